@@ -1,0 +1,1 @@
+"""What a node reports: the ledgers of its ranks, as Prometheus metrics."""

@@ -1,0 +1,1 @@
+"""The `whyidle` command."""

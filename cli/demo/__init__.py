@@ -1,0 +1,1 @@
+"""`whyidle demo`: a real training job, watched, ending in a verdict."""

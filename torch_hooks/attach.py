@@ -1,0 +1,13 @@
+"""attach() and detach(): see the end of the file for the public API."""
+
+
+def attach() -> bool: ...
+
+
+def detach() -> None: ...
+
+
+def phase(name: str): ...
+
+
+def step(number: int | None = None) -> None: ...

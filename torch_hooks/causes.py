@@ -1,0 +1,98 @@
+"""The vocabulary: phases, causes, families, and what else a ledger counts.
+
+Phases are observed by the hooks, causes are concluded from them, and a family is the headline that a cause
+belongs to. The order of each tuple is part of the ledger's format: append only, and raise
+:data:`whyidle.torch_hooks.layout.VERSION` when anything moves.
+"""
+
+from __future__ import annotations
+
+CAUSE_FAMILY: dict[str, str] = {
+    "compute": "compute",
+    "recompute": "lost",
+    "data_read": "storage",
+    "data_cpu": "cpu",
+    "data_queue": "cpu",
+    "data_handoff": "host",
+    "network": "network",
+    "straggler": "straggler",
+    "collective": "network",
+    "checkpoint_write": "storage",
+    "checkpoint_cpu": "cpu",
+    "checkpoint_read": "storage",
+    "host": "host",
+    "host_gc": "host",
+    "host_compile": "host",
+    "startup": "host",
+    "unattributed": "unattributed",
+}
+"""Cause -> family, in the order in which the ledger keeps the causes."""
+
+CAUSES: tuple[str, ...] = tuple(CAUSE_FAMILY)
+CAUSE = {name: index for index, name in enumerate(CAUSES)}
+
+FAMILIES: tuple[str, ...] = ("compute", "storage", "network", "straggler", "cpu", "host", "lost", "unattributed")
+FAMILY = {name: index for index, name in enumerate(FAMILIES)}
+
+PHASE_CAUSE: dict[str, str] = {
+    "startup": "startup",
+    "compute": "compute",
+    "eval": "compute",
+    "host": "host",
+    "data": "data_handoff",
+    "data_start": "host",
+    "collective": "collective",
+    "checkpoint": "checkpoint_write",
+    "restore": "checkpoint_read",
+    "gc": "host_gc",
+    "compile": "host_compile",
+}
+"""Phase -> the cause that it is charged to when its end brings no finer split."""
+
+PHASES: tuple[str, ...] = tuple(PHASE_CAUSE)
+PHASE = {name: index for index, name in enumerate(PHASES)}
+
+USER_PHASES = frozenset({"compute", "eval", "host", "data", "checkpoint", "restore"})
+"""What ``whyidle.phase(...)`` accepts."""
+
+HOOKS: tuple[str, ...] = (
+    "step",
+    "backward",
+    "dataloader",
+    "stateful_dataloader",
+    "work_wait",
+    "functional_wait",
+    "process_group",
+    "fsdp2",
+    "torch_save",
+    "dcp",
+    "safetensors",
+    "fsync",
+    "gc",
+    "compile",
+    "exchange",
+    "device_clock",
+)
+HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
+
+COLLECTIVE_OPS: tuple[str, ...] = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "barrier",
+)
+COLLECTIVE_OP = {name: index for index, name in enumerate(COLLECTIVE_OPS)}
+
+CHECKPOINT_KINDS: tuple[str, ...] = ("save", "load")
+
+STEP_BUCKETS_SECONDS: tuple[float, ...] = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+)  # fmt: skip
+"""Upper bounds of the step-time histogram, in seconds; one more bucket, without a bound, follows them."""

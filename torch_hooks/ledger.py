@@ -1,0 +1,403 @@
+"""The ledger: the file in which one rank keeps where its seconds went, and how another process reads it.
+
+One writer, wait-free; readers retry. The writer never allocates after creation (its pages are reserved, so that a
+full tmpfs cannot kill the training with SIGBUS) and never blocks. This module needs nothing but the standard
+library: the agent reads ledgers in a process that has no torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import struct
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .causes import CAUSES, HOOK_STATES, HOOKS, PHASES
+from .layout import (
+    HEAD_BYTES,
+    LEDGER_BYTES,
+    MAGIC,
+    RING_AT,
+    RING_STEPS,
+    STEP_WORDS,
+    STRING_AT,
+    SUFFIX,
+    VERSION,
+    WORD_AT,
+)
+
+DEFAULT_DIR = "/dev/shm/whyidle"
+MAX_LEDGERS = 1024
+"""A directory that anyone may write to: a reader looks at no more entries than this."""
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
+_MAX_NS = 1 << 61
+_SEQUENCE_AT = WORD_AT["sequence"][0] * 8
+
+
+def ledger_dir() -> str:
+    """``$WHYIDLE_DIR``, or the default directory."""
+    return os.environ.get("WHYIDLE_DIR") or DEFAULT_DIR
+
+
+class LedgerError(Exception):
+    """A ledger that cannot be used. ``reason`` is one of :data:`REASONS`, fit for a label."""
+
+    def __init__(self, reason: str, detail: str):
+        super().__init__(detail)
+        self.reason = reason
+
+
+REASONS: tuple[str, ...] = (
+    "short",  # smaller or larger than its format says
+    "foreign",  # no magic: not a ledger
+    "version",  # written by another version of whyidle
+    "nonsense",  # a field is out of its range
+    "not_regular",  # a symlink, FIFO, socket, directory or device
+    "permission",
+    "torn",  # no consistent copy in all tries, though the writer lives
+    "died_mid_write",  # read all the same: at most its last update is missing
+    "too_many",  # more entries than MAX_LEDGERS
+    "duplicate",  # a second live ledger that claims the same run and rank
+    "directory",  # the directory itself cannot be listed
+    "io",
+)
+
+
+class LedgerWriter:
+    """Creates one ledger, holds its lock, and gives its words to those who count.
+
+    ``words`` is a writable view of signed 64-bit words; indices come from :data:`layout.WORD_AT`. Whoever changes
+    more than one word wraps the change in ``words[SEQUENCE] += 1`` before and after.
+
+    Raises OSError when the directory cannot be used (missing rights, no space, read-only).
+    """
+
+    def __init__(self, directory: str, strings: dict[str, str], numbers: dict[str, int]):
+        # Like /tmp: every user's ranks may create ledgers here, none may remove another's.
+        if not os.path.isdir(directory):
+            os.makedirs(directory, exist_ok=True)
+            try:
+                os.chmod(directory, 0o1777)
+            except OSError:
+                pass
+        name = f"{numbers.get('rank', 0)}-{os.getpid()}-{secrets.token_hex(6)}"
+        hidden = os.path.join(directory, f".{name}.new")
+        self.path = os.path.join(directory, name + SUFFIX)
+        self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            # A sparse file on a full tmpfs would raise SIGBUS at the first store: reserve every page now.
+            os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
+            self._map = mmap.mmap(self._fd, LEDGER_BYTES)
+            self._bytes = memoryview(self._map)
+            self.words = self._bytes.cast("q")
+            self._bytes[: len(MAGIC)] = MAGIC
+            self.words[1] = VERSION
+            for key, text in strings.items():
+                self.set_string(key, text)
+            self.set("size", LEDGER_BYTES)
+            for key, number in numbers.items():
+                self.set(key, number)
+            self.locked = self._lock()
+            os.rename(hidden, self.path)
+        except BaseException:
+            os.close(self._fd)
+            try:
+                os.unlink(hidden)
+            except OSError:
+                pass
+            raise
+        self._pid = os.getpid()
+
+    def _lock(self) -> bool:
+        """Takes the record lock that tells readers, also in other containers, that this rank lives."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:  # ENOLCK: some network file systems have none; readers then see an ended rank
+            return False
+
+    def set(self, name: str, value: int) -> None:
+        self.words[WORD_AT[name][0]] = value
+
+    def set_string(self, name: str, text: str) -> None:
+        at, size = STRING_AT[name]
+        raw = text.encode("utf-8", "replace")[:size]
+        self._bytes[at : at + size] = raw.ljust(size, b"\0")
+
+    def close(self) -> None:
+        """Marks the ledger ended and drops the lock. The words stay writable, so that a late hook harms nothing.
+
+        In a forked child nothing is touched: the file and its lock are the parent's.
+        """
+        if os.getpid() != self._pid or self._fd < 0:
+            return
+        self.set("ended", 1)
+        os.close(self._fd)
+        self._fd = -1
+
+
+@dataclass(slots=True)
+class Step:
+    """One entry of the ring. Times in ns; ``causes`` in the order of :data:`causes.CAUSES`."""
+
+    number: int
+    end_ns: int
+    wall_ns: int
+    causes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Ledger:
+    """A consistent copy of one ledger. Times are ns of CLOCK_MONOTONIC; durations are ns."""
+
+    path: str
+    alive: bool
+    died_mid_write: bool
+    strings: dict[str, str]
+    words: dict[str, tuple[int, ...]]
+    steps: list[Step] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> int:
+        # Only reached for names that are not fields: the single words of the layout.
+        try:
+            return self.words[name][0]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the writer last entered a phase. (Stores through a mapping leave a file's mtime alone.)"""
+        return max(0.0, (time.monotonic_ns() - self.phase_since_ns) / 1e9)
+
+    @property
+    def run(self) -> str:
+        return self.strings["run"]
+
+    @property
+    def node(self) -> str:
+        return self.strings["node"]
+
+    @property
+    def device(self) -> str:
+        return self.strings["device"]
+
+    @property
+    def phase_name(self) -> str:
+        return PHASES[self.words["phase"][0]]
+
+    @property
+    def cause_ns(self) -> dict[str, int]:
+        """Cumulative ns per cause since the process started. Waits that await their split are in `pending_ns`."""
+        return dict(zip(CAUSES, self.words["cause_ns"], strict=True))
+
+    @property
+    def hook_states(self) -> dict[str, str]:
+        return {hook: HOOK_STATES[state] for hook, state in zip(HOOKS, self.words["hook_states"], strict=True)}
+
+
+_HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
+_RING = struct.Struct(f"<{len(STEP_WORDS)}q")
+_TRIES = 50
+
+
+def read_ledger(path: str, *, steps: bool = False) -> Ledger:
+    """Reads one ledger; with ``steps`` also its ring, oldest first.
+
+    Raises LedgerError with the reason for anything that is not a sound ledger of this version.
+    Never call it on a ledger that this very process writes: closing any descriptor of a file drops the process's
+    record locks on it (POSIX), and the rank would look dead.
+    """
+    try:
+        # O_NONBLOCK: a FIFO of this name must not hang us.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise LedgerError(_reason_of(error), f"{path}: {error.strerror}") from error
+    try:
+        return _read_fd(fd, path, steps)
+    except OSError as error:
+        raise LedgerError("io", f"{path}: {error.strerror}") from error
+    finally:
+        os.close(fd)
+
+
+def _reason_of(error: OSError) -> str:
+    if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+        return "not_regular"
+    return "permission" if error.errno in (errno.EACCES, errno.EPERM) else "io"
+
+
+def _read_fd(fd: int, path: str, steps: bool) -> Ledger:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise LedgerError("not_regular", f"{path}: not a regular file")
+    start = os.pread(fd, 16, 0)
+    if start[: len(MAGIC)] != MAGIC:
+        raise LedgerError("foreign" if len(start) == 16 else "short", f"{path}: not a ledger")
+    version = int.from_bytes(start[8:16], "little", signed=True)
+    if version != VERSION:
+        raise LedgerError("version", f"{path}: format {version}; this whyidle reads format {VERSION}")
+    if status.st_size != LEDGER_BYTES:
+        raise LedgerError("short", f"{path}: {status.st_size} bytes; a ledger has {LEDGER_BYTES}")
+    alive = _is_locked(fd)
+    raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive)
+    words = _HEAD.unpack_from(raw)
+    ledger = Ledger(
+        path=path,
+        alive=alive,
+        died_mid_write=torn,
+        strings={name: _text(raw[at : at + size]) for name, (at, size) in STRING_AT.items()},
+        words={name: words[at : at + count] for name, (at, count) in WORD_AT.items()},
+    )
+    _check(ledger)
+    if steps:
+        ledger.steps = _ring(raw, ledger.ring_steps)
+    return ledger
+
+
+def _is_locked(fd: int) -> bool:
+    """Whether a process holds the file's lock. F_GETLK answers on a read-only descriptor and across namespaces."""
+    flock = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    return _FLOCK.unpack(flock)[0] != fcntl.F_UNLCK
+
+
+def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes, bool]:
+    """A copy during which no update ran -> (bytes, died mid-write)."""
+    raw = b""
+    for attempt in range(_TRIES):
+        before = os.pread(fd, 8, _SEQUENCE_AT)
+        raw = os.pread(fd, size, 0)
+        if len(raw) != size:
+            raise LedgerError("short", f"{path}: cut short while it was read")
+        sequence = raw[_SEQUENCE_AT : _SEQUENCE_AT + 8]
+        if not sequence[0] & 1 and before == sequence == os.pread(fd, 8, _SEQUENCE_AT):
+            return raw, False
+        if not alive and before == sequence:
+            return raw, True
+        if attempt:
+            time.sleep(20e-6)
+    if not _is_locked(fd):
+        return raw, True
+    raise LedgerError("torn", f"{path}: no consistent copy in {_TRIES} tries")
+
+
+def _text(raw: bytes) -> str:
+    """A string fit for a label: decoded, cut at the first NUL, without control characters."""
+    text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+_SMALL = {"rank": 1 << 20, "world_size": 1 << 20, "local_rank": 1 << 20, "attempt": 1 << 20, "device_index": 1 << 16}
+_MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step"}
+
+
+def _check(ledger: Ledger) -> None:
+    """Range-checks every field: a ledger is untrusted input, and one absurd value would spoil a counter for ever."""
+    for name, values in ledger.words.items():
+        least = -1 if name in _MAY_BE_MINUS_ONE else 0
+        most = _SMALL.get(name, _MAX_NS)
+        for value in values:
+            if not least <= value <= most and name != "start_ns":
+                raise LedgerError("nonsense", f"{ledger.path}: {name} is {value}")
+    if ledger.phase >= len(PHASES):
+        raise LedgerError("nonsense", f"{ledger.path}: phase is {ledger.phase}")
+    if any(state >= len(HOOK_STATES) for state in ledger.words["hook_states"]):
+        raise LedgerError("nonsense", f"{ledger.path}: a hook's state is unknown")
+    if not ledger.run:
+        raise LedgerError("nonsense", f"{ledger.path}: no run")
+    now = time.monotonic_ns() + 1_000_000_000
+    if ledger.phase_since_ns > now or sum(ledger.words["cause_ns"]) > now - min(ledger.start_ns, 0) + 1_000_000_000:
+        raise LedgerError("nonsense", f"{ledger.path}: accounts for more time than this machine has been up")
+
+
+def _ring(raw: bytes, written: int) -> list[Step]:
+    entries = []
+    for number in range(max(0, written - RING_STEPS), written):
+        words = _RING.unpack_from(raw, HEAD_BYTES + (number % RING_STEPS) * _RING.size)
+        entries.append(Step(words[0], words[1], words[2], words[3:]))
+    return entries
+
+
+def write_step(words: memoryview, written: int, entry: list[int]) -> None:
+    """Writes a ring entry (values in the order of STEP_WORDS). The caller holds the seqlock."""
+    at = RING_AT + (written % RING_STEPS) * len(STEP_WORDS)
+    words[at : at + len(STEP_WORDS)] = memoryview(array("q", entry))
+
+
+def ledger_paths(directory: str) -> Iterator[str]:
+    """The paths of the ledgers in a directory, at most MAX_LEDGERS.
+
+    Raises LedgerError("directory") when it cannot be listed, and LedgerError("too_many") after the last path that
+    is given out when more entries follow.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            names = []
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    names.append(entry.name)
+                    if len(names) > MAX_LEDGERS:
+                        break
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LedgerError("directory", f"{directory}: {error.strerror}") from error
+    for name in sorted(names[:MAX_LEDGERS]):
+        yield os.path.join(directory, name)
+    if len(names) > MAX_LEDGERS:
+        raise LedgerError("too_many", f"{directory}: more than {MAX_LEDGERS} ledgers")
+
+
+def read_all(directory: str, *, steps: bool = False) -> tuple[list[Ledger], list[LedgerError]]:
+    """Every sound ledger of a directory, and what was wrong with the others."""
+    ledgers: list[Ledger] = []
+    errors: list[LedgerError] = []
+    try:
+        for path in ledger_paths(directory):
+            try:
+                ledgers.append(read_ledger(path, steps=steps))
+            except LedgerError as error:
+                if error.reason == "io" and not os.path.lexists(path):
+                    continue  # reaped while we looked
+                errors.append(error)
+    except LedgerError as error:
+        errors.append(error)
+    errors += [LedgerError("died_mid_write", ledger.path) for ledger in ledgers if ledger.died_mid_write]
+    return ledgers, errors
+
+
+def reap(directory: str, older_than_seconds: float) -> int:
+    """Removes ledgers that ended before that, and files left half-made; returns how many. Never raises.
+
+    What lives, belongs to somebody else or is no ledger of this version stays.
+    """
+    removed = 0
+    try:
+        names = os.listdir(directory)[: 4 * MAX_LEDGERS]
+    except OSError:
+        return 0
+    for name in names:
+        path = os.path.join(directory, name)
+        unfinished = name.startswith(".") and name.endswith(".new")
+        if not unfinished and not name.endswith(SUFFIX):
+            continue
+        try:
+            if unfinished:
+                keep = time.time() - os.lstat(path).st_mtime < max(60.0, older_than_seconds)
+            else:
+                ledger = read_ledger(path)
+                keep = ledger.alive or ledger.idle_seconds < older_than_seconds
+            if keep:
+                continue
+            os.unlink(path)
+            removed += 1
+        except (OSError, LedgerError):
+            continue
+    return removed
