@@ -63,6 +63,7 @@ HOOKS: tuple[str, ...] = (
     "work_wait",
     "functional_wait",
     "process_group",
+    "ddp",
     "fsdp2",
     "torch_save",
     "dcp",

@@ -163,7 +163,7 @@ class Ledger:
     died_mid_write: bool
     strings: dict[str, str]
     words: dict[str, tuple[int, ...]]
-    steps: list[Step] = field(default_factory=list)
+    ring: list[Step] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> int:
         # Only reached for names that are not fields: the single words of the layout.
@@ -258,7 +258,7 @@ def _read_fd(fd: int, path: str, steps: bool) -> Ledger:
     )
     _check(ledger)
     if steps:
-        ledger.steps = _ring(raw, ledger.ring_steps)
+        ledger.ring = _ring(raw, ledger.ring_steps)
     return ledger
 
 

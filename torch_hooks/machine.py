@@ -12,20 +12,22 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from .books import SEQUENCE, Books, Parts
 from .causes import CAUSE, PHASE
+from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .layout import WORD_AT
-
-if TYPE_CHECKING:
-    from .device_clock import DeviceClock
 
 STARTUP, COMPUTE, EVAL, HOST, COLLECTIVE = (PHASE[p] for p in ("startup", "compute", "eval", "host", "collective"))
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
 _ACCOUNTED_AT = WORD_AT["accounted_ns"][0]
 _COLLECTIVES_AT = WORD_AT["collectives"][0]
+_UNMEASURED_AT = WORD_AT["unmeasured"][0]
+_FAULTS_AT = WORD_AT["faults"][0]
+BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
+"""What the loop is in when no bracket is open."""
 _UNATTRIBUTED = CAUSE["unattributed"]
 
 NOT_ENTERED = -1
@@ -41,9 +43,11 @@ class PhaseMachine:
     Only the thread that created it may switch, and during a backward pass also autograd's thread of the device
     (``helper``), for which the first one waits. Whatever comes from elsewhere, or in the middle of an update (a garbage
     collection or a signal handler that runs between two of our own bytecodes), is not entered.
+
+    No method raises: what goes wrong is counted in the ledger's ``faults``.
     """
 
-    __slots__ = ("_busy", "_owner", "books", "device", "helper", "phase", "since", "words")
+    __slots__ = ("_busy", "_owner", "books", "device", "helper", "phase", "since", "stepping", "words")
 
     def __init__(self, words: memoryview, start_ns: int):
         self.words = words
@@ -51,45 +55,140 @@ class PhaseMachine:
         self.device: DeviceClock | None = None
         self.phase = STARTUP
         self.since = start_ns
+        self.stepping = False  # whether the first step has begun
         self.helper = 0
         self._owner = _thread()
         self._busy = False
         words[_PHASE_AT] = STARTUP
         words[_SINCE_AT] = words[_ACCOUNTED_AT] = start_ns
 
-    @property
-    def stepping(self) -> bool:
-        """Whether the first step has begun."""
-        return self.words[WORD_AT["window_ns"][0]] != 0
-
     def enter(self, phase: int) -> int:
         """Opens ``phase``; returns what to ``leave``: the phase before, or NOT_ENTERED."""
-        return self._switch(phase, None)
+        return NOT_ENTERED if phase == self.phase else self._cut(phase, None, NOTHING)
+
+    def enter_from_base(self, phase: int) -> int:
+        """The same, but only if no other bracket is open: what happens inside one belongs to that one."""
+        return self._cut(phase, None, NOTHING) if self.phase in BASES else NOT_ENTERED
 
     def leave(self, old: int, parts: Parts | None = None) -> None:
         """Goes back to ``old``; ``parts`` splits the interval that ends now among causes."""
         if old != NOT_ENTERED:
-            self._switch(old, parts)
+            self._cut(old, parts, NOTHING)
 
-    def _switch(self, phase: int, parts: Parts | None) -> int:
-        old = self.phase
-        if phase == old or self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
+    def base(self, phase: int) -> None:
+        """What the loop is in when no bracket is open. Does nothing inside one."""
+        if phase != self.phase and self.phase in BASES:
+            self._cut(phase, None, NOTHING)
+
+    def begin(self) -> None:
+        """The first step begins; what came before was startup. Later calls do nothing."""
+        if not self.stepping and self.phase in BASES:
+            self.stepping = self._cut(COMPUTE, None, WINDOW) != NOT_ENTERED
+
+    def boundary(self, then: int) -> bool:
+        """A step ends now, and the loop goes on in ``then``, unless a bracket is open."""
+        return self._cut(then if self.phase in BASES else self.phase, None, STEP) != NOT_ENTERED
+
+    def _cut(self, phase: int, parts: Parts | None, what: int) -> int:
+        """Ends the open interval now and opens ``phase``; -> the phase that ended, or NOT_ENTERED."""
+        if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
             return NOT_ENTERED
         self._busy = True
         words = self.words
         words[SEQUENCE] += 1
+        old = self.phase
         try:
             now = _now()
             if self.device is None:
                 self.books.charge(old, now - self.since, parts)
                 words[_ACCOUNTED_AT] = now
+                if what == STEP:
+                    self.books.close_step(now)
+                elif what == WINDOW:
+                    self.books.open_window(now)
             else:
-                self.device.mark(now, old, parts)
+                self.device.mark(now, old, parts, what)
+                if what == STEP:
+                    self.device.harvest(now)
+                    words[_UNMEASURED_AT] = self.device.unmeasured
             self.since = words[_SINCE_AT] = now
             self.phase = words[_PHASE_AT] = phase
             if phase == COLLECTIVE:
                 words[_COLLECTIVES_AT] += 1
+        except Exception:  # the fence around the training
+            words[_FAULTS_AT] += 1
         finally:
             words[SEQUENCE] += 1
             self._busy = False
         return old
+
+    def drive(self, events: EventSource) -> None:
+        """From now on a GPU's event clock says how long an interval was."""
+        if self.device is None and self._cut(self.phase, None, NOTHING) != NOT_ENTERED:
+            self.device = DeviceClock(events, self._receive, self.since)
+
+    def _receive(self, interval: Interval) -> None:
+        """The device has passed the end of an interval. Runs inside a cut, hence inside the seqlock."""
+        books = self.books
+        if interval.phase < 0:
+            books.charge_cause(_UNATTRIBUTED, interval.ns)
+        else:
+            books.charge(interval.phase, interval.ns, interval.parts)
+        self.words[_ACCOUNTED_AT] = interval.end_ns
+        if interval.then == STEP:
+            books.close_step(interval.end_ns)
+        elif interval.then == WINDOW:
+            books.open_window(interval.end_ns)
+
+    def update(self, change: Callable[..., None], *args: int) -> None:
+        """Runs a change of the books that does not belong to a cut, inside the seqlock."""
+        if self._busy or _thread() != self._owner:
+            return
+        self._busy = True
+        self.words[SEQUENCE] += 1
+        try:
+            change(*args)
+        except Exception:  # the fence around the training
+            self.words[_FAULTS_AT] += 1
+        finally:
+            self.words[SEQUENCE] += 1
+            self._busy = False
+
+    def close(self) -> None:
+        """Accounts for everything up to now; the last thing to be called."""
+        if self._cut(self.phase, None, NOTHING) == NOT_ENTERED:
+            return
+        if self.device is not None:
+            self.update(self.device.close, self.since)
+        if self.books.splitting:
+            self.update(self.books.stop_splitting)
+
+
+class NullMachine:
+    """Where nothing is recorded: before the first sign of training, after a fork, after detach."""
+
+    __slots__ = ()
+    device = None
+    helper = 0
+    phase = NOT_ENTERED
+    stepping = False
+
+    def enter(self, phase: int) -> int:
+        return NOT_ENTERED
+
+    enter_from_base = enter
+
+    def leave(self, old: int, parts: Parts | None = None) -> None:
+        pass
+
+    def base(self, phase: int) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def boundary(self, then: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass

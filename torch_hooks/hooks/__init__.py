@@ -1,0 +1,51 @@
+"""The hooks, one file per target. Each ``install(session)`` returns what undoes it, or raises Absent.
+
+A hook looks at its target before it touches it, and what it adds around the user's call does nothing but tell the
+session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..patching import Absent
+from . import backward, checkpoint, collectives, data, fsdp, host
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+Undo = Callable[[], None]
+
+INSTALL: dict[str, Callable[[Session], Undo]] = {
+    "step": backward.install_step,
+    "backward": backward.install_backward,
+    "ddp": backward.install_ddp,
+    "dataloader": data.install_dataloader,
+    "stateful_dataloader": data.install_stateful_dataloader,
+    "work_wait": collectives.install_work_wait,
+    "functional_wait": collectives.install_functional_wait,
+    "process_group": collectives.install_process_group,
+    "fsdp2": fsdp.install_fsdp2,
+    "torch_save": checkpoint.install_torch_save,
+    "dcp": checkpoint.install_dcp,
+    "safetensors": checkpoint.install_safetensors,
+    "fsync": checkpoint.install_fsync,
+    "gc": host.install_gc,
+    "compile": host.install_compile,
+}
+"""Hook -> how it is put in place. (`exchange` and `device_clock` come up on their own.)"""
+
+
+def install_all(session: Session) -> list[Undo]:
+    """Puts every hook in place; the session knows the state of each. Never raises."""
+    undo: list[Undo] = []
+    for hook, install in INSTALL.items():
+        try:
+            undo.append(install(session))
+        except Absent:
+            session.state(hook, "absent")
+        except Exception as error:  # the fence around the training
+            session.fault(hook, error)
+            session.state(hook, "failed")
+    return undo

@@ -1,0 +1,162 @@
+"""The backward pass and the optimizer's step: where compute runs, and where a step ends."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..machine import COLLECTIVE, NOT_ENTERED
+from ..patching import Absent, Patches
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+
+def install_step(session: Session) -> Callable[[], None]:
+    """A global post-step hook of torch.optim (torch >= 2.4)."""
+    from torch.optim import optimizer as module
+
+    register = getattr(module, "register_optimizer_step_post_hook", None)
+    if register is None:
+        raise Absent("torch.optim.optimizer.register_optimizer_step_post_hook")
+
+    def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not _compiling():
+            session.optimizer_stepped(id(optimizer))
+
+    handle = register(stepped)
+    session.state("step", "active")
+    return handle.remove
+
+
+def install_backward(session: Session) -> Callable[[], None]:
+    """Wraps the one function through which ``backward`` and ``autograd.grad`` enter the engine.
+
+    With several ranks it also brackets what runs after the last gradient: DDP's C++ reducer and FSDP1 wait for their
+    collectives in callbacks of the engine, where ``Work.wait`` is never called. The engine runs callbacks in the order
+    in which they were queued, so that a callback queued by a hook of the root comes before all of theirs, and one that
+    it queues itself when it runs comes after.
+    """
+    import torch
+    from torch.autograd import graph
+
+    patches = Patches()
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if _compiling():
+                return original(t_outputs, *args, **kwargs)
+            session.backward_begins()
+            bracket = _FinalBracket(session, t_outputs) if session.world_size > 1 else None
+            try:
+                return original(t_outputs, *args, **kwargs)
+            finally:
+                if bracket is not None:
+                    bracket.close()
+                session.backward_ends()
+
+        return _engine_run_backward
+
+    patches.replace(graph, "_engine_run_backward", make)
+    # torch/autograd/__init__.py has imported the name; one wrapper serves both.
+    patches.replace(torch.autograd, "_engine_run_backward", lambda _: graph._engine_run_backward)
+    session.state("backward", "active")
+    return patches.undo
+
+
+class _FinalBracket:
+    """Around the engine's final callbacks: the waits of DDP and FSDP1."""
+
+    __slots__ = ("_handle", "_old", "_session")
+
+    def __init__(self, session: Session, outputs: Any):
+        self._session = session
+        self._old = NOT_ENTERED
+        self._handle = None
+        try:
+            root = outputs[0].grad_fn
+            # The compiled autograd engine traces hooks; ours must not become a part of its graph.
+            if root is not None and not _compiled_autograd():
+                self._handle = root.register_prehook(self._queue)
+        except Exception as error:  # the fence around the training
+            session.fault("backward", error)
+
+    def _queue(self, grads: Any) -> None:
+        try:
+            # On CUDA this runs in autograd's thread of the device, for which the training thread waits.
+            self._session.machine.helper = threading.get_ident()  # type: ignore[union-attr]
+            _queue_callback(self._before)
+        except Exception as error:  # the fence around the training
+            self._session.fault("backward", error)
+
+    def _before(self) -> None:
+        try:
+            _queue_callback(self._after)
+            self._old = self._session.machine.enter(COLLECTIVE)
+        except Exception as error:  # the fence around the training
+            self._session.fault("backward", error)
+
+    def _after(self) -> None:
+        old, self._old = self._old, NOT_ENTERED
+        self._session.machine.leave(old)
+
+    def close(self) -> None:
+        """Also after a backward pass that raised."""
+        if self._handle is None:
+            return
+        self._handle.remove()
+        self._after()
+        if self._session.machine.helper:
+            self._session.machine.helper = 0  # type: ignore[union-attr]
+
+
+def install_ddp(session: Session) -> Callable[[], None]:
+    """Learns how many bytes of gradients DDP's reducer will send, which it does without any Python call."""
+    import torch
+    from torch.nn.parallel.distributed import DistributedDataParallel
+
+    patches = Patches()
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _compiling() and torch.is_grad_enabled():
+                try:
+                    if module.require_backward_grad_sync:
+                        session.grad_bytes = _gradient_bytes(module)
+                except Exception as error:  # the fence around the training
+                    session.fault("ddp", error)
+            return original(module, *args, **kwargs)
+
+        return forward
+
+    patches.replace(DistributedDataParallel, "forward", make)
+    session.state("ddp", "active")
+    return patches.undo
+
+
+def _gradient_bytes(module: Any) -> int:
+    size = module.__dict__.get("_whyidle_gradient_bytes")
+    if size is None:
+        size = sum(p.numel() * p.element_size() for p in module.module.parameters() if p.requires_grad)
+        module.__dict__["_whyidle_gradient_bytes"] = size
+    return size
+
+
+def _queue_callback(callback: Callable[[], None]) -> None:
+    import torch
+
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def _compiled_autograd() -> bool:
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(module is not None and getattr(module, "compiled_autograd_enabled", False))
+
+
+def _compiling() -> bool:
+    """Whether Dynamo is tracing this frame: whatever a hook adds there would break the graph."""
+    import torch
+
+    return torch.compiler.is_compiling()

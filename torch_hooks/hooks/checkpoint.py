@@ -1,0 +1,180 @@
+"""Checkpoints: the time for which the loop itself is blocked in a save or a load, and the bytes.
+
+An asynchronous save goes on in a thread of its own: only the part in the training thread is exposed. The phase machine
+sees no other thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..causes import PHASE
+from ..late_import import forget, when_imported
+from ..machine import NOT_ENTERED
+from ..patching import Patches
+from ..tasks import split_save
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..session import Session
+
+_SAVE, _LOAD = PHASE["checkpoint"], PHASE["restore"]
+Size = Callable[[tuple[Any, ...], dict[str, Any]], int]
+
+
+def install_torch_save(session: Session) -> Callable[[], None]:
+    import torch
+
+    patches = Patches()
+    for owner in (torch, torch.serialization):
+        patches.replace(owner, "save", _saving(session, _argument_size(1, "f")))
+        patches.replace(owner, "load", _loading(session, _argument_size(0, "f")))
+    session.state("torch_save", "active")
+    return patches.undo
+
+
+def install_dcp(session: Session) -> Callable[[], None]:
+    """torch.distributed.checkpoint. ``_save_state_dict`` is called by every save, also by one imported before us."""
+    patches = Patches()
+
+    def patch_saver(module: ModuleType) -> None:
+        patches.replace(module, "_save_state_dict", _saving(session, _dcp_size))
+        patches.replace(module, "async_save", _saving(session, None))
+        session.state("dcp", "active")
+
+    def patch_loader(module: ModuleType) -> None:
+        patches.replace(module, "_load_state_dict", _loading(session, None))
+
+    when_imported("torch.distributed.checkpoint.state_dict_saver", patch_saver)
+    when_imported("torch.distributed.checkpoint.state_dict_loader", patch_loader)
+
+    def undo() -> None:
+        forget(patch_saver)
+        forget(patch_loader)
+        patches.undo()
+
+    return undo
+
+
+def install_safetensors(session: Session) -> Callable[[], None]:
+    patches = Patches()
+
+    def patch(module: ModuleType) -> None:
+        patches.replace(module, "save_file", _saving(session, _argument_size(1, "filename")))
+        patches.replace(module, "load_file", _loading(session, _argument_size(0, "filename")))
+        session.state("safetensors", "active")
+
+    when_imported("safetensors.torch", patch)
+
+    def undo() -> None:
+        forget(patch)
+        patches.undo()
+
+    return undo
+
+
+def install_fsync(session: Session) -> Callable[[], None]:
+    """``torch.save`` fills the page cache; what waits for the disk is the fsync that a careful loop puts after it."""
+    patches = Patches()
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def fsync(fd: Any) -> Any:
+            machine = session.machine
+            old = machine.enter_from_base(_SAVE)
+            try:
+                return original(fd)
+            finally:
+                machine.leave(old)
+
+        return fsync
+
+    for name in ("fsync", "fdatasync"):
+        if hasattr(os, name):
+            patches.replace(os, name, make)
+    session.state("fsync", "active")
+    return patches.undo
+
+
+def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Brackets a save. ``size`` tells the bytes of a finished one; without it the save is not counted here."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            machine = session.machine
+            outermost = machine.phase != _SAVE
+            old = machine.enter_from_base(_SAVE)
+            if old == NOT_ENTERED and not (outermost and size is _dcp_size):
+                return original(*args, **kwargs)
+            own = session.own_task() if old != NOT_ENTERED else None
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                if own is not None:
+                    machine.leave(old, split_save(*own.spent()))
+            if size is not None:
+                _count(session, "save", size, args, kwargs)
+            return result
+
+        return save
+
+    return make
+
+
+def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(*args: Any, **kwargs: Any) -> Any:
+            machine = session.machine
+            # A dataset that loads its samples with torch.load is inside the wait for data: that is no restore.
+            old = machine.enter_from_base(_LOAD)
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                machine.leave(old)
+            if old != NOT_ENTERED:
+                _count(session, "load", size, args, kwargs)
+            return result
+
+        return load
+
+    return make
+
+
+def _count(session: Session, kind: str, size: Size | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        session.checkpoint_done(kind, size(args, kwargs) if size is not None else 0)
+    except Exception as error:  # the fence around the training
+        session.fault("torch_save", error)
+
+
+def _argument_size(position: int, name: str) -> Size:
+    """The size of the file that an argument names, or up to which a file object has been written or read."""
+
+    def size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        file = kwargs.get(name, args[position] if len(args) > position else None)
+        try:
+            if isinstance(file, (str, os.PathLike)):
+                return os.stat(file).st_size
+            return int(file.tell()) if file is not None and hasattr(file, "tell") else 0
+        except (OSError, ValueError):
+            return 0
+
+    return size
+
+
+def _dcp_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """What this rank wrote: DCP's files are named ``__<rank>_<n>.distcp``. 0 where the writer is not of files."""
+    import torch.distributed as distributed
+
+    writer = kwargs.get("storage_writer", args[1] if len(args) > 1 else None)
+    path = getattr(writer, "path", None)
+    if not isinstance(path, (str, os.PathLike)):
+        return 0
+    rank = distributed.get_rank() if distributed.is_initialized() else 0
+    try:
+        with os.scandir(path) as entries:
+            return sum(entry.stat().st_size for entry in entries if entry.name.startswith(f"__{rank}_"))
+    except OSError:
+        return 0

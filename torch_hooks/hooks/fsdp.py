@@ -1,0 +1,59 @@
+"""FSDP2's waits on CUDA: it lets the current stream wait for events, and never calls ``Work.wait``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..late_import import forget, when_imported
+from ..machine import COLLECTIVE
+from ..patching import Patches
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..session import Session
+
+_MODULES = (
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    "torch.distributed._composable.fsdp._fsdp_param_group",  # torch 2.4 and 2.5
+)
+_WAITS = ("wait_for_unshard", "post_backward", "finalize_backward")
+
+
+def install_fsdp2(session: Session) -> Callable[[], None]:
+    patches = Patches()
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(group: Any, *args: Any, **kwargs: Any) -> Any:
+            import torch
+
+            machine = session.machine
+            # On a CPU rank these calls wait in Work.wait, where the rest of them is compute.
+            if torch.compiler.is_compiling() or machine.device is None:
+                return original(group, *args, **kwargs)
+            old = machine.enter(COLLECTIVE)
+            try:
+                return original(group, *args, **kwargs)
+            finally:
+                machine.leave(old)
+
+        return wait
+
+    def patch(module: ModuleType) -> None:
+        group = getattr(module, "FSDPParamGroup", None)
+        if group is None:
+            return
+        for name in _WAITS:
+            if hasattr(group, name):
+                patches.replace(group, name, make)
+        session.state("fsdp2", "active")
+
+    for name in _MODULES:
+        when_imported(name, patch)
+
+    def undo() -> None:
+        forget(patch)
+        patches.undo()
+
+    return undo

@@ -1,0 +1,103 @@
+"""Who this process is: its run, rank and attempt from the launcher's environment, its start from /proc."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RUN_VARIABLES = ("WHYIDLE_RUN", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_JOB_ID", "TORCHELASTIC_RUN_ID")
+"""Where a run's id comes from, in order. A scheduler's id outlives a restart; torchrun's is a new UUID per launch."""
+
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+
+
+@dataclass
+class Identity:
+    run: str
+    node: str
+    rank: int
+    world_size: int
+    local_rank: int
+    attempt: int
+    pid: int
+    pid_start_ticks: int
+    resumable: bool
+    """An earlier process with the same run and rank was the same training, not just the same allocation."""
+    start_ns: int
+    """CLOCK_MONOTONIC, ns, when the process started."""
+
+
+def identify(env: Mapping[str, str] | None = None) -> Identity:
+    """The identity of this process. Never raises: what cannot be told takes its plainest value."""
+    env = os.environ if env is None else env
+    rank = _number(env, _RANK, 0)
+    attempt = _number(env, _ATTEMPT, 0)
+    ticks, start_ns = process_start()
+    return Identity(
+        run=run_id(env),
+        node=env.get("WHYIDLE_NODE") or env.get("NODE_NAME") or socket.gethostname(),
+        rank=rank,
+        world_size=_number(env, _WORLD, 1),
+        local_rank=_number(env, _LOCAL, rank),
+        attempt=attempt,
+        pid=os.getpid(),
+        pid_start_ticks=ticks,
+        # A scheduler's id is shared by all that runs in one allocation: two trainings, one after the other, are no
+        # restart unless the scheduler counts one.
+        resumable=attempt > 0 or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
+        start_ns=start_ns,
+    )
+
+
+def run_variable(env: Mapping[str, str]) -> str | None:
+    """The variable that names the run, if one does."""
+    for name in RUN_VARIABLES:
+        value = env.get(name, "").strip()
+        # A multi-node torchrun without --rdzv-id says "none" for every job there is.
+        if value and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
+            return name
+    return None
+
+
+def run_id(env: Mapping[str, str]) -> str:
+    name = run_variable(env)
+    if name:
+        return env[name].strip()
+    if env.get("MASTER_ADDR") and env.get("MASTER_PORT") and "RANK" in env:
+        return f"{env['MASTER_ADDR']}-{env['MASTER_PORT']}"
+    # Ranks that one Python program starts itself share its pid as their run.
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    parent = multiprocessing.parent_process() if multiprocessing else None
+    pid = parent.pid if parent is not None else os.getpid()
+    script = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
+    return f"{script or 'python'}-{pid}"
+
+
+def _number(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    for name in names:
+        value = env.get(name, "")
+        if value.isdigit():
+            return int(value)
+    return default
+
+
+def process_start() -> tuple[int, int]:
+    """Start of this process -> (clock ticks since boot, ns of CLOCK_MONOTONIC). The kernel keeps it to 10 ms."""
+    now = time.monotonic_ns()
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        ticks = int(fields[19])  # field 22 of proc(5), counted from the state (field 3) as 0
+        since_boot = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        # starttime is on CLOCK_BOOTTIME, which a suspend moves away from CLOCK_MONOTONIC.
+        asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - now
+        return ticks, min(now, since_boot - asleep)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0, now

@@ -1,0 +1,35 @@
+"""What an earlier attempt of this run had reached, read from the ledgers that it left behind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .identity import Identity
+from .ledger import read_all
+
+
+class Restart(NamedTuple):
+    attempt: int
+    """The number of this attempt, from 0."""
+    steps: int
+    """Steps that an earlier attempt had finished; 0 where there was none."""
+    checkpoint_step: int
+    """The last step that an earlier attempt had saved; -1 where there was none."""
+
+
+def restart_of(directory: str, who: Identity) -> Restart:
+    """Looks for the ended ledgers of earlier attempts of the same run. Never raises.
+
+    The attempt is counted on from this rank's own ledgers; how far the run had come, and what it had saved, is the
+    furthest of any rank, since often rank 0 alone saves.
+    """
+    ledgers, _ = read_all(directory)
+    ended = [one for one in ledgers if one.run == who.run and not one.alive]
+    own = [one.attempt for one in ended if one.rank == who.rank]
+    attempt = max(who.attempt, max(own, default=-1) + 1)
+    earlier = [one for one in ended if one.attempt < attempt]
+    if not earlier or not who.resumable:
+        return Restart(attempt, 0, -1)
+    return Restart(
+        attempt, max(one.base_step + one.steps for one in earlier), max(one.checkpoint_step for one in earlier)
+    )
