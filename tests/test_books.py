@@ -1,0 +1,291 @@
+"""The books: what an interval is charged to, how a step closes, and how held-back waits are settled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from whyidle.torch_hooks.books import LATE_FAMILIES, Books, StepWaits
+from whyidle.torch_hooks.causes import CAUSE, CAUSES, PHASE, PHASES, STEP_BUCKETS_SECONDS
+from whyidle.torch_hooks.layout import RING_AT, RING_STEPS, STEP_WORDS, WORD_AT
+from whyidle.torch_hooks.ledger import LedgerWriter
+from whyidle.torch_hooks.machine import (
+    COLLECTIVE,
+    COMPUTE,
+    HOST,
+    NOT_ENTERED,
+    STARTUP,
+    PhaseMachine,
+)
+
+DATA, CHECKPOINT, GC = PHASE["data"], PHASE["checkpoint"], PHASE["gc"]
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Iterator[memoryview]:
+    writer = new_writer(tmp_path)
+    yield writer.words
+    writer.close()
+
+
+def new_writer(directory: Path) -> LedgerWriter:
+    strings = {"run": "r", "node": "n", "device": "cpu", "uuid": ""}
+    return LedgerWriter(str(directory), strings, {"rank": 0, "world_size": 2, "device_index": -1})
+
+
+def cause(words: memoryview, name: str) -> int:
+    return words[WORD_AT["cause_ns"][0] + CAUSE[name]]
+
+
+def word(words: memoryview, name: str) -> int:
+    return words[WORD_AT[name][0]]
+
+
+def ring_entry(words: memoryview, number: int) -> dict[str, int]:
+    at = RING_AT + (number % RING_STEPS) * len(STEP_WORDS)
+    return dict(zip(STEP_WORDS, words[at : at + len(STEP_WORDS)].tolist(), strict=True))
+
+
+def total(words: memoryview) -> int:
+    at, count = WORD_AT["cause_ns"]
+    return sum(words[at : at + count].tolist()) + word(words, "pending_ns")
+
+
+def test_parts_split_an_interval_and_the_last_takes_the_rest(words: memoryview) -> None:
+    Books(words).charge(DATA, 100, ((CAUSE["data_cpu"], 30), (CAUSE["data_queue"], 10), (CAUSE["data_read"], -1)))
+    assert (cause(words, "data_cpu"), cause(words, "data_queue"), cause(words, "data_read")) == (30, 10, 60)
+
+
+def test_parts_longer_than_the_interval_are_clamped_in_their_order(words: memoryview) -> None:
+    Books(words).charge(DATA, 100, ((CAUSE["data_cpu"], 80), (CAUSE["data_queue"], 80), (CAUSE["data_read"], -1)))
+    assert (cause(words, "data_cpu"), cause(words, "data_queue"), cause(words, "data_read")) == (80, 20, 0)
+
+
+def test_a_step_is_in_the_histogram_and_in_the_ring(words: memoryview) -> None:
+    books = Books(words)
+    books.open_window(1_000)
+    books.charge(COMPUTE, 3_000_000)
+    books.charge(COLLECTIVE, 1_000_000)
+    books.close_step(4_001_000)
+    entry = ring_entry(words, 0)
+    assert (entry["step"], entry["wall_ns"], entry["compute"], entry["collective"]) == (1, 4_000_000, 3_000_000, 1_000_000)
+    buckets = words[WORD_AT["step_buckets"][0] :][: len(STEP_BUCKETS_SECONDS) + 1].tolist()
+    assert buckets[STEP_BUCKETS_SECONDS.index(0.005)] == 1
+    assert sum(buckets) == 1
+
+
+def test_a_step_on_a_bound_counts_as_below_it_as_prometheus_has_it(words: memoryview) -> None:
+    books = Books(words)
+    books.open_window(0)
+    books.close_step(5_000_000)
+    assert words[WORD_AT["step_buckets"][0] + STEP_BUCKETS_SECONDS.index(0.005)] == 1
+
+
+def test_the_ring_keeps_the_newest_steps(words: memoryview) -> None:
+    books = Books(words)
+    books.open_window(0)
+    for number in range(1, RING_STEPS + 3):
+        books.charge(COMPUTE, 10)
+        books.close_step(number * 10)
+    assert ring_entry(words, RING_STEPS)["step"] == RING_STEPS + 1
+    assert ring_entry(words, 2)["step"] == 3
+
+
+def test_held_back_waits_are_pending_until_they_are_settled(words: memoryview) -> None:
+    books = Books(words)
+    held: list[StepWaits] = []
+    books.on_step = held.append
+    books.start_splitting()
+    books.charge(COLLECTIVE, 5)  # before the first step: there is nothing to compare it with
+    books.open_window(5)
+    books.charge(COMPUTE, 50)
+    books.charge(COLLECTIVE, 40)
+    books.close_step(95)
+    assert (word(words, "pending_ns"), cause(words, "collective")) == (40, 5)
+    assert held[0].wait == 40
+    assert held[0].own[LATE_FAMILIES.index("compute")] == 50
+    books.settle(30, 10)
+    assert (word(words, "pending_ns"), cause(words, "network"), cause(words, "straggler")) == (0, 30, 10)
+    assert ring_entry(words, 0)["collective"] == 40
+
+
+def test_a_settlement_does_not_count_in_the_step_in_which_it_arrives(words: memoryview) -> None:
+    books = Books(words)
+    held: list[StepWaits] = []
+    books.on_step = held.append
+    books.start_splitting()
+    books.open_window(0)
+    for step in range(1, 4):
+        books.charge(COMPUTE, 60)
+        books.charge(COLLECTIVE, 40)
+        if step == 2:
+            books.settle(40, 0)
+        books.close_step(step * 100)
+    assert [one.wait for one in held] == [40, 40, 40]
+    assert [ring_entry(words, n)["collective"] for n in range(3)] == [40, 40, 40]
+    assert [ring_entry(words, n)["network"] for n in range(3)] == [0, 0, 0]
+
+
+def test_own_time_runs_from_collective_to_collective(words: memoryview) -> None:
+    """The optimizer's step after the last collective makes a rank late at the *next* step's: it belongs there."""
+    books = Books(words)
+    held: list[StepWaits] = []
+    books.on_step = held.append
+    books.open_window(0)
+    books.charge(COMPUTE, 10)
+    books.charge(COLLECTIVE, 1)
+    books.charge(COMPUTE, 1000)
+    books.close_step(1011)
+    books.charge(CHECKPOINT, 7)
+    books.charge(COLLECTIVE, 1)
+    books.close_step(1019)
+    assert [one.own[0] for one in held] == [10, 1000]
+    assert [one.own[LATE_FAMILIES.index("storage")] for one in held] == [0, 7]
+
+
+def test_when_no_split_can_be_had_everything_held_back_is_collective(words: memoryview) -> None:
+    books = Books(words)
+    books.on_step = lambda waits: None
+    books.start_splitting()
+    books.open_window(0)
+    books.charge(COLLECTIVE, 40)
+    books.close_step(40)
+    books.stop_splitting()
+    books.charge(COLLECTIVE, 2)
+    books.close_step(42)
+    assert (word(words, "pending_ns"), cause(words, "collective")) == (0, 42)
+    assert ring_entry(words, 1)["collective"] == 2
+
+
+def test_repeated_steps_are_recompute_up_to_the_earlier_attempts_last(words: memoryview) -> None:
+    words[WORD_AT["recompute_until"][0]] = 12
+    words[WORD_AT["base_step"][0]] = 10
+    books = Books(words)
+    books.open_window(0)
+    for step in range(1, 5):
+        books.charge(COMPUTE, 10)
+        books.close_step(step * 10)
+    assert (cause(words, "recompute"), cause(words, "compute")) == (20, 20)
+
+
+# -- the phase machine
+
+_MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("enter"), st.integers(0, len(PHASES) - 1)),
+        st.tuples(st.just("enter_from_base"), st.sampled_from([DATA, CHECKPOINT, GC])),
+        st.tuples(st.just("leave"), st.just(0)),
+        st.tuples(st.just("base"), st.sampled_from([COMPUTE, HOST])),
+        st.tuples(st.just("begin"), st.just(0)),
+        st.tuples(st.just("boundary"), st.sampled_from([COMPUTE, HOST])),
+        st.tuples(st.just("split"), st.just(0)),
+        st.tuples(st.just("settle"), st.integers(0, 100)),
+        st.tuples(st.just("unsplit"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(moves=_MOVES)
+def test_every_nanosecond_is_in_exactly_one_place(tmp_path_factory: pytest.TempPathFactory, moves: list) -> None:
+    """Law 1, for any sequence of calls, also nonsensical ones: the causes sum to the time since the start."""
+    writer = new_writer(tmp_path_factory.mktemp("w"))
+    words = writer.words
+    start = time.monotonic_ns()
+    machine = PhaseMachine(words, start)
+    machine.books.on_step = lambda waits: None
+    open_brackets = []
+    for what, argument in moves:
+        if what in ("enter", "enter_from_base"):
+            open_brackets.append(getattr(machine, what)(argument))
+        elif what == "leave":
+            parts = ((CAUSE["data_cpu"], 7), (CAUSE["data_read"], -1))
+            machine.leave(open_brackets.pop() if open_brackets else NOT_ENTERED, parts)
+        elif what in ("base", "boundary"):
+            getattr(machine, what)(argument)
+        elif what == "begin":
+            machine.begin()
+        elif what == "split":
+            machine.update(machine.books.start_splitting)
+        elif what == "settle":
+            pending = word(words, "pending_ns")
+            machine.update(machine.books.settle, pending * argument // 100, pending - pending * argument // 100)
+        else:
+            machine.update(machine.books.stop_splitting)
+        assert total(words) == machine.since - start
+        assert word(words, "sequence") % 2 == 0
+    machine.close()
+    assert total(words) == machine.since - start == word(words, "accounted_ns") - start
+    assert word(words, "faults") == 0
+    writer.close()
+
+
+def test_the_innermost_phase_wins_and_the_outer_one_goes_on_after_it(words: memoryview) -> None:
+    machine = PhaseMachine(words, time.monotonic_ns())
+    machine.begin()
+    old = machine.enter(DATA)
+    inner = machine.enter(COLLECTIVE)
+    machine.leave(inner)
+    assert machine.phase == DATA
+    machine.leave(old)
+    assert machine.phase == COMPUTE
+    assert word(words, "collectives") == 1
+
+
+def test_what_happens_inside_a_bracket_belongs_to_it(words: memoryview) -> None:
+    machine = PhaseMachine(words, time.monotonic_ns())
+    machine.begin()
+    machine.enter(DATA)
+    assert machine.enter_from_base(PHASE["restore"]) == NOT_ENTERED
+    assert machine.enter(DATA) == NOT_ENTERED
+
+
+def test_a_foreign_thread_switches_nothing(words: memoryview) -> None:
+    import threading
+
+    machine = PhaseMachine(words, time.monotonic_ns())
+    got: list[int] = []
+    thread = threading.Thread(target=lambda: got.append(machine.enter(DATA)))
+    thread.start()
+    thread.join()
+    assert got == [NOT_ENTERED]
+    assert machine.phase == STARTUP
+
+
+def test_the_helper_thread_of_a_backward_pass_may(words: memoryview) -> None:
+    import threading
+
+    machine = PhaseMachine(words, time.monotonic_ns())
+
+    def run() -> None:
+        machine.helper = threading.get_ident()
+        machine.leave(machine.enter(COLLECTIVE))
+        machine.helper = 0
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert word(words, "collectives") == 1
+
+
+def test_a_failure_of_our_own_is_counted_and_does_not_get_out(words: memoryview) -> None:
+    machine = PhaseMachine(words, time.monotonic_ns())
+    machine.begin()
+
+    def broken(waits: StepWaits) -> None:
+        raise RuntimeError("broken")
+
+    machine.books.on_step = broken
+    machine.boundary(HOST)
+    machine.leave(machine.enter(DATA))
+    assert word(words, "faults") == 1
+    assert word(words, "sequence") % 2 == 0
+
+
+def test_the_words_of_the_ledger_cover_all_causes() -> None:
+    assert STEP_WORDS[3:] == CAUSES

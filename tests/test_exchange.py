@@ -1,0 +1,97 @@
+"""The MIN exchange as arithmetic: blocks of several ranks, reduced here as gloo would, must give the known split."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from whyidle.torch_hooks.books import LATE_FAMILIES, StepWaits
+from whyidle.torch_hooks.exchange import _WORDS, BLOCK_STEPS, BlockMismatch, Split, lateness, pack_block, split_block
+
+MS = 1_000_000
+Steps = list[tuple[StepWaits, bool]]
+
+
+def exchange(ranks: list[Steps], blocks: list[int] | None = None) -> list[list[Split]]:
+    """Packs, takes the minimum word by word, and splits for every rank."""
+    world = len(ranks)
+    blocks = blocks or [3] * world
+    buffers = []
+    for rank, steps in enumerate(ranks):
+        buffer = array("q", bytes(8 * _WORDS))
+        pack_block(buffer, rank, blocks[rank], steps)
+        buffers.append(buffer)
+    result = array("q", [min(words) for words in zip(*buffers, strict=True)])
+    return [split_block(result, rank, world, blocks[rank], steps) for rank, steps in enumerate(ranks)]
+
+
+def own(**families: int) -> tuple[int, ...]:
+    return tuple(families.get(family, 0) for family in LATE_FAMILIES)
+
+
+def test_the_worked_example() -> None:
+    """DESIGN's two ranks: 50 ms of compute, 10 ms of transfer, and rank 1 reads for 40 ms a step."""
+    early: Steps = [(StepWaits(50 * MS, own(compute=50 * MS)), False)] * BLOCK_STEPS
+    late: Steps = [(StepWaits(10 * MS, own(compute=50 * MS, storage=40 * MS)), False)] * BLOCK_STEPS
+    first, second = exchange([early, late])
+    assert first == [Split(10 * MS, 40 * MS, 0, ())] * BLOCK_STEPS
+    assert second == [Split(10 * MS, 0, 0, own(storage=40 * MS))] * BLOCK_STEPS
+
+
+def test_a_step_with_a_collective_of_some_ranks_only_stays_unsplit_on_all() -> None:
+    plain: Steps = [(StepWaits(9 * MS, own()), False)] * BLOCK_STEPS
+    mixed: Steps = [(StepWaits(2 * MS, own()), True), *plain[1:]]
+    first, second = exchange([plain, mixed])
+    assert first[0] == Split(0, 0, 9 * MS, ())
+    assert second[0] == Split(0, 0, 2 * MS, ())
+    assert first[1].unsplit == 0
+
+
+@pytest.mark.parametrize("blocks", [[3, 4], [4, 3]])
+def test_ranks_out_of_step_are_noticed_by_every_rank(blocks: list[int]) -> None:
+    steps: Steps = [(StepWaits(MS, own()), False)] * BLOCK_STEPS
+    with pytest.raises(BlockMismatch):
+        exchange([steps, steps], blocks)
+
+
+def test_a_result_that_never_left_its_rank_is_noticed() -> None:
+    for rank in range(2):
+        buffer = array("q", bytes(8 * _WORDS))
+        steps: Steps = [(StepWaits(MS, own()), False)] * BLOCK_STEPS
+        pack_block(buffer, rank, 0, steps)
+        with pytest.raises(BlockMismatch):
+            split_block(buffer, rank, 2, 0, steps)
+
+
+waits = st.integers(0, 10**12)
+owns = st.tuples(*[waits] * len(LATE_FAMILIES))
+
+
+@given(
+    st.lists(
+        st.lists(st.builds(StepWaits, waits, owns), min_size=BLOCK_STEPS, max_size=BLOCK_STEPS), min_size=2, max_size=5
+    )
+)
+def test_whatever_the_waits_nothing_is_lost_and_nobody_is_blamed_for_more_than_the_longest(
+    ranks: list[list[StepWaits]],
+) -> None:
+    splits = exchange([[(one, False) for one in steps] for steps in ranks])
+    for step in range(BLOCK_STEPS):
+        column = [steps[step].wait for steps in ranks]
+        least, most = min(column), max(column)
+        late = [one[step].late for one in splits if one[step].late]
+        assert len(late) == 1
+        assert abs(sum(late[0]) - (most - least)) < 2000
+        for wait, split in zip(column, (one[step] for one in splits), strict=True):
+            assert split.network + split.straggler + split.unsplit == wait
+            assert least - 1000 < split.network <= least
+
+
+def test_what_no_family_explains_is_unattributed() -> None:
+    assert lateness(10, own(storage=7), array("q", own(storage=3))) == own(storage=4, unattributed=6)
+
+
+def test_excesses_beyond_the_lateness_are_shares_of_it() -> None:
+    assert lateness(10, own(compute=30, storage=10), array("q", own())) == own(compute=7, storage=2, unattributed=1)

@@ -1,0 +1,70 @@
+"""The step detector, as a table of loops: what happens in one cycle -> how many steps that is."""
+
+from __future__ import annotations
+
+import pytest
+from whyidle.torch_hooks.steps import StepDetector
+
+# b: a backward pass; A, B: an optimizer's step; (…): inside a backward pass
+LOOPS = {
+    "plain": ("bA", 1),
+    "accumulation": ("bbbbA", 1),
+    "a subclass that calls super().step(): the hook fires twice": ("bAA", 1),
+    "GAN: two optimizers in turn": ("bAbB", 1),
+    "two optimizers after one backward": ("bAB", 1),
+    "optimizer in backward: once per parameter": ("(AAA)", 1),
+    "LBFGS: backward passes inside the step": ("bbbbbA", 1),
+    "WGAN: five critic steps to one generator step": ("bAbAbAbAbAbB", 5),
+    "a step without a backward pass": ("A", 0),
+    "evaluation": ("", 0),
+}
+
+
+def count(loop: str, cycles: int) -> int:
+    detector = StepDetector()
+    steps = 0
+    for event in loop * cycles:
+        if event == "b":
+            detector.backward_begins()
+            steps += detector.backward_ends()
+        elif event == "(":
+            detector.backward_begins()
+        elif event == ")":
+            steps += detector.backward_ends()
+        else:
+            steps += detector.optimizer_stepped(ord(event))
+    return steps
+
+
+@pytest.mark.parametrize(("loop", "expected"), LOOPS.values(), ids=LOOPS.keys())
+def test_steps_per_cycle(loop: str, expected: int) -> None:
+    assert count(loop, 10) == 10 * expected
+
+
+def test_a_loop_that_moves_on_to_another_optimizer_is_followed() -> None:
+    detector = StepDetector()
+
+    def cycle(optimizer: int) -> int:
+        detector.backward_begins()
+        detector.backward_ends()
+        return detector.optimizer_stepped(optimizer)
+
+    assert sum(cycle(1) for _ in range(10)) == 10
+    assert sum(cycle(2) for _ in range(20)) >= 12
+
+
+def test_a_nested_backward_pass_is_one() -> None:
+    detector = StepDetector()
+    detector.backward_begins()
+    detector.backward_begins()
+    detector.optimizer_stepped(1)
+    assert not detector.backward_ends()
+    assert detector.backward_ends()
+
+
+def test_the_users_own_steps_switch_the_detector_off() -> None:
+    detector = StepDetector()
+    detector.manual = True
+    detector.backward_begins()
+    detector.backward_ends()
+    assert not detector.optimizer_stepped(1)
