@@ -296,7 +296,7 @@ def test_a_half_imported_module_is_waited_for(write: Callable[..., None]) -> Non
     write("late_o.py")
     write("late_p.py")
     seen = Seen()
-    importlib.import_module("late_n").ask = lambda: when_imported("late_m", seen)
+    vars(importlib.import_module("late_n"))["ask"] = lambda: when_imported("late_m", seen)
     importlib.import_module("late_m")
     assert list(seen) == []
     importlib.import_module("late_p")

@@ -1,0 +1,92 @@
+# `make demo` and `make test` need python3 (3.10 or later) and make; what else they use, they fetch into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO_ARGS ?=
+TEST_ARGS ?=
+BENCH_ARGS ?=
+
+# What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
+# `make test SYSTEM_PACKAGES=` leaves the system alone.
+SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool
+
+# Nothing of the caller's Python set-up, nor a whyidle around us, may change what is tested.
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## train a small model here, and see where its seconds went (DEMO_ARGS="--inject storage")
+	@$(BIN)/whyidle demo $(DEMO_ARGS)
+
+test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
+	@$(BIN)/python -m pytest -n 2 --timeout 600 $(TEST_ARGS) tests
+
+lint: $(VENV)/.installed ## style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+bench: $(VENV)/.installed ## what the hooks cost a training step
+	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)
+
+clean: ## remove everything that was fetched or built here
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- set-up; a stamp file each, so that it happens once
+
+define NEW_VENV
+set -eu
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || {
+    echo "whyidle needs Python 3.10 or later: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 1; }
+echo "[1/3] a virtual environment in $(VENV)"
+if ! $(PYTHON) -c 'import ensurepip' 2>/dev/null; then
+    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get -qq update || true
+        DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends python3-venv >/dev/null || true
+    fi
+fi
+$(PYTHON) -m venv --clear $(VENV) || {
+    echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian: python3-venv)" >&2; exit 1; }
+endef
+
+define GET_SYSTEM_PACKAGES
+PATH="$$PATH:/usr/sbin:/sbin"
+lacking() { for pair in $(SYSTEM_PACKAGES); do command -v "$${pair#*:}" >/dev/null || printf '%s ' "$${pair%%:*}"; done; }
+packages=$$(lacking)
+if [ -n "$$packages" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing for the tests: $$packages"
+    # RUNLEVEL=1: a package that is a service shall not start it.
+    { apt-get -qq -o Acquire::Retries=1 update
+      RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$packages; } \
+        >$(VENV)/apt.log 2>&1 || true
+fi
+packages=$$(lacking)
+if [ -z "$$packages" ]; then
+    touch $(VENV)/.system
+else
+    echo "not installed, and not to be had here: $$packages- tests that need it will skip, and say so (see $(VENV)/apt.log)"
+fi
+endef
+
+export NEW_VENV GET_SYSTEM_PACKAGES
+
+$(BIN)/python:
+	@sh -c "$$NEW_VENV"
+
+# The link lets the type checker find `import whyidle`: an editable install resolves only at run time.
+$(VENV)/.installed: $(BIN)/python pyproject.toml setup.py requirements-dev.txt constraints.txt
+	@echo "[2/3] pinned packages into $(VENV) (torch is large: this can take minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	@echo "[3/3] whyidle itself, editable, and what its tests use"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -r requirements-dev.txt
+	@mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/whyidle
+	@touch $@
+
+$(VENV)/.system: | $(VENV)/.installed
+	@sh -c "$$GET_SYSTEM_PACKAGES"
