@@ -81,9 +81,9 @@ $(BIN)/python:
 
 # The link lets the type checker find `import whyidle`: an editable install resolves only at run time.
 $(VENV)/.installed: $(BIN)/python pyproject.toml setup.py requirements-dev.txt constraints.txt
-	@echo "[2/3] pinned packages into $(VENV) (torch is large: this can take minutes)"
+	@echo "[2/3] the build tool"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	@echo "[3/3] whyidle itself, editable, and what its tests use"
+	@echo "[3/3] whyidle, editable, and the pinned packages around it (torch is large: this can take minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -r requirements-dev.txt
 	@mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/whyidle
 	@touch $@
