@@ -106,6 +106,8 @@ class Session:
                 "checkpoint_step": -1,
                 "recompute_until": before.steps,
             }
+            # Before there is a ledger of our own in there: to read that one would drop its lock.
+            reap(directory, _REAP_AFTER_SECONDS)
             self.writer = LedgerWriter(directory, strings, numbers)
         except Exception as error:  # the fence around the training
             say(f"this rank is not recorded: no ledger in {directory} ({_why(error)}). Set WHYIDLE_DIR to a tmpfs.")
@@ -119,7 +121,6 @@ class Session:
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         self._find_group()
-        reap(directory, _REAP_AFTER_SECONDS)
         return True
 
     def close(self) -> None:
@@ -176,7 +177,7 @@ class Session:
             self.wake()
         machine = self.machine
         if not machine.stepping:
-            machine.begin()
+            self._begin()
         if self._unused_batch and self._host_between and self.writer is not None:
             self.writer.words[_EVAL_AT] += 1
         self._unused_batch = False
@@ -203,6 +204,10 @@ class Session:
 
     # -- steps
 
+    def _begin(self) -> None:
+        self._find_device()
+        self.machine.begin()
+
     def backward_begins(self) -> None:
         if self.asleep:
             self.wake()
@@ -212,7 +217,7 @@ class Session:
         self.steps.backward_begins()
         machine = self.machine
         if not machine.stepping:
-            machine.begin()
+            self._begin()
         if machine.phase == HOST:
             # The batch of this backward pass was fetched before the last step ended, so the forward pass that we took
             # for host time was compute. Do not make that mistake again in this loop.
@@ -240,9 +245,9 @@ class Session:
     def boundary(self, number: int | None = None) -> None:
         machine = self.machine
         if not machine.stepping:
-            machine.begin()
-            if number is None and not self._fed and not self.steps.manual:
-                return
+            # The first call of whyidle.step() in a loop without loader and backward pass: what it ends began unseen.
+            self._begin()
+            return
         writer = self.writer
         if writer is None:
             return
@@ -258,6 +263,8 @@ class Session:
             self.exchange.poll()
         if machine.device is None:
             self._find_device()
+        elif machine.device.dead and self.works("device_clock"):
+            self.state("device_clock", "failed")
 
     # -- collectives and checkpoints
 
