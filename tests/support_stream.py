@@ -38,7 +38,7 @@ class SimStream:
     drift_ppm: int = 0
     """By how much the device's clock runs fast."""
     quantum_ns: int = 1
-    """Resolution of the device's time stamps; coarser than 1 ns also means float32 milliseconds."""
+    """Resolution of elapsed times; coarser than 1 ns also means float32 milliseconds."""
     fail_after: int = -1
     """Calls of the source after which every one raises; -1: never."""
     capturing: bool = False
@@ -132,12 +132,12 @@ class SimStream:
         assert self._passed(start), "elapsed_time of an unfinished event"
         assert self._passed(end), "elapsed_time of an unfinished event"
         assert not self.capturing
-        elapsed = self._stamp(end) - self._stamp(start)
-        return elapsed if self.quantum_ns == 1 else float32_ms(elapsed)
-
-    def _stamp(self, event: SimEvent) -> int:
-        device_ns = event.passed_ns + event.passed_ns * self.drift_ppm // 1_000_000
-        return device_ns // self.quantum_ns * self.quantum_ns
+        elapsed = end.passed_ns - start.passed_ns
+        elapsed += elapsed * self.drift_ppm // 1_000_000
+        if self.quantum_ns == 1:
+            return elapsed
+        # Rounded down each time, the worst case: stamps that are rounded once would cancel out in a chain.
+        return float32_ms(elapsed // self.quantum_ns * self.quantum_ns)
 
     def release(self, event: SimEvent) -> None:
         assert not event.released

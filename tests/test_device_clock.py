@@ -91,8 +91,14 @@ ACTIONS = st.one_of(
     st.tuples(st.just("harvest")),
 )
 CAPTURE = st.tuples(st.just("capture"), st.booleans())
-PROGRAM = st.lists(ACTIONS, max_size=80)
-PROGRAM_WITH_CAPTURES = st.lists(st.one_of(ACTIONS, ACTIONS, ACTIONS, CAPTURE), max_size=80)
+
+
+def programs(actions):
+    return st.one_of(st.lists(actions, max_size=12), st.lists(actions, min_size=30, max_size=120))
+
+
+PROGRAM = programs(ACTIONS)
+PROGRAM_WITH_CAPTURES = programs(st.one_of(ACTIONS, ACTIONS, ACTIONS, CAPTURE))
 DEPTHS = st.sampled_from([1, 2, 5, 1024])
 
 
@@ -172,7 +178,7 @@ def test_drift_and_coarse_stamps_cost_no_more_than_themselves(program, depth, dr
 
 
 def test_rounding_does_not_accumulate(monkeypatch):
-    monkeypatch.setattr(device_clock, "ANCHOR_NS", 20 * MS)  # many anchors
+    monkeypatch.setattr(device_clock, "ANCHOR_NS", 5 * MS)  # many anchors
     chance = random.Random(7)
     loop = Loop(quantum_ns=500)
     loop.mark(0)
@@ -407,6 +413,31 @@ def test_events_that_cannot_be_compared_start_a_new_anchor():
     loop.settle()
     assert nonzero(loop.charged()) == nonzero(loop.expected())
     assert loop.stream.free == loop.stream.ring - 1  # the anchor alone is kept
+    loop.check_sum()
+
+
+def test_what_was_seen_unfinished_is_not_charged_before():
+    loop = Loop()
+    loop.stream.launch(10 * MS)
+    loop.mark(0)  # behind work of unknown length
+    loop.stream.host(9 * MS)
+    seen_unfinished = loop.stream.now()
+    loop.harvest()
+    loop.stream.host(2 * MS)
+    loop.harvest()
+    assert seen_unfinished <= loop.given[0].end_ns <= loop.stream.drained_ns
+
+
+def test_boundaries_on_another_stream_do_not_run_backwards():
+    loop = Loop()
+    loop.mark(0)
+    loop.stream.launch(10 * MS)
+    loop.mark(1)
+    loop.stream.host(MS)
+    loop.mark(2)
+    loop.clock._pending[-1].event.passed_ns = loop.stream.marks[-1]  # its stream had nothing to do
+    loop.settle()
+    assert loop.charged()[2] == 0
     loop.check_sum()
 
 
