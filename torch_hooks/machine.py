@@ -64,7 +64,13 @@ class PhaseMachine:
 
     def enter(self, phase: int) -> int:
         """Opens ``phase``; returns what to ``leave``: the phase before, or NOT_ENTERED."""
-        return NOT_ENTERED if phase == self.phase else self._cut(phase, None, NOTHING)
+        if phase == self.phase:
+            return NOT_ENTERED
+        old = self._cut(phase, None, NOTHING)
+        # Here and not where phases are cut: to come back from a garbage collection inside a wait is no new wait.
+        if phase == COLLECTIVE and old != NOT_ENTERED:
+            self.words[_COLLECTIVES_AT] += 1
+        return old
 
     def enter_from_base(self, phase: int) -> int:
         """The same, but only if no other bracket is open: what happens inside one belongs to that one."""
@@ -113,8 +119,6 @@ class PhaseMachine:
                     words[_UNMEASURED_AT] = self.device.unmeasured
             self.since = words[_SINCE_AT] = now
             self.phase = words[_PHASE_AT] = phase
-            if phase == COLLECTIVE:
-                words[_COLLECTIVES_AT] += 1
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
         finally:

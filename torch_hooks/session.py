@@ -7,11 +7,14 @@ never get a ledger.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 from .causes import CHECKPOINT_KINDS, COLLECTIVE_OP, HOOK_STATES, HOOKS, PHASE
 from .exchange import Exchange
@@ -41,6 +44,25 @@ _REGULAR_CYCLES = 8
 
 def debug() -> bool:
     return os.environ.get("WHYIDLE_DEBUG") == "1"
+
+
+def _fenced(hook: str, otherwise: Any = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For what a hook calls in the midst of the user's training: it never raises, and does nothing once it is off."""
+
+    def fence(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(session: Session, *args: Any) -> Any:
+            if session.states[hook] == "failed":
+                return otherwise
+            try:
+                return method(session, *args)
+            except Exception as error:
+                session.fault(hook, error)
+                return otherwise
+
+        return call
+
+    return fence
 
 
 def say(sentence: str) -> None:
@@ -139,12 +161,14 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         self.writer = self.task = None
+        self.world_size = 1
         self._forget()
 
     def after_fork(self, armed: bool) -> None:
         """In a forked child: the ledger is the parent's. The child may wake on its own if it was armed for that."""
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = None
+        self.world_size = 1
         self._forget()
         self.asleep = armed
 
@@ -171,6 +195,7 @@ class Session:
 
     # -- data
 
+    @_fenced("dataloader", NOT_ENTERED)
     def batch_wanted(self) -> int:
         """The loop asks for a batch -> what to leave when it is there."""
         if self.asleep:
@@ -183,6 +208,7 @@ class Session:
         self._unused_batch = False
         return machine.enter(_DATA)
 
+    @_fenced("dataloader")
     def batch_came(self, old: int, parts: object, samples: int, training: bool) -> None:
         """A batch is there. ``samples`` is 0 where it cannot be told."""
         machine = self.machine
@@ -196,6 +222,7 @@ class Session:
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
 
+    @_fenced("dataloader")
     def no_batch(self, old: int, parts: object) -> None:
         """The loader is exhausted, or raised: what follows is the loop's own Python."""
         if old != NOT_ENTERED:
@@ -208,6 +235,7 @@ class Session:
         self._find_device()
         self.machine.begin()
 
+    @_fenced("backward")
     def backward_begins(self) -> None:
         if self.asleep:
             self.wake()
@@ -231,6 +259,7 @@ class Session:
         if self.writer is not None:
             self.writer.words[_BACKWARDS_AT] += 1
 
+    @_fenced("backward")
     def backward_ends(self) -> None:
         if self.grad_bytes:
             self.count_collective("all_reduce", self.grad_bytes)
@@ -238,6 +267,7 @@ class Session:
         if self.steps.backward_ends():
             self.boundary()
 
+    @_fenced("step")
     def optimizer_stepped(self, optimizer: int) -> None:
         if self.steps.optimizer_stepped(optimizer):
             self.boundary()
@@ -268,6 +298,7 @@ class Session:
 
     # -- collectives and checkpoints
 
+    @_fenced("work_wait", NOT_ENTERED)
     def collective_begins(self) -> int:
         if self.asleep:
             self.wake()
