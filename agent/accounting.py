@@ -1,0 +1,161 @@
+"""Where the seconds of a run went: the table of the report, from its ledgers. Pure functions.
+
+The window of a rank begins at its first step and ends at the last moment that its ledger accounts for, or now while it
+lives. What came before is startup and stands apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil
+
+from ..torch_hooks.causes import CAUSE_FAMILY, CAUSES, FAMILIES, PHASE_CAUSE
+from ..torch_hooks.ledger import Ledger
+from .hang import Missing, missing_ranks, open_seconds
+from .ledgers import age, drop_duplicates
+
+HANG_SECONDS = 5.0
+"""A report names who is missing when a wait in a collective has been open for longer."""
+
+Seconds = dict[str, float]
+
+
+@dataclass(slots=True)
+class RankAccount:
+    """One rank of a run, its attempts summed up. All times in seconds, of the window unless said otherwise."""
+
+    newest: Ledger
+    attempts: int = 0
+    stepped: bool = False  # whether a first step has begun
+    steps: int = 0
+    wall: float = 0.0
+    startup: float = 0.0
+    faults: int = 0
+    unmeasured: int = 0
+    seconds: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
+    late: Seconds = field(default_factory=dict)  # by what it was late, by family
+    open_wait: float = 0.0  # of seconds["collective"]: the wait that is open now
+    step_seconds: list[float] = field(default_factory=list)  # of the last steps
+
+    @property
+    def rank(self) -> int:
+        return self.newest.rank
+
+    def family_seconds(self) -> Seconds:
+        totals = dict.fromkeys(FAMILIES, 0.0)
+        for cause, spent in self.seconds.items():
+            totals[CAUSE_FAMILY[cause]] += spent
+        return totals
+
+
+@dataclass(slots=True)
+class RunAccount:
+    """One run: its ranks in order, and who is missing from a collective right now."""
+
+    run: str
+    ranks: list[RankAccount]
+    missing: list[Missing]
+
+    @property
+    def rank_seconds(self) -> float:
+        """The window of all ranks together: what shares are shares of."""
+        return sum(rank.wall for rank in self.ranks)
+
+    def family_seconds(self) -> Seconds:
+        totals = dict.fromkeys(FAMILIES, 0.0)
+        for rank in self.ranks:
+            for family, spent in rank.family_seconds().items():
+                totals[family] += spent
+        return totals
+
+
+def account(run: str, ledgers: Iterable[Ledger], now_ns: int) -> RunAccount:
+    """Accounts for one run; ``ledgers`` (of any run) are read with their steps."""
+    believed, _ = drop_duplicates(ledger for ledger in ledgers if ledger.run == run)
+    by_rank: dict[int, list[Ledger]] = {}
+    for ledger in believed:
+        by_rank.setdefault(ledger.rank, []).append(ledger)
+    ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns) for rank in sorted(by_rank)]
+    missing = missing_ranks((rank.newest for rank in ranks), now_ns, longer_than=HANG_SECONDS)
+    return RunAccount(run, ranks, missing)
+
+
+def _account_rank(attempts: list[Ledger], now_ns: int) -> RankAccount:
+    account = RankAccount(attempts[-1], attempts=len(attempts))
+    for ledger in attempts:
+        _add_attempt(account, ledger, now_ns)
+    return account
+
+
+def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
+    account.steps += ledger.words["steps"][0]
+    account.faults += ledger.faults
+    account.unmeasured += ledger.unmeasured
+    end_ns = max(ledger.accounted_ns, ledger.phase_since_ns, now_ns if ledger.alive else 0)
+    account.startup += ((ledger.window_ns or end_ns) - ledger.start_ns) / 1e9
+    if not ledger.window_ns:
+        return
+    account.stepped = True
+    account.wall += (end_ns - ledger.window_ns) / 1e9
+    for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True):
+        account.seconds[cause] += (total - before) / 1e9
+    account.seconds["collective"] += ledger.pending_ns / 1e9
+    _add_open(account, ledger, end_ns)
+    for family, late_ns in zip(FAMILIES, ledger.words["late_ns"], strict=True):
+        if late_ns:
+            account.late[family] = account.late.get(family, 0.0) + late_ns / 1e9
+    account.step_seconds += [step.wall_ns / 1e9 for step in ledger.ring]
+
+
+def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
+    """Charges what the books do not have yet: what the device clock has not harvested, and the open phase."""
+    accounted_ns = max(ledger.accounted_ns, ledger.window_ns)
+    since_ns = max(ledger.phase_since_ns, accounted_ns)
+    account.seconds["unattributed"] += (since_ns - accounted_ns) / 1e9
+    phase = ledger.phase_name
+    # An open wait for data cannot be split before its end.
+    cause = "unattributed" if phase == "data" else PHASE_CAUSE[phase]
+    spent = (end_ns - since_ns) / 1e9
+    account.seconds[cause] += spent
+    if phase == "collective" and ledger.alive:
+        account.open_wait += spent
+
+
+def quantile(ordered: list[float], q: float) -> float:
+    """The nearest-rank quantile of values in ascending order."""
+    return ordered[max(0, ceil(q * len(ordered)) - 1)]
+
+
+def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
+    """One entry of the report's ``per_rank``. ``families`` are shares of the rank's wall; absent means unknown."""
+    ledger = account.newest
+    ordered = sorted(account.step_seconds)
+    return {
+        "rank": ledger.rank,
+        "node": ledger.node,
+        "device": ledger.device,
+        "uuid": ledger.strings["uuid"],
+        "attempt": ledger.attempt,
+        "attempts": account.attempts,
+        "alive": ledger.alive,
+        "steps": account.steps,
+        "wall_seconds": account.wall,
+        "startup_seconds": account.startup,
+        "seconds": account.seconds,
+        "families": shares(account.family_seconds(), account.wall),
+        "late_seconds": account.late,
+        "step_seconds": {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95), "max": ordered[-1]}
+        if ordered
+        else None,
+        "hooks": ledger.hook_states,
+        "faults": account.faults,
+        "unmeasured": account.unmeasured,
+        "open_phase": ledger.phase_name if ledger.alive else None,
+        "open_seconds": open_seconds(ledger, now_ns) if ledger.alive else None,
+    }
+
+
+def shares(seconds: Seconds, whole: float) -> Seconds:
+    """Seconds as shares of ``whole``; empty where there is nothing to share."""
+    return {name: spent / whole for name, spent in seconds.items()} if whole > 0 else {}

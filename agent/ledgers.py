@@ -1,0 +1,201 @@
+"""From a directory of ledgers to ranks: restarts summed up, ended ranks kept for a while, errors counted once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..torch_hooks.ledger import REASONS, Ledger, LedgerError, ledger_paths, read_ledger
+from .log import Log
+from .metrics import METRICS
+
+COUNTERS: tuple[str, ...] = (
+    *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
+    "step_ns",
+)
+"""The words of a ledger that only grow, and that are summed over the attempts of a rank."""
+
+Key = tuple[str, int]  # run, rank
+Identity = tuple[str, int]  # path, creation time: a path alone could be used again
+Totals = dict[str, tuple[int, ...]]
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank of one run: its newest attempt, and its counters summed over all attempts seen."""
+
+    newest: Ledger
+    totals: Totals
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What one look at the directory found."""
+
+    ranks: list[Rank]
+    errors: dict[str, int]  # reason -> bad ledgers ever seen; every reason is there
+    now_ns: int
+
+
+@dataclass(slots=True)
+class Problem:
+    """A ledger that could not be used. ``inode`` is 0 where there is none to be had."""
+
+    path: str
+    inode: int
+    reason: str
+    detail: str
+
+
+def read_directory(directory: str, *, steps: bool = False) -> tuple[list[Ledger], list[Problem]]:
+    """Every sound ledger of a directory, and what was wrong with the others. A directory that is not there is empty."""
+    ledgers: list[Ledger] = []
+    problems: list[Problem] = []
+    try:
+        for path in ledger_paths(directory):
+            try:
+                ledger = read_ledger(path, steps=steps)
+            except LedgerError as error:
+                if error.reason == "io" and not os.path.lexists(path):
+                    continue  # reaped while we looked
+                problems.append(_problem(path, error.reason, str(error)))
+                continue
+            ledgers.append(ledger)
+            if ledger.died_mid_write:
+                problems.append(_problem(path, "died_mid_write", f"{path}: its writer died in the middle of an update"))
+    except LedgerError as error:
+        problems.append(_problem(directory, error.reason, str(error)))
+    ledgers, duplicates = drop_duplicates(ledgers)
+    return ledgers, problems + duplicates
+
+
+def _problem(path: str, reason: str, detail: str) -> Problem:
+    try:
+        inode = os.lstat(path).st_ino
+    except OSError:
+        inode = 0
+    return Problem(path, inode, reason, detail)
+
+
+def key_of(ledger: Ledger) -> Key:
+    return ledger.run, ledger.rank
+
+
+def drop_duplicates(ledgers: Iterable[Ledger]) -> tuple[list[Ledger], list[Problem]]:
+    """Of live ledgers that claim the same rank in the same attempt, only the oldest is believed."""
+    kept: list[Ledger] = []
+    problems: list[Problem] = []
+    seen: set[tuple[Key, int]] = set()
+    for ledger in sorted(ledgers, key=lambda ledger: (ledger.created_unix_ns, ledger.path)):
+        claim = (key_of(ledger), ledger.attempt)
+        if ledger.alive and claim in seen:
+            detail = f"{ledger.path}: another live process is already rank {ledger.rank} of run {ledger.run}"
+            problems.append(_problem(ledger.path, "duplicate", detail))
+            continue
+        if ledger.alive:
+            seen.add(claim)
+        kept.append(ledger)
+    return kept, problems
+
+
+def age(ledger: Ledger) -> tuple[bool, int, int]:
+    """Sorts the attempts of a rank, newest last. One that lives is newer than any that does not."""
+    return ledger.alive, ledger.attempt, ledger.created_unix_ns
+
+
+@dataclass(slots=True)
+class _History:
+    """What the agent remembers of one rank, so that its counters never fall while any attempt of it is exported.
+
+    The ledger of an ended attempt is removed some day; its share of the counters is then kept in ``base``.
+    """
+
+    base: Totals = field(default_factory=dict)
+    attempts: dict[Identity, Ledger] = field(default_factory=dict)
+
+    def update(self, read: dict[Identity, Ledger]) -> None:
+        for identity in self.attempts.keys() - read.keys():
+            if not os.path.lexists(identity[0]):
+                self.base = add(self.base, self.attempts.pop(identity))
+        self.attempts.update(read)
+
+    def totals(self) -> Totals:
+        totals = self.base
+        for ledger in self.attempts.values():
+            totals = add(totals, ledger)
+        return totals
+
+
+def add(totals: Totals, ledger: Ledger) -> Totals:
+    """The counters of one more attempt on top of ``totals``."""
+    if not totals:
+        return {name: ledger.words[name] for name in COUNTERS}
+    return {
+        name: tuple(a + b for a, b in zip(totals[name], ledger.words[name], strict=True))
+        for name in COUNTERS
+    }  # fmt: skip
+
+
+class LedgerStore:
+    """The ranks of one directory, read anew at each look. Safe to use from several threads.
+
+    An ended rank stays for ``retention_seconds`` after its last sign of life and is then forgotten, as is a rank whose
+    newest ledger cannot be read: what is not known now is absent, not repeated.
+    """
+
+    def __init__(self, directory: str, retention_seconds: float, log: Log | None = None):
+        self.directory = directory
+        self.retention_seconds = retention_seconds
+        self._log = log
+        self.ready = False
+        """Whether the directory has been read at least once."""
+        self._lock = threading.Lock()
+        self._histories: dict[Key, _History] = {}
+        self._errors: Counter[str] = Counter()
+        self._known: set[tuple[str, int, str]] = set()
+
+    def look(self) -> Snapshot:
+        """Reads the directory. A problem that was not there at the last look is counted and logged."""
+        with self._lock:
+            ledgers, problems = read_directory(self.directory)
+            self._count(problems)
+            by_key: dict[Key, dict[Identity, Ledger]] = {}
+            for ledger in ledgers:
+                by_key.setdefault(key_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
+            unreadable = {problem.path for problem in problems if problem.reason != "died_mid_write"}
+            ranks = [rank for key in sorted(by_key) if (rank := self._rank(key, by_key[key], unreadable))]
+            self._forget(by_key.keys(), unreadable)
+            self.ready = self.ready or not any(problem.reason == "directory" for problem in problems)
+            return Snapshot(ranks, {reason: self._errors[reason] for reason in REASONS}, time.monotonic_ns())
+
+    def _count(self, problems: list[Problem]) -> None:
+        """Counts what is new. Only what is still wrong is remembered, so that the memory is bounded."""
+        now = {(problem.path, problem.inode, problem.reason): problem for problem in problems}
+        for seen, problem in now.items():
+            if seen not in self._known:
+                self._errors[problem.reason] += 1
+                if self._log:
+                    self._log.warning("a ledger cannot be used", reason=problem.reason, detail=problem.detail)
+        self._known = set(now)
+
+    def _rank(self, key: Key, read: dict[Identity, Ledger], unreadable: set[str]) -> Rank | None:
+        history = self._histories.get(key) or _History()
+        newest = max(read.values(), key=age)
+        if not newest.alive and newest.idle_seconds > self.retention_seconds:
+            self._histories.pop(key, None)
+            return None
+        history.update(read)
+        self._histories[key] = history
+        if any(path in unreadable and age(old) > age(newest) for (path, _), old in history.attempts.items()):
+            return None
+        return Rank(newest, history.totals())
+
+    def _forget(self, present: Iterable[Key], unreadable: set[str]) -> None:
+        """Drops ranks that are gone; one whose ledger is merely unreadable just now comes back with its sums."""
+        for key in self._histories.keys() - set(present):
+            if not any(path in unreadable for path, _ in self._histories[key].attempts):
+                del self._histories[key]

@@ -1,0 +1,192 @@
+"""Every metric that whyidle exports, declared once.
+
+The exporter, the rules, the dashboards, the docs table and the tests all take names, labels and units from here. This
+module needs the standard library alone, so that a generator of rules can import it without prometheus_client.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..torch_hooks.books import LATE_FAMILIES
+from ..torch_hooks.causes import CAUSE_FAMILY, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric family.
+
+    ``source`` says where its values come from: the word of the ledger that is summed over a rank's attempts, or, in
+    angle brackets, what computes it. A word that is a vector gives one series per entry of ``series``, the values of
+    the labels that follow ``identity``; None leaves an entry out. ``sparse`` leaves out a series that is still 0.
+    """
+
+    name: str
+    type: str  # counter, gauge or histogram
+    unit: str  # base unit: seconds, bytes, or what is counted
+    labels: tuple[str, ...]
+    help: str
+    source: str
+    series: tuple[tuple[str, ...] | None, ...] = ((),)
+    sparse: bool = False
+
+    @property
+    def divisor(self) -> int:
+        """What a word of the ledger is divided by: durations are ns there."""
+        return 1_000_000_000 if self.unit == "seconds" else 1
+
+
+RANK = ("run", "rank")
+PLACE = (*RANK, "node", "device")
+DEVICE_SECONDS = "whyidle_device_seconds_total"
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        DEVICE_SECONDS,
+        "counter",
+        "seconds",
+        (*PLACE, "cause", "family"),
+        "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run.",
+        "cause_ns",
+        tuple(CAUSE_FAMILY.items()),
+    ),
+    Metric(
+        "whyidle_device_pending_seconds",
+        "gauge",
+        "seconds",
+        RANK,
+        "Waits in collectives that are in no cause yet, because their split into network and straggler is still due.",
+        "<pending>",
+    ),
+    Metric(
+        "whyidle_phase_open_seconds",
+        "gauge",
+        "seconds",
+        (*PLACE, "phase"),
+        "For how long a live rank has been in its present phase. A hang shows here while it lasts.",
+        "<open phase>",
+    ),
+    Metric("whyidle_steps_total", "counter", "steps", RANK, "Optimizer steps, repeated ones included.", "steps"),
+    Metric("whyidle_samples_total", "counter", "samples", RANK, "Samples trained on, where known.", "samples"),
+    Metric("whyidle_batches_total", "counter", "batches", RANK, "Batches that reached the loop.", "batches"),
+    Metric(
+        "whyidle_step_seconds",
+        "histogram",
+        "seconds",
+        RANK,
+        "Wall time of a step, from one optimizer step's end to the next.",
+        "step_buckets",
+    ),
+    Metric(
+        "whyidle_collective_bytes_total",
+        "counter",
+        "bytes",
+        (*RANK, "op"),
+        "Bytes handed to collectives by this rank, by operation.",
+        "collective_bytes",
+        tuple((op,) for op in COLLECTIVE_OPS),
+        sparse=True,
+    ),
+    Metric(
+        "whyidle_collective_calls_total",
+        "counter",
+        "calls",
+        (*RANK, "op"),
+        "Collectives issued by this rank, by operation.",
+        "collective_calls",
+        tuple((op,) for op in COLLECTIVE_OPS),
+        sparse=True,
+    ),
+    Metric(
+        "whyidle_collectives_total", "counter", "waits", RANK, "Waits in collectives that were entered.", "collectives"
+    ),
+    Metric(
+        "whyidle_collective_missing_seconds",
+        "gauge",
+        "seconds",
+        RANK,
+        "For how long a live rank of this node has waited in a collective that this rank has not entered; 0 if none.",
+        "<hang>",
+    ),
+    Metric(
+        "whyidle_checkpoint_bytes_total",
+        "counter",
+        "bytes",
+        (*RANK, "kind"),
+        "Bytes of checkpoints, saved or loaded.",
+        "checkpoint_bytes",
+        tuple((kind,) for kind in CHECKPOINT_KINDS),
+    ),
+    Metric(
+        "whyidle_checkpoints_total",
+        "counter",
+        "checkpoints",
+        (*RANK, "kind"),
+        "Checkpoints, saved or loaded.",
+        "checkpoints",
+        tuple((kind,) for kind in CHECKPOINT_KINDS),
+    ),
+    Metric(
+        "whyidle_late_seconds_total",
+        "counter",
+        "seconds",
+        (*RANK, "family"),
+        "By how much this rank was late at collectives while others waited for it, by what made it late.",
+        "late_ns",
+        tuple((family,) if family in LATE_FAMILIES else None for family in FAMILIES),
+    ),
+    Metric(
+        "whyidle_rank_info",
+        "gauge",
+        "info",
+        (*PLACE, "uuid", "world_size", "local_rank", "attempt", "pid"),
+        "Identity of a rank's newest attempt, to join on; always 1. The pid is the one in the rank's own namespace.",
+        "<identity>",
+    ),
+    Metric("whyidle_rank_up", "gauge", "bool", RANK, "1 while the process of the rank lives, 0 after its end.", "<up>"),
+    Metric(
+        "whyidle_hook_state",
+        "gauge",
+        "info",
+        (*RANK, "hook", "state"),
+        "The present state of each hook (absent, active or failed); always 1.",
+        "<hooks>",
+    ),
+    Metric(
+        "whyidle_hook_faults_total",
+        "counter",
+        "faults",
+        RANK,
+        "Exceptions of whyidle's own that a hook swallowed.",
+        "faults",
+    ),
+    Metric(
+        "whyidle_unmeasured_total",
+        "counter",
+        "intervals",
+        RANK,
+        "Intervals that the device clock could not measure; their time is in the cause unattributed.",
+        "unmeasured",
+    ),
+    Metric(
+        "whyidle_ledger_errors_total",
+        "counter",
+        "ledgers",
+        ("reason",),
+        "Ledgers that could not be used, each counted once per reason.",
+        "<errors>",
+    ),
+    Metric("whyidle_build_info", "gauge", "info", ("version",), "The agent's version; always 1.", "<build>"),
+)
+
+METRIC: dict[str, Metric] = {metric.name: metric for metric in METRICS}
+
+PROCESS_METRICS: tuple[str, ...] = (
+    "process_cpu_seconds_total",
+    "process_max_fds",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_virtual_memory_bytes",
+)
+"""What the agent says about its own process: exported by prometheus_client, under the names that everybody uses."""

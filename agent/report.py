@@ -1,0 +1,75 @@
+"""The report on one run, as JSON: its account and its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..torch_hooks.causes import CAUSES
+from ..torch_hooks.ledger import Ledger
+from .accounting import RunAccount, account, rank_entry, shares
+from .ledgers import Problem
+from .verdict import hang_sentences, verdict
+
+
+def runs(ledgers: Sequence[Ledger]) -> list[str]:
+    """The runs that have ledgers, newest first."""
+    created: dict[str, int] = {}
+    for ledger in ledgers:
+        created[ledger.run] = max(created.get(ledger.run, 0), ledger.created_unix_ns)
+    return sorted(created, key=lambda run: -created[run])
+
+
+def build_report(
+    run: str, ledgers: Sequence[Ledger], now_ns: int, problems: Sequence[Problem] = ()
+) -> dict[str, object]:
+    """The report on ``run`` from ledgers that were read with their steps; ``now_ns`` is CLOCK_MONOTONIC.
+
+    ``seconds`` are summed over ranks and attempts, ``families`` are shares of all ranks' time in the window;
+    ``wall_seconds`` and ``startup_seconds`` are those of the rank with the most. ``verdict`` is None before the first
+    step.
+    """
+    whole = account(run, ledgers, now_ns)
+    seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
+    return {
+        "run": run,
+        "ranks": len(whole.ranks),
+        "world_size": max((rank.newest.world_size for rank in whole.ranks), default=0),
+        "steps": max((rank.steps for rank in whole.ranks), default=0),
+        "wall_seconds": max((rank.wall for rank in whole.ranks), default=0.0),
+        "startup_seconds": max((rank.startup for rank in whole.ranks), default=0.0),
+        "rank_seconds": whole.rank_seconds,
+        "seconds": seconds,
+        "families": shares(whole.family_seconds(), whole.rank_seconds),
+        "verdict": verdict(whole),
+        "per_rank": [rank_entry(rank, now_ns) for rank in whole.ranks],
+        "unaccounted_seconds": sum(rank.wall - sum(rank.seconds.values()) for rank in whole.ranks),
+        "hangs": [
+            {
+                "rank": missing.ledger.rank,
+                "seconds": missing.seconds,
+                "waiting": [ledger.rank for ledger in missing.waiting],
+            }
+            for missing in whole.missing
+        ],
+        "problems": [*_hook_problems(whole), *hang_sentences(whole), *(problem.detail for problem in problems)],
+    }
+
+
+def _hook_problems(whole: RunAccount) -> list[str]:
+    sentences = []
+    failed: dict[str, list[int]] = {}
+    for rank in whole.ranks:
+        for hook, state in rank.newest.hook_states.items():
+            if state == "failed":
+                failed.setdefault(hook, []).append(rank.rank)
+    for hook, numbers in failed.items():
+        sentences.append(
+            f"the hook {hook} failed on {len(numbers)} of {len(whole.ranks)} ranks; what it sees is missing"
+        )
+    faults = sum(rank.faults for rank in whole.ranks)
+    if faults:
+        sentences.append(f"{faults} faults of whyidle's own were caught in the hooks")
+    unmeasured = sum(rank.unmeasured for rank in whole.ranks)
+    if unmeasured:
+        sentences.append(f"{unmeasured} intervals could not be measured on the device; their time is unattributed")
+    return sentences

@@ -1,0 +1,285 @@
+"""What a run lost most to, and the evidence: rules over its account. Pure functions; every threshold stands here.
+
+Looking through a straggler: the seconds that ranks waited for a late one are charged to what made it late. This is a
+conclusion; the raw causes stay as they were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..torch_hooks.causes import CAUSE_FAMILY, FAMILIES
+from .accounting import RankAccount, RunAccount, Seconds
+
+VERDICT_SHARE = 0.10
+"""A family other than compute is the verdict from this share of the window on."""
+LATE_SHARE = 0.01
+"""A rank is named as late if others waited for it this share of the window."""
+CONCENTRATION = 0.60
+"""Ranks are named if those with the most of a family's seconds, or half of that, have this share of them, and are at
+most half of all ranks."""
+EVIDENCE_SHARE = 0.01
+"""A cause is worth a sentence from this share of the window on."""
+UNSPLIT_SHARE = 0.05
+"""Waits in collectives that nobody could split are worth a sentence from this share of the window on."""
+
+LATE_BY: dict[str, str] = {"compute": "straggler", "lost": "straggler"}
+"""Lateness by compute has no one else to blame; lateness by any other family goes to that family."""
+
+OPEN_PHASE_FAMILY: dict[str, str] = {
+    "checkpoint": "storage",
+    "restore": "storage",
+    "host": "host",
+    "gc": "host",
+    "compile": "host",
+    "data_start": "host",
+    "data": "unattributed",
+}
+"""What keeps a missing rank from a collective, by the phase that it is in; anything else is `straggler`."""
+
+WORDS: dict[str, str] = {
+    "compute": "computing",
+    "recompute": "repeating steps that an earlier attempt had finished",
+    "data_read": "waiting for a worker that was blocked",
+    "data_cpu": "waiting for a worker that was on a CPU",
+    "data_queue": "waiting for a worker that got no CPU",
+    "data_handoff": "waiting for a batch that was made but had not arrived",
+    "network": "in transfers that every rank had entered",
+    "straggler": "waiting in collectives for a late rank",
+    "collective": "waiting in collectives",
+    "checkpoint_write": "blocked in a save",
+    "checkpoint_cpu": "serialising or copying in a save",
+    "checkpoint_read": "restoring",
+    "host": "in the loop's own Python",
+    "host_gc": "in garbage collection",
+    "host_compile": "compiling",
+    "startup": "starting up",
+    "unattributed": "that nothing explains",
+}
+"""Cause -> how a rank spent it."""
+
+REASONS: dict[str, str] = {
+    "compute": "compute takes longer than on the others",
+    "recompute": "steps are repeated that an earlier attempt had finished",
+    "data_read": "data workers are blocked on reads",
+    "data_cpu": "data workers are busy on the CPU",
+    "data_queue": "data workers get no CPU",
+    "data_handoff": "batches are slow to reach the loop",
+    "network": "the transfers themselves take long",
+    "straggler": "ranks wait for a late one",
+    "collective": "waits in collectives, which could not be split",
+    "checkpoint_write": "saves block the loop",
+    "checkpoint_cpu": "saves serialise or copy on the CPU",
+    "checkpoint_read": "restores block the loop",
+    "host": "the loop runs Python of its own between phases",
+    "host_gc": "garbage collection pauses the loop",
+    "host_compile": "compilation stops the loop",
+    "startup": "a rank is starting up",
+    "unattributed": "nothing that was measured explains it",
+}
+"""Cause -> why, as in a headline: of a rank that is named before it, or of the whole run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """``seconds`` that others waited for ``rank``, which was late by ``family`` (after LATE_BY)."""
+
+    rank: int
+    family: str
+    seconds: float
+    open: bool = False  # it is still missing, and who waits is another rule's to say
+
+
+def late_charges(account: RunAccount) -> list[Charge]:
+    """The waits for stragglers, shared out over the late ranks and over what made each late, as late_seconds are."""
+    waited = sum(rank.seconds["straggler"] for rank in account.ranks)
+    late = sum(sum(rank.late.values()) for rank in account.ranks)
+    if not waited or not late:
+        return []
+    return [
+        Charge(rank.rank, LATE_BY.get(family, family), waited * seconds / late)
+        for rank in account.ranks
+        for family, seconds in rank.late.items()
+    ]
+
+
+def open_charges(account: RunAccount) -> list[Charge]:
+    """Waits that are open now and whose missing rank is known: it has not entered, so they are no transfer.
+
+    Each wait is charged to the rank that has kept others waiting longest.
+    """
+    if not account.missing:
+        return []
+    first = max(account.missing, key=lambda missing: missing.seconds)
+    waiting = {ledger.rank for missing in account.missing for ledger in missing.waiting}
+    seconds = sum(rank.open_wait for rank in account.ranks if rank.rank in waiting)
+    phase = first.ledger.phase_name if first.ledger.alive else ""
+    return [Charge(first.ledger.rank, OPEN_PHASE_FAMILY.get(phase, "straggler"), seconds, open=True)]
+
+
+def look_through(account: RunAccount) -> tuple[Seconds, list[Charge]]:
+    """Seconds per family with the waits for late ranks charged to what made them late -> (seconds, charges)."""
+    totals = account.family_seconds()
+    closed, opened = late_charges(account), open_charges(account)
+    totals["straggler"] -= sum(charge.seconds for charge in closed)
+    totals["network"] -= sum(charge.seconds for charge in opened)
+    for charge in (*closed, *opened):
+        totals[charge.family] += charge.seconds
+    return totals, closed + opened
+
+
+def verdict(account: RunAccount) -> dict[str, object] | None:
+    """The verdict on a run; None while no rank has begun its first step."""
+    window = account.rank_seconds
+    if window <= 0:
+        return None
+    totals, charges = look_through(account)
+    family = max((name for name in FAMILIES if name != "compute"), key=lambda name: totals[name])
+    if totals[family] < VERDICT_SHARE * window:
+        family = "compute"
+    case = Case(account, family, totals, charges)
+    return {
+        "family": family,
+        "share": totals[family] / window,
+        "corroborated": None,  # no node counters were asked
+        "summary": summary(case),
+        "evidence": [sentence for rule in RULES for sentence in rule(case)],
+        "late_ranks": late_ranks(case),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the rules judge."""
+
+    account: RunAccount
+    family: str
+    totals: Seconds  # after look-through
+    charges: list[Charge]
+
+    @property
+    def window(self) -> float:
+        return self.account.rank_seconds
+
+
+def late_ranks(case: Case) -> list[dict[str, object]]:
+    """For whom others waited, worst first. ``share`` is of the window of all ranks."""
+    by_rank: dict[int, Seconds] = {}
+    for charge in case.charges:
+        families = by_rank.setdefault(charge.rank, {})
+        families[charge.family] = families.get(charge.family, 0.0) + charge.seconds
+    entries: list[tuple[float, int, str]] = [
+        (sum(families.values()) / case.window, rank, max(families, key=lambda name: families[name]))
+        for rank, families in by_rank.items()
+    ]
+    entries.sort(key=lambda entry: (-entry[0], entry[1]))
+    return [{"rank": rank, "share": share, "family": family} for share, rank, family in entries if share >= LATE_SHARE]
+
+
+def summary(case: Case) -> str:
+    """The headline's reason, e.g. `rank 1 is late: data workers are blocked on reads`."""
+    if case.family == "compute":
+        return "no other family takes a tenth of the time"
+    names = [entry["rank"] for entry in late_ranks(case) if entry["family"] == case.family]
+    late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
+    if late:
+        lead = f"{_ranks([rank.rank for rank in late])} {'is' if len(late) == 1 else 'are'} late: "
+        return lead + _missing_reason(case, late[0])
+    concentrated = _concentrated(case)
+    reason = REASONS[_top_cause(case.account.ranks, case.family)]
+    return f"{_ranks(concentrated)}: {reason}" if concentrated else reason
+
+
+def _missing_reason(case: Case, late: RankAccount) -> str:
+    for missing in case.account.missing:
+        if missing.ledger.rank == late.rank:
+            return f"others have been waiting {missing.seconds:.1f} s for it to enter a collective"
+    return REASONS["compute"] if case.family == "straggler" else REASONS[_top_cause([late], case.family)]
+
+
+def _top_cause(ranks: list[RankAccount], family: str) -> str:
+    causes = [cause for cause, of in CAUSE_FAMILY.items() if of == family]
+    return max(causes, key=lambda cause: sum(rank.seconds[cause] for rank in ranks))
+
+
+def _concentrated(case: Case) -> list[int]:
+    """The few ranks that have most of the verdict's own seconds, if there are such."""
+    direct = {rank.rank: rank.family_seconds()[case.family] for rank in case.account.ranks}
+    most = max(direct.values())
+    found = [rank for rank, seconds in direct.items() if seconds > 0 and seconds >= most / 2]
+    covered = sum(direct[rank] for rank in found)
+    few = 0 < len(found) <= len(direct) / 2
+    return found if few and covered >= CONCENTRATION * sum(direct.values()) else []
+
+
+def _ranks(numbers: list[int]) -> str:
+    """`rank 3`, `ranks 3 and 5`, `ranks 1, 2, 3 and 4 more`."""
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if len(numbers) > 4:
+        return f"ranks {', '.join(map(str, numbers[:3]))} and {len(numbers) - 3} more"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+# The rules of evidence: each yields the sentences that it has to say, with numbers.
+
+
+def _causes(case: Case) -> Iterator[str]:
+    """The verdict's own causes, by rank where few ranks have them."""
+    if case.family == "compute":
+        return
+    few = _concentrated(case)
+    chosen = [rank for rank in case.account.ranks if rank.rank in few] or case.account.ranks
+    who = _ranks(few) if few else "the rank" if len(chosen) == 1 else f"all {len(chosen)} ranks"
+    spent = {
+        cause: sum(rank.seconds[cause] for rank in chosen)
+        for cause, family in CAUSE_FAMILY.items()
+        if family == case.family
+    }
+    for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
+        if seconds >= EVIDENCE_SHARE * case.window:
+            yield f"{who}: {seconds:.1f} s {WORDS[cause]} ({cause})"
+
+
+def _waits(case: Case) -> Iterator[str]:
+    """Who waited for whom, and by what the late rank was late."""
+    for entry in late_ranks(case):
+        rank = entry["rank"]
+        waited = sum(charge.seconds for charge in case.charges if charge.rank == rank and not charge.open)
+        waiting = [one.rank for one in case.account.ranks if one.rank != rank and one.seconds["straggler"] > 0]
+        by = "compute" if entry["family"] == "straggler" else entry["family"]
+        if waiting and waited >= LATE_SHARE * case.window:
+            yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}, which was late by {by}"
+
+
+def _hangs(case: Case) -> Iterator[str]:
+    yield from hang_sentences(case.account)
+
+
+def hang_sentences(account: RunAccount) -> list[str]:
+    return [
+        f"rank {missing.ledger.rank} is missing: {_ranks([ledger.rank for ledger in missing.waiting])} "
+        f"waiting {missing.seconds:.1f} s in a collective that it has not entered "
+        + (f"(it is in {missing.ledger.phase_name})" if missing.ledger.alive else "(its process has ended)")
+        for missing in account.missing
+    ]
+
+
+def _unexplained_lateness(case: Case) -> Iterator[str]:
+    """Straggler seconds without any lateness on record: the late rank's ledger is not here."""
+    waited = sum(rank.seconds["straggler"] for rank in case.account.ranks)
+    if waited >= EVIDENCE_SHARE * case.window and not any(rank.late for rank in case.account.ranks):
+        yield f"{waited:.1f} s of waits for late ranks, none of which has a ledger here: they may be on another node"
+
+
+def _unsplit(case: Case) -> Iterator[str]:
+    waited = sum(rank.seconds["collective"] - rank.open_wait for rank in case.account.ranks)
+    if waited >= UNSPLIT_SHARE * case.window:
+        yield (
+            f"{waited:.1f} s of waits in collectives could not be split into network and straggler: "
+            "not every rank was attached, or the exchange could not be set up"
+        )
+
+
+RULES: tuple[Callable[[Case], Iterator[str]], ...] = (_hangs, _causes, _waits, _unexplained_lateness, _unsplit)

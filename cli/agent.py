@@ -1,0 +1,91 @@
+"""`whyidle agent`: reads the ledgers of this node and serves them to Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from ..torch_hooks.ledger import ledger_dir
+from .durations import duration
+
+DEFAULT_ADDRESS = "127.0.0.1:9838"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--web.listen-address",
+        dest="address",
+        metavar="HOST:PORT",
+        type=_address,
+        default=DEFAULT_ADDRESS,
+        help="where to serve; port 0 takes a free one, :PORT listens on every interface (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ledger.dir",
+        dest="directory",
+        metavar="DIR",
+        default=ledger_dir(),
+        help="where the ranks keep their ledgers (default: %(default)s, from WHYIDLE_DIR)",
+    )
+    parser.add_argument(
+        "--ledger.retention",
+        dest="retention",
+        metavar="TIME",
+        type=duration,
+        default="15m",
+        help="how long the series of an ended rank stay (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ledger.delete-after",
+        dest="delete_after",
+        metavar="TIME",
+        type=duration,
+        default="24h",
+        help="when to remove the ledger of an ended rank (default: %(default)s)",
+    )
+    parser.add_argument("--log.level", dest="level", choices=("debug", "info", "warn", "error"), default="info")
+    parser.add_argument("--log.format", dest="format", choices=("logfmt", "json"), default="logfmt")
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..agent.collector import Options
+    from ..agent.exporter import create_registry
+    from ..agent.ledgers import LedgerStore
+    from ..agent.log import Log
+    from ..agent.server import AgentServer
+    from ..agent.service import hold_signals, serve
+
+    if problem := _directory_problem(args.directory):
+        print(f"whyidle agent: {problem}", file=sys.stderr)
+        return 1
+    hold_signals()
+    log = Log(args.level, args.format)
+    ledgers = LedgerStore(args.directory, args.retention, log)
+    host, port = args.address
+    try:
+        server = AgentServer(host, port, create_registry(Options(ledgers)), lambda: ledgers.ready, log)
+    except OSError as error:
+        print(f"whyidle agent: cannot listen on {host}:{port}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    log.info("listening", address=server.address, directory=args.directory)
+    serve(server, ledgers, args.delete_after, log)
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address; write HOST:PORT, such as {DEFAULT_ADDRESS}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _directory_problem(directory: str) -> str | None:
+    """A directory that is not there yet is fine: the first rank makes it."""
+    try:
+        with os.scandir(directory):
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot read the ledger directory {directory}: {error.strerror}"

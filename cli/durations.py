@@ -1,0 +1,18 @@
+"""Durations on the command line, as Prometheus writes them: 90s, 15m, 24h, 1h30m, 250ms."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+UNITS: dict[str, float] = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[dhms])")
+
+
+def duration(text: str) -> float:
+    """Seconds. Raises argparse.ArgumentTypeError, which argparse turns into a sentence."""
+    if text == "0":
+        return 0.0
+    if not re.fullmatch(f"(?:{_PART.pattern})+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 15m or 24h")
+    return sum(float(number) * UNITS[unit] for number, unit in _PART.findall(text))

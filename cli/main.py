@@ -1,0 +1,88 @@
+"""The `whyidle` command: one table of subcommands, each imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from .. import __version__
+
+
+class Command(NamedTuple):
+    """A subcommand. Its module has ``add_arguments(parser)`` and ``run(args) -> int``."""
+
+    name: str
+    module: str  # relative to this package
+    help: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("run", ".run", "run a training command with the hooks attached, its code unchanged"),
+    Command("agent", ".agent", "serve this node's ranks to Prometheus"),
+    Command("report", ".report", "say where the seconds of a run went, and the verdict"),
+    Command("demo", ".demo.command", "train a small model here and explain its seconds"),
+)
+
+EXTRAS: dict[str, str] = {
+    "prometheus_client": "agent",
+    "psutil": "agent",
+    "pynvml": "agent",
+    "rich": "agent",
+    "grafanalib": "dashboards",
+}
+"""A module that may be missing -> the extra that brings it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status. What follows `--` is left alone in ``args.rest``."""
+    words, rest = _split(list(sys.argv[1:] if argv is None else argv))
+    try:
+        args = _parse(words)
+        args.rest = rest
+        code = args.handler(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `whyidle report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(f"whyidle: this command needs {error.name}: pip install 'whyidle[{extra}]'", file=sys.stderr)
+        return 2
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
+    """Cuts at the first `--`: what follows belongs to another program. None where there is no `--`."""
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="whyidle", description="Why is my GPU idle?", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"whyidle {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        # The modules of the other commands may need what is not installed, and cost time.
+        chosen = words[:1] == [command.name]
+        subparser = subparsers.add_parser(
+            command.name, help=command.help, description=command.help.capitalize() + ".", allow_abbrev=False
+        )
+        if chosen:
+            module = import_module(command.module, __package__)
+            module.add_arguments(subparser)
+            subparser.set_defaults(handler=module.run)
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""`whyidle report`: the accounting table and the verdict of one run, from its ledgers, live or ended."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..agent.ledgers import read_directory
+from ..agent.report import build_report, runs
+from ..torch_hooks.causes import CAUSE_FAMILY, FAMILIES
+from ..torch_hooks.ledger import ledger_dir
+
+ROWS = 16
+"""Ranks that the table shows; of more, those that computed least."""
+BAR = 40
+COLOURS: dict[str, int] = {
+    "compute": 32,
+    "storage": 33,
+    "network": 34,
+    "straggler": 35,
+    "cpu": 36,
+    "host": 31,
+    "lost": 91,
+    "unattributed": 90,
+}
+"""Family -> ANSI foreground."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers are (default: %(default)s)"
+    )
+    parser.add_argument("--run", dest="run_name", metavar="RUN", help="which run (default: the newest)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(args: argparse.Namespace) -> int:
+    ledgers, problems = read_directory(args.dir, steps=True)
+    found = runs(ledgers)
+    name = args.run_name or (found[0] if found else None)
+    if name not in found:
+        what = f"no ledger of run {name}" if args.run_name else "no ledgers"
+        known = f"; there are ledgers of {', '.join(found)}" if found else ""
+        print(f"whyidle report: {what} in {args.dir}{known}", file=sys.stderr)
+        for problem in problems:
+            print(f"whyidle report: {problem.detail}", file=sys.stderr)
+        return 1
+    if not args.run_name and len(found) > 1:
+        print(f"whyidle report: showing {name}; also here: {', '.join(found[1:])}", file=sys.stderr)
+    report = build_report(name, ledgers, time.monotonic_ns(), problems)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print(render_text(report, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")), end="")
+    return 0
+
+
+def render_text(report: dict[str, Any], colour: bool) -> str:
+    """The report for people: ends with a newline. With ``colour`` it carries ANSI sequences."""
+    paint: Callable[[str, str], str] = _paint if colour else lambda text, family: text
+    parts = [_title(report)]
+    if report["families"]:
+        parts += [_ranks(report), _causes(report, paint), _bar(report, paint)]
+    parts.append(_verdict(report, paint))
+    if report["problems"]:
+        parts.append([f"problem  {sentence}" for sentence in report["problems"]])
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+def _paint(text: str, family: str) -> str:
+    return f"\x1b[{COLOURS[family]}m{text}\x1b[0m"
+
+
+def _title(report: dict[str, Any]) -> list[str]:
+    ranks, alive = report["ranks"], sum(rank["alive"] for rank in report["per_rank"])
+    known = f"{ranks} rank{'' if ranks == 1 else 's'}"
+    if report["world_size"] > ranks:
+        known += f" of {report['world_size']} here"
+    state = "live" if alive == ranks else "ended" if not alive else f"{alive} live"
+    return [
+        f"run {report['run']} · {known}, {state} · {report['steps']} steps in {report['wall_seconds']:.1f} s"
+        f" · startup {report['startup_seconds']:.1f} s"
+    ]
+
+
+def _ranks(report: dict[str, Any]) -> list[str]:
+    """One row per rank and one for all, with the families as shares of the row's own wall."""
+    families = [name for name in FAMILIES if report["families"][name] >= 0.0005 or name == "compute"]
+    header = ["rank", "steps", "wall s", *families]
+    shown = [rank for rank in report["per_rank"] if rank["families"]]
+    left_out = len(shown) - ROWS
+    if left_out > 0:
+        shown = sorted(
+            sorted(shown, key=lambda rank: rank["families"]["compute"])[:ROWS], key=lambda rank: rank["rank"]
+        )
+    rows = [
+        [str(rank["rank"]), str(rank["steps"]), f"{rank['wall_seconds']:.1f}", *_percents(rank["families"], families)]
+        for rank in shown
+    ]
+    total = ["all", "", f"{report['rank_seconds']:.1f}", *_percents(report["families"], families)]
+    lines = _aligned([header, *rows, total])
+    if left_out > 0:
+        lines.append(f"({left_out} ranks that computed more are not shown)")
+    return lines
+
+
+def _percents(shares: dict[str, float], families: list[str]) -> list[str]:
+    return [_percent(shares[name], 1) for name in families]
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _causes(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
+    """The causes that took something, largest first."""
+    whole = report["rank_seconds"]
+    causes = [(cause, spent) for cause, spent in report["seconds"].items() if spent / whole >= 0.0005]
+    causes.sort(key=lambda entry: -entry[1])
+    width = max((len(cause) for cause, _ in causes), default=0)
+    lines = []
+    for cause, spent in causes:
+        family = CAUSE_FAMILY[cause]
+        share = spent / whole
+        bar = paint("█" * round(share * BAR), family)
+        lines.append(f"{cause:<{width}}   {family:<12}   {spent:>9.2f} s   {_percent(share, 1):>7}   {bar}".rstrip())
+    return lines
+
+
+def _bar(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
+    """All families in one line, each in its own pattern, for those who see no colour."""
+    pieces, legend = [], []
+    ends = _ends(report["families"][name] for name in FAMILIES)
+    for name, (start, end) in zip(FAMILIES, ends, strict=True):
+        if end > start:
+            pieces.append(paint(MARKS[name] * (end - start), name))
+            legend.append(f"{paint(MARKS[name], name)} {name} {_percent(report['families'][name])}")
+    return ["".join(pieces), "  ".join(legend)]
+
+
+MARKS: dict[str, str] = dict(zip(FAMILIES, "█▓▒░▚▞×·", strict=True))
+
+
+def _ends(shares: Iterable[float]) -> list[tuple[int, int]]:
+    """Where each share begins and ends on a line of 2 × BAR cells; rounding errors do not add up."""
+    ends, done = [], 0.0
+    for share in shares:
+        start, done = round(done * 2 * BAR), done + max(0.0, share)
+        ends.append((start, round(done * 2 * BAR)))
+    return ends
+
+
+def _verdict(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
+    verdict = report["verdict"]
+    if verdict is None:
+        waited = max((rank["open_seconds"] or 0.0 for rank in report["per_rank"]), default=0.0)
+        where = f", {waited:.1f} s in the present phase" if waited else ""
+        return [f"verdict  none yet — no rank has begun its first step{where}"]
+    head = paint(f"{verdict['family']} {_percent(verdict['share'])}", verdict["family"])
+    return [f"verdict  {head} — {verdict['summary']}", *(f"         · {sentence}" for sentence in verdict["evidence"])]

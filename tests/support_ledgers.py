@@ -1,0 +1,185 @@
+"""Real ledgers for tests, written by LedgerWriter and Books in child processes.
+
+A process must not open and close a ledger that it writes itself, and only another process's lock tells alive from dead:
+so each rank is a child that builds its ledger as told and then waits, ends or is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from whyidle.torch_hooks.books import SEQUENCE, Books
+from whyidle.torch_hooks.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
+from whyidle.torch_hooks.layout import WORD_AT
+from whyidle.torch_hooks.ledger import LedgerWriter
+
+T = TypeVar("T")
+DEADLINE_SECONDS = 60.0
+SECOND = 1_000_000_000
+
+
+@dataclass
+class Spec:
+    """One rank, as its ledger should say. Times in seconds; the steps end now, or ``idle`` seconds ago."""
+
+    rank: int = 0
+    run: str = "r1"
+    world_size: int = 2
+    attempt: int = 0
+    node: str = "n1"
+    device: str = "cpu"
+    created: int = 0  # unix ns; 0: now
+    startup: float = 3.0
+    steps: int = 0
+    step: dict[str, float] = field(default_factory=dict)  # cause -> seconds of each step; waits by their split
+    late: dict[str, float] = field(default_factory=dict)  # family -> seconds in all
+    pending: float = 0.0
+    phase: str = "host"
+    idle: float = 0.0  # how long ago the phase was entered
+    collectives: int | None = None  # default: the steps
+    hooks: dict[str, str] = field(default_factory=dict)
+    words: dict[str, int] = field(default_factory=dict)  # set as they stand, last
+    op_bytes: dict[str, int] = field(default_factory=dict)
+
+
+def write(directory: str, spec: Spec) -> LedgerWriter:
+    """Writes the ledger of ``spec`` and leaves it open. For child processes."""
+    now = time.monotonic_ns() - int(spec.idle * SECOND)
+    ns = {cause: int(seconds * SECOND) for cause, seconds in spec.step.items()}
+    wall = sum(ns.values())
+    window = now - spec.steps * wall - int(spec.pending * SECOND)
+    start = window - int(spec.startup * SECOND)
+    ledger = LedgerWriter(
+        directory,
+        {"run": spec.run, "node": spec.node, "device": spec.device, "uuid": f"GPU-{spec.rank}"},
+        {
+            "rank": spec.rank,
+            "world_size": spec.world_size,
+            "local_rank": spec.rank,
+            "device_index": -1,
+            "attempt": spec.attempt,
+            "pid": os.getpid(),
+            "created_unix_ns": spec.created or time.time_ns(),
+            "start_ns": start,
+            "checkpoint_step": -1,
+        },
+    )
+    words, books = ledger.words, Books(ledger.words)
+    words[SEQUENCE] += 1
+    books.charge(PHASE["startup"], int(spec.startup * SECOND))
+    if spec.steps:
+        books.open_window(window)
+    for number in range(1, spec.steps + 1):
+        for cause, spent in ns.items():
+            books.charge_cause(CAUSE[cause], spent)
+        books.close_step(window + number * wall)
+    _set(words, "phase", PHASE[spec.phase])
+    _set(words, "phase_since_ns", now)
+    _set(words, "accounted_ns", now)
+    _set(words, "pending_ns", int(spec.pending * SECOND))
+    _set(words, "collectives", spec.steps if spec.collectives is None else spec.collectives)
+    for family, seconds in spec.late.items():
+        _set(words, "late_ns", int(seconds * SECOND), FAMILY[family])
+    for op, size in spec.op_bytes.items():
+        _set(words, "collective_bytes", size, COLLECTIVE_OP[op])
+        _set(words, "collective_calls", 1, COLLECTIVE_OP[op])
+    for hook, state in spec.hooks.items():
+        _set(words, "hook_states", HOOK_STATES.index(state), HOOKS.index(hook))
+    for name, value in spec.words.items():
+        _set(words, name, value)
+    words[SEQUENCE] += 1
+    return ledger
+
+
+def _set(words: memoryview, name: str, value: int, index: int = 0) -> None:
+    words[WORD_AT[name][0] + index] = value
+
+
+class Child:
+    """A rank: a process that wrote its ledger and holds it open until it is told otherwise."""
+
+    def __init__(self, directory: str | Path, spec: Spec, script: str | Path = __file__):
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), str(directory), json.dumps([vars(spec)]), "hold"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.path = self.process.stdout.readline().strip()
+        assert self.path, "the child wrote no ledger"
+
+    def end(self) -> None:
+        """Lets it close its ledger and exit."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(DEADLINE_SECONDS)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(DEADLINE_SECONDS)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                stream.close()
+
+
+@contextlib.contextmanager
+def children(directory: str | Path, *specs: Spec, script: str | Path = __file__) -> Iterator[list[Child]]:
+    """Live ranks, gone at the end of the block."""
+    started: list[Child] = []
+    try:
+        for spec in specs:
+            started.append(Child(directory, spec, script))
+        yield started
+    finally:
+        for child in started:
+            child.stop()
+
+
+def ended(directory: str | Path, *specs: Spec) -> list[str]:
+    """The ledgers of ranks that have come and gone, written by one child; their paths."""
+    done = subprocess.run(
+        [sys.executable, __file__, str(directory), json.dumps([vars(spec) for spec in specs]), "end"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def until(look: Callable[[], T]) -> T:
+    """Polls until ``look`` gives something true, and returns it."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+def _main(directory: str, raw: str, then: str) -> None:
+    ledgers = [write(directory, Spec(**spec)) for spec in json.loads(raw)]
+    for ledger in ledgers:
+        print(ledger.path, flush=True)
+    if then == "hold":
+        sys.stdin.read()
+    for ledger in ledgers:
+        ledger.close()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,257 @@
+"""The agent as Prometheus meets it: a real process, real HTTP, its output read by Prometheus's own Python parser."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+from support_ledgers import DEADLINE_SECONDS, Spec, children, ended, until
+
+from whyidle import __version__
+from whyidle.agent.metrics import METRIC, METRICS, PROCESS_METRICS
+from whyidle.torch_hooks.causes import CAUSE_FAMILY, HOOKS, STEP_BUCKETS_SECONDS
+from whyidle.torch_hooks.ledger import REASONS
+
+WHYIDLE = [sys.executable, "-m", "whyidle.cli.main"]
+Sample = tuple[str, dict[str, str], float]
+
+
+class Agent:
+    """A running `whyidle agent` on a free port."""
+
+    def __init__(self, directory: Path, *flags: str):
+        self.process = subprocess.Popen(
+            [*WHYIDLE, "agent", f"--ledger.dir={directory}", "--web.listen-address=127.0.0.1:0", *flags],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stderr is not None
+        self.first_line = self.process.stderr.readline()
+        address = re.search(r'"?address"?[=:] ?"?([0-9.:]+)', self.first_line)
+        assert address, self.first_line
+        self.address = address[1]
+
+    def get(self, path: str = "/metrics", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        request = Request(f"http://{self.address}{path}", headers={k.replace("_", "-"): v for k, v in headers.items()})
+        try:
+            with urlopen(request, timeout=DEADLINE_SECONDS) as answer:
+                return answer.status, dict(answer.headers), answer.read()
+        except HTTPError as error:
+            with error:
+                return error.code, dict(error.headers), error.read()
+
+    def samples(self) -> list[Sample]:
+        text = self.get()[2].decode()
+        return [(sample.name, sample.labels, sample.value) for family in parse(text) for sample in family.samples]
+
+    def values(self, name: str, **labels: str) -> list[float]:
+        return [value for n, have, value in self.samples() if n == name and labels.items() <= have.items()]
+
+    def value(self, name: str, **labels: str) -> float:
+        [value] = self.values(name, **labels)
+        return value
+
+
+@contextlib.contextmanager
+def agent(directory: Path, *flags: str) -> Iterator[Agent]:
+    running = Agent(directory, *flags)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait(DEADLINE_SECONDS)
+        assert running.process.stderr is not None
+        running.process.stderr.close()
+
+
+FAST = Spec(
+    rank=0,
+    steps=100,
+    step={"compute": 0.05, "straggler": 0.04, "network": 0.01},
+    pending=0.5,
+    hooks={"step": "active", "exchange": "failed"},
+    op_bytes={"all_reduce": 1 << 20},
+)
+SLOW = Spec(
+    rank=1,
+    steps=100,
+    step={"compute": 0.05, "data_read": 0.04, "network": 0.01},
+    late={"storage": 4.0},
+    phase="data",
+    idle=3.0,
+)
+
+
+def test_everything_that_is_declared_is_exported_and_nothing_else(tmp_path: Path) -> None:
+    with children(tmp_path, FAST, SLOW), agent(tmp_path) as running:
+        families = {family.name: family for family in parse(running.get()[2].decode())}
+        declared = {metric.name.removesuffix("_total"): metric for metric in METRICS}
+        process = {name.removesuffix("_total") for name in PROCESS_METRICS}
+        assert set(families) == set(declared) | process
+        for name, metric in declared.items():
+            family = families[name]
+            assert (family.type, family.documentation) == (metric.type, metric.help)
+            assert family.samples, name
+            for sample in family.samples:
+                assert set(sample.labels) - {"le"} == set(metric.labels), name
+
+
+def test_the_numbers_are_those_of_the_ledgers(tmp_path: Path) -> None:
+    with children(tmp_path, FAST, SLOW), agent(tmp_path) as running:
+        seconds = {
+            labels["cause"]: value
+            for name, labels, value in running.samples()
+            if name == "whyidle_device_seconds_total" and labels["rank"] == "1"
+        }
+        assert list(seconds) == list(CAUSE_FAMILY)
+        spent = {cause: value for cause, value in seconds.items() if value}
+        assert spent == {"compute": 5.0, "data_read": 4.0, "network": 1.0, "startup": 3.0}
+        assert running.value("whyidle_device_seconds_total", rank="1", cause="data_read", family="storage") == 4.0
+        assert running.value("whyidle_device_pending_seconds", rank="0") == 0.5
+        assert running.value("whyidle_steps_total", rank="0") == 100
+        assert running.value("whyidle_late_seconds_total", rank="1", family="storage") == 4.0
+        assert running.value("whyidle_collective_bytes_total", rank="0", op="all_reduce") == 1 << 20
+        assert running.value("whyidle_phase_open_seconds", rank="1", node="n1", phase="data") >= 3.0
+        assert running.value("whyidle_rank_up", rank="1") == 1
+        assert running.value("whyidle_rank_info", rank="1", uuid="GPU-1", world_size="2", attempt="0") == 1
+        assert running.value("whyidle_hook_state", rank="0", hook="exchange", state="failed") == 1
+        assert len(running.values("whyidle_hook_state", rank="0")) == len(HOOKS)
+        assert running.value("whyidle_build_info", version=__version__) == 1
+        assert running.values("whyidle_ledger_errors_total") == [0] * len(REASONS)
+
+
+def test_the_histogram_of_steps(tmp_path: Path) -> None:
+    with children(tmp_path, FAST), agent(tmp_path) as running:
+        buckets = [value for name, _, value in running.samples() if name == "whyidle_step_seconds_bucket"]
+        assert buckets == [0 if bound < 0.1 else 100 for bound in STEP_BUCKETS_SECONDS] + [100]
+        assert running.value("whyidle_step_seconds_count") == 100
+        assert running.value("whyidle_step_seconds_sum") == 10.0
+
+
+def test_a_hang_shows_while_it_lasts(tmp_path: Path) -> None:
+    waiting = Spec(rank=0, phase="collective", idle=8.0, collectives=5)
+    with children(tmp_path, waiting, Spec(rank=1, phase="host", collectives=4)), agent(tmp_path) as running:
+        opened = running.value("whyidle_phase_open_seconds", rank="0", phase="collective")
+        assert opened >= 8.0
+        assert running.value("whyidle_collective_missing_seconds", rank="1") > opened - 1e-6
+        assert running.value("whyidle_collective_missing_seconds", rank="0") == 0
+        assert until(lambda: running.value("whyidle_phase_open_seconds", rank="0") > opened + 0.1)
+
+
+def test_a_killed_rank_stays_with_its_last_values_and_a_bad_file_costs_it_nothing(tmp_path: Path) -> None:
+    (tmp_path / "0-0-bad.ledger").write_bytes(b"x" * 5000)
+    (tmp_path / "0-0-link.ledger").symlink_to("/etc/passwd")
+    with children(tmp_path, FAST) as [child], agent(tmp_path) as running:
+        assert running.value("whyidle_rank_up") == 1
+        child.kill()
+        assert running.value("whyidle_rank_up") == 0
+        assert running.value("whyidle_steps_total") == 100
+        assert not running.values("whyidle_phase_open_seconds")
+        assert running.value("whyidle_ledger_errors_total", reason="foreign") == 1
+        assert running.value("whyidle_ledger_errors_total", reason="not_regular") == 1
+
+
+def test_ended_ranks_go_after_the_retention_and_their_ledgers_after_theirs(tmp_path: Path) -> None:
+    ended(tmp_path, Spec(run="old", idle=80.0), Spec(run="older", idle=200.0), Spec(run="recent"))
+    with agent(tmp_path, "--ledger.retention=1m", "--ledger.delete-after=2m30s") as running:
+        assert running.values("whyidle_rank_up", run="recent") == [0]
+        assert not running.values("whyidle_rank_up", run="old")
+        until(lambda: len(list(tmp_path.iterdir())) == 2)
+        assert running.values("whyidle_rank_up", run="recent") == [0]
+
+
+def test_pages(tmp_path: Path) -> None:
+    with children(tmp_path, FAST), agent(tmp_path) as running:
+        assert running.get("/healthz")[::2] == (200, b"ok\n")
+        until(lambda: running.get("/readyz")[0] == 200)
+        status, headers, body = running.get("/")
+        assert (status, b'href="metrics"' in body) == (200, True)
+        assert headers["Content-Type"].startswith("text/html")
+        assert running.get("/nothing")[0] == 404
+        assert running.get("/metrics?name=x", Accept="application/openmetrics-text;version=nonsense")[0] == 200
+
+
+def test_gzip_and_openmetrics(tmp_path: Path) -> None:
+    with children(tmp_path, FAST, SLOW), agent(tmp_path) as running:
+        _, headers, body = running.get(Accept_Encoding="gzip", Accept="application/openmetrics-text;version=1.0.0")
+        assert headers["Content-Encoding"] == "gzip"
+        assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        names = {family.name for family in parse_openmetrics(gzip.decompress(body).decode())}
+        assert "whyidle_device_seconds" in names
+        assert running.get()[1].get("Content-Encoding") is None
+        assert running.get()[1]["Content-Type"].startswith("text/plain; version=0.0.4")
+
+
+def test_hostile_names_become_labels_that_parse(tmp_path: Path) -> None:
+    run = 'a"b\\c\nd{}=,é'
+    with children(tmp_path, Spec(run=run)), agent(tmp_path) as running:
+        assert running.value("whyidle_rank_up") == 1
+        [(_, labels, _)] = [sample for sample in running.samples() if sample[0] == "whyidle_rank_up"]
+        assert labels["run"] == run.replace("\n", "�")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
+    with agent(tmp_path) as running, socket.create_connection(running.address.rsplit(":", 1)):  # one that dawdles
+        running.process.send_signal(signal.SIGHUP)
+        assert running.get("/healthz")[0] == 200
+        running.process.send_signal(number)
+        assert running.process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_the_log_is_logfmt_or_json(tmp_path: Path) -> None:
+    (tmp_path / "0-0-bad.ledger").write_bytes(b"")
+    with agent(tmp_path) as running:
+        assert running.first_line.startswith('level=info msg="listening" address=127.0.0.1:')
+        assert running.process.stderr is not None
+        problem = running.process.stderr.readline()
+        assert problem.startswith('level=warn msg="a ledger cannot be used" reason=short detail="')
+    with agent(tmp_path, "--log.format=json") as running:
+        line = json.loads(running.first_line)
+        assert (line["level"], line["msg"], line["address"]) == ("info", "listening", running.address)
+
+
+def _fails(*words: str) -> tuple[int, str]:
+    done = subprocess.run([*WHYIDLE, *words], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert not done.stdout
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def test_what_cannot_work_is_said_in_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert _fails("agent", f"--ledger.dir={file}") == (
+        1,
+        f"whyidle agent: cannot read the ledger directory {file}: Not a directory",
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, line = _fails("agent", f"--ledger.dir={tmp_path}", f"--web.listen-address={address}")
+        assert (code, line) == (1, f"whyidle agent: cannot listen on {address}: Address already in use")
+    code, line = _fails("agent", "--ledger.retention=soon")
+    assert (code, line.endswith("'soon' is no duration; write 90s, 15m or 24h")) == (2, True)
+    code, line = _fails("agent", "--web.listen-address=here")
+    assert (code, "'here' is no address" in line) == (2, True)
+
+
+def test_metric_names_are_well_formed() -> None:
+    assert len(METRIC) == len(METRICS)
+    for metric in METRICS:
+        assert re.fullmatch(r"whyidle_[a-z_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.type == "counter")
+        assert metric.help.endswith(".")
+        if metric.unit in ("seconds", "bytes"):
+            assert metric.name.removesuffix("_total").endswith(metric.unit)

@@ -1,0 +1,166 @@
+"""`whyidle report` and the command line that leads to it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support_ledgers import DEADLINE_SECONDS, Spec, ended
+
+from whyidle import __version__
+from whyidle.agent.ledgers import read_directory
+from whyidle.agent.report import build_report
+from whyidle.cli.durations import duration
+from whyidle.cli.main import COMMANDS
+from whyidle.cli.report import render_text
+
+FAST = Spec(rank=0, steps=100, step={"compute": 0.05, "straggler": 0.04, "network": 0.01})
+SLOW = Spec(rank=1, steps=100, step={"compute": 0.05, "data_read": 0.04, "network": 0.01}, late={"storage": 4.0})
+
+TEXT = """\
+run r1 · 2 ranks, ended · 100 steps in 10.0 s · startup 3.0 s
+
+rank   steps   wall s   compute   storage   network   straggler
+   0     100     10.0    50.0 %     0.0 %    10.0 %      40.0 %
+   1     100     10.0    50.0 %    40.0 %    10.0 %       0.0 %
+ all             20.0    50.0 %    20.0 %    10.0 %      20.0 %
+
+compute     compute            10.00 s    50.0 %   ████████████████████
+data_read   storage             4.00 s    20.0 %   ████████
+straggler   straggler           4.00 s    20.0 %   ████████
+network     network             2.00 s    10.0 %   ████
+
+████████████████████████████████████████▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒░░░░░░░░░░░░░░░░
+█ compute 50 %  ▓ storage 20 %  ▒ network 10 %  ░ straggler 20 %
+
+verdict  storage 40 % — rank 1 is late: data workers are blocked on reads
+         · rank 1: 4.0 s waiting for a worker that was blocked (data_read)
+         · rank 0 waited 4.0 s for rank 1, which was late by storage
+"""
+
+
+def whyidle(*words: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
+    program = ["-m", "whyidle.cli.main"] if script is None else ["-c", script]
+    return subprocess.run([sys.executable, *program, *words], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+
+
+def test_the_text(tmp_path: Path) -> None:
+    ended(tmp_path, FAST, SLOW)
+    done = whyidle("report", "--dir", str(tmp_path))
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", TEXT)
+
+
+def test_the_json(tmp_path: Path) -> None:
+    ended(tmp_path, FAST, SLOW)
+    report = json.loads(whyidle("report", "--json", "--dir", str(tmp_path)).stdout)
+    keys = ["run", "ranks", "steps", "wall_seconds", "startup_seconds", "seconds", "families", "verdict", "per_rank"]
+    assert {*keys, "unaccounted_seconds"} <= set(report)
+    assert report["verdict"]["family"] == "storage"
+    assert {"family", "share", "corroborated", "evidence", "late_ranks"} <= set(report["verdict"])
+
+
+def test_colour_changes_the_paint_and_not_the_words(tmp_path: Path) -> None:
+    ended(tmp_path, FAST, SLOW)
+    report = build_report("r1", read_directory(str(tmp_path), steps=True)[0], 0)
+    painted = render_text(report, colour=True)
+    assert "\x1b[33mstorage 40 %\x1b[0m" in painted
+    assert re.sub(r"\x1b\[\d+m", "", painted) == render_text(report, colour=False) == TEXT
+
+
+def test_many_ranks_are_cut_to_those_that_computed_least(tmp_path: Path) -> None:
+    ended(tmp_path, *(Spec(rank=rank, world_size=64, steps=9, step={"compute": 1.0 + rank, "host": 20.0})
+                      for rank in range(40)))  # fmt: skip
+    text = whyidle("report", "--dir", str(tmp_path)).stdout
+    assert "40 ranks of 64 here" in text
+    assert "(24 ranks that computed more are not shown)" in text
+    assert "\n  15 " in text
+    assert "\n  16 " not in text
+
+
+def test_of_several_runs_the_newest_and_the_others_are_named(tmp_path: Path) -> None:
+    ended(tmp_path, Spec(run="old", created=1), Spec(run="new", created=2))
+    done = whyidle("report", "--dir", str(tmp_path))
+    assert done.stdout.startswith("run new ")
+    assert "verdict  none yet — no rank has begun its first step" in done.stdout
+    assert done.stderr == "whyidle report: showing new; also here: old\n"
+    done = whyidle("report", "--dir", str(tmp_path), "--run", "old")
+    assert (done.stdout.startswith("run old "), done.stderr) == (True, "")
+
+
+def test_nothing_to_report(tmp_path: Path) -> None:
+    done = whyidle("report", "--dir", str(tmp_path / "absent"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"whyidle report: no ledgers in {tmp_path / 'absent'}\n"
+    ended(tmp_path, FAST)
+    (tmp_path / "0-0-bad.ledger").touch()
+    done = whyidle("report", "--dir", str(tmp_path), "--run", "nope")
+    assert done.returncode == 1
+    assert f"no ledger of run nope in {tmp_path}; there are ledgers of r1" in done.stderr
+    assert "0-0-bad.ledger" in done.stderr
+
+
+def test_problems_are_shown(tmp_path: Path) -> None:
+    ended(tmp_path, Spec(steps=3, step={"compute": 0.1}, hooks={"dcp": "failed"}))
+    (tmp_path / "0-0-bad.ledger").touch()
+    text = whyidle("report", "--dir", str(tmp_path)).stdout
+    assert "problem  the hook dcp failed on 1 of 1 ranks" in text
+    assert "0-0-bad.ledger: not a ledger" in text
+
+
+# -- the command itself
+
+
+def test_help_and_version() -> None:
+    text = " ".join(whyidle("--help").stdout.split())  # as wide as the terminal
+    for command in COMMANDS:
+        assert command.name in text
+        assert command.help in text
+    assert whyidle("--version").stdout == f"whyidle {__version__}\n"
+    assert whyidle().returncode == 2
+    assert whyidle("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize(("missing", "command"), [("prometheus_client", "agent")])
+def test_a_missing_extra_is_said_in_a_sentence(missing: str, command: str) -> None:
+    script = (
+        f"import sys; sys.modules[{missing!r}] = None\nfrom whyidle.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    done = whyidle(command, script=script)
+    assert done.returncode == 2
+    assert done.stderr == f"whyidle: this command needs {missing}: pip install 'whyidle[agent]'\n"
+
+
+def test_report_needs_no_extra_and_no_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "for name in ('prometheus_client', 'rich', 'psutil', 'torch', 'pynvml'): sys.modules[name] = None\n"
+        "from whyidle.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    ended(tmp_path, FAST, SLOW)
+    assert whyidle("report", "--dir", str(tmp_path), script=script).stdout == TEXT
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    ended(tmp_path, FAST, SLOW)
+    command = f"{sys.executable} -m whyidle.cli.main report --json --dir {tmp_path} | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("15m", 900.0), ("24h", 86400.0), ("1h30m", 5400.0), ("250ms", 0.25), ("0", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "15", "m", "-1s", "1.5", "1 h", "1y"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        duration(text)

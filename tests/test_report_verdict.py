@@ -1,0 +1,263 @@
+"""The account and its verdict: a table of what ledgers hold, and what is concluded from it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_ledgers import Spec, children, ended
+
+from whyidle.agent.accounting import quantile
+from whyidle.agent.ledgers import read_directory
+from whyidle.agent.report import build_report, runs
+from whyidle.torch_hooks.causes import CAUSES, FAMILIES, HOOKS
+
+COMPUTE, NETWORK = {"compute": 0.05}, {"network": 0.01}
+STEP = {**COMPUTE, **NETWORK}
+
+
+def report(directory: Path, run: str = "r1") -> dict[str, Any]:
+    ledgers, problems = read_directory(str(directory), steps=True)
+    return build_report(run, ledgers, time.monotonic_ns(), problems)
+
+
+def of(tmp_path: Path, *specs: Spec) -> dict[str, Any]:
+    """The report on ranks that have ended."""
+    ended(tmp_path, *specs)
+    return report(tmp_path)
+
+
+def test_the_worked_example(tmp_path: Path) -> None:
+    """Two ranks, 100 steps; rank 1's reads take 40 ms a step, and rank 0 waits for it."""
+    got = of(
+        tmp_path,
+        Spec(rank=0, steps=100, step={**STEP, "straggler": 0.04}),
+        Spec(rank=1, steps=100, step={**STEP, "data_read": 0.04}, late={"storage": 4.0}),
+    )
+    assert (got["run"], got["ranks"], got["steps"]) == ("r1", 2, 100)
+    assert got["wall_seconds"] == pytest.approx(10.0)
+    assert got["startup_seconds"] == pytest.approx(3.0)
+    spent = {cause: pytest.approx(seconds) for cause, seconds in got["seconds"].items() if seconds}
+    assert spent == {"compute": 10.0, "network": 2.0, "straggler": 4.0, "data_read": 4.0}
+    families = {family: pytest.approx(share) for family, share in got["families"].items() if share}
+    assert families == {"compute": 0.5, "storage": 0.2, "straggler": 0.2, "network": 0.1}
+    assert got["unaccounted_seconds"] == pytest.approx(0.0, abs=1e-9)
+    assert got["verdict"] == {
+        "family": "storage",
+        "share": pytest.approx(0.4),
+        "corroborated": None,
+        "summary": "rank 1 is late: data workers are blocked on reads",
+        "evidence": [
+            "rank 1: 4.0 s waiting for a worker that was blocked (data_read)",
+            "rank 0 waited 4.0 s for rank 1, which was late by storage",
+        ],
+        "late_ranks": [{"rank": 1, "share": pytest.approx(0.2), "family": "storage"}],
+    }
+    assert not got["problems"]
+    assert not got["hangs"]
+
+
+def both(**step: float) -> tuple[Spec, Spec]:
+    """Two ranks whose steps are alike."""
+    return Spec(rank=0, steps=50, step=step), Spec(rank=1, steps=50, step=step)
+
+
+def one_late(by: str, **own: float) -> tuple[Spec, Spec]:
+    """Rank 1 is late by 40 ms a step; rank 0 waits."""
+    return (
+        Spec(rank=0, steps=50, step={**STEP, "straggler": 0.04}),
+        Spec(rank=1, steps=50, step={cause: STEP.get(cause, 0.0) + own.get(cause, 0.0) for cause in {**STEP, **own}},
+             late={by: 2.0}),
+    )  # fmt: skip
+
+
+# ranks -> family, share, summary
+VERDICTS: list[tuple[tuple[Spec, ...], str, float, str]] = [
+    (both(compute=0.1), "compute", 1.0, "no other family takes a tenth of the time"),
+    (both(compute=0.091, data_read=0.009), "compute", 0.91, "no other family takes a tenth of the time"),
+    (both(compute=0.09, data_read=0.01), "storage", 0.1, "data workers are blocked on reads"),
+    (both(compute=0.02, data_cpu=0.08), "cpu", 0.8, "data workers are busy on the CPU"),
+    (both(compute=0.05, data_queue=0.03, data_cpu=0.02), "cpu", 0.5, "data workers get no CPU"),
+    (both(compute=0.05, network=0.05), "network", 0.5, "the transfers themselves take long"),
+    (both(compute=0.05, collective=0.05), "network", 0.5, "waits in collectives, which could not be split"),
+    (both(compute=0.05, checkpoint_write=0.05), "storage", 0.5, "saves block the loop"),
+    (both(compute=0.05, recompute=0.05), "lost", 0.5, "steps are repeated that an earlier attempt had finished"),
+    (both(compute=0.05, unattributed=0.05), "unattributed", 0.5, "nothing that was measured explains it"),
+    (both(compute=0.05, straggler=0.05), "straggler", 0.5, "ranks wait for a late one"),
+    (one_late("compute", compute=0.04), "straggler", 0.2, "rank 1 is late: compute takes longer than on the others"),
+    (one_late("cpu", data_cpu=0.04), "cpu", 0.4, "rank 1 is late: data workers are busy on the CPU"),
+    (one_late("host", host_gc=0.04), "host", 0.4, "rank 1 is late: garbage collection pauses the loop"),
+    (one_late("storage", checkpoint_write=0.04), "storage", 0.4, "rank 1 is late: saves block the loop"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("specs", "family", "share", "summary"), VERDICTS)
+def test_verdicts(tmp_path: Path, specs: tuple[Spec, ...], family: str, share: float, summary: str) -> None:
+    got = of(tmp_path, *specs)
+    verdict = got["verdict"]
+    assert (verdict["family"], verdict["summary"]) == (family, summary)
+    assert verdict["share"] == pytest.approx(share)
+    assert sum(got["families"].values()) == pytest.approx(1.0)
+    assert set(got["families"]) == set(FAMILIES)
+    assert set(got["seconds"]) == set(CAUSES)
+
+
+def test_waits_are_charged_in_proportion_to_what_made_the_late_late(tmp_path: Path) -> None:
+    """Three ranks: one waits 6 s, of which a third is for compute on rank 1 and two thirds for reads on rank 2."""
+    got = of(
+        tmp_path,
+        Spec(rank=0, world_size=3, steps=100, step={"compute": 0.04, "straggler": 0.06}),
+        Spec(rank=1, world_size=3, steps=100, step={"compute": 0.06, "network": 0.04}, late={"compute": 2.0}),
+        Spec(rank=2, world_size=3, steps=100, step={"compute": 0.04, "data_read": 0.06}, late={"storage": 4.0}),
+    )
+    verdict = got["verdict"]
+    assert verdict["family"] == "storage"
+    assert verdict["share"] == pytest.approx((6 + 4) / 30)
+    assert verdict["late_ranks"] == [
+        {"rank": 2, "share": pytest.approx(4 / 30), "family": "storage"},
+        {"rank": 1, "share": pytest.approx(2 / 30), "family": "straggler"},
+    ]
+    assert "rank 0 waited 4.0 s for rank 2, which was late by storage" in verdict["evidence"]
+    assert "rank 0 waited 2.0 s for rank 1, which was late by compute" in verdict["evidence"]
+
+
+def test_who_was_late_by_next_to_nothing_is_not_named(tmp_path: Path) -> None:
+    step = {"compute": 0.099, "straggler": 0.001}
+    got = of(tmp_path, *(Spec(rank=rank, steps=100, step=step, late={"compute": 0.05}) for rank in (0, 1)))
+    assert got["verdict"]["late_ranks"] == []
+
+
+def test_waits_that_nobody_could_split_are_evidence(tmp_path: Path) -> None:
+    evidence = of(tmp_path, *both(compute=0.05, collective=0.05))["verdict"]["evidence"]
+    assert evidence[0] == "all 2 ranks: 5.0 s waiting in collectives (collective)"
+    assert evidence[1].startswith("5.0 s of waits in collectives could not be split into network and straggler")
+
+
+def test_many_late_ranks_are_named_briefly(tmp_path: Path) -> None:
+    step = {"compute": 0.05, "data_read": 0.05}
+    got = of(tmp_path, *(Spec(rank=rank, world_size=20, steps=10, step=step if rank < 8 else {"compute": 0.1})
+                         for rank in range(20)))  # fmt: skip
+    assert got["verdict"]["summary"] == "ranks 0, 1, 2 and 5 more: data workers are blocked on reads"
+
+
+def test_startup_stands_apart_and_before_the_first_step_there_is_no_verdict(tmp_path: Path) -> None:
+    got = of(tmp_path, Spec(startup=7.0, phase="startup"))
+    assert got["verdict"] is None
+    assert got["families"] == {}
+    assert (got["wall_seconds"], got["startup_seconds"]) == (0.0, pytest.approx(7.0))
+
+
+def test_attempts_of_a_rank_are_summed(tmp_path: Path) -> None:
+    got = of(
+        tmp_path,
+        Spec(rank=0, steps=10, step={"compute": 0.1}, startup=2.0),
+        Spec(rank=0, steps=10, step={"recompute": 0.1}, startup=3.0, attempt=1, node="n2"),
+    )
+    [rank] = got["per_rank"]
+    assert (rank["attempt"], rank["attempts"], rank["node"], rank["steps"]) == (1, 2, "n2", 20)
+    assert rank["wall_seconds"] == pytest.approx(2.0)
+    assert rank["startup_seconds"] == pytest.approx(5.0)
+    assert rank["families"]["lost"] == pytest.approx(0.5)
+    assert got["verdict"]["family"] == "lost"
+
+
+def test_an_entry_per_rank(tmp_path: Path) -> None:
+    [rank] = of(
+        tmp_path,
+        Spec(rank=4, world_size=8, steps=20, step={"compute": 0.1}, hooks={"step": "active", "dcp": "failed"},
+             words={"faults": 2, "unmeasured": 3}),
+    )["per_rank"]  # fmt: skip
+    assert (rank["rank"], rank["device"], rank["uuid"], rank["alive"]) == (4, "cpu", "GPU-4", False)
+    assert rank["step_seconds"] == {"p50": 0.1, "p95": 0.1, "max": 0.1}
+    assert (rank["faults"], rank["unmeasured"]) == (2, 3)
+    assert set(rank["hooks"]) == set(HOOKS)
+    assert (rank["open_phase"], rank["open_seconds"]) == (None, None)
+    problems = report(tmp_path)["problems"]
+    assert problems[0].startswith("the hook dcp failed on 1 of 1 ranks")
+    assert len(problems) == 3
+
+
+# -- ranks that live
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause"),
+    [("compute", "compute"), ("host", "host"), ("data", "unattributed"), ("checkpoint", "checkpoint_write"),
+     ("collective", "collective"), ("gc", "host_gc")],
+)  # fmt: skip
+def test_the_open_phase_of_a_live_rank_counts_up_to_now(tmp_path: Path, phase: str, cause: str) -> None:
+    """Ten seconds of steps in network, and an open phase of unknown length, ten seconds at least."""
+    spec = Spec(rank=0, world_size=1, steps=100, step={"network": 0.1}, phase=phase, idle=10.0)
+    with children(tmp_path, spec):
+        got = report(tmp_path)
+        [rank] = got["per_rank"]
+        opened = rank["wall_seconds"] - 10.0
+        assert opened >= 10.0
+        assert got["seconds"][cause] == pytest.approx(opened)
+        assert (rank["open_phase"], rank["open_seconds"]) == (phase, pytest.approx(opened))
+        assert got["unaccounted_seconds"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_what_happened_after_the_last_sign_of_a_dead_rank_is_unknown(tmp_path: Path) -> None:
+    with children(tmp_path, Spec(steps=100, step={"compute": 0.1}, phase="data", idle=30.0)) as [child]:
+        child.kill()
+        got = report(tmp_path)
+        assert got["wall_seconds"] == pytest.approx(10.0)
+        assert got["seconds"]["unattributed"] == 0.0
+
+
+def test_waits_that_await_their_split_count_as_collective(tmp_path: Path) -> None:
+    got = of(tmp_path, Spec(steps=100, step={"compute": 0.1}, pending=2.5))
+    assert got["seconds"]["collective"] == pytest.approx(2.5)
+    assert got["wall_seconds"] == pytest.approx(12.5)
+    assert got["unaccounted_seconds"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_what_the_device_clock_has_not_harvested_is_unattributed(tmp_path: Path) -> None:
+    now = time.monotonic_ns()
+    second = 1_000_000_000
+    words = {"window_ns": now - 12 * second, "accounted_ns": now - 2 * second, "phase_since_ns": now}
+    got = of(tmp_path, Spec(steps=100, step={"compute": 0.1}, words=words))
+    assert got["seconds"]["unattributed"] == pytest.approx(2.0)
+    assert got["unaccounted_seconds"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("phase", "family"), [("compute", "straggler"), ("checkpoint", "storage"), ("host", "host"), ("restore", "storage")]
+)
+def test_a_hang_names_who_is_missing_and_is_charged_to_it(tmp_path: Path, phase: str, family: str) -> None:
+    step = {"compute": 0.1}
+    waits = Spec(rank=0, steps=100, step=step, phase="collective", idle=20.0, collectives=101)
+    with children(tmp_path, waits, Spec(rank=1, steps=100, step=step, phase=phase, idle=20.0, collectives=100)):
+        got = report(tmp_path)
+        [hang] = got["hangs"]
+        assert (hang["rank"], hang["waiting"]) == (1, [0])
+        assert hang["seconds"] >= 20.0
+        verdict = got["verdict"]
+        assert verdict["family"] == family
+        assert verdict["summary"].startswith("rank 1 is late: others have been waiting 2")
+        assert verdict["late_ranks"][0]["rank"] == 1
+        assert verdict["evidence"][0].startswith("rank 1 is missing: rank 0 waiting 2")
+        assert got["families"]["network"] > 0.3  # the raw cause stays as it was measured
+        assert any("rank 1 is missing" in problem for problem in got["problems"])
+
+
+def test_all_ranks_in_a_collective_is_no_hang(tmp_path: Path) -> None:
+    specs = [Spec(rank=rank, steps=9, step=STEP, phase="collective", idle=20.0) for rank in (0, 1)]
+    with children(tmp_path, *specs):
+        assert report(tmp_path)["hangs"] == []
+
+
+# -- small things
+
+
+def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    ended(tmp_path, Spec(run="old", created=1), Spec(run="new", created=9), Spec(run="old", rank=1, created=2))
+    assert runs(read_directory(str(tmp_path))[0]) == ["new", "old"]
+
+
+@pytest.mark.parametrize(("q", "expected"), [(0.0, 1.0), (0.5, 2.0), (0.51, 3.0), (0.95, 4.0), (1.0, 4.0)])
+def test_quantiles_are_values_that_occurred(q: float, expected: float) -> None:
+    assert quantile([1.0, 2.0, 3.0, 4.0], q) == expected
