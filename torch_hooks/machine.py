@@ -62,6 +62,10 @@ class PhaseMachine:
         words[_PHASE_AT] = STARTUP
         words[_SINCE_AT] = words[_ACCOUNTED_AT] = start_ns
 
+    def mine(self) -> bool:
+        """Whether the caller is the training thread."""
+        return _thread() == self._owner
+
     def enter(self, phase: int) -> int:
         """Opens ``phase``; returns what to ``leave``: the phase before, or NOT_ENTERED."""
         if phase == self.phase:
@@ -187,6 +191,9 @@ class NullMachine:
 
     def base(self, phase: int) -> None:
         pass
+
+    def mine(self) -> bool:
+        return True
 
     def begin(self) -> None:
         pass

@@ -24,7 +24,12 @@ def restart_of(directory: str, who: Identity) -> Restart:
     furthest of any rank, since often rank 0 alone saves.
     """
     ledgers, _ = read_all(directory)
-    ended = [one for one in ledgers if one.run == who.run and not one.alive]
+    me = (who.pid, who.pid_start_ticks)  # this very process may have been detached, and attached again
+    ended = [
+        one
+        for one in ledgers
+        if one.run == who.run and not one.alive and (one.pid, one.pid_start_ticks, one.node) != (*me, who.node)
+    ]
     own = [one.attempt for one in ended if one.rank == who.rank]
     attempt = max(who.attempt, max(own, default=-1) + 1)
     earlier = [one for one in ended if one.attempt < attempt]

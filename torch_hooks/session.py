@@ -99,7 +99,9 @@ class Session:
         self._host_between = True  # the loop asks for its batch after the step, not before
         self._regular = 0
         self._restored = False
+        self._restored_early = False
         self._restore_step = -1
+        self._saving_step = -1
 
     # -- life
 
@@ -137,6 +139,8 @@ class Session:
                 traceback.print_exc()
             return False
         self._restore_step = before.checkpoint_step
+        if self._restored_early:
+            self._go_on()
         self.world_size = who.world_size
         self.machine = PhaseMachine(self.writer.words, who.start_ns)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
@@ -313,21 +317,36 @@ class Session:
     def own_task(self) -> OwnTask:
         return OwnTask(self.task)
 
-    def checkpoint_done(self, kind: str, size: int) -> None:
-        """A save or load has finished; ``size`` in bytes, 0 where unknown."""
+    def save_begins_behind(self) -> None:
+        """An asynchronous save begins: what it will have saved is the state of now, not of when it is through."""
+        if self.writer is not None:
+            self._saving_step = self._step_number()
+
+    def checkpoint_done(self, kind: str, size: int, behind: bool = False) -> None:
+        """A save or load has finished; ``size`` in bytes, 0 where unknown. ``behind``: in a thread of its own."""
         if self.writer is None:
+            # A script that is not recorded before its first batch has often restored by then.
+            self._restored_early = self._restored_early or (self.asleep and kind == "load")
             return
         words = self.writer.words
         index = _CHECKPOINT_KIND[kind]
         words[_CHECKPOINTS_AT + index] += 1
         words[_CHECKPOINT_BYTES_AT + index] += size
-        steps, base = words[WORD_AT["steps"][0]], WORD_AT["base_step"][0]
         if kind == "save":
-            words[WORD_AT["checkpoint_step"][0]] = words[base] + steps
-        elif not steps and not self._restored and self._restore_step >= 0:
-            # Restored before the first step: this attempt goes on from the last step that was saved.
+            words[WORD_AT["checkpoint_step"][0]] = self._saving_step if behind else self._step_number()
+        else:
+            self._go_on()
+
+    def _step_number(self) -> int:
+        words = self.writer.words  # type: ignore[union-attr]
+        return words[WORD_AT["base_step"][0]] + words[WORD_AT["steps"][0]]
+
+    def _go_on(self) -> None:
+        """Restored before the first step: this attempt goes on from the last step that was saved."""
+        words = self.writer.words  # type: ignore[union-attr]
+        if not words[WORD_AT["steps"][0]] and not self._restored and self._restore_step >= 0:
             self._restored = True
-            words[base] = self._restore_step
+            words[WORD_AT["base_step"][0]] = self._restore_step
 
     # -- the others
 

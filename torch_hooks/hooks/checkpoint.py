@@ -99,14 +99,17 @@ def install_fsync(session: Session) -> Callable[[], None]:
 
 
 def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Brackets a save. ``size`` tells the bytes of a finished one; without it the save is not counted here."""
+    """Brackets a save. ``size`` tells the bytes of a finished one; without it the save goes on behind the loop's back:
+    what is called here is its beginning."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
             machine = session.machine
-            outermost = machine.phase != _SAVE
+            if size is None:
+                session.save_begins_behind()
+            behind = size is _dcp_size and not machine.mine()
             old = machine.enter_from_base(_SAVE)
-            if old == NOT_ENTERED and not (outermost and size is _dcp_size):
+            if old == NOT_ENTERED and not behind:
                 return original(*args, **kwargs)
             own = session.own_task() if old != NOT_ENTERED else None
             try:
@@ -115,7 +118,7 @@ def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]
                 if own is not None:
                     machine.leave(old, split_save(*own.spent()))
             if size is not None:
-                _count(session, "save", size, args, kwargs)
+                _count(session, "save", size, args, kwargs, behind)
             return result
 
         return save
@@ -133,7 +136,7 @@ def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any
                 result = original(*args, **kwargs)
             finally:
                 machine.leave(old)
-            if old != NOT_ENTERED:
+            if old != NOT_ENTERED or session.asleep:
                 _count(session, "load", size, args, kwargs)
             return result
 
@@ -142,9 +145,11 @@ def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any
     return make
 
 
-def _count(session: Session, kind: str, size: Size | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _count(
+    session: Session, kind: str, size: Size | None, args: tuple[Any, ...], kwargs: dict[str, Any], behind: bool = False
+) -> None:
     try:
-        session.checkpoint_done(kind, size(args, kwargs) if size is not None else 0)
+        session.checkpoint_done(kind, size(args, kwargs) if size is not None else 0, behind)
     except Exception as error:  # the fence around the training
         session.fault("torch_save", error)
 
