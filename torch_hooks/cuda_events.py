@@ -23,7 +23,8 @@ class CudaEvents:
     """An EventSource on the current stream of the calling thread, on whichever device that stream lives.
 
     ``torch.cuda.Event`` creates its CUDA event at its first ``record``, so a ring costs Python objects only until its
-    events are used. CUDA errors come out as torch raises them (RuntimeError): the device clock is the fence.
+    events are used. CUDA errors come out as torch raises them (RuntimeError): the device clock is the fence, and for
+    the constructor whoever calls it.
     """
 
     __slots__ = ("_rings", "_size")
@@ -31,6 +32,10 @@ class CudaEvents:
     def __init__(self, size: int = RING_EVENTS):
         self._size = size
         self._rings: dict[int, list[Handle]] = {}
+        # What is slow the first time is done before the first boundary, whose time would be off by it.
+        self.record()
+        if (warm := self.record()) is not None:
+            self.release(warm)
 
     def record(self) -> Handle | None:
         # current_stream() would initialise CUDA; in a capture the event would become a node of the graph.
@@ -39,7 +44,9 @@ class CudaEvents:
         stream = torch.cuda.current_stream()
         ring = self._rings.get(stream.device_index)
         if ring is None:
-            ring = self._new_ring(stream.device_index)
+            # That takes a millisecond: the boundary is past by then, and counts as one without an event.
+            self._rings[stream.device_index] = self._new_ring(stream.device_index)
+            return None
         if not ring:
             return None
         handle = ring.pop()
@@ -51,9 +58,7 @@ class CudaEvents:
         return handle
 
     def _new_ring(self, device: int) -> list[Handle]:
-        ring = [(device, torch.cuda.Event(enable_timing=True)) for _ in range(self._size)]
-        self._rings[device] = ring
-        return ring
+        return [(device, torch.cuda.Event(enable_timing=True)) for _ in range(self._size)]
 
     def done(self, event: Handle) -> bool | None:
         # cudaEventQuery invalidates a capture in the global mode, torch's default (pytorch/pytorch#104487).

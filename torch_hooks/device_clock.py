@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from .books import Parts
@@ -50,15 +50,15 @@ class EventSource(Protocol):
         """Records an event on the current stream; None where none can be had (capture, ring exhausted)."""
         ...
 
-    def done(self, event: object) -> bool | None:
+    def done(self, event: Any) -> bool | None:
         """Whether the device has passed ``event``; None where that may not be asked now (capture)."""
         ...
 
-    def elapsed_ns(self, start: object, end: object) -> int | None:
+    def elapsed_ns(self, start: Any, end: Any) -> int | None:
         """Device ns from ``start`` to ``end``, both done; None for events that cannot be compared (two devices)."""
         ...
 
-    def release(self, event: object) -> None:
+    def release(self, event: Any) -> None:
         """Hands back an event that will not be asked for again."""
         ...
 
@@ -89,7 +89,7 @@ class _Lost:
 
 
 class _Boundary(NamedTuple):
-    event: object
+    event: Any
     host_ns: int
     host_interval_ns: int  # since the boundary before, recorded or not
     phase: int
@@ -146,7 +146,7 @@ class DeviceClock:
         self._now = now
         self._pending: deque[_Boundary] = deque()
         self._lost: _Lost | None = None
-        self._anchor: object | None = None
+        self._anchor: Any = None
         self._anchor_ns = 0
         self._host_ns = start_ns  # of the last mark
         self._not_before_ns = 0  # the oldest pending event was seen unfinished then
@@ -230,7 +230,7 @@ class DeviceClock:
             limit -= 1
             self._charge(boundary, end_ns)
 
-    def _place(self, event: object, recorded_ns: int, seen_ns: int) -> int:
+    def _place(self, event: Any, recorded_ns: int, seen_ns: int) -> int:
         """When the device passed ``event``, on the host's clock.
 
         It did so after the event was recorded, after it was last seen unfinished, and before it was seen done. An
@@ -253,7 +253,7 @@ class DeviceClock:
             self._release(event)
         return max(bounded, self.last_ns)
 
-    def _move_anchor(self, event: object, at_ns: int) -> None:
+    def _move_anchor(self, event: Any, at_ns: int) -> None:
         if self._anchor is not None:
             self._release(self._anchor)
         self._anchor = event
