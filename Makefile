@@ -74,10 +74,9 @@ else
 fi
 endef
 
-export NEW_VENV GET_SYSTEM_PACKAGES
-
+$(BIN)/python: export SCRIPT = $(NEW_VENV)
 $(BIN)/python:
-	@sh -c "$$NEW_VENV"
+	@sh -c "$$SCRIPT"
 
 # The link lets the type checker find `import whyidle`: an editable install resolves only at run time.
 $(VENV)/.installed: $(BIN)/python pyproject.toml setup.py requirements-dev.txt constraints.txt
@@ -88,5 +87,6 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml setup.py requirements-dev.txt c
 	@mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/whyidle
 	@touch $@
 
+$(VENV)/.system: export SCRIPT = $(GET_SYSTEM_PACKAGES)
 $(VENV)/.system: | $(VENV)/.installed
-	@sh -c "$$GET_SYSTEM_PACKAGES"
+	@sh -c "$$SCRIPT"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def test_a_handled_signal_is_handled_by_the_command() -> None:
 
 def test_signal_dispositions_are_those_of_a_shell() -> None:
     """Python ignores SIGPIPE; a command started by it must not inherit that."""
-    script = ["grep", "SigIgn", "/proc/self/status"]
+    script = [shutil.which("grep") or "grep", "SigIgn", "/proc/self/status"]
     plain = subprocess.run(script, env=clean_env(), capture_output=True, text=True, timeout=60, check=True)
     assert whyidle("--", *script).stdout == plain.stdout
 

@@ -51,14 +51,10 @@ def forget(do: "Do") -> None:
 def _ready(name: str) -> "Any":
     """The module, or None while it is not imported, still executes, or is lazy and has not been touched."""
     module = sys.modules.get(name)
-    if module is None or _is_lazy(module):
+    if module is None or type(module).__name__ == "_LazyModule":  # a look at its attributes would load it
         return None
     spec = getattr(module, "__spec__", None)
     return None if getattr(spec, "_initializing", False) else module
-
-
-def _is_lazy(module: object) -> bool:
-    return type(module).__name__ == "_LazyModule"  # of importlib.util: to look at an attribute would load it
 
 
 def _run(name: str, do: "Do", module: "ModuleType") -> None:
@@ -131,9 +127,8 @@ class _ExecModule:
             self.restore()
         name = module.__name__ if module.__spec__ is None else module.__spec__.name
         self.inner(module)
-        module = sys.modules.get(name, module)  # it may have put another in its place
-        if not _is_lazy(module):
-            _run_all(name, module)
+        if type(self.loader).__name__ != "LazyLoader":  # of importlib.util: it has put the execution off
+            _run_all(name, sys.modules.get(name, module))  # the module may have put another in its place
 
     def restore(self) -> None:
         held = self.loader.__dict__
