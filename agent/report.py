@@ -29,6 +29,7 @@ def build_report(
     step.
     """
     whole = account(run, ledgers, now_ns)
+    conclusion = verdict(whole)
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     return {
         "run": run,
@@ -40,7 +41,7 @@ def build_report(
         "rank_seconds": whole.rank_seconds,
         "seconds": seconds,
         "families": shares(whole.family_seconds(), whole.rank_seconds),
-        "verdict": verdict(whole),
+        "verdict": conclusion,
         "per_rank": [rank_entry(rank, now_ns) for rank in whole.ranks],
         "unaccounted_seconds": sum(rank.wall - sum(rank.seconds.values()) for rank in whole.ranks),
         "hangs": [
@@ -51,7 +52,11 @@ def build_report(
             }
             for missing in whole.missing
         ],
-        "problems": [*_hook_problems(whole), *hang_sentences(whole), *(problem.detail for problem in problems)],
+        "problems": [
+            *(hang_sentences(whole) if conclusion is None else ()),  # else they are its evidence
+            *_hook_problems(whole),
+            *(problem.detail for problem in problems),
+        ],
     }
 
 

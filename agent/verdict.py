@@ -246,10 +246,15 @@ def _waits(case: Case) -> Iterator[str]:
     """Who waited for whom, and by what the late rank was late."""
     for entry in late_ranks(case):
         rank = entry["rank"]
-        waited = sum(charge.seconds for charge in case.charges if charge.rank == rank and not charge.open)
+        families: Seconds = {}
+        for charge in case.charges:
+            if charge.rank == rank and not charge.open:
+                families[charge.family] = families.get(charge.family, 0.0) + charge.seconds
+        waited = sum(families.values())
         waiting = [one.rank for one in case.account.ranks if one.rank != rank and one.seconds["straggler"] > 0]
-        by = "compute" if entry["family"] == "straggler" else entry["family"]
         if waiting and waited >= LATE_SHARE * case.window:
+            family = max(families, key=lambda name: families[name])
+            by = "compute" if family == "straggler" else family
             yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}, which was late by {by}"
 
 
@@ -275,11 +280,15 @@ def _unexplained_lateness(case: Case) -> Iterator[str]:
 
 def _unsplit(case: Case) -> Iterator[str]:
     waited = sum(rank.seconds["collective"] - rank.open_wait for rank in case.account.ranks)
-    if waited >= UNSPLIT_SHARE * case.window:
-        yield (
-            f"{waited:.1f} s of waits in collectives could not be split into network and straggler: "
-            "not every rank was attached, or the exchange could not be set up"
-        )
+    if waited < UNSPLIT_SHARE * case.window:
+        return
+    exchanged = all(rank.newest.hook_states["exchange"] == "active" for rank in case.account.ranks)
+    why = (
+        "they lie after the last step, or their exchange is still due"
+        if exchanged
+        else "not every rank was attached, or the exchange between them could not be set up"
+    )
+    yield f"{waited:.1f} s of waits in collectives could not be split into network and straggler: {why}"
 
 
 RULES: tuple[Callable[[Case], Iterator[str]], ...] = (_hangs, _causes, _waits, _unexplained_lateness, _unsplit)

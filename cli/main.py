@@ -18,10 +18,11 @@ class Command(NamedTuple):
     name: str
     module: str  # relative to this package
     help: str
+    passes_on: bool = False  # what follows `--` is another program's command line
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("run", ".run", "run a training command with the hooks attached, its code unchanged"),
+    Command("run", ".run", "run a training command with the hooks attached, its code unchanged", passes_on=True),
     Command("agent", ".agent", "serve this node's ranks to Prometheus"),
     Command("report", ".report", "say where the seconds of a run went, and the verdict"),
     Command("demo", ".demo.command", "train a small model here and explain its seconds"),
@@ -41,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status. What follows `--` is left alone in ``args.rest``."""
     words, rest = _split(list(sys.argv[1:] if argv is None else argv))
     try:
-        args = _parse(words)
-        args.rest = rest
+        args = _parse(words, rest)
         code = args.handler(args)
         sys.stdout.flush()
         return code
@@ -67,7 +67,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
     return words[:at], words[at + 1 :]
 
 
-def _parse(words: list[str]) -> argparse.Namespace:
+def _parse(words: list[str], rest: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="whyidle", description="Why is my GPU idle?", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"whyidle {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -80,7 +80,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
         if chosen:
             module = import_module(command.module, __package__)
             module.add_arguments(subparser)
-            subparser.set_defaults(handler=module.run)
+            subparser.set_defaults(handler=module.run, rest=rest)
+            if rest and not command.passes_on:
+                subparser.error(f"nothing may follow `--` here: {' '.join(rest)}")
     return parser.parse_args(words)
 
 

@@ -123,6 +123,7 @@ def test_help_and_version() -> None:
     assert whyidle("--version").stdout == f"whyidle {__version__}\n"
     assert whyidle().returncode == 2
     assert whyidle("nonsense").returncode == 2
+    assert whyidle("report", "--", "more").returncode == 2
 
 
 @pytest.mark.parametrize(("missing", "command"), [("prometheus_client", "agent")])

@@ -132,7 +132,16 @@ def test_who_was_late_by_next_to_nothing_is_not_named(tmp_path: Path) -> None:
 def test_waits_that_nobody_could_split_are_evidence(tmp_path: Path) -> None:
     evidence = of(tmp_path, *both(compute=0.05, collective=0.05))["verdict"]["evidence"]
     assert evidence[0] == "all 2 ranks: 5.0 s waiting in collectives (collective)"
-    assert evidence[1].startswith("5.0 s of waits in collectives could not be split into network and straggler")
+    assert evidence[1].startswith("5.0 s of waits in collectives could not be split into network and straggler: not e")
+
+
+def test_a_wait_after_the_last_step_is_not_blamed_on_the_exchange(tmp_path: Path) -> None:
+    step = {"compute": 0.05, "collective": 0.05}
+    hooks = {"exchange": "active"}
+    evidence = of(tmp_path, *(Spec(rank=rank, steps=50, step=step, hooks=hooks) for rank in (0, 1)))["verdict"][
+        "evidence"
+    ]
+    assert evidence[1].endswith("they lie after the last step, or their exchange is still due")
 
 
 def test_many_late_ranks_are_named_briefly(tmp_path: Path) -> None:
@@ -241,7 +250,13 @@ def test_a_hang_names_who_is_missing_and_is_charged_to_it(tmp_path: Path, phase:
         assert verdict["late_ranks"][0]["rank"] == 1
         assert verdict["evidence"][0].startswith("rank 1 is missing: rank 0 waiting 2")
         assert got["families"]["network"] > 0.3  # the raw cause stays as it was measured
-        assert any("rank 1 is missing" in problem for problem in got["problems"])
+
+
+def test_a_hang_before_the_first_step_is_a_problem(tmp_path: Path) -> None:
+    with children(tmp_path, Spec(rank=0, phase="collective", idle=20.0), Spec(rank=1, phase="startup", idle=20.0)):
+        got = report(tmp_path)
+        assert got["verdict"] is None
+        assert got["problems"][0].startswith("rank 1 is missing: rank 0 waiting 2")
 
 
 def test_all_ranks_in_a_collective_is_no_hang(tmp_path: Path) -> None:
