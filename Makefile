@@ -70,7 +70,8 @@ packages=$$(lacking)
 if [ -z "$$packages" ]; then
     touch $(VENV)/.system
 else
-    echo "not installed, and not to be had here: $$packages- tests that need it will skip, and say so (see $(VENV)/apt.log)"
+    log=; [ ! -f $(VENV)/apt.log ] || log=" (see $(VENV)/apt.log)"
+    echo "not installed, and not to be had here: $$packages- tests that need it will skip, and say so$$log"
 fi
 endef
 
