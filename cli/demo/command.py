@@ -1,0 +1,277 @@
+"""`whyidle demo`: trains a small model on this machine, watches it through an agent, and explains its seconds."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from .injection import KINDS, Injection, choose, outcome_text
+
+JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
+STUCK_SECONDS = 180.0
+"""A job that makes no step for so long is given up."""
+_SCRAPE_EVERY_SECONDS = 1.0
+_LOOK_EVERY_SECONDS = 0.1
+_AGENT_SECONDS = 30.0
+_FOREIGN = ("PET_", "TORCHELASTIC_", "MASTER_", "WHYIDLE")
+_FOREIGN_NAMES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONSAFEPATH"})
+"""Of the environment: what would make our torchrun a part of a job around it, or keep job.py from its own directory."""
+
+
+class DemoError(Exception):
+    """The demo cannot go on. A sentence for the user, and the log of who failed."""
+
+    def __init__(self, sentence: str, log: str = ""):
+        super().__init__(sentence)
+        self.log = log
+
+
+class Stopped(Exception):
+    """By a signal."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=_seconds, default=30.0, help="training time (default: %(default)g)")
+    parser.add_argument("--ranks", type=_ranks, default=2, metavar="N", help="processes (default: %(default)s)")
+    parser.add_argument("--inject", choices=KINDS, default="none", help="what to slow down (default: %(default)s)")
+    parser.add_argument(
+        "--inject-rank",
+        metavar="all|N",
+        help="on which rank (default: all; for a straggler the last one)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 1.0 <= seconds <= 86400.0:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds, from 1 to 86400")
+    return seconds
+
+
+def _ranks(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of processes, from 1 to 64")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        injection = choose(args.inject, args.inject_rank, args.ranks)
+    except ValueError as error:
+        return _refuse(str(error), 2)
+    if importlib.util.find_spec("torch") is None:
+        return _refuse("the demo trains with PyTorch, which is not installed here: pip install torch", 2)
+    if os.environ.get("WHYIDLE") == "0":
+        return _refuse("WHYIDLE=0 is set, so that nothing would be recorded: unset it", 2)
+    from .places import NoRoom, make
+
+    stop = _StopSignals()
+    try:
+        places = make(args.ranks)
+    except NoRoom as error:
+        return _refuse(str(error), 1)
+    demo = Demo(args.seconds, injection, places, stop)
+    try:
+        report = demo.run()
+    except Stopped as error:
+        _refuse(f"stopped by {error}", 0)
+        return 128 + error.number
+    except DemoError as error:
+        if error.log:
+            print(error.log.rstrip("\n"), file=sys.stderr)
+        return _refuse(str(error), 1)
+    finally:
+        demo.close()
+    _print(report, injection, args.json)
+    return 0
+
+
+def _refuse(sentence: str, code: int) -> int:
+    print(f"whyidle demo: {sentence}", file=sys.stderr)
+    return code
+
+
+def _print(report: dict[str, Any], injection: Injection, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    from ..report import render_text
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(render_text(report, colour=colour), end="")
+    if text := outcome_text(injection, report["injected"]):
+        print(f"\n{text}", end="")
+
+
+class _StopSignals:
+    """Remembers the first signal that asks us to stop: no exception may hit us in the middle of cleaning up."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._received)
+
+    def _received(self, number: int, frame: object) -> None:
+        self.number = self.number or number
+
+    def check(self) -> None:
+        if self.number:
+            raise Stopped(self.number)
+
+
+class Demo:
+    """One run of the job and of the agent beside it."""
+
+    def __init__(self, seconds: float, injection: Injection, places: Any, stop: _StopSignals):
+        self._seconds = seconds
+        self._injection = injection
+        self._places = places
+        self._stop = stop
+        self._agent: subprocess.Popen[bytes]
+        self._job: subprocess.Popen[bytes]
+        self._run = "demo" if not injection.label else f"demo-injected-{injection.kind.name}"
+
+    def run(self) -> dict[str, Any]:
+        """Runs both to the job's end -> the report. Raises DemoError or Stopped; call close() in any case."""
+        from .processes import adopt_orphans, start
+        from .view import Scene, open_view
+
+        adopt_orphans()
+        places, env = self._places, self._environment()
+        python = [sys.executable, "-m", "whyidle.cli.main"]
+        agent = [*python, "agent", "--web.listen-address", "127.0.0.1:0", "--ledger.dir", places.ledgers]
+        job = [*python, "run", "--dir", places.ledgers, "--run", self._run, "--", *self._torchrun()]
+        scene = Scene(self._title(), self._injection.label, self._seconds)
+        view = open_view(scene)
+        try:
+            self._agent = start(agent, places.log("agent"), env, places.temporary)
+            self._job = start(job, places.log("job"), env, places.temporary)
+            self._watch(scene, view)
+        except OSError as error:
+            raise DemoError(f"cannot start {error.filename}: {error.strerror}") from error
+        finally:
+            view.close()
+        return self._report()
+
+    def close(self) -> None:
+        """Leaves no process and no file."""
+        from .processes import kill_all
+
+        kill_all("WHYIDLE_DIR", self._places.ledgers)
+        self._places.remove()
+
+    def _title(self) -> str:
+        ranks = self._injection.world
+        return f"a small transformer learns Python on {ranks} rank{'' if ranks == 1 else 's'} for {self._seconds:g} s"
+
+    def _environment(self) -> dict[str, str]:
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_FOREIGN) and name not in _FOREIGN_NAMES
+        }
+        env["WHYIDLE_DIR"] = self._places.ledgers
+        env["TMPDIR"] = self._places.temporary
+        env["OMP_NUM_THREADS"] = "1"
+        env["PYTHONUNBUFFERED"] = "1"
+        # All ranks are here, whatever the name of this machine resolves to.
+        env["GLOO_SOCKET_IFNAME"] = "lo"
+        return env
+
+    def _torchrun(self) -> list[str]:
+        places = self._places
+        return [
+            sys.executable, "-m", "torch.distributed.run",
+            "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(self._injection.world),
+            JOB,
+            "--seconds", str(self._seconds),
+            "--checkpoints", places.disk,
+            "--trace", places.trace,
+            *self._injection.job_arguments(),
+        ]  # fmt: skip
+
+    # -- while it runs
+
+    def _watch(self, scene: Any, view: Any) -> None:
+        from .scrape import scrape
+
+        started = moved = time.monotonic()
+        steps, address, due = 0, "", 0.0
+        while self._job.poll() is None:
+            self._stop.check()
+            now = time.monotonic()
+            scene.startup = now - started
+            address = address or self._agent_address(now - started)
+            if now >= due:
+                due = now + _SCRAPE_EVERY_SECONDS
+                try:
+                    scene.ranks = scrape(address) if address else {}
+                except (OSError, ValueError):
+                    pass  # once is nothing; an agent that has died is noticed below
+                view.draw(scene)
+            self._check_agent()
+            if scene.steps != steps:
+                steps, moved = scene.steps, now
+            if now - moved > STUCK_SECONDS:
+                raise DemoError(f"the job has made no step for {STUCK_SECONDS:.0f} s", self._tail("job"))
+            time.sleep(_LOOK_EVERY_SECONDS)
+        self._stop.check()
+        code = self._job.returncode
+        if code:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit status {code}"
+            raise DemoError(f"the training job {how}; the end of its log is above", self._tail("job"))
+
+    def _agent_address(self, waited: float) -> str:
+        match = re.search(r"\baddress=(\S+)", self._tail("agent"))
+        if match:
+            return match[1]
+        if waited > _AGENT_SECONDS:
+            raise DemoError("the agent does not listen; the end of its log is above", self._tail("agent"))
+        return ""
+
+    def _check_agent(self) -> None:
+        if (code := self._agent.poll()) is not None:
+            raise DemoError(f"the agent ended with {code}; the end of its log is above", self._tail("agent"))
+
+    def _tail(self, name: str) -> str:
+        from .processes import tail
+
+        return tail(self._places.log(name))
+
+    # -- afterwards
+
+    def _report(self) -> dict[str, Any]:
+        from ...agent.ledgers import read_directory
+        from ...agent.report import build_report
+        from .truth import Trace
+
+        self._agent.send_signal(signal.SIGTERM)
+        try:
+            self._agent.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            pass  # close() kills it
+        ledgers, problems = read_directory(self._places.ledgers, steps=True)
+        report: dict[str, Any] = build_report(self._run, ledgers, time.monotonic_ns(), problems)
+        if report["ranks"] != self._injection.world or report["verdict"] is None:
+            sentence = f"{report['ranks']} of {self._injection.world} ranks have left a ledger with steps"
+            raise DemoError(f"{sentence}; the end of the job's log is above", self._tail("job"))
+        windows = {ledger.rank: ledger.window_ns for ledger in ledgers}
+        return {**report, "injected": self._injection.outcome(report, Trace(self._places.trace, windows))}

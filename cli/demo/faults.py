@@ -1,0 +1,170 @@
+"""What `whyidle demo --inject` does to the training job: each fault slows one thing by a known delay, and notes when.
+
+The notes are the ground truth that the verdict is checked against. They are taken with the job's own clock, here, and
+know nothing of whyidle. This module is imported by the training script, from beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import device as Device
+    from torch.futures import Future
+    from torch.nn.parallel import DistributedDataParallel
+
+
+class Trace:
+    """Intervals of CLOCK_MONOTONIC in ns, appended to ``<directory>/<name>-<rank>-<pid>``, one `start end` a line."""
+
+    def __init__(self, directory: str, name: str, rank: int):
+        self._path = os.path.join(directory, f"{name}-{rank}")
+        self._pid = self._fd = -1
+
+    @contextmanager
+    def interval(self) -> Iterator[None]:
+        start = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._write(start, time.monotonic_ns())
+
+    def _write(self, start: int, end: int) -> None:
+        if self._pid != os.getpid():  # a data-loading worker has a copy of this object, and gets a file of its own
+            self._pid = os.getpid()
+            self._fd = os.open(
+                f"{self._path}-{self._pid}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+        os.write(self._fd, b"%d %d\n" % (start, end))
+
+
+class Fault:
+    """No fault: what the training loop calls does nothing."""
+
+    def __init__(self, delay_seconds: float, trace: Trace):
+        self.delay = delay_seconds
+        self.trace = trace
+
+    def reading_a_batch(self) -> None:
+        """Called in the data-loading worker, in the middle of its reads, once per batch."""
+
+    def processing_a_batch(self) -> None:
+        """Called in the data-loading worker once the bytes of a batch are there."""
+
+    def computing(self, device: Device) -> None:
+        """Called in the training loop, between the forward and the backward pass."""
+
+    def reducing(self, model: DistributedDataParallel) -> None:
+        """Called once, with the model whose gradients will be reduced."""
+
+    def writing(self, file: BinaryIO) -> BinaryIO:
+        """Called with the file of each checkpoint -> what to write to."""
+        return file
+
+
+class SlowStorage(Fault):
+    """Each batch: the worker sleeps in its read."""
+
+    def reading_a_batch(self) -> None:
+        with self.trace.interval():
+            time.sleep(self.delay)
+
+
+class SlowCpu(Fault):
+    """Each batch: the worker spends CPU time, as an expensive tokeniser does."""
+
+    def processing_a_batch(self) -> None:
+        with self.trace.interval():
+            end = time.thread_time() + self.delay
+            text = "the quick brown fox jumps over the lazy dog " * 40
+            while time.thread_time() < end:
+                text.split()
+
+
+class SlowRank(Fault):
+    """Each step: more matrix products."""
+
+    def computing(self, device: Device) -> None:
+        import torch
+
+        matrix = torch.randn(128, 128, device=device)
+        with self.trace.interval():
+            end = time.monotonic() + self.delay
+            while time.monotonic() < end:
+                matrix = torch.tanh(matrix @ matrix)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+
+
+class SlowNetwork(Fault):
+    """Each reduction of gradients, once every rank has entered it: its result arrives later."""
+
+    def reducing(self, model: DistributedDataParallel) -> None:
+        import torch
+        from torch import distributed
+
+        ranks = distributed.get_world_size()
+        # The link: one reduction after the other. Not Future.then: on a reduction that has finished already it would
+        # run its callback at once, in the middle of the backward pass.
+        link = ThreadPoolExecutor(1, "slow-link")
+
+        def deliver(work: Any, result: Future[torch.Tensor], buffer: torch.Tensor) -> None:
+            try:
+                work.wait()
+                if buffer.is_cuda:
+                    torch.cuda.current_stream(buffer.device).synchronize()
+                with self.trace.interval():
+                    time.sleep(self.delay)
+                result.set_result(buffer)
+            except Exception as error:
+                result.set_exception(error)  # pyright: ignore[reportArgumentType] - wrong in torch's annotations
+
+        def reduce(state: object, bucket: Any) -> Future[torch.Tensor]:
+            buffer = bucket.buffer().div_(ranks)
+            work = distributed.all_reduce(buffer, async_op=True)
+            result: Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
+            link.submit(deliver, work, result, buffer)
+            return result
+
+        # DDP reads the annotations of its hooks; those of this module are strings.
+        reduce.__annotations__ = {"bucket": distributed.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+        model.register_comm_hook(None, reduce)
+
+
+class SlowCheckpoint(Fault):
+    """Each checkpoint: its first write blocks."""
+
+    def writing(self, file: BinaryIO) -> BinaryIO:
+        return _SlowFile(file, self.delay, self.trace)  # pyright: ignore[reportReturnType]
+
+
+class _SlowFile:
+    def __init__(self, file: BinaryIO, delay_seconds: float, trace: Trace):
+        self._file, self._delay, self._trace = file, delay_seconds, trace
+
+    def write(self, data: bytes) -> int:
+        if self._delay:
+            with self._trace.interval():
+                time.sleep(self._delay)
+            self._delay = 0.0
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+FAULTS: dict[str, Callable[[float, Trace], Fault]] = {
+    "none": Fault,
+    "storage": SlowStorage,
+    "cpu": SlowCpu,
+    "network": SlowNetwork,
+    "straggler": SlowRank,
+    "checkpoint": SlowCheckpoint,
+}
