@@ -50,7 +50,7 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(
             "network",
-            150.0,
+            240.0,
             "more for each all-reduce of gradients, once every rank has entered it",
             "network",
             ("network", "collective"),
@@ -59,7 +59,7 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(
             "straggler",
-            150.0,
+            200.0,
             "more compute in each step",
             "straggler",
             ("straggler",),
@@ -69,7 +69,7 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(
             "checkpoint",
-            800.0,
+            1000.0,
             "sleep in the write of each checkpoint, one in 8 steps",
             "storage",
             ("checkpoint_write",),

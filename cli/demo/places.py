@@ -8,7 +8,6 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 
-_PREFIX = "whyidle-demo-"
 _MEMORY = "/dev/shm"
 _MEGABYTE = 1 << 20
 _CHECKPOINT_BYTES = 16 * _MEGABYTE  # of one rank: the last one, and the next one in the making
@@ -65,7 +64,7 @@ def make(ranks: int) -> Places:
 def _make(parents: list[str], size: int) -> str:
     for parent in parents:
         with suppress(OSError):
-            directory = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+            directory = tempfile.mkdtemp(prefix=f"whyidle-demo-{os.getpid()}-", dir=parent)
             try:
                 _check_room(directory, size, "set TMPDIR to a directory with more")
             except BaseException:
