@@ -92,7 +92,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.steps += ledger.words["steps"][0]
     account.faults += ledger.faults
     account.unmeasured += ledger.unmeasured
-    end_ns = max(ledger.accounted_ns, ledger.phase_since_ns, now_ns if ledger.alive else 0)
+    end_ns = max(ledger.until_ns, ledger.phase_since_ns, now_ns if ledger.alive else 0)
     account.startup += ((ledger.window_ns or end_ns) - ledger.start_ns) / 1e9
     if not ledger.window_ns:
         return
@@ -110,7 +110,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
 
 def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
     """Charges what the books do not have yet: what the device clock has not harvested, and the open phase."""
-    accounted_ns = max(ledger.accounted_ns, ledger.window_ns)
+    accounted_ns = max(ledger.until_ns, ledger.window_ns)
     since_ns = max(ledger.phase_since_ns, accounted_ns)
     account.seconds["unattributed"] += (since_ns - accounted_ns) / 1e9
     phase = ledger.phase_name

@@ -52,7 +52,7 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
 def test_the_ring_keeps_the_last_steps_in_order(tmp_path: Path) -> None:
     written = RING_STEPS + 7
     [path] = ended(tmp_path, Spec(steps=written, step={"compute": 0.001}))
-    assert [step.number for step in read_ledger(path, steps=True).ring] == list(range(8, written + 1))
+    assert [step.number for step in read_ledger(path, steps=True).ring] == list(range(9, written + 1))
 
 
 # -- what is wrong with a file, and under which reason it is counted

@@ -111,11 +111,17 @@ class phase:
         _session.machine.leave(self._old)
 
 
+def end() -> None:
+    """The process exits: accounts for everything and ends the ledger. Never raises."""
+    _session.close()
+
+
 def _install() -> None:
     global _installed, _registered
     if not _registered:
         _registered = True
-        atexit.register(_session.close)
+        if not getattr(sys.modules.get("_whyidle_autoload"), "_started", False):
+            atexit.register(end)  # else it has registered us long ago
         os.register_at_fork(after_in_child=lambda: _session.after_fork(_armed))
     if _installed or not _torch_is_there():
         return

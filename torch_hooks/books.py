@@ -8,12 +8,11 @@ has left them, but in the same order.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .causes import CAUSE, CAUSE_FAMILY, CAUSES, PHASE, PHASE_CAUSE, PHASES, STEP_BUCKETS_SECONDS
-from .layout import WORD_AT
-from .ledger import write_step
+from .layout import RING_AT, RING_STEPS, STEP_WORDS, WORD_AT
 
 Parts = Sequence[tuple[int, int]]
 """A split of an interval: (cause, ns) for all but the last cause, then (cause, -1) for what is left."""
@@ -24,11 +23,12 @@ _CAUSE_END = _CAUSE_AT + len(CAUSES)
 _PENDING = WORD_AT["pending_ns"][0]
 _WINDOW = WORD_AT["window_ns"][0]
 _WINDOW_CAUSE_AT = WORD_AT["window_cause_ns"][0]
+_WAITED = WORD_AT["waited_ns"][0]
+_WINDOW_WAITED = WORD_AT["window_waited_ns"][0]
 _STEPS = WORD_AT["steps"][0]
 _STEP_NS = WORD_AT["step_ns"][0]
 _BUCKETS = WORD_AT["step_buckets"][0]
 _RING_COUNT = WORD_AT["ring_steps"][0]
-_ACCOUNTED = WORD_AT["accounted_ns"][0]
 _BASE = WORD_AT["base_step"][0]
 _UNTIL = WORD_AT["recompute_until"][0]
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
@@ -40,7 +40,7 @@ _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
 LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattributed")
 """By what a rank can be late: the families of its own time. (Recomputed steps are compute here.)"""
 
-_LATE_SLICES = tuple(
+_LATE_CAUSES = tuple(
     tuple(
         i
         for i, cause in enumerate(CAUSES)
@@ -65,33 +65,19 @@ class StepWaits(NamedTuple):
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
 
-    __slots__ = (
-        "_last_causes",
-        "_last_end",
-        "_mark",
-        "_segment_mark",
-        "_settled",
-        "_slots",
-        "_waited",
-        "on_step",
-        "splitting",
-        "words",
-    )
+    __slots__ = ("_before", "_last_end", "_mark", "_waited", "on_step", "slots", "splitting", "words")
 
     def __init__(self, words: memoryview):
         self.words = words
-        self._slots = [_CAUSE_AT + CAUSE[PHASE_CAUSE[phase]] for phase in PHASES]
+        self.slots = [_CAUSE_AT + CAUSE[PHASE_CAUSE[phase]] for phase in PHASES]
+        """Phase -> the word that an interval in it is added to."""
         self.splitting = False
-        self.on_step = None  # Callable[[StepWaits], None] | None: the exchange
-        self._settled = 0  # ns of waits that have left `pending`
-        self._waited = 0  # ns of waits, pending or settled, at the last step boundary
+        self.on_step: Callable[[StepWaits], None] | None = None
+        """The exchange, while it holds back the waits of steps."""
+        self._waited = 0  # waited_ns at the last step boundary
         self._last_end = 0
-        self._last_causes = self._causes()
-        self._mark = self._last_causes  # causes at the end of the last collective
-        self._segment_mark = self._last_causes  # the same, of the previous step
-
-    def _causes(self) -> list[int]:
-        return self.words[_CAUSE_AT:_CAUSE_END].tolist()
+        self._mark = [0] * len(CAUSES)  # causes at the end of the last collective
+        self._before = self._mark  # the same, of the step before
 
     # -- intervals
 
@@ -99,15 +85,18 @@ class Books:
         """Adds an interval of ``ns`` in ``phase``, whole or in parts. The caller holds the seqlock."""
         words = self.words
         if parts is None:
-            words[self._slots[phase]] += ns
+            words[self.slots[phase]] += ns
         else:
             rest = ns
             for cause, part in parts:
-                part = rest if part < 0 else min(part, rest)
+                if part < 0 or part > rest:
+                    part = rest
                 words[_CAUSE_AT + cause] += part
                 rest -= part
         if phase == _COLLECTIVE_PHASE:
-            self._mark = words[_CAUSE_AT:_CAUSE_END].tolist()
+            words[_WAITED] += ns
+            if self.on_step is not None:
+                self._mark = words[_CAUSE_AT:_CAUSE_END].tolist()
 
     def charge_cause(self, cause: int, ns: int) -> None:
         self.words[_CAUSE_AT + cause] += ns
@@ -117,13 +106,12 @@ class Books:
     def open_window(self, now_ns: int) -> None:
         """The first step begins: what came before is startup."""
         words = self.words
-        causes = self._causes()
         words[_WINDOW_CAUSE_AT : _WINDOW_CAUSE_AT + len(CAUSES)] = words[_CAUSE_AT:_CAUSE_END]
-        words[_WINDOW] = now_ns
-        self._last_causes = self._mark = self._segment_mark = causes
-        self._last_end = now_ns
+        words[_WINDOW_WAITED] = self._waited = words[_WAITED]
+        words[_WINDOW] = self._last_end = now_ns
+        self._mark = self._before = words[_CAUSE_AT:_CAUSE_END].tolist()
         if self.splitting:
-            self._slots[_COLLECTIVE_PHASE] = _PENDING
+            self.slots[_COLLECTIVE_PHASE] = _PENDING
         self.charge_recompute()
 
     def charge_recompute(self) -> None:
@@ -132,48 +120,42 @@ class Books:
         repeating = words[_BASE] + words[_STEPS] < words[_UNTIL]
         slot = _CAUSE_AT + CAUSE["recompute" if repeating else "compute"]
         for phase in _COMPUTE_PHASES:
-            self._slots[phase] = slot
+            self.slots[phase] = slot
 
     def close_step(self, end_ns: int) -> None:
         """A step boundary at ``end_ns``; everything up to it has been charged. The caller holds the seqlock."""
         words = self.words
-        causes = self._causes()
-        waited = words[_PENDING] + self._settled
-        wait = waited - self._waited
-        self._waited = waited
-        last = self._last_causes
-        spent = [a - b for a, b in zip(causes, last)]  # noqa: B905 - one length, and this is the hot path
-        pending = wait if self._slots[_COLLECTIVE_PHASE] == _PENDING else 0
-        # Whatever the exchange moved out of `pending` meanwhile belongs to earlier steps: not in this entry.
-        for cause in _SPLIT:
-            spent[cause] = 0
-        spent[_COLLECTIVE] += pending
-        steps = words[_STEPS] + 1
-        words[_STEPS] = steps
+        steps = words[_STEPS] = words[_STEPS] + 1
         wall = end_ns - self._last_end
+        self._last_end = end_ns
         words[_STEP_NS] += wall
         words[_BUCKETS + bisect_left(_BOUNDS_NS, wall)] += 1
         written = words[_RING_COUNT]
-        write_step(words, written, [words[_BASE] + steps, end_ns, wall, *spent])
+        at = RING_AT + written % RING_STEPS * len(STEP_WORDS)
+        words[at] = words[_BASE] + steps
+        words[at + 1] = end_ns
+        words[at + 2] = wall
+        words[at + 3] = waited = words[_WAITED]
+        words[at + 4 : at + 4 + len(CAUSES)] = words[_CAUSE_AT:_CAUSE_END]
         words[_RING_COUNT] = written + 1
-        words[_ACCOUNTED] = end_ns
-        self._last_end = end_ns
-        self._last_causes = causes
         if words[_UNTIL]:
             self.charge_recompute()
         if self.on_step is not None:
-            before, mark = self._segment_mark, self._mark
-            own = tuple(sum(mark[i] - before[i] for i in indices) for indices in _LATE_SLICES)
-            self._segment_mark = mark
-            self.on_step(StepWaits(wait, own))
+            wait, self._waited = waited - self._waited, waited
+            before, mark = self._before, self._mark
+            self._before = mark
+            self.on_step(StepWaits(wait, tuple([_spent(mark, before, which) for which in _LATE_CAUSES])))
 
     # -- the split of waits
 
     def start_splitting(self) -> None:
         """Waits of steps are held back until the exchange says how much of each was the transfer."""
         self.splitting = True
-        if self.words[_WINDOW]:
-            self._slots[_COLLECTIVE_PHASE] = _PENDING
+        words = self.words
+        self._waited = words[_WAITED]
+        self._mark = self._before = words[_CAUSE_AT:_CAUSE_END].tolist()
+        if words[_WINDOW]:
+            self.slots[_COLLECTIVE_PHASE] = _PENDING
 
     def settle(self, network_ns: int, straggler_ns: int, unsplit_ns: int = 0) -> None:
         """Moves waits out of `pending` to where they belong. The caller holds the seqlock."""
@@ -182,17 +164,17 @@ class Books:
         words[_CAUSE_AT + CAUSE["network"]] += network_ns
         words[_CAUSE_AT + CAUSE["straggler"]] += straggler_ns
         words[_CAUSE_AT + _COLLECTIVE] += unsplit_ns
-        self._settled += network_ns + straggler_ns + unsplit_ns
 
     def stop_splitting(self) -> None:
         """No split can be had any more: waits are `collective`, those held back too. The caller holds the seqlock."""
         self.splitting = False
         self.on_step = None
-        self._slots[_COLLECTIVE_PHASE] = _CAUSE_AT + _COLLECTIVE
-        pending = self.words[_PENDING]
-        self.settle(0, 0, pending)
-        # That sum is of earlier steps: keep it out of the open one.
-        self._last_causes[_COLLECTIVE] += pending
+        self.slots[_COLLECTIVE_PHASE] = _CAUSE_AT + _COLLECTIVE
+        self.settle(0, 0, self.words[_PENDING])
 
 
-_SPLIT = (CAUSE["network"], CAUSE["straggler"])
+def _spent(now: list[int], before: list[int], which: tuple[int, ...]) -> int:
+    total = 0
+    for i in which:
+        total += now[i] - before[i]
+    return total

@@ -4,9 +4,9 @@ In one collective the last rank to arrive waits least, and its wait is the trans
 
     network = the minimum over all ranks,   straggler = own wait - that minimum.
 
-The minimum comes from a small asynchronous MIN all-reduce over a gloo group of our own, once in BLOCK_STEPS steps, issued
-and polled at step boundaries and never waited for. The same vector carries the minimum of each family's own time: the
-late rank's excess over those minima is what made it late.
+The minimum comes from a small asynchronous MIN all-reduce over a gloo group of our own, once in BLOCK_STEPS steps,
+issued and polled at step boundaries and never waited for. The same vector carries the minimum of each family's own
+time: the late rank's excess over those minima is what made it late.
 
 The group is built beside torch.distributed's own bookkeeping, from a second connection to its store: names, order and
 number of the user's groups stay as they are. It is built in a thread, once every rank has said that it is attached.
@@ -175,7 +175,7 @@ class Exchange:
             deadline = time.monotonic() + HANDSHAKE_SECONDS
             pause = 0.01
             while not store.check(["go"]):
-                # Polled, not waited for: a thread that sleeps inside the store when the interpreter ends would crash it.
+                # Polled, not waited for: a thread inside the store would crash the interpreter at its end.
                 if time.monotonic() > deadline:
                     self._failure = "not every rank is attached"
                     return

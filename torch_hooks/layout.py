@@ -35,11 +35,13 @@ WORDS: dict[str, int] = {
     "ended": 1,  # 1 after a clean close
     "phase": 1,  # the open phase: index into PHASES
     "phase_since_ns": 1,  # CLOCK_MONOTONIC when it was entered
-    "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account (lags on CUDA by the steps in flight)
+    "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account; 0: up to phase_since_ns. (CUDA lags behind)
     "window_ns": 1,  # CLOCK_MONOTONIC when the first step began; 0 before
     "cause_ns": len(CAUSES),
     "pending_ns": 1,  # waits in collectives that await their split into network and straggler
+    "waited_ns": 1,  # all waits in collectives, split, unsplit or pending
     "window_cause_ns": len(CAUSES),  # cause_ns as it stood at window_ns
+    "window_waited_ns": 1,
     "late_ns": len(FAMILIES),  # by what this rank was late, while others waited for it
     "late_steps": 1,  # steps in which it was the last to arrive
     "steps": 1,
@@ -63,8 +65,9 @@ WORDS: dict[str, int] = {
     "ring_steps": 1,  # steps ever written to the ring; the newest stands at (ring_steps - 1) % RING_STEPS
 }
 
-STEP_WORDS = ("step", "end_ns", "wall_ns", *CAUSES)
-"""The words of one ring entry. Its waits are `collective` there: a split arrives after the entry is written."""
+STEP_WORDS = ("step", "end_ns", "wall_ns", "waited_ns", *CAUSES)
+"""The words of one ring entry: `waited_ns` and the causes as they stood at its end (a copy costs the writer less than a
+difference), so that a step is the difference of two entries. Its waits are Δ`waited_ns`: a split arrives later."""
 
 
 def _place() -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]], int]:

@@ -15,16 +15,14 @@ import secrets
 import stat
 import struct
 import time
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .causes import CAUSES, HOOK_STATES, HOOKS, PHASES
+from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, PHASES
 from .layout import (
     HEAD_BYTES,
     LEDGER_BYTES,
     MAGIC,
-    RING_AT,
     RING_STEPS,
     STEP_WORDS,
     STRING_AT,
@@ -146,7 +144,7 @@ class LedgerWriter:
 
 @dataclass(slots=True)
 class Step:
-    """One entry of the ring. Times in ns; ``causes`` in the order of :data:`causes.CAUSES`."""
+    """One step. Times in ns; ``causes`` in the order of :data:`causes.CAUSES`, its waits all under `collective`."""
 
     number: int
     end_ns: int
@@ -178,6 +176,11 @@ class Ledger:
         return max(0.0, (time.monotonic_ns() - self.phase_since_ns) / 1e9)
 
     @property
+    def until_ns(self) -> int:
+        """Up to when the causes account, ns of CLOCK_MONOTONIC; on CUDA it lags behind by what is in flight."""
+        return self.accounted_ns or self.phase_since_ns
+
+    @property
     def run(self) -> str:
         return self.strings["run"]
 
@@ -206,6 +209,8 @@ class Ledger:
 _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
 _TRIES = 50
+_COLLECTIVE = CAUSE["collective"]
+_WAITS = (CAUSE["network"], CAUSE["straggler"], _COLLECTIVE)
 
 
 def read_ledger(path: str, *, steps: bool = False) -> Ledger:
@@ -248,17 +253,25 @@ def _read_fd(fd: int, path: str, steps: bool) -> Ledger:
         raise LedgerError("short", f"{path}: {status.st_size} bytes; a ledger has {LEDGER_BYTES}")
     alive = _is_locked(fd)
     raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive)
+    return parse_ledger(raw, path, alive=alive, died_mid_write=torn)
+
+
+def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = False) -> Ledger:
+    """A copy of a ledger's head, or of the whole with its ring -> its fields.
+
+    Raises LedgerError("nonsense") for values out of their range.
+    """
     words = _HEAD.unpack_from(raw)
     ledger = Ledger(
         path=path,
         alive=alive,
-        died_mid_write=torn,
+        died_mid_write=died_mid_write,
         strings={name: _text(raw[at : at + size]) for name, (at, size) in STRING_AT.items()},
         words={name: words[at : at + count] for name, (at, count) in WORD_AT.items()},
     )
     _check(ledger)
-    if steps:
-        ledger.ring = _ring(raw, ledger.ring_steps)
+    if len(raw) == LEDGER_BYTES:
+        ledger.ring = _ring(raw, ledger)
     return ledger
 
 
@@ -317,18 +330,22 @@ def _check(ledger: Ledger) -> None:
         raise LedgerError("nonsense", f"{ledger.path}: accounts for more time than this machine has been up")
 
 
-def _ring(raw: bytes, written: int) -> list[Step]:
-    entries = []
-    for number in range(max(0, written - RING_STEPS), written):
-        words = _RING.unpack_from(raw, HEAD_BYTES + (number % RING_STEPS) * _RING.size)
-        entries.append(Step(words[0], words[1], words[2], words[3:]))
-    return entries
-
-
-def write_step(words: memoryview, written: int, entry: list[int]) -> None:
-    """Writes a ring entry (values in the order of STEP_WORDS). The caller holds the seqlock."""
-    at = RING_AT + (written % RING_STEPS) * len(STEP_WORDS)
-    words[at : at + len(STEP_WORDS)] = memoryview(array("q", entry))
+def _ring(raw: bytes, ledger: Ledger) -> list[Step]:
+    """The last steps, oldest first; one fewer than the ring holds once it is full, since it takes two to tell one."""
+    written = ledger.ring_steps
+    first = max(0, written - RING_STEPS)
+    before = (ledger.window_waited_ns, *ledger.words["window_cause_ns"])
+    steps = []
+    for number in range(first, written):
+        step, end_ns, wall_ns, *now = _RING.unpack_from(raw, HEAD_BYTES + (number % RING_STEPS) * _RING.size)
+        if number > first or first == 0:
+            waited, *causes = (a - b for a, b in zip(now, before, strict=True))
+            for cause in _WAITS:
+                causes[cause] = 0
+            causes[_COLLECTIVE] = waited
+            steps.append(Step(step, end_ns, wall_ns, tuple(causes)))
+        before = now
+    return steps
 
 
 def ledger_paths(directory: str) -> Iterator[str]:

@@ -4,8 +4,8 @@
     ...
     machine.leave(old)
 
-Phases nest and the innermost wins. On a CPU rank an interval is charged when it ends; on a CUDA rank it is handed to the
-device clock, which charges it when the GPU has passed its end.
+Phases nest and the innermost wins. On a CPU rank an interval is charged when it ends; on a CUDA rank it is handed to
+the device clock, which charges it when the GPU has passed its end.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ class PhaseMachine:
     No method raises: what goes wrong is counted in the ledger's ``faults``.
     """
 
-    __slots__ = ("_busy", "_owner", "books", "device", "helper", "phase", "since", "stepping", "words")
+    __slots__ = ("_busy", "_owner", "_slots", "books", "device", "helper", "phase", "since", "stepping", "words")
 
     def __init__(self, words: memoryview, start_ns: int):
         self.words = words
         self.books = Books(words)
+        self._slots = self.books.slots
         self.device: DeviceClock | None = None
         self.phase = STARTUP
         self.since = start_ns
@@ -60,7 +61,7 @@ class PhaseMachine:
         self._owner = _thread()
         self._busy = False
         words[_PHASE_AT] = STARTUP
-        words[_SINCE_AT] = words[_ACCOUNTED_AT] = start_ns
+        words[_SINCE_AT] = start_ns
 
     def mine(self) -> bool:
         """Whether the caller is the training thread."""
@@ -85,6 +86,11 @@ class PhaseMachine:
         if old != NOT_ENTERED:
             self._cut(old, parts, NOTHING)
 
+    def leave_to(self, old: int, base: int, parts: Parts | None = None) -> None:
+        """The same, but goes on in ``base`` where ``old`` was only what the loop was in."""
+        if old != NOT_ENTERED:
+            self._cut(base if old in BASES else old, parts, NOTHING)
+
     def base(self, phase: int) -> None:
         """What the loop is in when no bracket is open. Does nothing inside one."""
         if phase != self.phase and self.phase in BASES:
@@ -105,13 +111,15 @@ class PhaseMachine:
             return NOT_ENTERED
         self._busy = True
         words = self.words
-        words[SEQUENCE] += 1
+        words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         old = self.phase
         try:
             now = _now()
             if self.device is None:
-                self.books.charge(old, now - self.since, parts)
-                words[_ACCOUNTED_AT] = now
+                if parts is None and old != COLLECTIVE:
+                    words[self._slots[old]] += now - self.since
+                else:
+                    self.books.charge(old, now - self.since, parts)
                 if what == STEP:
                     self.books.close_step(now)
                 elif what == WINDOW:
@@ -126,7 +134,7 @@ class PhaseMachine:
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
         finally:
-            words[SEQUENCE] += 1
+            words[SEQUENCE] = sequence + 1
             self._busy = False
         return old
 

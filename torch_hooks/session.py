@@ -7,15 +7,13 @@ never get a ledger.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any
 
+from .books import Parts
 from .causes import CHECKPOINT_KINDS, COLLECTIVE_OP, HOOK_STATES, HOOKS, PHASE
 from .exchange import Exchange
 from .identity import identify
@@ -40,29 +38,14 @@ _FAULTS_TOLERATED = 10
 """A hook whose own code failed this often is switched off."""
 
 _REGULAR_CYCLES = 8
+_COMPILED = -1
+"""Stands for the optimizers whose steps are compiled."""
+_LOOK_EVERY = 32
+"""Steps between two looks for a process group or a GPU that came late. The first steps look each time."""
 
 
 def debug() -> bool:
     return os.environ.get("WHYIDLE_DEBUG") == "1"
-
-
-def _fenced(hook: str, otherwise: Any = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """For what a hook calls in the midst of the user's training: it never raises, and does nothing once it is off."""
-
-    def fence(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def call(session: Session, *args: Any) -> Any:
-            if session.states[hook] == "failed":
-                return otherwise
-            try:
-                return method(session, *args)
-            except Exception as error:
-                session.fault(hook, error)
-                return otherwise
-
-        return call
-
-    return fence
 
 
 def say(sentence: str) -> None:
@@ -88,12 +71,16 @@ class Session:
         """In this step a collective ran on some ranks only: the waits of the step cannot be compared."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
         self._faults: dict[str, int] = {}
+        self._off: set[str] = set()
+        self.compiled_steps: list[bool] = []
+        """Optimizer steps inside compiled graphs, which could not call us; taken note of when the loop next does."""
         self._forget()
 
     def _forget(self) -> None:
         self.steps = StepDetector()
         self.grad_bytes = 0  # of gradients that the backward pass under way will reduce
         self._grouped = False
+        self._looked = self._look_in = 0
         self._fed = False  # a batch was delivered since the last boundary
         self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
         self._host_between = True  # the loop asks for its batch after the step, not before
@@ -152,6 +139,11 @@ class Session:
     def close(self) -> None:
         """Accounts for everything and ends the ledger."""
         self.asleep = False
+        try:
+            if self.compiled_steps:
+                self._take_note()
+        except Exception as error:  # the fence around the training
+            self.fault("step", error)
         machine, self.machine = self.machine, NullMachine()
         try:
             if self.exchange is not None:
@@ -183,8 +175,8 @@ class Session:
         if self.writer is not None:
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
 
-    def fault(self, hook: str, error: BaseException) -> None:
-        """A hook's own code failed: counted, and after some times the hook is off."""
+    def fault(self, hook: str, error: BaseException) -> int:
+        """A hook's own code failed: counted, and after some times the hook is off. -> NOT_ENTERED."""
         count = self._faults[hook] = self._faults.get(hook, 0) + 1
         if self.writer is not None:
             self.writer.words[_FAULTS_AT] += 1
@@ -192,46 +184,54 @@ class Session:
             traceback.print_exception(error)
         if count == _FAULTS_TOLERATED:
             self.state(hook, "failed")
+            self._off.add(hook)
             say(f"the hook '{hook}' failed {count} times and is off ({_why(error)}). The training is not affected.")
+        return NOT_ENTERED
 
     def works(self, hook: str) -> bool:
         return self.states[hook] != "failed"
 
+    # What hooks call in the midst of the training never raises, and does nothing once the hook is off. The fence stands
+    # in each method, not in a decorator: it would cost every step another call.
+
     # -- data
 
-    @_fenced("dataloader", NOT_ENTERED)
     def batch_wanted(self) -> int:
         """The loop asks for a batch -> what to leave when it is there."""
-        if self.asleep:
-            self.wake()
-        machine = self.machine
-        if not machine.stepping:
-            self._begin()
-        if self._unused_batch and self._host_between and self.writer is not None:
-            self.writer.words[_EVAL_AT] += 1
-        self._unused_batch = False
-        return machine.enter(_DATA)
+        try:
+            if self.asleep:
+                self.wake()
+            machine = self.machine
+            if not machine.stepping:
+                self._begin()
+            if self._off and "dataloader" in self._off:
+                return NOT_ENTERED
+            if self._unused_batch and self._host_between and self.writer is not None:
+                self.writer.words[_EVAL_AT] += 1
+            self._unused_batch = False
+            return machine.enter(_DATA)
+        except Exception as error:  # the fence around the training
+            return self.fault("dataloader", error)
 
-    @_fenced("dataloader")
-    def batch_came(self, old: int, parts: object, samples: int, training: bool) -> None:
+    def batch_came(self, old: int, parts: Parts | None, samples: int, training: bool) -> None:
         """A batch is there. ``samples`` is 0 where it cannot be told."""
-        machine = self.machine
-        if old == NOT_ENTERED:
+        if old == NOT_ENTERED or self.writer is None:
             return
-        machine.leave(old, parts)  # type: ignore[arg-type]
-        machine.base(COMPUTE if training else EVAL)
-        self._fed = self._unused_batch = True
-        words = self.writer.words if self.writer else None
-        if words is not None:
+        try:
+            self.machine.leave_to(old, COMPUTE if training else EVAL, parts)
+            self._fed = self._unused_batch = True
+            words = self.writer.words
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
+        except Exception as error:  # the fence around the training
+            self.fault("dataloader", error)
 
-    @_fenced("dataloader")
-    def no_batch(self, old: int, parts: object) -> None:
+    def no_batch(self, old: int, parts: Parts | None) -> None:
         """The loader is exhausted, or raised: what follows is the loop's own Python."""
-        if old != NOT_ENTERED:
-            self.machine.leave(old, parts)  # type: ignore[arg-type]
-            self.machine.base(HOST)
+        try:
+            self.machine.leave_to(old, HOST, parts)
+        except Exception as error:  # the fence around the training
+            self.fault("dataloader", error)
 
     # -- steps
 
@@ -239,44 +239,48 @@ class Session:
         self._find_device()
         self.machine.begin()
 
-    @_fenced("backward")
     def backward_begins(self) -> None:
-        if self.asleep:
-            self.wake()
-        if self.steps.in_backward:
-            self.steps.backward_begins()
-            return
-        self.steps.backward_begins()
-        machine = self.machine
-        if not machine.stepping:
-            self._begin()
-        if machine.phase == HOST:
-            # The batch of this backward pass was fetched before the last step ended, so the forward pass that we took
-            # for host time was compute. Do not make that mistake again in this loop.
-            self._host_between = False
-            self._regular = 0
-            machine.base(COMPUTE)
-        elif self._fed and not self._host_between:
-            self._regular += 1
-            self._host_between = self._regular > _REGULAR_CYCLES
-        self._unused_batch = False
-        if self.writer is not None:
+        try:
+            if self.asleep:
+                self.wake()
+            if self.steps.backward_begins() or self.writer is None:
+                return
+            machine = self.machine
+            if not machine.stepping:
+                self._begin()
+            if machine.phase == HOST:
+                # The batch of this backward pass was fetched before the last step ended, so the forward pass that we
+                # took for host time was compute. Do not make that mistake again in this loop.
+                self._host_between = False
+                self._regular = 0
+                machine.base(COMPUTE)
+            elif self._fed and not self._host_between:
+                self._regular += 1
+                self._host_between = self._regular > _REGULAR_CYCLES
+            self._unused_batch = False
             self.writer.words[_BACKWARDS_AT] += 1
+        except Exception as error:  # the fence around the training
+            self.fault("backward", error)
 
-    @_fenced("backward")
     def backward_ends(self) -> None:
-        if self.grad_bytes:
-            self.count_collective("all_reduce", self.grad_bytes)
-            self.grad_bytes = 0
-        if self.steps.backward_ends():
-            self.boundary()
+        try:
+            if self.grad_bytes:
+                self.count_collective("all_reduce", self.grad_bytes)
+                self.grad_bytes = 0
+            if self.steps.backward_ends():
+                self.boundary()
+        except Exception as error:  # the fence around the training
+            self.fault("backward", error)
 
-    @_fenced("step")
     def optimizer_stepped(self, optimizer: int) -> None:
-        if self.steps.optimizer_stepped(optimizer):
-            self.boundary()
+        try:
+            if self.steps.optimizer_stepped(optimizer) and not (self._off and "step" in self._off):
+                self.boundary()
+        except Exception as error:  # the fence around the training
+            self.fault("step", error)
 
     def boundary(self, number: int | None = None) -> None:
+        """A step ends here; ``number`` is its own number, from 1, where the user says it."""
         machine = self.machine
         if not machine.stepping:
             # The first call of whyidle.step() in a loop without loader and backward pass: what it ends began unseen.
@@ -291,10 +295,19 @@ class Session:
         if not machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             return
         self._fed = self._unused_batch = False
+        if self.exchange is not None:
+            self.exchange.poll()
+        self._look_in -= 1
+        if self._look_in <= 0:
+            self._look()
+
+    def _look(self) -> None:
+        """Whether a process group or a GPU has come: at each of the first steps, then now and then."""
+        self._looked += 1
+        self._look_in = _LOOK_EVERY if self._looked > _LOOK_EVERY else 1
+        machine = self.machine
         if not self._grouped:
             self._find_group()
-        elif self.exchange is not None:
-            self.exchange.poll()
         if machine.device is None:
             self._find_device()
         elif machine.device.dead and self.works("device_clock"):
@@ -302,11 +315,15 @@ class Session:
 
     # -- collectives and checkpoints
 
-    @_fenced("work_wait", NOT_ENTERED)
     def collective_begins(self) -> int:
-        if self.asleep:
-            self.wake()
-        return self.machine.enter(COLLECTIVE)
+        try:
+            if self.asleep:
+                self.wake()
+            if self._off and "work_wait" in self._off:
+                return NOT_ENTERED
+            return self.machine.enter(COLLECTIVE)
+        except Exception as error:  # the fence around the training
+            return self.fault("work_wait", error)
 
     def count_collective(self, op: str, size: int) -> None:
         if self.writer is not None:

@@ -28,12 +28,10 @@ class StepDetector:
         self._first = 0
         self._others: dict[int, int] = {}
 
-    @property
-    def in_backward(self) -> bool:
-        return self._depth > 0
-
-    def backward_begins(self) -> None:
+    def backward_begins(self) -> bool:
+        """-> whether it does so inside another one."""
         self._depth += 1
+        return self._depth > 1
 
     def backward_ends(self) -> bool:
         """-> whether a step ends here, because its optimizer ran inside this backward pass."""
@@ -61,6 +59,12 @@ class StepDetector:
                 return False
             self._first = optimizer
         return self._close()
+
+    def forget(self, optimizer: int) -> None:
+        """That optimizer is gone: whichever steps next begins the cycle."""
+        if optimizer == self._first:
+            self._first = 0
+        self._others.pop(optimizer, None)
 
     def _close(self) -> bool:
         if self.manual:

@@ -85,18 +85,21 @@ def split_save(cpu_ns: int, queue_ns: int) -> Parts:
 
 
 class OwnTask:
-    """The calling thread itself: its CPU time is exact, not up to a tick late as schedstat is."""
+    """What the calling thread spends from construction on. Its CPU time is exact, not up to a tick late."""
 
     __slots__ = ("_cpu", "_queue", "_task")
 
     def __init__(self, task: TaskClock | None):
         self._task = task
-        reading = task.read() if task else None
-        self._queue = reading.queue if reading else 0
+        self._queue = queued(task)
         self._cpu = time.thread_time_ns()
 
     def spent(self) -> tuple[int, int]:
-        """-> (ns on a CPU, ns queued for one) since construction."""
-        cpu = time.thread_time_ns() - self._cpu
-        reading = self._task.read() if self._task else None
-        return cpu, (reading.queue - self._queue if reading else 0)
+        """-> (ns on a CPU, ns queued for one)."""
+        return time.thread_time_ns() - self._cpu, queued(self._task) - self._queue
+
+
+def queued(task: TaskClock | None) -> int:
+    """ns that a task has been runnable without a CPU; 0 where that is not known."""
+    reading = task.read() if task is not None else None
+    return reading.queue if reading is not None else 0

@@ -23,6 +23,10 @@ def start() -> None:
         return
     _started = True
     try:
+        import atexit
+
+        # The first to register is the last to run: what others do at exit is still on the clock.
+        atexit.register(_end)
         _late_import().when_imported("torch", _arm)  # pyright: ignore[reportAttributeAccessIssue]
     except Exception as error:
         _complain(error)
@@ -61,6 +65,12 @@ def _arm(torch: "ModuleType") -> None:
         arm()
     except Exception as error:
         _complain(error)
+
+
+def _end() -> None:
+    attach = sys.modules.get("whyidle.torch_hooks.attach")
+    if attach is not None:
+        attach.end()
 
 
 def _import_whyidle() -> None:

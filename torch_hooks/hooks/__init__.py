@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..patching import Absent
-from . import backward, checkpoint, collectives, data, fsdp, host
+from . import backward, checkpoint, collectives, data, dynamo, fsdp, host
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -39,7 +39,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
 
 def install_all(session: Session) -> list[Undo]:
     """Puts every hook in place; the session knows the state of each. Never raises."""
-    undo: list[Undo] = []
+    undo: list[Undo] = [dynamo.install_frames()]
     for hook, install in INSTALL.items():
         try:
             undo.append(install(session))

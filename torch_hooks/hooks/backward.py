@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,29 @@ if TYPE_CHECKING:
 
 def install_step(session: Session) -> Callable[[], None]:
     """A global post-step hook of torch.optim (torch >= 2.4)."""
+    from torch.compiler import is_compiling
     from torch.optim import optimizer as module
 
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:
         raise Absent("torch.optim.optimizer.register_optimizer_step_post_hook")
 
+    known: dict[int, weakref.ref[Any]] = {}
+    unseen = session.compiled_steps
+
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not _compiling():
-            session.optimizer_stepped(id(optimizer))
+        if is_compiling():
+            # Dynamo traces this line as a side effect of the compiled step. The list is empty whenever it looks.
+            unseen.append(True)
+            return
+        key = id(optimizer)
+        if key not in known:
+            known[key] = weakref.ref(optimizer, lambda _: gone(key))
+        session.optimizer_stepped(key)
+
+    def gone(key: int) -> None:
+        known.pop(key, None)
+        session.steps.forget(key)
 
     handle = register(stepped)
     session.state("step", "active")
@@ -41,12 +56,13 @@ def install_backward(session: Session) -> Callable[[], None]:
     """
     import torch
     from torch.autograd import graph
+    from torch.compiler import is_compiling
 
     patches = Patches()
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling():
+            if is_compiling():
                 return original(t_outputs, *args, **kwargs)
             session.backward_begins()
             bracket = _FinalBracket(session, t_outputs) if session.world_size > 1 else None
@@ -114,14 +130,15 @@ class _FinalBracket:
 
 def install_ddp(session: Session) -> Callable[[], None]:
     """Learns how many bytes of gradients DDP's reducer will send, which it does without any Python call."""
-    import torch
+    from torch import is_grad_enabled
+    from torch.compiler import is_compiling
     from torch.nn.parallel.distributed import DistributedDataParallel
 
     patches = Patches()
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _compiling() and torch.is_grad_enabled():
+            if not is_compiling() and is_grad_enabled():
                 try:
                     if module.require_backward_grad_sync:
                         session.grad_bytes = _gradient_bytes(module)
@@ -132,8 +149,29 @@ def install_ddp(session: Session) -> Callable[[], None]:
         return forward
 
     patches.replace(DistributedDataParallel, "forward", make)
+    # A model with buffers (batch norm's, say) has them broadcast by rank 0 in each forward pass, and C++ waits for it.
+    if hasattr(DistributedDataParallel, "_distributed_broadcast_coalesced"):
+        patches.replace(DistributedDataParallel, "_distributed_broadcast_coalesced", _around_broadcast(session))
     session.state("ddp", "active")
     return patches.undo
+
+
+def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _distributed_broadcast_coalesced(module: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(module, tensors, *args, **kwargs)
+            old = session.collective_begins()
+            try:
+                return original(module, tensors, *args, **kwargs)
+            finally:
+                session.machine.leave(old)
+
+        return _distributed_broadcast_coalesced
+
+    return make
 
 
 def _gradient_bytes(module: Any) -> int:
@@ -153,10 +191,3 @@ def _queue_callback(callback: Callable[[], None]) -> None:
 def _compiled_autograd() -> bool:
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return bool(module is not None and getattr(module, "compiled_autograd_enabled", False))
-
-
-def _compiling() -> bool:
-    """Whether Dynamo is tracing this frame: whatever a hook adds there would break the graph."""
-    import torch
-
-    return torch.compiler.is_compiling()

@@ -49,14 +49,17 @@ def install_work_wait(session: Session) -> Callable[[], None]:
 
 
 def install_functional_wait(session: Session) -> Callable[[], None]:
-    """Functional collectives wait in an operator of their own, which DTensor and tensor parallelism use."""
+    """Functional collectives wait in an operator of their own, which DTensor and tensor parallelism use.
+
+    Whose ranks take part cannot be seen there, hence such a step's waits are not compared.
+    """
+    from torch.compiler import is_compiling
+
     patches = Patches()
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def wait_tensor(tensor: Any) -> Any:
-            import torch
-
-            if torch.compiler.is_compiling():
+            if is_compiling():
                 return original(tensor)
             session.mixed = session.mixed or session.world_size > 1
             old = session.collective_begins()

@@ -22,15 +22,15 @@ _WAITS = ("wait_for_unshard", "post_backward", "finalize_backward")
 
 
 def install_fsdp2(session: Session) -> Callable[[], None]:
+    from torch.compiler import is_compiling
+
     patches = Patches()
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(group: Any, *args: Any, **kwargs: Any) -> Any:
-            import torch
-
             machine = session.machine
             # On a CPU rank these calls wait in Work.wait, where the rest of them is compute.
-            if torch.compiler.is_compiling() or machine.device is None:
+            if is_compiling() or machine.device is None:
                 return original(group, *args, **kwargs)
             old = machine.enter(COLLECTIVE)
             try:

@@ -1,0 +1,423 @@
+"""What whyidle costs a training process, and the agent beside it.
+
+    python benchmarks/overhead.py [--json FILE] [--rounds N] [--peers DIR] [--only SECTION ...]
+
+Steps are timed in pairs: in one process, blocks of steps with and without the hooks take turns (A B A B ...), and the
+figure is the median over pairs of the difference of their medians per step. A peer that cannot be switched off again
+(TraceML) runs in processes of its own, in turn with processes that run nothing and processes that run whyidle.
+``--peers DIR`` names a folder to which TraceML is installed with pip if it is not there yet; without it that comparison
+is left out, and the table says so. These are not tests: nothing here passes or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve()
+TRACEML = "traceml-ai==0.5.0"
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def spread(values: list[float]) -> str:
+    ordered = sorted(values)
+    return f"{ordered[len(ordered) // 10]:.1f} .. {ordered[-1 - len(ordered) // 10]:.1f}"
+
+
+# -- the loops that are timed; each runs in a child process ----------------------------------------------------------
+
+
+def make_loop(distributed: bool, workers: int) -> Callable[[int], list[float]]:
+    """A plain loop (loader, forward, backward, optimizer) -> a function that runs steps and returns their times, µs."""
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model: Any = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+    if distributed:
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    data = TensorDataset(torch.randn(8 * 200_000, 32), torch.randn(8 * 200_000, 8))
+    batches = iter(DataLoader(data, batch_size=8, num_workers=workers))
+
+    def run(steps: int) -> list[float]:
+        times = []
+        for _ in range(steps):
+            start = time.perf_counter_ns()
+            x, y = next(batches)
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            times.append((time.perf_counter_ns() - start) / 1000)
+        return times
+
+    return run
+
+
+def child_steps(arguments: argparse.Namespace) -> None:
+    """In one process: blocks with nothing, with the hooks, with five record_function, in turn."""
+    import torch
+
+    import whyidle
+
+    run = make_loop(arguments.distributed, arguments.workers)
+    run(100)
+    blocks: dict[str, list[float]] = {"plain": [], "whyidle": [], "record_function": []}
+
+    def plain() -> None:
+        blocks["plain"].append(median(run(arguments.steps)))
+
+    def hooked() -> None:
+        whyidle.attach()
+        run(20)  # the handshake of the exchange, first use
+        blocks["whyidle"].append(median(run(arguments.steps)))
+        whyidle.detach()
+
+    def recorded() -> None:
+        inner = run
+
+        def one(steps: int) -> list[float]:
+            times = []
+            for _ in range(steps):
+                start = time.perf_counter_ns()
+                for name in ("data", "forward", "backward", "optimizer", "step"):
+                    with torch.profiler.record_function(name):
+                        pass
+                added = (time.perf_counter_ns() - start) / 1000
+                times.append(added + inner(1)[0])
+            return times
+
+        blocks["record_function"].append(median(one(arguments.steps)))
+
+    for _ in range(arguments.rounds):
+        plain()
+        hooked()
+        plain()
+        recorded()
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(json.dumps(blocks))
+    if arguments.distributed:
+        torch.distributed.destroy_process_group()
+
+
+def child_arm(arguments: argparse.Namespace) -> None:
+    """One process that runs the loop under one arm, and prints the median step time."""
+    if arguments.arm == "whyidle":
+        import whyidle
+
+        whyidle.attach()
+    run = make_loop(False, 0)
+    if arguments.arm == "traceml":
+        import torch
+        import traceml
+
+        traceml.init(mode="auto")
+        step = _traced_step(traceml, run.__closure__)
+        del torch
+        step(200)
+        times = step(arguments.steps)
+    else:
+        run(200)
+        times = run(arguments.steps)
+    Path(arguments.out).write_text(json.dumps(median(times)))
+
+
+def _traced_step(traceml: Any, closure: Any) -> Callable[[int], list[float]]:
+    """The same loop inside ``traceml.trace_step``, as its documentation has it."""
+    cells = {cell.cell_contents.__class__.__name__: cell.cell_contents for cell in closure}
+    model, optimizer = cells["Sequential"], cells["SGD"]
+    batches = next(value for name, value in cells.items() if name.endswith("Iter"))
+
+    def run(steps: int) -> list[float]:
+        times = []
+        for _ in range(steps):
+            start = time.perf_counter_ns()
+            with traceml.trace_step(model):
+                x, y = next(batches)
+                loss = ((model(x) - y) ** 2).mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            times.append((time.perf_counter_ns() - start) / 1000)
+        return times
+
+    return run
+
+
+def child_memory(arguments: argparse.Namespace) -> None:
+    """RSS and attach time in a fresh process that has torch and has run some steps."""
+    run = make_loop(False, 0)
+    run(50)
+    before = rss_kb()
+    start = time.perf_counter_ns()
+    if arguments.arm == "whyidle":
+        import whyidle
+
+        whyidle.attach()
+    attach = (time.perf_counter_ns() - start) / 1e6
+    run(600)
+    print(json.dumps({"added_kb": rss_kb() - before, "attach_ms": attach}))
+
+
+def rss_kb(pid: int | str = "self") -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    return 0
+
+
+# -- the sections --------------------------------------------------------------------------------------------------
+
+
+def start_child(*arguments: str, env: dict[str, str] | None = None, launcher: tuple[str, ...] = ()) -> str:
+    command = [*(launcher or (sys.executable,)), str(HERE), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def switch(arguments: argparse.Namespace) -> dict[str, Any]:
+    """One phase switch: half of an enter and leave, ns."""
+    from whyidle.torch_hooks.causes import PHASE
+    from whyidle.torch_hooks.ledger import LedgerWriter
+    from whyidle.torch_hooks.machine import PhaseMachine
+
+    strings = {"run": "bench", "node": "n", "device": "cpu", "uuid": ""}
+    writer = LedgerWriter(tempfile.mkdtemp(dir=_memory()), strings, {"device_index": -1})
+    machine = PhaseMachine(writer.words, time.monotonic_ns())
+    machine.begin()
+    phase, count = PHASE["data"], 20_000
+    times = []
+    for _ in range(5 * arguments.rounds):
+        start = time.perf_counter_ns()
+        for _ in range(count):
+            machine.leave(machine.enter(phase))
+        times.append((time.perf_counter_ns() - start) / count / 2)
+    os.unlink(writer.path)
+    os.rmdir(os.path.dirname(writer.path))
+    return {"ns": median(times), "spread": spread(times), "budget": "< 1000 ns"}
+
+
+def steps(arguments: argparse.Namespace) -> dict[str, Any]:
+    """A whole step, µs added: one process, and two DDP ranks."""
+    result: dict[str, Any] = {}
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+    loops: dict[str, tuple[list[str], tuple[str, ...]]] = {
+        "one process": ([], ()),
+        "two DDP ranks": (["--distributed"], torchrun),
+        "two DDP ranks, a loader worker each": (["--distributed", "--workers", "1"], torchrun),
+    }
+    for name, (flags, launcher) in loops.items():
+        with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+            options = ["--child", "steps", "--steps", str(arguments.steps), "--rounds", str(arguments.rounds), *flags]
+            blocks = json.loads(start_child(*options, env={"WHYIDLE_DIR": folder}, launcher=launcher))
+        plain = blocks["plain"]
+        hooked = [b - a for a, b in zip(plain[0::2], blocks["whyidle"], strict=True)]
+        recorded = [b - a for a, b in zip(plain[1::2], blocks["record_function"], strict=True)]
+        result[name] = {
+            "step_us": median(plain),
+            "added_us": median(hooked),
+            "spread": spread(hooked),
+            "record_function_us": median(recorded),
+        }
+    return result
+
+
+def peers(arguments: argparse.Namespace) -> dict[str, Any]:
+    """A whole step, µs added, processes in turn: nothing, whyidle, TraceML."""
+    if not arguments.peers:
+        return {"skipped": "no --peers DIR"}
+    folder = Path(arguments.peers)
+    if not (folder / "traceml").exists():
+        subprocess.run(
+            [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), TRACEML],
+            check=True,
+            stdout=sys.stderr,
+        )
+    times: dict[str, list[float]] = {"plain": [], "whyidle": [], "traceml": []}
+    with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
+        for _ in range(arguments.rounds):
+            for arm in times:
+                times[arm].append(_peer(arm, folder, Path(scratch), arguments.steps))
+    added = {arm: [b - a for a, b in zip(times["plain"], times[arm], strict=True)] for arm in ("whyidle", "traceml")}
+    return {
+        "step_us": median(times["plain"]),
+        **{f"{arm}_us": median(values) for arm, values in added.items()},
+        **{f"{arm}_spread": spread(values) for arm, values in added.items()},
+        "peer": TRACEML,
+    }
+
+
+def _peer(arm: str, peers_folder: Path, scratch: Path, steps_timed: int) -> float:
+    out = scratch / "out.json"
+    out.unlink(missing_ok=True)
+    own = ["--child", "arm", "--arm", arm, "--steps", str(5 * steps_timed), "--out", str(out)]
+    env = {"WHYIDLE_DIR": str(scratch / "ledgers"), "PYTHONPATH": str(peers_folder)}
+    if arm == "traceml":
+        run = ("-c", "import sys; from traceml_ai.launcher.cli import main; sys.exit(main())")
+        logs = ["--logs-dir", str(scratch / "logs"), "--run-name", f"r{time.monotonic_ns()}", "--no-history"]
+        command = [sys.executable, *run, "run", *logs, str(HERE), "--args", *own]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, check=False)
+        if not out.exists():
+            raise RuntimeError(f"TraceML did not run:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+    else:
+        start_child(*own, env=env)
+    return float(json.loads(out.read_text()))
+
+
+def memory(arguments: argparse.Namespace) -> dict[str, Any]:
+    """RSS that attach adds to a rank, kB, and how long attach takes, ms; fresh processes, in turn."""
+    runs: dict[str, list[dict[str, float]]] = {"plain": [], "whyidle": []}
+    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+        for _ in range(arguments.rounds):
+            for arm, measured in runs.items():
+                measured.append(json.loads(start_child("--child", "memory", "--arm", arm, env={"WHYIDLE_DIR": folder})))
+    added = [b["added_kb"] - a["added_kb"] for a, b in zip(runs["plain"], runs["whyidle"], strict=True)]
+    attach = [one["attach_ms"] for one in runs["whyidle"]]
+    return {
+        "rss_added_kb": median(added),
+        "rss_spread": spread(added),
+        "rss_budget": "<= 3072 kB",
+        "attach_ms": median(attach),
+        "attach_spread": spread(attach),
+        "attach_budget": "<= 50 ms, the import of whyidle included",
+    }
+
+
+def agent(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The agent's RSS with eight live ledgers after a hundred scrapes, its time per scrape, and one ledger's read."""
+    from urllib.request import urlopen
+
+    from whyidle.torch_hooks.ledger import LedgerWriter, read_ledger
+    from whyidle.torch_hooks.machine import PhaseMachine
+
+    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+        writers = []
+        for rank in range(8):
+            strings = {"run": "bench", "node": "n", "device": "cpu", "uuid": ""}
+            numbers = {"rank": rank, "world_size": 8, "device_index": -1, "start_ns": time.monotonic_ns()}
+            writers.append(LedgerWriter(folder, strings, numbers))
+            machine = PhaseMachine(writers[-1].words, time.monotonic_ns())
+            machine.begin()
+            for _ in range(600):
+                machine.boundary(1)
+        command = [sys.executable, "-m", "whyidle.cli.main", "agent", "--web.listen-address", "127.0.0.1:0"]
+        process = subprocess.Popen([*command, "--ledger.dir", folder], stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "address=" in line)
+            url = "http://" + line.split("address=")[1].split()[0] + "/metrics"
+            scrapes = []
+            for _ in range(100):
+                start = time.perf_counter_ns()
+                with urlopen(url) as answer:
+                    answer.read()
+                scrapes.append((time.perf_counter_ns() - start) / 1e6)
+            rss = rss_kb(process.pid)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+        # A process must not read a ledger that it writes: a child reads.
+        code = (
+            "import sys, time; from whyidle.torch_hooks.ledger import read_ledger\n"
+            "for _ in range(2000):\n s = time.perf_counter_ns(); read_ledger(sys.argv[1])\n"
+            " print((time.perf_counter_ns() - s) / 1000)"
+        )
+        done = subprocess.run([sys.executable, "-c", code, writers[0].path], capture_output=True, text=True, check=True)
+        reads = [float(line) for line in done.stdout.split()]
+        del read_ledger
+    return {
+        "rss_kb": rss,
+        "rss_budget": "<= 40960 kB with 8 ledgers",
+        "scrape_ms": median(scrapes),
+        "scrape_spread": spread(scrapes),
+        "read_us": median(reads),
+        "read_spread": spread(reads),
+        "read_budget": "< 50 µs",
+    }
+
+
+SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "switch": switch,
+    "steps": steps,
+    "peers": peers,
+    "memory": memory,
+    "agent": agent,
+}
+
+
+def _memory() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def show(result: dict[str, Any], indent: str = "") -> None:
+    for key, value in result.items():
+        if isinstance(value, dict):
+            print(f"{indent}{key}")
+            show(value, indent + "  ")
+        else:
+            print(f"{indent}{key:<24} {value:.1f}" if isinstance(value, float) else f"{indent}{key:<24} {value}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
+    parser.add_argument("--rounds", type=int, default=10, help="pairs per figure (default: 10)")
+    parser.add_argument("--steps", type=int, default=400, help="steps per block (default: 400)")
+    parser.add_argument("--peers", metavar="DIR", help="compare with TraceML, installed to (or found in) this folder")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run")
+    parser.add_argument("--child", choices=("steps", "arm", "memory"), help=argparse.SUPPRESS)
+    parser.add_argument("--arm", help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    parser.add_argument("--workers", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--distributed", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        {"steps": child_steps, "arm": child_arm, "memory": child_memory}[arguments.child](arguments)
+        return 0
+    result: dict[str, Any] = {"machine": machine()}
+    for name in arguments.only:
+        print(f"{name} ...", file=sys.stderr)
+        try:
+            result[name] = SECTIONS[name](arguments)
+        except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
+            result[name] = {"failed": str(error)}
+    show(result)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Keeps Dynamo off our own frames.
+
+While a compiled region runs, Dynamo looks at every Python frame that is called from a part it could not compile, ours
+included: it would compile them, take ``is_compiling()`` for true in there, and count graph breaks that the user does
+not have. What it inlines when it traces the user's code is another matter, and guarded in each hook.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from ..late_import import forget, when_imported
+
+_PACKAGE = __name__.rpartition(".hooks")[0]
+
+
+def install_frames() -> Callable[[], None]:
+    """Has Dynamo skip our frames as soon as there is a Dynamo. Harmless where its interface is another."""
+    when_imported("torch._dynamo.eval_frame", _hide)
+    return lambda: forget(_hide)
+
+
+def _hide(eval_frame: ModuleType) -> None:
+    skip_code = getattr(eval_frame, "skip_code", None)  # since torch 2.1
+    if skip_code is None:
+        return
+    from .. import cuda_events  # noqa: F401 - else loaded later, and missed
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PACKAGE):
+            for code in _codes(list(vars(module).values()), name):
+                skip_code(code)
+
+
+def _codes(values: list[Any], module: str) -> Iterator[CodeType]:
+    for value in values:
+        if isinstance(value, type) and value.__module__ == module:
+            yield from _codes(list(vars(value).values()), module)
+        elif isinstance(value, property):
+            yield from _codes([value.fget, value.fset], module)
+        elif isinstance(value, (staticmethod, classmethod)):
+            yield from _codes([value.__func__], module)
+        elif isinstance(value, FunctionType) and value.__module__ == module:
+            yield from _with_inner(value.__code__)
+            yield from _codes([getattr(value, "__wrapped__", None)], module)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

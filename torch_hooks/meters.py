@@ -1,0 +1,141 @@
+"""Measures the waits for batches of one loader, and how much of that it can afford.
+
+A reading of another task costs 2 µs, which is nothing beside a wait worth asking about, and too much in a loop whose
+batches are always there. So a wait begins with a reading only while waits have been long lately, and now and then. A
+long wait that begins without one is measured from the last reading: the CPU time since then is an upper bound of
+what the worker had during the wait, so that a rare long stall is still seen for what it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from .books import Parts
+from .tasks import Reading, TaskClock, queued, split_data_wait, split_own_read
+
+_LONG_NS = 300_000
+_ALERT_WAITS = 16
+_MOST_WORKERS = 64
+"""Workers of one loader whose descriptors are kept open; waits for the others are not split."""
+
+_now = time.monotonic_ns
+_thread_cpu = time.thread_time_ns
+
+
+class OwnMeter:
+    """Batches that the training thread makes itself (``num_workers=0``): it is its own worker.
+
+    A short wait that begins without a reading is split like the last one that began with one.
+    """
+
+    __slots__ = ("_alert", "_cpu", "_cpu_share", "_queue", "_queue_share", "_read", "_start", "_task", "_waits")
+
+    def __init__(self, task: TaskClock | None):
+        self._task = task
+        self._alert = _ALERT_WAITS  # so many waits begin with a reading
+        self._waits = 0
+        self._queue = queued(task)
+        self._start = self._cpu = 0
+        self._read = False
+        self._cpu_share, self._queue_share = 1.0, 0.0
+
+    def begin(self, iterator: Any) -> None:
+        self._waits += 1
+        self._read = self._alert > 0 or self._waits % _ALERT_WAITS == 0
+        if self._read:
+            self._queue = queued(self._task)
+            self._cpu = _thread_cpu()
+        self._start = _now()
+
+    def end(self) -> Parts:
+        wall = _now() - self._start
+        self._alert = _ALERT_WAITS if wall >= _LONG_NS else self._alert - 1
+        if self._read:
+            cpu, queue = _thread_cpu() - self._cpu, queued(self._task) - self._queue
+            self._cpu_share = min(1.0, cpu / max(wall, 1))
+            self._queue_share = min(1.0 - self._cpu_share, queue / max(wall, 1))
+            return split_own_read(cpu, queue)
+        if wall < _LONG_NS:
+            return split_own_read(int(wall * self._cpu_share), int(wall * self._queue_share))
+        # Longer than all of late: bounded by what the thread has had since the last reading.
+        cpu, queue = _thread_cpu() - self._cpu, queued(self._task) - self._queue
+        return split_own_read(cpu, queue)
+
+
+class WorkerMeter:
+    """Batches that worker processes make: asks the one that owes the next batch."""
+
+    __slots__ = (
+        "_alert",
+        "_before",
+        "_clock",
+        "_clocks",
+        "_cpu",
+        "_last",
+        "_pin",
+        "_pinned",
+        "_start",
+        "_waits",
+        "_worker",
+    )
+
+    def __init__(self) -> None:
+        self._alert = _ALERT_WAITS
+        self._waits = 0
+        self._clocks: dict[int, TaskClock] = {}
+        self._last: dict[int, Reading | None] = {}
+        self._pin: TaskClock | None = None
+        self._clock: TaskClock | None = None
+        self._before: Reading | None = None
+        self._worker = self._start = self._cpu = self._pinned = 0
+
+    def begin(self, iterator: Any) -> None:
+        self._clock = None
+        self._start = _now()
+        info = iterator._task_info.get(iterator._rcvd_idx)
+        # One element: owed by that worker. Two: it came before its turn and lies ready.
+        if info is None or len(info) != 1:
+            return
+        worker = info[0]
+        clock = self._clocks.get(worker)
+        if clock is None:
+            if len(self._clocks) >= _MOST_WORKERS:
+                return
+            clock = self._clocks[worker] = TaskClock(iterator._workers[worker].pid)
+            self._last[worker] = clock.read()
+        self._clock, self._worker = clock, worker
+        self._cpu = 0
+        self._waits += 1
+        if self._alert > 0 or self._waits % _ALERT_WAITS == 0:
+            self._last[worker] = clock.read()
+            self._pinned = self._pin_cpu(iterator)
+            self._cpu = _thread_cpu()
+        self._before = self._last[worker]
+
+    def end(self) -> Parts | None:
+        wall = _now() - self._start
+        self._alert = _ALERT_WAITS if wall >= _LONG_NS else self._alert - 1
+        clock = self._clock
+        if clock is None or (wall < _LONG_NS and not self._cpu):
+            return None
+        after = self._last[self._worker] = clock.read()
+        handoff = 0
+        if self._cpu:
+            handoff = _thread_cpu() - self._cpu
+            if self._pin is not None:
+                handoff += self._pin_now() - self._pinned
+        return split_data_wait(self._before, after, handoff)
+
+    def _pin_cpu(self, iterator: Any) -> int:
+        """CPU time of the thread that copies batches into pinned memory: a part of the handing over."""
+        if self._pin is None and getattr(iterator, "_pin_memory", False):
+            tid = getattr(getattr(iterator, "_pin_memory_thread", None), "native_id", None)
+            if tid is not None:
+                self._pin = TaskClock(os.getpid(), tid)
+        return self._pin_now()
+
+    def _pin_now(self) -> int:
+        reading = self._pin.read() if self._pin is not None else None
+        return reading.cpu if reading is not None else 0
