@@ -8,14 +8,25 @@ has left them, but in the same order.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from mmap import mmap
+from struct import Struct
+from typing import NamedTuple, Protocol, cast
 
 from .causes import CAUSE, CAUSE_FAMILY, CAUSES, PHASE, PHASE_CAUSE, PHASES, STEP_BUCKETS_SECONDS
 from .layout import RING_AT, RING_STEPS, STEP_WORDS, WORD_AT
 
-Parts = Sequence[tuple[int, int]]
+Parts = tuple[tuple[int, int], ...]
 """A split of an interval: (cause, ns) for all but the last cause, then (cause, -1) for what is left."""
+
+
+class Splitter(Protocol):
+    """Splits an interval when its length is known."""
+
+    def split(self, ns: int) -> Parts | None:
+        """The parts of an interval of ``ns``; None leaves it whole."""
+        ...
+
 
 SEQUENCE = WORD_AT["sequence"][0]
 _CAUSE_AT = WORD_AT["cause_ns"][0]
@@ -28,7 +39,9 @@ _WINDOW_WAITED = WORD_AT["window_waited_ns"][0]
 _STEPS = WORD_AT["steps"][0]
 _STEP_NS = WORD_AT["step_ns"][0]
 _BUCKETS = WORD_AT["step_buckets"][0]
-_RING_COUNT = WORD_AT["ring_steps"][0]
+_CAUSE_BYTE, _CAUSES_BYTES = _CAUSE_AT * 8, len(CAUSES) * 8
+_RING_BYTE, _ENTRY_BYTES = RING_AT * 8, len(STEP_WORDS) * 8
+_ENTRY_HEAD = Struct("<4q")  # the words of STEP_WORDS before the causes
 _BASE = WORD_AT["base_step"][0]
 _UNTIL = WORD_AT["recompute_until"][0]
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
@@ -65,10 +78,23 @@ class StepWaits(NamedTuple):
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
 
-    __slots__ = ("_before", "_last_end", "_mark", "_waited", "on_step", "slots", "splitting", "words")
+    __slots__ = (
+        "_before",
+        "_last_end",
+        "_map",
+        "_mark",
+        "_waited",
+        "on_step",
+        "repeating",
+        "slots",
+        "splitting",
+        "words",
+    )
 
     def __init__(self, words: memoryview):
         self.words = words
+        self._map = cast(mmap, words.obj)  # its move() copies without making an object
+        self.repeating = False
         self.slots = [_CAUSE_AT + CAUSE[PHASE_CAUSE[phase]] for phase in PHASES]
         """Phase -> the word that an interval in it is added to."""
         self.splitting = False
@@ -117,28 +143,25 @@ class Books:
     def charge_recompute(self) -> None:
         """Charges compute to `recompute` while the steps repeat what an earlier attempt had finished."""
         words = self.words
-        repeating = words[_BASE] + words[_STEPS] < words[_UNTIL]
-        slot = _CAUSE_AT + CAUSE["recompute" if repeating else "compute"]
+        self.repeating = words[_BASE] + words[_STEPS] < words[_UNTIL]
+        slot = _CAUSE_AT + CAUSE["recompute" if self.repeating else "compute"]
         for phase in _COMPUTE_PHASES:
             self.slots[phase] = slot
 
     def close_step(self, end_ns: int) -> None:
         """A step boundary at ``end_ns``; everything up to it has been charged. The caller holds the seqlock."""
         words = self.words
-        steps = words[_STEPS] = words[_STEPS] + 1
+        done = words[_STEPS]
+        words[_STEPS] = done + 1
         wall = end_ns - self._last_end
         self._last_end = end_ns
         words[_STEP_NS] += wall
         words[_BUCKETS + bisect_left(_BOUNDS_NS, wall)] += 1
-        written = words[_RING_COUNT]
-        at = RING_AT + written % RING_STEPS * len(STEP_WORDS)
-        words[at] = words[_BASE] + steps
-        words[at + 1] = end_ns
-        words[at + 2] = wall
-        words[at + 3] = waited = words[_WAITED]
-        words[at + 4 : at + 4 + len(CAUSES)] = words[_CAUSE_AT:_CAUSE_END]
-        words[_RING_COUNT] = written + 1
-        if words[_UNTIL]:
+        waited = words[_WAITED]
+        at = _RING_BYTE + done % RING_STEPS * _ENTRY_BYTES
+        _ENTRY_HEAD.pack_into(self._map, at, words[_BASE] + done + 1, end_ns, wall, waited)
+        self._map.move(at + _ENTRY_HEAD.size, _CAUSE_BYTE, _CAUSES_BYTES)
+        if self.repeating:
             self.charge_recompute()
         if self.on_step is not None:
             wait, self._waited = waited - self._waited, waited

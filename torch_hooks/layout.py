@@ -14,7 +14,7 @@ SUFFIX = ".ledger"
 
 _WORD = 8
 RING_STEPS = 512
-"""How many of the last steps the ring keeps."""
+"""How many of the last steps the ring keeps; step n stands at (n - 1) % RING_STEPS."""
 
 # name -> bytes. UTF-8, NUL-padded.
 STRINGS: dict[str, int] = {"run": 128, "node": 64, "device": 32, "uuid": 64}
@@ -62,7 +62,6 @@ WORDS: dict[str, int] = {
     "hook_states": len(HOOKS),
     "faults": 1,  # exceptions of our own that a hook swallowed
     "unmeasured": 1,  # device-clock boundaries that could not be recorded
-    "ring_steps": 1,  # steps ever written to the ring; the newest stands at (ring_steps - 1) % RING_STEPS
 }
 
 STEP_WORDS = ("step", "end_ns", "wall_ns", "waited_ns", *CAUSES)

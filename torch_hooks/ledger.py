@@ -332,7 +332,7 @@ def _check(ledger: Ledger) -> None:
 
 def _ring(raw: bytes, ledger: Ledger) -> list[Step]:
     """The last steps, oldest first; one fewer than the ring holds once it is full, since it takes two to tell one."""
-    written = ledger.ring_steps
+    written = ledger.steps
     first = max(0, written - RING_STEPS)
     before = (ledger.window_waited_ns, *ledger.words["window_cause_ns"])
     steps = []

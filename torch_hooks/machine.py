@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from .books import SEQUENCE, Books, Parts
+from .books import SEQUENCE, Books, Parts, Splitter
 from .causes import CAUSE, PHASE
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .layout import WORD_AT
@@ -81,12 +81,12 @@ class PhaseMachine:
         """The same, but only if no other bracket is open: what happens inside one belongs to that one."""
         return self._cut(phase, None, NOTHING) if self.phase in BASES else NOT_ENTERED
 
-    def leave(self, old: int, parts: Parts | None = None) -> None:
+    def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
         """Goes back to ``old``; ``parts`` splits the interval that ends now among causes."""
         if old != NOT_ENTERED:
             self._cut(old, parts, NOTHING)
 
-    def leave_to(self, old: int, base: int, parts: Parts | None = None) -> None:
+    def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
         """The same, but goes on in ``base`` where ``old`` was only what the loop was in."""
         if old != NOT_ENTERED:
             self._cut(base if old in BASES else old, parts, NOTHING)
@@ -105,8 +105,11 @@ class PhaseMachine:
         """A step ends now, and the loop goes on in ``then``, unless a bracket is open."""
         return self._cut(then if self.phase in BASES else self.phase, None, STEP) != NOT_ENTERED
 
-    def _cut(self, phase: int, parts: Parts | None, what: int) -> int:
-        """Ends the open interval now and opens ``phase``; -> the phase that ended, or NOT_ENTERED."""
+    def _cut(self, phase: int, parts: Parts | Splitter | None, what: int) -> int:
+        """Ends the open interval now and opens ``phase``; -> the phase that ended, or NOT_ENTERED.
+
+        The hot path: what it does in line rather than in a call of the books shows in a fast loop.
+        """
         if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
             return NOT_ENTERED
         self._busy = True
@@ -115,6 +118,8 @@ class PhaseMachine:
         old = self.phase
         try:
             now = _now()
+            if parts is not None and type(parts) is not tuple:
+                parts = parts.split(now - self.since)
             if self.device is None:
                 if parts is None and old != COLLECTIVE:
                     words[self._slots[old]] += now - self.since
@@ -133,6 +138,7 @@ class PhaseMachine:
             self.phase = words[_PHASE_AT] = phase
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
+            self.phase = words[_PHASE_AT] = phase  # which then takes the interval that could not be charged
         finally:
             words[SEQUENCE] = sequence + 1
             self._busy = False
@@ -194,7 +200,7 @@ class NullMachine:
 
     enter_from_base = enter
 
-    def leave(self, old: int, parts: Parts | None = None) -> None:
+    def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
         pass
 
     def base(self, phase: int) -> None:

@@ -13,14 +13,16 @@ import time
 from typing import Any
 
 from .books import Parts
+from .causes import CAUSE
 from .tasks import Reading, TaskClock, queued, split_data_wait, split_own_read
 
 _LONG_NS = 300_000
+_ALL = 0.98
+_ALL_CPU: Parts = ((CAUSE["data_cpu"], -1),)
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
 """Workers of one loader whose descriptors are kept open; waits for the others are not split."""
 
-_now = time.monotonic_ns
 _thread_cpu = time.thread_time_ns
 
 
@@ -30,15 +32,14 @@ class OwnMeter:
     A short wait that begins without a reading is split like the last one that began with one.
     """
 
-    __slots__ = ("_alert", "_cpu", "_cpu_share", "_queue", "_queue_share", "_read", "_start", "_task", "_waits")
+    __slots__ = ("_alert", "_cpu", "_cpu_share", "_queue", "_queue_share", "_read", "_task", "_waits")
 
     def __init__(self, task: TaskClock | None):
         self._task = task
         self._alert = _ALERT_WAITS  # so many waits begin with a reading
         self._waits = 0
-        self._queue = queued(task)
-        self._start = self._cpu = 0
         self._read = False
+        self._queue = self._cpu = 0
         self._cpu_share, self._queue_share = 1.0, 0.0
 
     def begin(self, iterator: Any) -> None:
@@ -47,39 +48,24 @@ class OwnMeter:
         if self._read:
             self._queue = queued(self._task)
             self._cpu = _thread_cpu()
-        self._start = _now()
 
-    def end(self) -> Parts:
-        wall = _now() - self._start
-        self._alert = _ALERT_WAITS if wall >= _LONG_NS else self._alert - 1
-        if self._read:
-            cpu, queue = _thread_cpu() - self._cpu, queued(self._task) - self._queue
-            self._cpu_share = min(1.0, cpu / max(wall, 1))
-            self._queue_share = min(1.0 - self._cpu_share, queue / max(wall, 1))
-            return split_own_read(cpu, queue)
-        if wall < _LONG_NS:
-            return split_own_read(int(wall * self._cpu_share), int(wall * self._queue_share))
-        # Longer than all of late: bounded by what the thread has had since the last reading.
+    def split(self, ns: int) -> Parts:
+        self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
+        if not self._read and ns < _LONG_NS:
+            if self._cpu_share > _ALL:
+                return _ALL_CPU
+            return split_own_read(int(ns * self._cpu_share), int(ns * self._queue_share))
+        # Without a reading, longer than all of late: bounded by what the thread has had since the last one.
         cpu, queue = _thread_cpu() - self._cpu, queued(self._task) - self._queue
+        self._cpu_share = min(1.0, cpu / max(ns, 1))
+        self._queue_share = min(1.0 - self._cpu_share, queue / max(ns, 1))
         return split_own_read(cpu, queue)
 
 
 class WorkerMeter:
     """Batches that worker processes make: asks the one that owes the next batch."""
 
-    __slots__ = (
-        "_alert",
-        "_before",
-        "_clock",
-        "_clocks",
-        "_cpu",
-        "_last",
-        "_pin",
-        "_pinned",
-        "_start",
-        "_waits",
-        "_worker",
-    )
+    __slots__ = ("_alert", "_before", "_clock", "_clocks", "_cpu", "_last", "_pin", "_pinned", "_waits", "_worker")
 
     def __init__(self) -> None:
         self._alert = _ALERT_WAITS
@@ -89,11 +75,10 @@ class WorkerMeter:
         self._pin: TaskClock | None = None
         self._clock: TaskClock | None = None
         self._before: Reading | None = None
-        self._worker = self._start = self._cpu = self._pinned = 0
+        self._worker = self._cpu = self._pinned = 0
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
-        self._start = _now()
         info = iterator._task_info.get(iterator._rcvd_idx)
         # One element: owed by that worker. Two: it came before its turn and lies ready.
         if info is None or len(info) != 1:
@@ -114,11 +99,10 @@ class WorkerMeter:
             self._cpu = _thread_cpu()
         self._before = self._last[worker]
 
-    def end(self) -> Parts | None:
-        wall = _now() - self._start
-        self._alert = _ALERT_WAITS if wall >= _LONG_NS else self._alert - 1
+    def split(self, ns: int) -> Parts | None:
+        self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
         clock = self._clock
-        if clock is None or (wall < _LONG_NS and not self._cpu):
+        if clock is None or (ns < _LONG_NS and not self._cpu):
             return None
         after = self._last[self._worker] = clock.read()
         handoff = 0

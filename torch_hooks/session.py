@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 
-from .books import Parts
+from .books import Splitter
 from .causes import CHECKPOINT_KINDS, COLLECTIVE_OP, HOOK_STATES, HOOKS, PHASE
 from .exchange import Exchange
 from .identity import identify
@@ -213,12 +213,12 @@ class Session:
         except Exception as error:  # the fence around the training
             return self.fault("dataloader", error)
 
-    def batch_came(self, old: int, parts: Parts | None, samples: int, training: bool) -> None:
+    def batch_came(self, old: int, splitter: Splitter | None, samples: int, training: bool) -> None:
         """A batch is there. ``samples`` is 0 where it cannot be told."""
         if old == NOT_ENTERED or self.writer is None:
             return
         try:
-            self.machine.leave_to(old, COMPUTE if training else EVAL, parts)
+            self.machine.leave_to(old, COMPUTE if training else EVAL, splitter)
             self._fed = self._unused_batch = True
             words = self.writer.words
             words[_BATCHES_AT] += 1
@@ -226,10 +226,10 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("dataloader", error)
 
-    def no_batch(self, old: int, parts: Parts | None) -> None:
+    def no_batch(self, old: int, splitter: Splitter | None) -> None:
         """The loader is exhausted, or raised: what follows is the loop's own Python."""
         try:
-            self.machine.leave_to(old, HOST, parts)
+            self.machine.leave_to(old, HOST, splitter)
         except Exception as error:  # the fence around the training
             self.fault("dataloader", error)
 

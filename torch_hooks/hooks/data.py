@@ -14,7 +14,6 @@ from ..patching import Patches
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from ..books import Parts
     from ..session import Session
 
 _START = PHASE["data_start"]
@@ -81,9 +80,9 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
             try:
                 batch = original(iterator)
             except BaseException:
-                session.no_batch(old, _end(session, meter))
+                session.no_batch(old, meter)
                 raise
-            session.batch_came(old, _end(session, meter), _samples(batch), is_grad_enabled())
+            session.batch_came(old, meter, _samples(batch), is_grad_enabled())
             return batch
 
         return __next__
@@ -95,14 +94,6 @@ def _new_meter(session: Session, iterator: Any) -> WorkerMeter | OwnMeter:
     alone = getattr(iterator, "_task_info", None) is None
     meter = iterator.__dict__[_METER] = OwnMeter(session.task) if alone else WorkerMeter()
     return meter
-
-
-def _end(session: Session, meter: WorkerMeter | OwnMeter | None) -> Parts | None:
-    try:
-        return meter.end() if meter is not None else None
-    except Exception as error:  # the fence around the training
-        session.fault("dataloader", error)
-        return None
 
 
 def _samples(batch: Any) -> int:
