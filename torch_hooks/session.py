@@ -204,6 +204,8 @@ class Session:
             machine = self.machine
             if not machine.stepping:
                 self._begin()
+            if self.compiled_steps:
+                self._take_note()
             if self._off and "dataloader" in self._off:
                 return NOT_ENTERED
             if self._unused_batch and self._host_between and self.writer is not None:
@@ -243,6 +245,8 @@ class Session:
         try:
             if self.asleep:
                 self.wake()
+            if self.compiled_steps:
+                self._take_note()
             if self.steps.backward_begins() or self.writer is None:
                 return
             machine = self.machine
@@ -278,6 +282,11 @@ class Session:
                 self.boundary()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
+
+    def _take_note(self) -> None:
+        """Of a step inside a compiled graph, late: what ran in between counts as a part of it."""
+        self.compiled_steps.clear()
+        self.optimizer_stepped(_COMPILED)
 
     def boundary(self, number: int | None = None) -> None:
         """A step ends here; ``number`` is its own number, from 1, where the user says it."""
