@@ -41,35 +41,41 @@ def spread(values: list[float]) -> str:
 # -- the loops that are timed; each runs in a child process ----------------------------------------------------------
 
 
-def make_loop(distributed: bool, workers: int) -> Callable[[int], list[float]]:
-    """A plain loop (loader, forward, backward, optimizer) -> a function that runs steps and returns their times, µs."""
-    import torch
-    from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
+class Loop:
+    """A plain loop: loader, forward, backward, optimizer."""
 
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    model: Any = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
-    if distributed:
-        torch.distributed.init_process_group("gloo")
-        model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    data = TensorDataset(torch.randn(8 * 200_000, 32), torch.randn(8 * 200_000, 8))
-    batches = iter(DataLoader(data, batch_size=8, num_workers=workers))
+    def __init__(self, distributed: bool = False, workers: int = 0):
+        import torch
+        from torch import nn
+        from torch.utils.data import DataLoader, TensorDataset
 
-    def run(steps: int) -> list[float]:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        model: Any = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+        if distributed:
+            torch.distributed.init_process_group("gloo")
+            model = nn.parallel.DistributedDataParallel(model)
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        data = TensorDataset(torch.randn(8 * 200_000, 32), torch.randn(8 * 200_000, 8))
+        self.batches = iter(DataLoader(data, batch_size=8, num_workers=workers))
+
+    def step(self) -> None:
+        x, y = next(self.batches)
+        loss = ((self.model(x) - y) ** 2).mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def run(self, steps: int, step: Callable[[], None] | None = None) -> list[float]:
+        """-> the time of each step, µs."""
+        step = step or self.step
         times = []
         for _ in range(steps):
             start = time.perf_counter_ns()
-            x, y = next(batches)
-            loss = ((model(x) - y) ** 2).mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            step()
             times.append((time.perf_counter_ns() - start) / 1000)
         return times
-
-    return run
 
 
 def child_steps(arguments: argparse.Namespace) -> None:
@@ -78,40 +84,24 @@ def child_steps(arguments: argparse.Namespace) -> None:
 
     import whyidle
 
-    run = make_loop(arguments.distributed, arguments.workers)
-    run(100)
+    loop = Loop(arguments.distributed, arguments.workers)
+    loop.run(100)
     blocks: dict[str, list[float]] = {"plain": [], "whyidle": [], "record_function": []}
 
-    def plain() -> None:
-        blocks["plain"].append(median(run(arguments.steps)))
-
-    def hooked() -> None:
-        whyidle.attach()
-        run(20)  # the handshake of the exchange, first use
-        blocks["whyidle"].append(median(run(arguments.steps)))
-        whyidle.detach()
-
     def recorded() -> None:
-        inner = run
-
-        def one(steps: int) -> list[float]:
-            times = []
-            for _ in range(steps):
-                start = time.perf_counter_ns()
-                for name in ("data", "forward", "backward", "optimizer", "step"):
-                    with torch.profiler.record_function(name):
-                        pass
-                added = (time.perf_counter_ns() - start) / 1000
-                times.append(added + inner(1)[0])
-            return times
-
-        blocks["record_function"].append(median(one(arguments.steps)))
+        for name in ("data", "forward", "backward", "optimizer", "step"):
+            with torch.profiler.record_function(name):
+                pass
+        loop.step()
 
     for _ in range(arguments.rounds):
-        plain()
-        hooked()
-        plain()
-        recorded()
+        blocks["plain"].append(median(loop.run(arguments.steps)))
+        whyidle.attach()
+        loop.run(40)  # the handshake of the exchange, first uses
+        blocks["whyidle"].append(median(loop.run(arguments.steps)))
+        whyidle.detach()
+        blocks["plain"].append(median(loop.run(arguments.steps)))
+        blocks["record_function"].append(median(loop.run(arguments.steps, recorded)))
     if int(os.environ.get("RANK", "0")) == 0:
         print(json.dumps(blocks))
     if arguments.distributed:
@@ -119,53 +109,30 @@ def child_steps(arguments: argparse.Namespace) -> None:
 
 
 def child_arm(arguments: argparse.Namespace) -> None:
-    """One process that runs the loop under one arm, and prints the median step time."""
+    """One process that runs the loop under one arm, and writes the median step time."""
+    step = None
     if arguments.arm == "whyidle":
         import whyidle
 
         whyidle.attach()
-    run = make_loop(False, 0)
+    loop = Loop()
     if arguments.arm == "traceml":
-        import torch
-        import traceml
+        import traceml_ai as traceml  # pyright: ignore[reportMissingImports] - optional, see --peers
 
         traceml.init(mode="auto")
-        step = _traced_step(traceml, run.__closure__)
-        del torch
-        step(200)
-        times = step(arguments.steps)
-    else:
-        run(200)
-        times = run(arguments.steps)
-    Path(arguments.out).write_text(json.dumps(median(times)))
 
+        def step() -> None:
+            with traceml.trace_step(loop.model):
+                loop.step()
 
-def _traced_step(traceml: Any, closure: Any) -> Callable[[int], list[float]]:
-    """The same loop inside ``traceml.trace_step``, as its documentation has it."""
-    cells = {cell.cell_contents.__class__.__name__: cell.cell_contents for cell in closure}
-    model, optimizer = cells["Sequential"], cells["SGD"]
-    batches = next(value for name, value in cells.items() if name.endswith("Iter"))
-
-    def run(steps: int) -> list[float]:
-        times = []
-        for _ in range(steps):
-            start = time.perf_counter_ns()
-            with traceml.trace_step(model):
-                x, y = next(batches)
-                loss = ((model(x) - y) ** 2).mean()
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            times.append((time.perf_counter_ns() - start) / 1000)
-        return times
-
-    return run
+    loop.run(200, step)
+    Path(arguments.out).write_text(json.dumps(median(loop.run(arguments.steps, step))))
 
 
 def child_memory(arguments: argparse.Namespace) -> None:
     """RSS and attach time in a fresh process that has torch and has run some steps."""
-    run = make_loop(False, 0)
-    run(50)
+    loop = Loop()
+    loop.run(50)
     before = rss_kb()
     start = time.perf_counter_ns()
     if arguments.arm == "whyidle":
@@ -173,7 +140,7 @@ def child_memory(arguments: argparse.Namespace) -> None:
 
         whyidle.attach()
     attach = (time.perf_counter_ns() - start) / 1e6
-    run(600)
+    loop.run(600)
     print(json.dumps({"added_kb": rss_kb() - before, "attach_ms": attach}))
 
 
@@ -247,7 +214,7 @@ def peers(arguments: argparse.Namespace) -> dict[str, Any]:
     if not arguments.peers:
         return {"skipped": "no --peers DIR"}
     folder = Path(arguments.peers)
-    if not (folder / "traceml").exists():
+    if not (folder / "traceml_ai").exists():
         subprocess.run(
             [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), TRACEML],
             check=True,
@@ -274,7 +241,7 @@ def _peer(arm: str, peers_folder: Path, scratch: Path, steps_timed: int) -> floa
     env = {"WHYIDLE_DIR": str(scratch / "ledgers"), "PYTHONPATH": str(peers_folder)}
     if arm == "traceml":
         run = ("-c", "import sys; from traceml_ai.launcher.cli import main; sys.exit(main())")
-        logs = ["--logs-dir", str(scratch / "logs"), "--run-name", f"r{time.monotonic_ns()}", "--no-history"]
+        logs = ["--logs-dir", str(scratch / "logs"), "--run-name", f"r{time.monotonic_ns()}"]
         command = [sys.executable, *run, "run", *logs, str(HERE), "--args", *own]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env}, check=False)
         if not out.exists():
