@@ -69,6 +69,8 @@ class Session:
         self.world_size = 1
         self.mixed = False
         """In this step a collective ran on some ranks only: the waits of the step cannot be compared."""
+        self.resolved = 0
+        """Functional collectives whose group is known and that have not been waited for."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
         self._faults: dict[str, int] = {}
         self._off: set[str] = set()

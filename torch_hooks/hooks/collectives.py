@@ -29,6 +29,7 @@ def _distributed() -> Any:
 
 def install_work_wait(session: Session) -> Callable[[], None]:
     _distributed()
+    import torch
     from torch._C import _distributed_c10d as c10d
 
     patches = Patches()
@@ -44,6 +45,8 @@ def install_work_wait(session: Session) -> Callable[[], None]:
         return wait
 
     patches.replace(c10d.Work, "wait", make)
+    # What work.get_future() gives; comm hooks and remote calls wait for it.
+    patches.replace(torch._C.Future, "wait", make)
     session.state("work_wait", "active")
     return patches.undo
 
@@ -51,27 +54,16 @@ def install_work_wait(session: Session) -> Callable[[], None]:
 def install_functional_wait(session: Session) -> Callable[[], None]:
     """Functional collectives wait in an operator of their own, which DTensor and tensor parallelism use.
 
-    Whose ranks take part cannot be seen there, hence such a step's waits are not compared.
+    Which ranks take part is known only where their group is resolved. A wait for one that was not seen there cannot be
+    compared with the other ranks'.
     """
-    from torch.compiler import is_compiling
-
     patches = Patches()
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wait_tensor(tensor: Any) -> Any:
-            if is_compiling():
-                return original(tensor)
-            session.mixed = session.mixed or session.world_size > 1
-            old = session.collective_begins()
-            try:
-                return original(tensor)
-            finally:
-                session.machine.leave(old)
-
-        return wait_tensor
-
     def patch(module: ModuleType) -> None:
-        patches.replace(module, "wait_tensor", make)
+        patches.replace(module, "wait_tensor", _functional_wait(session))
+        # Their name since 2025, and before.
+        resolve = "_resolve_group" if hasattr(module, "_resolve_group") else "_resolve_group_name"
+        patches.replace(module, resolve, _resolving(session))
         session.state("functional_wait", "active")
 
     when_imported("torch.distributed._functional_collectives", patch)
@@ -81,6 +73,56 @@ def install_functional_wait(session: Session) -> Callable[[], None]:
         patches.undo()
 
     return undo
+
+
+def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wait_tensor(tensor: Any) -> Any:
+            if is_compiling():
+                return original(tensor)
+            if session.resolved:
+                session.resolved -= 1
+            else:
+                session.mixed = True
+            old = session.collective_begins()
+            try:
+                return original(tensor)
+            finally:
+                session.machine.leave(old)
+
+        return wait_tensor
+
+    return make
+
+
+def _resolving(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _resolve_group(*args: Any, **kwargs: Any) -> Any:
+            group = original(*args, **kwargs)
+            if not is_compiling():
+                try:
+                    session.resolved += 1
+                    if _members(group) != session.world_size:
+                        session.mixed = True
+                except Exception as error:  # the fence around the training
+                    session.fault("functional_wait", error)
+            return group
+
+        return _resolve_group
+
+    return make
+
+
+def _members(group: Any) -> int:
+    if isinstance(group, str):
+        from torch._C import _distributed_c10d as c10d
+
+        group = c10d._resolve_process_group(group)
+    return group.size()
 
 
 def _size(value: Any) -> int:
