@@ -68,10 +68,10 @@ class Transformer(nn.Module):
         layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, LAYERS, nn.LayerNorm(WIDTH), enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, 256)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT), persistent=False)
 
     def forward(self, text: Tensor) -> Tensor:
-        return self.head(self.layers(self.bytes(text) + self.places, mask=self.mask, is_causal=True))
+        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT, device=text.device)
+        return self.head(self.layers(self.bytes(text) + self.places, mask=mask, is_causal=True))
 
 
 def endless(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor]) -> Iterator[Tensor]:

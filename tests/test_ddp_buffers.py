@@ -1,0 +1,52 @@
+"""DDP's other wait in C++: the broadcast of a model's buffers, in which rank 0 waits for a rank whose data is late."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from whyidle.torch_hooks.ledger import read_all
+
+SCRIPT = """
+import time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        if dist.get_rank() == 1:
+            time.sleep(0.05)
+        return torch.ones(8)
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 4096), torch.nn.BatchNorm1d(4096)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader(Slow(), batch_size=2):
+    model(batch + torch.randn(2, 8)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_the_wait_in_a_broadcast_of_buffers_is_a_wait_and_no_compute(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    command = [sys.executable, "-m", "whyidle.cli.main", "run", "--dir", str(tmp_path / "ledgers"), "--", *torchrun]
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    ledgers, errors = read_all(str(tmp_path / "ledgers"))
+    assert not errors
+    first, second = sorted(ledgers, key=lambda ledger: ledger.rank)
+    late = second.cause_ns["data_read"] / 1e9
+    assert late >= 12 * 2 * 0.05
+    waited = sum(first.cause_ns[cause] for cause in ("collective", "straggler", "network")) / 1e9
+    assert waited > 0.8 * late
