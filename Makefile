@@ -24,7 +24,7 @@ demo: $(VENV)/.installed ## train a small model here, and see where its seconds 
 	@$(BIN)/whyidle demo $(DEMO_ARGS)
 
 test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
-	@$(BIN)/python -m pytest -n 2 --timeout 600 $(TEST_ARGS) tests
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 $(TEST_ARGS) tests
 
 lint: $(VENV)/.installed ## style and types
 	@$(BIN)/ruff check .

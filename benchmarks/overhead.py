@@ -110,20 +110,22 @@ def child_steps(arguments: argparse.Namespace) -> None:
 
 def child_arm(arguments: argparse.Namespace) -> None:
     """One process that runs the loop under one arm, and writes the median step time."""
-    step = None
     if arguments.arm == "whyidle":
         import whyidle
 
         whyidle.attach()
     loop = Loop()
+    step = loop.step
     if arguments.arm == "traceml":
         import traceml_ai as traceml  # pyright: ignore[reportMissingImports] - optional, see --peers
 
         traceml.init(mode="auto")
 
-        def step() -> None:
+        def traced() -> None:
             with traceml.trace_step(loop.model):
                 loop.step()
+
+        step = traced
 
     loop.run(200, step)
     Path(arguments.out).write_text(json.dumps(median(loop.run(arguments.steps, step))))

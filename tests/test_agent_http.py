@@ -203,9 +203,14 @@ def test_hostile_names_become_labels_that_parse(tmp_path: Path) -> None:
         assert labels["run"] == run.replace("\n", "�")
 
 
+def host_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
-    with agent(tmp_path) as running, socket.create_connection(running.address.rsplit(":", 1)):  # one that dawdles
+    with agent(tmp_path) as running, socket.create_connection(host_port(running.address)):  # one that dawdles
         running.process.send_signal(signal.SIGHUP)
         assert running.get("/healthz")[0] == 200
         running.process.send_signal(number)

@@ -215,7 +215,7 @@ class Exchange:
         buffer, tensor = self._spare.pop()
         pack_block(buffer, self._rank, self._next_block, steps)
         options = distributed.AllreduceOptions()
-        options.reduceOp = distributed.ReduceOp.MIN
+        options.reduceOp = distributed.ReduceOp.MIN  # pyright: ignore[reportAttributeAccessIssue] - torch's stub errs
         options.timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
         work = self._group.allreduce([tensor], options)
         if not self._next_block:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from .books import SEQUENCE, Books, Parts, Splitter
 from .causes import CAUSE, PHASE
@@ -118,7 +119,7 @@ class PhaseMachine:
         old = self.phase
         try:
             now = _now()
-            if parts is not None and type(parts) is not tuple:
+            if parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
             if self.device is None:
                 if parts is None and old != COLLECTIVE:
@@ -162,7 +163,7 @@ class PhaseMachine:
         elif interval.then == WINDOW:
             books.open_window(interval.end_ns)
 
-    def update(self, change: Callable[..., None], *args: int) -> None:
+    def update(self, change: Callable[..., None], *args: Any) -> None:
         """Runs a change of the books that does not belong to a cut, inside the seqlock."""
         if self._busy or _thread() != self._owner:
             return
@@ -201,6 +202,9 @@ class NullMachine:
     enter_from_base = enter
 
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
+        pass
+
+    def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
         pass
 
     def base(self, phase: int) -> None:

@@ -21,7 +21,7 @@ from .layout import WORD_AT
 from .ledger import LedgerWriter, ledger_dir, reap
 from .machine import COLLECTIVE, COMPUTE, EVAL, HOST, NOT_ENTERED, NullMachine, PhaseMachine
 from .restart import restart_of
-from .steps import StepDetector
+from .steps import COMPILED, StepDetector
 from .tasks import OwnTask, TaskClock
 
 _STATE_AT = WORD_AT["hook_states"][0]
@@ -38,8 +38,6 @@ _FAULTS_TOLERATED = 10
 """A hook whose own code failed this often is switched off."""
 
 _REGULAR_CYCLES = 8
-_COMPILED = -1
-"""Stands for the optimizers whose steps are compiled."""
 _LOOK_EVERY = 32
 """Steps between two looks for a process group or a GPU that came late. The first steps look each time."""
 
@@ -288,7 +286,7 @@ class Session:
     def _take_note(self) -> None:
         """Of a step inside a compiled graph, late: what ran in between counts as a part of it."""
         self.compiled_steps.clear()
-        self.optimizer_stepped(_COMPILED)
+        self.optimizer_stepped(COMPILED)
 
     def boundary(self, number: int | None = None) -> None:
         """A step ends here; ``number`` is its own number, from 1, where the user says it."""

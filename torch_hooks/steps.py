@@ -10,6 +10,9 @@ optimizer that runs in backward, and once per optimizer in a GAN. A step is coun
 
 from __future__ import annotations
 
+COMPILED = -1
+"""Stands for all optimizers whose steps are inside compiled graphs."""
+
 _STALE_AFTER = 8
 """An optimizer that steps this often without the cycle's first one takes its place: the loop has moved on."""
 
@@ -51,8 +54,8 @@ class StepDetector:
             return False
         if not self._backwards:
             return False
-        if not self._first:
-            self._first = optimizer
+        if not self._first or (self._first == COMPILED != optimizer):
+            self._first = optimizer  # whether a compiled one still exists, nobody says: one that can be seen goes before
         if optimizer != self._first:
             times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
             if times < _STALE_AFTER:

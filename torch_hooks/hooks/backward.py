@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import weakref
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def install_step(session: Session) -> Callable[[], None]:
     """A global post-step hook of torch.optim (torch >= 2.4)."""
     from torch.compiler import is_compiling
-    from torch.optim import optimizer as module
 
+    module = importlib.import_module("torch.optim.optimizer")  # `torch.optim` has no name for it that types know
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:
         raise Absent("torch.optim.optimizer.register_optimizer_step_post_hook")

@@ -121,7 +121,7 @@ def _members(group: Any) -> int:
     if isinstance(group, str):
         from torch._C import _distributed_c10d as c10d
 
-        group = c10d._resolve_process_group(group)
+        group = c10d._resolve_process_group(group)  # pyright: ignore[reportArgumentType] - a NewType of str
     return group.size()
 
 
