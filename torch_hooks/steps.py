@@ -55,7 +55,8 @@ class StepDetector:
         if not self._backwards:
             return False
         if not self._first or (self._first == COMPILED != optimizer):
-            self._first = optimizer  # whether a compiled one still exists, nobody says: one that can be seen goes before
+            # Whether a compiled one still exists, nobody says: one that can be seen goes before.
+            self._first = optimizer
         if optimizer != self._first:
             times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
             if times < _STALE_AFTER:

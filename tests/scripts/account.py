@@ -1,0 +1,64 @@
+"""What a training script says of itself, to be compared with what was recorded from outside. Knows nothing of whyidle.
+
+Import it first: its exit handler, registered before all others, runs last, and takes the time up to which the process
+has lived. Writes ``$ACCOUNT_DIR/<pid>.json``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+counts: Counter[str] = Counter()
+"""steps, backwards, batches, eval_batches, samples, saves, loads, and bytes per collective operation."""
+losses: dict[str, list[str]] = {}
+spans: dict[str, tuple[int, int, int]] = {}
+"""Scenario -> CLOCK_MONOTONIC, ns, at its start and end; and its steps."""
+facts: dict[str, Any] = {}
+
+
+def loss(scenario: str, value: Any) -> None:
+    losses.setdefault(scenario, []).append(float(value.detach() if hasattr(value, "detach") else value).hex())
+
+
+class scenario:
+    """``with scenario("name"):`` notes when it ran, and how many steps it made."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.start, self.steps = time.monotonic_ns(), counts["steps"]
+
+    def __exit__(self, *_: object) -> None:
+        spans[self.name] = (self.start, time.monotonic_ns(), counts["steps"] - self.steps)
+
+
+def _write() -> None:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None:
+        facts["graph_breaks"] = sum(dynamo.counters["graph_break"].values())
+        facts["graphs"] = dynamo.counters["stats"]["unique_graphs"]
+    with open("/proc/self/stat", "rb") as file:
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    told = {
+        "pid": os.getpid(),
+        "rank": int(os.environ.get("RANK", facts.get("rank", 0))),
+        "counts": dict(counts),
+        "losses": losses,
+        "spans": spans,
+        "facts": facts,
+        "start_ticks": ticks,
+    }
+    path = os.path.join(os.environ["ACCOUNT_DIR"], f"{os.getpid()}.json")
+    text = json.dumps(told)[:-1] + ', "boottime_ns": %d}'
+    with open(path, "wb", buffering=0) as file:
+        file.write((text % time.clock_gettime_ns(time.CLOCK_BOOTTIME)).encode())
+
+
+atexit.register(_write)

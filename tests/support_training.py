@@ -1,0 +1,199 @@
+"""Runs training scripts as a user would, plain and under `whyidle run`, and gathers what both sides say."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.request import urlopen
+
+from whyidle.torch_hooks.ledger import Ledger, read_all
+
+T = TypeVar("T")
+SCRIPTS = Path(__file__).parent / "scripts"
+LIMIT_SECONDS = 120.0
+_TAG = "TRAINING_TEST_TAG"
+
+
+@dataclass
+class Told:
+    """What one process of a script said of itself (tests/scripts/account.py)."""
+
+    pid: int
+    rank: int
+    counts: dict[str, int]
+    losses: dict[str, list[str]]
+    spans: dict[str, list[int]]
+    facts: dict[str, Any]
+    start_ticks: int
+    boottime_ns: int
+
+    @property
+    def wall_ns(self) -> int:
+        """From the start of the process, which the kernel keeps to 10 ms, to its last exit handler."""
+        return self.boottime_ns - self.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Outcome:
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+    told: list[Told]
+    ledgers: list[Ledger] = field(default_factory=list)
+    left_behind: list[int] = field(default_factory=list)
+
+    def rank(self, rank: int) -> tuple[Told, Ledger]:
+        (told,) = (one for one in self.told if one.rank == rank)
+        (ledger,) = (one for one in self.ledgers if one.pid == told.pid)
+        return told, ledger
+
+
+def command(script: str, *arguments: str, ranks: int = 0, options: Sequence[str] = ()) -> list[str]:
+    """How a user starts a script of tests/scripts: by python, or by torchrun when it has ``ranks``."""
+    if not ranks:
+        return [sys.executable, str(SCRIPTS / script), *arguments]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *options]
+    return [*launcher, str(SCRIPTS / script), *arguments]
+
+
+def environment(folder: Path, **extra: str) -> dict[str, str]:
+    """Without anything of whyidle's; the ledgers go to ``folder``/ledgers, should there be any."""
+    foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"}
+    return env | {
+        "ACCOUNT_DIR": str(folder),
+        "WHYIDLE_DIR": str(folder / "ledgers"),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        _TAG: str(folder),
+        **extra,
+    }
+
+
+def recorded(words: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "whyidle.cli.main", "run", "--", *words]
+
+
+def run(words: Sequence[str], folder: Path, **extra: str) -> Outcome:
+    """Runs a command to its end; ``folder`` is its own and is made here."""
+    begun = time.monotonic()
+    with start(words, folder, **extra) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=LIMIT_SECONDS)
+        except BaseException:
+            kill_all(folder)
+            raise
+    return gather(folder, process.returncode, stdout, stderr, time.monotonic() - begun)
+
+
+def start(words: Sequence[str], folder: Path, **extra: str) -> subprocess.Popen[str]:
+    """Starts a command whose account and ledgers go to ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return subprocess.Popen(
+        list(words), env=environment(folder, **extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def kill_all(folder: Path) -> None:
+    """Ends what was started for this folder, and is still there."""
+    for pid in pids_of(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def gather(folder: Path, returncode: int, stdout: str = "", stderr: str = "", seconds: float = 0.0) -> Outcome:
+    ledgers, errors = read_all(str(folder / "ledgers"), steps=True)
+    assert not errors, errors
+    told = [Told(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    until(lambda: not pids_of(folder), 10.0)  # a process that is just being reaped is not left behind
+    return Outcome(returncode, stdout, stderr, seconds, told, ledgers, pids_of(folder))
+
+
+def pids_of(folder: Path) -> list[int]:
+    """The processes that were started, by whomever, for this folder."""
+    tag = f"{_TAG}={folder}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and tag in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def until(ask: Callable[[], T], seconds: float = 60.0) -> T:
+    """Asks until the answer is true, or for that long; -> the last answer."""
+    deadline = time.monotonic() + seconds
+    while not (answer := ask()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return answer
+
+
+def ledgers_of(folder: Path) -> dict[int, Ledger]:
+    """The ledgers as they stand now: rank -> the newest attempt's."""
+    ledgers, _ = read_all(str(folder / "ledgers"), steps=True)
+    return {ledger.rank: ledger for ledger in sorted(ledgers, key=lambda one: one.attempt)}
+
+
+@contextlib.contextmanager
+def training(words: Sequence[str], folder: Path, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs while the test looks; nothing of it outlives the block."""
+    process = start(words, folder, **extra)
+    try:
+        yield process
+    finally:
+        kill_all(folder)
+        process.communicate()
+
+
+@contextlib.contextmanager
+def agent(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A real agent on a free port -> its process and the address of its metrics."""
+    words = [sys.executable, "-m", "whyidle.cli.main", "agent", f"--ledger.dir={directory}"]
+    with subprocess.Popen([*words, "--web.listen-address=127.0.0.1:0"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            line = process.stderr.readline()
+            found = re.search(r'address="?([0-9.:]+)', line)
+            assert found, line
+            yield process, f"http://{found[1]}/metrics"
+        finally:
+            process.kill()
+
+
+def metrics(address: str, name: str) -> list[tuple[dict[str, str], float]]:
+    """The samples of one metric, as (labels, value)."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with urlopen(address, timeout=60) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+        return [(s.labels, s.value) for family in families for s in family.samples if s.name == name]
+
+
+def sum_of_causes(ledger: Ledger) -> int:
+    return sum(ledger.cause_ns.values()) + ledger.pending_ns
+
+
+def assert_every_second_is_in_one_place(told: Told, ledger: Ledger) -> None:
+    """The first law: the causes sum to the wall time that the process itself has measured."""
+    assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns
+    gap = sum_of_causes(ledger) - told.wall_ns
+    assert abs(gap) <= max(told.wall_ns // 1000, 5_000_000), f"{gap / 1e6:.1f} ms of {told.wall_ns / 1e9:.2f} s"
+    assert ledger.cause_ns["unattributed"] <= told.wall_ns // 100
+
+
+def steps_between(ledger: Ledger, start_ns: int, end_ns: int) -> int:
+    """How many steps ended in an interval of CLOCK_MONOTONIC, by the ledger's ring."""
+    return sum(start_ns <= step.end_ns <= end_ns for step in ledger.ring)

@@ -1,0 +1,99 @@
+"""A run that comes back repeats what it had not saved: those steps, and no others, are `recompute`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support_training import assert_every_second_is_in_one_place, command, ledgers_of, recorded, run
+
+from whyidle.torch_hooks.causes import CAUSE
+from whyidle.torch_hooks.ledger import Ledger, read_all
+
+STEPS = 24
+
+
+@dataclass(frozen=True)
+class Case:
+    kill_at: int
+    save_at: int  # 0: never
+    how: str
+
+    @property
+    def repeated(self) -> int:
+        return self.kill_at - self.save_at
+
+
+CASES = {
+    "killed after a checkpoint": Case(15, 10, "kill"),
+    "left without a word, and without a checkpoint": Case(6, 0, "exit"),
+}
+
+
+def repeated_steps(ledger: Ledger) -> list[int]:
+    """The numbers of the steps that have time charged to `recompute`."""
+    return [step.number for step in ledger.ring if step.causes[CAUSE["recompute"]]]
+
+
+def attempts(folder: Path, rank: int = 0) -> list[Ledger]:
+    ledgers, _ = read_all(str(folder / "ledgers"), steps=True)
+    return sorted((one for one in ledgers if one.rank == rank), key=lambda one: one.attempt)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_torchrun_restarts_the_ranks(case: Case, tmp_path: Path) -> None:
+    arguments = (str(STEPS), str(case.kill_at), str(case.save_at), case.how)
+    words = command("restarts.py", *arguments, ranks=2, options=("--max-restarts=1", "--monitor-interval=0.1"))
+    outcome = run(recorded(words), tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    for rank in (0, 1):
+        before, after = attempts(tmp_path, rank)
+        assert (before.attempt, after.attempt) == (0, 1)
+        assert before.run == after.run
+        assert not repeated_steps(before)
+        # Rank 1 was the first to go; rank 0 may have been one step behind, or waiting in the next.
+        reached = max(one.base_step + one.steps for one in (before, attempts(tmp_path, 1 - rank)[0]))
+        assert case.kill_at - 1 <= reached <= case.kill_at
+        assert after.base_step == case.save_at
+        assert repeated_steps(after) == list(range(case.save_at + 1, reached + 1))
+        assert [step.number for step in after.ring] == list(range(case.save_at + 1, STEPS + 1))
+        for step in after.ring[reached - case.save_at :]:
+            assert step.causes[CAUSE["compute"]]
+    for told in outcome.told:
+        _, ledger = outcome.rank(told.rank)
+        assert_every_second_is_in_one_place(told, ledger)
+        assert told.facts["from"] == case.save_at
+
+
+def once(folder: Path, case: Case, **env: str) -> None:
+    run(recorded(command("restarts.py", str(STEPS), str(case.kill_at), str(case.save_at), case.how)), folder, **env)
+
+
+def test_the_same_run_is_launched_again_by_name(tmp_path: Path) -> None:
+    case = Case(9, 4, "kill")
+    for _ in range(2):
+        once(tmp_path, case, WHYIDLE_RUN="mine")
+    before, after = attempts(tmp_path)
+    assert (before.run, after.run, after.attempt) == ("mine", "mine", 1)
+    assert before.ended == 0
+    assert repeated_steps(after) == [5, 6, 7, 8, 9]
+
+
+def test_two_trainings_in_one_allocation_are_no_restart(tmp_path: Path) -> None:
+    """The scheduler's job id is the run of both, and it counts no restart."""
+    case = Case(9, 0, "kill")
+    for _ in range(2):
+        once(tmp_path, case, SLURM_JOB_ID="77")
+    before, after = attempts(tmp_path)
+    assert (before.run, after.run) == ("77", "77")
+    assert (before.attempt, after.attempt) == (0, 1)
+    assert not repeated_steps(after)
+    assert after.base_step == 0
+
+
+def test_a_job_that_the_scheduler_starts_again(tmp_path: Path) -> None:
+    case = Case(9, 4, "exit")
+    once(tmp_path, case, SLURM_JOB_ID="78")
+    once(tmp_path, case, SLURM_JOB_ID="78", SLURM_RESTART_COUNT="1")
+    assert repeated_steps(ledgers_of(tmp_path)[0]) == [5, 6, 7, 8, 9]

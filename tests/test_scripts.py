@@ -1,0 +1,178 @@
+"""Scripts that have never heard of whyidle: they compute what they compute without it, and every second is accounted.
+
+Each group of loops runs twice, plain and under `whyidle run`; what is recorded is compared with what the script itself
+has counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from support_training import (
+    Outcome,
+    Told,
+    assert_every_second_is_in_one_place,
+    command,
+    recorded,
+    run,
+    steps_between,
+)
+
+from whyidle.torch_hooks.causes import COLLECTIVE_OP
+from whyidle.torch_hooks.ledger import Ledger
+
+LOADER = {"step", "backward", "dataloader"}
+RANKS = {"step", "backward", "work_wait", "process_group", "ddp"}
+
+
+@dataclass(frozen=True)
+class Group:
+    script: str
+    loops: str
+    ranks: int  # of torchrun; 0: started by itself
+    recorded: tuple[int, ...]  # ranks that must have a ledger
+    active: set[str]
+    returncode: int = 0
+
+
+GROUPS = {
+    "single": Group(
+        "single.py",
+        "plain evaluation accumulation lbfgs in_backward iterable persistent stateful twice scheduled saving gan",
+        0,
+        (0,),
+        LOADER | {"stateful_dataloader", "torch_save", "safetensors", "gc"},
+    ),
+    "compiled": Group(
+        "single.py", "plain compiled compiled_step compiled_optimizer inductor", 0, (0,), LOADER | {"compile"}
+    ),
+    "ranks": Group(
+        "ranks.py",
+        "ddp by_hand no_sync evaluation checkpoints objects gan again",
+        2,
+        (0, 1),
+        LOADER | RANKS | {"dcp", "exchange"},
+    ),
+    "sharded": Group(
+        "ranks.py",
+        "fsdp2 fsdp1 tensor_parallel compiled_ddp ddp_compiled compiled_collective",
+        2,
+        (0, 1),
+        LOADER | RANKS | {"functional_wait", "fsdp2", "compile"},
+    ),
+    "spawn": Group("spawn.py", "", 0, (0, 1), RANKS, returncode=3),
+}
+
+
+@dataclass
+class Pair:
+    group: Group
+    plain: Outcome
+    recorded: Outcome
+
+    def ranks(self) -> list[tuple[Told, Ledger]]:
+        return [self.recorded.rank(rank) for rank in self.group.recorded]
+
+
+pytestmark = pytest.mark.parametrize(
+    "pair",
+    [pytest.param(name, marks=pytest.mark.xdist_group(f"scripts-{name}")) for name in GROUPS],
+    indirect=True,
+    scope="module",
+)
+
+
+@pytest.fixture(scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    group = GROUPS[request.param]
+    words = command(group.script, *group.loops.split(), ranks=group.ranks)
+    folder = tmp_path_factory.mktemp(request.param)
+    return Pair(group, run(words, folder / "plain"), run(recorded(words), folder / "recorded"))
+
+
+def test_exit_status_is_the_scripts_own(pair: Pair) -> None:
+    assert pair.plain.returncode == pair.group.returncode, pair.plain.stderr
+    assert pair.recorded.returncode == pair.group.returncode, pair.recorded.stderr
+
+
+def test_it_says_nothing(pair: Pair) -> None:
+    assert "whyidle:" not in pair.recorded.stderr
+    assert "torch_hooks" not in pair.recorded.stderr
+
+
+def test_losses_are_the_same_to_the_bit(pair: Pair) -> None:
+    without = {told.rank: told.losses for told in pair.plain.told}
+    assert {told.rank: told.losses for told in pair.recorded.told} == without
+    assert all(any(without[rank].values()) for rank in pair.group.recorded)
+
+
+def test_no_new_graph_breaks(pair: Pair) -> None:
+    for rank in pair.group.recorded:
+        (without,) = (told.facts for told in pair.plain.told if told.rank == rank)
+        told, _ = pair.recorded.rank(rank)
+        assert told.facts.get("graph_breaks", 0) <= without.get("graph_breaks", 0)
+        assert told.facts.get("graphs") == without.get("graphs")
+
+
+def test_no_process_is_left_behind(pair: Pair) -> None:
+    assert pair.plain.left_behind == pair.recorded.left_behind == []
+
+
+def test_a_ledger_for_each_rank_and_for_nobody_else(pair: Pair) -> None:
+    assert sorted(ledger.rank for ledger in pair.recorded.ledgers) == list(pair.group.recorded)
+    assert not pair.plain.ledgers
+    for ledger in pair.recorded.ledgers:
+        assert (ledger.alive, ledger.ended, ledger.world_size) == (False, 1, len(pair.group.recorded))
+
+
+def test_every_second_is_in_one_place(pair: Pair) -> None:
+    for told, ledger in pair.ranks():
+        assert_every_second_is_in_one_place(told, ledger)
+        assert ledger.pending_ns == 0
+
+
+def test_no_hook_failed(pair: Pair) -> None:
+    for _, ledger in pair.ranks():
+        assert ledger.faults == 0
+        assert "failed" not in ledger.hook_states.values()
+        assert pair.group.active <= {hook for hook, state in ledger.hook_states.items() if state == "active"}
+
+
+def test_steps(pair: Pair) -> None:
+    for told, ledger in pair.ranks():
+        loops = {loop: steps_between(ledger, start, end) for loop, (start, end, _) in told.spans.items()}
+        assert loops == {loop: steps for loop, (_, _, steps) in told.spans.items()}
+        assert ledger.steps == told.counts["steps"]
+
+
+def test_backward_passes_and_batches(pair: Pair) -> None:
+    for told, ledger in pair.ranks():
+        for name in ("backwards", "batches", "samples", "eval_batches"):
+            assert getattr(ledger, name) == told.counts.get(name, 0), name
+
+
+def test_bytes_of_gradients_are_exact(pair: Pair) -> None:
+    for told, ledger in pair.ranks():
+        assert ledger.words["collective_bytes"][COLLECTIVE_OP["all_reduce"]] == told.counts.get("all_reduce_bytes", 0)
+        assert (ledger.collectives > 0) == (len(pair.group.recorded) > 1)
+
+
+def test_checkpoints(pair: Pair) -> None:
+    for told, ledger in pair.ranks():
+        assert ledger.words["checkpoints"] == (told.counts.get("saves", 0), told.counts.get("loads", 0))
+        saved = ledger.words["checkpoint_bytes"][0]
+        assert saved == told.counts.get("save_bytes", saved)
+        assert (saved > 0) == (told.counts.get("saves", 0) > 0)
+
+
+def test_every_kind_of_collective_is_counted(pair: Pair) -> None:
+    for told, ledger in pair.ranks() if "objects" in pair.group.loops else ():
+        calls = dict(zip(COLLECTIVE_OP, ledger.words["collective_calls"], strict=True))
+        used = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "send" if told.rank else "recv"}
+        assert used <= {op for op, count in calls.items() if count}
+
+
+def test_compilation_is_no_compute(pair: Pair) -> None:
+    for _, ledger in pair.ranks() if "compiled" in pair.group.loops else ():
+        assert ledger.cause_ns["host_compile"] > ledger.cause_ns["compute"]
