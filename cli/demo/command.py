@@ -22,6 +22,7 @@ STUCK_SECONDS = 180.0
 _SCRAPE_EVERY_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 0.1
 _AGENT_SECONDS = 30.0
+"""The same for an agent that does not answer."""
 _FOREIGN = ("PET_", "TORCHELASTIC_", "MASTER_", "WHYIDLE")
 _FOREIGN_NAMES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONSAFEPATH"})
 """Of the environment: what would make our torchrun a part of a job around it, or keep job.py from its own directory."""
@@ -213,20 +214,24 @@ class Demo:
     def _watch(self, scene: Any, view: Any) -> None:
         from .scrape import scrape
 
-        started = moved = time.monotonic()
+        started = moved = answered = time.monotonic()
         steps, address, due = 0, "", 0.0
         while self._job.poll() is None:
             self._stop.check()
             now = time.monotonic()
             scene.startup = now - started
-            address = address or self._agent_address(now - started)
+            address = address or self._agent_address()
             if now >= due:
                 due = now + _SCRAPE_EVERY_SECONDS
                 try:
-                    scene.ranks = scrape(address) if address else {}
+                    if address:
+                        scene.ranks = scrape(address)
+                        answered = now
                 except (OSError, ValueError):
-                    pass  # once is nothing; an agent that has died is noticed below
+                    pass  # once is nothing
                 view.draw(scene)
+            if now - answered > _AGENT_SECONDS:
+                raise DemoError("the agent does not answer; the end of its log is above", self._tail("agent"))
             self._check_agent()
             if scene.steps != steps:
                 steps, moved = scene.steps, now
@@ -239,13 +244,9 @@ class Demo:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"failed with exit status {code}"
             raise DemoError(f"the training job {how}; the end of its log is above", self._tail("job"))
 
-    def _agent_address(self, waited: float) -> str:
+    def _agent_address(self) -> str:
         match = re.search(r"\baddress=(\S+)", self._tail("agent"))
-        if match:
-            return match[1]
-        if waited > _AGENT_SECONDS:
-            raise DemoError("the agent does not listen; the end of its log is above", self._tail("agent"))
-        return ""
+        return match[1] if match else ""
 
     def _check_agent(self) -> None:
         if (code := self._agent.poll()) is not None:

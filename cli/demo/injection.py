@@ -59,7 +59,7 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(
             "straggler",
-            200.0,
+            260.0,
             "more compute in each step",
             "straggler",
             ("straggler",),
