@@ -35,7 +35,9 @@ def test_a_rank_that_sleeps_before_a_collective_is_missed_by_the_others(tmp_path
         ((labels, seconds),) = [(at, s) for at, s in metrics(url, "whyidle_phase_open_seconds") if at["rank"] == "0"]
         assert labels["phase"] == "collective"
         assert seconds > 2.0
-        assert until(lambda: any(at["rank"] == "1" for at, s in metrics(url, "whyidle_collective_missing_seconds") if s))
+        assert until(
+            lambda: any(at["rank"] == "1" for at, s in metrics(url, "whyidle_collective_missing_seconds") if s)
+        )
         assert not [at for at, s in metrics(url, "whyidle_collective_missing_seconds") if s and at["rank"] == "0"]
 
         (tmp_path / "go").touch()

@@ -26,7 +26,9 @@ FILE, BEEN = HERE / "state.pt", HERE / f"been-{RANK}"
 first = not BEEN.exists()
 BEEN.touch()
 if WORLD > 1:
-    dist.init_process_group("gloo")
+    # Not by the launcher's store: there, torch 2.13 may find the addresses of the ranks that died.
+    meeting = HERE / f"meeting-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=RANK, world_size=WORLD)
 torch.manual_seed(1)
 net = torch.nn.Linear(64, 64)
 done = 0

@@ -1,0 +1,144 @@
+"""What attach and detach promise to the process that calls them: ``contract.py NAME``. Prints `kept` at its end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import account  # noqa: F401
+import torch
+import torch._dynamo
+import torch.distributed._functional_collectives
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+from torch._C import _distributed_c10d as c10d
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optim
+from torch.utils.data import DataLoader, dataloader
+
+import whyidle
+from whyidle.torch_hooks import attach as attached
+from whyidle.torch_hooks.layout import WORD_AT
+
+OWNERS: tuple[Any, ...] = (
+    torch,
+    torch.serialization,
+    torch.autograd,
+    torch.autograd.graph,
+    DistributedDataParallel,
+    dataloader._BaseDataLoaderIter,
+    DataLoader,
+    c10d.Work,
+    c10d.ProcessGroup,
+    torch.distributed._functional_collectives,
+    state_dict_saver,
+    state_dict_loader,
+    os,
+    torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup,
+)
+
+
+def everything() -> dict[tuple[str, str], int]:
+    """The identity of every attribute of whatever is patched, and of every list that callbacks are put into."""
+    found = {(str(owner), name): id(value) for owner in OWNERS for name, value in vars(owner).items()}
+    handler = torch._dynamo.callback.callback_handler
+    lists = (gc.callbacks, handler.start_callbacks, handler.end_callbacks, optim._global_optimizer_post_hooks.values())
+    return found | {("list", str(i)): hash(tuple(map(id, values))) for i, values in enumerate(lists)}
+
+
+def steps(number: int) -> None:
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for batch in DataLoader(torch.ones(number * 2, 8), 2):
+        net(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def detach_restores_every_original() -> None:
+    steps(1)
+    before = everything()
+    for _ in range(2):
+        assert whyidle.attach()
+        during = everything()
+        assert whyidle.attach(), "twice is once"
+        assert everything() == during
+        changed = {name for name in before if during[name] != before[name]}
+        assert len(changed) > 30, changed
+        steps(3)
+        whyidle.detach()
+        assert everything() == before
+        whyidle.detach()
+    steps(1)
+
+
+def nothing_is_touched() -> None:
+    """With WHYIDLE=0."""
+    before = everything()
+    assert not whyidle.attach()
+    with whyidle.phase("eval"):
+        steps(2)
+    whyidle.step()
+    assert everything() == before
+    assert not Path(os.environ["WHYIDLE_DIR"]).exists()
+
+
+def no_tensor_is_held() -> None:
+    whyidle.attach()
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for batch in DataLoader(torch.ones(20, 8), 2):
+        loss = net(batch).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    gone = [weakref.ref(one) for one in (net, optimizer, batch, loss, net.weight)]
+    del net, optimizer, batch, loss
+    assert [ref() for ref in gone] == [None] * len(gone), "and without a garbage collection"
+
+
+class Broken:
+    """Something of ours that raises whatever it is asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError("ours")
+
+
+def what_fails_inside_is_off() -> None:
+    whyidle.attach()
+    steps(2)
+    session = attached._session
+    words = session.writer.words  # type: ignore[union-attr]
+    good, session.steps = session.steps, Broken()  # type: ignore[assignment]
+    steps(30)
+    assert {session.states[hook] for hook in ("step", "backward")} == {"failed"}
+    session.steps = good
+    before = words[WORD_AT["faults"][0]]
+    assert before >= 20
+    session.machine.books = Broken()  # type: ignore[assignment, union-attr]
+    steps(30)
+    torch.save(torch.ones(3), Path(os.environ["ACCOUNT_DIR"], "x.pt"))
+    with whyidle.phase("eval"):
+        steps(2)
+    whyidle.step()
+    assert words[WORD_AT["faults"][0]] > before
+
+
+def no_ledger_can_be_made() -> None:
+    """One directory after the other, each unusable in its own way."""
+    for directory in os.environ["BAD_DIRS"].split(":"):
+        os.environ["WHYIDLE_DIR"] = directory
+        assert not whyidle.attach(), directory
+        assert not whyidle.attach(), directory
+        steps(3)
+        whyidle.detach()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    print("kept")

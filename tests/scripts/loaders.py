@@ -1,0 +1,124 @@
+"""One loader after the other through real DataLoaders; prints, per loader, ns per cause of the wait for data."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import sys
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import account  # noqa: F401
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import whyidle
+from whyidle.torch_hooks import attach as attached
+from whyidle.torch_hooks.causes import CAUSES
+from whyidle.torch_hooks.layout import WORD_AT
+
+HERE = Path(os.environ["ACCOUNT_DIR"])
+NOISE = os.urandom(1 << 20)
+
+
+def burn(seconds: float) -> None:
+    """CPU of this thread, however long it takes to get it."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(500))
+
+
+class Made(Dataset[torch.Tensor]):
+    """A sample that takes 20 ms to make, in the way that ``how`` says."""
+
+    def __init__(self, how: str):
+        self.how = how
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        getattr(self, self.how)()
+        return torch.ones(4)
+
+    def sleeps(self) -> None:
+        time.sleep(0.02)
+
+    def burns(self) -> None:
+        burn(0.02)
+
+    def sleeps_and_burns(self) -> None:
+        time.sleep(0.018)
+        burn(0.002)
+
+    def compresses_in_threads(self) -> None:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda _: zlib.compress(NOISE, 6), range(2)))
+
+    def reads_directly(self) -> None:
+        fd = os.open(HERE / "file", os.O_RDONLY | os.O_DIRECT)
+        buffer = mmap.mmap(-1, 1 << 20)
+        for block in range(16):
+            os.preadv(fd, [buffer], block << 20)
+        os.close(fd)
+
+
+def large(samples: list[torch.Tensor]) -> torch.Tensor:
+    return torch.ones(64)
+
+
+class SlowToLoad:
+    """A batch that the worker has made in no time, and that takes the parent 20 ms to unpickle."""
+
+    def __reduce__(self) -> Any:
+        return _slow, ()
+
+
+def _slow() -> str:
+    burn(0.02)
+    return "a batch"
+
+
+def slow_to_load(_: list[torch.Tensor]) -> SlowToLoad:
+    return SlowToLoad()
+
+
+class Ready(Dataset[int]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def loader(name: str) -> DataLoader[Any]:
+    if name == "unpickles":
+        return DataLoader(Ready(), 2, num_workers=1, collate_fn=slow_to_load)
+    if name == "crowded":
+        return DataLoader(Made("burns"), 2, num_workers=4)
+    how, _, here = name.partition(":")
+    return DataLoader(Made(how), 2, num_workers=0 if here else 1)
+
+
+if __name__ == "__main__":
+    if os.environ.get("ONE_CORE"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
+    whyidle.attach()
+    words = attached._session.writer.words  # type: ignore[union-attr]
+    at = WORD_AT["cause_ns"][0]
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    told = {}
+    for name in sys.argv[1:]:
+        before = words[at : at + len(CAUSES)].tolist()
+        for _ in loader(name):
+            weight.sum().backward()
+            optimizer.step()
+        after = words[at : at + len(CAUSES)].tolist()
+        told[name] = {c: b - a for c, a, b in zip(CAUSES, before, after, strict=True) if c.startswith("data_")}
+    print(json.dumps(told))

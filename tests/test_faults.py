@@ -1,0 +1,255 @@
+"""A fault of ours never touches the training, and a fault of the training's never spoils what others have recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support_training import (
+    SCRIPTS,
+    agent,
+    assert_every_second_is_in_one_place,
+    command,
+    environment,
+    gather,
+    ledgers_of,
+    metrics,
+    recorded,
+    run,
+    training,
+    until,
+)
+
+from whyidle.torch_hooks.ledger import read_all, read_ledger
+
+MID_WRITE = """
+import os, signal, sys
+from whyidle.torch_hooks.books import SEQUENCE
+from whyidle.torch_hooks.ledger import LedgerWriter
+ledger = LedgerWriter(sys.argv[1], {"run": "r", "node": "n", "device": "cpu", "uuid": ""}, {"rank": 7})
+ledger.words[SEQUENCE] += 1
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts a file system")
+
+
+# -- ranks that die
+
+
+def test_a_rank_that_dies_in_mid_write(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", MID_WRITE, str(tmp_path)], env=environment(tmp_path), check=False, timeout=60)
+    ledgers, errors = read_all(str(tmp_path))
+    assert [(one.rank, one.alive, one.died_mid_write) for one in ledgers] == [(7, False, True)]
+    assert [error.reason for error in errors] == ["died_mid_write"]
+
+
+def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path) -> None:
+    """At a random moment, with the agent looking on, which is killed as well: the other run goes on."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    words = recorded(command("faults.py", "until_told"))
+    shared = {"WHYIDLE_DIR": str(tmp_path / "ledgers")}
+
+    def named(run_name: str) -> list[int]:
+        ledgers, _ = read_all(shared["WHYIDLE_DIR"])
+        return [one.steps for one in ledgers if one.run == run_name]
+
+    with (
+        training(words, mine, WHYIDLE_RUN="mine", **shared) as first,
+        training(words, other, WHYIDLE_RUN="other", **shared) as second,
+    ):
+        assert until(lambda: any(steps > 50 for steps in named("mine")) and any(steps > 50 for steps in named("other")))
+        with agent(Path(shared["WHYIDLE_DIR"])) as (exporter, url):
+            assert {at["run"] for at, up in metrics(url, "whyidle_rank_up") if up} == {"mine", "other"}
+            time.sleep(random.random() / 10)
+            first.kill()
+            first.wait(60)
+            assert until(lambda: ("mine", 0.0) in [(at["run"], up) for at, up in metrics(url, "whyidle_rank_up")])
+            assert ("other", 1.0) in [(at["run"], up) for at, up in metrics(url, "whyidle_rank_up")]
+            exporter.kill()
+        (before,) = named("other")
+        assert until(lambda: named("other")[0] > before + 20), "no agent, and the training goes on"
+        (other / "stop").touch()
+        assert second.wait(60) == 0
+    ledgers = {one.run: one for one in read_all(shared["WHYIDLE_DIR"])[0]}
+    assert (ledgers["mine"].alive, ledgers["mine"].ended) == (False, 0)
+    assert (ledgers["other"].alive, ledgers["other"].ended, ledgers["other"].faults) == (False, 1, 0)
+    (told,) = gather(other, 0).told
+    assert_every_second_is_in_one_place(told, ledgers["other"])
+    assert ledgers["other"].steps == told.counts["steps"]
+
+
+def test_a_rank_that_leaves_early_leaves_at_once(tmp_path: Path) -> None:
+    """Its blocks of the exchange are in flight, and nobody will ever answer them."""
+    words = command("early.py", ranks=2)
+    plain, outcome = run(words, tmp_path / "plain"), run(recorded(words), tmp_path / "recorded")
+    assert (plain.returncode, outcome.returncode) == (0, 0), outcome.stderr
+    told, ledger = outcome.rank(0)
+    assert told.facts["left_in_time"]
+    assert told.losses == plain.rank(0)[0].losses if plain.ledgers else True
+    assert ledger.steps == 40
+    for rank in (0, 1):
+        assert_every_second_is_in_one_place(*outcome.rank(rank))
+        assert outcome.rank(rank)[1].ended == 1
+    assert outcome.left_behind == []
+
+
+def test_only_one_of_two_ranks_is_attached(tmp_path: Path) -> None:
+    arguments = ["ddp", "by_hand", "objects"]
+    script = str(SCRIPTS / "ranks.py")
+    half = 'if [ "$RANK" = 1 ]; then export WHYIDLE=0; fi; exec "$0" "$@"'
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    plain = run(command("ranks.py", *arguments, ranks=2), tmp_path / "plain")
+    outcome = run(recorded([*launcher, "sh", "-c", half, sys.executable, script, *arguments]), tmp_path / "half")
+    assert outcome.returncode == 0, outcome.stderr
+    assert {t.rank: t.losses for t in outcome.told} == {t.rank: t.losses for t in plain.told}
+    (ledger,) = outcome.ledgers
+    assert (ledger.rank, ledger.world_size, ledger.faults, ledger.pending_ns) == (0, 2, 0, 0)
+    assert ledger.hook_states["exchange"] == "absent"
+    assert (ledger.cause_ns["network"], ledger.cause_ns["straggler"]) == (0, 0)
+    assert ledger.cause_ns["collective"] > 0
+    assert_every_second_is_in_one_place(next(t for t in outcome.told if t.rank == 0), ledger)
+
+
+# -- what happens inside a rank
+
+
+def test_signals_interrupts_errors_and_dead_workers(tmp_path: Path) -> None:
+    names = ("saves_in_a_signal_handler", "interrupted", "raises_in_backward", "a_worker_dies", "plain")
+    outcome = run(recorded(command("faults.py", *names)), tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    told, ledger = outcome.rank(0)
+    assert_every_second_is_in_one_place(told, ledger)
+    assert ledger.steps == told.counts["steps"]
+    assert (ledger.faults, set(ledger.hook_states.values())) == (0, {"absent", "active"})
+    assert ledger.words["checkpoints"][0] > 0
+    assert (told.counts["interrupted"], told.counts["raised"], told.counts["died"]) == (3, 3, 1)
+
+
+def test_forked_children_leave_the_ledger_and_its_lock_alone(tmp_path: Path) -> None:
+    with training(recorded(command("faults.py", "forks")), tmp_path) as process:
+
+        def looks(steps: int) -> bool:
+            ledgers = ledgers_of(tmp_path)
+            return bool(ledgers) and ledgers[0].alive and ledgers[0].steps >= steps
+
+        assert until(lambda: (tmp_path / "forked").exists(), 90)
+        assert until(lambda: looks(3)), "alive while the children live"
+        (tmp_path / "end-children").touch()
+        assert until(lambda: (tmp_path / "alone").exists())
+        assert until(lambda: looks(30)), "and when they have ended"
+        (tmp_path / "stop").touch()
+        assert process.wait(60) == 0
+    outcome = gather(tmp_path, 0)
+    (ledger,) = outcome.ledgers
+    (told,) = outcome.told
+    assert ledger.steps == told.counts["steps"]
+    assert_every_second_is_in_one_place(told, ledger)
+
+
+# -- directories
+
+
+@contextlib.contextmanager
+def mounted(at: Path, options: str) -> Iterator[Path]:
+    at.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], check=True, timeout=60)
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", str(at)], check=True, timeout=60)
+
+
+@AS_ROOT
+def test_no_room_for_a_ledger(tmp_path: Path) -> None:
+    plain = run(command("faults.py", "plain"), tmp_path / "plain")
+    with mounted(tmp_path / "full", "size=8k") as full:
+        outcome = run(recorded(command("faults.py", "plain")), tmp_path / "recorded", WHYIDLE_DIR=str(full))
+        assert list(full.iterdir()) == []
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.told[0].losses == plain.told[0].losses
+    said = [line for line in outcome.stderr.splitlines() if line.startswith("whyidle:")]
+    assert len(said) == 1
+    assert str(tmp_path / "full") in said[0]
+    assert "No space left" in said[0]
+    assert "WHYIDLE_DIR" in said[0]
+
+
+@AS_ROOT
+def test_directories_that_cannot_be_written(tmp_path: Path) -> None:
+    file, link, loop = tmp_path / "file", tmp_path / "dangling", tmp_path / "loop"
+    file.touch()
+    link.symlink_to(tmp_path / "nowhere" / "at-all")
+    loop.symlink_to(loop)
+    with mounted(tmp_path / "read-only", "ro") as read_only, mounted(tmp_path / "full", "size=8k") as full:
+        bad = [file, file / "below", link, loop, read_only, read_only / "below", full]
+        done = subprocess.run(
+            [sys.executable, str(SCRIPTS / "contract.py"), "no_ledger_can_be_made"],
+            env=environment(tmp_path, BAD_DIRS=":".join(map(str, bad))),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.stdout == "kept\n", done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("whyidle:")]
+    assert [directory for directory in bad if not any(f"{directory} (" in line for line in said)] == []
+    assert len(said) == 2 * len(bad), "one line for each call of attach()"
+
+
+def test_sixty_four_stale_ledgers(tmp_path: Path) -> None:
+    run(recorded(command("faults.py", "plain")), tmp_path / "first", WHYIDLE_DIR=str(tmp_path / "ledgers"))
+    (stale,) = (tmp_path / "ledgers").iterdir()
+    for number in range(63):
+        shutil.copyfile(stale, stale.with_name(f"0-{number}-stale.ledger"))
+    (tmp_path / "ledgers" / "cut.ledger").write_bytes(stale.read_bytes()[:1000])
+    outcome = run(recorded(command("faults.py", "plain")), tmp_path / "next", WHYIDLE_DIR=str(tmp_path / "ledgers"))
+    assert outcome.returncode == 0
+    ledgers, errors = read_all(str(tmp_path / "ledgers"))
+    (ledger,) = (one for one in ledgers if one.pid == outcome.told[0].pid)
+    assert (len(ledgers), [error.reason for error in errors]) == (65, ["short"])
+    assert_every_second_is_in_one_place(outcome.told[0], ledger)
+    assert ledger.steps == 10
+    assert read_ledger(str(stale)).steps == 10
+
+
+# -- the contract of attach and detach
+
+
+@pytest.mark.parametrize(
+    ("promise", "env"),
+    [
+        ("detach_restores_every_original", {}),
+        ("nothing_is_touched", {"WHYIDLE": "0"}),
+        ("no_tensor_is_held", {}),
+        ("what_fails_inside_is_off", {}),
+    ],
+)
+def test_the_contract(promise: str, env: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "contract.py"), promise],
+        env=environment(tmp_path, **env),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "kept\n", done.stderr
+
+
+def test_it_is_killed_by_the_signal_that_it_got(tmp_path: Path) -> None:
+    with training(recorded(command("faults.py", "until_told")), tmp_path) as process:
+        assert until(lambda: (tmp_path / "runs").exists(), 90)
+        process.terminate()
+        assert process.wait(60) == -signal.SIGTERM
+    (ledger,) = ledgers_of(tmp_path).values()
+    assert not ledger.alive

@@ -1,0 +1,78 @@
+"""The wait for data, split: a table of ways to make a batch -> the cause that must have most of the wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support_training import SCRIPTS, environment
+
+pytestmark = pytest.mark.xdist_group("machine")  # shares of time: nothing else of ours may take the CPU meanwhile
+
+DOMINANT = {
+    "sleeps": "data_read",
+    "burns": "data_cpu",
+    "sleeps_and_burns": "data_read",
+    "compresses_in_threads": "data_cpu",
+    "unpickles": "data_handoff",
+    "sleeps:0": "data_read",
+    "burns:0": "data_cpu",
+    "compresses_in_threads:0": "data_cpu",
+}
+"""A name ends in `:0` where there are no workers: the loop makes its batches itself."""
+
+
+def waits(folder: Path, *names: str, **env: str) -> dict[str, dict[str, int]]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / "loaders.py"), *names],
+        env=environment(folder, **env),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    return waits(tmp_path_factory.mktemp("loaders"), *DOMINANT)
+
+
+def share(wait: dict[str, int], *causes: str) -> float:
+    return sum(wait[cause] for cause in causes) / sum(wait.values())
+
+
+@pytest.mark.parametrize(("name", "cause"), DOMINANT.items(), ids=DOMINANT.keys())
+def test_what_most_of_a_wait_is(table: dict[str, dict[str, int]], name: str, cause: str) -> None:
+    wait = dict(table[name])
+    if cause == "data_cpu":
+        # On a machine that others use as well, a part of what a worker would compute it queues for.
+        wait["data_queue"] = min(wait["data_queue"], wait["data_cpu"] // 2)
+    assert share(wait, cause) > 0.6, table[name]
+
+
+def test_workers_that_queue_for_one_core(tmp_path: Path) -> None:
+    """Four of them compute: each gets a quarter of the core, and waits for it the rest of the time."""
+    (wait,) = waits(tmp_path, "crowded", ONE_CORE="1").values()
+    assert share(wait, "data_queue") > 0.5, wait
+    assert share(wait, "data_queue", "data_cpu") > 0.8, wait
+
+
+def test_reads_past_the_page_cache(tmp_path: Path) -> None:
+    with open(tmp_path / "file", "wb") as file:
+        for _ in range(16):
+            file.write(os.urandom(1 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.close(os.open(tmp_path / "file", os.O_RDONLY | os.O_DIRECT))
+    except OSError:
+        pytest.skip(f"the file system of {tmp_path} has no O_DIRECT")
+    (wait,) = waits(tmp_path, "reads_directly").values()
+    assert share(wait, "data_read") > 0.5, wait
