@@ -61,7 +61,7 @@ def test_workers_that_queue_for_one_core(tmp_path: Path) -> None:
     """Four of them compute: each gets a quarter of the core, and waits for it the rest of the time."""
     (wait,) = waits(tmp_path, "crowded", ONE_CORE="1").values()
     assert share(wait, "data_queue") > 0.5, wait
-    assert share(wait, "data_queue", "data_cpu") > 0.8, wait
+    assert share(wait, "data_queue", "data_cpu") > 0.6, wait  # the loop, too, queues for its turn to take a batch
 
 
 def test_reads_past_the_page_cache(tmp_path: Path) -> None:
