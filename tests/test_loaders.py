@@ -75,4 +75,5 @@ def test_reads_past_the_page_cache(tmp_path: Path) -> None:
     except OSError:
         pytest.skip(f"the file system of {tmp_path} has no O_DIRECT")
     (wait,) = waits(tmp_path, "reads_directly").values()
-    assert share(wait, "data_read") > 0.5, wait
+    # Some disks answer so fast that the system calls are half of it.
+    assert max(wait, key=lambda cause: wait[cause]) == "data_read", wait

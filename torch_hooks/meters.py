@@ -14,7 +14,7 @@ from typing import Any
 
 from .books import Parts
 from .causes import CAUSE
-from .tasks import Reading, TaskClock, queued, split_data_wait, split_own_read
+from .tasks import Reading, TaskClock, WorkerClock, queued, split_data_wait, split_handoff, split_own_read
 
 _LONG_NS = 300_000
 _ALL = 0.98
@@ -24,10 +24,13 @@ _MOST_WORKERS = 64
 """Workers of one loader whose descriptors are kept open; waits for the others are not split."""
 
 _thread_cpu = time.thread_time_ns
+_process_cpu = time.process_time_ns
 
 
 class OwnMeter:
     """Batches that the training thread makes itself (``num_workers=0``): it is its own worker.
+
+    CPU time is of the whole process, so that threads that help it count. Others that run meanwhile count as well.
 
     A short wait that begins without a reading is split like the last one that began with one.
     """
@@ -47,7 +50,7 @@ class OwnMeter:
         self._read = self._alert > 0 or self._waits % _ALERT_WAITS == 0
         if self._read:
             self._queue = queued(self._task)
-            self._cpu = _thread_cpu()
+            self._cpu = _process_cpu()
 
     def split(self, ns: int) -> Parts:
         self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
@@ -56,7 +59,7 @@ class OwnMeter:
                 return _ALL_CPU
             return split_own_read(int(ns * self._cpu_share), int(ns * self._queue_share))
         # Without a reading, longer than all of late: bounded by what the thread has had since the last one.
-        cpu, queue = _thread_cpu() - self._cpu, queued(self._task) - self._queue
+        cpu, queue = _process_cpu() - self._cpu, queued(self._task) - self._queue
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = min(1.0 - self._cpu_share, queue / max(ns, 1))
         return split_own_read(cpu, queue)
@@ -65,17 +68,33 @@ class OwnMeter:
 class WorkerMeter:
     """Batches that worker processes make: asks the one that owes the next batch."""
 
-    __slots__ = ("_alert", "_before", "_clock", "_clocks", "_cpu", "_last", "_pin", "_pinned", "_waits", "_worker")
+    __slots__ = (
+        "_alert",
+        "_before",
+        "_clock",
+        "_clocks",
+        "_cpu",
+        "_last",
+        "_made",
+        "_pin",
+        "_pinned",
+        "_queue",
+        "_task",
+        "_waits",
+        "_worker",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, task: TaskClock | None):
+        self._task = task
+        self._made = False
         self._alert = _ALERT_WAITS
         self._waits = 0
-        self._clocks: dict[int, TaskClock] = {}
+        self._clocks: dict[int, WorkerClock] = {}
         self._last: dict[int, Reading | None] = {}
         self._pin: TaskClock | None = None
-        self._clock: TaskClock | None = None
+        self._clock: WorkerClock | None = None
         self._before: Reading | None = None
-        self._worker = self._cpu = self._pinned = 0
+        self._worker = self._cpu = self._queue = self._pinned = 0
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
@@ -88,13 +107,15 @@ class WorkerMeter:
         if clock is None:
             if len(self._clocks) >= _MOST_WORKERS:
                 return
-            clock = self._clocks[worker] = TaskClock(iterator._workers[worker].pid)
+            clock = self._clocks[worker] = WorkerClock(iterator._workers[worker].pid)
             self._last[worker] = clock.read()
         self._clock, self._worker = clock, worker
         self._cpu = 0
         self._waits += 1
         if self._alert > 0 or self._waits % _ALERT_WAITS == 0:
             self._last[worker] = clock.read()
+            self._made = _is_made(iterator, worker)
+            self._queue = queued(self._task)
             self._pinned = self._pin_cpu(iterator)
             self._cpu = _thread_cpu()
         self._before = self._last[worker]
@@ -107,6 +128,8 @@ class WorkerMeter:
         after = self._last[self._worker] = clock.read()
         handoff = 0
         if self._cpu:
+            if self._made:
+                return split_handoff(self._before, after, queued(self._task) - self._queue)
             handoff = _thread_cpu() - self._cpu
             if self._pin is not None:
                 handoff += self._pin_now() - self._pinned
@@ -123,3 +146,13 @@ class WorkerMeter:
     def _pin_now(self) -> int:
         reading = self._pin.read() if self._pin is not None else None
         return reading.cpu if reading is not None else 0
+
+
+def _is_made(iterator: Any, worker: int) -> bool:
+    """Whether the batch that a worker owes is made, and only on its way.
+
+    A worker makes its batches in the order in which it is asked for them, so the oldest one that has not come is made
+    once the worker has taken up the next.
+    """
+    owed = sum(1 for info in iterator._task_info.values() if len(info) == 1 and info[0] == worker)
+    return owed - iterator._index_queues[worker].qsize() >= 2

@@ -92,7 +92,7 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
 
 def _new_meter(session: Session, iterator: Any) -> WorkerMeter | OwnMeter:
     alone = getattr(iterator, "_task_info", None) is None
-    meter = iterator.__dict__[_METER] = OwnMeter(session.task) if alone else WorkerMeter()
+    meter = iterator.__dict__[_METER] = OwnMeter(session.task) if alone else WorkerMeter(session.task)
     return meter
 
 
