@@ -7,6 +7,7 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from whyidle.torch_hooks.books import LATE_FAMILIES, StepWaits
 from whyidle.torch_hooks.exchange import _WORDS, BLOCK_STEPS, BlockMismatch, Split, lateness, pack_block, split_block
 

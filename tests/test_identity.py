@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+
 from whyidle.torch_hooks.identity import identify, process_start, run_id
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from whyidle.torch_hooks.steps import StepDetector
 
 # b: a backward pass; A, B: an optimizer's step; (…): inside a backward pass
