@@ -50,10 +50,8 @@ def share(wait: dict[str, int], *causes: str) -> float:
 
 @pytest.mark.parametrize(("name", "cause"), DOMINANT.items(), ids=DOMINANT.keys())
 def test_what_most_of_a_wait_is(table: dict[str, dict[str, int]], name: str, cause: str) -> None:
-    wait = dict(table[name])
-    if cause == "data_cpu":
-        # On a machine that others use as well, a part of what a worker would compute it queues for.
-        wait["data_queue"] = min(wait["data_queue"], wait["data_cpu"] // 2)
+    # On a machine that others use as well, whoever makes the batch also queues for a CPU: true, but not its doing.
+    wait = table[name] | {"data_queue": 0}
     assert share(wait, cause) > 0.6, table[name]
 
 
