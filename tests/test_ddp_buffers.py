@@ -47,6 +47,6 @@ def test_the_wait_in_a_broadcast_of_buffers_is_a_wait_and_no_compute(tmp_path: P
     assert not errors
     first, second = sorted(ledgers, key=lambda ledger: ledger.rank)
     late = second.cause_ns["data_read"] / 1e9
-    assert late >= 12 * 2 * 0.05
+    assert late >= 0.9 * 12 * 2 * 0.05  # a worker begins to read before the loop begins to wait
     waited = sum(first.cause_ns[cause] for cause in ("collective", "straggler", "network")) / 1e9
     assert waited > 0.8 * late

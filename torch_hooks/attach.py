@@ -116,12 +116,15 @@ def end() -> None:
     _session.close()
 
 
+if not getattr(sys.modules.get("_whyidle_autoload"), "_started", False):
+    # At import, not at attach(): the first to register is the last to run, so that what others do at exit still counts.
+    atexit.register(end)  # else the autoload has registered it, earlier still
+
+
 def _install() -> None:
     global _installed, _registered
     if not _registered:
         _registered = True
-        if not getattr(sys.modules.get("_whyidle_autoload"), "_started", False):
-            atexit.register(end)  # else it has registered us long ago
         os.register_at_fork(after_in_child=lambda: _session.after_fork(_armed))
     if _installed or not _torch_is_there():
         return

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 
 from .books import Splitter
 from .causes import CHECKPOINT_KINDS, COLLECTIVE_OP, HOOK_STATES, HOOKS, PHASE
@@ -78,7 +79,8 @@ class Session:
 
     def _forget(self) -> None:
         self.steps = StepDetector()
-        self.grad_bytes = 0  # of gradients that the backward pass under way will reduce
+        self.grad_bytes: dict[int, int] = {}
+        """Gradients that the next backward pass reduces: id of the DDP module -> bytes."""
         self._grouped = False
         self._looked = self._look_in = 0
         self._fed = False  # a batch was delivered since the last boundary
@@ -134,6 +136,7 @@ class Session:
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         self._find_group()
+        _close_with_child(self.close)
         return True
 
     def close(self) -> None:
@@ -269,8 +272,8 @@ class Session:
     def backward_ends(self) -> None:
         try:
             if self.grad_bytes:
-                self.count_collective("all_reduce", self.grad_bytes)
-                self.grad_bytes = 0
+                self.count_collective("all_reduce", sum(self.grad_bytes.values()))
+                self.grad_bytes.clear()
             if self.steps.backward_ends():
                 self.boundary()
         except Exception as error:  # the fence around the training
@@ -370,9 +373,15 @@ class Session:
     def _go_on(self) -> None:
         """Restored before the first step: this attempt goes on from the last step that was saved."""
         words = self.writer.words  # type: ignore[union-attr]
-        if not words[WORD_AT["steps"][0]] and not self._restored and self._restore_step >= 0:
-            self._restored = True
+        if words[WORD_AT["steps"][0]] or self._restored:
+            return
+        self._restored = True
+        if self._restore_step >= 0:
             words[WORD_AT["base_step"][0]] = self._restore_step
+        else:
+            # Restored from a save that no ledger here knows of (rank 0 of another node's): which steps are repeated
+            # cannot be told, so none is said to be.
+            words[WORD_AT["recompute_until"][0]] = 0
 
     # -- the others
 
@@ -418,6 +427,19 @@ class Session:
 
 def _why(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _close_with_child(close: Callable[[], None]) -> None:
+    """A process that multiprocessing has forked ends without exit handlers; it runs finalizers of its own."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return
+    import multiprocessing
+    from multiprocessing import util
+
+    method = getattr(process.current_process(), "_start_method", None) or multiprocessing.get_start_method()
+    if method != "spawn":
+        util.Finalize(None, close, exitpriority=-100)
 
 
 def _in_data_worker() -> bool:

@@ -136,13 +136,23 @@ def install_ddp(session: Session) -> Callable[[], None]:
     from torch.nn.parallel.distributed import DistributedDataParallel
 
     patches = Patches()
+    sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def gradient_bytes(module: Any) -> int:
+        size = sizes.get(module)
+        if size is None:
+            size = sum(p.numel() * p.element_size() for p in module.module.parameters() if p.requires_grad)
+            sizes[module] = size
+        return size
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_compiling() and is_grad_enabled():
                 try:
                     if module.require_backward_grad_sync:
-                        session.grad_bytes = _gradient_bytes(module)
+                        session.grad_bytes[id(module)] = gradient_bytes(module)
+                        if module.process_group.size() != session.world_size:
+                            session.mixed = True
                 except Exception as error:  # the fence around the training
                     session.fault("ddp", error)
             return original(module, *args, **kwargs)
@@ -173,14 +183,6 @@ def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callab
         return _distributed_broadcast_coalesced
 
     return make
-
-
-def _gradient_bytes(module: Any) -> int:
-    size = module.__dict__.get("_whyidle_gradient_bytes")
-    if size is None:
-        size = sum(p.numel() * p.element_size() for p in module.module.parameters() if p.requires_grad)
-        module.__dict__["_whyidle_gradient_bytes"] = size
-    return size
 
 
 def _queue_callback(callback: Callable[[], None]) -> None:

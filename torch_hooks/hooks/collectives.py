@@ -160,7 +160,8 @@ _METHODS: dict[str, tuple[str, int]] = {
 }
 """Method of ProcessGroup -> (operation, which argument carries its size; -1: none).
 
-Sizes are those of nccl-tests: what is reduced, all that was gathered, all that is scattered.
+Sizes are those of nccl-tests: what is reduced, all that was gathered, all that is scattered; of `gather` and `scatter`
+this rank's share.
 """
 
 _PAIRWISE = frozenset({"send", "recv"})
