@@ -5,14 +5,24 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whyidle.torch_hooks.books import LATE_FAMILIES, StepWaits
-from whyidle.torch_hooks.exchange import _WORDS, BLOCK_STEPS, BlockMismatch, Split, lateness, pack_block, split_block
+from whyidle.torch_hooks.exchange import (
+    BLOCK_STEPS,
+    BlockMismatch,
+    Split,
+    Steps,
+    block_length,
+    lateness,
+    pack_block,
+    split_block,
+    words_of,
+)
 
 MS = 1_000_000
-Steps = list[tuple[StepWaits, bool]]
+STEPS = BLOCK_STEPS[0]
 
 
 def exchange(ranks: list[Steps], blocks: list[int] | None = None) -> list[list[Split]]:
@@ -21,7 +31,7 @@ def exchange(ranks: list[Steps], blocks: list[int] | None = None) -> list[list[S
     blocks = blocks or [3] * world
     buffers = []
     for rank, steps in enumerate(ranks):
-        buffer = array("q", bytes(8 * _WORDS))
+        buffer = array("q", bytes(8 * words_of(STEPS)))
         pack_block(buffer, rank, blocks[rank], steps)
         buffers.append(buffer)
     result = array("q", [min(words) for words in zip(*buffers, strict=True)])
@@ -34,15 +44,15 @@ def own(**families: int) -> tuple[int, ...]:
 
 def test_the_worked_example() -> None:
     """DESIGN's two ranks: 50 ms of compute, 10 ms of transfer, and rank 1 reads for 40 ms a step."""
-    early: Steps = [(StepWaits(50 * MS, own(compute=50 * MS)), False)] * BLOCK_STEPS
-    late: Steps = [(StepWaits(10 * MS, own(compute=50 * MS, storage=40 * MS)), False)] * BLOCK_STEPS
+    early: Steps = [(StepWaits(50 * MS, own(compute=50 * MS)), False)] * STEPS
+    late: Steps = [(StepWaits(10 * MS, own(compute=50 * MS, storage=40 * MS)), False)] * STEPS
     first, second = exchange([early, late])
-    assert first == [Split(10 * MS, 40 * MS, 0, ())] * BLOCK_STEPS
-    assert second == [Split(10 * MS, 0, 0, own(storage=40 * MS))] * BLOCK_STEPS
+    assert first == [Split(10 * MS, 40 * MS, 0, ())] * STEPS
+    assert second == [Split(10 * MS, 0, 0, own(storage=40 * MS))] * STEPS
 
 
 def test_a_step_with_a_collective_of_some_ranks_only_stays_unsplit_on_all() -> None:
-    plain: Steps = [(StepWaits(9 * MS, own()), False)] * BLOCK_STEPS
+    plain: Steps = [(StepWaits(9 * MS, own()), False)] * STEPS
     mixed: Steps = [(StepWaits(2 * MS, own()), True), *plain[1:]]
     first, second = exchange([plain, mixed])
     assert first[0] == Split(0, 0, 9 * MS, ())
@@ -52,15 +62,15 @@ def test_a_step_with_a_collective_of_some_ranks_only_stays_unsplit_on_all() -> N
 
 @pytest.mark.parametrize("blocks", [[3, 4], [4, 3]])
 def test_ranks_out_of_step_are_noticed_by_every_rank(blocks: list[int]) -> None:
-    steps: Steps = [(StepWaits(MS, own()), False)] * BLOCK_STEPS
+    steps: Steps = [(StepWaits(MS, own()), False)] * STEPS
     with pytest.raises(BlockMismatch):
         exchange([steps, steps], blocks)
 
 
 def test_a_result_that_never_left_its_rank_is_noticed() -> None:
     for rank in range(2):
-        buffer = array("q", bytes(8 * _WORDS))
-        steps: Steps = [(StepWaits(MS, own()), False)] * BLOCK_STEPS
+        buffer = array("q", bytes(8 * words_of(STEPS)))
+        steps: Steps = [(StepWaits(MS, own()), False)] * STEPS
         pack_block(buffer, rank, 0, steps)
         with pytest.raises(BlockMismatch):
             split_block(buffer, rank, 2, 0, steps)
@@ -71,15 +81,13 @@ owns = st.tuples(*[waits] * len(LATE_FAMILIES))
 
 
 @given(
-    st.lists(
-        st.lists(st.builds(StepWaits, waits, owns), min_size=BLOCK_STEPS, max_size=BLOCK_STEPS), min_size=2, max_size=5
-    )
+    st.lists(st.lists(st.builds(StepWaits, waits, owns, waits), min_size=STEPS, max_size=STEPS), min_size=2, max_size=5)
 )
 def test_whatever_the_waits_nothing_is_lost_and_nobody_is_blamed_for_more_than_the_longest(
     ranks: list[list[StepWaits]],
 ) -> None:
     splits = exchange([[(one, False) for one in steps] for steps in ranks])
-    for step in range(BLOCK_STEPS):
+    for step in range(STEPS):
         column = [steps[step].wait for steps in ranks]
         least, most = min(column), max(column)
         late = [one[step].late for one in splits if one[step].late]
@@ -96,3 +104,20 @@ def test_what_no_family_explains_is_unattributed() -> None:
 
 def test_excesses_beyond_the_lateness_are_shares_of_it() -> None:
     assert lateness(10, own(compute=30, storage=10), array("q", own())) == own(compute=7, storage=2, unattributed=1)
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "steps"), [(0.0005, 256), (0.005, 128), (0.03, 16), (0.1, 8), (30.0, 8), (0.0, 256)]
+)
+def test_a_block_takes_about_half_a_second_within_its_bounds(step_seconds: float, steps: int) -> None:
+    assert block_length(int(step_seconds * 1e9)) == steps
+
+
+def test_the_slowest_rank_tells_the_length_of_blocks() -> None:
+    ranks: list[Steps] = [[(StepWaits(0, own(), wall), False)] * STEPS for wall in (5 * MS, 40 * MS)]
+    buffers = []
+    for rank, steps in enumerate(ranks):
+        buffer = array("q", bytes(8 * words_of(STEPS)))
+        pack_block(buffer, rank, 0, steps)
+        buffers.append(buffer)
+    assert min(buffer[4] for buffer in buffers) == -40 * MS

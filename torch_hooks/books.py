@@ -73,6 +73,8 @@ class StepWaits(NamedTuple):
 
     wait: int
     own: tuple[int, ...]
+    wall: int = 0
+    """How long the step took."""
 
 
 class Books:
@@ -167,7 +169,7 @@ class Books:
             wait, self._waited = waited - self._waited, waited
             before, mark = self._before, self._mark
             self._before = mark
-            self.on_step(StepWaits(wait, tuple([_spent(mark, before, which) for which in _LATE_CAUSES])))
+            self.on_step(StepWaits(wait, tuple([_spent(mark, before, which) for which in _LATE_CAUSES]), wall))
 
     # -- the split of waits
 

@@ -4,7 +4,7 @@ In one collective the last rank to arrive waits least, and its wait is the trans
 
     network = the minimum over all ranks,   straggler = own wait - that minimum.
 
-The minimum comes from a small asynchronous MIN all-reduce over a gloo group of our own, once in BLOCK_STEPS steps,
+The minimum comes from a small asynchronous MIN all-reduce over a gloo group of our own, once in a block of steps,
 issued and polled at step boundaries and never waited for. The same vector carries the minimum of each family's own
 time: the late rank's excess over those minima is what made it late.
 
@@ -31,16 +31,21 @@ if TYPE_CHECKING:
     from .machine import PhaseMachine
     from .session import Session
 
-BLOCK_STEPS = 8
+BLOCK_STEPS = (8, 16, 32, 64, 128, 256)
+"""How many steps a block may have. The first blocks have the least."""
+BLOCK_NS = 500_000_000
+"""A block is so long that it takes about this time: each exchange wakes threads, which on busy cores is felt."""
 HANDSHAKE_SECONDS = 60.0
-MAX_BACKLOG_STEPS = 512
+MAX_BACKLOG_STEPS = 2048
 """When this many steps await their split, some rank no longer takes part."""
+LONGEST_EXCHANGE_SECONDS = 120.0
+"""... and when an exchange takes longer than this, while steps go on."""
 
 _FULL_MESH_RANKS = 64
 _RANK_BITS = 20
-_HEADER = 4  # rank, -rank, block, -block: prove that the result is of every rank, and of the same steps
+_HEADER = 5  # rank, -rank, block, -block: prove that the result is of every rank, and of the same steps; -step time
 _PER_STEP = 3 + len(LATE_FAMILIES)  # wait with rank, -wait, -mixed, own time per family
-_WORDS = _HEADER + BLOCK_STEPS * _PER_STEP
+_IN_FLIGHT = 2
 _LATE_AT = WORD_AT["late_ns"][0]
 _LATE_STEPS_AT = WORD_AT["late_steps"][0]
 
@@ -62,20 +67,28 @@ class BlockMismatch(Exception):
     """The reduction did not cover the same steps of every rank."""
 
 
-def pack_block(buffer: array[int], rank: int, block: int, steps: list[tuple[StepWaits, bool]]) -> None:
-    """Writes BLOCK_STEPS steps (each with whether it is mixed) as what a MIN over ranks is taken of."""
-    words = [rank, -rank, block, -block]
+Steps = list[tuple[StepWaits, bool]]
+"""The steps of a block, each with whether it is mixed: a collective ran on some ranks only."""
+
+
+def words_of(steps: int) -> int:
+    """Length of the vector that exchanges so many steps."""
+    return _HEADER + steps * _PER_STEP
+
+
+def pack_block(buffer: array[int], rank: int, block: int, steps: Steps) -> None:
+    """Writes a block, to the start of the buffer, as what a MIN over ranks is taken of."""
+    mean_wall = sum(waits.wall for waits, _ in steps) // len(steps)
+    words = [rank, -rank, block, -block, -mean_wall]
     for waits, mixed in steps:
         words.append((waits.wait // 1000) << _RANK_BITS | rank)
         words.append(-(waits.wait // 1000))
         words.append(-int(mixed))
         words.extend(waits.own)
-    buffer[:] = array("q", words)
+    buffer[: len(words)] = array("q", words)
 
 
-def split_block(
-    result: array[int], rank: int, world_size: int, block: int, steps: list[tuple[StepWaits, bool]]
-) -> list[Split]:
+def split_block(result: array[int], rank: int, world_size: int, block: int, steps: Steps) -> list[Split]:
     """Reads a reduced block. Raises BlockMismatch when the ranks were not in step."""
     if (result[0], result[1], result[2], result[3]) != (0, 1 - world_size, block, -block):
         raise BlockMismatch(f"block {block} of rank {rank}: {result[:_HEADER].tolist()}")
@@ -94,6 +107,12 @@ def split_block(
     return splits
 
 
+def block_length(step_ns: int) -> int:
+    """How many steps the block after the next has, by the step time of the slowest rank: the same on all of them."""
+    wanted = BLOCK_NS // max(step_ns, 1)
+    return next((length for length in BLOCK_STEPS if length >= wanted), BLOCK_STEPS[-1])
+
+
 def lateness(late_ns: int, own: tuple[int, ...], least: array[int]) -> tuple[int, ...]:
     """By what a rank was ``late_ns`` late: its excess over the least of any rank, per LATE_FAMILIES.
 
@@ -108,12 +127,18 @@ def lateness(late_ns: int, own: tuple[int, ...], least: array[int]) -> tuple[int
     return tuple(excess)
 
 
+class _Buffer(NamedTuple):
+    words: array[int]
+    tensors: dict[int, Any]
+    """Length of a block -> the tensor over the words that it takes."""
+
+
 class _Block(NamedTuple):
     number: int
-    steps: list[tuple[StepWaits, bool]]
-    buffer: array[int]
-    tensor: Any
+    steps: Steps
+    buffer: _Buffer
     work: Any
+    issued: float
 
 
 class Exchange:
@@ -130,8 +155,10 @@ class Exchange:
         self._world_size = world_size
         self._backlog: deque[tuple[StepWaits, bool]] = deque()
         self._inflight: deque[_Block] = deque()
-        self._spare: list[tuple[array[int], Any]] = []
+        self._spare: list[_Buffer] = []
         self._next_block = 0
+        self._lengths = deque([BLOCK_STEPS[0]] * _IN_FLIGHT)
+        """Of the next blocks; each is told by a block that every rank has settled before it issues the one in question."""
         self._group: Any = None
         self._failure = ""
         self._stop = threading.Event()
@@ -183,9 +210,10 @@ class Exchange:
                     return
                 pause = min(1.0, pause * 1.5)
             group = _build_group(distributed, store, self._rank, self._world_size)
-            for _ in range(4):
-                buffer = array("q", bytes(8 * _WORDS))
-                self._spare.append((buffer, torch.frombuffer(buffer, dtype=torch.int64)))
+            for _ in range(_IN_FLIGHT):
+                words = array("q", bytes(8 * words_of(BLOCK_STEPS[-1])))
+                whole = torch.frombuffer(words, dtype=torch.int64)
+                self._spare.append(_Buffer(words, {length: whole[: words_of(length)] for length in BLOCK_STEPS}))
             _never_destroy(group)
             self._group = group
         except Exception as error:  # the fence around the training
@@ -196,36 +224,47 @@ class Exchange:
     def poll(self) -> None:
         """At a step boundary: issues full blocks and settles finished ones. Waits for nothing."""
         try:
-            if self._failure:
-                self._fail(self._failure)
-            elif len(self._backlog) + BLOCK_STEPS * len(self._inflight) > MAX_BACKLOG_STEPS:
-                self._fail("a rank stopped taking part")
-            elif self._group is not None:
-                while self._inflight and self._inflight[0].work.is_completed():
-                    self._settle(self._inflight.popleft())
-                while len(self._backlog) >= BLOCK_STEPS and self._spare:
-                    self._issue()
+            if self._group is None:
+                if self._failure:
+                    self._fail(self._failure)
+                elif len(self._backlog) > MAX_BACKLOG_STEPS:
+                    self._fail("a rank stopped taking part")
+                return
+            if not self._lengths or len(self._backlog) >= self._lengths[0]:
+                self._advance()
         except Exception as error:  # the fence around the training
             self._fail(str(error) or type(error).__name__)
 
-    def _issue(self) -> None:
+    def _advance(self) -> None:
+        while self._inflight and self._inflight[0].work.is_completed():
+            self._settle(self._inflight.popleft())
+        while self._lengths and len(self._backlog) >= self._lengths[0]:
+            self._issue(self._lengths.popleft())
+        if len(self._backlog) > MAX_BACKLOG_STEPS or (
+            self._inflight and time.monotonic() - self._inflight[0].issued > LONGEST_EXCHANGE_SECONDS
+        ):
+            self._fail("a rank stopped taking part")
+
+    def _issue(self, length: int) -> None:
         from torch import distributed
 
-        steps = [self._backlog.popleft() for _ in range(BLOCK_STEPS)]
-        buffer, tensor = self._spare.pop()
-        pack_block(buffer, self._rank, self._next_block, steps)
+        steps = [self._backlog.popleft() for _ in range(length)]
+        buffer = self._spare.pop()
+        pack_block(buffer.words, self._rank, self._next_block, steps)
         options = distributed.AllreduceOptions()
         options.reduceOp = distributed.ReduceOp.MIN  # pyright: ignore[reportAttributeAccessIssue] - torch's stub errs
         options.timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
-        work = self._group.allreduce([tensor], options)
+        work = self._group.allreduce([buffer.tensors[length]], options)
         if not self._next_block:
             self._session.state("exchange", "active")
-        self._inflight.append(_Block(self._next_block, steps, buffer, tensor, work))
+        self._inflight.append(_Block(self._next_block, steps, buffer, work, time.monotonic()))
         self._next_block += 1
 
     def _settle(self, block: _Block) -> None:
-        splits = split_block(block.buffer, self._rank, self._world_size, block.number, block.steps)
-        self._spare.append((block.buffer, block.tensor))
+        words = block.buffer.words
+        splits = split_block(words, self._rank, self._world_size, block.number, block.steps)
+        self._lengths.append(block_length(-words[4]))
+        self._spare.append(block.buffer)
         self._machine.update(self._enter_splits, splits)
 
     def _enter_splits(self, splits: list[Split]) -> None:
