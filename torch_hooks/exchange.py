@@ -158,7 +158,7 @@ class Exchange:
         self._spare: list[_Buffer] = []
         self._next_block = 0
         self._lengths = deque([BLOCK_STEPS[0]] * _IN_FLIGHT)
-        """Of the next blocks; each is told by a block that every rank has settled before it issues the one in question."""
+        """Of the next blocks; each told by a block that every rank has settled before it issues the one in question."""
         self._group: Any = None
         self._failure = ""
         self._stop = threading.Event()
