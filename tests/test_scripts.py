@@ -6,7 +6,9 @@ has counted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from support_training import (
@@ -88,7 +90,21 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     group = GROUPS[request.param]
     words = command(group.script, *group.loops.split(), ranks=group.ranks)
     folder = tmp_path_factory.mktemp(request.param)
-    return Pair(group, run(words, folder / "plain"), run(recorded(words), folder / "recorded"))
+    return Pair(
+        group,
+        run_past_torch(words, folder / "plain"),
+        # These have no exchange, hence no thread of ours that could be the reason.
+        (run_past_torch if group.script == "spawn.py" else run)(recorded(words), folder / "recorded"),
+    )
+
+
+def run_past_torch(words: Sequence[str], folder: Path) -> Outcome:
+    """Now and then (some one in 25, on busy cores) torch 2.13 aborts by itself as a spawned rank with gloo ends."""
+    for attempt in range(3):
+        outcome = run(words, folder / str(attempt))
+        if "terminate called without an active exception" not in outcome.stderr:
+            break
+    return outcome
 
 
 def test_exit_status_is_the_scripts_own(pair: Pair) -> None:
