@@ -31,6 +31,8 @@ class Reading(NamedTuple):
 _HELPERS = 7
 """Threads of a worker besides its main one that are asked, at most."""
 _LOOK_AGAIN = 64
+_BUSY_QUEUE = 4
+"""A helper that works on a batch has at least this part of the time for which it queues on a CPU: 1 in so many."""
 
 
 class TaskClock:
@@ -128,8 +130,12 @@ def split_data_wait(before: Reading | None, after: Reading | None, handoff_ns: i
     """
     if before is None or after is None:
         return None
-    cpu = max(after.cpu - before.cpu, after.process_cpu - before.process_cpu, 0)
-    queue = max(after.queue - before.queue, 0) + max(after.helpers_queue - before.helpers_queue, 0)
+    main = max(after.cpu - before.cpu, 0)
+    cpu = max(after.process_cpu - before.process_cpu, main)
+    # Helpers that hardly run are not what the batch waits for: the threads that send batches queue for a CPU too, while
+    # the main task reads.
+    helpers_queue = min(after.helpers_queue - before.helpers_queue, _BUSY_QUEUE * (cpu - main))
+    queue = max(after.queue - before.queue, 0) + max(helpers_queue, 0)
     return ((_HANDOFF, max(0, handoff_ns)), (_CPU, cpu), (_QUEUE, queue), (_READ, -1))
 
 
