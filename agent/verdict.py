@@ -213,6 +213,10 @@ def _concentrated(case: Case) -> list[int]:
     return found if few and covered >= CONCENTRATION * sum(direct.values()) else []
 
 
+def _by(family: str) -> str:
+    return " for no reason that was seen" if family == "unattributed" else f" by {family}"
+
+
 def _ranks(numbers: list[int]) -> str:
     """`rank 3`, `ranks 3 and 5`, `ranks 1, 2, 3 and 4 more`."""
     if len(numbers) == 1:
@@ -255,7 +259,7 @@ def _waits(case: Case) -> Iterator[str]:
         if waiting and waited >= LATE_SHARE * case.window:
             family = max(families, key=lambda name: families[name])
             by = "compute" if family == "straggler" else family
-            yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}, which was late by {by}"
+            yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}, which was late{_by(by)}"
 
 
 def _hangs(case: Case) -> Iterator[str]:

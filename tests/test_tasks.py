@@ -1,0 +1,146 @@
+"""How a wait is split by what another task did meanwhile: a table of readings, and the real clocks of a real child."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from whyidle.torch_hooks.causes import CAUSES
+from whyidle.torch_hooks.tasks import (
+    OwnTask,
+    Reading,
+    TaskClock,
+    WorkerClock,
+    split_data_wait,
+    split_handoff,
+    split_save,
+)
+
+MS = 1_000_000
+NOTHING = Reading(0, 0, 0)
+
+# what the worker had during a wait of 100 ms, and this thread's own work on the batch -> where the wait goes, ms
+WAITS = {
+    "it slept": (Reading(0, 0, 0), 0, {"data_read": 100}),
+    "it computed": (Reading(98 * MS, 0, 98 * MS), 0, {"data_cpu": 98, "data_read": 2}),
+    "it queued for a CPU": (Reading(25 * MS, 75 * MS, 25 * MS), 0, {"data_cpu": 25, "data_queue": 75}),
+    "helper threads computed": (Reading(2 * MS, 0, 90 * MS), 0, {"data_cpu": 90, "data_read": 10}),
+    "more threads than cores": (Reading(2 * MS, 0, 30 * MS, 70 * MS), 0, {"data_cpu": 30, "data_queue": 70}),
+    "the sending thread queued while it read": (
+        Reading(2 * MS, 0, 3 * MS, 50 * MS),
+        0,
+        {"data_cpu": 3, "data_queue": 4, "data_read": 93},
+    ),
+    "unpickled here": (Reading(0, 0, 0), 60 * MS, {"data_handoff": 60, "data_read": 40}),
+    "readings lag behind and exceed the wait": (Reading(104 * MS, 3 * MS, 104 * MS), 0, {"data_cpu": 100}),
+    "a clock that went back": (Reading(-5 * MS, -5 * MS, -5 * MS), -MS, {"data_read": 100}),
+}
+
+
+def charged(parts: tuple[tuple[int, int], ...] | None, wall: int = 100 * MS) -> dict[str, int]:
+    """As Books.charge does it, ms."""
+    assert parts is not None
+    spent, rest = {}, wall
+    for cause, ns in parts:
+        ns = rest if ns < 0 else min(ns, rest)
+        rest -= ns
+        if ns:
+            spent[CAUSES[cause]] = ns // MS
+    return spent
+
+
+@pytest.mark.parametrize(("after", "handoff", "expected"), WAITS.values(), ids=WAITS.keys())
+def test_a_wait_for_a_worker(after: Reading, handoff: int, expected: dict[str, int]) -> None:
+    assert charged(split_data_wait(NOTHING, after, handoff)) == expected
+
+
+def test_a_worker_that_cannot_be_read_is_not_guessed_at() -> None:
+    assert split_data_wait(None, NOTHING, 0) is None
+    assert split_data_wait(NOTHING, None, 0) is None
+
+
+def test_a_batch_on_its_way_is_held_up_or_handed_over() -> None:
+    after = Reading(50 * MS, 50 * MS, 50 * MS, 20 * MS)  # the main task is at the next batch: that is not this wait's
+    assert charged(split_handoff(NOTHING, after, 10 * MS)) == {"data_queue": 30, "data_handoff": 70}
+
+
+def test_a_save() -> None:
+    assert charged(split_save(30 * MS, 10 * MS)) == {"checkpoint_cpu": 40, "checkpoint_write": 60}
+
+
+def spend(code: str, read: Callable[[int], Reading | None]) -> tuple[Reading, Reading]:
+    """What a child reads before and after it runs ``code`` between two lines of its output."""
+    script = f"import time, threading\nprint(flush=True); input()\n{code}\nprint(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        before = read(child.pid)
+        child.stdin.write("\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        after = read(child.pid)
+        child.stdin.write("\n")
+    assert before is not None
+    assert after is not None
+    return before, after
+
+
+BURN = "end = time.thread_time() + 0.2\nwhile time.thread_time() < end: sum(range(100))"
+TICK = 10 * MS
+
+
+def test_the_cpu_of_another_process() -> None:
+    before, after = spend(BURN, lambda pid: TaskClock(pid).read())
+    assert after.cpu - before.cpu > 200 * MS - TICK
+    assert after.process_cpu - before.process_cpu > 200 * MS - TICK
+
+
+def test_a_sleeper_has_none() -> None:
+    before, after = spend("time.sleep(0.3)", lambda pid: TaskClock(pid).read())
+    assert after.cpu - before.cpu < 100 * MS
+
+
+def test_the_threads_of_a_worker_count_for_its_process_not_for_its_main_task() -> None:
+    burn = BURN.replace("\n", "\n ")
+    before, after = spend(f"def f():\n {burn}\nt = threading.Thread(target=f); t.start(); t.join()", read_worker)
+    assert after.process_cpu - before.process_cpu > 200 * MS - TICK
+    assert after.cpu - before.cpu < 100 * MS
+
+
+def read_worker(pid: int) -> Reading | None:
+    clock = WorkerClock(pid)
+    try:
+        return clock.read()
+    finally:
+        clock.close()
+
+
+def test_a_task_that_is_gone_reads_as_nothing_and_leaves_no_descriptor() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    clock = WorkerClock(child.pid)
+    assert clock.read() is not None
+    child.kill()
+    child.communicate()
+    assert clock.read() is None
+    clock.close()
+    assert WorkerClock(child.pid).read() is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_own_thread() -> None:
+    own = OwnTask(None)
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        sum(range(100))
+    cpu, queue = own.spent()
+    assert cpu >= 50 * MS
+    assert queue == 0
