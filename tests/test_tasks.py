@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from whyidle.torch_hooks.causes import CAUSES
+from whyidle.torch_hooks.causes import CAUSE, CAUSES
+from whyidle.torch_hooks.meters import shares
 from whyidle.torch_hooks.tasks import (
     OwnTask,
     Reading,
@@ -23,22 +24,25 @@ from whyidle.torch_hooks.tasks import (
 
 MS = 1_000_000
 NOTHING = Reading(0, 0, 0)
+NAMES = ("handoff", "cpu", "queue", "read")
 
-# what the worker had during a wait of 100 ms, and this thread's own work on the batch -> where the wait goes, ms
+# What the worker had during a wait of 100 ms, this thread's own work on the batch, and what helpers of the worker
+# queued for -> where the wait goes, ms
 WAITS = {
-    "it slept": (Reading(0, 0, 0), 0, {"data_read": 100}),
-    "it computed": (Reading(98 * MS, 0, 98 * MS), 0, {"data_cpu": 98, "data_read": 2}),
-    "it queued for a CPU": (Reading(25 * MS, 75 * MS, 25 * MS), 0, {"data_cpu": 25, "data_queue": 75}),
-    "helper threads computed": (Reading(2 * MS, 0, 90 * MS), 0, {"data_cpu": 90, "data_read": 10}),
-    "more threads than cores": (Reading(2 * MS, 0, 30 * MS, 70 * MS), 0, {"data_cpu": 30, "data_queue": 70}),
+    "it slept": (Reading(0, 0, 0), 0, 0, {"data_read": 100}),
+    "it computed": (Reading(98 * MS, 0, 98 * MS), 0, 0, {"data_cpu": 98, "data_read": 2}),
+    "it queued for a CPU": (Reading(25 * MS, 75 * MS, 25 * MS), 0, 0, {"data_cpu": 25, "data_queue": 75}),
+    "helper threads computed": (Reading(2 * MS, 0, 90 * MS), 0, 0, {"data_cpu": 90, "data_read": 10}),
+    "more threads than cores": (Reading(2 * MS, 0, 30 * MS), 0, 70 * MS, {"data_cpu": 30, "data_queue": 70}),
     "the sending thread queued while it read": (
-        Reading(2 * MS, 0, 3 * MS, 50 * MS),
+        Reading(2 * MS, 0, 3 * MS),
         0,
+        50 * MS,
         {"data_cpu": 3, "data_queue": 4, "data_read": 93},
     ),
-    "unpickled here": (Reading(0, 0, 0), 60 * MS, {"data_handoff": 60, "data_read": 40}),
-    "readings lag behind and exceed the wait": (Reading(104 * MS, 3 * MS, 104 * MS), 0, {"data_cpu": 100}),
-    "a clock that went back": (Reading(-5 * MS, -5 * MS, -5 * MS), -MS, {"data_read": 100}),
+    "unpickled here": (Reading(0, 0, 0), 60 * MS, 0, {"data_handoff": 60, "data_read": 40}),
+    "readings lag behind and exceed the wait": (Reading(104 * MS, 3 * MS, 104 * MS), 0, 0, {"data_cpu": 100}),
+    "a clock that went back": (Reading(-5 * MS, -5 * MS, -5 * MS), -MS, 0, {"data_read": 100}),
 }
 
 
@@ -54,9 +58,9 @@ def charged(parts: tuple[tuple[int, int], ...] | None, wall: int = 100 * MS) -> 
     return spent
 
 
-@pytest.mark.parametrize(("after", "handoff", "expected"), WAITS.values(), ids=WAITS.keys())
-def test_a_wait_for_a_worker(after: Reading, handoff: int, expected: dict[str, int]) -> None:
-    assert charged(split_data_wait(NOTHING, after, handoff)) == expected
+@pytest.mark.parametrize(("after", "handoff", "helpers", "expected"), WAITS.values(), ids=WAITS.keys())
+def test_a_wait_for_a_worker(after: Reading, handoff: int, helpers: int, expected: dict[str, int]) -> None:
+    assert charged(split_data_wait(NOTHING, after, handoff, helpers)) == expected
 
 
 def test_a_worker_that_cannot_be_read_is_not_guessed_at() -> None:
@@ -65,8 +69,15 @@ def test_a_worker_that_cannot_be_read_is_not_guessed_at() -> None:
 
 
 def test_a_batch_on_its_way_is_held_up_or_handed_over() -> None:
-    after = Reading(50 * MS, 50 * MS, 50 * MS, 20 * MS)  # the main task is at the next batch: that is not this wait's
-    assert charged(split_handoff(NOTHING, after, 10 * MS)) == {"data_queue": 30, "data_handoff": 70}
+    assert charged(split_handoff(30 * MS)) == {"data_queue": 30, "data_handoff": 70}
+
+
+def test_shares_are_of_the_whole() -> None:
+    parts = ((CAUSE["data_handoff"], 10 * MS), (CAUSE["data_cpu"], 70 * MS), (CAUSE["data_queue"], 40 * MS))
+    told = shares((*parts, (CAUSE["data_read"], -1)), 100 * MS)
+    assert told == tuple(
+        (CAUSE[f"data_{name}"], share) for name, share in zip(NAMES, (0.1, 0.7, 0.2, 0.0), strict=True)
+    )
 
 
 def test_a_save() -> None:

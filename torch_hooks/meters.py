@@ -1,9 +1,10 @@
 """Measures the waits for batches of one loader, and how much of that it can afford.
 
-A reading of another task costs 2 µs, which is nothing beside a wait worth asking about, and too much in a loop whose
-batches are always there. So a wait begins with a reading only while waits have been long lately, and now and then. A
-long wait that begins without one is measured from the last reading: the CPU time since then is an upper bound of
-what the worker had during the wait, so that a rare long stall is still seen for what it is.
+A reading of another task takes some microseconds, which is nothing beside a wait worth asking about, and too much in a
+loop whose batches come at once. So a wait begins with a reading only while waits have been long lately, and now and
+then. A short wait without one is split like the last that had one. A long wait without one is measured from the last
+reading: the CPU time since then is an upper bound of what the worker had during the wait, so that a rare long stall is
+still seen for what it is.
 """
 
 from __future__ import annotations
@@ -14,10 +15,21 @@ from typing import Any
 
 from .books import Parts
 from .causes import CAUSE
-from .tasks import Reading, TaskClock, WorkerClock, queued, split_data_wait, split_handoff, split_own_read
+from .tasks import (
+    Reading,
+    TaskClock,
+    WorkerClock,
+    cpu_between,
+    queued,
+    split_data_wait,
+    split_handoff,
+    split_own_read,
+)
 
-_LONG_NS = 300_000
+_LONG_NS = 1_000_000
+_NOW_AND_THEN = 8
 _ALL = 0.98
+_REST: Parts = ((CAUSE["data_handoff"], -1),)
 _ALL_CPU: Parts = ((CAUSE["data_cpu"], -1),)
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
@@ -47,7 +59,7 @@ class OwnMeter:
 
     def begin(self, iterator: Any) -> None:
         self._waits += 1
-        self._read = self._alert > 0 or self._waits % _ALERT_WAITS == 0
+        self._read = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
         if self._read:
             self._queue = queued(self._task)
             self._cpu = _process_cpu()
@@ -74,11 +86,14 @@ class WorkerMeter:
         "_clock",
         "_clocks",
         "_cpu",
+        "_helpers_queue",
         "_last",
         "_made",
         "_pin",
         "_pinned",
         "_queue",
+        "_read",
+        "_shares",
         "_task",
         "_waits",
         "_worker",
@@ -86,14 +101,16 @@ class WorkerMeter:
 
     def __init__(self, task: TaskClock | None):
         self._task = task
-        self._made = False
         self._alert = _ALERT_WAITS
         self._waits = 0
         self._clocks: dict[int, WorkerClock] = {}
         self._last: dict[int, Reading | None] = {}
+        self._helpers_queue: dict[int, int] = {}
         self._pin: TaskClock | None = None
         self._clock: WorkerClock | None = None
         self._before: Reading | None = None
+        self._shares: tuple[tuple[int, float], ...] = ()
+        self._read = self._made = False
         self._worker = self._cpu = self._queue = self._pinned = 0
 
     def begin(self, iterator: Any) -> None:
@@ -110,30 +127,46 @@ class WorkerMeter:
             clock = self._clocks[worker] = WorkerClock(iterator._workers[worker].pid)
             self._last[worker] = clock.read()
         self._clock, self._worker = clock, worker
-        self._cpu = 0
         self._waits += 1
-        if self._alert > 0 or self._waits % _ALERT_WAITS == 0:
-            self._last[worker] = clock.read()
+        self._read = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
+        if self._read:
             self._made = _is_made(iterator, worker)
-            self._queue = queued(self._task)
-            self._pinned = self._pin_cpu(iterator)
-            self._cpu = _thread_cpu()
+            if self._made:
+                self._queue = queued(self._task) + clock.helpers_queue()
+            else:
+                self._last[worker] = clock.read()
+                self._pinned = self._pin_cpu(iterator)
+                self._cpu = _thread_cpu()
         self._before = self._last[worker]
 
     def split(self, ns: int) -> Parts | None:
         self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
         clock = self._clock
-        if clock is None or (ns < _LONG_NS and not self._cpu):
+        if clock is None:
             return None
-        after = self._last[self._worker] = clock.read()
-        handoff = 0
-        if self._cpu:
-            if self._made:
-                return split_handoff(self._before, after, queued(self._task) - self._queue)
-            handoff = _thread_cpu() - self._cpu
-            if self._pin is not None:
-                handoff += self._pin_now() - self._pinned
-        return split_data_wait(self._before, after, handoff)
+        if not self._read and ns < _LONG_NS:
+            return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
+        if self._read and self._made:
+            parts = split_handoff(queued(self._task) + clock.helpers_queue() - self._queue)
+        else:
+            parts = self._split_making(clock, ns)
+        if parts is not None:
+            self._shares = shares(parts, ns)
+        return parts
+
+    def _split_making(self, clock: WorkerClock, ns: int) -> Parts | None:
+        """The wait for a batch that is being made."""
+        before, after = self._before, clock.read()
+        self._last[self._worker] = after
+        if before is None or after is None:
+            return None
+        handoff = _thread_cpu() - self._cpu + self._pin_now() - self._pinned if self._read else 0
+        helpers_queue = 0
+        if cpu_between(before, after)[1] > ns // 10:
+            queue = clock.helpers_queue()
+            helpers_queue = queue - self._helpers_queue.get(self._worker, queue)
+            self._helpers_queue[self._worker] = queue
+        return split_data_wait(before, after, handoff, helpers_queue)
 
     def _pin_cpu(self, iterator: Any) -> int:
         """CPU time of the thread that copies batches into pinned memory: a part of the handing over."""
@@ -146,6 +179,16 @@ class WorkerMeter:
     def _pin_now(self) -> int:
         reading = self._pin.read() if self._pin is not None else None
         return reading.cpu if reading is not None else 0
+
+
+def shares(parts: Parts, ns: int) -> tuple[tuple[int, float], ...]:
+    """The parts of ``ns`` as shares of it."""
+    rest, found = ns, []
+    for cause, part in parts[:-1]:
+        part = min(part, rest)
+        rest -= part
+        found.append((cause, part / max(ns, 1)))
+    return (*found, (parts[-1][0], rest / max(ns, 1)))
 
 
 def _is_made(iterator: Any, worker: int) -> bool:

@@ -24,8 +24,6 @@ class Reading(NamedTuple):
     cpu: int
     queue: int
     process_cpu: int
-    helpers_queue: int = 0
-    """`queue` of the threads that help it."""
 
 
 _HELPERS = 7
@@ -63,10 +61,7 @@ class TaskClock:
 
 
 class WorkerClock(TaskClock):
-    """A data worker: its main task, which makes batches, and the threads that help it or send them off.
-
-    A batch also waits while the thread that sends it gets no CPU.
-    """
+    """A data worker: its main task, which makes batches, and the threads that help it or send them off."""
 
     __slots__ = ("_helpers", "_look_in")
 
@@ -75,17 +70,15 @@ class WorkerClock(TaskClock):
         self._helpers: dict[int, int] = {}
         self._look_in = 0
 
-    def read(self) -> Reading | None:
-        reading = super().read()
-        if reading is None:
-            return None
+    def helpers_queue(self) -> int:
+        """ns that the threads beside the main one have been runnable without a CPU: 1 µs and more for each."""
         queue = 0
         for tid in [*self._find_helpers()]:
             try:
                 queue += _read_schedstat(self._helpers[tid])[1]
             except (OSError, ValueError, IndexError):  # that thread has ended
                 os.close(self._helpers.pop(tid))
-        return reading._replace(helpers_queue=queue)
+        return queue
 
     def _find_helpers(self) -> dict[int, int]:
         self._look_in -= 1
@@ -122,29 +115,32 @@ def _read_schedstat(fd: int) -> tuple[int, int]:
     return int(raw[0]), int(raw[1])
 
 
-def split_data_wait(before: Reading | None, after: Reading | None, handoff_ns: int) -> Parts | None:
+def split_data_wait(
+    before: Reading | None, after: Reading | None, handoff_ns: int, helpers_queue_ns: int = 0
+) -> Parts | None:
     """Splits a wait for a batch by what its worker did meanwhile; ``handoff_ns`` is this process's own work on it.
 
     What was neither CPU nor queue was blocked: a read. Where the process had more CPU than its main task, helper
-    threads worked on the batch, and the process is believed.
+    threads worked on the batch, and the process is believed; what they queued for is ``helpers_queue_ns``.
     """
     if before is None or after is None:
         return None
-    main = max(after.cpu - before.cpu, 0)
-    cpu = max(after.process_cpu - before.process_cpu, main)
+    main, helpers = cpu_between(before, after)
     # Helpers that hardly run are not what the batch waits for: the threads that send batches queue for a CPU too, while
     # the main task reads.
-    helpers_queue = min(after.helpers_queue - before.helpers_queue, _BUSY_QUEUE * (cpu - main))
-    queue = max(after.queue - before.queue, 0) + max(helpers_queue, 0)
-    return ((_HANDOFF, max(0, handoff_ns)), (_CPU, cpu), (_QUEUE, queue), (_READ, -1))
+    queue = max(after.queue - before.queue, 0) + min(max(helpers_queue_ns, 0), _BUSY_QUEUE * helpers)
+    return ((_HANDOFF, max(0, handoff_ns)), (_CPU, main + helpers), (_QUEUE, queue), (_READ, -1))
 
 
-def split_handoff(before: Reading | None, after: Reading | None, own_queue_ns: int) -> Parts:
-    """Splits a wait for a batch that was made when it began: on its way, or held up where a thread got no CPU."""
-    queue = max(0, own_queue_ns)
-    if before is not None and after is not None:
-        queue += max(after.helpers_queue - before.helpers_queue, 0)
-    return ((_QUEUE, queue), (_HANDOFF, -1))
+def cpu_between(before: Reading, after: Reading) -> tuple[int, int]:
+    """-> CPU ns (of the main task, of its helpers)."""
+    main = max(after.cpu - before.cpu, 0)
+    return main, max(after.process_cpu - before.process_cpu - main, 0)
+
+
+def split_handoff(queue_ns: int) -> Parts:
+    """Splits a wait for a batch that was made when it began: held up where a thread got no CPU, else on its way."""
+    return ((_QUEUE, max(0, queue_ns)), (_HANDOFF, -1))
 
 
 def split_own_read(cpu_ns: int, queue_ns: int) -> Parts:
