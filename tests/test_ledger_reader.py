@@ -306,6 +306,19 @@ def test_reap_takes_the_ended_and_the_half_made_and_leaves_the_rest(tmp_path: Pa
         assert sorted(name for name in os.listdir(tmp_path) if not name[0].isdigit()) == ["foreign.ledger", "notes.txt"]
 
 
+def test_reap_takes_a_ledger_from_before_the_last_boot_by_the_age_of_its_file(tmp_path: Path) -> None:
+    for name in ("old", "young"):
+        [path] = ended(tmp_path, Spec(run=name))
+        with open(path, "r+b") as file:  # CLOCK_MONOTONIC began anew since
+            file.seek(WORD_AT["phase_since_ns"][0] * 8)
+            file.write((time.monotonic_ns() + 10**15).to_bytes(8, "little"))
+        os.rename(path, tmp_path / f"{name}.ledger")
+    os.utime(tmp_path / "old.ledger", (1, 1))
+    assert {error.reason for error in read_all(str(tmp_path))[1]} == {"nonsense"}
+    assert reap(str(tmp_path), 100.0) == 1
+    assert os.listdir(tmp_path) == ["young.ledger"]
+
+
 def test_a_killed_rank_is_dead_at_once_and_its_last_values_are_there(tmp_path: Path) -> None:
     with children(tmp_path, STEPPING) as [child]:
         child.kill()

@@ -65,7 +65,7 @@ _LATE_CAUSES = tuple(
 
 
 class StepWaits(NamedTuple):
-    """What one step of this rank puts into the exchange; all in ns.
+    """What one step of this rank puts into the exchange; times in ns.
 
     ``own`` is the rank's own time per LATE_FAMILIES from the end of the previous step's last collective to the end of
     this step's: whatever makes a rank arrive late at a collective lies there, and not between optimizer steps.
@@ -75,6 +75,8 @@ class StepWaits(NamedTuple):
     own: tuple[int, ...]
     wall: int = 0
     """How long the step took."""
+    number: int = 0
+    """The step's number in this process, from 1: not a time."""
 
 
 class Books:
@@ -169,7 +171,9 @@ class Books:
             wait, self._waited = waited - self._waited, waited
             before, mark = self._before, self._mark
             self._before = mark
-            self.on_step(StepWaits(wait, tuple([_spent(mark, before, which) for which in _LATE_CAUSES]), wall))
+            self.on_step(
+                StepWaits(wait, tuple([_spent(mark, before, which) for which in _LATE_CAUSES]), wall, done + 1)
+            )
 
     # -- the split of waits
 

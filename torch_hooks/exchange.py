@@ -43,7 +43,7 @@ LONGEST_EXCHANGE_SECONDS = 120.0
 
 _FULL_MESH_RANKS = 64
 _RANK_BITS = 20
-_HEADER = 5  # rank, -rank, block, -block: prove that the result is of every rank, and of the same steps; -step time
+_HEADER = 5  # rank, -rank, first step, -first step: prove that it is of every rank, and of the same steps; -step time
 _PER_STEP = 3 + len(LATE_FAMILIES)  # wait with rank, -wait, -mixed, own time per family
 _IN_FLIGHT = 2
 _LATE_AT = WORD_AT["late_ns"][0]
@@ -76,10 +76,11 @@ def words_of(steps: int) -> int:
     return _HEADER + steps * _PER_STEP
 
 
-def pack_block(buffer: array[int], rank: int, block: int, steps: Steps) -> None:
+def pack_block(buffer: array[int], rank: int, steps: Steps) -> None:
     """Writes a block, to the start of the buffer, as what a MIN over ranks is taken of."""
     mean_wall = sum(waits.wall for waits, _ in steps) // len(steps)
-    words = [rank, -rank, block, -block, -mean_wall]
+    first = steps[0][0].number
+    words = [rank, -rank, first, -first, -mean_wall]
     for waits, mixed in steps:
         words.append((waits.wait // 1000) << _RANK_BITS | rank)
         words.append(-(waits.wait // 1000))
@@ -88,10 +89,11 @@ def pack_block(buffer: array[int], rank: int, block: int, steps: Steps) -> None:
     buffer[: len(words)] = array("q", words)
 
 
-def split_block(result: array[int], rank: int, world_size: int, block: int, steps: Steps) -> list[Split]:
+def split_block(result: array[int], rank: int, world_size: int, steps: Steps) -> list[Split]:
     """Reads a reduced block. Raises BlockMismatch when the ranks were not in step."""
-    if (result[0], result[1], result[2], result[3]) != (0, 1 - world_size, block, -block):
-        raise BlockMismatch(f"block {block} of rank {rank}: {result[:_HEADER].tolist()}")
+    first = steps[0][0].number
+    if (result[0], result[1], result[2], result[3]) != (0, 1 - world_size, first, -first):
+        raise BlockMismatch(f"step {first} of rank {rank}: {result[:_HEADER].tolist()}")
     splits = []
     for index, (waits, _) in enumerate(steps):
         at = _HEADER + index * _PER_STEP
@@ -134,7 +136,6 @@ class _Buffer(NamedTuple):
 
 
 class _Block(NamedTuple):
-    number: int
     steps: Steps
     buffer: _Buffer
     work: Any
@@ -156,7 +157,8 @@ class Exchange:
         self._backlog: deque[tuple[StepWaits, bool]] = deque()
         self._inflight: deque[_Block] = deque()
         self._spare: list[_Buffer] = []
-        self._next_block = 0
+        self._mixed: deque[bool] = deque()
+        """Of the steps that have ended on the host, and on the device not yet."""
         self._lengths = deque([BLOCK_STEPS[0]] * _IN_FLIGHT)
         """Of the next blocks; each told by a block that every rank has settled before it issues the one in question."""
         self._group: Any = None
@@ -181,9 +183,11 @@ class Exchange:
         self._thread.start()
 
     def _hold(self, waits: StepWaits) -> None:
-        session = self._session
-        self._backlog.append((waits, session.mixed))
-        session.mixed = False
+        self._backlog.append((waits, self._mixed.popleft() if self._mixed else True))
+
+    def note(self, mixed: bool) -> None:
+        """A step ends on the host; ``mixed``: one of its collectives ran on some ranks only."""
+        self._mixed.append(mixed)
 
     # -- the handshake: its own thread, its own connection
 
@@ -250,19 +254,17 @@ class Exchange:
 
         steps = [self._backlog.popleft() for _ in range(length)]
         buffer = self._spare.pop()
-        pack_block(buffer.words, self._rank, self._next_block, steps)
+        pack_block(buffer.words, self._rank, steps)
         options = distributed.AllreduceOptions()
         options.reduceOp = distributed.ReduceOp.MIN  # pyright: ignore[reportAttributeAccessIssue] - torch's stub errs
         options.timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
         work = self._group.allreduce([buffer.tensors[length]], options)
-        if not self._next_block:
-            self._session.state("exchange", "active")
-        self._inflight.append(_Block(self._next_block, steps, buffer, work, time.monotonic()))
-        self._next_block += 1
+        self._inflight.append(_Block(steps, buffer, work, time.monotonic()))
+        self._session.state("exchange", "active")
 
     def _settle(self, block: _Block) -> None:
         words = block.buffer.words
-        splits = split_block(words, self._rank, self._world_size, block.number, block.steps)
+        splits = split_block(words, self._rank, self._world_size, block.steps)
         self._lengths.append(block_length(-words[4]))
         self._spare.append(block.buffer)
         self._machine.update(self._enter_splits, splits)

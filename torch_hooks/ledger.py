@@ -393,7 +393,8 @@ def read_all(directory: str, *, steps: bool = False) -> tuple[list[Ledger], list
 def reap(directory: str, older_than_seconds: float) -> int:
     """Removes ledgers that ended before that, and files left half-made; returns how many. Never raises.
 
-    What lives, belongs to somebody else or is no ledger of this version stays.
+    What lives, belongs to somebody else or is no ledger of this version stays. A ledger that makes no sense (of before
+    the machine's last start, on a disk) goes by the age of its file.
     """
     removed = 0
     try:
@@ -406,15 +407,17 @@ def reap(directory: str, older_than_seconds: float) -> int:
         if not unfinished and not name.endswith(SUFFIX):
             continue
         try:
-            if unfinished:
-                keep = time.time() - os.lstat(path).st_mtime < max(60.0, older_than_seconds)
-            else:
-                ledger = read_ledger(path)
-                keep = ledger.alive or ledger.idle_seconds < older_than_seconds
+            keep = time.time() - os.lstat(path).st_mtime < max(60.0, older_than_seconds)
+            if not unfinished:
+                try:
+                    ledger = read_ledger(path)
+                    keep = ledger.alive or ledger.idle_seconds < older_than_seconds
+                except LedgerError as error:
+                    keep = keep or error.reason != "nonsense"
             if keep:
                 continue
             os.unlink(path)
             removed += 1
-        except (OSError, LedgerError):
+        except OSError:
             continue
     return removed

@@ -183,6 +183,7 @@ class PhaseMachine:
             return
         if self.device is not None:
             self.update(self.device.close, self.since)
+            self.words[_UNMEASURED_AT] = self.device.unmeasured
         if self.books.splitting:
             self.update(self.books.stop_splitting)
 

@@ -304,6 +304,9 @@ class Session:
         if number is not None:
             words = writer.words
             words[WORD_AT["base_step"][0]] = max(0, number - 1 - words[WORD_AT["steps"][0]])
+        if self.exchange is not None:
+            self.exchange.note(self.mixed)
+        self.mixed = False
         if not machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             return
         self._fed = self._unused_batch = False
