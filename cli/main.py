@@ -75,7 +75,10 @@ def _parse(words: list[str], rest: list[str] | None) -> argparse.Namespace:
         # The modules of the other commands may need what is not installed, and cost time.
         chosen = words[:1] == [command.name]
         subparser = subparsers.add_parser(
-            command.name, help=command.help, description=command.help.capitalize() + ".", allow_abbrev=False
+            command.name,
+            help=command.help,
+            description=command.help[0].upper() + command.help[1:] + ".",
+            allow_abbrev=False,
         )
         if chosen:
             module = import_module(command.module, __package__)
