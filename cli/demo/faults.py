@@ -36,6 +36,12 @@ class Trace:
         finally:
             self._write(start, time.monotonic_ns())
 
+    def sleep(self, seconds: float) -> None:
+        """Blocks for that long. What it lasts beyond that it has waited for a CPU, which is no part of the fault."""
+        start = time.monotonic_ns()
+        time.sleep(seconds)
+        self._write(start, start + int(seconds * 1e9))
+
     def _write(self, start: int, end: int) -> None:
         if self._pid != os.getpid():  # a data-loading worker has a copy of this object, and gets a file of its own
             self._pid = os.getpid()
@@ -73,8 +79,7 @@ class SlowStorage(Fault):
     """Each batch: the worker sleeps in its read."""
 
     def reading_a_batch(self) -> None:
-        with self.trace.interval():
-            time.sleep(self.delay)
+        self.trace.sleep(self.delay)
 
 
 class SlowCpu(Fault):
@@ -151,8 +156,7 @@ class _SlowFile:
 
     def write(self, data: bytes) -> int:
         if self._delay:
-            with self._trace.interval():
-                time.sleep(self._delay)
+            self._trace.sleep(self._delay)
             self._delay = 0.0
         return self._file.write(data)
 
