@@ -189,6 +189,10 @@ class Exchange:
         """A step ends on the host; ``mixed``: one of its collectives ran on some ranks only."""
         self._mixed.append(mixed)
 
+    def take_back(self) -> None:
+        """The step that was noted last did not end after all."""
+        self._mixed.pop()
+
     # -- the handshake: its own thread, its own connection
 
     def _shake_hands(self, server: tuple[str, int], key: str) -> None:

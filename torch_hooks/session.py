@@ -308,6 +308,8 @@ class Session:
             self.exchange.note(self.mixed)
         self.mixed = False
         if not machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
+            if self.exchange is not None:
+                self.exchange.take_back()
             return
         self._fed = self._unused_batch = False
         if self.exchange is not None:

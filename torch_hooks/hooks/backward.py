@@ -123,10 +123,13 @@ class _FinalBracket:
         """Also after a backward pass that raised."""
         if self._handle is None:
             return
-        self._handle.remove()
-        self._after()
-        if self._session.machine.helper:
-            self._session.machine.helper = 0  # type: ignore[union-attr]
+        try:
+            self._handle.remove()
+            self._after()
+            if self._session.machine.helper:
+                self._session.machine.helper = 0  # type: ignore[union-attr]
+        except Exception as error:  # the fence around the training
+            self._session.fault("backward", error)
 
 
 def install_ddp(session: Session) -> Callable[[], None]:
