@@ -6,9 +6,7 @@ has counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from support_training import (
@@ -18,6 +16,7 @@ from support_training import (
     command,
     recorded,
     run,
+    run_past_torch,
     steps_between,
 )
 
@@ -96,15 +95,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         # These have no exchange, hence no thread of ours that could be the reason.
         (run_past_torch if group.script == "spawn.py" else run)(recorded(words), folder / "recorded"),
     )
-
-
-def run_past_torch(words: Sequence[str], folder: Path) -> Outcome:
-    """Now and then (some one in 25, on busy cores) torch 2.13 aborts by itself as a spawned rank with gloo ends."""
-    for attempt in range(3):
-        outcome = run(words, folder / str(attempt))
-        if "terminate called without an active exception" not in outcome.stderr:
-            break
-    return outcome
 
 
 def test_exit_status_is_the_scripts_own(pair: Pair) -> None:
