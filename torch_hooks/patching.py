@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+from .late_import import forget, when_imported
 
 MARK = "_whyidle_hook"
 
@@ -22,6 +25,12 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any, Any, bool]] = []
+        self._waiting: list[Callable[[ModuleType], None]] = []
+
+    def when_imported(self, name: str, patch: Callable[[ModuleType], None]) -> None:
+        """Calls ``patch(module)`` as soon as that module is there; not any more after ``undo``."""
+        self._waiting.append(patch)
+        when_imported(name, patch)
 
     def replace(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Sets ``owner.name = make(original)``. Raises Absent if there is no such callable."""
@@ -38,6 +47,9 @@ class Patches:
         self._done.append((owner, name, raw, wrapper, own))
 
     def undo(self) -> None:
+        for patch in self._waiting:
+            forget(patch)
+        self._waiting.clear()
         for owner, name, raw, wrapper, own in reversed(self._done):
             if vars(owner).get(name) is not wrapper:
                 continue

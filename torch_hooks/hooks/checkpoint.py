@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..causes import PHASE
-from ..late_import import forget, when_imported
 from ..machine import NOT_ENTERED
 from ..patching import Patches
 from ..tasks import split_save
@@ -48,15 +47,10 @@ def install_dcp(session: Session) -> Callable[[], None]:
     def patch_loader(module: ModuleType) -> None:
         patches.replace(module, "_load_state_dict", _loading(session, None))
 
-    when_imported("torch.distributed.checkpoint.state_dict_saver", patch_saver)
-    when_imported("torch.distributed.checkpoint.state_dict_loader", patch_loader)
+    patches.when_imported("torch.distributed.checkpoint.state_dict_saver", patch_saver)
+    patches.when_imported("torch.distributed.checkpoint.state_dict_loader", patch_loader)
 
-    def undo() -> None:
-        forget(patch_saver)
-        forget(patch_loader)
-        patches.undo()
-
-    return undo
+    return patches.undo
 
 
 def install_safetensors(session: Session) -> Callable[[], None]:
@@ -67,13 +61,9 @@ def install_safetensors(session: Session) -> Callable[[], None]:
         patches.replace(module, "load_file", _loading(session, _argument_size(0, "filename")))
         session.state("safetensors", "active")
 
-    when_imported("safetensors.torch", patch)
+    patches.when_imported("safetensors.torch", patch)
 
-    def undo() -> None:
-        forget(patch)
-        patches.undo()
-
-    return undo
+    return patches.undo
 
 
 def install_fsync(session: Session) -> Callable[[], None]:

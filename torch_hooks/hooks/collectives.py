@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..late_import import forget, when_imported
 from ..machine import COLLECTIVE, NOT_ENTERED
 from ..patching import Absent, Patches
 
@@ -66,13 +65,9 @@ def install_functional_wait(session: Session) -> Callable[[], None]:
         patches.replace(module, resolve, _resolving(session))
         session.state("functional_wait", "active")
 
-    when_imported("torch.distributed._functional_collectives", patch)
+    patches.when_imported("torch.distributed._functional_collectives", patch)
 
-    def undo() -> None:
-        forget(patch)
-        patches.undo()
-
-    return undo
+    return patches.undo
 
 
 def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..causes import PHASE
-from ..late_import import forget, when_imported
 from ..machine import NOT_ENTERED
 from ..meters import OwnMeter, WorkerMeter
 from ..patching import Patches
@@ -39,13 +38,9 @@ def install_stateful_dataloader(session: Session) -> Callable[[], None]:
         patches.replace(module.StatefulDataLoader, "__iter__", _around_iter(session))
         session.state("stateful_dataloader", "active")
 
-    when_imported("torchdata.stateful_dataloader.stateful_dataloader", patch)
+    patches.when_imported("torchdata.stateful_dataloader.stateful_dataloader", patch)
 
-    def undo() -> None:
-        forget(patch)
-        patches.undo()
-
-    return undo
+    return patches.undo
 
 
 def _around_iter(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

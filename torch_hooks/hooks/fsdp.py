@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..late_import import forget, when_imported
 from ..machine import COLLECTIVE
 from ..patching import Patches
 
@@ -50,10 +49,6 @@ def install_fsdp2(session: Session) -> Callable[[], None]:
         session.state("fsdp2", "active")
 
     for name in _MODULES:
-        when_imported(name, patch)
+        patches.when_imported(name, patch)
 
-    def undo() -> None:
-        forget(patch)
-        patches.undo()
-
-    return undo
+    return patches.undo
