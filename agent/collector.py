@@ -1,37 +1,51 @@
-"""Where the agent's numbers come from: one module per source, registered here by name.
-
-A source is a module of this package with ``create(options) -> Collector``. Its name is that of its file, of its flags
-and of its metrics.
-"""
+"""The collectors, registered by name: a module of `collectors` each, with ``create(options) -> Collector``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from .files import Roots
+from .reading import Reading
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric as Family
-
     from .ledgers import LedgerStore
 
-COLLECTORS: tuple[str, ...] = ("ranks",)
+
+class Entry(NamedTuple):
+    name: str
+    reads: str  # what it reads, as the help of its flags says it
+
+
+COLLECTORS: tuple[Entry, ...] = (Entry("ranks", "the ledgers of this node's ranks"),)
+"""In the order in which a scrape asks them: `ranks` comes first, others look up its ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the sources need to know."""
+    """What the collectors need to know."""
 
     ledgers: LedgerStore
+    roots: Roots = field(default_factory=Roots)
 
 
 class Collector(Protocol):
-    """Reads its source at each scrape and keeps nothing between them but what a counter needs."""
+    """Reads its source at each scrape and keeps nothing between them but what a counter needs.
 
-    def collect(self) -> Iterator[Family]: ...
+    Runs in one thread at a time, under a deadline. What fails for one device, file or value is told to the reading and
+    costs that alone. Raises Absent where the node has nothing of its kind; any other exception fails the collector.
+    """
+
+    def collect(self, reading: Reading) -> None: ...
 
 
-def create_collectors(options: Options) -> dict[str, Collector]:
-    """All registered sources, by name."""
-    return {name: import_module(f".{name}", __package__).create(options) for name in COLLECTORS}
+def create_collectors(options: Options, names: Iterable[str]) -> dict[str, Collector]:
+    """The named collectors, in the order of the registry."""
+    wanted = set(names)
+    return {
+        entry.name: import_module(f".collectors.{entry.name}", __package__).create(options)
+        for entry in COLLECTORS
+        if entry.name in wanted
+    }

@@ -1,29 +1,103 @@
-"""All sources behind one registry of their own: nothing is cached, each scrape reads anew."""
+"""From a scrape to its answer: one round through all collectors, their bookkeeping, and the text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import Metric as Family
+from .collector import Collector
+from .exposition import Exposition
+from .fence import Fences
+from .log import Log
+from .metrics import METRICS
+from .own import Books
+from .reading import Blind, ReadError, Reading
 
-from .collector import Collector, Options, create_collectors
+DEADLINE_SECONDS = 2.0
+SCRAPE_SECONDS = 8.0
+"""How long a round may take in all: less than Prometheus's usual patience of 10 s."""
+
+
+@dataclass(slots=True)
+class Round:
+    """One round through all collectors, and its text once somebody asked for it."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    readings: list[Reading] = field(default_factory=list)
+    texts: dict[bool, bytes] = field(default_factory=dict)
+    failure: Exception | None = None
 
 
 class Exporter:
-    """The custom collector that asks each source in turn."""
+    """Answers scrapes. Safe to use from several threads: those that come during a round share its answer.
 
-    def __init__(self, collectors: dict[str, Collector]):
-        self._collectors = collectors
+    What a collector did not say in a round is not in its answer, whatever it said before.
+    """
 
-    def collect(self) -> Iterator[Family]:
-        for collector in self._collectors.values():
-            yield from collector.collect()
+    def __init__(self, collectors: dict[str, Collector], log: Log, deadline_seconds: float = DEADLINE_SECONDS):
+        self._fences = Fences(collectors, deadline_seconds)
+        self._books = Books(self._fences.names, log)
+        self._exposition = Exposition()
+        self._lock = threading.Lock()
+        self._rendering = threading.Lock()
+        self._current: Round | None = None
+        self._last_round = float("-inf")
+        self.ready = False
+        """Whether a round has been through."""
 
+    def scrape(self, *, openmetrics: bool = False, seconds: float = SCRAPE_SECONDS) -> bytes:
+        """The answer to one scrape. A round that has run for ``seconds`` starts no more collectors."""
+        found = self._round(seconds)
+        with self._rendering:
+            text = found.texts.get(openmetrics)
+            if text is None:
+                text = found.texts[openmetrics] = self._render(found.readings, openmetrics)
+        return text
 
-def create_registry(options: Options) -> CollectorRegistry:
-    """A registry with every source and the agent's own process; the process-wide default stays untouched."""
-    registry = CollectorRegistry(auto_describe=False)
-    ProcessCollector(registry=registry)
-    registry.register(Exporter(create_collectors(options)))
-    return registry
+    def keep_up(self, at_least_every_seconds: float) -> None:
+        """Goes through the collectors if nobody has for so long: some integrate what the hardware forgets."""
+        if time.monotonic() - self._last_round >= at_least_every_seconds:
+            self._round(SCRAPE_SECONDS)
+
+    def blind_spots(self) -> list[tuple[str, Blind]]:
+        """What the collectors cannot see as things are, with the collector's name."""
+        return list(self._books.blind)
+
+    def read_errors(self) -> dict[tuple[str, ReadError], int]:
+        """What could not be read since the start, by collector."""
+        return dict(self._books.errors)
+
+    def close(self) -> None:
+        self._fences.close()
+
+    def _round(self, seconds: float) -> Round:
+        with self._lock:
+            mine = self._current is None
+            found = self._current = self._current or Round()
+        if mine:
+            self._lead(found, seconds)
+        else:
+            found.done.wait()
+        if found.failure:
+            raise found.failure
+        return found
+
+    def _lead(self, found: Round, seconds: float) -> None:
+        try:
+            until = time.monotonic() + seconds
+            results = self._fences.round(lambda: time.monotonic() >= until)
+            found.readings = [result.reading for result in results.values() if result.reading]
+            found.readings.append(self._books.enter(results))
+            self.ready = True
+        except Exception as error:
+            found.failure = error
+        finally:
+            self._last_round = time.monotonic()
+            with self._lock:
+                self._current = None
+            found.done.set()
+
+    def _render(self, readings: list[Reading], openmetrics: bool) -> bytes:
+        body = self._exposition.render(METRICS, [reading.samples for reading in readings], openmetrics=openmetrics)
+        return (body + ("# EOF\n" if openmetrics else "")).encode()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..torch_hooks.ledger import REASONS, Ledger, LedgerError, ledger_paths, read_ledger
 from .log import Log
-from .metrics import METRICS
+from .metrics.ranks import METRICS
 
 COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
@@ -153,6 +153,8 @@ class LedgerStore:
         self._log = log
         self.ready = False
         """Whether the directory has been read at least once."""
+        self.latest: Snapshot = Snapshot([], {}, 0)
+        """What the last look found: for collectors that need to know the ranks and come after `ranks`."""
         self._lock = threading.Lock()
         self._histories: dict[Key, _History] = {}
         self._errors: Counter[str] = Counter()
@@ -170,7 +172,9 @@ class LedgerStore:
             ranks = [rank for key in sorted(by_key) if (rank := self._rank(key, by_key[key], unreadable))]
             self._forget(by_key.keys(), unreadable)
             self.ready = self.ready or not any(problem.reason == "directory" for problem in problems)
-            return Snapshot(ranks, {reason: self._errors[reason] for reason in REASONS}, time.monotonic_ns())
+            errors = {reason: self._errors[reason] for reason in REASONS}
+            self.latest = Snapshot(ranks, errors, time.monotonic_ns())
+            return self.latest
 
     def _count(self, problems: list[Problem]) -> None:
         """Counts what is new. Only what is still wrong is remembered, so that the memory is bounded."""

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder
 
+from .exporter import SCRAPE_SECONDS, Exporter
 from .log import Log
 
 CONNECTIONS = 32
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class AgentServer(ThreadingHTTPServer):
-    """Serves one registry. ``ready`` says whether the sources have been read once.
+    """Serves one exporter. ``ready`` says whether there is something to serve.
 
     Raises OSError when the address cannot be bound.
     """
@@ -42,10 +42,10 @@ class AgentServer(ThreadingHTTPServer):
     block_on_close = False  # a client that dawdles must not hold up the end
     allow_reuse_address = True
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, ready: Callable[[], bool], log: Log):
+    def __init__(self, host: str, port: int, exporter: Exporter, ready: Callable[[], bool], log: Log):
         family, address = _resolve(host, port)
         self.address_family = family
-        self.registry = registry
+        self.exporter = exporter
         self.ready = ready
         self.log = log
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
@@ -130,15 +130,30 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 def _metrics(handler: Handler) -> Answer:
+    content_type = _content_type(handler.headers.get("Accept", ""))
+    openmetrics = content_type.startswith("application/openmetrics-text")
     try:
-        encode, content_type = choose_encoder(handler.headers.get("Accept", ""))
-    except (TypeError, ValueError):  # a version that is no number
-        encode, content_type = generate_latest, CONTENT_TYPE_LATEST
-    try:
-        return Answer(200, content_type, encode(handler.server.registry))
+        body = handler.server.exporter.scrape(openmetrics=openmetrics, seconds=_patience(handler))
     except Exception as error:  # a fault of ours must be seen in the log and by Prometheus, not as a hung scrape
         handler.server.log.error("the scrape failed", error=repr(error))
         return Answer(500, _TEXT, b"the scrape failed; see the agent's log\n")
+    return Answer(200, content_type, body)
+
+
+def _content_type(accept: str) -> str:
+    try:
+        return choose_encoder(accept)[1]
+    except (TypeError, ValueError):  # a version that is no number
+        return CONTENT_TYPE_PLAIN_0_0_4
+
+
+def _patience(handler: Handler) -> float:
+    """How long Prometheus will wait, less what the answer needs to reach it."""
+    try:
+        asked = float(handler.headers.get("X-Prometheus-Scrape-Timeout-Seconds", ""))
+    except ValueError:
+        return SCRAPE_SECONDS
+    return asked * 0.8 if 0 < asked < 3600 else SCRAPE_SECONDS
 
 
 def _readiness(handler: Handler) -> Answer:

@@ -1,4 +1,4 @@
-"""The agent's life: serve until told to stop, and keep the ledger directory tidy meanwhile."""
+"""The agent's life: serve until told to stop; meanwhile keep the ledger directory tidy and the integrals whole."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import signal
 import threading
 
 from ..torch_hooks.ledger import reap
+from .exporter import Exporter
 from .ledgers import LedgerStore
 from .log import Log
 from .server import AgentServer
 
 STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 REAP_EVERY_SECONDS = 60.0
+ROUND_EVERY_SECONDS = 10.0
+"""The collectors are asked at least so often, scraped or not: NVML's sample buffer holds some 20 s of utilisation."""
 
 
 def hold_signals() -> None:
@@ -27,11 +30,20 @@ def serve(server: AgentServer, ledgers: LedgerStore, delete_after_seconds: float
     threading.Thread(
         target=_tidy, args=(ledgers, delete_after_seconds, stopping, log), name="tidy", daemon=True
     ).start()
+    threading.Thread(target=_keep_up, args=(server.exporter, stopping, log), name="keep-up", daemon=True).start()
     number = signal.sigwait(STOP)
     log.info("stopping", signal=signal.Signals(number).name)
     stopping.set()
     server.shutdown()
     server.server_close()
+
+
+def _keep_up(exporter: Exporter, stopping: threading.Event, log: Log) -> None:
+    while not stopping.wait(ROUND_EVERY_SECONDS / 2):
+        try:
+            exporter.keep_up(ROUND_EVERY_SECONDS)
+        except Exception as error:  # the next scrape will say so too
+            log.error("a round failed", error=repr(error))
 
 
 def _tidy(ledgers: LedgerStore, delete_after_seconds: float, stopping: threading.Event, log: Log) -> None:

@@ -162,6 +162,8 @@ class Ledger:
     strings: dict[str, str]
     words: dict[str, tuple[int, ...]]
     ring: list[Step] = field(default_factory=list)
+    visible_pid: int = 0
+    """The pid of the live writer as this process sees it; 0 if it is in a pid namespace out of sight."""
 
     def __getattr__(self, name: str) -> int:
         # Only reached for names that are not fields: the single words of the layout.
@@ -251,9 +253,11 @@ def _read_fd(fd: int, path: str, steps: bool) -> Ledger:
         raise LedgerError("version", f"{path}: format {version}; this whyidle reads format {VERSION}")
     if status.st_size != LEDGER_BYTES:
         raise LedgerError("short", f"{path}: {status.st_size} bytes; a ledger has {LEDGER_BYTES}")
-    alive = _is_locked(fd)
+    alive, pid = _lock_holder(fd)
     raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive)
-    return parse_ledger(raw, path, alive=alive, died_mid_write=torn)
+    ledger = parse_ledger(raw, path, alive=alive, died_mid_write=torn)
+    ledger.visible_pid = pid
+    return ledger
 
 
 def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = False) -> Ledger:
@@ -275,10 +279,12 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
     return ledger
 
 
-def _is_locked(fd: int) -> bool:
-    """Whether a process holds the file's lock. F_GETLK answers on a read-only descriptor and across namespaces."""
-    flock = fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-    return _FLOCK.unpack(flock)[0] != fcntl.F_UNLCK
+def _lock_holder(fd: int) -> tuple[bool, int]:
+    """Whether a process holds the file's lock, and its pid here: 0 if it is in a pid namespace that this process cannot
+    see. F_GETLK answers on a read-only descriptor and across namespaces."""
+    flock = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))
+    held = flock[0] != fcntl.F_UNLCK
+    return held, max(0, flock[4]) if held else 0
 
 
 def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes, bool]:
@@ -296,7 +302,7 @@ def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes,
             return raw, True
         if attempt:
             time.sleep(20e-6)
-    if not _is_locked(fd):
+    if not _lock_holder(fd)[0]:
         return raw, True
     raise LedgerError("torn", f"{path}: no consistent copy in {_TRIES} tries")
 

@@ -1,55 +1,29 @@
-"""Every metric that whyidle exports, declared once.
-
-The exporter, the rules, the dashboards, the docs table and the tests all take names, labels and units from here. This
-module needs the standard library alone, so that a generator of rules can import it without prometheus_client.
-"""
+"""The metrics of the ranks, from their ledgers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ...torch_hooks.books import LATE_FAMILIES
+from ...torch_hooks.causes import CAUSE_FAMILY, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES
+from .metric import Metric
 
-from ..torch_hooks.books import LATE_FAMILIES
-from ..torch_hooks.causes import CAUSE_FAMILY, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric family.
-
-    ``source`` says where its values come from: the word of the ledger that is summed over a rank's attempts, or, in
-    angle brackets, what computes it. A word that is a vector gives one series per entry of ``series``, the values of
-    the labels that follow ``identity``; None leaves an entry out. ``sparse`` leaves out a series that is still 0.
-    """
-
-    name: str
-    type: str  # counter, gauge or histogram
-    unit: str  # base unit: seconds, bytes, or what is counted
-    labels: tuple[str, ...]
-    help: str
-    source: str
-    series: tuple[tuple[str, ...] | None, ...] = ((),)
-    sparse: bool = False
-
-    @property
-    def divisor(self) -> int:
-        """What a word of the ledger is divided by: durations are ns there."""
-        return 1_000_000_000 if self.unit == "seconds" else 1
-
-
+NS = 1_000_000_000
+"""The ledgers count durations in ns."""
 RANK = ("run", "rank")
 PLACE = (*RANK, "node", "device")
-DEVICE_SECONDS = "whyidle_device_seconds_total"
+DEVICE_SECONDS = Metric(
+    "whyidle_device_seconds_total",
+    "counter",
+    "seconds",
+    (*PLACE, "cause", "family"),
+    "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A GPU "
+    "without a ledger has no run and no rank here, and the causes unhooked_busy, unhooked_idle and empty.",
+    "cause_ns",
+    tuple(CAUSE_FAMILY.items()),
+    per=NS,
+)
 
 METRICS: tuple[Metric, ...] = (
-    Metric(
-        DEVICE_SECONDS,
-        "counter",
-        "seconds",
-        (*PLACE, "cause", "family"),
-        "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run.",
-        "cause_ns",
-        tuple(CAUSE_FAMILY.items()),
-    ),
+    DEVICE_SECONDS,
     Metric(
         "whyidle_device_pending_seconds",
         "gauge",
@@ -76,6 +50,7 @@ METRICS: tuple[Metric, ...] = (
         RANK,
         "Wall time of a step, from one optimizer step's end to the next.",
         "step_buckets",
+        per=NS,
     ),
     Metric(
         "whyidle_collective_bytes_total",
@@ -134,6 +109,7 @@ METRICS: tuple[Metric, ...] = (
         "By how much this rank was late at collectives while others waited for it, by what made it late.",
         "late_ns",
         tuple((family,) if family in LATE_FAMILIES else None for family in FAMILIES),
+        per=NS,
     ),
     Metric(
         "whyidle_rank_info",
@@ -176,17 +152,4 @@ METRICS: tuple[Metric, ...] = (
         "Ledgers that could not be used, each counted once per reason.",
         "<errors>",
     ),
-    Metric("whyidle_build_info", "gauge", "info", ("version",), "The agent's version; always 1.", "<build>"),
 )
-
-METRIC: dict[str, Metric] = {metric.name: metric for metric in METRICS}
-
-PROCESS_METRICS: tuple[str, ...] = (
-    "process_cpu_seconds_total",
-    "process_max_fds",
-    "process_open_fds",
-    "process_resident_memory_bytes",
-    "process_start_time_seconds",
-    "process_virtual_memory_bytes",
-)
-"""What the agent says about its own process: exported by prometheus_client, under the names that everybody uses."""

@@ -1,22 +1,20 @@
-"""The source `ranks`: what the ledgers of this node's ranks say, as metric families."""
+"""The collector `ranks`: what the ledgers of this node's ranks say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.core import Metric as Family
+from ...torch_hooks.causes import STEP_BUCKETS_SECONDS
+from ...torch_hooks.ledger import Ledger
+from ..collector import Options
+from ..hang import missing_ranks, open_seconds
+from ..ledgers import LedgerStore, Rank, Snapshot
+from ..metrics.metric import Metric
+from ..metrics.ranks import METRICS
+from ..reading import Histogram, Labels, Reading
 
-from .. import __version__
-from ..torch_hooks.causes import STEP_BUCKETS_SECONDS
-from ..torch_hooks.ledger import Ledger
-from .collector import Options
-from .hang import missing_ranks, open_seconds
-from .ledgers import LedgerStore, Snapshot
-from .metrics import METRICS, Metric
-
-Samples = Iterable[tuple[tuple[str, ...], float]]
+Samples = Iterable[tuple[Labels, float]]
 
 MISSING_AFTER_SECONDS = 1.0
 """A wait in a collective that is shorter than this is nobody's absence."""
@@ -32,32 +30,21 @@ class RankCollector:
     def __init__(self, ledgers: LedgerStore):
         self._ledgers = ledgers
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self, reading: Reading) -> None:
         snapshot = self._ledgers.look()
         for metric in METRICS:
             if metric.type == "histogram":
-                yield _histogram(metric, snapshot)
-            elif metric.source in COMPUTED:
-                yield _family(metric, COMPUTED[metric.source](snapshot))
+                for rank in snapshot.ranks:
+                    reading.add(metric, _rank(rank.newest), _histogram(metric, rank))
+            elif compute := COMPUTED.get(metric.source):
+                reading.series(metric).update(compute(snapshot))
             else:
-                yield _family(metric, _summed(metric, snapshot))
+                reading.series(metric).update(_summed(metric, snapshot))
 
 
-def _family(metric: Metric, samples: Samples) -> Family:
-    kind = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
-    family = kind(metric.name, metric.help, labels=metric.labels)
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
-
-
-def _histogram(metric: Metric, snapshot: Snapshot) -> Family:
-    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-    bounds = [*map(str, STEP_BUCKETS_SECONDS), "+Inf"]
-    for rank in snapshot.ranks:
-        buckets = list(zip(bounds, accumulate(rank.totals["step_buckets"]), strict=True))
-        family.add_metric(_rank(rank.newest), buckets, rank.totals["step_ns"][0] / metric.divisor)
-    return family
+def _histogram(metric: Metric, rank: Rank) -> Histogram:
+    counts = list(accumulate(rank.totals["step_buckets"]))
+    return Histogram(STEP_BUCKETS_SECONDS, counts, metric.base(rank.totals["step_ns"][0]))
 
 
 def _summed(metric: Metric, snapshot: Snapshot) -> Samples:
@@ -67,7 +54,7 @@ def _summed(metric: Metric, snapshot: Snapshot) -> Samples:
         identity = place(rank.newest)
         for labels, value in zip(metric.series, rank.totals[metric.source], strict=True):
             if labels is not None and (value or not metric.sparse):
-                yield (*identity, *labels), value / metric.divisor
+                yield (*identity, *labels), metric.base(value)
 
 
 def _rank(ledger: Ledger) -> tuple[str, ...]:
@@ -126,5 +113,4 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<up>": _up,
     "<hooks>": _hooks,
     "<errors>": _errors,
-    "<build>": lambda snapshot: [((__version__,), 1)],
 }

@@ -1,0 +1,1 @@
+"""One collector per file. Its name is that of its file, of its flags and of its metrics."""

@@ -1,0 +1,92 @@
+"""Samples -> the text that Prometheus reads, in its own format or as OpenMetrics.
+
+prometheus_client renders 500 samples of a custom collector in 2.4 ms; with the names and labels of each series kept as
+text it is 0.4 ms. So this part of that library is our own; its parsers, and promtool, check it in the tests.
+
+Formats: https://prometheus.io/docs/instrumenting/exposition_formats/ and
+https://prometheus.io/docs/specs/om/open_metrics_spec/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from .metrics.metric import Metric
+from .reading import Histogram, Labels
+
+Samples = Mapping[Labels, "float | Histogram"]
+
+_FORGET_AT = 4
+"""The texts of a metric's series are dropped when there are so many times more than were needed last."""
+_FORGET_MORE_THAN = 1000
+
+
+class Exposition:
+    """Renders samples, and keeps the text before each value between scrapes. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[Metric, bool], str] = {}
+        self._series: dict[Metric, dict[Labels, str]] = {}
+
+    def render(
+        self, metrics: Iterable[Metric], readings: Sequence[Mapping[Metric, Samples]], *, openmetrics: bool
+    ) -> str:
+        """All samples of the readings, in the order of ``metrics``; a metric without a sample is left out.
+
+        Without the end mark of OpenMetrics: more may follow.
+        """
+        lines: list[str] = []
+        for metric in metrics:
+            found = [samples for reading in readings if (samples := reading.get(metric))]
+            if found:
+                lines.append(self._head(metric, openmetrics))
+                for samples in found:
+                    self._lines(metric, samples, lines)
+        return "".join(lines)
+
+    def _head(self, metric: Metric, openmetrics: bool) -> str:
+        head = self._heads.get((metric, openmetrics))
+        if head is None:
+            name = metric.name.removesuffix("_total") if openmetrics and metric.type == "counter" else metric.name
+            help_text = metric.help.replace("\\", r"\\").replace("\n", r"\n")
+            if openmetrics:
+                help_text = help_text.replace('"', r"\"")
+            head = f"# HELP {name} {help_text}\n# TYPE {name} {metric.type}\n"
+            self._heads[metric, openmetrics] = head
+        return head
+
+    def _lines(self, metric: Metric, samples: Samples, lines: list[str]) -> None:
+        texts = self._series.setdefault(metric, {})
+        if len(texts) > _FORGET_MORE_THAN and len(texts) > _FORGET_AT * len(samples):
+            texts.clear()
+        for labels, value in samples.items():
+            if value.__class__ is Histogram:
+                lines.append(_histogram(metric, labels, value))  # pyright: ignore[reportArgumentType]
+                continue
+            text = texts.get(labels)
+            if text is None:
+                text = texts[labels] = f"{metric.name}{_braces(metric.labels, labels)} "
+            lines.append(f"{text}{value!r}\n")
+
+
+def _histogram(metric: Metric, labels: Labels, value: Histogram) -> str:
+    names = (*metric.labels, "le")
+    bounds = [*(repr(float(bound)) for bound in value.bounds), "+Inf"]
+    lines = [
+        f"{metric.name}_bucket{_braces(names, (*labels, bound))} {count}\n"
+        for bound, count in zip(bounds, value.counts, strict=True)
+    ]
+    braces = _braces(metric.labels, labels)
+    lines.append(f"{metric.name}_count{braces} {value.counts[-1]}\n{metric.name}_sum{braces} {value.sum!r}\n")
+    return "".join(lines)
+
+
+def _braces(names: Sequence[str], values: Labels) -> str:
+    """A label that is empty is the same as none, to Prometheus; it is left out."""
+    pairs = [f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True) if value]
+    return "{" + ",".join(pairs) + "}" if pairs else ""
+
+
+def _escape(value: str) -> str:
+    value = value.encode("utf-8", "replace").decode()  # a file name may hold what is no text
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -1,0 +1,238 @@
+"""Reading what the kernel shows as files: bounded, with a reason for whatever cannot be read.
+
+A file that is read at each scrape is kept open: a ``pread`` of a sysfs attribute costs a tenth of open, read, close.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import time
+from dataclasses import dataclass
+
+REASONS: tuple[str, ...] = (
+    "missing",  # no such file
+    "denied",  # no permission
+    "gone",  # the device behind it went away
+    "invalid",  # EINVAL: drivers say so of counters that the hardware lacks
+    "unsupported",  # the driver says so
+    "io",  # any other error of the system
+    "empty",
+    "unavailable",  # the driver writes N/A
+    "garbage",  # not what the file should hold
+    "huge",  # longer than such a file can be
+)
+
+_REASON_OF_ERRNO: dict[int, str] = {
+    errno.ENOENT: "missing",
+    errno.ENOTDIR: "missing",
+    errno.EACCES: "denied",
+    errno.EPERM: "denied",
+    errno.ENODEV: "gone",
+    errno.ENXIO: "gone",
+    errno.ESTALE: "gone",
+    errno.ESRCH: "gone",  # a process that ended, under /proc
+    errno.EINVAL: "invalid",
+    errno.EOPNOTSUPP: "unsupported",
+}
+
+ATTRIBUTE_BYTES = 4096
+"""What a sysfs attribute can be long: a page."""
+TEXT_BYTES = 4 << 20
+"""What a file of /proc may be long here; mountstats with thousands of mounts is below."""
+LISTING_SECONDS = 30.0
+"""For how long a listing is believed whose directory looks unchanged: sysfs does not always date its directories."""
+KEPT_FILES = 4096
+_CHUNK = 1 << 16
+_U64 = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Where /proc, /sys and / of the node are: in a container, where they are mounted."""
+
+    procfs: str = "/proc"
+    sysfs: str = "/sys"
+    rootfs: str = "/"
+
+
+class Unreadable(Exception):
+    """A value that could not be read, with one of :data:`REASONS`."""
+
+    def __init__(self, reason: str, what: str = ""):
+        super().__init__(f"{what}: {reason}" if what else reason)
+        self.reason = reason
+
+
+def reason_of(error: OSError) -> str:
+    """The word for an error of the system."""
+    return _REASON_OF_ERRNO.get(error.errno or 0, "io")
+
+
+def number(data: bytes) -> int:
+    """The unsigned integer that a counter's file holds. Raises Unreadable."""
+    data = data.strip()
+    if data.isdigit() and (value := int(data)) < _U64:
+        return value
+    raise Unreadable(_not_a_number(data))
+
+
+def _not_a_number(data: bytes) -> str:
+    if not data:
+        return "empty"
+    return "unavailable" if data[:3] == b"N/A" else "garbage"
+
+
+def word(data: bytes) -> str:
+    """The one line of text that an attribute holds, as a label can carry it. Raises Unreadable."""
+    text = data.strip(b"\0 \t\r\n")
+    if not text:
+        raise Unreadable("empty")
+    if text[:3] == b"N/A":
+        raise Unreadable("unavailable")
+    try:
+        line = text.decode()
+    except UnicodeDecodeError:
+        raise Unreadable("garbage") from None
+    if not line.isprintable() or len(line) > 256:
+        raise Unreadable("garbage")
+    return line
+
+
+def read(path: str, limit: int = TEXT_BYTES) -> bytes:
+    """The whole of a file that is read once, or seldom. Raises Unreadable."""
+    fd = _open(path)
+    try:
+        return _read_all(fd, path, limit)
+    finally:
+        os.close(fd)
+
+
+def names(path: str) -> list[str]:
+    """What is in a directory, in order. Raises Unreadable."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        raise Unreadable(reason_of(error), path) from error
+
+
+def _open(path: str) -> int:
+    try:
+        # O_NONBLOCK: a FIFO must not hang us.
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Unreadable(reason_of(error), path) from error
+    except ValueError:  # a NUL in the path
+        raise Unreadable("missing", path) from None
+
+
+def _read_all(fd: int, path: str, limit: int) -> bytes:
+    """Reads to the end: a file of /proc comes in pieces, and a short piece does not mean its end."""
+    pieces, length = [], 0
+    try:
+        while piece := os.pread(fd, _CHUNK, length):
+            pieces.append(piece)
+            length += len(piece)
+            if length > limit:
+                raise Unreadable("huge", path)
+    except OSError as error:
+        raise Unreadable(reason_of(error), path) from error
+    return b"".join(pieces)
+
+
+class KeptFiles:
+    """The files of one collector, kept open between scrapes. For one thread at a time.
+
+    A read that fails closes its file, so that the next one opens it anew.
+    """
+
+    def __init__(self, most: int = KEPT_FILES):
+        self._most = most
+        self._fds: dict[str, int] = {}
+        self._listings: dict[str, tuple[tuple[int, int, int], float, tuple[str, ...]]] = {}
+
+    def attribute(self, path: str) -> bytes:
+        """A file of at most a page that comes in one piece, as those of sysfs do. Raises Unreadable."""
+        try:
+            data = os.pread(self._fds[path], ATTRIBUTE_BYTES + 1, 0)
+        except KeyError:
+            return self._first(path, ATTRIBUTE_BYTES)
+        except OSError as error:
+            self.drop(path)
+            raise Unreadable(reason_of(error), path) from error
+        if len(data) > ATTRIBUTE_BYTES:
+            raise Unreadable("huge", path)
+        return data
+
+    def text(self, path: str, limit: int = TEXT_BYTES) -> bytes:
+        """A file of any length, as those of /proc. Raises Unreadable."""
+        fd = self._fds.get(path)
+        if fd is None:
+            return self._first(path, limit)
+        try:
+            return _read_all(fd, path, limit)
+        except Unreadable:
+            self.drop(path)
+            raise
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """What is in a directory, in order. A change closes the files in it, so that none outlives its name.
+
+        Raises Unreadable.
+        """
+        now = time.monotonic()
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            self.drop_below(path)
+            raise Unreadable(reason_of(error), path) from error
+        mark = (status.st_dev, status.st_ino, status.st_mtime_ns)
+        known = self._listings.get(path)
+        if known and known[0] == mark and now - known[1] < LISTING_SECONDS:
+            return known[2]
+        found = tuple(names(path))
+        if known and (known[0] != mark or known[2] != found):
+            self.drop_below(path)
+        self._listings[path] = (mark, now, found)
+        return found
+
+    def drop(self, path: str) -> None:
+        """Closes a file that will not be read again."""
+        fd = self._fds.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def drop_below(self, path: str) -> None:
+        """Closes and forgets everything under a directory."""
+        prefix = path + "/"
+        for kept in [kept for kept in self._fds if kept.startswith(prefix)]:
+            self.drop(kept)
+        for listed in [listed for listed in self._listings if listed == path or listed.startswith(prefix)]:
+            del self._listings[listed]
+
+    def close(self) -> None:
+        for path in list(self._fds):
+            self.drop(path)
+        self._listings.clear()
+
+    def _first(self, path: str, limit: int) -> bytes:
+        fd = _open(path)
+        keep = False
+        try:
+            data = _read_all(fd, path, limit)
+            keep = len(self._fds) < self._most
+        finally:
+            if keep:
+                self._fds[path] = fd
+            else:
+                os.close(fd)
+        return data
+
+
+def raise_file_limit() -> None:
+    """Lets this process keep as many files open as it may: eight adapters have some five hundred counters."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = KEPT_FILES * 4 if hard == resource.RLIM_INFINITY else min(hard, KEPT_FILES * 4)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,22 @@
+"""Every metric that whyidle exports, declared once: one module per collector, of the same name.
+
+The collectors, the rules, the dashboards, the docs table and the tests all take names, labels and units from here.
+These modules need the standard library alone: a generator of rules imports them without the agent's requirements.
+"""
+
+from __future__ import annotations
+
+from . import own, ranks
+from .metric import Metric
+from .ranks import DEVICE_SECONDS
+
+BY_COLLECTOR: dict[str, tuple[Metric, ...]] = {
+    "ranks": ranks.METRICS,
+    "own": own.METRICS,
+}
+"""In the order of exposition. `own` stands for the agent itself."""
+
+METRICS: tuple[Metric, ...] = tuple(metric for metrics in BY_COLLECTOR.values() for metric in metrics)
+METRIC: dict[str, Metric] = {metric.name: metric for metric in METRICS}
+
+__all__ = ["BY_COLLECTOR", "DEVICE_SECONDS", "METRIC", "METRICS", "Metric"]
