@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from .files import Roots
+from .ledgers import LedgerStore
+from .rank_processes import RankProcesses
 from .reading import Reading
-
-if TYPE_CHECKING:
-    from .ledgers import LedgerStore
 
 
 class Entry(NamedTuple):
@@ -19,7 +18,24 @@ class Entry(NamedTuple):
     reads: str  # what it reads, as the help of its flags says it
 
 
-COLLECTORS: tuple[Entry, ...] = (Entry("ranks", "the ledgers of this node's ranks"),)
+COLLECTORS: tuple[Entry, ...] = (
+    Entry("ranks", "the ledgers of this node's ranks"),
+    Entry("gpu", "GPUs, through NVML"),
+    Entry("nic", "network interfaces"),
+    Entry("tcp", "TCP's own counters"),
+    Entry("rdma", "InfiniBand, RoCE and EFA adapters"),
+    Entry("disk", "block devices"),
+    Entry("nfs", "NFS mounts"),
+    Entry("lustre", "Lustre mounts"),
+    Entry("filesystem", "the file systems that ranks read from and write to"),
+    Entry("pressure", "pressure stall information of the node"),
+    Entry("cgroup", "pressure and CPU throttling of the ranks' cgroups"),
+    Entry("cpu", "CPU time of the node"),
+    Entry("memory", "memory of the node"),
+    Entry("process", "the processes of ranks and their workers"),
+    Entry("clock", "the clock's offset and synchronisation"),
+    Entry("identity", "pods and Slurm jobs of ranks and GPUs"),
+)
 """In the order in which a scrape asks them: `ranks` comes first, others look up its ranks."""
 
 
@@ -29,6 +45,10 @@ class Options:
 
     ledgers: LedgerStore
     roots: Roots = field(default_factory=Roots)
+    processes: RankProcesses = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "processes", RankProcesses(self.ledgers, self.roots))
 
 
 class Collector(Protocol):

@@ -6,12 +6,45 @@ These modules need the standard library alone: a generator of rules imports them
 
 from __future__ import annotations
 
-from . import own, ranks
+from . import (
+    cgroup,
+    clock,
+    cpu,
+    disk,
+    filesystem,
+    gpu,
+    identity,
+    lustre,
+    memory,
+    nfs,
+    nic,
+    own,
+    pressure,
+    process,
+    ranks,
+    rdma,
+    tcp,
+)
 from .metric import Metric
 from .ranks import DEVICE_SECONDS
 
 BY_COLLECTOR: dict[str, tuple[Metric, ...]] = {
     "ranks": ranks.METRICS,
+    "gpu": gpu.METRICS,
+    "nic": nic.METRICS,
+    "tcp": tcp.METRICS,
+    "rdma": rdma.METRICS,
+    "disk": disk.METRICS,
+    "nfs": nfs.METRICS,
+    "lustre": lustre.METRICS,
+    "filesystem": filesystem.METRICS,
+    "pressure": pressure.METRICS,
+    "cgroup": cgroup.METRICS,
+    "cpu": cpu.METRICS,
+    "memory": memory.METRICS,
+    "process": process.METRICS,
+    "clock": clock.METRICS,
+    "identity": identity.METRICS,
     "own": own.METRICS,
 }
 """In the order of exposition. `own` stands for the agent itself."""

@@ -1,0 +1,102 @@
+"""The fault matrix of a collector that reads files: each file of its tree spoilt in turn, in each way there is.
+
+What must hold for each: the collector answers, the series that the file holds are absent, every other series has the
+value it had, the loss is counted, and once the file is sound again everything is back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from whyidle.agent.collector import Collector
+from whyidle.agent.reading import Absent, Labels, ReadError, Reading
+
+Series = tuple[str, Labels]
+
+CONTENTS: dict[str, bytes] = {
+    "empty": b"",
+    "not available": b"N/A (no PMA)\n",
+    "garbage": b"four score and seven\n",
+    "huge": b"1" * (8 << 20),
+    "binary": bytes(range(256)),
+}
+FAULTS: tuple[str, ...] = (*CONTENTS, "missing", "EINVAL")
+"""EINVAL is what the kernel says of the speed of the loopback interface."""
+
+_INVALID = "/sys/class/net/lo/speed"
+
+
+def read(collector: Collector) -> tuple[dict[Series, object], Counter[ReadError]]:
+    """One scrape of one collector: its series, and its errors. An absent collector has neither."""
+    reading = Reading()
+    try:
+        collector.collect(reading)
+    except Absent:
+        return {}, Counter()
+    series = {
+        (metric.name, labels): value for metric, samples in reading.samples.items() for labels, value in samples.items()
+    }
+    return series, Counter(reading.errors)
+
+
+def files(*roots: Path) -> Iterator[Path]:
+    """All plain files under the roots, in order."""
+    for root in roots:
+        for folder, _, names in sorted(os.walk(root)):
+            yield from (path for name in sorted(names) if not (path := Path(folder, name)).is_symlink())
+
+
+@contextmanager
+def spoilt(path: Path, fault: str) -> Iterator[None]:
+    """The file at ``path``, spoilt for a while."""
+    kept = path.parent.with_name(f".kept-{path.name}")
+    sound = path.read_bytes()
+    if fault in CONTENTS:
+        path.write_bytes(CONTENTS[fault])
+    else:
+        path.rename(kept)
+        if fault == "EINVAL":
+            path.symlink_to(_INVALID)
+    try:
+        yield
+    finally:
+        if fault in CONTENTS:
+            path.write_bytes(sound)
+        else:
+            path.unlink(missing_ok=True)
+            kept.rename(path)
+
+
+def check(
+    create: Callable[[], Collector],
+    path: Path,
+    fault: str,
+    holds: Callable[[Series], bool],
+    *,
+    varies: Callable[[Series], bool] = lambda series: False,
+    counted: bool = True,
+) -> None:
+    """Asserts what must hold when ``path`` is spoilt.
+
+    ``holds`` says which series come from the file; ``varies`` which change from scrape to scrape by themselves.
+    ``counted`` is False for a file that may well be missing and then costs nothing.
+    """
+    collector = create()
+    before, errors_before = read(collector)
+    lost = {series for series in before if holds(series)}
+    where = f"{path} {fault}"
+    with spoilt(path, fault):
+        # One that knew the file when it was sound, and one that starts with it as it is.
+        for reader in (collector, create()):
+            during, errors = read(reader)
+            assert before.keys() - during.keys() == lost, where
+            assert not during.keys() - before.keys(), where
+            changed = {series for series in during if during[series] != before[series] and not varies(series)}
+            assert not changed, (where, changed)
+            assert bool(errors - errors_before) == counted, (where, errors)
+    after, _ = read(collector)
+    assert after.keys() == before.keys(), where
