@@ -37,7 +37,7 @@ def read(collector: Collector) -> tuple[dict[Series, object], Counter[ReadError]
         collector.collect(reading)
     except Absent:
         return {}, Counter()
-    series = {
+    series: dict[Series, object] = {
         (metric.name, labels): value for metric, samples in reading.samples.items() for labels, value in samples.items()
     }
     return series, Counter(reading.errors)

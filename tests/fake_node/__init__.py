@@ -1,2 +1,2 @@
-"""A node that does not exist: trees of /proc and /sys as the kernel and the drivers write them, and libraries that answer
+"""A node that does not exist: trees of /proc and /sys as kernel and drivers write them, and libraries that answer
 as NVML and the kernel would. Each module builds its part with ``build(roots)``."""
