@@ -1,0 +1,92 @@
+"""The options of the commands that read a node: `agent` and `doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ..agent.collector import COLLECTORS, Collector, Options, create_collectors
+from ..agent.files import Roots
+from ..agent.ledgers import LedgerStore
+from ..torch_hooks.ledger import ledger_dir
+from .durations import duration
+
+PATHS = (("procfs", "/proc", "procfs"), ("sysfs", "/sys", "sysfs"), ("rootfs", "/", "root file system"))
+
+
+class Switch(argparse.Action):
+    """`--collector.gpu` and `--no-collector.gpu`."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any):
+        [option] = option_strings
+        super().__init__([option, f"--no-{option[2:]}"], dest, nargs=0, **kwargs)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, not (option_string or "").startswith("--no-"))
+
+
+def add_node_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ledger.dir",
+        dest="directory",
+        metavar="DIR",
+        default=ledger_dir(),
+        help="where the ranks keep their ledgers (default: %(default)s, from WHYIDLE_DIR)",
+    )
+    for name, default, what in PATHS:
+        parser.add_argument(
+            f"--path.{name}",
+            dest=name,
+            metavar="DIR",
+            type=_root,
+            default=default,
+            help=f"where the node's {what} is (default: %(default)s)",
+        )
+    group = parser.add_argument_group("collectors", "Each can be left out: --no-collector.gpu, and so on.")
+    group.add_argument(
+        "--collector.deadline",
+        dest="deadline",
+        metavar="TIME",
+        type=duration,
+        default="2s",
+        help="how long each may take in a scrape (default: %(default)s)",
+    )
+    for entry in COLLECTORS:
+        group.add_argument(
+            f"--collector.{entry.name}",
+            dest=f"collector_{entry.name}",
+            action=Switch,
+            default=True,
+            help=f"read {entry.reads} (default: yes)",
+        )
+
+
+def collectors_of(args: argparse.Namespace, ledgers: LedgerStore) -> dict[str, Collector]:
+    """The collectors that the options ask for."""
+    names = [entry.name for entry in COLLECTORS if getattr(args, f"collector_{entry.name}")]
+    return create_collectors(Options(ledgers, Roots(args.procfs, args.sysfs, args.rootfs)), names)
+
+
+def directory_problem(directory: str) -> str | None:
+    """Why the ledger directory cannot be read. One that is not there yet is fine: the first rank makes it."""
+    try:
+        with os.scandir(directory):
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot read the ledger directory {directory}: {error.strerror}"
+
+
+def _root(text: str) -> str:
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no directory here")
+    return text.rstrip("/") or "/"
