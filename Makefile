@@ -9,13 +9,13 @@ BENCH_ARGS ?=
 
 # What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
 # `make test SYSTEM_PACKAGES=` leaves the system alone.
-SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool
+SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prometheus-node-exporter gcc:gcc libc6-dev:gcc
 
 # Nothing of the caller's Python set-up, nor a whyidle around us, may change what is tested.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,10 +26,14 @@ demo: $(VENV)/.installed ## train a small model here, and see where its seconds 
 test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 $(TEST_ARGS) tests
 
-lint: $(VENV)/.installed ## style and types
+lint: $(VENV)/.installed ## style, types, and that the generated pages are up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+	@$(BIN)/python -m whyidle.agent.metrics.page --check
+
+docs: $(VENV)/.installed ## the pages that are generated: docs/metrics.md
+	@$(BIN)/python -m whyidle.agent.metrics.page
 
 bench: $(VENV)/.installed ## what the hooks cost a training step
 	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)
