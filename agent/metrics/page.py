@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the declarations: `python -m whyidle.agent.metrics.page`, with `--check` only compares."""
+"""Writes docs/metrics.md from the declarations: `python -m whyidle.agent.metrics.page`; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ INTRODUCTION = """# Metrics
 
 Generated from the declarations in `agent/metrics/` by `make docs`; edit those.
 
-Every series below comes from `whyidle agent`. A value that could not be read is absent, never 0 and never the last good
-one; `whyidle_read_errors_total` counts it, with the file or the call. Units are base units: seconds, bytes, ratios from
-0 to 1. A collector is left out with `--no-collector.<name>`. Sources under `/proc` and `/sys` follow `--path.procfs` and
-`--path.sysfs`.
+Every series below comes from `whyidle agent`. A value that could not be read is absent, never 0 and never the last
+good one; `whyidle_read_errors_total` counts it, with the file or the call. Units are base units: seconds, bytes, ratios
+from 0 to 1. A label that is empty is left out. A collector is left out with `--no-collector.<name>`. Sources under
+`/proc` and `/sys` follow `--path.procfs` and `--path.sysfs`.
 """
 
 TITLES: dict[str, str] = {"own": "The agent itself"}
@@ -66,19 +66,21 @@ def _section(name: str) -> Iterator[str]:
     yield "| metric | type | unit | labels | meaning | source |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for metric in BY_COLLECTOR[name]:
-        yield _row(metric)
+        yield _row(name, metric)
     yield ""
 
 
-def _row(metric: Metric) -> str:
+def _row(collector: str, metric: Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    cells = (f"`{metric.name}`", metric.type, metric.unit, labels, metric.help, _source(metric))
+    cells = (f"`{metric.name}`", metric.type, metric.unit, labels, metric.help, _source(collector, metric))
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _source(metric: Metric) -> str:
+def _source(collector: str, metric: Metric) -> str:
     if metric.source.startswith("<"):
         return f"computed: {metric.source.strip('<>')}"
+    if collector == "ranks":
+        return f"ledger: `{metric.source}`"
     return metric.source if " " in metric.source else f"`{metric.source}`"
 
 
