@@ -23,7 +23,8 @@ class Command(NamedTuple):
 
 COMMANDS: tuple[Command, ...] = (
     Command("run", ".run", "run a training command with the hooks attached, its code unchanged", passes_on=True),
-    Command("agent", ".agent", "serve this node's ranks to Prometheus"),
+    Command("agent", ".agent", "serve this node's ranks and counters to Prometheus"),
+    Command("doctor", ".doctor", "say what an agent can see on this node, what not, and what to do"),
     Command("report", ".report", "say where the seconds of a run went, and the verdict"),
     Command("demo", ".demo.command", "train a small model here and explain its seconds"),
 )

@@ -1,0 +1,100 @@
+"""What an agent would see on this node, said once: for `whyidle doctor`."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+
+from .collector import COLLECTORS, Collector
+from .fence import Fences, Result, State
+from .metrics import BY_COLLECTOR
+from .reading import Blind, ReadError
+
+PAUSE_SECONDS = 1.0
+"""Between the two rounds: what is integrated over time has nothing to say at the first."""
+DEVICE_LABELS: tuple[str, ...] = ("device", "gpu", "mount", "rank", "cgroup")
+"""A collector's devices are the values of the first of these that its series have."""
+
+ABSENT_REMEDIES: dict[str, str] = {
+    "gpu": "where there are GPUs: install NVIDIA's driver; in a container, set NVIDIA_VISIBLE_DEVICES=all and "
+    "NVIDIA_DRIVER_CAPABILITIES=utility, and in Kubernetes runtimeClassName: nvidia",
+    "rdma": "where there are such adapters: load their driver; in a container, mount the node's /sys and pass it as "
+    "--path.sysfs",
+    "pressure": "boot with psi=1 on a kernel of 4.20 or later",
+}
+"""What to do if a node should have what was not found. The others are absent where nobody uses them."""
+
+ERROR_REMEDIES: dict[str, str] = {
+    "denied": "run the agent as root, or give it the right to read this",
+    "gone": "the device or process has left; if it should be there, look at the kernel's log (dmesg)",
+    "unavailable": "the driver has no such value on this device; nothing to do",
+    "unsupported": "the driver has no such value on this device; nothing to do",
+    "invalid": "the driver has no such value on this device; nothing to do",
+    "hung": "the server behind it does not answer",
+}
+
+
+@dataclass(slots=True)
+class Finding:
+    """One collector."""
+
+    name: str
+    reads: str
+    state: State
+    detail: str
+    seconds: float
+    series: int = 0
+    devices: list[str] = field(default_factory=list)
+    blind: list[Blind] = field(default_factory=list)
+    errors: list[ReadError] = field(default_factory=list)
+
+
+def examine(collectors: dict[str, Collector], deadline_seconds: float) -> list[Finding]:
+    """Two rounds through the collectors. Takes a second, and the deadline for each that hangs."""
+    fences = Fences(collectors, deadline_seconds)
+    first = fences.round()
+    time.sleep(PAUSE_SECONDS)
+    second = fences.round()
+    fences.close()
+    reads = {entry.name: entry.reads for entry in COLLECTORS}
+    return [_finding(name, reads[name], first[name], result) for name, result in second.items()]
+
+
+def _finding(name: str, reads: str, first: Result, result: Result) -> Finding:
+    state = first.state if result.state == "hanging" else result.state
+    finding = Finding(name, reads, state, result.detail, result.seconds)
+    if result.reading:
+        samples = result.reading.samples
+        finding.series = sum(len(series) for series in samples.values())
+        finding.devices = _devices(name, result)
+        finding.blind = list(dict.fromkeys(result.reading.blind_spots))
+        finding.errors = list(dict.fromkeys(result.reading.errors))
+    return finding
+
+
+def _devices(name: str, result: Result) -> list[str]:
+    assert result.reading
+    for label in DEVICE_LABELS:
+        found = {
+            labels[metric.labels.index(label)]: None
+            for metric in BY_COLLECTOR[name]
+            if label in metric.labels
+            for labels in result.reading.samples.get(metric, ())
+        }
+        if found:
+            return sorted(device for device in found if device)
+    return []
+
+
+def ledger_directory_problem(directory: str) -> tuple[str, str] | None:
+    """What is wrong with the directory of ledgers, and what to do."""
+    if not os.path.isdir(directory):
+        return (
+            f"{directory} is not there: no rank has written a ledger on this node",
+            "start the training with `whyidle run -- ...` or call whyidle.attach() in it, and let ranks and agent share "
+            "the directory (WHYIDLE_DIR)",
+        )
+    if not os.access(directory, os.R_OK | os.X_OK):
+        return f"{directory} cannot be read", "run the agent as the directory's owner or group, or as root"
+    return None
