@@ -92,7 +92,7 @@ def ledger_directory_problem(directory: str) -> tuple[str, str] | None:
     if not os.path.isdir(directory):
         return (
             f"{directory} is not there: no rank has written a ledger on this node",
-            "start the training with `whyidle run -- ...` or call whyidle.attach() in it, and let ranks and agent share "
+            "start the training with `whyidle run -- ...` or call whyidle.attach() in it; ranks and agent must share "
             "the directory (WHYIDLE_DIR)",
         )
     if not os.access(directory, os.R_OK | os.X_OK):
