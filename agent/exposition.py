@@ -27,6 +27,7 @@ class Exposition:
     def __init__(self) -> None:
         self._heads: dict[tuple[Metric, bool], str] = {}
         self._series: dict[Metric, dict[Labels, str]] = {}
+        self._buckets: dict[tuple[Metric, Labels, Sequence[float]], list[str]] = {}
 
     def render(
         self, metrics: Iterable[Metric], readings: Sequence[Mapping[Metric, Samples]], *, openmetrics: bool
@@ -60,25 +61,34 @@ class Exposition:
         if len(texts) > _FORGET_MORE_THAN and len(texts) > _FORGET_AT * len(samples):
             texts.clear()
         for labels, value in samples.items():
-            if value.__class__ is Histogram:
-                lines.append(_histogram(metric, labels, value))  # pyright: ignore[reportArgumentType]
+            if isinstance(value, Histogram):
+                self._histogram(metric, labels, value, lines)
                 continue
             text = texts.get(labels)
             if text is None:
                 text = texts[labels] = f"{metric.name}{_braces(metric.labels, labels)} "
             lines.append(f"{text}{value!r}\n")
 
+    def _histogram(self, metric: Metric, labels: Labels, value: Histogram, lines: list[str]) -> None:
+        key = (metric, labels, value.bounds)
+        texts = self._buckets.get(key)
+        if texts is None:
+            if len(self._buckets) > _FORGET_MORE_THAN:
+                self._buckets.clear()
+            texts = self._buckets[key] = _histogram_texts(metric, labels, value.bounds)
+        for text, number in zip(texts, (*value.counts, value.counts[-1], value.sum), strict=True):
+            lines.append(f"{text}{number!r}\n")
 
-def _histogram(metric: Metric, labels: Labels, value: Histogram) -> str:
+
+def _histogram_texts(metric: Metric, labels: Labels, bounds: Sequence[float]) -> list[str]:
     names = (*metric.labels, "le")
-    bounds = [*(repr(float(bound)) for bound in value.bounds), "+Inf"]
-    lines = [
-        f"{metric.name}_bucket{_braces(names, (*labels, bound))} {count}\n"
-        for bound, count in zip(bounds, value.counts, strict=True)
-    ]
+    buckets = [*(repr(float(bound)) for bound in bounds), "+Inf"]
     braces = _braces(metric.labels, labels)
-    lines.append(f"{metric.name}_count{braces} {value.counts[-1]}\n{metric.name}_sum{braces} {value.sum!r}\n")
-    return "".join(lines)
+    return [
+        *(f"{metric.name}_bucket{_braces(names, (*labels, bucket))} " for bucket in buckets),
+        f"{metric.name}_count{braces} ",
+        f"{metric.name}_sum{braces} ",
+    ]
 
 
 def _braces(names: Sequence[str], values: Labels) -> str:

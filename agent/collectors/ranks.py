@@ -15,6 +15,7 @@ from ..metrics.ranks import METRICS
 from ..reading import Histogram, Labels, Reading
 
 Samples = Iterable[tuple[Labels, float]]
+Series = dict[Labels, "float | Histogram"]
 
 MISSING_AFTER_SECONDS = 1.0
 """A wait in a collective that is shorter than this is nobody's absence."""
@@ -29,17 +30,37 @@ class RankCollector:
 
     def __init__(self, ledgers: LedgerStore):
         self._ledgers = ledgers
+        self._labels: dict[Labels, _RankLabels] = {}
 
     def collect(self, reading: Reading) -> None:
         snapshot = self._ledgers.look()
+        labels = {place: self._labels.get(place) or _RankLabels(place) for place in map(_place, _newest(snapshot))}
+        self._labels = labels  # those of ranks that are gone go too
+        of_rank = list(zip(snapshot.ranks, labels.values(), strict=True))
         for metric in METRICS:
-            if metric.type == "histogram":
-                for rank in snapshot.ranks:
-                    reading.add(metric, _rank(rank.newest), _histogram(metric, rank))
-            elif compute := COMPUTED.get(metric.source):
+            if compute := COMPUTED.get(metric.source):
                 reading.series(metric).update(compute(snapshot))
-            else:
-                reading.series(metric).update(_summed(metric, snapshot))
+                continue
+            samples = reading.series(metric)
+            for rank, rank_labels in of_rank:
+                if metric.type == "histogram":
+                    samples[rank_labels.rank] = _histogram(metric, rank)
+                else:
+                    _add_words(samples, metric, rank_labels.of[metric], rank.totals[metric.source])
+
+
+class _RankLabels:
+    """The labels of one rank's series, put together once: this is most of what a scrape would cost."""
+
+    def __init__(self, place: Labels):
+        self.rank = place[:2]
+        self.of = {
+            metric: [
+                None if labels is None else (*(place if "device" in metric.labels else self.rank), *labels)
+                for labels in metric.series
+            ]
+            for metric in METRICS
+        }
 
 
 def _histogram(metric: Metric, rank: Rank) -> Histogram:
@@ -47,21 +68,18 @@ def _histogram(metric: Metric, rank: Rank) -> Histogram:
     return Histogram(STEP_BUCKETS_SECONDS, counts, metric.base(rank.totals["step_ns"][0]))
 
 
-def _summed(metric: Metric, snapshot: Snapshot) -> Samples:
-    """A counter straight from a word of the ledgers."""
-    place = _place if "device" in metric.labels else _rank
-    for rank in snapshot.ranks:
-        identity = place(rank.newest)
-        for labels, value in zip(metric.series, rank.totals[metric.source], strict=True):
-            if labels is not None and (value or not metric.sparse):
-                yield (*identity, *labels), metric.base(value)
+def _add_words(samples: Series, metric: Metric, labels_of: list[Labels | None], words: tuple[int, ...]) -> None:
+    """Counters straight from a word of the ledger."""
+    for labels, value in zip(labels_of, words, strict=True):
+        if labels is not None and (value or not metric.sparse):
+            samples[labels] = metric.base(value)
 
 
-def _rank(ledger: Ledger) -> tuple[str, ...]:
+def _rank(ledger: Ledger) -> Labels:
     return ledger.run, str(ledger.rank)
 
 
-def _place(ledger: Ledger) -> tuple[str, ...]:
+def _place(ledger: Ledger) -> Labels:
     return ledger.run, str(ledger.rank), ledger.node, ledger.device
 
 
@@ -89,8 +107,9 @@ def _identity(snapshot: Snapshot) -> Samples:
 
 def _hooks(snapshot: Snapshot) -> Samples:
     for ledger in _newest(snapshot):
+        run, rank = _rank(ledger)
         for hook, state in ledger.hook_states.items():
-            yield (*_rank(ledger), hook, state), 1
+            yield (run, rank, hook, state), 1
 
 
 def _pending(snapshot: Snapshot) -> Samples:
