@@ -13,7 +13,7 @@ from .reading import Blind, ReadError
 
 PAUSE_SECONDS = 1.0
 """Between the two rounds: what is integrated over time has nothing to say at the first."""
-DEVICE_LABELS: tuple[str, ...] = ("device", "gpu", "mount", "rank", "cgroup")
+DEVICE_LABELS: tuple[str, ...] = ("rank", "gpu", "device", "mount", "cgroup")
 """A collector's devices are the values of the first of these that its series have."""
 
 ABSENT_REMEDIES: dict[str, str] = {
@@ -62,8 +62,9 @@ def examine(collectors: dict[str, Collector], deadline_seconds: float) -> list[F
 
 
 def _finding(name: str, reads: str, first: Result, result: Result) -> Finding:
-    state = first.state if result.state == "hanging" else result.state
-    finding = Finding(name, reads, state, result.detail, result.seconds)
+    if result.state == "hanging":
+        result = first
+    finding = Finding(name, reads, result.state, result.detail, result.seconds)
     if result.reading:
         samples = result.reading.samples
         finding.series = sum(len(series) for series in samples.values())

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
     raise_file_limit()
     ledgers = LedgerStore(args.directory, float("inf"))
-    findings = [_plain(finding) for finding in examine(collectors_of(args, ledgers), args.deadline)]
+    findings = [plain(finding) for finding in examine(collectors_of(args, ledgers), args.deadline)]
     ranks = ledgers.latest.ranks
     report = {
         "node": platform.node(),
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     return int(any(STATES[finding["state"]][1] == RED for finding in findings))
 
 
-def _plain(finding: Finding) -> dict[str, Any]:
+def plain(finding: Finding) -> dict[str, Any]:
     """As JSON has it: named fields, at every level."""
     lists = {
         "blind": [blind._asdict() for blind in finding.blind],
