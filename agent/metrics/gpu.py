@@ -1,7 +1,307 @@
-"""The metrics of the collector `gpu`."""
+"""The metrics of the collector `gpu`.
+
+Utilisation is integrated: a busy second is a second in which a kernel ran, and busy by observed is the share of time, over
+any window. No source of it sees *why* a kernel runs: one that spins in a collective is busy too.
+"""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .metric import Metric
 
-METRICS: tuple[Metric, ...] = ()
+GPU = ("gpu", "uuid")
+MHZ = 1_000_000
+
+UNHOOKED_CAUSES = ("unhooked_busy", "unhooked_idle", "empty")
+"""Causes of `whyidle_device_seconds_total` for a GPU, or a MIG device, that no live rank's ledger names."""
+UNHOOKED_FAMILY = "unhooked"
+
+
+def _gauge(what: str, unit: str, help_text: str, source: str, *, times: int = 1, per: int = 1) -> Metric:
+    return Metric(f"whyidle_gpu_{what}", "gauge", unit, GPU, help_text, source, times=times, per=per)
+
+
+def _counter(
+    what: str, unit: str, more: tuple[str, ...], help_text: str, source: str, *, times: int = 1, per: int = 1
+) -> Metric:
+    name = f"whyidle_gpu_{what}_total"
+    return Metric(name, "counter", unit, (*GPU, *more), help_text, source, times=times, per=per)
+
+
+INFO = Metric(
+    "whyidle_gpu_info",
+    "gauge",
+    "info",
+    (*GPU, "pci", "model", "architecture", "driver", "mig"),
+    "Identity of a GPU, to join on; always 1. The label gpu is NVML's index, mig says whether the GPU is partitioned.",
+    "nvmlDeviceGetUUID",
+)
+MIG_INFO = Metric(
+    "whyidle_gpu_mig_info",
+    "gauge",
+    "info",
+    (*GPU, "mig_uuid", "profile", "gi", "ci"),
+    "Identity of a MIG device, to join on; always 1. The label uuid is that of its GPU, mig_uuid is the uuid that the "
+    "device's own samples carry.",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+)
+LOST = _gauge(
+    "lost",
+    "bool",
+    "1 if the driver says that the GPU is lost or needs a reset, else 0. Of a lost GPU nothing else is known.",
+    "nvmlDeviceGetHandleByIndex_v2",
+)
+
+_SAMPLES = "nvmlDeviceGetSamples, or nvmlGpmMetricsGet"
+_GPM = "nvmlGpmMetricsGet"
+BUSY = _counter(
+    "busy_seconds",
+    "seconds",
+    ("source",),
+    "Time in which a kernel ran, integrated: from the driver's buffer of utilisation samples (nvml) or from the GPU's own "
+    "counters (gpm, on Hopper and later).",
+    _SAMPLES,
+)
+OBSERVED = _counter(
+    "observed_seconds",
+    "seconds",
+    ("source",),
+    "Time for which the GPU's activity is known: what to divide the busy and active seconds by. It falls behind the "
+    "clock by what no sample covers.",
+    _SAMPLES,
+)
+MEMORY_BUSY = _counter(
+    "memory_busy_seconds",
+    "seconds",
+    (),
+    "Time in which device memory was read or written, integrated from the driver's buffer of samples.",
+    "nvmlDeviceGetSamples",
+)
+SM_ACTIVE = _counter(
+    "sm_active_seconds", "seconds", (), "Share of the SMs that had work, integrated over time; SMs that spin count.", _GPM
+)
+SM_OCCUPANCY = _counter(
+    "sm_occupancy_seconds", "seconds", (), "Share of the SMs' warp slots that were in use, integrated over time.", _GPM
+)
+TENSOR_ACTIVE = _counter(
+    "tensor_active_seconds",
+    "seconds",
+    (),
+    "Share of the tensor cores' cycles that did work, integrated over time: the nearest to useful work that a counter "
+    "shows.",
+    _GPM,
+)
+DRAM_ACTIVE = _counter(
+    "dram_active_seconds", "seconds", (), "Share of the memory bandwidth in use, integrated over time.", _GPM
+)
+PCIE_BYTES = _counter(
+    "pcie_bytes",
+    "bytes",
+    ("direction", "source"),
+    "Bytes over PCIe, sent by the GPU (tx) or received (rx): rates of the GPU's counters between two looks, integrated "
+    "(gpm), or a counter of the driver (nvml). Absent where only samples of 20 ms are to be had.",
+    "nvmlGpmMetricsGet, or nvmlDeviceGetFieldValues",
+)
+
+MEMORY_USED = _gauge("memory_used_bytes", "bytes", "Device memory in use by processes.", "nvmlDeviceGetMemoryInfo_v2")
+MEMORY_TOTAL = _gauge("memory_total_bytes", "bytes", "Device memory in all.", "nvmlDeviceGetMemoryInfo_v2")
+MEMORY_RESERVED = _gauge(
+    "memory_reserved_bytes",
+    "bytes",
+    "Device memory that the driver keeps to itself. Absent with drivers that count it as used.",
+    "nvmlDeviceGetMemoryInfo_v2",
+)
+MIG_MEMORY_USED = _gauge(
+    "mig_memory_used_bytes", "bytes", "Memory of a MIG device in use by processes.", "nvmlDeviceGetMemoryInfo_v2"
+)
+MIG_MEMORY_TOTAL = _gauge(
+    "mig_memory_total_bytes", "bytes", "Memory of a MIG device in all.", "nvmlDeviceGetMemoryInfo_v2"
+)
+PROCESSES = _gauge(
+    "processes",
+    "processes",
+    "Processes that compute on the device, as far as this agent's PID namespace shows them.",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+)
+
+_FIELDS = "nvmlDeviceGetFieldValues"
+POWER = _gauge("power_watts", "watts", "Power drawn now.", f"{_FIELDS}, or nvmlDeviceGetPowerUsage", per=1000)
+POWER_LIMIT = _gauge(
+    "power_limit_watts",
+    "watts",
+    "Power that the GPU is held to. One below its peers' makes a rank a straggler.",
+    f"{_FIELDS}, or nvmlDeviceGetEnforcedPowerLimit",
+    per=1000,
+)
+ENERGY = _counter("energy_joules", "joules", (), "Energy drawn since the driver was loaded.", _FIELDS, per=1000)
+CLOCK_SM = _gauge("sm_clock_hertz", "hertz", "Clock of the SMs now.", "nvmlDeviceGetClockInfo", times=MHZ)
+CLOCK_MEMORY = _gauge("memory_clock_hertz", "hertz", "Clock of the memory now.", "nvmlDeviceGetClockInfo", times=MHZ)
+CLOCK_SM_MAX = _gauge(
+    "sm_clock_max_hertz", "hertz", "Highest clock of the SMs.", "nvmlDeviceGetMaxClockInfo", times=MHZ
+)
+CLOCK_MEMORY_MAX = _gauge(
+    "memory_clock_max_hertz", "hertz", "Highest clock of the memory.", "nvmlDeviceGetMaxClockInfo", times=MHZ
+)
+THROTTLED = _counter(
+    "throttled_seconds",
+    "seconds",
+    ("reason", "evidence"),
+    "Time in which the clocks were held down, by reason: from the driver's counters (evidence counter), or from what it "
+    "said at each look, taken for the time since the look before (evidence sampled). Reasons overlap.",
+    f"{_FIELDS}, or nvmlDeviceGetCurrentClocksEventReasons",
+    per=1_000_000_000,
+)
+TEMPERATURE = _gauge("temperature_celsius", "celsius", "Temperature of the chip.", "nvmlDeviceGetTemperature")
+TEMPERATURE_MEMORY = _gauge("memory_temperature_celsius", "celsius", "Temperature of the memory.", _FIELDS)
+PSTATE = _gauge(
+    "performance_state", "state", "Performance state: 0 is the fastest, 15 the slowest.", "nvmlDeviceGetPerformanceState"
+)
+PCIE_GENERATION = _gauge(
+    "pcie_link_generation",
+    "generation",
+    "Generation that the PCIe link runs at now; an idle GPU lowers it.",
+    "nvmlDeviceGetCurrPcieLinkGeneration",
+)
+PCIE_GENERATION_MAX = _gauge(
+    "pcie_link_generation_max",
+    "generation",
+    "Generation that GPU and slot allow.",
+    "nvmlDeviceGetMaxPcieLinkGeneration",
+)
+PCIE_WIDTH = _gauge(
+    "pcie_link_width_lanes",
+    "lanes",
+    "Lanes that the PCIe link has now. Fewer than the most is a bad seat or slot.",
+    "nvmlDeviceGetCurrPcieLinkWidth",
+)
+PCIE_WIDTH_MAX = _gauge(
+    "pcie_link_width_max_lanes", "lanes", "Lanes that GPU and slot allow.", "nvmlDeviceGetMaxPcieLinkWidth"
+)
+PCIE_REPLAYS = _counter(
+    "pcie_replays", "replays", (), "Packets sent again over PCIe. Growth means a bad link.", _FIELDS
+)
+NVLINK_BYTES = _counter(
+    "nvlink_bytes", "bytes", ("direction",), "Payload over all NVLinks, sent (tx) or received (rx).", _FIELDS, times=1024
+)
+NVLINK_ERRORS = _counter(
+    "nvlink_errors",
+    "errors",
+    ("kind",),
+    "Errors on all NVLinks: checksum errors of flits and of data, replays, and recoveries of a link.",
+    _FIELDS,
+)
+ECC_ERRORS = _counter(
+    "ecc_errors",
+    "errors",
+    ("kind", "since"),
+    "Memory errors that ECC corrected, or could not (uncorrected), since the driver was loaded (volatile) or over the "
+    "life of the GPU (aggregate).",
+    _FIELDS,
+)
+REMAPPED = Metric(
+    "whyidle_gpu_remapped_rows",
+    "gauge",
+    "rows",
+    (*GPU, "kind"),
+    "Rows of memory replaced by spare ones, after corrected or uncorrected errors.",
+    _FIELDS,
+)
+REMAP_PENDING = _gauge(
+    "row_remap_pending", "bool", "1 if a row is to be replaced at the next reset of the GPU, else 0.", _FIELDS
+)
+REMAP_FAILURE = _gauge(
+    "row_remap_failure", "bool", "1 if replacing a row has failed, else 0: the GPU is due for exchange.", _FIELDS
+)
+RETIRED = Metric(
+    "whyidle_gpu_retired_pages",
+    "gauge",
+    "pages",
+    (*GPU, "kind"),
+    "Pages of memory taken out of use after corrected or uncorrected errors, on GPUs before Ampere.",
+    _FIELDS,
+)
+RETIRED_PENDING = _gauge(
+    "page_retirement_pending", "bool", "1 if a page is to be taken out of use at the next reset, else 0.", _FIELDS
+)
+FAULTS = _counter(
+    "faults",
+    "events",
+    (),
+    "XID events of any number since the agent started. Starts at 0, so that a rate sees the first one too.",
+    "nvmlEventSetWait_v2",
+)
+XIDS = _counter(
+    "xid_events",
+    "events",
+    ("xid",),
+    "XID events by number since the agent started, from the first one of a number on. Those of further numbers than fit "
+    "are counted as other.",
+    "nvmlEventSetWait_v2",
+)
+
+
+class Throttle(NamedTuple):
+    """A reason for clocks that are held down."""
+
+    reason: str
+    field: int | None  # NVML_FI_DEV_PERF_POLICY_*: a counter of ns
+    bit: int | None  # nvmlClocksEventReason*
+
+
+THROTTLES: tuple[Throttle, ...] = (
+    Throttle("sw_power_cap", 74, 0x04),
+    Throttle("sw_thermal", 75, 0x20),
+    Throttle("sync_boost", 76, 0x10),
+    Throttle("board_limit", 77, None),
+    Throttle("reliability", 79, None),
+    # Counters of these two have other numbers in R570 than in R580, where the old ones mean something else: not asked.
+    Throttle("hw_thermal", None, 0x40),
+    Throttle("hw_power_brake", None, 0x80),
+)
+
+METRICS: tuple[Metric, ...] = (
+    INFO,
+    MIG_INFO,
+    LOST,
+    BUSY,
+    OBSERVED,
+    MEMORY_BUSY,
+    SM_ACTIVE,
+    SM_OCCUPANCY,
+    TENSOR_ACTIVE,
+    DRAM_ACTIVE,
+    MEMORY_USED,
+    MEMORY_TOTAL,
+    MEMORY_RESERVED,
+    MIG_MEMORY_USED,
+    MIG_MEMORY_TOTAL,
+    PROCESSES,
+    POWER,
+    POWER_LIMIT,
+    ENERGY,
+    CLOCK_SM,
+    CLOCK_SM_MAX,
+    CLOCK_MEMORY,
+    CLOCK_MEMORY_MAX,
+    THROTTLED,
+    TEMPERATURE,
+    TEMPERATURE_MEMORY,
+    PSTATE,
+    PCIE_BYTES,
+    PCIE_GENERATION,
+    PCIE_GENERATION_MAX,
+    PCIE_WIDTH,
+    PCIE_WIDTH_MAX,
+    PCIE_REPLAYS,
+    NVLINK_BYTES,
+    NVLINK_ERRORS,
+    ECC_ERRORS,
+    REMAPPED,
+    REMAP_PENDING,
+    REMAP_FAILURE,
+    RETIRED,
+    RETIRED_PENDING,
+    FAULTS,
+    XIDS,
+)
