@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass
 
 from ..torch_hooks.ledger import Ledger
-from .files import Roots
-from .ledgers import LedgerStore
+from .descendants import Descendants
+from .files import Roots, Unreadable
+from .ledgers import LedgerStore, Snapshot
+from .rank_pids import RankPids
+from .reading import ReadError, Reading
+
+SHARED_SECONDS = 1.0
+"""For how long the collectors of one round share a look."""
+_PATIENCE_SECONDS = 1.0
+
+_UNSEEN = (
+    "the processes of some ranks",
+    "they run in a pid namespace that this procfs does not show, or it hides other users' processes (hidepid)",
+    "give the agent the host's pid namespace (hostPID: true) or the host's /proc with --path.procfs, and let it run as "
+    "root or as the user of the training",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +32,7 @@ class RankProcess:
     ledger: Ledger  # run, rank, node, device, strings["uuid"], ...
     pid: int  # under the agent's procfs
     workers: tuple[int, ...]  # its descendants: data loader workers and what they started
+    workers_known: bool = True  # False: they could not be told, which is not the same as none
 
 
 class RankProcesses:
@@ -23,8 +40,47 @@ class RankProcesses:
 
     def __init__(self, ledgers: LedgerStore, roots: Roots):
         self._ledgers = ledgers
-        self._roots = roots
+        self._pids = RankPids(roots.procfs)
+        self._descendants = Descendants(roots.procfs)
+        self._lock = threading.Lock()  # a collector that hangs may still be in here when the next round comes
+        self._snapshot: Snapshot | None = None
+        self._until = 0.0
+        self._found: list[RankProcess] = []
+        self._unseen = 0
+        self._errors: list[ReadError] = []
 
     def look(self) -> list[RankProcess]:
-        """The live ranks whose processes can be seen here."""
-        return []
+        """The live ranks whose processes can be seen here. Raises TimeoutError while an earlier look hangs."""
+        if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
+            raise TimeoutError("an earlier look at the ranks' processes hangs")
+        try:
+            snapshot = self._ledgers.latest
+            now = time.monotonic()
+            if snapshot is not self._snapshot or now >= self._until:
+                self._look(snapshot)
+                self._snapshot, self._until = snapshot, now + SHARED_SECONDS
+            return self._found
+        finally:
+            self._lock.release()
+
+    def report(self, reading: Reading) -> None:
+        """Says what the newest look could not see or read: for the one collector that speaks for all."""
+        if self._unseen:
+            reading.blind(*_UNSEEN)
+        reading.errors += self._errors
+
+    def _look(self, snapshot: Snapshot) -> None:
+        live = [rank.newest for rank in snapshot.ranks if rank.newest.alive]
+        seen = [(ledger, pid) for ledger, pid in zip(live, self._pids.find(live), strict=True) if pid]
+        self._unseen = len(live) - len(seen)
+        self._errors = []
+        below = self._descendants.of(pid for _, pid in seen)
+        found: list[RankProcess] = []
+        for ledger, pid in seen:
+            workers = below[pid]
+            if isinstance(workers, Unreadable):
+                self._errors.append(ReadError(f"{ledger.run}/{ledger.rank}", "children", workers.reason))
+                found.append(RankProcess(ledger, pid, (), workers_known=False))
+            else:
+                found.append(RankProcess(ledger, pid, workers))
+        self._found = found
