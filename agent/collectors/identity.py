@@ -1,15 +1,237 @@
-"""The collector `identity`."""
+"""The collector `identity`: whose a rank, a GPU or another device is, by Slurm and by Kubernetes."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ...torch_hooks.ledger import Ledger
 from ..collector import Options
-from ..reading import Absent, Reading
+from ..files import KeptFiles, Roots, Unreadable, names, read, word
+from ..metrics.identity import ALLOCATABLE, ALLOCATED, DEVICE_POD, GPU_POD, NODE, RANK_POD, RANK_SLURM
+from ..owners import Owners, Pod
+from ..parsers import kubernetes, slurm
+from ..parsers.environ import environ
+from ..parsers.kubernetes import Claim
+from ..pod_resources import Listing, PodResources
+from ..rank_processes import RankProcess
+from ..reading import Labels, Reading
+
+VARIABLES: frozenset[str] = frozenset((*slurm.VARIABLES, *kubernetes.VARIABLES))
+"""All that is ever taken from the environment of a rank."""
+MOST_CGROUP_BYTES = 64 << 10
+
+_LIST, _ALLOCATABLE = "pod-resources List", "pod-resources GetAllocatableResources"
+
+PODS_HIDDEN = (
+    "which pod holds which GPU",
+    "the kubelet's pod-resources socket belongs to root",
+    "run the agent as user 0; it needs no capability for it",
+)
+ENVIRONMENTS_HIDDEN = (
+    "Slurm jobs' names and users, and pods' names, of ranks whose environment may not be read",
+    "a process shows its environment to its own user with no fewer capabilities, and to CAP_SYS_PTRACE",
+    "run the agent as the user of the ranks, or as user 0 with CAP_SYS_PTRACE",
+)
 
 
 def create(options: Options) -> IdentityCollector:
-    return IdentityCollector()
+    return IdentityCollector(options)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a rank's process says of itself. That does not change, so it is read once."""
+
+    slurm: Labels | None
+    claim: Claim
+    pod_uid: str
+    container_id: str
+    hidden: bool  # its environment may not be read
+    whole: bool  # everything else could be read
+    basis: tuple[object, object] | None = None  # what `pod` was concluded from
+    pod: Labels | None = None
 
 
 class IdentityCollector:
+    """Reads a rank's environment and cgroup once, and asks the kubelet every few seconds."""
+
+    def __init__(self, options: Options):
+        self._roots = options.roots
+        self._processes = options.processes
+        self._files = KeptFiles()
+        self._kubelet = PodResources(options.roots)
+        self._listing: Listing | None = None
+        self._owners: Owners | None = None
+        self._logs = _PodLogs(options.roots, self._files)
+        self._known: dict[tuple[str, int, int], _Known] = {}
+
     def collect(self, reading: Reading) -> None:
-        raise Absent("not built yet")
+        self._node(reading)
+        self._devices(reading)
+        self._ranks(reading)
+
+    def _node(self, reading: Reading) -> None:
+        kernel = self._roots.procfs + "/sys/kernel/"
+        try:
+            node = os.environ.get("WHYIDLE_NODE") or os.environ.get("NODE_NAME")
+            if not node:
+                node = word(self._files.attribute(kernel + "hostname"))
+            labels = (node, word(self._files.attribute(kernel + "osrelease")), os.uname().machine)
+        except Unreadable as failure:
+            reading.error("", "sys/kernel/osrelease", failure.reason)
+        else:
+            reading.add(NODE, labels, 1)
+
+    def _devices(self, reading: Reading) -> None:
+        listing = self._ask(reading)
+        if listing is not self._listing:
+            self._listing = listing
+            self._owners = Owners(listing, _minors(self._roots, listing)) if listing else None
+        if not listing or not self._owners:
+            return
+        reading.series(GPU_POD).update(self._owners.gpus)
+        reading.series(DEVICE_POD).update(self._owners.others)
+        for resource, count in self._owners.allocated.items():
+            reading.add(ALLOCATED, (resource,), count)
+        for resource, count in (listing.allocatable or {}).items():
+            reading.add(ALLOCATABLE, (resource,), count)
+        if listing.failure:
+            reading.error("", _ALLOCATABLE, listing.failure)
+        if self._owners.left_out:
+            reading.error("", _LIST, "huge")
+
+    def _ask(self, reading: Reading) -> Listing | None:
+        try:
+            return self._kubelet.look()
+        except Unreadable as failure:
+            if failure.reason == "denied":
+                reading.blind(*PODS_HIDDEN)
+            else:
+                reading.error("", _LIST, failure.reason)
+            return None
+
+    def _ranks(self, reading: Reading) -> None:
+        known: dict[tuple[str, int, int], _Known] = {}
+        for process in self._processes.look():
+            ledger = process.ledger
+            # A process keeps its ledger open to its end: the same ledger and pid are the same process.
+            key = (ledger.path, ledger.created_unix_ns, process.pid)
+            about = self._known.get(key) or self._learn(process, reading)
+            if about is None:
+                continue
+            if about.whole:
+                known[key] = about
+            rank = (ledger.run, str(ledger.rank))
+            if about.slurm:
+                reading.add(RANK_SLURM, (*rank, *about.slurm), 1)
+            if pod := self._pod(about, ledger, reading):
+                reading.add(RANK_POD, (*rank, *pod), 1)
+        self._known = known
+        if any(about.hidden for about in known.values()):
+            reading.blind(*ENVIRONMENTS_HIDDEN)
+
+    def _learn(self, process: RankProcess, reading: Reading) -> _Known | None:
+        """Reads what a process says of itself; None if it has ended meanwhile."""
+        folder = f"{self._roots.procfs}/{process.pid}"
+        failures: dict[str, str] = {}
+        try:
+            cgroup = _cgroup(folder + "/cgroup")
+        except Unreadable as failure:
+            cgroup, failures["cgroup"] = b"", failure.reason
+        try:
+            environment = environ(read(folder + "/environ"), VARIABLES)
+        except Unreadable as failure:
+            environment, failures["environ"] = {}, failure.reason
+        if failures and not os.path.exists(folder):
+            return None
+        hidden = failures.get("environ") == "denied"
+        if hidden:
+            del failures["environ"]
+        for file, reason in failures.items():
+            reading.error(f"{process.ledger.run}/{process.ledger.rank}", file, reason)
+        uid, container_id = kubernetes.pod_cgroup(cgroup)
+        job = slurm.slurm_job(environment, cgroup)
+        return _Known(job, kubernetes.claim(environment), uid, container_id, hidden, whole=not failures)
+
+    def _pod(self, about: _Known, ledger: Ledger, reading: Reading) -> Labels | None:
+        """The labels of the rank's pod, concluded anew when one of the sources has changed."""
+        if not (about.pod_uid or about.claim.in_kubernetes):
+            return None
+        logs = self._logs.look(reading) if about.pod_uid else {}
+        basis = (self._owners, logs)
+        if about.basis is None or about.basis[0] is not basis[0] or about.basis[1] is not basis[1]:
+            about.basis = basis
+            about.pod = _concluded(about, ledger.strings["uuid"], self._owners, logs)
+        return about.pod
+
+
+def _cgroup(path: str) -> bytes:
+    """``/proc/<pid>/cgroup``: lines of hierarchy:controllers:path. Raises Unreadable."""
+    text = read(path, MOST_CGROUP_BYTES)
+    if not text:
+        raise Unreadable("empty", path)
+    if any(line.count(b":") < 2 or b":/" not in line for line in text.splitlines()):
+        raise Unreadable("garbage", path)
+    return text
+
+
+def _concluded(about: _Known, uuid: str, owners: Owners | None, logs: dict[str, Pod]) -> Labels | None:
+    """The pod, from the best evidence there is."""
+    claim = about.claim
+    if about.pod_uid and claim.uid and claim.uid != about.pod_uid:
+        claim = Claim(in_kubernetes=True)  # the environment of another pod
+    evidence, pod = "cgroup", logs.get(about.pod_uid)
+    if not pod and owners and uuid:
+        evidence, pod = "pod_resources", owners.of_gpu(uuid, claim)
+    if not pod and claim.pod:
+        evidence, pod = "downward_api", (claim.namespace, claim.pod)
+    if not pod and owners:
+        evidence, pod = "hostname", owners.of_hostname(claim.hostname)
+    if not pod:
+        if not about.pod_uid:
+            return None
+        evidence, pod = "cgroup", ("", "")
+    container = owners.container_of(pod) if owners else ""
+    return (*pod, container, about.pod_uid or claim.uid, about.container_id, claim.workload, evidence)
+
+
+class _PodLogs:
+    """The names of the pods by their uids, as the kubelet names the directories of their logs."""
+
+    def __init__(self, roots: Roots, kept: KeptFiles):
+        self._path = os.path.join(roots.rootfs, "var/log/pods")
+        self._files = kept
+        self._listed: tuple[str, ...] | None = None
+        self._pods: dict[str, Pod] = {}
+
+    def look(self, reading: Reading) -> dict[str, Pod]:
+        """The same object as long as nothing changes."""
+        try:
+            listed = self._files.names(self._path)
+        except Unreadable as failure:
+            # Not there where the agent was not given it, and not everybody's.
+            if failure.reason not in ("missing", "denied"):
+                reading.error("", "var/log/pods", failure.reason)
+            listed = ()
+        if listed != self._listed:
+            self._listed = listed
+            self._pods = dict(filter(None, map(kubernetes.pod_of_log_directory, listed)))
+        return self._pods
+
+
+def _minors(roots: Roots, listing: Listing) -> dict[int, str]:
+    """The UUIDs of GPUs by the number of their device file, where the kubelet names devices by it."""
+    if not any(kubernetes.names_a_minor(held.device) for held in listing.pods.allocations):
+        return {}
+    folder = roots.procfs + "/driver/nvidia/gpus"
+    # Those that cannot be read show under the names that the kubelet has for them.
+    with suppress(Unreadable):
+        return dict(filter(None, (_minor(f"{folder}/{gpu}/information") for gpu in names(folder))))
+    return {}
+
+
+def _minor(path: str) -> tuple[int, str] | None:
+    with suppress(Unreadable):
+        return kubernetes.minor_and_uuid(read(path, MOST_CGROUP_BYTES))

@@ -1,7 +1,87 @@
-"""The metrics of the collector `identity`."""
+"""The metrics of the collector `identity`: whose a rank, a GPU or another device is."""
 
 from __future__ import annotations
 
 from .metric import Metric
 
-METRICS: tuple[Metric, ...] = ()
+_RANK = ("run", "rank")
+_OWNER = ("namespace", "pod", "container")
+
+NODE = Metric(
+    "whyidle_node_info",
+    "gauge",
+    "info",
+    ("node", "kernel", "arch"),
+    "The node as its scheduler names it, with its kernel and processor architecture; always 1.",
+    "/proc/sys/kernel/osrelease",
+)
+RANK_SLURM = Metric(
+    "whyidle_rank_slurm_info",
+    "gauge",
+    "info",
+    (
+        *_RANK,
+        "cluster",
+        "job_id",
+        "job_name",
+        "user",
+        "account",
+        "partition",
+        "qos",
+        "array_job_id",
+        "array_task_id",
+        "step",
+        "slurm_node",
+        "evidence",
+    ),
+    "The Slurm job of a live rank; always 1. Evidence is cgroup where the kernel confirms the job, environment where "
+    "only the rank's own environment says so.",
+    "/proc/<pid>/environ, /proc/<pid>/cgroup",
+)
+RANK_POD = Metric(
+    "whyidle_rank_pod_info",
+    "gauge",
+    "info",
+    (*_RANK, *_OWNER, "pod_uid", "container_id", "workload", "evidence"),
+    "The Kubernetes pod of a live rank; always 1. Evidence says whence the pod's name comes: cgroup (its uid, and the "
+    "kubelet's log directories), pod_resources (the kubelet gave it the rank's GPU), downward_api (the rank's "
+    "environment) or hostname (the one pod of this node that fits it).",
+    "/proc/<pid>/cgroup, /proc/<pid>/environ, /var/log/pods, pod-resources List",
+)
+GPU_POD = Metric(
+    "whyidle_gpu_pod_info",
+    "gauge",
+    "info",
+    ("uuid", *_OWNER, "resource"),
+    "The container that the kubelet gave a GPU or MIG instance to; always 1. Several for a GPU that is time-sliced, "
+    "none for one that no pod asked for.",
+    "pod-resources List",
+)
+DEVICE_POD = Metric(
+    "whyidle_device_pod_info",
+    "gauge",
+    "info",
+    ("resource", "device", *_OWNER),
+    "The container that the kubelet gave another device to, such as an RDMA adapter; always 1. The device is named as "
+    "its device plugin or resource driver names it.",
+    "pod-resources List",
+)
+ALLOCATABLE = Metric(
+    "whyidle_kubernetes_allocatable_devices",
+    "gauge",
+    "devices",
+    ("resource",),
+    "Devices that the kubelet can give to pods; each replica of a shared device counts. When it falls, devices became "
+    "unhealthy.",
+    "pod-resources GetAllocatableResources",
+)
+ALLOCATED = Metric(
+    "whyidle_kubernetes_allocated_devices",
+    "gauge",
+    "devices",
+    ("resource",),
+    "Devices that the kubelet has given to pods. What it lacks of the allocatable ones is idle because nobody asked.",
+    "pod-resources List",
+)
+
+METRICS: tuple[Metric, ...] = (NODE, RANK_SLURM, RANK_POD, GPU_POD, DEVICE_POD, ALLOCATABLE, ALLOCATED)

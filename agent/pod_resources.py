@@ -1,0 +1,103 @@
+"""What the kubelet says over its pod-resources socket, asked as seldom as it can be."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from .files import Roots, Unreadable, reason_of
+from .parsers import pod_resources
+from .parsers.pod_resources import Pods
+
+SOCKETS: tuple[str, ...] = (
+    "var/lib/kubelet/pod-resources/kubelet.sock",
+    "var/lib/k0s/kubelet/pod-resources/kubelet.sock",
+    "var/snap/microk8s/common/var/lib/kubelet/pod-resources/kubelet.sock",
+)
+"""Where the socket lies: everywhere else first, then k0s and MicroK8s."""
+
+KEEP_SECONDS = 10.0
+"""For how long an answer holds, a failure too: the kubelet limits how often it is asked, and a hung one costs 1 s."""
+DEADLINE_SECONDS = 1.0
+
+_LIST = "/v1.PodResourcesLister/List"
+_ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
+_NOT_OFFERED = ("unimplemented", "unknown")
+"""How kubelets before 1.28 answer for GetAllocatableResources: one that lacks it, and one whose feature gate is off."""
+
+T = TypeVar("T")
+_Mark = tuple[str, int, int, int]  # path, device, inode, time of change: another after a restart of the kubelet
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listing:
+    """One answer of the kubelet."""
+
+    pods: Pods
+    allocatable: dict[str, int] | None  # devices by resource; None where the kubelet does not offer it, or it failed
+    failure: str = ""  # why allocatable is None, where it should not be
+
+
+class PodResources:
+    """The kubelet of this node. For one thread at a time."""
+
+    def __init__(self, roots: Roots):
+        self._paths = [os.path.join(roots.rootfs, path) for path in SOCKETS]
+        self._mark: _Mark | None = None
+        self._asked = 0.0
+        self._answer: Listing | Unreadable | None = None
+
+    def look(self) -> Listing | None:
+        """What the kubelet said at most KEEP_SECONDS ago; the same object until it is asked again.
+
+        None where there is no kubelet, and has not been. Raises Unreadable: with one of files.REASONS, or gRPC's
+        status in lower case. After a failure, what the kubelet said before is gone.
+        """
+        mark = self._find()
+        if mark is None:
+            self._answer = None
+            if self._mark is None:
+                return None
+            raise Unreadable("missing", self._mark[0])
+        now = time.monotonic()
+        if self._answer is None or mark != self._mark or now - self._asked >= KEEP_SECONDS:
+            self._mark, self._asked = mark, now
+            self._answer = _ask(mark[0])
+        if isinstance(self._answer, Unreadable):
+            raise self._answer.with_traceback(None)
+        return self._answer
+
+    def _find(self) -> _Mark | None:
+        for path in self._paths:
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                if (reason := reason_of(error)) == "missing":
+                    continue
+                self._answer = None
+                raise Unreadable(reason, path) from error
+            return path, status.st_dev, status.st_ino, status.st_ctime_ns
+        return None
+
+
+def _ask(path: str) -> Listing | Unreadable:
+    from .grpc_unary import ask  # h2 takes 5 MB, which only a node with a kubelet shall pay
+
+    try:
+        answers = ask(path, (_LIST, _ALLOCATABLE), DEADLINE_SECONDS)
+        pods = _decoded(answers[_LIST], pod_resources.pods)
+    except Unreadable as failure:
+        return failure
+    try:
+        return Listing(pods, _decoded(answers[_ALLOCATABLE], pod_resources.allocatable))
+    except Unreadable as failure:
+        return Listing(pods, None, "" if failure.reason in _NOT_OFFERED else failure.reason)
+
+
+def _decoded(answer: bytes | Unreadable, decode: Callable[[bytes], T]) -> T:
+    if isinstance(answer, Unreadable):
+        raise answer
+    return decode(answer)
