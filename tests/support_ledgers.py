@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from whyidle.torch_hooks.books import SEQUENCE, Books
 from whyidle.torch_hooks.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
+from whyidle.torch_hooks.identity import process_start
 from whyidle.torch_hooks.layout import WORD_AT
 from whyidle.torch_hooks.ledger import LedgerWriter
 
@@ -68,6 +69,7 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
             "device_index": -1,
             "attempt": spec.attempt,
             "pid": os.getpid(),
+            "pid_start_ticks": process_start()[0],
             "created_unix_ns": spec.created or time.time_ns(),
             "start_ns": start,
             "checkpoint_step": -1,
