@@ -6,6 +6,7 @@ Format: proc_pid_stat(5), proc_pid_status(5), and `do_task_stat` in the kernel's
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..files import Unreadable
@@ -40,10 +41,10 @@ def parse(data: bytes) -> PidStat:
     if not data.strip():
         raise Unreadable("empty")
     # The name of the program stands in parentheses, and may hold some, or blanks.
-    fields = data[data.rfind(b")") + 2 :].split(None, 41)
+    fields = data[data.rfind(b")") + 2 :].split(None, 40)
     try:
         state = fields[0].decode("ascii")
-        numbers = [int(fields[at]) for at in _AT]
+        numbers = tuple(map(int, _NUMBERS(fields)))
     except (IndexError, ValueError):
         raise Unreadable("garbage") from None
     if len(state) != 1 or not state.isalpha() or min(numbers) < 0 or max(numbers) >= _MOST:
@@ -51,7 +52,7 @@ def parse(data: bytes) -> PidStat:
     return PidStat(state, *numbers)
 
 
-_AT = (1, 9, 10, 11, 12, 13, 14, 17, 19, 21, 39)
+_NUMBERS = itemgetter(1, 9, 10, 11, 12, 13, 14, 17, 19, 21, 39)
 """Of the fields after the name: proc_pid_stat(5) counts from 1 and has two before."""
 
 
