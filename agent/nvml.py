@@ -1,8 +1,8 @@
 """NVML as the agent calls it: the one place that knows pynvml, its exceptions and the layouts of the library.
 
-pynvml finds and starts the library; the calls go through function pointers of our own. pynvml's wrappers make new ctypes
-objects at each call, and hand out samples and processes as one Python object each: with them a scrape of eight GPUs takes
-several times as long.
+pynvml finds and starts the library; the calls go through function pointers of our own. pynvml's wrappers make new
+ctypes objects at each call, and hand out samples and processes as one Python object each: with them a scrape of eight
+GPUs takes several times as long.
 """
 
 from __future__ import annotations

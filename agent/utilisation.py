@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 PERIOD_US = 166_667
@@ -76,7 +77,7 @@ class SampleIntegral:
 
     def _learn(self, times: Sequence[int]) -> None:
         """The median gap of a batch: one late sample, or one lost, does not move it."""
-        gaps = [after - before for before, after in zip(times, times[1:]) if after > before]
+        gaps = [after - before for before, after in pairwise(times) if after > before]
         if len(gaps) >= 3:
             self._period_us = min(median(gaps), PERIOD_MOST_US)
 
@@ -86,8 +87,8 @@ def split_unhooked(
 ) -> tuple[float, float, float]:
     """The seconds of a GPU without a ledger since the last look -> busy, idle, empty.
 
-    Only what was observed can be busy or idle. One that nobody uses, at neither end of the interval, is empty throughout,
-    unless the interval is longer than ``longest``: in that time somebody may have come and gone.
+    Only what was observed can be busy or idle. One that nobody uses, at neither end of the interval, is empty
+    throughout, unless the interval is longer than ``longest``: in that time somebody may have come and gone.
     """
     if occupied or increase.busy > 0:
         busy = min(increase.busy, increase.observed)

@@ -1,7 +1,7 @@
 """The metrics of the collector `gpu`.
 
-Utilisation is integrated: a busy second is a second in which a kernel ran, and busy by observed is the share of time, over
-any window. No source of it sees *why* a kernel runs: one that spins in a collective is busy too.
+Utilisation is integrated: a busy second is a second in which a kernel ran, and busy by observed is the share of time,
+over any window. No source of it sees *why* a kernel runs: one that spins in a collective is busy too.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ BUSY = _counter(
     "busy_seconds",
     "seconds",
     ("source",),
-    "Time in which a kernel ran, integrated: from the driver's buffer of utilisation samples (nvml) or from the GPU's own "
-    "counters (gpm, on Hopper and later).",
+    "Time in which a kernel ran, integrated: from the driver's buffer of utilisation samples (nvml) or from the GPU's "
+    "own counters (gpm, on Hopper and later).",
     _SAMPLES,
 )
 OBSERVED = _counter(
@@ -79,7 +79,11 @@ MEMORY_BUSY = _counter(
     "nvmlDeviceGetSamples",
 )
 SM_ACTIVE = _counter(
-    "sm_active_seconds", "seconds", (), "Share of the SMs that had work, integrated over time; SMs that spin count.", _GPM
+    "sm_active_seconds",
+    "seconds",
+    (),
+    "Share of the SMs that had work, integrated over time; SMs that spin do.",
+    _GPM,
 )
 SM_OCCUPANCY = _counter(
     "sm_occupancy_seconds", "seconds", (), "Share of the SMs' warp slots that were in use, integrated over time.", _GPM
@@ -147,15 +151,18 @@ THROTTLED = _counter(
     "throttled_seconds",
     "seconds",
     ("reason", "evidence"),
-    "Time in which the clocks were held down, by reason: from the driver's counters (evidence counter), or from what it "
-    "said at each look, taken for the time since the look before (evidence sampled). Reasons overlap.",
+    "Time in which the clocks were held down, by reason: from the driver's counters (evidence counter), or from what "
+    "it said at each look, taken for the time since the look before (evidence sampled). Reasons overlap.",
     f"{_FIELDS}, or nvmlDeviceGetCurrentClocksEventReasons",
     per=1_000_000_000,
 )
 TEMPERATURE = _gauge("temperature_celsius", "celsius", "Temperature of the chip.", "nvmlDeviceGetTemperature")
 TEMPERATURE_MEMORY = _gauge("memory_temperature_celsius", "celsius", "Temperature of the memory.", _FIELDS)
 PSTATE = _gauge(
-    "performance_state", "state", "Performance state: 0 is the fastest, 15 the slowest.", "nvmlDeviceGetPerformanceState"
+    "performance_state",
+    "state",
+    "Performance state: 0 is fastest, 15 slowest.",
+    "nvmlDeviceGetPerformanceState",
 )
 PCIE_GENERATION = _gauge(
     "pcie_link_generation",
@@ -182,7 +189,12 @@ PCIE_REPLAYS = _counter(
     "pcie_replays", "replays", (), "Packets sent again over PCIe. Growth means a bad link.", _FIELDS
 )
 NVLINK_BYTES = _counter(
-    "nvlink_bytes", "bytes", ("direction",), "Payload over all NVLinks, sent (tx) or received (rx).", _FIELDS, times=1024
+    "nvlink_bytes",
+    "bytes",
+    ("direction",),
+    "Payload over all NVLinks, sent (tx) or come in (rx).",
+    _FIELDS,
+    times=1024,
 )
 NVLINK_ERRORS = _counter(
     "nvlink_errors",
@@ -235,8 +247,8 @@ XIDS = _counter(
     "xid_events",
     "events",
     ("xid",),
-    "XID events by number since the agent started, from the first one of a number on. Those of further numbers than fit "
-    "are counted as other.",
+    "XID events by number since the agent started, from the first one of a number on. Those of further numbers than "
+    "fit are counted as other.",
     "nvmlEventSetWait_v2",
 )
 

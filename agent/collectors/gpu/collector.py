@@ -1,12 +1,222 @@
+"""The life of the library: started at the first look, started anew when the driver or the GPUs changed."""
+
 from __future__ import annotations
 
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Callable
+from ctypes import c_void_p
+
 from ...collector import Options
+from ...metrics import gpu as metrics
+from ...metrics.ranks import DEVICE_SECONDS
+from ...nvml import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    LIBRARY_NOT_FOUND,
+    RESET_REQUIRED,
+    UNINITIALISED,
+    Nvml,
+    NvmlError,
+)
 from ...reading import Absent, Reading
+from .device import Gpu, Histories, Surroundings
+from .presence import driver_gpus, driver_loaded, pci_gpus
+from .target import Lost, Target, Uninitialised
+from .unhooked import Hooked
+from .xids import XidEvents
+
+GPUS_MOST = 64
+LOST_AGAIN_SECONDS = 300.0
+"""So often the library is started anew while a GPU is lost: one that was reset is found only then."""
+_COUNT = "nvmlDeviceGetCount_v2"
+_HANDLE = "nvmlDeviceGetHandleByIndex_v2"
+
+
+class GpuFault(Exception):
+    """There should be GPUs here, and they cannot be read. Says what to do."""
 
 
 class GpuCollector:
-    def __init__(self, options: Options):
-        pass
+    """Integrals and counts are kept by uuid, through restarts of the library, until the device is gone."""
+
+    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic):
+        self._ledgers = options.ledgers
+        self._roots = options.roots
+        self._clock = clock
+        self._nvml = Nvml()
+        self._events = XidEvents(self._nvml)
+        self._histories = Histories()
+        self._node = os.environ.get("WHYIDLE_NODE") or os.environ.get("NODE_NAME") or socket.gethostname()
+        self._open = False
+        self._opened_at = 0.0
+        self._count = 0
+        self._listed: tuple[str, ...] = ()
+        self._driver = ""
+        self._gpus: dict[int, Gpu] = {}
+        self._uuids: dict[int, str] = {}  # of the GPU that was last seen at an index
+        self._lost: set[int] = set()
+        self._told: set[str] = set()  # missing symbols: each is an error once, not at each look
 
     def collect(self, reading: Reading) -> None:
-        raise Absent("not built yet")
+        if self._open and self._is_stale():
+            self._end()
+        try:
+            self._round(reading)
+        except Uninitialised:
+            # The driver was loaded anew under us.
+            self._end()
+            reading.samples.clear()
+            reading.errors.clear()
+            try:
+                self._round(reading)
+            except Uninitialised:
+                self._end()
+                raise
+
+    def _is_stale(self) -> bool:
+        """Whether what NVML found at its start is no longer what there is: it does not look again by itself."""
+        if self._lost and self._clock() - self._opened_at >= LOST_AGAIN_SECONDS:
+            return True
+        if driver_gpus(self._roots) != self._listed:
+            return True
+        try:
+            return self._nvml.number(_COUNT) != self._count
+        except NvmlError as error:
+            return error.code == UNINITIALISED
+
+    def _round(self, reading: Reading) -> None:
+        now = self._clock()
+        if not self._open:
+            self._start(now)
+        around = Surroundings(
+            self._nvml, self._clock, self._histories, Hooked(self._ledgers.latest), self._node, self._driver
+        )
+        self._lost.clear()
+        for index in range(self._count):
+            self._read(reading, index, now, around)
+        self._count_events(reading, now)
+        self._forget()
+        for name in self._nvml.missing.keys() - self._told:
+            self._told.add(name)
+            reading.error("", name, "missing symbol")
+
+    def _read(self, reading: Reading, index: int, now: float, around: Surroundings) -> None:
+        gpu = self._gpus.get(index) or self._find(reading, index)
+        if gpu is None:
+            return
+        try:
+            gpu.read(reading, now, around)
+        except Lost as lost:
+            self._lose(reading, index, gpu.target.uuid, lost.args[1], lost.args[0])
+
+    def _find(self, reading: Reading, index: int) -> Gpu | None:
+        """The GPU at an index, which it keeps until the library is started anew."""
+        handle = c_void_p()
+        call = _HANDLE
+        try:
+            self._nvml.check(call, index, ctypes.byref(handle))
+            call = "nvmlDeviceGetUUID"
+            uuid = self._nvml.text(call, handle)
+        except NvmlError as error:
+            if error.code == UNINITIALISED:
+                raise Uninitialised(call) from None
+            if error.code in (GPU_IS_LOST, RESET_REQUIRED):
+                self._lose(reading, index, self._uuids.get(index, ""), call, error.reason)
+            else:
+                reading.error(self._uuids.get(index) or f"gpu{index}", call, error.reason)
+            return None
+        self._uuids[index] = uuid
+        found = self._gpus[index] = Gpu(Target(self._nvml, handle, str(index), uuid, self._clock), index)
+        return found
+
+    def _lose(self, reading: Reading, index: int, uuid: str, call: str, reason: str) -> None:
+        """Of a lost GPU only that it is lost is said, and what had happened to it until then."""
+        gpu = str(index)
+        self._lost.add(index)
+        device = f"cuda:{index}"
+        for metric, samples in reading.samples.items():
+            if metric is DEVICE_SECONDS:
+                gone = [labels for labels in samples if labels[3] == device or labels[3].startswith(f"{device}:")]
+            else:
+                gone = [labels for labels in samples if labels[0] == gpu]
+            for labels in gone:
+                del samples[labels]
+        reading.error(uuid or f"gpu{index}", call, reason)
+        reading.add(metrics.LOST, (gpu, uuid), 1)
+        found = self._gpus.get(index)
+        for known in found.uuids() if found else ():
+            self._histories[known].activity.restart()
+
+    def _count_events(self, reading: Reading, now: float) -> None:
+        targets = [gpu.target for index, gpu in self._gpus.items() if index not in self._lost]
+        for target in targets:
+            target.begin(reading, now)
+        found = self._events.read(reading, targets)
+        if found is None:
+            return
+        for uuid, numbers in found.items():
+            for number in numbers:
+                self._histories[uuid].xids.add(number)
+        for index, gpu in self._gpus.items():
+            if gpu.target.uuid in found or index in self._lost:
+                self._histories[gpu.target.uuid].xids.report(reading, gpu.target.labels)
+
+    def _forget(self) -> None:
+        """What is gone starts anew, should it come back."""
+        present = set(self._uuids.values()).union(*(gpu.uuids() for gpu in self._gpus.values()))
+        for uuid in self._histories.keys() - present:
+            self._histories.pop(uuid).activity.release(self._nvml)
+
+    def _start(self, now: float) -> None:
+        """Raises Absent where there are no GPUs, and GpuFault where there are but cannot be read."""
+        had = bool(self._uuids)
+        try:
+            self._nvml.open()
+            count = self._nvml.number(_COUNT)
+        except NvmlError as error:
+            self._end()
+            raise self._explain(error, had) from None
+        if not count:
+            here = pci_gpus(self._roots)
+            self._end()
+            if had or here:
+                raise GpuFault(
+                    f"the driver shows no GPU, but {', '.join(here) or 'there was one'}: see the kernel's log, or let "
+                    "the agent's container see the GPUs (NVIDIA_VISIBLE_DEVICES=all)"
+                )
+            raise Absent("a GPU of which the NVIDIA driver knows")
+        self._open = True
+        self._opened_at = now
+        self._count = min(count, GPUS_MOST)
+        self._uuids = {index: uuid for index, uuid in self._uuids.items() if index < self._count}
+        self._listed = driver_gpus(self._roots)
+        try:
+            self._driver = self._nvml.text("nvmlSystemGetDriverVersion")
+        except NvmlError:
+            self._driver = ""
+
+    def _explain(self, error: NvmlError, had: bool) -> Exception:
+        if error.code == LIBRARY_NOT_FOUND:
+            if had or driver_loaded(self._roots):
+                return GpuFault(
+                    f"the NVIDIA driver is loaded, but {error.call} is not found: install it, or let the agent's "
+                    "container have it (NVIDIA_DRIVER_CAPABILITIES=utility)"
+                )
+            return Absent(error.call)
+        if error.code == DRIVER_NOT_LOADED and not had and not pci_gpus(self._roots):
+            return Absent("an NVIDIA GPU on the PCI bus, or its driver")
+        return GpuFault(f"{error}: the node's NVIDIA driver is not in order; nvidia-smi and the kernel's log say more")
+
+    def _end(self) -> None:
+        """Ends the library; what was integrated stays. Never fails."""
+        if self._open:
+            self._events.close()
+            for history in self._histories.values():
+                history.activity.release(self._nvml)
+        self._nvml.close()
+        self._gpus.clear()
+        self._lost.clear()
+        self._open = False

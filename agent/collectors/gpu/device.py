@@ -1,0 +1,215 @@
+"""A GPU, and the MIG devices that it is divided into."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import c_uint, c_void_p
+from dataclasses import dataclass, field
+
+from ...metrics import gpu as metrics
+from ...nvml import ARCHITECTURES, NOT_FOUND, Nvml, PciInfo, clean
+from ...reading import Reading
+from .activity import Activity
+from .fields import Batch
+from .plain import INSTEAD, read_memory, read_one, read_plain, read_processes, read_reasons
+from .target import Target
+from .unhooked import Hooked, Unhooked
+from .xids import XidCounts
+
+LOOK_AGAIN_SECONDS = 10.0
+"""So often it is asked whether a GPU is divided, and into what."""
+MIG_MOST = 64
+SAMPLED_SECONDS = 30.0
+"""What held the clocks down at both ends of a longer time need not have done so throughout."""
+
+
+@dataclass(slots=True)
+class History:
+    """What is remembered of one GPU or MIG device while it is there, through restarts of the library."""
+
+    activity: Activity = field(default_factory=Activity)
+    unhooked: Unhooked = field(default_factory=Unhooked)
+    xids: XidCounts = field(default_factory=XidCounts)
+    throttled: dict[str, float] = field(default_factory=dict)  # reason -> seconds, where no counter has them
+    read_at: float | None = None
+
+
+class Histories(dict[str, History]):
+    """By uuid."""
+
+    def __missing__(self, uuid: str) -> History:
+        self[uuid] = history = History()
+        return history
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What the devices of one round have in common."""
+
+    nvml: Nvml
+    clock: Callable[[], float]
+    histories: Histories
+    hooked: Hooked
+    node: str
+    driver: str = ""
+
+
+class Mig:
+    """A MIG device: memory, processes and, by GPM, activity."""
+
+    def __init__(self, target: Target, device: str, instance: int, alone: bool, info: tuple[str, ...]):
+        self.target = target
+        self.device = device
+        self.info = info
+        self.alone = alone  # in its GPU instance: GPM counts those
+        self.instance = instance
+
+    def read(self, parent: Target, around: Surroundings) -> None:
+        target = self.target
+        target.begin(parent.reading, parent.now)
+        history = around.histories[target.uuid]
+        target.reading.add(metrics.MIG_INFO, self.info, 1)
+        used = read_memory(target, mig=True)
+        processes = read_processes(target)
+        increase = history.activity.read(target, parent, self.instance) if self.alone else None
+        hooked = around.hooked.has(target.uuid) or around.hooked.has(parent.uuid)
+        history.unhooked.read(target, around.node, self.device, increase, processes, used, hooked=hooked)
+
+
+class Gpu:
+    """A GPU under its handle, from one start of the library to the next."""
+
+    def __init__(self, target: Target, index: int):
+        self.target = target
+        self.index = index
+        self._batch = Batch(target)
+        self._static: dict[str, str] = {}
+        self._migs: list[Mig] = []
+        self._mig = ""  # enabled, disabled or, where GPUs cannot be divided, empty
+        self._look_at = 0.0
+
+    def uuids(self) -> set[str]:
+        return {self.target.uuid, *(mig.target.uuid for mig in self._migs)}
+
+    def read(self, reading: Reading, now: float, around: Surroundings) -> None:
+        """Adds all samples but those of events. Raises Lost and Uninitialised."""
+        target = self.target
+        target.begin(reading, now)
+        history = around.histories[target.uuid]
+        if now >= self._look_at:
+            self._look(around)
+        self._inform(around)
+        whole = self._mig != "enabled"
+        known = self._batch.read(pcie=whole and not history.activity.uses_gpm(target))
+        for metric, row in INSTEAD.items():
+            if metric not in known:
+                read_one(target, row)
+        read_plain(target)
+        used = read_memory(target)
+        processes = read_processes(target)
+        self._throttle(history, known_reasons=read_reasons(target))
+        if whole:
+            increase = history.activity.read(target)
+            hooked = around.hooked.has(target.uuid)
+            history.unhooked.read(target, around.node, f"cuda:{self.index}", increase, processes, used, hooked=hooked)
+        for mig in self._migs:
+            mig.read(target, around)
+        if self._migs and any(error.device.startswith("MIG-") for error in reading.errors):
+            self._look_at = 0.0  # divided anew, it may be
+        reading.add(metrics.LOST, target.labels, 0)
+        history.read_at = now
+
+    def _inform(self, around: Surroundings) -> None:
+        target, static = self.target, self._static
+        if len(static) < 3:
+            if "model" not in static and (model := target.text("nvmlDeviceGetName")):
+                static["model"] = model
+            if "pci" not in static and (pci := self._pci()):
+                static["pci"] = pci
+            if "architecture" not in static and (number := target.number("nvmlDeviceGetArchitecture")) is not None:
+                static["architecture"] = ARCHITECTURES.get(number, "")
+        labels = (
+            *target.labels,
+            static.get("pci", ""),
+            static.get("model", ""),
+            static.get("architecture", ""),
+            around.driver,
+            self._mig,
+        )
+        target.reading.add(metrics.INFO, labels, 1)
+
+    def _pci(self) -> str:
+        """The address as sysfs writes it: a domain of four digits, where it has no more, and in small letters."""
+        target, call, found = self.target, "nvmlDeviceGetPciInfo_v3", PciInfo()
+        function = target.function(call)
+        if function is None or not target.answered(function(target.handle, ctypes.byref(found)), call):
+            return ""
+        address = clean(found.bus_id).lower()
+        return address[4:] if address.startswith("0000") and len(address) > 12 else address
+
+    def _look(self, around: Surroundings) -> None:
+        """Whether it is divided, and into what."""
+        target = self.target
+        self._look_at = target.now + LOOK_AGAIN_SECONDS
+        call = "nvmlDeviceGetMigMode"
+        function = target.function(call)
+        current, pending = c_uint(), c_uint()
+        if function is None or not target.answered(
+            function(target.handle, ctypes.byref(current), ctypes.byref(pending)), call
+        ):
+            if not target.asks(call):
+                self._mig, self._migs = "", []
+            return
+        self._mig = "enabled" if current.value else "disabled"
+        self._migs = self._divide(around) if current.value else []
+
+    def _divide(self, around: Surroundings) -> list[Mig]:
+        target, call = self.target, "nvmlDeviceGetMigDeviceHandleByIndex"
+        function = target.function(call)
+        if function is None:
+            return []
+        known = {mig.target.uuid: mig for mig in self._migs}
+        found: list[Mig] = []
+        for number in range(min(target.number("nvmlDeviceGetMaxMigDeviceCount") or 0, MIG_MOST)):
+            handle = c_void_p()
+            code = function(target.handle, number, ctypes.byref(handle))
+            if code == NOT_FOUND or not target.answered(code, call):
+                continue
+            mig = self._identify(Target(around.nvml, handle, target.labels[0], target.uuid, around.clock), number)
+            if mig is not None:
+                found.append(known.get(mig.target.uuid, mig))
+        instances = [mig.instance for mig in found]
+        for mig in found:
+            mig.alone = instances.count(mig.instance) == 1
+        return found
+
+    def _identify(self, mig: Target, number: int) -> Mig | None:
+        """A MIG device's names; None if it cannot be told from the others."""
+        parent = self.target
+        mig.begin(parent.reading, parent.now)
+        uuid = mig.text("nvmlDeviceGetUUID")
+        instance = mig.number("nvmlDeviceGetGpuInstanceId")
+        compute = mig.number("nvmlDeviceGetComputeInstanceId")
+        if not uuid or instance is None:
+            return None
+        profile = mig.text("nvmlDeviceGetName").rpartition("MIG ")[2]
+        mig.uuid, mig.labels = uuid, (parent.labels[0], uuid)
+        info = (*parent.labels, uuid, profile, str(instance), "" if compute is None else str(compute))
+        return Mig(mig, f"cuda:{self.index}:{number}", instance, True, info)
+
+    def _throttle(self, history: History, known_reasons: int | None) -> None:
+        """Seconds of the reasons without a counter: one that holds at a look is taken to have held since the last."""
+        target = self.target
+        if known_reasons is None:
+            return
+        elapsed = 0.0 if history.read_at is None else target.now - history.read_at
+        counted = target.reading.series(metrics.THROTTLED)
+        for throttle in metrics.THROTTLES:
+            if throttle.bit is None or (*target.labels, throttle.reason, "counter") in counted:
+                continue
+            total = history.throttled.get(throttle.reason, 0.0)
+            if known_reasons & throttle.bit and elapsed <= SAMPLED_SECONDS:
+                total += elapsed
+            history.throttled[throttle.reason] = total
+            counted[(*target.labels, throttle.reason, "sampled")] = total

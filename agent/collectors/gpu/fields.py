@@ -1,0 +1,144 @@
+"""What nvmlDeviceGetFieldValues says: some thirty values of a GPU in one call."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from typing import NamedTuple
+
+from ...metrics import gpu as metrics
+from ...metrics.metric import Metric
+from ...nvml import INVALID_ARGUMENT, NOT_SUPPORTED
+from .target import Target
+
+CALL = "nvmlDeviceGetFieldValues"
+ALL_LINKS = 0xFFFFFFFF
+
+_ONE = struct.Struct("=IIqqIIQ")  # nvmlFieldValue_t: field, scope, time, latency, type, result, value
+_DOUBLE = struct.Struct("=d")
+_QUAD = struct.Struct("=Q")
+_MASKS: dict[int, int] = {1: 0xFFFFFFFF, 2: (1 << 64) - 1, 3: (1 << 64) - 1, 6: 0xFFFF}
+"""nvmlValueType_t -> the bits of the union that hold a value of that unsigned type."""
+
+
+class Field(NamedTuple):
+    id: int  # NVML_FI_DEV_*
+    metric: Metric
+    labels: tuple[str, ...] = ()
+    scope: int = 0
+    most: int = 1 << 63
+
+
+FIELDS: tuple[Field, ...] = (
+    Field(83, metrics.ENERGY),
+    Field(186, metrics.POWER, most=100_000_000),  # at once; the average (185) is said to take the driver 3 ms
+    Field(190, metrics.POWER_LIMIT, most=100_000_000),
+    Field(82, metrics.TEMPERATURE_MEMORY, most=1000),
+    Field(138, metrics.NVLINK_BYTES, ("tx",), ALL_LINKS),
+    Field(139, metrics.NVLINK_BYTES, ("rx",), ALL_LINKS),
+    Field(38, metrics.NVLINK_ERRORS, ("crc_flit",)),
+    Field(45, metrics.NVLINK_ERRORS, ("crc_data",)),
+    Field(52, metrics.NVLINK_ERRORS, ("replay",)),
+    Field(59, metrics.NVLINK_ERRORS, ("recovery",)),
+    Field(3, metrics.ECC_ERRORS, ("corrected", "volatile")),
+    Field(4, metrics.ECC_ERRORS, ("uncorrected", "volatile")),
+    Field(5, metrics.ECC_ERRORS, ("corrected", "aggregate")),
+    Field(6, metrics.ECC_ERRORS, ("uncorrected", "aggregate")),
+    Field(142, metrics.REMAPPED, ("corrected",)),
+    Field(143, metrics.REMAPPED, ("uncorrected",)),
+    Field(144, metrics.REMAP_PENDING, most=1),
+    Field(145, metrics.REMAP_FAILURE, most=1),
+    Field(29, metrics.RETIRED, ("corrected",)),
+    Field(30, metrics.RETIRED, ("uncorrected",)),
+    Field(31, metrics.RETIRED_PENDING, most=1),
+    Field(94, metrics.PCIE_REPLAYS),
+    *(
+        Field(throttle.field, metrics.THROTTLED, (throttle.reason, "counter"))
+        for throttle in metrics.THROTTLES
+        if throttle.field is not None
+    ),
+)
+PCIE_FIELDS: tuple[Field, ...] = (
+    Field(197, metrics.PCIE_BYTES, ("tx", "nvml")),
+    Field(198, metrics.PCIE_BYTES, ("rx", "nvml")),
+)
+"""Only asked where GPM does not know the traffic: they take the driver some 0.3 ms."""
+_WIDE_ONLY = frozenset(field.id for field in PCIE_FIELDS)
+"""Of 32 bits, such a counter wraps several times a second, and says nothing."""
+
+
+class Batch:
+    """The fields that one GPU supports, in the form in which the library takes them."""
+
+    __slots__ = ("_buffer", "_fields", "_labels", "_target", "_template", "_until", "_wanted")
+
+    def __init__(self, target: Target):
+        self._target = target
+        self._wanted: tuple[Field, ...] = ()
+        self._until = 0.0
+        self._fields: list[Field] = []
+        self._labels: list[tuple[str, ...]] = []
+        self._template = b""
+        self._buffer = ctypes.create_string_buffer(1)
+
+    def read(self, *, pcie: bool) -> set[Metric]:
+        """Adds the samples of all fields -> the metrics that have one, and those that failed and are counted."""
+        target = self._target
+        wanted = (*FIELDS, *PCIE_FIELDS) if pcie else FIELDS
+        if (wanted is not self._wanted and wanted != self._wanted) or target.now >= self._until:
+            self._compose(wanted)
+        function = target.function(CALL)
+        if function is None or not self._fields:
+            return set()
+        ctypes.memmove(self._buffer, self._template, len(self._template))
+        known = {field.metric for field in self._fields}
+        if not target.answered(function(target.handle, len(self._fields), self._buffer), CALL):
+            return known if target.asks(CALL) else set()
+        unsupported: list[Field] = []
+        values = _ONE.iter_unpack(self._buffer.raw)
+        for field, labels, (_, _, _, _, kind, result, raw) in zip(self._fields, self._labels, values, strict=True):
+            if result:
+                if result in (NOT_SUPPORTED, INVALID_ARGUMENT):  # the latter of a field that the driver never heard of
+                    unsupported.append(field)
+                else:
+                    target.failed(result, f"{CALL}/{field.id}")
+                continue
+            mask = _MASKS.get(kind)
+            value = raw & mask if mask else _number(kind, raw)
+            if value is None or not 0 <= value < field.most + 1:
+                target.garbage(f"{CALL}/{field.id}")
+            elif kind == 1 and field.id in _WIDE_ONLY:
+                unsupported.append(field)
+            else:
+                target.reading.add(field.metric, labels, field.metric.base(value))
+        if unsupported:
+            for field in unsupported:
+                target.refuse(f"{CALL}/{field.id}")
+            self._compose(wanted)
+            known -= {field.metric for field in unsupported}
+        return known
+
+    def _compose(self, wanted: tuple[Field, ...]) -> None:
+        """Of the fields, those that are not refused; tried anew after a while."""
+        target = self._target
+        self._wanted = wanted
+        self._until = target.now + 60.0
+        self._fields = [field for field in wanted if target.asks(f"{CALL}/{field.id}")]
+        self._labels = [(*target.labels, *field.labels) for field in self._fields]
+        self._template = b"".join(_ONE.pack(field.id, field.scope, 0, 0, 0, 0, 0) for field in self._fields)
+        self._buffer = ctypes.create_string_buffer(max(1, len(self._template)))
+        # create_string_buffer(n) holds exactly n bytes, so that `raw` divides into values.
+
+
+def _number(kind: int, raw: int) -> float | None:
+    """The value of a union that is of no unsigned type; None if it is no number."""
+    if kind == 0:
+        (value,) = _DOUBLE.unpack(_QUAD.pack(raw))
+        return value if math.isfinite(value) else None
+    if kind == 4:  # long long
+        return raw - (1 << 64) if raw >> 63 else raw
+    if kind == 5:  # int
+        low = raw & 0xFFFFFFFF
+        return low - (1 << 32) if low >> 31 else low
+    return None

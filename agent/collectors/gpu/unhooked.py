@@ -1,0 +1,81 @@
+"""Device-seconds of GPUs that no ledger speaks for: they work, they are held and idle, or they are nobody's."""
+
+from __future__ import annotations
+
+from ...ledgers import Snapshot
+from ...metrics.gpu import UNHOOKED_CAUSES, UNHOOKED_FAMILY
+from ...metrics.ranks import DEVICE_SECONDS
+from ...utilisation import Increase, split_unhooked
+from .plain import SEEN_BYTES
+from .target import Target
+
+LONGEST_SECONDS = 60.0
+"""After a longer time without a look nobody knows whether a GPU was in use."""
+
+_UNSEEN = (
+    "the processes on GPUs",
+    "a GPU works, or its memory is in use, but the driver lists no process: they run in another PID namespace",
+    "give the agent the host's PID namespace (hostPID: true)",
+)
+
+
+class Hooked:
+    """The devices that a live rank's ledger names."""
+
+    def __init__(self, snapshot: Snapshot):
+        ledgers = (rank.newest for rank in snapshot.ranks)
+        self._uuids = {normal(ledger.strings["uuid"]) for ledger in ledgers if ledger.alive} - {""}
+
+    def has(self, uuid: str) -> bool:
+        return normal(uuid) in self._uuids
+
+
+def normal(uuid: str) -> str:
+    """A uuid without its prefix: torch leaves away the `GPU-` that NVML writes."""
+    return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
+
+
+class Unhooked:
+    """The sums of one device. While a ledger speaks for it they stand still."""
+
+    __slots__ = ("_at", "_occupied", "_sums")
+
+    def __init__(self) -> None:
+        self._sums: list[float] | None = None  # as UNHOOKED_CAUSES
+        self._at: float | None = None  # of the last look, if the device was unhooked then
+        self._occupied = False
+
+    def read(
+        self,
+        target: Target,
+        node: str,
+        device: str,
+        increase: Increase | None,
+        processes: int | None,
+        used: int | None,
+        *,
+        hooked: bool,
+    ) -> None:
+        """Splits the time since the last look.
+
+        ``increase`` is what was observed of it, ``processes`` and ``used`` what the device holds now; None: not known.
+        """
+        busy = increase is not None and increase.busy > 0
+        held = used is not None and used >= SEEN_BYTES
+        if processes == 0 and (busy or held):
+            target.reading.blind(*_UNSEEN)
+        occupied = bool(processes) or held or (processes is None and used is None)
+        before, self._at = self._at, None if hooked else target.now
+        was_occupied, self._occupied = self._occupied, occupied
+        if not hooked:
+            self._sums = self._sums or [0.0] * len(UNHOOKED_CAUSES)
+            if before is not None:
+                interval = target.now - before
+                split = split_unhooked(
+                    interval, increase or Increase(), occupied=occupied or was_occupied, longest=LONGEST_SECONDS
+                )
+                self._sums = [total + part for total, part in zip(self._sums, split, strict=True)]
+        if self._sums:
+            samples = target.reading.series(DEVICE_SECONDS)
+            for cause, total in zip(UNHOOKED_CAUSES, self._sums, strict=True):
+                samples["", "", node, device, cause, UNHOOKED_FAMILY] = total

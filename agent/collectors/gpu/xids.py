@@ -1,0 +1,137 @@
+"""XID events: errors that the driver reports of a GPU, counted as they come."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from ctypes import c_ulonglong, c_void_p
+
+from ...metrics import gpu as metrics
+from ...nvml import (
+    GPU_IS_LOST,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    TIMEOUT,
+    UNINITIALISED,
+    XID_CRITICAL_ERROR,
+    EventData,
+    Nvml,
+    reason_of,
+)
+from ...reading import Reading
+from .target import Target, Uninitialised
+
+NUMBERS = 4
+"""So many numbers of XIDs are counted apart per GPU, the first that come; further ones as `other`."""
+EVENTS_MOST = 1000
+"""So many events are taken in one round; the rest wait for the next."""
+_CREATE, _REGISTER, _WAIT = "nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"
+
+_event = EventData()
+_event_at = ctypes.byref(_event)
+
+
+class XidCounts:
+    """The events of one GPU. They are our own count, and stand while the GPU is lost."""
+
+    __slots__ = ("_counts", "_total")
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._counts: dict[str, int] = {}
+
+    def add(self, number: int) -> None:
+        self._total += 1
+        name = str(number)
+        if name not in self._counts and len(self._counts) >= NUMBERS:
+            name = "other"
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+    def report(self, reading: Reading, labels: tuple[str, str]) -> None:
+        reading.add(metrics.FAULTS, labels, self._total)
+        for name, count in self._counts.items():
+            reading.add(metrics.XIDS, (*labels, name), count)
+
+
+class XidEvents:
+    """The library's set of events, for all GPUs that support it."""
+
+    def __init__(self, nvml: Nvml):
+        self._nvml = nvml
+        self._set: c_void_p | None = None
+        self._handles: dict[int, str] = {}  # of the GPUs in the set -> uuid
+
+    def read(self, reading: Reading, targets: Iterable[Target]) -> dict[str, list[int]] | None:
+        """The XIDs since the last look, by uuid, for the GPUs whose events can be seen; None if the look failed.
+
+        Raises Uninitialised.
+        """
+        if self._set is None and not self._open(reading, targets):
+            return None
+        wait = self._nvml.function(_WAIT, "nvmlEventSetWait")
+        if wait is None:
+            return None
+        found: dict[str, list[int]] = {uuid: [] for uuid in self._handles.values()}
+        for _ in range(EVENTS_MOST):
+            code = wait(self._set, _event_at, 0)
+            if code == TIMEOUT:
+                break
+            if code == GPU_IS_LOST:  # a set with a lost GPU in it tells no more: the next look makes one without
+                self.close()
+                break
+            if code:
+                self._failed(reading, "", _WAIT, code)
+                self.close()
+                return None
+            uuid = self._handles.get(_event.device or 0)
+            if uuid is not None and _event.type == XID_CRITICAL_ERROR:
+                found[uuid].append(_event.data)
+        return found
+
+    def close(self) -> None:
+        """Gives the set back. Never fails."""
+        free = self._nvml.function("nvmlEventSetFree") if self._set else None
+        if free is not None:
+            free(self._set)
+        self.forget()
+
+    def forget(self) -> None:
+        """The library was ended, and the set with it."""
+        self._set = None
+        self._handles = {}
+
+    def _open(self, reading: Reading, targets: Iterable[Target]) -> bool:
+        found = c_void_p()
+        create, register = self._nvml.function(_CREATE), self._nvml.function(_REGISTER)
+        if create is None or register is None:
+            return False
+        code = create(ctypes.byref(found))
+        if code:
+            self._failed(reading, "", _CREATE, code)
+            return False
+        self._set = found
+        for target in targets:
+            if not target.asks(_REGISTER):
+                continue
+            code = register(target.handle, c_ulonglong(XID_CRITICAL_ERROR), found)
+            if not code:
+                self._handles[target.handle.value or 0] = target.uuid
+            elif code == NOT_SUPPORTED:
+                target.refuse(_REGISTER)
+            else:
+                self._failed(reading, target.uuid, _REGISTER, code)
+        return True
+
+    @staticmethod
+    def _failed(reading: Reading, device: str, call: str, code: int) -> None:
+        if code == UNINITIALISED:
+            raise Uninitialised(call)
+        if code in (NOT_SUPPORTED, NO_PERMISSION):
+            reading.blind(
+                "XID events of GPUs",
+                f"the driver refuses them here: {call}: {reason_of(code)}",
+                "run the agent where NVML's events are allowed: on the host or in a container with the GPU's device "
+                "files, not in a virtual machine with a share of a GPU",
+            )
+        else:
+            reading.error(device, call, reason_of(code))
