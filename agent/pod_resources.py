@@ -29,6 +29,7 @@ _NOT_OFFERED = ("unimplemented", "unknown")
 """How kubelets before 1.28 answer for GetAllocatableResources: one that lacks it, and one whose feature gate is off."""
 
 T = TypeVar("T")
+Answer = bytes | Unreadable
 _Mark = tuple[str, int, int, int]  # path, device, inode, time of change: another after a restart of the kubelet
 
 
@@ -49,9 +50,10 @@ class PodResources:
         self._mark: _Mark | None = None
         self._asked = 0.0
         self._answer: Listing | Unreadable | None = None
+        self._last: tuple[dict[str, Answer], Listing] | None = None  # what came last, and what it says
 
     def look(self) -> Listing | None:
-        """What the kubelet said at most KEEP_SECONDS ago; the same object until it is asked again.
+        """What the kubelet said at most KEEP_SECONDS ago; the same object until it says something else.
 
         None where there is no kubelet, and has not been. Raises Unreadable: with one of files.REASONS, or gRPC's
         status in lower case. After a failure, what the kubelet said before is gone.
@@ -65,10 +67,22 @@ class PodResources:
         now = time.monotonic()
         if self._answer is None or mark != self._mark or now - self._asked >= KEEP_SECONDS:
             self._mark, self._asked = mark, now
-            self._answer = _ask(mark[0])
+            self._answer = self._ask(mark[0])
         if isinstance(self._answer, Unreadable):
             raise self._answer.with_traceback(None)
         return self._answer
+
+    def _ask(self, path: str) -> Listing | Unreadable:
+        from .grpc_unary import ask  # h2 takes 5 MB, which only a node with a kubelet shall pay
+
+        try:
+            answers = ask(path, (_LIST, _ALLOCATABLE), DEADLINE_SECONDS)
+            if self._last is None or answers != self._last[0]:
+                self._last = answers, _listing(answers)
+        except Unreadable as failure:
+            self._last = None
+            return failure
+        return self._last[1]
 
     def _find(self) -> _Mark | None:
         for path in self._paths:
@@ -83,21 +97,16 @@ class PodResources:
         return None
 
 
-def _ask(path: str) -> Listing | Unreadable:
-    from .grpc_unary import ask  # h2 takes 5 MB, which only a node with a kubelet shall pay
-
-    try:
-        answers = ask(path, (_LIST, _ALLOCATABLE), DEADLINE_SECONDS)
-        pods = _decoded(answers[_LIST], pod_resources.pods)
-    except Unreadable as failure:
-        return failure
+def _listing(answers: dict[str, Answer]) -> Listing:
+    """Raises Unreadable where the pods are not to be had."""
+    pods = _decoded(answers[_LIST], pod_resources.pods)
     try:
         return Listing(pods, _decoded(answers[_ALLOCATABLE], pod_resources.allocatable))
     except Unreadable as failure:
         return Listing(pods, None, "" if failure.reason in _NOT_OFFERED else failure.reason)
 
 
-def _decoded(answer: bytes | Unreadable, decode: Callable[[bytes], T]) -> T:
+def _decoded(answer: Answer, decode: Callable[[bytes], T]) -> T:
     if isinstance(answer, Unreadable):
         raise answer
     return decode(answer)

@@ -114,7 +114,12 @@ class IdentityCollector:
 
     def _ranks(self, reading: Reading) -> None:
         known: dict[tuple[str, int, int], _Known] = {}
-        for process in self._processes.look():
+        try:
+            processes = self._processes.look()
+        except TimeoutError:
+            reading.error("", "processes of ranks", "deadline")
+            processes = []
+        for process in processes:
             ledger = process.ledger
             # A process keeps its ledger open to its end: the same ledger and pid are the same process.
             key = (ledger.path, ledger.created_unix_ns, process.pid)
