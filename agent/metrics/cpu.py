@@ -4,4 +4,44 @@ from __future__ import annotations
 
 from .metric import Metric
 
-METRICS: tuple[Metric, ...] = ()
+SECONDS = Metric(
+    "whyidle_cpu_seconds_total",
+    "counter",
+    "seconds",
+    ("mode",),
+    "Time of all CPUs of the node together, by what they did; the modes sum to the number of CPUs times wall time. "
+    "Time in guests is part of user and nice. Little idle means that data workers compete for CPUs.",
+    "stat, cpu",
+)
+ONLINE = Metric("whyidle_cpu_online_cpus", "gauge", "cpus", (), "CPUs of the node that are online.", "stat, cpu<n>")
+LOAD = Metric(
+    "whyidle_cpu_load_average",
+    "gauge",
+    "tasks",
+    ("window",),
+    "Tasks that ran, wanted to run, or slept uninterruptibly as in a read, averaged over 1, 5 and 15 minutes.",
+    "loadavg",
+)
+
+
+def _line(line: str, name: str, kind: str, unit: str, text: str) -> Metric:
+    return Metric(f"whyidle_cpu_{name}", kind, unit, (), text, f"stat, {line}")
+
+
+LINES: dict[str, Metric] = {
+    "ctxt": _line("ctxt", "context_switches_total", "counter", "switches", "Context switches of all CPUs."),
+    "btime": _line("btime", "boot_time_seconds", "gauge", "seconds", "When the node booted, in Unix time."),
+    "processes": _line("processes", "forks_total", "counter", "forks", "Processes and threads that were started."),
+    "procs_running": _line(
+        "procs_running",
+        "running_tasks",
+        "gauge",
+        "tasks",
+        "Tasks that run or want to; more than there are CPUs means that some wait for one.",
+    ),
+    "procs_blocked": _line(
+        "procs_blocked", "blocked_tasks", "gauge", "tasks", "Tasks that wait for I/O and cannot be interrupted."
+    ),
+}
+
+METRICS: tuple[Metric, ...] = (SECONDS, ONLINE, LOAD, *LINES.values())

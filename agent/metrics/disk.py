@@ -4,4 +4,70 @@ from __future__ import annotations
 
 from .metric import Metric
 
-METRICS: tuple[Metric, ...] = ()
+SECTOR_BYTES = 512
+"""Of the kernel's, whatever the device's are."""
+MS = 1000
+_DISK = ("device",)
+
+
+def _field(number: int, name: str, unit: str, text: str, kind: str = "counter") -> Metric:
+    """One number of a line of diskstats, counted from 1 as in the kernel's documentation."""
+    scale = {"bytes": (SECTOR_BYTES, 1), "seconds": (1, MS)}.get(unit, (1, 1))
+    source = f"diskstats, field {number}"
+    return Metric(f"whyidle_disk_{name}", kind, unit, _DISK, text, source, times=scale[0], per=scale[1])
+
+
+INFO = Metric(
+    "whyidle_disk_info",
+    "gauge",
+    "info",
+    ("device", "kind", "name", "model", "rotational"),
+    "A disk: whole disks that did any I/O since boot, stacked ones (kind dm or md) beside those that they consist of, "
+    "so that a sum over all counts their I/O twice; partitions, loop, RAM, optical and floppy devices are left out. "
+    "Always 1.",
+    "block/<device>/{dm/name,device/model,queue/rotational}",
+)
+FIELDS: dict[int, Metric] = {
+    1: _field(1, "reads_total", "reads", "Reads that were completed."),
+    2: _field(2, "reads_merged_total", "reads", "Reads that were merged into one with a neighbour before the device."),
+    3: _field(3, "read_bytes_total", "bytes", "Bytes that were read."),
+    4: _field(
+        4,
+        "read_seconds_total",
+        "seconds",
+        "Time that reads took, queueing included, summed over all; by reads, it is the latency.",
+    ),
+    5: _field(5, "writes_total", "writes", "Writes that were completed."),
+    6: _field(6, "writes_merged_total", "writes", "Writes that were merged into one with a neighbour."),
+    7: _field(7, "written_bytes_total", "bytes", "Bytes that were written."),
+    8: _field(
+        8,
+        "write_seconds_total",
+        "seconds",
+        "Time that writes took, queueing included, summed over all; by writes, it is the latency.",
+    ),
+    9: _field(9, "in_flight_requests", "requests", "Requests that the device has not answered yet.", "gauge"),
+    10: _field(
+        10,
+        "io_seconds_total",
+        "seconds",
+        "Time in which at least one request was in flight. A device that serves many at once, as SSDs do, can take "
+        "more even when all of a second is in here.",
+    ),
+    11: _field(
+        11,
+        "io_weighted_seconds_total",
+        "seconds",
+        "Time times requests in flight; its rate is the mean length of the queue.",
+    ),
+    12: _field(12, "discards_total", "discards", "Discards (TRIM) that were completed."),
+    14: _field(14, "discarded_bytes_total", "bytes", "Bytes that were discarded."),
+    15: _field(15, "discard_seconds_total", "seconds", "Time that discards took, summed over all."),
+    16: _field(16, "flushes_total", "flushes", "Flushes of the device's write cache, as an fsync asks for."),
+    17: _field(
+        17, "flush_seconds_total", "seconds", "Time that flushes took; when it grows, a checkpoint's fsync is slow."
+    ),
+}
+"""Field 13, merged discards, is left out."""
+
+METRICS: tuple[Metric, ...] = (INFO, *FIELDS.values())

@@ -4,4 +4,71 @@ from __future__ import annotations
 
 from .metric import Metric
 
-METRICS: tuple[Metric, ...] = ()
+MICROSECONDS = 1_000_000
+_FS = ("filesystem",)
+_OPERATION = ("filesystem", "operation")
+
+INFO = Metric(
+    "whyidle_lustre_info",
+    "gauge",
+    "info",
+    ("filesystem", "name", "mount"),
+    "A Lustre file system of this client: filesystem is its directory under llite, name that of the file system, mount "
+    "where it is mounted, if that is known and not in doubt. Always 1.",
+    "llite/*; 1/mountinfo",
+)
+BYTES: dict[str, tuple[Metric, Metric]] = {
+    f"{way}_bytes": (
+        Metric(
+            f"whyidle_lustre_{plural}_total",
+            "counter",
+            plural,
+            _FS,
+            f"Calls of processes that {past} data.",
+            f"llite/*/stats, {way}_bytes",
+        ),
+        Metric(
+            f"whyidle_lustre_{past}_bytes_total",
+            "counter",
+            "bytes",
+            _FS,
+            f"Bytes that processes {past}, the client's cache included.",
+            f"llite/*/stats, {way}_bytes",
+        ),
+    )
+    for way, plural, past in (("read", "reads", "read"), ("write", "writes", "written"))
+}
+CALLS = Metric(
+    "whyidle_lustre_operation_calls_total",
+    "counter",
+    "calls",
+    _OPERATION,
+    "Calls of processes, by operation. Operations that are rare, such as link and rename, are in other.",
+    "llite/*/stats, <operation>",
+)
+SECONDS = Metric(
+    "whyidle_lustre_operation_seconds_total",
+    "counter",
+    "seconds",
+    _OPERATION,
+    "Time that processes spent in calls, by operation; by calls, the latency that they see. Since Lustre 2.13.",
+    "llite/*/stats, <operation>",
+    per=MICROSECONDS,
+)
+CONNECTIONS = Metric(
+    "whyidle_lustre_connections",
+    "gauge",
+    "connections",
+    ("filesystem", "state"),
+    "Connections to object and metadata targets, by state. Anything but full and idle means that a target does not "
+    "answer, or that the client was evicted.",
+    "{osc,mdc}/*/import",
+)
+
+METRICS: tuple[Metric, ...] = (
+    INFO,
+    *(metric for pair in BYTES.values() for metric in pair),
+    CALLS,
+    SECONDS,
+    CONNECTIONS,
+)

@@ -1,0 +1,67 @@
+"""What Lustre's client counts per file system (llite.*.stats), and the state of its connections (osc.*.import).
+
+Format: lustre/obdclass/lprocfs_status.c of Lustre. `name N samples [unit] min max sum sumsq`; operations have no more
+than the number of samples before Lustre 2.13 ([regs]), their duration since ([usecs]).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ..files import Unreadable
+
+_LINE = re.compile(r"(\w+) +(\d{1,20}) samples \[(\w+)\](?: \d{1,20} \d{1,20} (\d{1,20})(?: \d{1,40})?)? *")
+_TIME = re.compile(r"(?:snapshot|start|elapsed)_time[: ].*")
+_STATE = re.compile(rb"^ +state: ([A-Z_]+) *$", re.M)
+_DEVICE = re.compile(r"(.+)-(?:OST|MDT)[0-9a-f]{4}-(?:osc|mdc)-([0-9a-f]{8,16})")
+_MICROSECONDS = ("usec", "usecs")
+_CALLS = ("regs", "reqs")
+
+
+@dataclass(slots=True)
+class Stats:
+    """Sums since the mount, or since somebody cleared them."""
+
+    bytes: dict[str, tuple[int, int]] = field(default_factory=dict)  # read_bytes, ...: calls, bytes
+    operations: dict[str, tuple[int, int | None]] = field(default_factory=dict)  # calls, microseconds if known
+    bad: int = 0  # lines that are none
+
+
+def parse(data: bytes) -> Stats:
+    """Raises Unreadable if it is no such file. One that was just cleared has nothing but its time."""
+    if not data.strip():
+        raise Unreadable("empty")
+    stats = Stats()
+    known = False
+    for line in data.decode("ascii", "replace").splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            if _TIME.fullmatch(line):
+                known = True
+            else:
+                stats.bad += bool(line.strip())
+            continue
+        known = True
+        name, calls, unit = match[1], int(match[2]), match[3]
+        total = int(match[4]) if match[4] else None
+        if unit == "bytes" and total is not None:
+            stats.bytes[name] = calls, total
+        elif unit in (*_MICROSECONDS, *_CALLS):
+            stats.operations[name] = calls, total if unit in _MICROSECONDS else None
+    if not known:
+        raise Unreadable("garbage")
+    return stats
+
+
+def state(data: bytes) -> str:
+    """The state of a connection, as FULL, IDLE or DISCONN. Raises Unreadable."""
+    if match := _STATE.search(data):
+        return match[1].decode()
+    raise Unreadable("garbage" if data.strip() else "empty")
+
+
+def file_system_of(connection: str) -> str | None:
+    """The directory under llite that a client's connection belongs to; None for a server's own."""
+    match = _DEVICE.fullmatch(connection)
+    return f"{match[1]}-{match[2]}" if match else None

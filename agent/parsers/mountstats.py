@@ -1,0 +1,168 @@
+"""/proc/<pid>/mountstats: what the NFS client counts per mount; and of mountinfo, which mounts are one file system.
+
+Format: net/sunrpc/stats.c, net/sunrpc/xprtsock.c and fs/nfs/super.c of Linux. Statistics 1.0 have 8 numbers per
+operation, 1.1 (Linux 5.x) have the errors as a ninth. Times are in ms, and 64 bits wide.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..files import Unreadable
+
+_HEAD = re.compile(rb"^device (\S+) mounted on (\S+) with fstype (nfs4?)(?: [^\n]*)?$", re.M)
+_NEXT = re.compile(rb"^(?:no device|device \S+) mounted on ", re.M)
+_STRAY = re.compile(rb"^(?!(?:no device|device \S+) mounted on \S+ with fstype |\t|\n|\Z)", re.M)
+_NUMBERS = re.compile(rb"-?\d{1,20}(?: -?\d{1,20})* ?")
+_OPERATION = re.compile(rb"^\t *([A-Z_0-9]+): (\d{1,20}(?: \d{1,20}){7,}) ?$", re.M)
+_OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
+_MOUNTINFO = re.compile(rb"^\d+ \d+ (\d+:\d+) \S+ (\S+) [^\n]*?- (\S+) (\S+) ", re.M)
+
+_PER_OPERATION = b"\n\tper-op statistics\n"
+
+
+class Operation(NamedTuple):
+    """Sums over all calls of one operation."""
+
+    requests: int
+    transmissions: int
+    major_timeouts: int
+    bytes_sent: int
+    bytes_received: int
+    queue_ms: int
+    rtt_ms: int
+    execute_ms: int
+    errors: int | None  # not counted by statistics 1.0
+
+
+class Transport(NamedTuple):
+    """One connection of a mount. What a protocol does not count is None."""
+
+    protocol: str
+    connects: int | None
+    idle_seconds: int | None
+    sends: int
+    receives: int
+    bad_xids: int
+    backlog: int  # requests without a slot, summed up at each send
+    pending: int | None  # requests that wait for an answer, summed up at each send; not counted by RDMA
+
+
+class Block(NamedTuple):
+    """The lines of one NFS mount, still to be read: many mounts show the same."""
+
+    device: str  # server:/export
+    mount: str
+    body: bytes
+
+
+@dataclass(slots=True)
+class Mount:
+    """What one NFS mount shows."""
+
+    options: dict[str, str] = field(default_factory=dict)
+    bytes: tuple[int, ...] = ()  # read, written; read, written with O_DIRECT; read from, written to the server; ...
+    transports: list[Transport] = field(default_factory=list)
+    operations: dict[bytes, Operation] = field(default_factory=dict)
+
+
+def split(data: bytes) -> tuple[list[Block], int]:
+    """The NFS mounts, and how many lines belong to no mount. Raises Unreadable."""
+    if not _NEXT.search(data):
+        raise Unreadable("garbage" if data.strip() else "empty")
+    blocks: list[Block] = []
+    ends: list[tuple[int, int]] = []
+    for head in _HEAD.finditer(data):
+        following = _NEXT.search(data, head.end())
+        end = following.start() if following else len(data)
+        blank = data.find(b"\n\n", head.end(), end)
+        end = blank + 1 if blank >= 0 else end
+        ends.append((head.start(), end))
+        blocks.append(Block(unescape(head[1]), unescape(head[2]), data[head.end() : end]))
+    strays = [stray.start() for stray in _STRAY.finditer(data)]
+    return blocks, sum(not any(start <= stray < end for start, end in ends) for stray in strays)
+
+
+def parse(body: bytes) -> Mount:
+    """Raises Unreadable if any line is not what it should be."""
+    head, per_operation, operations = body.partition(_PER_OPERATION)
+    if not per_operation:
+        raise Unreadable("garbage")
+    mount = Mount()
+    for line in head.split(b"\n")[1:]:
+        _take(line, mount)
+    found = _OPERATION.findall(operations)
+    if not mount.bytes or len(found) != operations.count(b"\n"):
+        raise Unreadable("garbage")
+    mount.operations = {name: _operation(numbers) for name, numbers in found}
+    return mount
+
+
+def _take(line: bytes, mount: Mount) -> None:
+    if line[:1] != b"\t":
+        raise Unreadable("garbage")
+    key, _, rest = line[1:].partition(b":")
+    if key == b"opts":
+        options = rest.strip().decode("ascii", "replace").split(",")
+        mount.options = {name: value for name, _, value in (option.partition("=") for option in options)}
+    elif key == b"bytes":
+        mount.bytes = _numbers(rest.strip(), 6)
+    elif key == b"xprt" and (transport := _transport(rest.strip())):
+        mount.transports.append(transport)
+
+
+def unescape(text: bytes) -> str:
+    """Blanks, tabs, newlines and backslashes are octal there. What is no UTF-8 is shown as bytes."""
+    return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), text).decode("utf-8", "backslashreplace")
+
+
+def super_blocks(mountinfo: bytes) -> list[tuple[str, str, str, str]]:
+    """Of each mount, in order: the device number, the mount point, the type and the source."""
+    return [
+        (device.decode(), unescape(mount), kind.decode("ascii", "replace"), unescape(source))
+        for device, mount, kind, source in _MOUNTINFO.findall(mountinfo)
+    ]
+
+
+def _numbers(text: bytes, least: int) -> tuple[int, ...]:
+    if not _NUMBERS.fullmatch(text) or len(numbers := tuple(map(int, text.split()))) < least:
+        raise Unreadable("garbage")
+    return numbers
+
+
+_UNUSED = b"0 0 0 0 0 0 0 0"
+_NEVER = Operation(0, 0, 0, 0, 0, 0, 0, 0, None)
+_NEVER_WITHOUT_ERROR = Operation(0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def _operation(numbers: bytes) -> Operation:
+    if numbers.startswith(_UNUSED):  # most of the seventy operations of NFS 4.2
+        if numbers == _UNUSED:
+            return _NEVER
+        if numbers == _UNUSED + b" 0":
+            return _NEVER_WITHOUT_ERROR
+    values = list(map(int, numbers.split()))
+    return Operation._make([*values[:8], values[8] if len(values) > 8 else None])
+
+
+# Where each number of a transport stands: connects, idle, sends, receives, bad xids, backlog, pending; None: not there.
+_COLUMNS: dict[bytes, tuple[int | None, ...]] = {
+    b"tcp": (2, 4, 5, 6, 7, 9, 12),
+    b"tcp-tls": (2, 4, 5, 6, 7, 9, 12),
+    b"rdma": (2, 4, 5, 6, 7, 9, None),
+    b"local": (1, 3, 4, 5, 6, 8, 11),
+    b"udp": (None, None, 2, 3, 4, 6, 9),
+}
+
+
+def _transport(text: bytes) -> Transport | None:
+    protocol, _, rest = text.partition(b" ")
+    columns = _COLUMNS.get(protocol)
+    if columns is None:
+        return None  # of a later kernel: what its numbers mean is not known
+    numbers = _numbers(rest, max(column for column in columns[:-1] if column is not None) + 1)
+    by_column = dict(enumerate(numbers))
+    values = [None if column is None else by_column.get(column) for column in columns]
+    return Transport._make([protocol.decode(), *values])
