@@ -8,11 +8,12 @@
     with node.loaded(): …                                   # or the real binding in this process
 
 Every change is written at once, in one rename, and the library reads it at its next call. The script has a line
-``key value`` for each value: ``driver 1.2`` of the node, ``gpu3.temp 40`` of a GPU, ``gpu.temp 40`` of every GPU that has
-no own, ``gpu7.mig0.uuid MIG-…`` of a MIG device. Numbers are plain, or ``base+rate``: a counter that grows by the rate each
-second of the clock. The levels (LEVELS) are ``level time:level …``: utilisation, the sample buffer, PCIe throughput and
-GPM all derive their means from them. Other lines: ``fail function code [gpu]``, ``hang function [gpu]``,
-``event number gpu type data [instance compute-instance]``.
+``key value`` for each value: ``driver 1.2`` of the node, ``gpu3.temp 40`` of a GPU, ``gpu.temp 40`` of every GPU that
+has no own, ``gpu7.mig0.uuid MIG-…`` of a MIG device. The keys are those of nvml_values. Numbers are plain, or
+``base+rate``: a counter that grows by the rate each second of the clock. The levels (LEVELS) are ``level time:level …``:
+utilisation, the sample buffer, PCIe throughput and GPM all derive their means from them. ``field<id>`` and
+``field<id>@<scope>`` are field values, ``gpm<id>`` levels of GPM metrics, that have no key of their own. Other lines:
+``fail function code [gpu]``, ``hang function [gpu]``, ``event number gpu type data [instance compute-instance]``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +42,8 @@ XID = 8
 
 Value = int | float | str | None
 LEVELS = ("util", "mem_util", "enc_util", "dec_util", "jpg_util", "ofa_util", "sm", "occupancy", "tensor", "dram")
-LEVELS += ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx", "power_mw", "clock_sm", "clock_mem")
+LEVELS += ("integer", "dfma", "hmma", "dmma", "imma", "fp64", "fp32", "fp16", "pcie_tx", "pcie_rx", "nvlink_tx")
+LEVELS += ("nvlink_rx", "power_mw", "clock_sm", "clock_mem")
 
 
 def _functions() -> tuple[str, ...]:
@@ -85,6 +88,8 @@ class Node:
         self._events: list[str] = []
         self._writes = 0
         self.values.update(_node_values(gpus))
+        if real_time:
+            self.values.update(epoch=str(int(time.time())), boot=str(int(time.time()) - 60))
         if mig is not None and gpus:
             self.values.update(_mig_values(mig % gpus))
         self.write()
@@ -104,7 +109,7 @@ class Node:
     def level(self, gpu: int, key: str, level: float, mig: int | None = None) -> None:
         """Changes a level from now on; what it was before stays true of the time before. Needs a clock."""
         assert self.clock is not None
-        assert key in LEVELS
+        assert key in LEVELS or key.startswith("gpm")
         own = f"gpu{gpu}.{key}" if mig is None else f"gpu{gpu}.mig{mig}.{key}"
         before = self.values.get(own) or self.values.get(f"gpu.{key}", "0")
         self.values[own] = f"{before} {self.clock:.6f}:{level:g}"

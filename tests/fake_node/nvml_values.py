@@ -6,7 +6,6 @@ Values = dict[str, int | float | str]
 
 MIB = 1 << 20
 GIB = 1 << 30
-UINT_MAX = (1 << 32) - 1
 
 SYSTEM: Values = {
     "driver": "550.54.15",
@@ -69,11 +68,48 @@ EVERY_GPU: Values = {
     "event_types": 0x9F,
     "sample_period_us": 200_000,
     "sample_buffer": 120,
+    "ecc_volatile_corrected": 0,
+    "ecc_volatile_uncorrected": 0,
+    "ecc_volatile_corrected_dram": 0,
+    "ecc_volatile_uncorrected_dram": 0,
+    "ecc_volatile_corrected_sram": 0,
+    "ecc_volatile_uncorrected_sram": 0,
+    "ecc_aggregate_uncorrected": 0,
+    "ecc_aggregate_uncorrected_dram": 0,
+    "ecc_aggregate_corrected_sram": 0,
+    "ecc_aggregate_uncorrected_sram": 0,
+    "remapped_uncorrected": 0,
+    "remapped_pending": 0,
+    "remapped_failed": 0,
+    "rows_max": 640,
+    "rows_high": 0,
+    "rows_partial": 0,
+    "rows_low": 0,
+    "rows_none": 0,
+    **{f"violation_{policy}_ns": 0 for policy in ("sync_boost", "board_limit", "low_utilization", "reliability")},
+    **{f"violation_{policy}_ns": 0 for policy in ("app_clocks", "base_clocks", "sw_thermal", "hw_thermal")},
+    "violation_power_brake_ns": 0,
+    "pcie_replay_rollovers": 0,
+    "recovery_action": 0,
+    "nvlinks": 18,
+    "nvlink_up": 1,
+    "nvlink_version": 7,
+    "nvlink_mbps": 26_562,
+    **{f"nvlink_{error}": 0 for error in ("crc_flit", "crc_data", "recovery", "ecc_data")},
+    "fabric_state": 3,
     "mem_util": 20,
     "enc_util": 0,
     "dec_util": 0,
     "jpg_util": 0,
     "ofa_util": 0,
+    "graphics": "",
+    "mps": "",
+    "integer": 3,
+    "hmma": 24,
+    "imma": 0,
+    "fp64": 0,
+    "fp32": 6,
+    "fp16": 2,
 }
 
 
@@ -90,12 +126,40 @@ def own(gpu: int) -> Values:
         "memory_used": (10 + gpu) * GIB,
         "temp": 40 + gpu,
         "power_mw": 300_000 + 1000 * gpu,
-        "energy_mj": f"{10_000_000_000 + gpu}+{300_000 + 1000 * gpu}",
+        "energy_mj": _grows(10_000_000_000 + gpu, 300_000 + 1000 * gpu),
+        "temp_mem": 50 + gpu,
+        "sm": 45 + gpu,
+        "occupancy": 25 + gpu,
+        "tensor": 30 + gpu,
+        "dram": 35 + gpu,
+        "pcie_tx": 100 + gpu,
+        "pcie_rx": 200 + gpu,
+        "nvlink_tx": 1800 + 18 * gpu,
+        "nvlink_rx": 3600 + 18 * gpu,
+        "nvlink_data_tx_kib": _grows(18_000_000 + 18 * gpu, (1800 + 18 * gpu) * 1024),
+        "nvlink_data_rx_kib": _grows(36_000_000 + 18 * gpu, (3600 + 18 * gpu) * 1024),
+        "nvlink_raw_tx_kib": _grows(20_000_000 + 18 * gpu, (1800 + 18 * gpu) * 1152),
+        "nvlink_raw_rx_kib": _grows(40_000_000 + 18 * gpu, (3600 + 18 * gpu) * 1152),
+        "nvlink3_replay": gpu,
+        "nvlink_replay": 0,
         "pcie_replays": gpu,
+        "pcie_tx_bytes": _grows(5_000_000 + gpu, (100 + gpu) * MIB),
+        "pcie_rx_bytes": _grows(7_000_000 + gpu, (200 + gpu) * MIB),
+        "violation_power_ns": _grows(1_000_000_000 + gpu, 50_000_000),
+        "violation_thermal_ns": 2_000_000_000 + gpu,
+        "ecc_aggregate_corrected": gpu + 1,
+        "ecc_aggregate_corrected_dram": gpu + 1,
+        "remapped_corrected": gpu % 2,
+        "processes": f"{4100 + gpu}:{(10 + gpu) * GIB - 512 * MIB}",
     }
 
 
-MIG_MODE: Values = {"mig_mode": 1, "mig_mode_pending": 1}
+def _grows(base: int, per_second: int) -> str:
+    """A counter."""
+    return f"{base}+{per_second}"
+
+
+MIG_MODE: Values = {"mig_mode": 1, "mig_mode_pending": 1, "processes": f"4171:{GIB}:1:0 4172:{3 * GIB}:3:0"}
 
 
 def mig_devices(gpu: int) -> list[Values]:
@@ -116,6 +180,12 @@ def mig_devices(gpu: int) -> list[Values]:
             "memory_used": instance * GIB,
             "bar1_total": 4096 * MIB,
             "bar1_used": instance * MIB,
+            "util": 60 + instance,
+            "sm": 55 + instance,
+            "occupancy": 35 + instance,
+            "tensor": 40 + instance,
+            "dram": 45 + instance,
+            "ecc_volatile_uncorrected_sram": 0,
         }
         for profile, instance, slices, multiprocessors, memory in profiles
     ]

@@ -18,6 +18,7 @@ enum {
     DRIVER_NOT_LOADED = 9,
     TIMEOUT = 10,
     GPU_IS_LOST = 15,
+    MEMORY = 20,
     VERSION_MISMATCH = 25,
 };
 
@@ -67,7 +68,7 @@ int fake_count(void);
 const Device *fake_by_index(unsigned index);
 const Device *fake_mig(int gpu, int mig);
 int fake_lost(int gpu);
-extern int fake_initialised;
+extern int fake_initialised, fake_generation; /* how often, and the how-manieth time */
 
 int copy_text(int target, const char *key, char *out, unsigned size);
 

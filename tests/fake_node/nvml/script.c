@@ -174,7 +174,8 @@ int script_has(int target, const char *key) {
     return script_text(target, key) != NULL;
 }
 
-/* A number; `<base>+<rate>`, what it was at the epoch and what comes to it each second; or `!<code>`, an error. */
+/* A number; `<base>+<rate>`, what it was at the epoch and what comes to it each second; a level, as it is now; or
+ * `!<code>`, an error. */
 int script_number(int target, const char *key, long long *value) {
     const char *word = script_text(target, key);
     if (!word)
@@ -185,7 +186,13 @@ int script_number(int target, const char *key, long long *value) {
     *value = strtoll(word, &end, 0);
     if (*end == '+')
         *value += (long long)(strtold(end + 1, NULL) * (long double)(script_now() - epoch) / 1e6L);
-    return OK;
+    if (*end != ' ' && *end != ':')
+        return OK;
+    micros now = script_now();
+    double level = 0;
+    int code = script_mean(target, key, now, now, &level);
+    *value = (long long)level;
+    return code;
 }
 
 long long script_number_or(int target, const char *key, long long otherwise) {

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-int fake_initialised;
+int fake_initialised, fake_generation;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Device devices[MAX_GPUS * (MAX_MIGS + 1)];
@@ -132,6 +132,7 @@ static int initialise(const char *function) {
         return DRIVER_NOT_LOADED;
     if (fake_initialised++)
         return OK;
+    fake_generation++;
     count = 0;
     for (int gpu = 0; gpu < script_gpus(); gpu++)
         if (present(gpu))

@@ -22,7 +22,7 @@ static const struct {
     {16, "GPU requires restart"},
     {17, "Operating System error"},
     {18, "Driver/library version mismatch"},
-    {20, "Insufficient Memory"},
+    {MEMORY, "Insufficient Memory"},
     {VERSION_MISMATCH, "Argument version mismatch"},
 };
 
