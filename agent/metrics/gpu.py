@@ -251,6 +251,16 @@ XIDS = _counter(
     "fit are counted as other.",
     "nvmlEventSetWait_v2",
 )
+COMPUTE_IDLE = Metric(
+    "whyidle_compute_idle_seconds_total",
+    "counter",
+    "seconds",
+    ("run", "rank", "evidence"),
+    "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
+    "kernels. Idle seconds of the GPU less those in the rank's idle causes (evidence sampled); about a minute late. "
+    "Absent where several ranks share the GPU.",
+    "cause_ns, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
+)
 
 
 class Throttle(NamedTuple):
@@ -316,4 +326,5 @@ METRICS: tuple[Metric, ...] = (
     RETIRED_PENDING,
     FAULTS,
     XIDS,
+    COMPUTE_IDLE,
 )

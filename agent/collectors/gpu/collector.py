@@ -138,7 +138,9 @@ class GpuCollector:
         self._lost.add(index)
         device = f"cuda:{index}"
         for metric, samples in reading.samples.items():
-            if metric is DEVICE_SECONDS:
+            if metric is metrics.COMPUTE_IDLE:
+                gone = []
+            elif metric is DEVICE_SECONDS:
                 gone = [labels for labels in samples if labels[3] == device or labels[3].startswith(f"{device}:")]
             else:
                 gone = [labels for labels in samples if labels[0] == gpu]

@@ -12,6 +12,7 @@ from ...nvml import ARCHITECTURES, NOT_FOUND, Nvml, PciInfo, clean
 from ...reading import Reading
 from .activity import Activity
 from .fields import Batch
+from .idle_compute import IdleCompute
 from .plain import INSTEAD, read_memory, read_one, read_plain, read_processes, read_reasons
 from .target import Target
 from .unhooked import Hooked, Unhooked
@@ -30,6 +31,7 @@ class History:
 
     activity: Activity = field(default_factory=Activity)
     unhooked: Unhooked = field(default_factory=Unhooked)
+    idle_compute: IdleCompute = field(default_factory=IdleCompute)
     xids: XidCounts = field(default_factory=XidCounts)
     throttled: dict[str, float] = field(default_factory=dict)  # reason -> seconds, where no counter has them
     read_at: float | None = None
@@ -75,6 +77,7 @@ class Mig:
         increase = history.activity.read(target, parent, self.instance) if self.alone else None
         hooked = around.hooked.has(target.uuid) or around.hooked.has(parent.uuid)
         history.unhooked.read(target, around.node, self.device, increase, processes, used, hooked=hooked)
+        history.idle_compute.read(target, increase, around.hooked.only(target.uuid))
 
 
 class Gpu:
@@ -113,6 +116,7 @@ class Gpu:
             increase = history.activity.read(target)
             hooked = around.hooked.has(target.uuid)
             history.unhooked.read(target, around.node, f"cuda:{self.index}", increase, processes, used, hooked=hooked)
+            history.idle_compute.read(target, increase, around.hooked.only(target.uuid))
         for mig in self._migs:
             mig.read(target, around)
         if self._migs and any(error.device.startswith("MIG-") for error in reading.errors):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....torch_hooks.ledger import Ledger
 from ...ledgers import Snapshot
 from ...metrics.gpu import UNHOOKED_CAUSES, UNHOOKED_FAMILY
 from ...metrics.ranks import DEVICE_SECONDS
@@ -23,11 +24,19 @@ class Hooked:
     """The devices that a live rank's ledger names."""
 
     def __init__(self, snapshot: Snapshot):
-        ledgers = (rank.newest for rank in snapshot.ranks)
-        self._uuids = {normal(ledger.strings["uuid"]) for ledger in ledgers if ledger.alive} - {""}
+        self._ledgers: dict[str, list[Ledger]] = {}
+        for rank in snapshot.ranks:
+            uuid = normal(rank.newest.strings["uuid"])
+            if uuid and rank.newest.alive:
+                self._ledgers.setdefault(uuid, []).append(rank.newest)
 
     def has(self, uuid: str) -> bool:
-        return normal(uuid) in self._uuids
+        return normal(uuid) in self._ledgers
+
+    def only(self, uuid: str) -> Ledger | None:
+        """The ledger of the rank that has the device to itself."""
+        found = self._ledgers.get(normal(uuid), ())
+        return found[0] if len(found) == 1 else None
 
 
 def normal(uuid: str) -> str:

@@ -1,0 +1,40 @@
+"""Idle compute of the rank that has a device to itself."""
+
+from __future__ import annotations
+
+from ....torch_hooks.ledger import Ledger
+from ...compute_idle import ActivityPoints, ComputeIdle
+from ...metrics.gpu import COMPUTE_IDLE
+from ...utilisation import Increase
+from .target import Target
+
+_NS = 1_000_000_000
+
+
+class IdleCompute:
+    """Of one device: its activity at the last looks, and the counter of its rank."""
+
+    __slots__ = ("_counter", "_points", "_process", "_rank")
+
+    def __init__(self) -> None:
+        self._points = ActivityPoints()
+        self._counter = ComputeIdle()
+        self._rank: tuple[str, int] | None = None
+        self._process: tuple[str, int] | None = None
+
+    def read(self, target: Target, increase: Increase | None, ledger: Ledger | None) -> None:
+        """``increase`` is what was observed since the last look; None: nothing is known of it."""
+        seen = increase or Increase()
+        self._points.add(target.now, seen.busy, seen.observed)
+        if ledger is None:
+            self._rank = self._process = None
+            return
+        rank, process = (ledger.run, ledger.rank), (ledger.path, ledger.created_unix_ns)
+        if rank != self._rank:
+            self._counter = ComputeIdle()
+        if process != self._process:
+            self._counter.restart()
+        self._rank, self._process = rank, process
+        causes = [spent / _NS for spent in ledger.words["cause_ns"]]
+        seconds = self._counter.add(ledger.until_ns / _NS, causes, self._points)
+        target.reading.add(COMPUTE_IDLE, (ledger.run, str(ledger.rank), "sampled"), seconds)
