@@ -6,19 +6,16 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from prometheus_client import ProcessCollector
-
 from .. import __version__
 from .fence import Result
 from .log import Log
 from .metrics import own
+from .own_process import OwnProcess
 from .reading import Blind, ReadError, Reading
 
 FAILURES: tuple[str, ...] = ("deadline", "hanging", "skipped", "fault")
 ERROR_SERIES = 1000
 """Read errors are counted apart for so many files; those beyond are counted together, under their reason."""
-
-_PROCESS = {metric.name: metric for metric in own.PROCESS}
 
 
 class Books:
@@ -32,7 +29,7 @@ class Books:
         self.errors: Counter[tuple[str, ReadError]] = Counter()
         self.blind: dict[tuple[str, Blind], None] = {}
         """What was told as not to be seen, in the order in which it was told."""
-        self._process = ProcessCollector(registry=None)
+        self._process = OwnProcess()
 
     def enter(self, results: dict[str, Result]) -> Reading:
         """Takes down one round -> the agent's own samples."""
@@ -84,6 +81,4 @@ class Books:
         for (name, error), count in self.errors.items():
             reading.add(own.READ_ERRORS, (name, *error), count)
         reading.add(own.BUILD, (__version__,), 1)
-        for family in self._process.collect():
-            for sample in family.samples:
-                reading.add(_PROCESS[sample.name], (), sample.value)
+        self._process.read(reading)

@@ -26,7 +26,7 @@ def hold_signals() -> None:
 def serve(server: AgentServer, ledgers: LedgerStore, delete_after_seconds: float, log: Log) -> None:
     """Serves until SIGTERM or SIGINT. Call :func:`hold_signals` first, from the main thread."""
     stopping = threading.Event()
-    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    threading.Thread(target=server.serve, name="http", daemon=True).start()
     threading.Thread(
         target=_tidy, args=(ledgers, delete_after_seconds, stopping, log), name="tidy", daemon=True
     ).start()
@@ -34,8 +34,7 @@ def serve(server: AgentServer, ledgers: LedgerStore, delete_after_seconds: float
     number = signal.sigwait(STOP)
     log.info("stopping", signal=signal.Signals(number).name)
     stopping.set()
-    server.shutdown()
-    server.server_close()
+    server.close()
 
 
 def _keep_up(exporter: Exporter, stopping: threading.Event, log: Log) -> None:

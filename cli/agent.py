@@ -21,6 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to serve; port 0 takes a free one, :PORT listens on every interface (default: %(default)s)",
     )
     parser.add_argument(
+        "--web.config.file",
+        dest="web_config",
+        metavar="FILE",
+        help="TLS and passwords, in the format of Prometheus's exporters; read anew when it changes (default: neither)",
+    )
+    parser.add_argument(
         "--ledger.retention",
         dest="retention",
         metavar="TIME",
@@ -48,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     from ..agent.log import Log
     from ..agent.server import AgentServer
     from ..agent.service import hold_signals, serve
+    from ..agent.web.errors import ConfigError
+    from ..agent.web.gate import gate_of
 
     if problem := directory_problem(args.directory):
         print(f"whyidle agent: {problem}", file=sys.stderr)
@@ -59,11 +67,15 @@ def run(args: argparse.Namespace) -> int:
     exporter = Exporter(collectors_of(args, ledgers), log, args.deadline)
     host, port = args.address
     try:
-        server = AgentServer(host, port, exporter, lambda: ledgers.ready, log)
+        gate = gate_of(args.web_config, log)
+        server = AgentServer(host, port, exporter, lambda: ledgers.ready, log, gate)
+    except ConfigError as error:
+        print(f"whyidle agent: cannot use the web configuration {args.web_config}: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"whyidle agent: cannot listen on {host}:{port}: {error.strerror or error}", file=sys.stderr)
         return 1
-    log.info("listening", address=server.address, directory=args.directory)
+    log.info("listening", address=server.address, directory=args.directory, tls=gate.encrypted)
     serve(server, ledgers, args.delete_after, log)
     return 0
 

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import mmap
 import os
-import secrets
 import stat
 import struct
 import time
@@ -86,7 +85,7 @@ class LedgerWriter:
                 os.chmod(directory, 0o1777)
             except OSError:
                 pass
-        name = f"{numbers.get('rank', 0)}-{os.getpid()}-{secrets.token_hex(6)}"
+        name = f"{numbers.get('rank', 0)}-{os.getpid()}-{os.urandom(6).hex()}"
         hidden = os.path.join(directory, f".{name}.new")
         self.path = os.path.join(directory, name + SUFFIX)
         self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

@@ -51,14 +51,17 @@ READ_ERRORS = Metric(
 )
 BUILD = Metric("whyidle_build_info", "gauge", "info", ("version",), "The agent's version; always 1.", "<build>")
 
-_PROCESS = "prometheus_client's ProcessCollector"
-PROCESS: tuple[Metric, ...] = (
-    Metric("process_cpu_seconds_total", "counter", "seconds", (), "CPU time of the agent, user and system.", _PROCESS),
-    Metric("process_max_fds", "gauge", "files", (), "How many files the agent may have open.", _PROCESS),
-    Metric("process_open_fds", "gauge", "files", (), "How many files the agent has open.", _PROCESS),
-    Metric("process_resident_memory_bytes", "gauge", "bytes", (), "Resident memory of the agent.", _PROCESS),
-    Metric("process_start_time_seconds", "gauge", "seconds", (), "When the agent started, in Unix time.", _PROCESS),
-    Metric("process_virtual_memory_bytes", "gauge", "bytes", (), "Virtual memory of the agent.", _PROCESS),
+_PROCESS = (
+    ("cpu_seconds_total", "seconds", "CLOCK_PROCESS_CPUTIME_ID", "CPU time of the agent, user and system."),
+    ("max_fds", "files", "RLIMIT_NOFILE", "How many files the agent may have open."),
+    ("open_fds", "files", "/proc/self/fd", "How many files the agent has open."),
+    ("resident_memory_bytes", "bytes", "/proc/self/statm", "Resident memory of the agent."),
+    ("start_time_seconds", "seconds", "/proc/self/stat", "When the agent started, in Unix time."),
+    ("virtual_memory_bytes", "bytes", "/proc/self/statm", "Virtual memory of the agent."),
+)
+PROCESS: tuple[Metric, ...] = tuple(
+    Metric(f"process_{name}", "counter" if name.endswith("_total") else "gauge", unit, (), help_text, source)
+    for name, unit, source, help_text in _PROCESS
 )
 """Of the agent's own process, under the names that everybody uses."""
 

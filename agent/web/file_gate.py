@@ -1,0 +1,165 @@
+"""The rules of a web configuration file, read anew when it or a certificate changes: no restart, no signal."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from .config import Config, parse
+from .errors import ConfigError, PairError
+from .gate import Refused, Rules
+from .limit import Limit
+
+if TYPE_CHECKING:  # imported where they are asked for
+    from .passwords import Passwords
+    from .tls import Tls
+
+SETTLES_AFTER_SECONDS = 2.0
+"""A file can change twice within one tick of its clock: what has just changed is read again for so long."""
+FILE_BYTES = 1 << 20
+
+
+class Teller(Protocol):
+    """As much of a log as is needed here."""
+
+    def info(self, message: str, **fields: object) -> None: ...
+
+    def error(self, message: str, **fields: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    config: Config
+    rules: Rules
+
+
+class FileGate:
+    """Lets in whom the file lets in. Safe to use from several threads. Raises ConfigError if the file is wrong.
+
+    A file that becomes wrong later lets nobody in until it is right: what was meant cannot be known, and what held
+    before may be what was to end. Only a certificate or key that does not fit leaves the former pair in use: the two
+    are seldom renewed at one moment, and they do not say who may connect.
+    """
+
+    def __init__(self, path: str, log: Teller):
+        self._path = path
+        self._log = log
+        self._lock = threading.Lock()
+        self._files = _Files()
+        self._state = self._load(None)
+        self._problem = ""  # as it was told last
+        self._refuse = False
+        self.encrypted = self._state.rules.tls is not None
+
+    def rules(self) -> Rules:
+        """What holds now. Raises Refused."""
+        with self._lock:
+            if self._files.changed():
+                self._reload()
+            if self._refuse:
+                raise Refused(self._problem)
+            return self._state.rules
+
+    def _reload(self) -> None:
+        try:
+            state = self._load(self._state)
+            if (state.rules.tls is not None) != self.encrypted:
+                raise ConfigError("TLS cannot be turned on or off without a restart")
+        except PairError as error:
+            self._tell(str(error), refuse=False)
+        except ConfigError as error:
+            self._tell(str(error), refuse=True)
+        else:
+            if self._problem or state is not self._state:
+                self._log.info("the web configuration is in force", file=self._path)
+            self._state, self._problem, self._refuse = state, "", False
+
+    def _tell(self, problem: str, *, refuse: bool) -> None:
+        if problem != self._problem:
+            then = "nobody is served" if refuse else "the former certificate stays in use"
+            self._log.error("the web configuration cannot be used", file=self._path, error=problem, meanwhile=then)
+        self._problem, self._refuse = problem, refuse
+
+    def _load(self, last: _State | None) -> _State:
+        """The state of the files as they are now; ``last`` itself if nothing in them is new.
+
+        Raises ConfigError; PairError only if all that is wrong is a pair that was right in ``last``.
+        """
+        self._files.begin()
+        config = parse(self._files.read(self._path), os.path.dirname(self._path))
+        try:
+            tls = _tls(config, self._files)
+        except PairError as error:
+            if last and last.config == config and last.rules.tls and last.rules.tls.policy == error.policy:
+                raise
+            raise ConfigError(str(error)) from None
+        if last and last.config == config and (tls and tls.contents) == (last.rules.tls and last.rules.tls.contents):
+            return last
+        return _State(config, Rules(tls, config.headers, _passwords(config, last), _limit(config, last)))
+
+
+def _tls(config: Config, files: _Files) -> Tls | None:
+    if not config.tls:
+        return None
+    from .tls import Tls  # loads OpenSSL: 5 MB
+
+    return Tls(config.tls, files.read)
+
+
+def _passwords(config: Config, last: _State | None) -> Passwords | None:
+    if not config.users:
+        return None
+    if last and last.config.users == config.users:
+        return last.rules.passwords  # they remember which were right
+    from .passwords import Passwords
+
+    return Passwords(config.users)
+
+
+def _limit(config: Config, last: _State | None) -> Limit | None:
+    wanted = (config.interval_seconds, config.burst)
+    if last and (last.config.interval_seconds, last.config.burst) == wanted:
+        return last.rules.limit
+    return Limit(*wanted) if config.interval_seconds else None
+
+
+class _Files:
+    """The files that were read last, and whether one of them has changed since."""
+
+    def __init__(self) -> None:
+        self._marks: dict[str, tuple[object, float]] = {}  # path -> what its status was, and since when
+        self._before: dict[str, tuple[object, float]] = {}
+
+    def begin(self) -> None:
+        """From now on, only the files that are read from now on matter."""
+        self._before, self._marks = self._marks, {}
+
+    def read(self, path: str) -> bytes:
+        """Raises ConfigError."""
+        mark, seen = _mark(path), self._before.get(path)
+        self._marks[path] = seen if seen and seen[0] == mark else (mark, time.monotonic())
+        try:
+            with open(path, "rb") as file:
+                data = file.read(FILE_BYTES + 1)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        if len(data) > FILE_BYTES:
+            raise ConfigError(f"{path} is longer than a configuration or a certificate")
+        return data
+
+    def changed(self) -> bool:
+        now = time.monotonic()
+        return any(
+            now - since < SETTLES_AFTER_SECONDS or _mark(path) != mark for path, (mark, since) in self._marks.items()
+        )
+
+
+def _mark(path: str) -> object:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

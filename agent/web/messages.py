@@ -1,0 +1,118 @@
+"""Requests and answers of HTTP/1.1 as bytes. RFC 9112, as far as a service without uploads needs it.
+
+The parser of the standard library makes an e-mail message of the headers: four times what all of this costs, and 8 MB.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from http import HTTPStatus
+
+Headers = tuple[tuple[str, str], ...]
+
+HEADERS = 100
+"""So many header lines may a request have, as in the standard library."""
+METHODS: tuple[str, ...] = ("GET", "HEAD")
+
+_VERSION = re.compile(r"HTTP/(\d)\.(\d)")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TEXT = "text/plain; charset=utf-8"
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str  # without the query
+    headers: dict[str, str]  # lower case; of a header that is repeated, the lines joined by commas
+    keep_alive: bool  # whether the client wants the connection to stay
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    content_type: str
+    body: bytes
+    headers: Headers = ()
+
+
+Service = Callable[[Request], Answer]
+
+
+class BadRequest(Exception):
+    """A request that gets no other answer than this, after which the connection is closed."""
+
+    def __init__(self, answer: Answer):
+        super().__init__(answer.body.decode().strip())
+        self.answer = answer
+
+
+def plain(status: int, text: str = "", headers: Headers = ()) -> Answer:
+    """A sentence, or the name of the status."""
+    return Answer(status, _TEXT, f"{text or HTTPStatus(status).phrase.lower()}\n".encode(), headers)
+
+
+def parse(head: bytes) -> Request:
+    """A request's first line and headers, without the empty line after them. Raises BadRequest."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not (version := _VERSION.fullmatch(words[2])) or not _TOKEN.fullmatch(words[0]):
+        raise BadRequest(plain(400))
+    if version[1] != "1":
+        raise BadRequest(plain(505))
+    headers = _headers(lines)
+    if version[2] != "0" and "host" not in headers:  # RFC 9112, 3.2
+        raise BadRequest(plain(400, "a request of HTTP/1.1 names its host"))
+    if words[0] not in METHODS:
+        raise BadRequest(plain(405, headers=(("Allow", ", ".join(METHODS)),)))
+    options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
+    # A body is never read; what follows it on the connection could not be told from it.
+    body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+    keep_alive = version[2] != "0" and "close" not in options and not body
+    return Request(words[0], _path(words[1]), headers, keep_alive)
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    if len(lines) > HEADERS:
+        raise BadRequest(plain(431))
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not _TOKEN.fullmatch(name) or "\n" in value or "\r" in value or "\0" in value:
+            raise BadRequest(plain(400))
+        name, value = name.lower(), value.strip(" \t")
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    return headers
+
+
+def _path(target: str) -> str:
+    """The path of ``/metrics?x`` and of ``http://host/metrics``, which a server must understand too."""
+    target = target.partition("?")[0]
+    if target[:1] != "/" and "://" in target:
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    return target
+
+
+def render(answer: Answer, *, extra: Headers = (), body: bool = True, keep_alive: bool = True) -> bytes:
+    """An answer as it goes out. ``body`` is False for HEAD, which gets the length of the body alone."""
+    status = HTTPStatus(answer.status)
+    lines = [
+        f"HTTP/1.1 {answer.status} {status.phrase}\r\nDate: {_date(int(time.time()))}\r\n"
+        f"Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n",
+        *(f"{name}: {value}\r\n" for name, value in (*answer.headers, *extra)),
+        "\r\n" if keep_alive else "Connection: close\r\n\r\n",
+    ]
+    head = "".join(lines).encode("latin-1", "replace")
+    return head + answer.body if body else head
+
+
+@lru_cache(maxsize=1)
+def _date(unix_seconds: int) -> str:
+    """As RFC 9110 wants it, whatever the locale."""
+    at = time.gmtime(unix_seconds)
+    return time.strftime(f"{_DAYS[at.tm_wday]}, %d {_MONTHS[at.tm_mon - 1]} %Y %H:%M:%S GMT", at)
