@@ -6,7 +6,7 @@ from .metric import Metric
 
 _RANK = ("run", "rank")
 _ROLE = (*_RANK, "role")
-_STAT, _IO, _SCHEDSTAT = "/proc/<pid>/stat", "/proc/<pid>/io", "/proc/<pid>/schedstat"
+_STAT, _IO, _SCHEDSTAT = "<pid>/stat", "<pid>/io", "<pid>/schedstat"
 
 CPU = Metric(
     "whyidle_process_cpu_seconds_total",
@@ -128,7 +128,7 @@ WORKERS = Metric(
     "processes",
     _RANK,
     "Descendants of a rank's process: data loader workers and what they started. Those beyond 256 are not looked at.",
-    "/proc/<pid>/task/<tid>/children",
+    "<pid>/task/<tid>/children",
 )
 
 IO = (SYSCALL_READ, SYSCALL_WRITE, STORAGE_READ, STORAGE_WRITE)

@@ -1,0 +1,134 @@
+"""From what /proc/<pid>/cgroup says to the directories of a rank's control groups.
+
+A path in that file is relative to the cgroup namespace of whoever reads it. An agent in a container of its own reads
+`/../../<pod>/<container>`: up to where both are, and down again. How far up that is it cannot know, but what comes
+after is named by ids and found once in the node's tree, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .files import Unreadable, read
+from .parsers.cgroups import UNIFIED
+
+CONTROLLERS = ("cpu", "cpuacct", "memory")
+"""Of version 1, those that are read here."""
+PATH_LENGTH = 512
+SEEK_AGAIN_SECONDS = 600.0
+_DIRECTORIES = 4096
+_REMEMBERED = 1024
+_LEVELS = 8
+
+
+@dataclass(slots=True)
+class Cgroup:
+    """One control group. In version 1, one for each path that some controllers have in common."""
+
+    path: str
+    directories: dict[str, str] = field(default_factory=dict)  # by controller; UNIFIED for version 2
+
+
+class CgroupTree:
+    """The hierarchies under one sysfs."""
+
+    def __init__(self, sysfs: str):
+        self._top = f"{sysfs}/fs/cgroup"
+        self._sought: dict[str, str] = {}
+        self._not_found: dict[str, float] = {}
+
+    def locate(self, paths: dict[str, str], pid: int) -> list[Cgroup]:
+        """The groups of a process. None for a process in the root of a hierarchy: that is the node.
+
+        Raises Unreadable("missing") if one of them is out of sight.
+        """
+        found: dict[str, Cgroup] = {}
+        for controller in (UNIFIED, *CONTROLLERS):
+            path = paths.get(controller)
+            root = self._root(controller)
+            if path is None or root is None or (path == "/" and not self._is_namespace_root(controller, root)):
+                continue
+            directory = self._directory(root, path, pid)
+            if directory is None or len(path) > PATH_LENGTH or not path.isprintable():
+                raise Unreadable("missing", path)
+            name = directory[len(root) :] or "/"
+            found.setdefault(name, Cgroup(name)).directories[controller] = directory
+        return list(found.values())
+
+    def above(self, group: Cgroup) -> Iterator[Cgroup]:
+        """The groups above one, from the nearest on, without the root."""
+        path = group.path
+        roots = {name: directory.removesuffix(group.path) for name, directory in group.directories.items()}
+        while (path := os.path.dirname(path)) not in ("/", ""):
+            yield Cgroup(path, {name: root + path for name, root in roots.items()})
+
+    def _root(self, controller: str) -> str | None:
+        if controller != UNIFIED:
+            root = f"{self._top}/{controller}"
+            return root if os.path.isdir(root) else None
+        for root in (self._top, f"{self._top}/unified"):
+            if os.path.exists(f"{root}/cgroup.controllers"):
+                return root
+        return None
+
+    def _is_namespace_root(self, controller: str, root: str) -> bool:
+        """Whether the root that is seen is not the node's: then it has a type. Version 1 has no such mark."""
+        return controller == UNIFIED and os.path.exists(f"{root}/cgroup.type")
+
+    def _directory(self, root: str, path: str, pid: int) -> str | None:
+        parts = path.split("/")
+        if ".." not in parts:
+            directory = root if path == "/" else root + path
+            return directory if os.path.isdir(directory) else None
+        below = "/".join(part for part in parts if part not in ("", ".."))
+        if not below:
+            return None
+        known = self._sought.get(below)
+        if known and os.path.isdir(known):
+            return known
+        now = time.monotonic()
+        if now < self._not_found.get(below, 0.0):
+            return None
+        for memory in (self._sought, self._not_found):
+            if len(memory) >= _REMEMBERED:
+                memory.clear()
+        found = self._seek(root, below, pid)
+        if found:
+            self._sought[below] = found
+        else:
+            self._not_found[below] = now + SEEK_AGAIN_SECONDS
+        return found
+
+    def _seek(self, root: str, below: str, pid: int) -> str | None:
+        found = [path for directory in _walk(root) if os.path.isdir(path := f"{directory}/{below}")]
+        if len(found) > 1:
+            found = [path for path in found if _has_process(path, pid)]
+        return found[0] if len(found) == 1 else None
+
+
+def _walk(root: str) -> Iterator[str]:
+    """A directory and those below it, level by level, bounded."""
+    level, given = [root], 0
+    for _ in range(_LEVELS):
+        following: list[str] = []
+        for directory in level:
+            yield directory
+            given += 1
+            if given >= _DIRECTORIES:
+                return
+            try:
+                with os.scandir(directory) as entries:
+                    following += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+            except OSError:
+                continue
+        level = sorted(following)
+
+
+def _has_process(directory: str, pid: int) -> bool:
+    try:
+        return str(pid).encode() in read(f"{directory}/cgroup.procs").split()
+    except Unreadable:
+        return False

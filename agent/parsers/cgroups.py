@@ -1,0 +1,71 @@
+"""/proc/<pid>/cgroup and the files of control groups.
+
+Formats: cgroups(7); https://docs.kernel.org/admin-guide/cgroup-v2.html and .../cgroup-v1/
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..files import Unreadable, number
+
+_LINE = re.compile(rb"(\d+):([^:]*):(/.*)")
+_KEYED = re.compile(rb"([a-z_.]+) (\d{1,20})")
+_CPU_MAX = re.compile(rb"(max|\d{1,20}) ([1-9]\d{0,19})\s*")
+
+UNIFIED = ""
+"""The name under which version 2's one hierarchy stands among version 1's controllers."""
+_UNLIMITED = 1 << 62
+"""Version 1 writes a limit that is none as the largest number of pages, in bytes: just below 2**63."""
+
+
+def paths(data: bytes) -> dict[str, str]:
+    """The control group of a process by controller, as its namespace shows it to the reader. Raises Unreadable."""
+    found: dict[str, str] = {}
+    for line in data.splitlines():
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise Unreadable("garbage")
+        try:
+            controllers, path = match[2].decode(), match[3].decode()
+        except UnicodeDecodeError:
+            raise Unreadable("garbage") from None
+        for controller in controllers.split(","):
+            found[controller] = path
+    if not found:
+        raise Unreadable("empty")
+    return found
+
+
+def keyed(data: bytes) -> dict[str, int]:
+    """A file of a name and a number a line, as cpu.stat. Raises Unreadable."""
+    found: dict[str, int] = {}
+    for line in data.splitlines():
+        match = _KEYED.fullmatch(line)
+        if match is None:
+            raise Unreadable("garbage")
+        found[match[1].decode()] = int(match[2])
+    if not found:
+        raise Unreadable("empty")
+    return found
+
+
+def limit(data: bytes) -> int | None:
+    """A limit, None if there is none. Raises Unreadable."""
+    if data.strip() == b"max":
+        return None
+    value = number(data)
+    return value if value < _UNLIMITED else None
+
+
+def cpu_max(data: bytes) -> float | None:
+    """How many CPUs' time a group may use, None if there is no limit: version 2's cpu.max. Raises Unreadable."""
+    match = _CPU_MAX.fullmatch(data)
+    if match is None:
+        raise Unreadable("garbage" if data.strip() else "empty")
+    return None if match[1] == b"max" else int(match[1]) / int(match[2])
+
+
+def cfs_quota(data: bytes) -> int | None:
+    """Version 1's cpu.cfs_quota_us, None for -1: no limit. Raises Unreadable."""
+    return None if data.strip() == b"-1" else number(data)
