@@ -1,15 +1,128 @@
-"""The collector `filesystem`."""
+"""The collector `filesystem`: the file systems that ranks read from and write to, and the space there."""
 
 from __future__ import annotations
 
+import os
+import time
+
 from ..collector import Options
-from ..reading import Absent, Reading
+from ..fence import Fences
+from ..files import reason_of
+from ..metrics import filesystem as metrics
+from ..rank_files import RankFiles, Use
+from ..reading import Absent, Labels, Reading
+
+FILE_SYSTEMS = 64
+HUNG_SECONDS = 0.25
+"""A statvfs that takes longer hangs: of a server that is gone it never returns."""
+PATIENCE_SECONDS = 1.0
+"""For all that hang in one scrape; the others are not asked in it."""
+
+_DENIED = (
+    "space on the file systems of ranks",
+    "the root directory of a process is for its owner alone",
+    "run the agent as root (or with CAP_SYS_PTRACE), or as the user of the training",
+)
 
 
 def create(options: Options) -> FilesystemCollector:
-    return FilesystemCollector()
+    return FilesystemCollector(options)
+
+
+class _Space:
+    """Asks one file system how much room it has."""
+
+    def __init__(self, labels: Labels):
+        self._labels = labels
+        self._point = labels[0]
+        self.process = ""  # the directory in procfs of a process that sees it
+
+    def collect(self, reading: Reading) -> None:
+        try:
+            found = os.statvfs(f"{self.process}/root{self._point}")
+        except OSError as error:
+            self._failed(reading, reason_of(error))
+            return
+        reading.add(metrics.SIZE, self._labels, found.f_blocks * found.f_frsize)
+        reading.add(metrics.AVAILABLE, self._labels, found.f_bavail * found.f_frsize)
+        reading.add(metrics.READONLY, self._labels, int(bool(found.f_flag & os.ST_RDONLY)))
+        if found.f_files:  # btrfs has no such limit
+            reading.add(metrics.INODES_FREE, self._labels, found.f_ffree)
+
+    def _failed(self, reading: Reading, reason: str) -> None:
+        if reason == "denied":
+            reading.blind(*_DENIED)
+        elif os.path.exists(self.process):  # and not merely ended meanwhile
+            reading.error(self._point, "statvfs", reason)
+
+
+class _Probe:
+    """One file system behind a fence of its own: a thread that hangs in it costs it alone, and none joins it."""
+
+    def __init__(self, labels: Labels):
+        self._space = _Space(labels)
+        self._fences = Fences({labels[0]: self._space}, HUNG_SECONDS)
+        self.hangs = False
+
+    def ask(self, reading: Reading, process: str) -> None:
+        if not self.hangs:
+            self._space.process = process
+        ((point, result),) = self._fences.round().items()
+        self.hangs = result.state in ("deadline", "hanging")
+        if result.reading:
+            reading.samples.update(
+                {metric: {**reading.series(metric), **samples} for metric, samples in result.reading.samples.items()}
+            )
+            reading.errors += result.reading.errors
+            reading.blind_spots += result.reading.blind_spots
+        elif self.hangs:
+            reading.error(point, "statvfs", "hung")
+        else:
+            reading.error(point, "statvfs", result.state)
+
+    def close(self) -> None:
+        self._fences.close()
 
 
 class FilesystemCollector:
+    """Space is asked through the root directory of a rank, since only there its mounts are."""
+
+    def __init__(self, options: Options):
+        self._processes = options.processes
+        self._procfs = options.roots.procfs
+        self._files = RankFiles(options.roots)
+        self._probes: dict[Labels, _Probe] = {}
+
     def collect(self, reading: Reading) -> None:
-        raise Absent("not built yet")
+        ranks = self._processes.look()
+        seen: dict[Labels, int] = {}
+        for process, uses in self._files.sample(reading, ranks):
+            rank = (process.ledger.run, str(process.ledger.rank))
+            for use in uses:
+                labels = _labels(use)
+                seen.setdefault(labels, process.pid)
+                reading.add(metrics.INFO, (*rank, *labels, use.how), 1)
+        self._space(reading, seen)
+        if not ranks:
+            raise Absent("a live rank")
+
+    def _space(self, reading: Reading, seen: dict[Labels, int]) -> None:
+        # A probe that hangs stays, though its ranks are gone: a new one for the same mount would hang beside it.
+        for labels in [labels for labels, probe in self._probes.items() if labels not in seen and not probe.hangs]:
+            self._probes.pop(labels).close()
+        until = time.monotonic() + PATIENCE_SECONDS
+        for labels, pid in seen.items():
+            probe = self._probes.get(labels)
+            if probe is None:
+                if len(self._probes) >= FILE_SYSTEMS:
+                    reading.error("", "statvfs", "huge")
+                    break
+                probe = self._probes[labels] = _Probe(labels)
+            if time.monotonic() < until:
+                probe.ask(reading, f"{self._procfs}/{pid}")
+            else:
+                reading.error(labels[0], "statvfs", "skipped")
+
+
+def _labels(use: Use) -> Labels:
+    return (use.mount.point[:256], use.mount.fstype, use.mount.source[:256], use.device)

@@ -4,4 +4,50 @@ from __future__ import annotations
 
 from .metric import Metric
 
-METRICS: tuple[Metric, ...] = ()
+_MOUNT = ("mount", "fstype", "source", "device")
+_STATVFS = "statvfs(<pid>/root/<mount>)"
+
+INFO = Metric(
+    "whyidle_filesystem_rank_info",
+    "gauge",
+    "info",
+    ("run", "rank", *_MOUNT, "use"),
+    "A file system on which a rank or its workers had files open or mapped of late, for reading or for writing (use). "
+    "Mount is where the rank sees it; device is the disk under it, as the collector disk calls it, or else its number. "
+    "Found by samples: a file that is open for moments can be missed. Always 1.",
+    "<pid>/{fd,fdinfo,maps,mountinfo}",
+)
+SIZE = Metric(
+    "whyidle_filesystem_size_bytes",
+    "gauge",
+    "bytes",
+    _MOUNT,
+    "Size of a file system that ranks use.",
+    f"{_STATVFS}, f_blocks",
+)
+AVAILABLE = Metric(
+    "whyidle_filesystem_available_bytes",
+    "gauge",
+    "bytes",
+    _MOUNT,
+    "Space that users other than root can still fill. When it runs out, checkpoints fail.",
+    f"{_STATVFS}, f_bavail",
+)
+INODES_FREE = Metric(
+    "whyidle_filesystem_free_inodes",
+    "gauge",
+    "inodes",
+    _MOUNT,
+    "How many more files the file system can hold. Absent where it has no such limit.",
+    f"{_STATVFS}, f_ffree",
+)
+READONLY = Metric(
+    "whyidle_filesystem_readonly",
+    "gauge",
+    "bool",
+    _MOUNT,
+    "1 if the file system is mounted for reading alone; a disk that fails often turns so.",
+    f"{_STATVFS}, f_flag",
+)
+
+METRICS: tuple[Metric, ...] = (INFO, SIZE, AVAILABLE, INODES_FREE, READONLY)

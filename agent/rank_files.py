@@ -1,0 +1,212 @@
+"""Which file systems the ranks and their workers read from and write to: seen in samples of their open files.
+
+A training process has hundreds of open files, almost all of them sockets, pipes and devices, and to look at one costs
+2 µs. So each scrape looks through a few processes only, by turns; a rank that saves a checkpoint just now comes first.
+What was seen is remembered for a while: a checkpoint is open for moments, a data file may be closed once it is mapped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from .files import Roots, Unreadable, read, reason_of
+from .parsers import mountinfo
+from .parsers.mountinfo import Mount
+from .rank_processes import RankProcess
+from .reading import Reading
+
+LINKS = 96
+"""So many open files are looked at in a scrape, before the last process that was begun is finished."""
+LINKS_PER_PROCESS = 512
+FILES_PER_PROCESS = 64
+USES_PER_RANK = 16
+REMEMBERED_SECONDS = 600.0
+REMEMBERED_LOOKS = 4
+MAPS_SECONDS = 600.0
+"""The maps of a training process have some thousand lines."""
+TABLE_SECONDS = 30.0
+_TABLES = 64
+_DENIED_SECONDS = 60.0
+_GONE = ("missing", "gone")
+
+# fmt: off
+_PSEUDO = frozenset(
+    {
+        "anon_inodefs", "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
+        "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "pipefs", "proc", "pstore", "ramfs",
+        "rpc_pipefs", "securityfs", "selinuxfs", "sockfs", "sysfs", "tracefs",
+    }
+)
+# fmt: on
+_NO_DATA = ("/dev/", "/proc/", "/sys/", "/memfd:", "/[")
+_SYSTEM = ("/usr/", "/lib/", "/lib64/", "/etc/", "/opt/conda/lib/", "/var/cache/")
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_CHECKPOINT = "checkpoint"
+
+_DENIED = (
+    "the file systems of ranks",
+    "the open files of a process are for its owner alone",
+    "run the agent as root (or with CAP_SYS_PTRACE), or as the user of the training",
+)
+
+How = Literal["read", "write"]
+
+
+class Use(NamedTuple):
+    mount: Mount
+    device: str  # the disk under it, or the number of the file system
+    how: How
+
+
+@dataclass(slots=True)
+class _Rank:
+    looks: int = 0
+    looked: float = 0.0
+    maps_due: float = 0.0
+    denied_until: float = 0.0
+    uses: dict[Use, tuple[float, int]] = field(default_factory=dict)  # when, and at which look, it was last seen
+
+
+@dataclass(slots=True)
+class _Table:
+    mounts: dict[int, Mount]
+    read_at: float
+
+
+class RankFiles:
+    """For one thread at a time."""
+
+    def __init__(self, roots: Roots):
+        self._procfs = roots.procfs
+        self._sysfs = roots.sysfs
+        self._ranks: dict[tuple[str, int, int], _Rank] = {}
+        self._tables: dict[str, _Table] = {}
+        self._disks: dict[tuple[str, str], str] = {}
+
+    def sample(self, reading: Reading, processes: list[RankProcess]) -> list[tuple[RankProcess, list[Use]]]:
+        """Looks through some processes -> what is known of each rank's file systems."""
+        now = time.monotonic()
+        self._ranks = {key: self._ranks.get(key) or _Rank() for key in map(_key, processes)}
+        left = LINKS
+        for process in sorted(processes, key=self._turn):
+            if left <= 0:
+                break
+            left -= self._look_through(reading, process, self._ranks[_key(process)], now)
+        return [(process, self._known(self._ranks[_key(process)], now)) for process in processes]
+
+    def _turn(self, process: RankProcess) -> tuple[bool, float]:
+        """Ranks in a checkpoint first, then those that have waited longest."""
+        return _CHECKPOINT not in process.ledger.phase_name, self._ranks[_key(process)].looked
+
+    def _known(self, rank: _Rank, now: float) -> list[Use]:
+        for use, (when, look) in list(rank.uses.items()):
+            if now - when > REMEMBERED_SECONDS and rank.looks - look >= REMEMBERED_LOOKS:
+                del rank.uses[use]
+        return list(rank.uses)
+
+    def _look_through(self, reading: Reading, process: RankProcess, rank: _Rank, now: float) -> int:
+        """Looks at one process of a rank -> how much that cost, in links."""
+        if now < rank.denied_until:
+            return 0
+        pid = process.pid
+        if rank.looks % 2 and process.workers and _CHECKPOINT not in process.ledger.phase_name:
+            pid = process.workers[rank.looks // 2 % len(process.workers)]
+        rank.looks += 1
+        rank.looked = now
+        cost = 1
+        try:
+            cost += self._open_files(process, pid, rank, now)
+            if now >= rank.maps_due:
+                rank.maps_due = now + MAPS_SECONDS
+                self._mapped_files(pid, rank, now)
+                cost += LINKS
+        except Unreadable as error:
+            if error.reason == "denied":
+                rank.denied_until = now + _DENIED_SECONDS
+                reading.blind(*_DENIED)
+            elif error.reason not in _GONE:
+                reading.error(f"{process.ledger.run}/{process.ledger.rank}", "open files", error.reason)
+        return cost
+
+    def _open_files(self, process: RankProcess, pid: int, rank: _Rank, now: float) -> int:
+        own = os.path.basename(process.ledger.path)
+        folder = f"{self._procfs}/{pid}/fd"
+        try:
+            descriptors = os.listdir(folder)[:LINKS_PER_PROCESS]
+        except OSError as error:
+            raise Unreadable(reason_of(error), folder) from error
+        files = 0
+        for descriptor in descriptors:
+            try:
+                path = os.readlink(f"{folder}/{descriptor}")
+            except OSError:
+                continue  # closed meanwhile
+            if path[:1] != "/" or path.startswith(_NO_DATA) or os.path.basename(path) == own:
+                continue
+            files += 1
+            if files > FILES_PER_PROCESS:
+                break
+            try:
+                file = mountinfo.open_file(read(f"{self._procfs}/{pid}/fdinfo/{descriptor}"))
+            except Unreadable as error:
+                if error.reason in _GONE:
+                    continue
+                raise
+            if file:
+                hows: list[How] = [*(["read"] if file.reads else []), *(["write"] if file.writes else [])]
+                self._note(rank, self._table(pid, now, file.mount).get(file.mount), hows, now)
+        return len(descriptors)
+
+    def _mapped_files(self, pid: int, rank: _Rank, now: float) -> None:
+        """Data sets that are mapped are often closed after that."""
+        for path, writes in mountinfo.mapped_files(read(f"{self._procfs}/{pid}/maps")).items():
+            if path.startswith(_NO_DATA) or path.startswith(_SYSTEM) or any(part in path for part in _PACKAGES):
+                continue
+            mount = mountinfo.mount_of(path, self._table(pid, now))
+            self._note(rank, mount, ["write" if writes else "read"], now)
+
+    def _note(self, rank: _Rank, mount: Mount | None, hows: Iterable[How], now: float) -> None:
+        if mount is None or mount.fstype in _PSEUDO or f"{mount.point}/".startswith(_NO_DATA):
+            return
+        for how in hows:
+            use = Use(mount, self._disk(mount), how)
+            if use in rank.uses or len(rank.uses) < USES_PER_RANK:
+                rank.uses[use] = (now, rank.looks)
+
+    def _table(self, pid: int, now: float, wanted: int | None = None) -> dict[int, Mount]:
+        """The mounts of a process's mount namespace. Read again if a wanted one is not in it."""
+        try:
+            namespace = os.readlink(f"{self._procfs}/{pid}/ns/mnt")
+        except OSError:
+            namespace = f"of {pid}"
+        table = self._tables.get(namespace)
+        if table is None or (now - table.read_at > TABLE_SECONDS and wanted not in table.mounts):
+            if len(self._tables) >= _TABLES:
+                self._tables.clear()
+                self._disks.clear()
+            mounts, _ = mountinfo.mounts(read(f"{self._procfs}/{pid}/mountinfo"))
+            table = self._tables[namespace] = _Table(mounts, now)
+        return table.mounts
+
+    def _disk(self, mount: Mount) -> str:
+        key = (mount.device, mount.source)
+        if key not in self._disks:
+            self._disks[key] = self._find_disk(mount) or mount.device
+        return self._disks[key]
+
+    def _find_disk(self, mount: Mount) -> str | None:
+        """The whole disk; btrfs has numbers of its own, but names one of its devices as the source."""
+        for path in (f"dev/block/{mount.device}", f"class/block/{os.path.basename(mount.source)}"):
+            directory = os.path.realpath(f"{self._sysfs}/{path}")
+            if mount.source.startswith("/dev/") and os.path.isdir(directory):
+                partition = os.path.exists(f"{directory}/partition")
+                return os.path.basename(os.path.dirname(directory) if partition else directory)
+        return None
+
+
+def _key(process: RankProcess) -> tuple[str, int, int]:
+    return process.ledger.run, process.ledger.rank, process.pid
