@@ -1,5 +1,5 @@
-"""A kubelet that does not exist: a gRPC server of the pod-resources API in a process of its own, and what a kubelet, the
-kernel and Slurm leave in files that say whose a process is.
+"""A kubelet that does not exist: a gRPC server of the pod-resources API in a process of its own, and what a kubelet,
+the kernel and Slurm leave in files that say whose a process is.
 
 ``python kubelet.py SOCKET`` is that process; it is told by lines of JSON what to answer. The messages are written by
 hand, so that neither protoc nor the agent's own decoder has a part in them.
@@ -70,9 +70,6 @@ ALLOCATABLE: dict[str, list[str]] = {
 }
 
 
-# -- the messages
-
-
 def varint(value: int) -> bytes:
     low, rest = value & 0x7F, value >> 7
     return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
@@ -110,7 +107,9 @@ def list_response(pods: Sequence[Pod]) -> bytes:
     for pod in pods:
         containers = b""
         for at, (name, resources) in enumerate(pod.containers.items()):
-            cpus = part(3, b"".join(map(varint, range(8)))) + part(4, part(1, "memory") + varint(2 << 3) + varint(1 << 40))
+            cpus = part(3, b"".join(map(varint, range(8)))) + part(
+                4, part(1, "memory") + varint(2 << 3) + varint(1 << 40)
+            )
             containers += part(3, part(1, name) + _devices(2, resources) + cpus + (b"" if at else _claims(pod.claims)))
         message += part(1, part(1, pod.name) + part(2, pod.namespace) + containers)
     return message
@@ -119,9 +118,6 @@ def list_response(pods: Sequence[Pod]) -> bytes:
 def allocatable_response(resources: Mapping[str, Sequence[str]]) -> bytes:
     """An AllocatableResourcesResponse."""
     return _devices(1, resources) + part(2, b"".join(map(varint, range(96))))
-
-
-# -- the server
 
 
 class Kubelet:
@@ -238,14 +234,13 @@ def _main(path: str) -> None:
     server.stop(None)
 
 
-# -- the files
-
-
 def process(roots: Roots, pid: int, environment: Mapping[str, str], cgroup: str) -> None:
     """What the kernel shows of a process: what it was started with, and where it was put."""
     folder = Path(roots.procfs, str(pid))
     folder.mkdir(parents=True, exist_ok=True)
-    folder.joinpath("environ").write_bytes(b"".join(f"{name}={value}\0".encode() for name, value in environment.items()))
+    folder.joinpath("environ").write_bytes(
+        b"".join(f"{name}={value}\0".encode() for name, value in environment.items())
+    )
     folder.joinpath("cgroup").write_text(cgroup)
 
 
