@@ -7,10 +7,12 @@
     subprocess.run(…, env={**os.environ, **node.environment()})
     with node.loaded(): …                                   # or the real binding in this process
 
+The fault matrix: run once, ask ``node.calls()`` which functions it took, then ``fail``, ``hang`` or miss each in turn.
+
 Every change is written at once, in one rename, and the library reads it at its next call. The script has a line
 ``key value`` for each value: ``driver 1.2`` of the node, ``gpu3.temp 40`` of a GPU, ``gpu.temp 40`` of every GPU that
 has no own, ``gpu7.mig0.uuid MIG-…`` of a MIG device. The keys are those of nvml_values. Numbers are plain, or
-``base+rate``: a counter that grows by the rate each second of the clock. The levels (LEVELS) are ``level time:level …``:
+``base+rate``: a counter that grows by the rate each second of the clock. LEVELS are ``level time:level …``:
 utilisation, the sample buffer, PCIe throughput and GPM all derive their means from them. ``field<id>`` and
 ``field<id>@<scope>`` are field values, ``gpm<id>`` levels of GPM metrics, that have no key of their own. Other lines:
 ``fail function code [gpu]``, ``hang function [gpu]``, ``event number gpu type data [instance compute-instance]``.
@@ -185,22 +187,27 @@ class Node:
         return environment
 
     @contextlib.contextmanager
-    def loaded(self, *, frozen: bool = False, log: bool = True) -> Iterator[None]:
-        """This process sees the node: the binding finds by its name a library that is already loaded.
+    def loaded(self, missing: Sequence[str] = (), *, frozen: bool = False, log: bool = True) -> Iterator[None]:
+        """This process sees the node, through the real binding; its library is put where the binding keeps it."""
+        import pynvml
 
-        No function can be missing here, but ``fail(function, 13)`` is what the binding makes of one that is.
-        """
-        library = ctypes.CDLL(str(build()))
+        library = ctypes.CDLL(str(build(missing)))
         library.fake_nvml_reset()
         library.fake_nvml_log(os.fsencode(self.calls_path) if log else None)
         library.fake_nvml_use(os.fsencode(self.path), frozen)
+        real = pynvml.nvmlLib
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+        pynvml.nvmlLib = library
         try:
             yield
         finally:
+            # Whoever hangs, or waits for an event, goes on and finds the library uninitialised.
             self.heal()
             library.fake_nvml_reset()
             library.fake_nvml_log(None)
             library.fake_nvml_use(None, False)
+            pynvml._nvmlGetFunctionPointer_cache.clear()
+            pynvml.nvmlLib = real
 
     def write(self) -> None:
         """Writes the script, in one rename."""

@@ -86,8 +86,10 @@ int copy_text(int target, const char *key, char *out, unsigned size);
 #define ENTER_GPU(handle)                                                                                              \
     ENTER(handle, 0);                                                                                                  \
     const Device *device = fake_device(handle);                                                                        \
-    (void)device;
+    if (!device)                                                                                                       \
+        return INVALID_ARGUMENT;
 #define ENTER_ANY(handle)                                                                                              \
     ENTER(handle, 1);                                                                                                  \
     const Device *device = fake_device(handle);                                                                        \
-    (void)device;
+    if (!device)                                                                                                       \
+        return INVALID_ARGUMENT;
