@@ -68,6 +68,7 @@ class _Device:
     files: tuple[str, ...] = ()  # those of _DEVICE_FILES that there are
     counters: list[_Counter] = field(default_factory=list)
     unknown: list[tuple[Metric, Labels, int]] = field(default_factory=list)
+    inode: int = 0  # of its directory
     linked: float = float("-inf")  # when the links were looked up
     driver: str = ""
     pci: str = ""
@@ -84,11 +85,9 @@ class RdmaCollector:
         self._wrapping: Wrapping[str] = Wrapping()
 
     def collect(self, reading: Reading) -> None:
-        names = self._names(reading)
-        if not names:
-            raise Absent(f"no RDMA device under {self._root}")
-        known = self._devices
-        self._devices = {name: known.get(name) or _Device(name, f"{self._root}/{name}") for name in names}
+        known, self._devices = self._devices, {}
+        for name in self._names(reading):
+            self._devices[name] = known.get(name) or _Device(name, f"{self._root}/{name}")
         if known.keys() != self._devices.keys():
             self._forget_wraps()
         for device in self._devices.values():
@@ -98,20 +97,30 @@ class RdmaCollector:
                 self._port(device, port, reading)
             self._counters(device, reading)
 
+    def close(self) -> None:
+        """Closes its files."""
+        self._files.close()
+
     def _names(self, reading: Reading) -> tuple[str, ...]:
         try:
             names = self._files.names(self._root)
         except Unreadable as error:
-            self._devices.clear()
             if error.reason != "missing":
                 reading.error("", "class/infiniband", error.reason)
-            return ()
+                return ()
+            names = ()
+        if not names:
+            raise Absent(f"no RDMA device under {self._root}")
         if len(names) > MOST_DEVICES:
             reading.error("", "class/infiniband", "huge")
         return names[:MOST_DEVICES]
 
     def _look(self, device: _Device, reading: Reading) -> None:
         """Notices what came and went, and works out anew what there is to read."""
+        inode = _inode(device.path)
+        if inode != device.inode:  # registered anew, as after a reset: no wrap, whatever its counters say
+            device.inode, device.listing, device.counters = inode, (), []
+            self._forget_wraps()
         now = time.monotonic()
         listing = tuple(self._listings(device, reading))
         if listing != device.listing or now - device.linked >= LISTING_SECONDS:
@@ -121,7 +130,6 @@ class RdmaCollector:
         if listing != device.listing:
             device.listing = listing
             device.files = tuple(file for file in _DEVICE_FILES if file in listing[0])
-            device.netdevs = {port: _netdev(device.path, port) for port in device.ports}
             _plan(device)
             self._forget_wraps()
 
@@ -272,17 +280,23 @@ def _plan_folder(
         device.unknown.append((metrics.UNKNOWN, (device.name, port), len(unknown)))
 
 
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
+
+
 def _parent(path: str) -> tuple[str, str]:
     """The driver of the PCI function behind a device, and its address; empty for one of software, as rxe."""
     try:
-        parent = os.path.realpath(f"{path}/device", strict=True)
+        pci = os.path.basename(os.readlink(f"{path}/device"))
     except OSError:
         return "", ""
     try:
-        driver = os.path.basename(os.readlink(f"{parent}/driver"))
+        return os.path.basename(os.readlink(f"{path}/device/driver")), pci
     except OSError:
-        driver = _driver_of_uevent(parent)
-    return driver, os.path.basename(parent)
+        return _driver_of_uevent(f"{path}/device"), pci
 
 
 def _driver_of_uevent(parent: str) -> str:

@@ -159,7 +159,7 @@ PORT_ERRORS = _counter(
     sparse=True,
 )
 SATURATED = _gauge(
-    "saturated_counter_info",
+    "saturated_info",
     "info",
     (*PORT, "file"),
     "A counter that stands at its ceiling and no longer counts; always 1. Its own series is absent, since its rate is "
@@ -167,14 +167,14 @@ SATURATED = _gauge(
     _PORT_PATH + "counters/*",
 )
 UNKNOWN_INFO = _gauge(
-    "unknown_counter_info",
+    "unknown_file_info",
     "info",
     (*PORT, "file"),
     "A file of counters whose meaning whyidle does not know; always 1. At most 20 are listed per port.",
     "sys/class/infiniband/*/{,ports/*/}hw_counters/*",
 )
 UNKNOWN = _gauge(
-    "unknown_counters",
+    "unknown_files",
     "files",
     PORT,
     "How many files of counters there are whose meaning whyidle does not know; absent if there is none.",

@@ -208,6 +208,8 @@ def build(roots: Roots) -> None:
     values = count(1)
     for hca in hcas():
         build_hca(roots, hca, values)
+    # A counter of 8 bits that stopped: the link of this port went down more often than it can count.
+    _write(Path(roots.sysfs, "class/infiniband/mlx5_4/ports/1/counters/link_downed"), "255")
 
 
 def build_hcas(roots: Roots, number: int) -> None:
@@ -258,8 +260,10 @@ def _build_port(folder: Path, port: Port, values: Iterator[int]) -> None:
 
 def _value(file: str, number: int) -> int:
     """A value of its own for each file, as far as its bits allow."""
-    bits = NARROW.get(file, 64)
-    return 1 + number % ((1 << bits) - 2) if bits < 64 else 5_000_000_000 * number if "wait" not in file else number
+    if bits := NARROW.get(file):
+        return 1 + number % ((1 << bits) - 2)
+    is_data = any(word in file for word in ("data", "bytes", "Octets"))
+    return number * (5_000_000_003 if is_data else 1_001)
 
 
 def _guid(hca: Hca) -> str:
@@ -274,4 +278,5 @@ def _write(path: Path, text: str) -> None:
 def _link(path: Path, target: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    path.symlink_to(os.path.relpath(target, path.parent))
+    # As the kernel: up to a directory above the target, so that the target's name stands at the end.
+    path.symlink_to(os.path.join(os.path.relpath(target.parent, path.parent), target.name))
