@@ -486,12 +486,12 @@ def test_real_time(tmp_path: Path) -> None:
 def test_builds_at_once_give_one_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml.tempfile, "gettempdir", lambda: str(tmp_path))
     code = f"import sys, tempfile; sys.path.insert(0, {str(Path(__file__).parent)!r}); tempfile.tempdir = sys.argv[1]\n"
-    code += "from fake_node import nvml; print(nvml.build())"
+    code += "from fake_node import nvml; print(nvml.library())"
     builds = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     built = {process.communicate(timeout=DEADLINE_SECONDS)[0].strip() for process in builds}
-    assert built == {str(nvml.build())}
+    assert built == {str(nvml.library())}
     ctypes.CDLL(built.pop())
     assert len(list(tmp_path.rglob(f"{nvml.SONAME}*"))) == 1

@@ -57,7 +57,7 @@ FUNCTIONS = _functions()
 """All that the library has, by its C name."""
 
 
-def build(missing: Sequence[str] = ()) -> Path:
+def library(missing: Sequence[str] = ()) -> Path:
     """The library, compiled once for these sources; ``missing``: functions it does not have. Safe in parallel."""
     unknown = set(missing) - set(FUNCTIONS)
     assert not unknown, f"no such functions: {unknown}"
@@ -65,16 +65,16 @@ def build(missing: Sequence[str] = ()) -> Path:
     flags = [f"-D{name}=absent_{name}" for name in sorted(missing)]
     digest = hashlib.sha256(b"\0".join([*(path.read_bytes() for path in sources), *(flag.encode() for flag in flags)]))
     folder = Path(tempfile.gettempdir(), f"whyidle-fake-nvml-{os.getuid()}", digest.hexdigest()[:16])
-    library = folder / SONAME
-    if library.exists():
-        return library
+    path = folder / SONAME
+    if path.exists():
+        return path
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f"{SONAME}.{os.getpid()}"
     compiled = ["gcc", "-shared", "-fPIC", "-O2", "-pthread", f"-Wl,-soname,{SONAME}", *flags, "-o", str(unfinished)]
     compiled += [*(str(path) for path in sources if path.suffix == ".c"), "-lm"]
     subprocess.run(compiled, check=True, timeout=BUILD_DEADLINE_SECONDS)
-    unfinished.replace(library)
-    return library
+    unfinished.replace(path)
+    return path
 
 
 class Node:
@@ -178,7 +178,7 @@ class Node:
 
         ``missing``: functions that the library lacks. ``frozen``: the script is read but once (for benchmarks).
         """
-        paths = [str(build(missing).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        paths = [str(library(missing).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         environment = {"LD_LIBRARY_PATH": os.pathsep.join(paths), "FAKE_NVML": str(self.path)}
         if log:
             environment["FAKE_NVML_CALLS"] = str(self.calls_path)
@@ -191,21 +191,21 @@ class Node:
         """This process sees the node, through the real binding; its library is put where the binding keeps it."""
         import pynvml
 
-        library = ctypes.CDLL(str(build(missing)))
-        library.fake_nvml_reset()
-        library.fake_nvml_log(os.fsencode(self.calls_path) if log else None)
-        library.fake_nvml_use(os.fsencode(self.path), frozen)
+        loaded = ctypes.CDLL(str(library(missing)))
+        loaded.fake_nvml_reset()
+        loaded.fake_nvml_log(os.fsencode(self.calls_path) if log else None)
+        loaded.fake_nvml_use(os.fsencode(self.path), frozen)
         real = pynvml.nvmlLib
         pynvml._nvmlGetFunctionPointer_cache.clear()
-        pynvml.nvmlLib = library
+        pynvml.nvmlLib = loaded
         try:
             yield
         finally:
             # Whoever hangs, or waits for an event, goes on and finds the library uninitialised.
             self.heal()
-            library.fake_nvml_reset()
-            library.fake_nvml_log(None)
-            library.fake_nvml_use(None, False)
+            loaded.fake_nvml_reset()
+            loaded.fake_nvml_log(None)
+            loaded.fake_nvml_use(None, False)
             pynvml._nvmlGetFunctionPointer_cache.clear()
             pynvml.nvmlLib = real
 
