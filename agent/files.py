@@ -216,6 +216,9 @@ class KeptFiles:
             self.drop(path)
         self._listings.clear()
 
+    def __del__(self) -> None:
+        self.close()
+
     def _first(self, path: str, limit: int) -> bytes:
         fd = _open(path)
         keep = False
