@@ -38,6 +38,7 @@ class Spec:
     attempt: int = 0
     node: str = "n1"
     device: str = "cpu"
+    uuid: str = ""  # default: GPU-<rank>
     created: int = 0  # unix ns; 0: now
     startup: float = 3.0
     steps: int = 0
@@ -61,7 +62,7 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
     start = window - int(spec.startup * SECOND)
     ledger = LedgerWriter(
         directory,
-        {"run": spec.run, "node": spec.node, "device": spec.device, "uuid": f"GPU-{spec.rank}"},
+        {"run": spec.run, "node": spec.node, "device": spec.device, "uuid": spec.uuid or f"GPU-{spec.rank}"},
         {
             "rank": spec.rank,
             "world_size": spec.world_size,
