@@ -4,4 +4,84 @@ from __future__ import annotations
 
 from .metric import Metric
 
-METRICS: tuple[Metric, ...] = ()
+SYNCHRONISED = Metric(
+    "whyidle_clock_synchronised",
+    "gauge",
+    "bool",
+    (),
+    "1 if the kernel holds the clock for synchronised, 0 if not. Times of other nodes cannot be compared with those of "
+    "one that is not. PTP without a daemon that tells the kernel shows as 0.",
+    "adjtimex(2) status",
+)
+OFFSET = Metric(
+    "whyidle_clock_offset_seconds",
+    "gauge",
+    "seconds",
+    (),
+    "What the kernel has still to correct, positive if the clock is behind. Always 0 under chronyd, which corrects by "
+    "frequency alone: look at the estimated error there.",
+    "adjtimex(2) offset",
+)
+ESTIMATED_ERROR = Metric(
+    "whyidle_clock_estimated_error_seconds",
+    "gauge",
+    "seconds",
+    (),
+    "By how much the clock is off, as the time daemon estimates it.",
+    "adjtimex(2) esterror",
+    per=1_000_000,
+)
+MAXIMUM_ERROR = Metric(
+    "whyidle_clock_maximum_error_seconds",
+    "gauge",
+    "seconds",
+    (),
+    "By how much the clock can be off at most. It grows by 0.5 ms a second until the time daemon renews it, to 16 s.",
+    "adjtimex(2) maxerror",
+    per=1_000_000,
+)
+FREQUENCY = Metric(
+    "whyidle_clock_frequency_ratio",
+    "gauge",
+    "ratio",
+    (),
+    "By what factor the clock is sped up to keep true time; 1 if not at all.",
+    "adjtimex(2) freq",
+)
+TAI_OFFSET = Metric(
+    "whyidle_clock_tai_offset_seconds",
+    "gauge",
+    "seconds",
+    (),
+    "TAI minus UTC, as the kernel was told; 0 if nobody told it.",
+    "adjtimex(2) tai",
+)
+TIME = Metric(
+    "whyidle_clock_time_seconds",
+    "gauge",
+    "seconds",
+    (),
+    "The node's clock at the scrape, in Unix time. Minus timestamp() of the same series, it is the skew against "
+    "Prometheus, less the time that the scrape took.",
+    "clock_gettime(2) CLOCK_REALTIME",
+)
+INFO = Metric(
+    "whyidle_clock_info",
+    "gauge",
+    "info",
+    ("source",),
+    "The hardware that the kernel tells time by; always 1. With hpet or acpi_pm instead of tsc or arch_sys_counter, "
+    "every look at the clock costs a thousand times as much.",
+    "/sys/devices/system/clocksource/clocksource0/current_clocksource",
+)
+
+METRICS: tuple[Metric, ...] = (
+    SYNCHRONISED,
+    OFFSET,
+    ESTIMATED_ERROR,
+    MAXIMUM_ERROR,
+    FREQUENCY,
+    TAI_OFFSET,
+    TIME,
+    INFO,
+)

@@ -1,0 +1,127 @@
+"""What network drivers count for themselves: pauses, PCIe back-pressure, discards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from .ethtool import Ethtool
+from .files import Unreadable
+from .interfaces import REFRESH_SECONDS, Interface
+from .metrics.metric import Metric
+from .metrics.nic_drivers import DRIVER_COUNTERS
+from .reading import Labels, Reading
+
+_STRINGS, _STATS, _DRVINFO = "ETHTOOL_GSTRINGS", "ETHTOOL_GSTATS", "ETHTOOL_GDRVINFO"
+_REFUSED = (
+    "what network drivers count for themselves (PFC pauses, PCIe stalls, discards)",
+    "the ioctl SIOCETHTOOL is refused to this agent",
+    "allow the ioctl in the container's seccomp profile, or add the capability NET_ADMIN",
+)
+_ELSEWHERE = (
+    "what network drivers count for themselves (PFC pauses, PCIe stalls, discards)",
+    "the agent is in another network namespace than the interfaces",
+    "give the agent the host's network (hostNetwork: true)",
+)
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """What is wanted of one interface's counters."""
+
+    count: int  # of all of them
+    series: list[tuple[Metric, Labels, tuple[int, ...]]]  # which to add up for each
+    until: float
+
+
+class DriverCounters:
+    """For one thread at a time.
+
+    The names of an interface's counters are asked again every 30 seconds: making them costs a driver more than the
+    values do, and they change only when somebody sets up its queues or its priorities anew.
+    """
+
+    def __init__(self) -> None:
+        self._ethtool = Ethtool()
+        self._wanted: dict[str, _Wanted] = {}
+        self._buses: dict[str, str] = {}
+        self._seen: dict[str, set[tuple[Metric, Labels]]] = {}
+
+    def collect(self, interfaces: Collection[Interface], reading: Reading) -> None:
+        """Reads the counters of interfaces that have a device."""
+        now = time.monotonic()
+        for gone in self._buses.keys() - {interface.name for interface in interfaces}:
+            self._forget(gone)
+        for interface in interfaces:
+            if interface.driver not in DRIVER_COUNTERS:
+                continue
+            if self._buses.get(interface.name) != interface.bus:  # another device of the same name
+                self._forget(interface.name)
+                self._buses[interface.name] = interface.bus
+            wanted = self._wanted.get(interface.name)
+            if wanted is None or now >= wanted.until:
+                wanted = self._ask(interface, now, reading)
+            if wanted and wanted.series:
+                self._read(interface.name, wanted, reading)
+
+    def _forget(self, name: str) -> None:
+        for kept in (self._wanted, self._buses, self._seen):
+            kept.pop(name, None)
+
+    def _ask(self, interface: Interface, now: float, reading: Reading) -> _Wanted | None:
+        """The names of its counters -> which of them are wanted. None if they could not be told."""
+        self._wanted.pop(interface.name, None)
+        call = _DRVINFO
+        try:
+            # Another interface may have the same name in the namespace of this agent; a bus has it once.
+            bus = self._ethtool.driver(interface.name).bus
+            if not bus or not interface.bus.startswith(bus):  # 31 characters at most
+                raise Unreadable("gone")
+            call = _STRINGS
+            names = self._ethtool.names(interface.name)
+        except Unreadable as error:
+            self._tell(interface.name, call, error.reason, reading)
+            if error.reason != "unsupported":
+                return None
+            names = ()
+        wanted = _Wanted(len(names), _series(interface, names), now + REFRESH_SECONDS)
+        self._wanted[interface.name] = wanted
+        return wanted
+
+    def _read(self, name: str, wanted: _Wanted, reading: Reading) -> None:
+        try:
+            values = self._ethtool.values(name, wanted.count)
+        except Unreadable as error:
+            self._wanted.pop(name, None)
+            self._tell(name, _STATS, error.reason, reading)
+            return
+        if values is None:
+            self._wanted.pop(name, None)  # set up anew just now: the next scrape asks for the names
+            reading.error(name, _STATS, "changed")
+            return
+        seen = self._seen.setdefault(name, set())
+        for metric, labels, places in wanted.series:
+            value = values[places[0]] if len(places) == 1 else sum(values[place] for place in places)
+            if metric.sparse:
+                if not value and (metric, labels) not in seen:
+                    continue
+                seen.add((metric, labels))
+            reading.add(metric, labels, metric.base(value))
+
+    def _tell(self, name: str, call: str, reason: str, reading: Reading) -> None:
+        if reason == "denied" or (reason == "gone" and call == _DRVINFO):
+            blind = _REFUSED if reason == "denied" else _ELSEWHERE
+            if blind not in reading.blind_spots:
+                reading.blind(*blind)
+        elif reason != "unsupported":
+            reading.error(name, call, reason)
+
+
+def _series(interface: Interface, names: tuple[str, ...]) -> list[tuple[Metric, Labels, tuple[int, ...]]]:
+    counters = DRIVER_COUNTERS[interface.driver]
+    places: dict[tuple[Metric, Labels], list[int]] = {}
+    for place, name in enumerate(names):
+        if counter := counters.get(name):
+            places.setdefault((counter.metric, (interface.name, *counter.labels)), []).append(place)
+    return [(metric, labels, tuple(found)) for (metric, labels), found in places.items()]

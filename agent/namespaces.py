@@ -1,0 +1,99 @@
+"""Network namespaces: where the node's own counters are, and in which namespaces its ranks live."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from .collector import Options
+from .files import Roots, Unreadable, reason_of
+from .rank_processes import RankProcess
+from .reading import Reading
+
+HOST = "host"
+MOST_NAMESPACES = 32
+_UNSEEN_NODE = (
+    "the network interfaces of the node",
+    "the first process is hidden in this procfs, so the agent reads its own network namespace",
+    "mount the host's /proc without hidepid, or give the agent the host's network (hostNetwork: true)",
+)
+_UNSEEN_RANKS = (
+    "the network of ranks in namespaces of their own",
+    "the processes of other users are hidden from this agent",
+    "run it as root, or mount /proc without hidepid",
+)
+
+
+def node_folder(roots: Roots, reading: Reading) -> str:
+    """Where the node's `net` is. Under a procfs that is mounted elsewhere, `net` leads to the namespace of whoever
+    reads it: the first process of the node stands for the node there. Any user may read its `net`."""
+    if roots.procfs == "/proc":
+        return "/proc/net"
+    folder = f"{roots.procfs}/1/net"
+    if os.path.isdir(folder):
+        return folder
+    reading.blind(*_UNSEEN_NODE)
+    return f"{roots.procfs}/net"
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A network namespace with live ranks in it. Those of the node's own have the name `host`."""
+
+    name: str
+    folder: str  # the `net` of one of its processes; not to be kept open, which would keep the namespace alive
+    ranks: tuple[tuple[str, str], ...]  # run and rank
+
+
+class RankNamespaces:
+    """Finds the ranks' namespaces by the inode of their `net/dev`: unlike the link `ns/net`, any user may see it, and
+    the kernel makes one for each namespace (fs/proc/generic.c, proc_alloc_inum)."""
+
+    def __init__(self, options: Options):
+        self._options = options
+        self._known: dict[tuple[int, str, int], tuple[int, int]] = {}
+
+    def look(self, node: str, reading: Reading) -> list[Namespace]:
+        """All of them, the node's own included; ``node`` is its folder."""
+        try:
+            processes = self._options.processes.look()
+        except TimeoutError:
+            reading.error("", "the ranks' processes", "timeout")
+            return []
+        if not processes:
+            self._known.clear()
+            return []
+        try:
+            own = _inode(node)
+        except Unreadable:
+            return []  # whoever reads the node's counters says so
+        members: dict[tuple[int, int], list[RankProcess]] = {}
+        known: dict[tuple[int, str, int], tuple[int, int]] = {}
+        for process in processes:
+            key = (process.pid, process.ledger.path, process.ledger.created_unix_ns)
+            try:
+                inode = known[key] = self._known.get(key) or _inode(self._folder(process.pid))
+            except Unreadable as error:
+                if error.reason == "denied":
+                    reading.blind(*_UNSEEN_RANKS)
+                continue  # else it has ended
+            members.setdefault(inode, []).append(process)
+        self._known = known
+        found = [self._namespace(inode == own, processes) for inode, processes in members.items()]
+        return sorted(found, key=lambda namespace: namespace.name)[:MOST_NAMESPACES]
+
+    def _folder(self, pid: int) -> str:
+        return f"{self._options.roots.procfs}/{pid}/net"
+
+    def _namespace(self, own: bool, processes: list[RankProcess]) -> Namespace:
+        processes = sorted(processes, key=lambda process: (process.ledger.run, process.ledger.rank))
+        ranks = tuple((process.ledger.run, str(process.ledger.rank)) for process in processes)
+        return Namespace(HOST if own else "/".join(ranks[0]), self._folder(processes[0].pid), ranks)
+
+
+def _inode(folder: str) -> tuple[int, int]:
+    try:
+        status = os.stat(f"{folder}/dev")
+    except OSError as error:
+        raise Unreadable(reason_of(error), folder) from error
+    return status.st_dev, status.st_ino

@@ -1,0 +1,39 @@
+"""What the ioctl SIOCETHTOOL answers: include/uapi/linux/ethtool.h."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from ..files import Unreadable
+
+STRING_BYTES = 32
+_DRVINFO = struct.Struct("=I32s32s32s32s32s12s5I")
+DRVINFO_BYTES = _DRVINFO.size
+
+
+class Driver(NamedTuple):
+    """An interface's driver, and where its device is on the bus: a PCI address, or what sysfs calls the device."""
+
+    name: str
+    bus: str
+
+
+def _text(data: bytes) -> str:
+    return data.partition(b"\0")[0].decode("ascii", "replace").strip()
+
+
+def driver(data: bytes) -> Driver:
+    """A ``struct ethtool_drvinfo``. Raises Unreadable."""
+    try:
+        _, name, _, _, bus, *_ = _DRVINFO.unpack_from(data)
+    except struct.error:
+        raise Unreadable("garbage") from None
+    return Driver(_text(name), _text(bus))
+
+
+def names(data: bytes) -> tuple[str, ...]:
+    """The strings of a string set, which each fill 32 bytes. Raises Unreadable."""
+    if len(data) % STRING_BYTES:
+        raise Unreadable("garbage")
+    return tuple(_text(data[start : start + STRING_BYTES]) for start in range(0, len(data), STRING_BYTES))

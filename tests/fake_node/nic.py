@@ -1,0 +1,225 @@
+"""Network interfaces of a node of Kubernetes: an ENA, two ports of a ConnectX in a bond with a VLAN on it, IPoIB, and
+what containers bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from whyidle.agent.files import Roots
+
+from .kernel import driver
+
+ENA, ROCE, IPOIB = "0000:00:05.0", ("0000:17:00.0", "0000:17:00.1"), "0000:3b:00.0"
+
+
+@dataclass(frozen=True)
+class Fake:
+    """One interface. ``counts`` are the columns of /proc/net/dev."""
+
+    name: str
+    counts: tuple[int, ...]
+    place: str = "virtual"  # below /sys/devices: where its device is
+    driver: str = ""
+    speed: str = ""  # as the file has it; empty: EINVAL, and so for duplex
+    mtu: int = 1500
+    state: str = "up"
+    kind: str = ""  # DEVTYPE
+    master: str = ""
+    lower: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    missed: int = 0
+    changes: int = 2
+
+
+def _counts(rx: int, tx: int, **others: int) -> tuple[int, ...]:
+    """Bytes, with packets and the rest made from them; ``others`` by column, as c3=7."""
+    counts = [rx, rx // 1000, 0, 0, 0, 0, 0, 5, tx, tx // 900, 0, 0, 0, 0, 0, 0]
+    for column, value in others.items():
+        counts[int(column[1:])] = value
+    return tuple(counts)
+
+
+FAKES: tuple[Fake, ...] = (
+    Fake("lo", _counts(7_340_032_000, 7_340_032_000), mtu=65536, state="unknown", changes=0),
+    Fake("eth0", _counts(912_345_678_901, 81_234_567_890, c3=31), f"pci0000:00/{ENA}", "ena", mtu=9001),
+    Fake(
+        "ens1f0np0",
+        _counts(123_456_789_012, 98_765_432_109, c2=4, c3=1207, c4=1203, c5=3, c10=2, c14=1),
+        f"pci0000:17/{ROCE[0]}",
+        "mlx5_core",
+        "400000\n",
+        9000,
+        master="bond0",
+        missed=1203,
+        changes=5,
+    ),
+    Fake(
+        "ens1f1np1",
+        _counts(120_456_789_011, 97_765_432_108),
+        f"pci0000:17/{ROCE[1]}",
+        "mlx5_core",
+        "400000\n",
+        9000,
+        master="bond0",
+        changes=3,
+    ),
+    Fake("ib0", _counts(55_000_000_001, 66_000_000_002), f"pci0000:3a/{IPOIB}", "mlx5_core", "400000\n", 2044),
+    Fake(
+        "bond0",
+        _counts(243_913_578_023, 196_530_864_217, c3=1210),
+        speed="800000\n",
+        mtu=9000,
+        kind="bond",
+        lower=("ens1f0np0", "ens1f1np1"),
+        folders=("bonding",),
+        changes=1,
+    ),
+    Fake(
+        "bond0.100", _counts(24_391_357_802, 19_653_086_421), speed="800000\n", mtu=9000, kind="vlan", lower=("bond0",)
+    ),
+    Fake("docker0", _counts(1_000_001, 2_000_002), kind="bridge", state="down", folders=("bridge", "brif")),
+    Fake("cni0", _counts(3_000_003, 4_000_004), kind="bridge", lower=("veth3c1e9f02",), folders=("bridge", "brif")),
+    Fake("veth3c1e9f02", _counts(5_000_005, 6_000_006), speed="10000\n", master="cni0", folders=("brport",)),
+    Fake("cali5a2b71d90e3", _counts(7_000_007, 8_000_008), speed="10000\n"),
+    Fake("cali9c00f1d2a4b", _counts(9_000_009, 10_000_010), speed="10000\n"),
+    Fake("tunl0", _counts(0, 0), state="unknown", mtu=1480),
+)
+LEFT_OUT = ("docker0", "cni0", "veth3c1e9f02", "cali5a2b71d90e3", "cali9c00f1d2a4b", "tunl0")
+
+_MLX5 = {
+    "rx_packets": 123456789,
+    "rx_ecn_mark": 77,
+    "rx0_packets": 60000000,
+    "rx1_packets": 63456789,
+    "rx_out_of_buffer": 17,
+    "rx_vport_rdma_unicast_bytes": 900_000_000_000,
+    "rx_bytes_phy": 1_234_567_890_123,
+    "tx_bytes_phy": 1_134_567_890_321,
+    "rx_crc_errors_phy": 0,
+    "rx_symbol_err_phy": 0,
+    "rx_discards_phy": 19,
+    "tx_discards_phy": 0,
+    "tx_pause_storm_warning_events": 0,
+    "tx_pause_storm_error_events": 0,
+    "rx_pci_signal_integrity": 0,
+    "tx_pci_signal_integrity": 2,
+    "outbound_pci_stalled_rd": 3,
+    "outbound_pci_stalled_wr": 41,
+    "outbound_pci_stalled_rd_events": 0,
+    "outbound_pci_stalled_wr_events": 12,
+    "outbound_pci_buffer_overflow": 6,
+    **{f"rx_prio{p}_{what}": 0 for p in range(8) for what in ("discards", "buf_discard", "cong_discard", "marked")},
+    "rx_prio3_pause": 40_001,
+    "rx_prio3_pause_duration": 2_500_000,
+    "tx_prio3_pause": 801,
+    "tx_prio3_pause_duration": 125_000,
+    "rx_prio3_pause_transition": 20_000,
+}
+_QUIET = {name: value if name.endswith("_phy") else 0 for name, value in _MLX5.items()}
+_ENA = {
+    "tx_timeout": 0,
+    "bw_in_allowance_exceeded": 1009,
+    "bw_out_allowance_exceeded": 13,
+    "pps_allowance_exceeded": 0,
+    "conntrack_allowance_exceeded": 0,
+    "linklocal_allowance_exceeded": 0,
+    "conntrack_allowance_available": 136_812,
+    "queue_0_tx_cnt": 337_803,
+}
+SCRIPT: list[str] = [
+    *driver("eth0", "ena", ENA, _ENA),
+    *driver("ens1f0np0", "mlx5_core", ROCE[0], _MLX5),
+    *driver("ens1f1np1", "mlx5_core", ROCE[1], _QUIET),
+    *driver("ib0", "mlx5_core[ib_ipoib]", IPOIB, {"rx_packets": 5, "rx_out_of_buffer": 0}),
+]
+"""For kernel.write."""
+
+_HEAD = (
+    "Inter-|   Receive                                                |  Transmit\n"
+    " face |bytes    packets errs drop fifo frame compressed multicast|"
+    "bytes    packets errs drop fifo colls carrier compressed\n"
+)
+_WIDTHS = (8, 7, 4, 4, 4, 5, 10, 9, 8, 7, 4, 4, 4, 5, 7, 10)
+SNMP = """\
+Ip: Forwarding DefaultTTL InReceives InHdrErrors
+Ip: 1 64 7826090 0
+Icmp: InMsgs InErrors
+Icmp: 2 0
+Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens AttemptFails EstabResets CurrEstab InSegs OutSegs \
+RetransSegs InErrs OutRsts InCsumErrors
+Tcp: 1 200 120000 -1 9375 8873 405 87 213 7819606 7635805 2936 4 616 3
+Udp: InDatagrams NoPorts
+Udp: 6482 0
+"""
+NETSTAT = """\
+TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPTimeouts TCPMemoryPressuresChrono TCPBacklogDrop TCPRcvQDrop \
+TCPToZeroWindowAdv TCPSynRetrans
+TcpExt: 0 21 23 311 1500 7 9 50150 61
+IpExt: InNoRoutes InOctets InCEPkts
+IpExt: 0 86672333418 5003
+"""
+ROUTE = """\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT                          \
+                             \t
+eth0\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0                                                  \
+                               \t
+bond0\t0000640A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0                                                   \
+                               \t
+"""
+
+
+def build(roots: Roots) -> None:
+    for process in ("1", "."):
+        net = Path(roots.procfs, process, "net")
+        net.mkdir(parents=True, exist_ok=True)
+        (net / "dev").write_text(net_dev(FAKES))
+        (net / "snmp").write_text(SNMP)
+        (net / "netstat").write_text(NETSTAT)
+        (net / "route").write_text(ROUTE)
+    for index, fake in enumerate(FAKES):
+        add(roots, fake, index + 1)
+
+
+def net_dev(fakes: tuple[Fake, ...]) -> str:
+    lines = []
+    for fake in fakes:
+        columns = [f"{count:{width}d}" for count, width in zip(fake.counts, _WIDTHS, strict=True)]
+        lines.append(f"{fake.name:>6}:{' '.join(columns)}\n")
+    return _HEAD + "".join(lines)
+
+
+def add(roots: Roots, fake: Fake, index: int) -> None:
+    """What sysfs has of one interface."""
+    device = Path(roots.sysfs, "devices", fake.place)
+    folder = device / "net" / fake.name
+    (folder / "statistics").mkdir(parents=True)
+    for name, text in {
+        "statistics/rx_missed_errors": f"{fake.missed}\n",
+        "carrier_changes": f"{fake.changes}\n",
+        "operstate": f"{fake.state}\n",
+        "mtu": f"{fake.mtu}\n",
+        "ifindex": f"{index}\n",
+        "uevent": (f"DEVTYPE={fake.kind}\n" if fake.kind else "") + f"INTERFACE={fake.name}\nIFINDEX={index}\n",
+    }.items():
+        (folder / name).write_text(text)
+    for name, text in {"speed": fake.speed, "duplex": fake.speed and "full\n"}.items():
+        if text:
+            (folder / name).write_text(text)
+        else:
+            (folder / name).symlink_to(f"/sys/class/net/lo/{name}")  # EINVAL
+    for name in fake.folders:
+        (folder / name).mkdir()
+    if fake.driver:
+        drivers = Path(roots.sysfs, "bus/pci/drivers", fake.driver)
+        drivers.mkdir(parents=True, exist_ok=True)
+        (folder / "device").symlink_to(device)
+        if not (device / "driver").is_symlink():
+            (device / "driver").symlink_to(drivers)
+    if fake.master:
+        (folder / "master").symlink_to(f"../{fake.master}")
+    for lower in fake.lower:
+        (folder / f"lower_{lower}").symlink_to(f"../{lower}")
+    classes = Path(roots.sysfs, "class/net")
+    classes.mkdir(parents=True, exist_ok=True)
+    (classes / fake.name).symlink_to(folder)
