@@ -14,7 +14,8 @@ from ..reading import Absent, Labels, Reading
 MOST_DISKS = 64
 LEFT_OUT = re.compile(r"(?:loop|ram|zram|sr|fd)\d+")
 _STACKED = re.compile(r"(dm|md)[-_]?\w+")
-_ATTRIBUTES = {"disk": (None, "device/model", "queue/rotational"), "dm": ("dm/name", None, "queue/rotational")}
+_ROTATIONAL = "queue/rotational"
+_ATTRIBUTES = {"disk": (None, "device/model", _ROTATIONAL), "dm": ("dm/name", None, _ROTATIONAL)}
 
 # The kernel prints milliseconds as 32 bits: fields 4, 8, 10, 11, 15 and 17. Deep queues wrap the 11th within hours.
 _COLUMNS = tuple((number - 1, metric, metric.per == MS) for number, metric in FIELDS.items())
@@ -84,7 +85,7 @@ class DiskCollector:
     def _info(self, name: str, reading: Reading) -> Labels:
         stacked = _STACKED.fullmatch(name)
         kind = stacked[1] if stacked else "disk"
-        attributes = _ATTRIBUTES.get(kind, (None, None, "queue/rotational"))
+        attributes = _ATTRIBUTES.get(kind, (None, None, _ROTATIONAL))
         return name, kind, *((file and self._attribute(name, file, reading)) or "" for file in attributes)
 
     def _attribute(self, name: str, file: str, reading: Reading) -> str:
@@ -92,7 +93,10 @@ class DiskCollector:
         path = f"{self._block}/{name.replace('/', '!')}/{file}"
         try:
             text = word(self._files.attribute(path))
+            if file == _ROTATIONAL and text not in ("0", "1"):
+                raise Unreadable("garbage")
         except Unreadable as error:
+            self._files.drop(path)
             if error.reason != "missing" or path in self._known:
                 reading.error(name, file, error.reason)
             return ""

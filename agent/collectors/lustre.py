@@ -93,15 +93,14 @@ class LustreCollector:
         """File system -> device number -> the first place where it is mounted."""
         for whose in ("1", "self"):
             try:
-                rows = super_blocks(self._files.text(f"{self._procfs}/{whose}/mountinfo"))
+                rows = super_blocks(self._files.text(f"{self._procfs}/{whose}/mountinfo"), "lustre")
             except Unreadable as error:
                 reading.error("", f"{whose}/mountinfo", error.reason)
                 continue
             places: dict[str, dict[str, str]] = defaultdict(dict)
-            for device, mount, kind, source in rows:
-                if kind == "lustre":  # 10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch, and maybe a directory in it
-                    file_system = source.rpartition(":/")[2].split("/")[0]
-                    places[file_system].setdefault(device, mount)
+            for device, mount, source in rows:  # 10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch, and maybe a directory in it
+                file_system = source.rpartition(":/")[2].split("/")[0]
+                places[file_system].setdefault(device, mount)
             return places
         return {}
 

@@ -98,13 +98,16 @@ class NfsCollector:
 
         Kubernetes binds a volume into every pod that uses it; all those mounts show the same counters.
         """
+        file = f"{whose}/mountinfo"
         try:
-            rows = super_blocks(self._files.text(f"{self._procfs}/{whose}/mountinfo"))
+            rows = super_blocks(self._files.text(f"{self._procfs}/{file}"), "nfs", "nfs4")
+            if not rows:  # though mountstats has some
+                raise Unreadable("garbage")
         except Unreadable as error:
-            reading.error("", f"{whose}/mountinfo", error.reason)
+            reading.error("", file, error.reason)
             rows = []
         # Of mounts on top of each other, the last is the one that can be seen.
-        devices = {mount: device for device, mount, kind, _ in rows if kind in ("nfs", "nfs4")}
+        devices = {mount: device for device, mount, _ in rows}
         by_place = {block.mount: block for block in blocks}
         distinct: dict[str, tuple[Block, str]] = {}
         for place, block in by_place.items():

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 from ..files import Unreadable
 
-_HEAD = re.compile(rb"^device (\S+) mounted on (\S+) with fstype (nfs4?)(?: [^\n]*)?$", re.M)
-_NEXT = re.compile(rb"^(?:no device|device \S+) mounted on ", re.M)
-_STRAY = re.compile(rb"^(?!(?:no device|device \S+) mounted on \S+ with fstype |\t|\n|\Z)", re.M)
+_PIECE = re.compile(rb"\n(?=[^\t\n])")
+_HEAD = re.compile(rb"(?:no device|device (\S+)) mounted on (\S+) with fstype (\S+)(?: .*)?")
 _NUMBERS = re.compile(rb"-?\d{1,20}(?: -?\d{1,20})* ?")
 _OPERATION = re.compile(rb"^\t *([A-Z_0-9]+): (\d{1,20}(?: \d{1,20}){7,}) ?$", re.M)
 _OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
-_MOUNTINFO = re.compile(rb"^\d+ \d+ (\d+:\d+) \S+ (\S+) [^\n]*?- (\S+) (\S+) ", re.M)
+_MOUNTINFO = re.compile(rb"\d+ \d+ (\d+:\d+) \S+ (\S+) .*? - (\S+) (\S+) ")
 
 _PER_OPERATION = b"\n\tper-op statistics\n"
 
@@ -70,31 +69,35 @@ class Mount:
 
 def split(data: bytes) -> tuple[list[Block], int]:
     """The NFS mounts, and how many lines belong to no mount. Raises Unreadable."""
-    if not _NEXT.search(data):
-        raise Unreadable("garbage" if data.strip() else "empty")
+    if not data.strip():
+        raise Unreadable("empty")
     blocks: list[Block] = []
-    ends: list[tuple[int, int]] = []
-    for head in _HEAD.finditer(data):
-        following = _NEXT.search(data, head.end())
-        end = following.start() if following else len(data)
-        blank = data.find(b"\n\n", head.end(), end)
-        end = blank + 1 if blank >= 0 else end
-        ends.append((head.start(), end))
-        blocks.append(Block(unescape(head[1]), unescape(head[2]), data[head.end() : end]))
-    strays = [stray.start() for stray in _STRAY.finditer(data)]
-    return blocks, sum(not any(start <= stray < end for start, end in ends) for stray in strays)
+    strays = good = 0
+    for piece in _PIECE.split(data.removesuffix(b"\n")):
+        line, _, body = piece.partition(b"\n")
+        head = _HEAD.fullmatch(line)
+        if head is None:
+            strays += 1
+            continue
+        good += 1
+        if head[3] in (b"nfs", b"nfs4") and head[1]:
+            blocks.append(Block(unescape(head[1]), unescape(head[2]), body))
+    if not good:
+        raise Unreadable("garbage")
+    return blocks, strays
 
 
 def parse(body: bytes) -> Mount:
     """Raises Unreadable if any line is not what it should be."""
     head, per_operation, operations = body.partition(_PER_OPERATION)
-    if not per_operation:
+    # A blank line ends the lines of each mount, so that one that is cut short shows.
+    if not per_operation or not operations.endswith(b"\n"):
         raise Unreadable("garbage")
     mount = Mount()
-    for line in head.split(b"\n")[1:]:
+    for line in head.split(b"\n"):
         _take(line, mount)
     found = _OPERATION.findall(operations)
-    if not mount.bytes or len(found) != operations.count(b"\n"):
+    if not mount.bytes or len(found) != operations.rstrip(b"\n").count(b"\n") + 1:
         raise Unreadable("garbage")
     mount.operations = {name: _operation(numbers) for name, numbers in found}
     return mount
@@ -118,12 +121,20 @@ def unescape(text: bytes) -> str:
     return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), text).decode("utf-8", "backslashreplace")
 
 
-def super_blocks(mountinfo: bytes) -> list[tuple[str, str, str, str]]:
-    """Of each mount, in order: the device number, the mount point, the type and the source."""
-    return [
-        (device.decode(), unescape(mount), kind.decode("ascii", "replace"), unescape(source))
-        for device, mount, kind, source in _MOUNTINFO.findall(mountinfo)
-    ]
+def super_blocks(mountinfo: bytes, *kinds: str) -> list[tuple[str, str, str]]:
+    """Of each mount of the given types, in order: the device number, the mount point and the source.
+
+    Raises Unreadable.
+    """
+    if not _MOUNTINFO.match(mountinfo):
+        raise Unreadable("garbage" if mountinfo.strip() else "empty")
+    wanted = [kind.encode() for kind in kinds]
+    marks = [b" - %s " % kind for kind in wanted]
+    found = []
+    for line in mountinfo.split(b"\n"):  # thousands, where containers are many, and few of them are wanted
+        if any(mark in line for mark in marks) and (match := _MOUNTINFO.match(line)) and match[3] in wanted:
+            found.append((match[1].decode(), unescape(match[2]), unescape(match[4])))
+    return found
 
 
 def _numbers(text: bytes, least: int) -> tuple[int, ...]:
