@@ -34,9 +34,9 @@ def node_exporter(*collectors: str) -> Iterator[Callable[[], Series]]:
         process.wait()
 
 
-def _port(pid: int) -> int | None:
-    """Where it listens: it says so to nobody if told to choose."""
-    return next((at.laddr.port for at in psutil.Process(pid).net_connections() if at.status == "LISTEN"), None)
+def _port(pid: int) -> int:
+    """Where it listens, 0 if not yet: it tells nobody which port it was given."""
+    return next((at.laddr.port for at in psutil.Process(pid).net_connections() if at.status == "LISTEN"), 0)
 
 
 def _scrape(port: int) -> Series:

@@ -6,6 +6,8 @@ import ctypes
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -148,14 +150,12 @@ def test_side_by_side_with_node_exporter() -> None:
         assert low <= value <= high or value == pytest.approx(low, rel=1e-9)
 
 
+ANYBODY = "import os; from whyidle.agent.adjtimex import adjtimex; os.setuid(65534); adjtimex()"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become nobody")
 def test_asking_needs_no_privilege() -> None:
-    child = os.fork()
-    if not child:
-        os.setuid(65534)
-        series, errors = read(collector(Roots()))
-        os._exit(0 if (f"{CLOCK}synchronised", ()) in series and not errors else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    subprocess.run([sys.executable, "-c", ANYBODY], check=True, timeout=60)
 
 
 @given(st.integers(), st.binary(max_size=300) | st.binary(min_size=BYTES, max_size=BYTES))
