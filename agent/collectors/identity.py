@@ -60,6 +60,7 @@ class IdentityCollector:
     def __init__(self, options: Options):
         self._roots = options.roots
         self._processes = options.processes
+        self._arch = os.uname().machine
         self._files = KeptFiles()
         self._kubelet = PodResources(options.roots)
         self._listing: Listing | None = None
@@ -73,16 +74,20 @@ class IdentityCollector:
         self._ranks(reading)
 
     def _node(self, reading: Reading) -> None:
-        kernel = self._roots.procfs + "/sys/kernel/"
+        node = os.environ.get("WHYIDLE_NODE") or os.environ.get("NODE_NAME") or self._kernel("hostname", reading)
+        kernel = self._kernel("osrelease", reading)
+        if node and kernel:
+            reading.add(NODE, (node, kernel, self._arch), 1)
+
+    def _kernel(self, name: str, reading: Reading) -> str:
         try:
-            node = os.environ.get("WHYIDLE_NODE") or os.environ.get("NODE_NAME")
-            if not node:
-                node = word(self._files.attribute(kernel + "hostname"))
-            labels = (node, word(self._files.attribute(kernel + "osrelease")), os.uname().machine)
+            text = word(self._files.attribute(f"{self._roots.procfs}/sys/kernel/{name}"))
+            if " " in text:
+                raise Unreadable("garbage")
         except Unreadable as failure:
-            reading.error("", "sys/kernel/osrelease", failure.reason)
-        else:
-            reading.add(NODE, labels, 1)
+            reading.error("", f"sys/kernel/{name}", failure.reason)
+            return ""
+        return text
 
     def _devices(self, reading: Reading) -> None:
         listing = self._ask(reading)
