@@ -165,18 +165,17 @@ def test_no_more_mounts_than_that(procfs: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
 @pytest.mark.parametrize("same", [True, False])
-def test_without_the_right_to_the_node_s_mounts(procfs: Path, same: bool) -> None:
+def test_without_the_right_to_the_node_s_mounts(procfs: Path, same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own mounts are read; that others are not seen is told only if it may have others."""
     (procfs / "self/mountstats").write_text(storage.MOUNTSTATS_OF_CONTAINER + storage.NFS_3)
     first = storage.MOUNTINFO if same else "9" + storage.MOUNTINFO
     (procfs / "self/mountinfo").write_text(first)
     (procfs / "1/mountstats").chmod(0o400)
-    for folder in procfs.parents[:3]:  # pytest's own folders are for nobody else
-        folder.chmod(0o755)
+    monkeypatch.chdir(procfs)  # pytest's own folders are for nobody else
     reading = Reading()
     os.seteuid(65534)
     try:
-        NfsCollector(str(procfs)).collect(reading)
+        NfsCollector(".").collect(reading)
     finally:
         os.seteuid(0)
     assert {labels[0] for samples in reading.samples.values() for labels in samples} == {DATA}

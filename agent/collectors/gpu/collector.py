@@ -31,6 +31,7 @@ from .xids import XidEvents
 GPUS_MOST = 64
 LOST_AGAIN_SECONDS = 300.0
 """So often the library is started anew while a GPU is lost: one that was reset is found only then."""
+FORGET_SECONDS = 300.0
 _COUNT = "nvmlDeviceGetCount_v2"
 _HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 
@@ -61,7 +62,7 @@ class GpuCollector:
         self._told: set[str] = set()  # missing symbols: each is an error once, not at each look
 
     def collect(self, reading: Reading) -> None:
-        if self._open and self._is_stale():
+        if self._open and self._is_stale(reading):
             self._end()
         try:
             self._round(reading)
@@ -76,7 +77,7 @@ class GpuCollector:
                 self._end()
                 raise
 
-    def _is_stale(self) -> bool:
+    def _is_stale(self, reading: Reading) -> bool:
         """Whether what NVML found at its start is no longer what there is: it does not look again by itself."""
         if self._lost and self._clock() - self._opened_at >= LOST_AGAIN_SECONDS:
             return True
@@ -85,12 +86,16 @@ class GpuCollector:
         try:
             return self._nvml.number(_COUNT) != self._count
         except NvmlError as error:
+            if error.code != UNINITIALISED:
+                reading.error("", _COUNT, error.reason)
             return error.code == UNINITIALISED
 
     def _round(self, reading: Reading) -> None:
         now = self._clock()
         if not self._open:
             self._start(now)
+        if not self._driver:
+            self._find_driver(reading)
         around = Surroundings(
             self._nvml, self._clock, self._histories, Hooked(self._ledgers.latest), self._node, self._driver
         )
@@ -98,7 +103,7 @@ class GpuCollector:
         for index in range(self._count):
             self._read(reading, index, now, around)
         self._count_events(reading, now)
-        self._forget()
+        self._forget(now)
         for name in self._nvml.missing.keys() - self._told:
             self._told.add(name)
             reading.error("", name, "missing symbol")
@@ -166,10 +171,20 @@ class GpuCollector:
             if gpu.target.uuid in found or index in self._lost:
                 self._histories[gpu.target.uuid].xids.report(reading, gpu.target.labels)
 
-    def _forget(self) -> None:
-        """What is gone starts anew, should it come back."""
-        present = set(self._uuids.values()).union(*(gpu.uuids() for gpu in self._gpus.values()))
-        for uuid in self._histories.keys() - present:
+    def _find_driver(self, reading: Reading) -> None:
+        call = "nvmlSystemGetDriverVersion"
+        try:
+            self._driver = self._nvml.text(call)
+        except NvmlError as error:
+            if error.code == UNINITIALISED:
+                raise Uninitialised(call) from None
+            reading.error("", call, error.reason)
+
+    def _forget(self, now: float) -> None:
+        """What has been gone for a while starts anew, should it come back."""
+        for uuid in set(self._uuids.values()).union(*(gpu.uuids() for gpu in self._gpus.values())):
+            self._histories[uuid].present_at = now
+        for uuid in [uuid for uuid, one in self._histories.items() if now - one.present_at > FORGET_SECONDS]:
             self._histories.pop(uuid).activity.release(self._nvml)
 
     def _start(self, now: float) -> None:
@@ -195,10 +210,7 @@ class GpuCollector:
         self._count = min(count, GPUS_MOST)
         self._uuids = {index: uuid for index, uuid in self._uuids.items() if index < self._count}
         self._listed = driver_gpus(self._roots)
-        try:
-            self._driver = self._nvml.text("nvmlSystemGetDriverVersion")
-        except NvmlError:
-            self._driver = ""
+        self._driver = ""
 
     def _explain(self, error: NvmlError, had: bool) -> Exception:
         if error.code == LIBRARY_NOT_FOUND:

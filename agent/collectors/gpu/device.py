@@ -35,6 +35,7 @@ class History:
     xids: XidCounts = field(default_factory=XidCounts)
     throttled: dict[str, float] = field(default_factory=dict)  # reason -> seconds, where no counter has them
     read_at: float | None = None
+    present_at: float = 0.0
 
 
 class Histories(dict[str, History]):
@@ -210,7 +211,7 @@ class Gpu:
         elapsed = 0.0 if history.read_at is None else target.now - history.read_at
         counted = target.reading.series(metrics.THROTTLED)
         for throttle in metrics.THROTTLES:
-            if throttle.bit is None or (*target.labels, throttle.reason, "counter") in counted:
+            if throttle.bit is None or throttle.field is not None and self._batch.has(throttle.field):
                 continue
             total = history.throttled.get(throttle.reason, 0.0)
             if known_reasons & throttle.bit and elapsed <= SAMPLED_SECONDS:

@@ -71,16 +71,21 @@ _WIDE_ONLY = frozenset(field.id for field in PCIE_FIELDS)
 class Batch:
     """The fields that one GPU supports, in the form in which the library takes them."""
 
-    __slots__ = ("_buffer", "_fields", "_labels", "_target", "_template", "_until", "_wanted")
+    __slots__ = ("_buffer", "_fields", "_ids", "_labels", "_target", "_template", "_until", "_wanted")
 
     def __init__(self, target: Target):
         self._target = target
         self._wanted: tuple[Field, ...] = ()
         self._until = 0.0
         self._fields: list[Field] = []
+        self._ids: frozenset[int] = frozenset()
         self._labels: list[tuple[str, ...]] = []
         self._template = b""
         self._buffer = ctypes.create_string_buffer(1)
+
+    def has(self, field: int) -> bool:
+        """Whether the GPU knows this field, as far as was seen."""
+        return field in self._ids and self._target.asks(CALL)
 
     def read(self, *, pcie: bool) -> set[Metric]:
         """Adds the samples of all fields -> the metrics that have one, and those that failed and are counted."""
@@ -125,6 +130,7 @@ class Batch:
         self._wanted = wanted
         self._until = target.now + 60.0
         self._fields = [field for field in wanted if target.asks(f"{CALL}/{field.id}")]
+        self._ids = frozenset(field.id for field in self._fields)
         self._labels = [(*target.labels, *field.labels) for field in self._fields]
         self._template = b"".join(_ONE.pack(field.id, field.scope, 0, 0, 0, 0, 0) for field in self._fields)
         self._buffer = ctypes.create_string_buffer(max(1, len(self._template)))
