@@ -1,0 +1,81 @@
+"""Ranks whose processes are looked at: collectors as a round of the agent runs them, and a rank with real workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from support_ledgers import Spec, write
+
+from whyidle.agent.collector import Collector, Options
+from whyidle.agent.files import Roots
+from whyidle.agent.ledgers import LedgerStore
+from whyidle.agent.reading import Reading
+
+
+class Scrapes:
+    """A collector and, before it, a look at the ledgers, as in each round of the agent."""
+
+    def __init__(self, create: Callable[[Options], Collector], directory: str | Path, roots: Roots | None = None):
+        self.options = Options(LedgerStore(str(directory), 60.0), roots or Roots())
+        self.collector = create(self.options)
+
+    def collect(self, reading: Reading) -> None:
+        self.options.ledgers.look()
+        self.collector.collect(reading)
+
+
+def _main(directory: str, raw: str) -> None:
+    """A rank that does as its standard input says: `start <code>` and `thread <code>` start a worker that runs it, the
+    latter from a thread other than the main one; `run <code>` runs it itself; `end <n>` ends the n-th worker."""
+    ledger = write(directory, Spec(**json.loads(raw)[0]))
+    print(ledger.path, flush=True)
+    workers: list[subprocess.Popen[str]] = []
+
+    def start(code: str) -> None:
+        workers.append(
+            subprocess.Popen(
+                [sys.executable, "-c", f"{code}\nprint(1, flush=True)\nimport sys\nsys.stdin.read()"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+
+    def start_and_stay(code: str, ready: threading.Event) -> None:
+        start(code)
+        ready.set()
+        threading.Event().wait()  # the children of a thread that ends are handed to another one
+
+    for line in sys.stdin:
+        what, _, rest = line.strip().partition(" ")
+        if what == "start":
+            start(rest)
+        elif what == "thread":
+            ready = threading.Event()
+            threading.Thread(target=start_and_stay, args=(rest, ready), daemon=True).start()
+            ready.wait()
+        elif what == "run":
+            exec(rest)
+        elif what == "end":
+            worker = workers[int(rest)]
+            assert worker.stdin is not None
+            worker.stdin.close()
+            worker.wait()
+        if what in ("start", "thread"):
+            stdout = workers[-1].stdout
+            assert stdout is not None
+            stdout.readline()  # it has done what it is to do
+        print(workers[-1].pid if workers else 0, flush=True)
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+    ledger.close()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:3])
