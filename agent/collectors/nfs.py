@@ -11,6 +11,8 @@ from ..parsers.mountstats import Block, Mount, Operation, parse, split, super_bl
 from ..reading import Absent, Reading
 
 MOST_MOUNTS = 32
+MOUNTSTATS_BYTES = 16 << 20
+"""4 kB per mount of NFS 4.2, and a mount per pod and volume."""
 CLASSES: dict[bytes, str] = {
     b"READ": "read",
     b"READ_PLUS": "read",
@@ -70,7 +72,7 @@ class NfsCollector:
         """mountstats is for its process's user alone, and pid 1 is root's."""
         for whose in (_OF_NODE, _OWN):
             try:
-                data = self._files.text(f"{self._procfs}/{whose}/mountstats")
+                data = self._files.text(f"{self._procfs}/{whose}/mountstats", MOUNTSTATS_BYTES)
             except Unreadable as error:
                 if whose == _OWN or error.reason != "denied":
                     reading.error("", f"{whose}/mountstats", error.reason)
