@@ -211,7 +211,7 @@ class Gpu:
         elapsed = 0.0 if history.read_at is None else target.now - history.read_at
         counted = target.reading.series(metrics.THROTTLED)
         for throttle in metrics.THROTTLES:
-            if throttle.bit is None or throttle.field is not None and self._batch.has(throttle.field):
+            if throttle.bit is None or (throttle.field is not None and self._batch.has(throttle.field)):
                 continue
             total = history.throttled.get(throttle.reason, 0.0)
             if known_reasons & throttle.bit and elapsed <= SAMPLED_SECONDS:

@@ -66,8 +66,9 @@ class XidEvents:
 
         Raises Uninitialised.
         """
-        if self._set is None and not self._open(reading, targets):
+        if self._set is None and not self._open(reading):
             return None
+        self._register(reading, targets)
         wait = self._nvml.function(_WAIT, "nvmlEventSetWait")
         if wait is None:
             return None
@@ -100,27 +101,35 @@ class XidEvents:
         self._set = None
         self._handles = {}
 
-    def _open(self, reading: Reading, targets: Iterable[Target]) -> bool:
+    def _open(self, reading: Reading) -> bool:
         found = c_void_p()
-        create, register = self._nvml.function(_CREATE), self._nvml.function(_REGISTER)
-        if create is None or register is None:
+        create = self._nvml.function(_CREATE)
+        if create is None:
             return False
         code = create(ctypes.byref(found))
         if code:
             self._failed(reading, "", _CREATE, code)
             return False
         self._set = found
-        for target in targets:
-            if not target.asks(_REGISTER):
-                continue
-            code = register(target.handle, c_ulonglong(XID_CRITICAL_ERROR), found)
-            if not code:
-                self._handles[target.handle.value or 0] = target.uuid
-            elif code == NOT_SUPPORTED:
-                target.refuse(_REGISTER)
-            else:
-                self._failed(reading, target.uuid, _REGISTER, code)
         return True
+
+    def _register(self, reading: Reading, targets: Iterable[Target]) -> None:
+        """Adds the GPUs that are not in the set: those found of late, and those that could not be added before."""
+        for target in targets:
+            handle = target.handle.value or 0
+            if handle in self._handles or not target.asks(_REGISTER):
+                continue
+            register = self._nvml.function(_REGISTER)
+            if register is None:
+                return
+            code = register(target.handle, c_ulonglong(XID_CRITICAL_ERROR), self._set)
+            if not code:
+                self._handles[handle] = target.uuid
+                continue
+            if code in (NOT_SUPPORTED, NO_PERMISSION):
+                target.refuse(_REGISTER)
+            if code != NOT_SUPPORTED:
+                self._failed(reading, target.uuid, _REGISTER, code)
 
     @staticmethod
     def _failed(reading: Reading, device: str, call: str, code: int) -> None:

@@ -1,0 +1,162 @@
+"""The arithmetic of GPU activity: nothing between two looks is missed, nothing counts twice, nothing is made up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whyidle.agent.compute_idle import STEADY_SECONDS, ActivityPoints, ComputeIdle
+from whyidle.agent.utilisation import Increase, SampleIntegral, split_unhooked
+from whyidle.torch_hooks.causes import CAUSES
+
+PERIOD_US = 200_000
+BUFFER = 100
+START_US = 1_700_000_000_000_000
+
+
+class Driver:
+    """A GPU that takes a sample each period, and a driver that keeps the last of them."""
+
+    def __init__(self, levels: list[int]):
+        self.samples = [(START_US + (at + 1) * PERIOD_US, level) for at, level in enumerate(levels)]
+
+    def after(self, seen_us: int, now: int) -> list[tuple[int, float]]:
+        """What is there at the time of sample number ``now``."""
+        return [sample for sample in self.samples[max(0, now - BUFFER) : now] if sample[0] > seen_us]
+
+
+levels = st.lists(st.tuples(st.integers(0, 100), st.integers(1, 60)), min_size=1, max_size=20).map(
+    lambda runs: [level for level, length in runs for _ in range(length)]
+)
+
+
+@given(levels, st.lists(st.integers(1, BUFFER - 1), min_size=1, max_size=60))
+def test_scrapes_at_any_time_see_every_sample_once(trace: list[int], pauses: list[int]) -> None:
+    driver, integral = Driver(trace), SampleIntegral()
+    integral.add(driver.after(0, 1))
+    now, busy, observed = 1, 0.0, 0.0
+    for pause in pauses:
+        now = min(len(trace), now + pause)
+        increase = integral.add(driver.after(integral.seen_us, now))
+        busy += increase.busy
+        observed += increase.observed
+        again = integral.add(driver.after(0, now))  # the driver serves the same samples again
+        assert (again.busy, again.observed) == (0, 0)
+    assert observed == pytest.approx((now - 1) * PERIOD_US / 1e6)
+    assert busy == pytest.approx(sum(trace[1:now]) * PERIOD_US / 1e8)
+
+
+@given(st.integers(0, 100), st.integers(BUFFER + 2, 10 * BUFFER))
+def test_what_the_buffer_lost_is_not_observed(level: int, gap: int) -> None:
+    driver, integral = Driver([level] * (gap + 10)), SampleIntegral()
+    integral.add(driver.after(0, 5))
+    increase = integral.add(driver.after(integral.seen_us, gap + 5))
+    assert increase.observed == pytest.approx(BUFFER * PERIOD_US / 1e6)
+    assert increase.busy == pytest.approx(increase.observed * level / 100)
+
+
+def test_a_sample_that_is_a_little_late_stands_for_all_of_its_time() -> None:
+    integral = SampleIntegral()
+    integral.add([(START_US + at * PERIOD_US, 50) for at in range(10)])
+    increase = integral.add([(integral.seen_us + int(1.8 * PERIOD_US), 100)])
+    assert increase.observed == pytest.approx(0.36)
+    assert increase.busy == pytest.approx(0.36)
+
+
+def test_after_the_clock_was_set_back_it_counts_on_from_the_next_sample() -> None:
+    integral = SampleIntegral()
+    integral.add([(START_US + PERIOD_US * at, 100) for at in range(5)])
+    integral.forget_time()
+    assert integral.add([(PERIOD_US * at, 100) for at in range(1, 4)]).busy == 0
+    assert integral.add([(PERIOD_US * 4, 100)]).busy == pytest.approx(0.2)
+
+
+times = st.integers(0, 1 << 63)
+values = st.one_of(st.integers(0, 1 << 64), st.floats())
+
+
+@given(st.lists(st.lists(st.tuples(times, values), max_size=20), max_size=10))
+def test_whatever_the_driver_says_no_more_is_observed_than_time_went_by(batches: list[list[tuple[int, float]]]) -> None:
+    integral = SampleIntegral()
+    for batch in batches:
+        before = integral.seen_us
+        increase = integral.add(batch)
+        span = (integral.seen_us - before) / 1e6 if before else 0.0
+        assert 0 <= increase.busy <= increase.observed * (1 + 1e-9)
+        assert increase.observed <= span * (1 + 1e-9)
+        assert math.isfinite(increase.busy)
+
+
+@pytest.mark.parametrize(
+    ("increase", "occupied", "interval", "split"),
+    [
+        (Increase(3.0, 10.0), True, 10.0, (3.0, 7.0, 0.0)),
+        (Increase(3.0, 4.0), True, 10.0, (3.0, 1.0, 0.0)),  # 6 s that no sample covers are nobody's
+        (Increase(0.0, 10.0), False, 10.0, (0.0, 0.0, 10.0)),
+        (Increase(0.5, 10.0), False, 10.0, (0.5, 9.5, 0.0)),  # who worked is gone: it was not empty
+        (Increase(), True, 10.0, (0.0, 0.0, 0.0)),
+        (Increase(), False, 300.0, (0.0, 0.0, 0.0)),  # nobody knows
+    ],
+)
+def test_seconds_without_a_ledger(
+    increase: Increase, occupied: bool, interval: float, split: tuple[float, float, float]
+) -> None:
+    assert split_unhooked(interval, increase, occupied=occupied, longest=60.0) == split
+
+
+def _causes(**seconds: float) -> list[float]:
+    return [seconds.get(cause, 0.0) for cause in CAUSES]
+
+
+@settings(max_examples=60)
+@given(
+    gaps=st.floats(0.0, 0.6),
+    data=st.floats(0.0, 0.3),
+    lag=st.floats(0.0, 20.0),
+    looks=st.lists(st.floats(1.0, 15.0), min_size=60, max_size=120),
+)
+def test_idle_compute_is_found_within_a_few_seconds_however_late_the_ledger_is(
+    gaps: float, data: float, lag: float, looks: list[float]
+) -> None:
+    """Of each second the GPU is idle for ``data`` in the loader, and for ``gaps`` of the rest between kernels."""
+    points, counter, now, before = ActivityPoints(), ComputeIdle(), 1000.0, 0.0
+    points.add(now, 0.0, 0.0)
+    for pause in looks:
+        now += pause
+        idle = data + (1 - data) * gaps
+        points.add(now, pause * (1 - idle), pause)
+        until = max(0.0, now - lag)
+        seconds = counter.add(until, _causes(data_read=until * data, compute=until * (1 - data)), points)
+        assert seconds >= before
+        before = seconds
+    truth = (now - 1000.0) * (1 - data) * gaps
+    assert before <= truth + 1e-6
+    assert before >= truth - (STEADY_SECONDS + lag + 3 * 15.0) * (1 - data) * gaps - 1e-6
+
+
+def test_a_ledger_that_comes_in_lumps_gives_no_idle_compute() -> None:
+    """Steps of 8 s of which 4 s wait for data, told only at their ends; the GPU is looked at each 10 s."""
+    points, counter = ActivityPoints(), ComputeIdle()
+    points.add(0.0, 0.0, 0.0)
+
+    def idle_until(moment: float) -> float:
+        return moment // 8 * 4 + min(moment % 8, 4)
+
+    for look in range(1, 200):
+        now = look * 10.0
+        idle = idle_until(now) - idle_until(now - 10.0)
+        points.add(now, 10.0 - idle, 10.0)
+        steps = now // 8
+        seconds = counter.add(steps * 8, _causes(data_read=steps * 4, compute=steps * 4), points)
+        assert seconds <= 2.0  # the error of telling the GPU's side between two looks; it does not grow
+
+
+def test_time_that_was_not_observed_gives_no_idle_compute() -> None:
+    points, counter = ActivityPoints(), ComputeIdle()
+    points.add(0.0, 0.0, 0.0)
+    for look in range(1, 100):
+        points.add(look * 10.0, 0.0, 3.0)
+        assert counter.add(look * 10.0, _causes(compute=look * 10.0), points) == 0
