@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_node import kernel, nic
+from fake_node import kernel, nic, rdma
 from hypothesis import given
 from hypothesis import strategies as st
 from support_exporter import node_exporter
@@ -65,14 +65,14 @@ def test_counters_come_from_the_node_and_not_from_the_reader(roots: Roots) -> No
     assert series[f"{NIC}bytes_total", ("eth0", "receive")] == 912_345_678_901
     assert series[f"{NIC}bytes_total", ("eth0", "transmit")] == 81_234_567_890
     assert series[f"{NIC}packets_total", ("eth0", "receive")] == 912_345_678
-    assert series[f"{NIC}drops_total", ("ens1f0np0", "receive")] == 1207
-    assert series[f"{NIC}errors_total", ("ens1f0np0", "transmit")] == 2
-    assert series[f"{NIC}missed_packets_total", ("ens1f0np0",)] == 1203
+    assert series[f"{NIC}drops_total", ("eth2", "receive")] == 1207
+    assert series[f"{NIC}errors_total", ("eth2", "transmit")] == 2
+    assert series[f"{NIC}missed_packets_total", ("eth2",)] == 1203
     faults = {labels: value for (name, labels), value in series.items() if name == f"{NIC}faults_total"}
     assert faults == {
-        ("ens1f0np0", "receive", "fifo"): 1203,
-        ("ens1f0np0", "receive", "frame"): 3,
-        ("ens1f0np0", "transmit", "carrier"): 1,
+        ("eth2", "receive", "fifo"): 1203,
+        ("eth2", "receive", "frame"): 3,
+        ("eth2", "transmit", "carrier"): 1,
     }
 
 
@@ -86,10 +86,10 @@ def test_a_hidden_first_process_is_said(roots: Roots) -> None:
 
 def test_links(roots: Roots) -> None:
     series, _ = read(collector(roots))
-    assert series[f"{NIC}speed_bytes_per_second", ("ens1f0np0",)] == 50_000_000_000
-    assert series[f"{NIC}carrier_changes_total", ("ens1f0np0",)] == 5
+    assert series[f"{NIC}speed_bytes_per_second", ("eth2",)] == 50_000_000_000
+    assert series[f"{NIC}carrier_changes_total", ("eth2",)] == 5
     assert series[f"{NIC}mtu_bytes", ("eth0",)] == 9001
-    assert series[f"{NIC}full_duplex", ("ib0",)] == 1
+    assert series[f"{NIC}full_duplex", ("ibp27s0",)] == 1
     assert series[f"{NIC}up", ("bond0",)] == 1
     assert (f"{NIC}speed_bytes_per_second", ("eth0",)) not in series
 
@@ -108,26 +108,24 @@ def test_links(roots: Roots) -> None:
     ],
 )
 def test_what_attributes_say(roots: Roots, file: str, text: str, metric: str, value: object, errors: int) -> None:
-    Path(roots.sysfs, "class/net/ens1f0np0", file).write_text(text)
+    Path(roots.sysfs, "class/net/eth2", file).write_text(text)
     series, found = read(collector(roots))
-    assert series.get((NIC + metric, ("ens1f0np0",))) == value
+    assert series.get((NIC + metric, ("eth2",))) == value
     assert sum(found.values()) == errors
 
 
 def test_what_each_interface_is(roots: Roots) -> None:
-    ports = {"mlx5_2": "ens1f0np0\n", "mlx5_3": "ens1f1np1\n"}
-    for device, interface in ports.items():
-        folder = Path(roots.sysfs, "class/infiniband", device, "ports/1/gid_attrs/ndevs")
-        folder.mkdir(parents=True)
-        (folder / "0").write_text(interface)
-    Path(roots.sysfs, "class/net/ib0/device/infiniband/mlx5_0").mkdir(parents=True)
+    rdma.build(roots)
     series, _ = read(collector(roots))
     assert {labels for name, labels in series if name == f"{NIC}info"} == {
         ("lo", "loopback", "", "", "", ""),
         ("eth0", "physical", "ena", "", nic.ENA, ""),
-        ("ens1f0np0", "physical", "mlx5_core", "bond0", nic.ROCE[0], "mlx5_2"),
-        ("ens1f1np1", "physical", "mlx5_core", "bond0", nic.ROCE[1], "mlx5_3"),
-        ("ib0", "physical", "mlx5_core", "", nic.IPOIB, "mlx5_0"),
+        ("eth2", "physical", "mlx5_core", "bond0", nic.ROCE[0], "mlx5_2"),
+        ("eth3", "physical", "mlx5_core", "bond0", nic.ROCE[1], "mlx5_3"),
+        ("ibp27s0", "physical", "mlx5_core", "", nic.IPOIB, "mlx5_0"),
+        ("eth4", "physical", "bnxt_en", "", nic.BNXT, "bnxt_re0"),
+        ("eth5", "physical", "ice", "", nic.ICE, "irdma0"),
+        ("eth6", "physical", "ionic", "", nic.IONIC, "ionic_0"),
         ("bond0", "bond", "", "", "", ""),
         ("bond0.100", "vlan", "", "", "", ""),
     }
@@ -164,7 +162,7 @@ def test_hundreds_of_veths_cost_no_series_and_many_functions_few(tmp_path: Path,
     write_net_dev(roots, (*nic.FAKES, *functions))
     series, _ = read(collector(roots))
     assert len(devices(series)) == 64
-    assert {"eth0", "ens1f0np0", "ib0"} < devices(series)
+    assert {"eth0", "eth2", "ibp27s0"} < devices(series)
 
 
 def write_net_dev(roots: Roots, fakes: tuple[nic.Fake, ...]) -> None:
@@ -236,7 +234,7 @@ def test_each_file_spoilt(roots: Roots, fault: str) -> None:
             lambda series, held=held: series == held,
             counted=not (fault == "EINVAL" and path.name in ("speed", "duplex")),
         )
-    assert tried == 6 * 6 - 2
+    assert tried == 6 * 9 - 2
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -259,30 +257,37 @@ def test_what_drivers_count(roots: Roots, script: Path) -> None:
     assert not errors
     assert not blind
     expected = {
-        ("pause_frames_total", "ens1f0np0", "receive", "3"): 40_001,
-        ("pause_frames_total", "ens1f0np0", "transmit", "3"): 801,
-        ("pause_seconds_total", "ens1f0np0", "receive", "3"): 2.5,
-        ("pause_seconds_total", "ens1f0np0", "transmit", "3"): 0.125,
-        ("pci_stalled_seconds_total", "ens1f0np0", "write"): 12,
-        ("pci_stalled_seconds_total", "ens1f1np1", "write"): 0,
-        ("pci_overflow_packets_total", "ens1f0np0"): 6,
-        ("pci_errors_total", "ens1f0np0", "transmit"): 2,
-        ("out_of_buffer_total", "ens1f0np0"): 17,
-        ("discards_total", "ens1f0np0", "receive"): 19,
-        ("ecn_marked_packets_total", "ens1f0np0", "network"): 77,
-        ("wire_bytes_total", "ens1f0np0", "receive"): 1_234_567_890_123,
+        ("pause_frames_total", "eth2", "receive", "3"): 40_001,
+        ("pause_frames_total", "eth2", "transmit", "3"): 801,
+        ("pause_seconds_total", "eth2", "receive", "3"): 2.5,
+        ("pause_seconds_total", "eth2", "transmit", "3"): 0.125,
+        ("pci_stalled_seconds_total", "eth2", "write"): 12,
+        ("pci_stalled_seconds_total", "eth3", "write"): 0,
+        ("pci_overflow_packets_total", "eth2"): 6,
+        ("pci_errors_total", "eth2", "transmit"): 2,
+        ("out_of_buffer_total", "eth2"): 17,
+        ("discards_total", "eth2", "receive"): 19,
+        ("ecn_marked_packets_total", "eth2", "network"): 77,
+        ("wire_bytes_total", "eth2", "receive"): 1_234_567_890_123,
+        ("pause_frames_total", "eth4", "receive", "5"): 505,
+        ("pause_seconds_total", "eth4", "receive", "5"): 0.75,
+        ("wire_errors_total", "eth4", "crc"): 2,
+        ("pause_frames_total", "eth5", "transmit", "2"): 61,
+        ("wire_bytes_total", "eth5", "receive"): 220_000_000_005,
+        ("pause_frames_total", "eth6", "receive", "pfc"): 9,
+        ("pause_seconds_total", "eth6", "receive", "1"): 0.25,
         ("allowance_exceeded_packets_total", "eth0", "bandwidth_in"): 1009,
         ("allowance_exceeded_packets_total", "eth0", "packets"): 0,
     }
     assert {key: series[(NIC + key[0], *key[1:])] for key in expected} == expected
     sparse = {f"{NIC}pause_frames_total", f"{NIC}pause_storms_total", f"{NIC}priority_discards_total"}
-    assert not [key for key in series if key[0] in sparse and key[1] == "ens1f1np1"]
-    assert len(series) < 20 * 7  # interfaces that are reported
+    assert not [key for key in series if key[0] in sparse and key[1] == "eth3"]
+    assert len(series) < 20 * 10  # interfaces that are reported
 
 
 @needs_compiler
 def test_a_series_that_appeared_stays(roots: Roots, script: Path) -> None:
-    key = (f"{NIC}pause_frames_total", "ens1f0np0", "receive", "3")
+    key = (f"{NIC}pause_frames_total", "eth2", "receive", "3")
     with kernel.scraper("nic", roots, script) as scrape:
         assert scrape()[0][key] == 40_001
         kernel.write(script, [line.replace(" 40001 ", " 0 ") for line in nic.SCRIPT])
@@ -321,12 +326,12 @@ ERRORS = {
 def test_a_call_that_fails_costs_its_interface_alone(roots: Roots, script: Path) -> None:
     with kernel.scraper("nic", roots, script) as scrape:
         before, _, _ = scrape()
-        counted = {key for key in before if key[1:2] == ("ens1f0np0",) and key[0] in driver_metrics()}
+        counted = {key for key in before if key[1:2] == ("eth2",) and key[0] in driver_metrics()}
         assert counted
         for call in ("drvinfo", "count", "strings", "stats"):
             for code, reason in ERRORS.items():
                 where = (call, reason)
-                kernel.write(script, nic.SCRIPT, [kernel.fail("ens1f0np0", call, code)])
+                kernel.write(script, nic.SCRIPT, [kernel.fail("eth2", call, code)])
                 # One that has asked for the driver and the names before does not ask again.
                 during, _, _ = scrape()
                 assert before.keys() - during.keys() == (counted if call in ("count", "stats") else set()), where
@@ -337,7 +342,7 @@ def test_a_call_that_fails_costs_its_interface_alone(roots: Roots, script: Path)
                 elif reason == "unsupported":
                     assert not errors + blind, where
                 else:
-                    assert [(error[0], error[2]) for error in errors] == [("ens1f0np0", reason)], where
+                    assert [(error[0], error[2]) for error in errors] == [("eth2", reason)], where
                 kernel.write(script, nic.SCRIPT)
                 # "unsupported" is believed for a while, the others are tried again.
                 after, errors, blind = scrape(anew=reason == "unsupported")
@@ -355,7 +360,7 @@ def test_the_interface_of_the_same_name_in_another_namespace_is_not_asked(roots:
     with kernel.scraper("nic", roots, script) as scrape:
         series, errors, blind = scrape()
     assert (f"{NIC}allowance_exceeded_packets_total", "eth0", "packets") not in series
-    assert (f"{NIC}pci_overflow_packets_total", "ens1f0np0") in series
+    assert (f"{NIC}pci_overflow_packets_total", "eth2") in series
     assert not errors
     assert "another network namespace" in blind[0][1]
 

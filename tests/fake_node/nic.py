@@ -1,5 +1,5 @@
-"""Network interfaces of a node of Kubernetes: an ENA, two ports of a ConnectX in a bond with a VLAN on it, IPoIB, and
-what containers bring."""
+"""Network interfaces of a node of Kubernetes: an ENA, two ConnectX in a bond with a VLAN on it, IPoIB, adapters of
+other makers, and what containers bring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from whyidle.agent.files import Roots
 
 from .kernel import driver
 
-ENA, ROCE, IPOIB = "0000:00:05.0", ("0000:17:00.0", "0000:17:00.1"), "0000:3b:00.0"
+ENA, IPOIB = "0000:00:05.0", "0000:1b:00.0"
+ROCE = ("0000:5e:00.0", "0000:7f:00.0")
+BNXT, ICE, IONIC = "0000:c1:00.0", "0000:c3:00.0", "0000:c4:00.0"
+_BRIDGE = "pci0000:00/0000:00:01.0"
+"""The adapters are those of rdma.py, at the same places."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +48,9 @@ FAKES: tuple[Fake, ...] = (
     Fake("lo", _counts(7_340_032_000, 7_340_032_000), mtu=65536, state="unknown", changes=0),
     Fake("eth0", _counts(912_345_678_901, 81_234_567_890, c3=31), f"pci0000:00/{ENA}", "ena", mtu=9001),
     Fake(
-        "ens1f0np0",
+        "eth2",
         _counts(123_456_789_012, 98_765_432_109, c2=4, c3=1207, c4=1203, c5=3, c10=2, c14=1),
-        f"pci0000:17/{ROCE[0]}",
+        f"{_BRIDGE}/{ROCE[0]}",
         "mlx5_core",
         "400000\n",
         9000,
@@ -55,23 +59,26 @@ FAKES: tuple[Fake, ...] = (
         changes=5,
     ),
     Fake(
-        "ens1f1np1",
+        "eth3",
         _counts(120_456_789_011, 97_765_432_108),
-        f"pci0000:17/{ROCE[1]}",
+        f"{_BRIDGE}/{ROCE[1]}",
         "mlx5_core",
         "400000\n",
         9000,
         master="bond0",
         changes=3,
     ),
-    Fake("ib0", _counts(55_000_000_001, 66_000_000_002), f"pci0000:3a/{IPOIB}", "mlx5_core", "400000\n", 2044),
+    Fake("ibp27s0", _counts(55_000_000_001, 66_000_000_002), f"{_BRIDGE}/{IPOIB}", "mlx5_core", "400000\n", 2044),
+    Fake("eth4", _counts(44_000_000_003, 33_000_000_004), f"{_BRIDGE}/{BNXT}", "bnxt_en", "200000\n", 4200),
+    Fake("eth5", _counts(22_000_000_005, 11_000_000_006), f"{_BRIDGE}/{ICE}", "ice", "100000\n", 1500),
+    Fake("eth6", _counts(0, 0), f"{_BRIDGE}/{IONIC}", "ionic", "-1\n", 1500, "down"),
     Fake(
         "bond0",
         _counts(243_913_578_023, 196_530_864_217, c3=1210),
         speed="800000\n",
         mtu=9000,
         kind="bond",
-        lower=("ens1f0np0", "ens1f1np1"),
+        lower=("eth2", "eth3"),
         folders=("bonding",),
         changes=1,
     ),
@@ -127,11 +134,33 @@ _ENA = {
     "conntrack_allowance_available": 136_812,
     "queue_0_tx_cnt": 337_803,
 }
+_BNXT = {
+    "[0]: rx_ucast_packets": 12,
+    "rx_bytes": 440_000_000_003,
+    "tx_bytes": 330_000_000_004,
+    "rx_fcs_err_frames": 2,
+    "rx_stat_discard": 14,
+    "tx_stat_discard": 0,
+    "rx_pfc_ena_frames_pri5": 505,
+    "pfc_pri5_rx_duration_us": 750_000,
+}
+_ICE = {
+    "rx_bytes": 22_000_000_005,
+    "rx_bytes.nic": 220_000_000_005,
+    "tx_bytes.nic": 110_000_000_006,
+    "rx_dropped.nic": 25,
+    "tx_priority_2_xon.nic": 30,
+    "tx_priority_2_xoff.nic": 31,
+}
+_IONIC = {"tx_packets": 0, "octets_rx_all": 64, "frames_rx_pripause": 9, "rx_pripause_1_1us_count": 250_000}
 SCRIPT: list[str] = [
+    *driver("eth4", "bnxt_en", BNXT, _BNXT),
+    *driver("eth5", "ice", ICE, _ICE),
+    *driver("eth6", "ionic", IONIC, _IONIC),
     *driver("eth0", "ena", ENA, _ENA),
-    *driver("ens1f0np0", "mlx5_core", ROCE[0], _MLX5),
-    *driver("ens1f1np1", "mlx5_core", ROCE[1], _QUIET),
-    *driver("ib0", "mlx5_core[ib_ipoib]", IPOIB, {"rx_packets": 5, "rx_out_of_buffer": 0}),
+    *driver("eth2", "mlx5_core", ROCE[0], _MLX5),
+    *driver("eth3", "mlx5_core", ROCE[1], _QUIET),
+    *driver("ibp27s0", "mlx5_core[ib_ipoib]", IPOIB, {"rx_packets": 5, "rx_out_of_buffer": 0}),
 ]
 """For kernel.write."""
 
