@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from whyidle.torch_hooks.identity import identify, process_start, run_id
+from whyidle.torch_hooks.identity import identify, nvml_uuid, process_start, run_id
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
 
@@ -51,3 +51,17 @@ def test_the_start_of_this_process_lies_before_now_and_after_its_parents() -> No
     tick = 20_000_000
     assert before - tick <= child <= time.monotonic_ns()
     assert process_start()[1] < before
+
+
+@pytest.mark.parametrize(
+    ("uuid", "visible", "expected"),
+    [
+        ("5a1e-2", "", "GPU-5a1e-2"),
+        ("5a1e-2", "0,1", "GPU-5a1e-2"),
+        ("5a1e-2", "MIG-5a1e-2", "MIG-5a1e-2"),
+        ("GPU-5a1e-2", "", "GPU-5a1e-2"),
+        ("", "", ""),  # torch 2.4 does not tell
+    ],
+)
+def test_a_gpu_has_the_uuid_that_nvml_gives_it(uuid: str, visible: str, expected: str) -> None:
+    assert nvml_uuid(uuid, {"CUDA_VISIBLE_DEVICES": visible}) == expected

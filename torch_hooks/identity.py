@@ -101,3 +101,14 @@ def process_start() -> tuple[int, int]:
         return ticks, min(now, since_boot - asleep)
     except (OSError, ValueError, IndexError, AttributeError):
         return 0, now
+
+
+def nvml_uuid(uuid: str, env: Mapping[str, str] | None = None) -> str:
+    """The UUID that torch gives of a GPU, as NVML and everything beside it writes it: `GPU-…`, or `MIG-…`.
+
+    torch prints CUDA's 16 bytes alone. Of a MIG device they are its own, and a process gets one only by that name.
+    """
+    if not uuid or uuid.startswith(("GPU-", "MIG-")):
+        return uuid
+    visible = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES", "")
+    return f"MIG-{uuid}" if visible.strip().startswith("MIG-") else f"GPU-{uuid}"

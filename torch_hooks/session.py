@@ -17,7 +17,7 @@ from collections.abc import Callable
 from .books import Splitter
 from .causes import CHECKPOINT_KINDS, COLLECTIVE_OP, HOOK_STATES, HOOKS, PHASE
 from .exchange import Exchange
-from .identity import identify
+from .identity import identify, nvml_uuid
 from .layout import WORD_AT
 from .ledger import LedgerWriter, ledger_dir, reap
 from .machine import COLLECTIVE, COMPUTE, EVAL, HOST, NOT_ENTERED, NullMachine, PhaseMachine
@@ -424,7 +424,8 @@ class Session:
             self.machine.drive(CudaEvents())
             self.writer.set("device_index", index)
             self.writer.set_string("device", f"cuda:{index}")
-            self.writer.set_string("uuid", str(getattr(cuda.get_device_properties(index), "uuid", "")))
+            uuid = str(getattr(cuda.get_device_properties(index), "uuid", ""))
+            self.writer.set_string("uuid", nvml_uuid(uuid))
             self.state("device_clock", "active")
         except Exception as error:  # the fence around the training
             self.fault("device_clock", error)
