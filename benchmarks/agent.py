@@ -139,12 +139,14 @@ def whole(scratch: Path) -> Iterator[Target]:
         if entry.name != "infiniband":
             (sysfs / "class" / entry.name).symlink_to(entry)
     rdma.build_hcas(Roots(sysfs=str(sysfs)), ADAPTERS)
-    gpus = nvml.FakeNvml(scratch / "nvml", gpus=GPUS)
+    gpus = nvml.Node(scratch / "nvml", gpus=GPUS, mig=None, real_time=True)
     ledgers = scratch / "ledgers"
     ledgers.mkdir()
     ranks = [Spec(rank=rank, world_size=RANKS, steps=100, step={"compute": 0.05}) for rank in range(RANKS)]
     with children(ledgers, *ranks):
-        target = agent("whole", [f"--path.sysfs={sysfs}", f"--ledger.dir={ledgers}"], gpus.environment())
+        target = agent(
+            "whole", [f"--path.sysfs={sysfs}", f"--ledger.dir={ledgers}"], gpus.environment(frozen=True, log=False)
+        )
         try:
             yield target
         finally:
