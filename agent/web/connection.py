@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 from .gate import Gate, Refused, Rules
 from .messages import BadRequest, Request, Service, parse, plain, render
 
-REQUEST_SECONDS = 10.0
-"""By when a request must be here, from its first byte; from the start of the connection for the first, TLS included."""
-ANSWER_SECONDS = 10.0
-"""By when an answer must be taken."""
-IDLE_SECONDS = 330.0
-"""How long a connection may rest between requests. Prometheus closes its own after 5 minutes: so it is the one to."""
-LINGER_SECONDS = 1.0
 HEAD_BYTES = 16 << 10
 """How long the first line and the headers of a request may be, together."""
 _PIECE = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long a client may take, in seconds."""
+
+    request: float = 10.0
+    """For a request, from its first byte on; for the first from the start of the connection on, TLS included."""
+    answer: float = 10.0
+    """To take an answer."""
+    idle: float = 330.0
+    """Between requests. Prometheus closes its own connections after 5 minutes: so it is the one to do it."""
+    linger: float = 1.0
+    """To read why it was refused."""
 
 
 class Places(Protocol):
@@ -42,18 +50,19 @@ class Places(Protocol):
 class Connection:
     """Serves one client in a thread of its own."""
 
-    def __init__(self, client: socket.socket, gate: Gate, service: Service, places: Places):
+    def __init__(self, client: socket.socket, gate: Gate, service: Service, places: Places, times: Times):
         self._socket = client
         self._gate = gate
         self._service = service
         self._places = places
+        self._times = times
         self._policy: object = None
         self._buffer = b""
         self._deadline = 0.0
 
     def serve(self) -> None:
         """Until the client goes, is late or loses its place. Raises OSError (ssl.SSLError is one) and Refused."""
-        self._within(REQUEST_SECONDS)
+        self._within(self._times.request)
         if self._gate.encrypted:
             self._encrypt(self._gate.rules())
         keep = self._one(first=True)
@@ -112,11 +121,11 @@ class Connection:
     def _head(self, first: bool) -> bytes | None:
         """The next request up to its empty line; None if the client is gone, or has nothing more to say."""
         if not first and not self._buffer:
-            self._within(IDLE_SECONDS)
+            self._within(self._times.idle)
             if not self._more():
                 return None
         if not first:
-            self._within(REQUEST_SECONDS)
+            self._within(self._times.request)
         searched = 0
         while (end := self._buffer.find(b"\r\n\r\n", searched)) < 0:
             if len(self._buffer) > HEAD_BYTES:
@@ -138,7 +147,7 @@ class Connection:
         """Answers and waits until the client has read it: closing over what it still sends would take it back."""
         self._send(render(error.answer, keep_alive=False))
         socket.socket.shutdown(self._socket, socket.SHUT_WR)
-        self._within(LINGER_SECONDS)
+        self._within(self._times.linger)
         for _ in range(64):
             if not self._more():
                 return
@@ -159,7 +168,7 @@ class Connection:
         return bool(piece)
 
     def _send(self, data: bytes) -> None:
-        self._within(ANSWER_SECONDS)
+        self._within(self._times.answer)
         rest = memoryview(data)
         while rest:
             self._socket.settimeout(self._left())

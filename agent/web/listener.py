@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable
 
-from .connection import Connection
+from .connection import Connection, Times
 from .gate import Gate, Refused
 from .messages import Service, plain, render
 
@@ -25,11 +26,20 @@ class Listener:
     comes at once, and what is being answered is never given up.
     """
 
-    def __init__(self, host: str, port: int, gate: Gate, service: Service, note: Callable[[str, str], None]):
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        gate: Gate,
+        service: Service,
+        note: Callable[[str, str], None],
+        times: Times | None = None,
+    ):
         """``note`` is told the address and the trouble of a connection that broke."""
         self._gate = gate
         self._service = service
         self._note = note
+        self._times = times or Times()
         self._places = _Places(PLACES)
         self._closing = False
         self._socket = _bind(host, port)
@@ -42,7 +52,10 @@ class Listener:
 
     def serve(self) -> None:
         """Until closed, by another thread."""
+        arrivals = select.poll()
+        arrivals.register(self._socket, select.POLLIN)
         while not self._closing:
+            arrivals.poll()  # accept() alone wants a spare descriptor before anybody has come
             try:
                 client, address = self._socket.accept()
             except OSError as error:
@@ -55,7 +68,7 @@ class Listener:
         """Takes no more connections, and lets what is being answered end."""
         self._closing = True
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes poll()
         except OSError:
             pass
         self._places.clear(STOP_SECONDS)
@@ -68,7 +81,7 @@ class Listener:
         time.sleep(0.1)
 
     def _take(self, client: socket.socket, address: str) -> None:
-        connection = Connection(client, self._gate, self._service, self._places)
+        connection = Connection(client, self._gate, self._service, self._places, self._times)
         if not self._places.enter(connection):
             _turn_away(client, encrypted=self._gate.encrypted)
             return
@@ -176,7 +189,7 @@ def _bind(host: str, port: int) -> socket.socket:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(128)
+        listening.listen(1024)  # a connection that finds no room here tries again a second later
     except OSError:
         listening.close()
         raise
