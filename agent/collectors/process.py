@@ -188,9 +188,11 @@ class ProcessCollector:
             self._had.add("schedstat")
         waits.keep(stats)
         total = waits.total()
+        if lost:
+            return
         if delays and total.block_io_ticks:
             reading.add(metrics.BLOCK_IO, kept.roles[role], total.block_io_ticks / _TICKS)
-        if not lost and "schedstat" in self._had:
+        if "schedstat" in self._had:
             reading.add(metrics.RUNQUEUE, kept.roles[role], metrics.RUNQUEUE.base(total.runqueue_ns))
             reading.add(metrics.BLOCKED, kept.roles[role], metrics.BLOCKED.base(total.blocked_ns))
 

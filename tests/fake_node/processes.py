@@ -1,8 +1,8 @@
 """The processes of the fake node's ranks under /proc, and their control groups under /sys/fs/cgroup.
 
 Two ranks of one pod, started by torchrun; each has three workers, one of which a thread other than the main one
-started. They read from NFS, write to Lustre, and have an index on the local disk mapped. The numbers of the file systems
-are those of `storage`. Their ledgers come from real processes: `specs` ties them to the fake ones.
+started. They read from NFS, write to Lustre, and have an index on the local disk mapped. The file systems are
+those of `storage`. Their ledgers come from real processes: `specs` ties them to the fake ones.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _stat(process: Process) -> str:
     )
     return (
         start
-        + f"98765432100 {pid}0 18446744073709551615 1 1 0 0 0 0 0 16781312 17642 0 0 0 17 3 0 0 {pid % 10} 0"
+        + f"98765432100 {pid}0 18446744073709551615 1 1 0 0 0 0 0 16781312 17642 0 0 0 17 3 0 0 {pid % 10 + 1} 0"
         + (" 0 0 0 0 0 0 0 0 0 0\n")
     )
 
@@ -200,6 +200,7 @@ def build(roots: Roots) -> None:
     for path, group in GROUPS.items():
         for name, text in group.items():
             _write(Path(f"{roots.sysfs}/fs/cgroup{path}", name), text)
+    _write(Path(roots.procfs, "sys/kernel/task_delayacct"), "1\n")
     _write(Path(roots.sysfs, "fs/cgroup/cgroup.controllers"), "cpuset cpu io memory pids\n")
     _write(Path(roots.sysfs, "block/nvme0n1/nvme0n1p1/partition"), "1\n")
     _link(Path(roots.sysfs, "dev/block/259:1"), "../../block/nvme0n1/nvme0n1p1")
