@@ -72,6 +72,7 @@ ARCHITECTURES: dict[int, str] = {
     13: "rubin",
 }
 
+_LIBRARY = "libnvidia-ml.so.1"
 GPU_UTILISATION = 1  # nvmlSamplingType_t
 MEMORY_UTILISATION = 2
 XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
@@ -156,6 +157,10 @@ class Nvml:
     def open(self) -> None:
         """Loads the library and starts it. Raises NvmlError; LIBRARY_NOT_FOUND also if pynvml is not installed."""
         try:
+            ctypes.CDLL(_LIBRARY)  # before pynvml, which would cost a node without GPUs 6 MB
+        except OSError:
+            raise NvmlError(_LIBRARY, LIBRARY_NOT_FOUND) from None
+        try:
             import pynvml
         except ImportError:
             raise NvmlError("the Python package nvidia-ml-py", LIBRARY_NOT_FOUND) from None
@@ -165,8 +170,7 @@ class Nvml:
             raise NvmlError("nvmlInit", FUNCTION_NOT_FOUND) from None
         except pynvml.NVMLError as error:
             code: int = getattr(error, "value", UNKNOWN)
-            call = "libnvidia-ml.so.1" if code == LIBRARY_NOT_FOUND else "nvmlInit"
-            raise NvmlError(call, code) from None
+            raise NvmlError("nvmlInit", code) from None
         self._pynvml = pynvml
         if pynvml.nvmlLib is not self._library:
             self._library = pynvml.nvmlLib
