@@ -21,12 +21,23 @@ _FORGET_AT = 4
 _FORGET_MORE_THAN = 1000
 
 
+class _Series:
+    """The text of one series, and its last line: most values of a node do not change from one scrape to the next."""
+
+    __slots__ = ("line", "text", "value")
+
+    def __init__(self, text: str):
+        self.text = text
+        self.value: float | None = None
+        self.line = ""
+
+
 class Exposition:
     """Renders samples, and keeps the text before each value between scrapes. For one thread at a time."""
 
     def __init__(self) -> None:
         self._heads: dict[tuple[Metric, bool], str] = {}
-        self._series: dict[Metric, dict[Labels, str]] = {}
+        self._series: dict[Metric, dict[Labels, _Series]] = {}
         self._buckets: dict[tuple[Metric, Labels, Sequence[float]], list[str]] = {}
 
     def render(
@@ -36,12 +47,16 @@ class Exposition:
 
         Without the end mark of OpenMetrics: more may follow.
         """
+        found: dict[Metric, list[Samples]] = {}
+        for reading in readings:
+            for metric, samples in reading.items():
+                if samples:
+                    found.setdefault(metric, []).append(samples)
         lines: list[str] = []
         for metric in metrics:
-            found = [samples for reading in readings if (samples := reading.get(metric))]
-            if found:
+            if metric in found:
                 lines.append(self._head(metric, openmetrics))
-                for samples in found:
+                for samples in found[metric]:
                     self._lines(metric, samples, lines)
         return "".join(lines)
 
@@ -64,10 +79,13 @@ class Exposition:
             if isinstance(value, Histogram):
                 self._histogram(metric, labels, value, lines)
                 continue
-            text = texts.get(labels)
-            if text is None:
-                text = texts[labels] = f"{metric.name}{_braces(metric.labels, labels)} "
-            lines.append(f"{text}{value!r}\n")
+            kept = texts.get(labels)
+            if kept is None:
+                kept = texts[labels] = _Series(f"{metric.name}{_braces(metric.labels, labels)} ")
+            if kept.value != value or kept.value.__class__ is not value.__class__:
+                kept.value = value
+                kept.line = f"{kept.text}{value!r}\n"
+            lines.append(kept.line)
 
     def _histogram(self, metric: Metric, labels: Labels, value: Histogram, lines: list[str]) -> None:
         key = (metric, labels, value.bounds)

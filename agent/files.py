@@ -45,6 +45,8 @@ LISTING_SECONDS = 30.0
 """For how long a listing is believed whose directory looks unchanged: sysfs does not always date its directories."""
 KEPT_FILES = 4096
 _CHUNK = 1 << 16
+_NUMBER_BYTES = 64
+"""More than the digits of any number of 64 bits; what goes on beyond is none, for its digits alone are too many."""
 _U64 = 1 << 64
 
 
@@ -164,6 +166,20 @@ class KeptFiles:
         if len(data) > ATTRIBUTE_BYTES:
             raise Unreadable("huge", path)
         return data
+
+    def number(self, path: str) -> int:
+        """The unsigned integer in an attribute. Raises Unreadable. The shortest way: there are hundreds in a scrape."""
+        fd = self._fds.get(path)
+        if fd is None:
+            return number(self._first(path, ATTRIBUTE_BYTES))
+        try:
+            data = os.pread(fd, _NUMBER_BYTES, 0).strip()
+        except OSError as error:
+            self.drop(path)
+            raise Unreadable(reason_of(error), path) from error
+        if data.isdigit() and (value := int(data)) < _U64:
+            return value
+        raise Unreadable(_not_a_number(data), path)
 
     def text(self, path: str, limit: int = TEXT_BYTES) -> bytes:
         """A file of any length, as those of /proc. Raises Unreadable."""

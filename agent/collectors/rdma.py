@@ -204,10 +204,10 @@ class RdmaCollector:
             return None
 
     def _counters(self, device: _Device, reading: Reading) -> None:
-        read_attribute, samples = self._files.attribute, reading.samples
+        read_number, samples = self._files.number, reading.samples
         for path, file, metric, labels, times, ceiling, sparse, wraps in device.counters:
             try:
-                value = number(read_attribute(path))
+                value = read_number(path)
             except Unreadable as error:
                 reading.error(device.name, file, error.reason)
                 continue
