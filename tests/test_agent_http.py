@@ -8,74 +8,20 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
+from support_agent import Agent, agent, fails, host_port
 from support_ledgers import DEADLINE_SECONDS, Spec, children, ended, until
 
 from whyidle import __version__
 from whyidle.agent.metrics import BY_COLLECTOR, METRIC, METRICS
 from whyidle.torch_hooks.causes import CAUSE_FAMILY, HOOKS, STEP_BUCKETS_SECONDS
 from whyidle.torch_hooks.ledger import REASONS
-
-WHYIDLE = [sys.executable, "-m", "whyidle.cli.main"]
-Sample = tuple[str, dict[str, str], float]
-
-
-class Agent:
-    """A running `whyidle agent` on a free port."""
-
-    def __init__(self, directory: Path, *flags: str):
-        self.process = subprocess.Popen(
-            [*WHYIDLE, "agent", f"--ledger.dir={directory}", "--web.listen-address=127.0.0.1:0", *flags],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stderr is not None
-        self.first_line = self.process.stderr.readline()
-        address = re.search(r'"?address"?[=:] ?"?([0-9.:]+)', self.first_line)
-        assert address, self.first_line
-        self.address = address[1]
-
-    def get(self, path: str = "/metrics", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        request = Request(f"http://{self.address}{path}", headers={k.replace("_", "-"): v for k, v in headers.items()})
-        try:
-            with urlopen(request, timeout=DEADLINE_SECONDS) as answer:
-                return answer.status, dict(answer.headers), answer.read()
-        except HTTPError as error:
-            with error:
-                return error.code, dict(error.headers), error.read()
-
-    def samples(self) -> list[Sample]:
-        text = self.get()[2].decode()
-        return [(sample.name, sample.labels, sample.value) for family in parse(text) for sample in family.samples]
-
-    def values(self, name: str, **labels: str) -> list[float]:
-        return [value for n, have, value in self.samples() if n == name and labels.items() <= have.items()]
-
-    def value(self, name: str, **labels: str) -> float:
-        [value] = self.values(name, **labels)
-        return value
-
-
-@contextlib.contextmanager
-def agent(directory: Path, *flags: str) -> Iterator[Agent]:
-    running = Agent(directory, *flags)
-    try:
-        yield running
-    finally:
-        running.process.kill()
-        running.process.wait(DEADLINE_SECONDS)
-        assert running.process.stderr is not None
-        running.process.stderr.close()
-
 
 FAST = Spec(
     rank=0,
@@ -202,11 +148,6 @@ def test_hostile_names_become_labels_that_parse(tmp_path: Path) -> None:
         assert labels["run"] == run.replace("\n", "�")
 
 
-def host_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
     with agent(tmp_path) as running, socket.create_connection(host_port(running.address)):  # one that dawdles
@@ -216,38 +157,74 @@ def test_it_ends_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) ->
         assert running.process.wait(DEADLINE_SECONDS) == 0
 
 
+HANGING = """
+import sys, threading
+from whyidle.agent import exporter, ledgers, log, server, service
+class Hanging:
+    def collect(self, reading):
+        threading.Event().wait()
+service.hold_signals()
+lines = log.Log()
+store = ledgers.LedgerStore(sys.argv[1], 60)
+asked = exporter.Exporter({"hanging": Hanging()}, lines, 3600)
+face = server.AgentServer("127.0.0.1", 0, asked, lambda: True, lines)
+lines.info("listening", address=face.address)
+service.serve(face, store, 60, lines)
+"""
+
+
+def test_it_ends_while_a_collector_hangs_and_clients_wait(tmp_path: Path) -> None:
+    with contextlib.closing(Agent([sys.executable, "-c", HANGING, str(tmp_path)])) as running:
+        place = host_port(running.address)
+        with socket.create_connection(place), socket.create_connection(place) as waiting:
+            waiting.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            until(lambda: running.get("/healthz")[0] == 200)
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(DEADLINE_SECONDS) == 0
+        assert [line.split()[0] for line in running.log()] == ["level=info", "level=info"]
+
+
+def test_what_is_asked_otherwise_is_refused(tmp_path: Path) -> None:
+    with agent(tmp_path) as running, contextlib.closing(HTTPConnection(running.address)) as client:
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            client.request(method, "/metrics")
+            answer = client.getresponse()
+            answer.read()
+            assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+        client.request("HEAD", "/metrics")
+        answer = client.getresponse()
+        assert (answer.status, int(answer.headers["Content-Length"]) > 1000, answer.read()) == (200, True, b"")
+        assert "Server" not in answer.headers
+        client.request("GET", "/../etc/passwd")
+        answer = client.getresponse()
+        assert (answer.status, answer.read()) == (404, b"not found; try /metrics\n")
+
+
 def test_the_log_is_logfmt_or_json(tmp_path: Path) -> None:
     (tmp_path / "0-0-bad.ledger").write_bytes(b"")
     with agent(tmp_path) as running:
         assert running.first_line.startswith('level=info msg="listening" address=127.0.0.1:')
-        assert running.process.stderr is not None
-        problem = running.process.stderr.readline()
-        assert problem.startswith('level=warn msg="a ledger cannot be used" reason=short detail="')
+        problem = 'level=warn msg="a ledger cannot be used" reason=short detail="'
+        until(lambda: [line for line in running.log() if line.startswith(problem)])
     with agent(tmp_path, "--log.format=json") as running:
         line = json.loads(running.first_line)
         assert (line["level"], line["msg"], line["address"]) == ("info", "listening", running.address)
 
 
-def _fails(*words: str) -> tuple[int, str]:
-    done = subprocess.run([*WHYIDLE, *words], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
-    assert not done.stdout
-    return done.returncode, done.stderr.strip().splitlines()[-1]
-
-
 def test_what_cannot_work_is_said_in_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert _fails("agent", f"--ledger.dir={file}") == (
+    assert fails("agent", f"--ledger.dir={file}") == (
         1,
         f"whyidle agent: cannot read the ledger directory {file}: Not a directory",
     )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, line = _fails("agent", f"--ledger.dir={tmp_path}", f"--web.listen-address={address}")
+        code, line = fails("agent", f"--ledger.dir={tmp_path}", f"--web.listen-address={address}")
         assert (code, line) == (1, f"whyidle agent: cannot listen on {address}: Address already in use")
-    code, line = _fails("agent", "--ledger.retention=soon")
+    code, line = fails("agent", "--ledger.retention=soon")
     assert (code, line.endswith("'soon' is no duration; write 90s, 15m or 24h")) == (2, True)
-    code, line = _fails("agent", "--web.listen-address=here")
+    code, line = fails("agent", "--web.listen-address=here")
     assert (code, "'here' is no address" in line) == (2, True)
 
 
