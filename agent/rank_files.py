@@ -86,6 +86,7 @@ class RankFiles:
         self._ranks: dict[tuple[str, int, int], _Rank] = {}
         self._tables: dict[str, _Table] = {}
         self._disks: dict[tuple[str, str], str] = {}
+        self._bad_lines = 0
 
     def sample(self, reading: Reading, processes: list[RankProcess]) -> list[tuple[RankProcess, list[Use]]]:
         """Looks through some processes -> what is known of each rank's file systems."""
@@ -112,7 +113,7 @@ class RankFiles:
         """Looks at one process of a rank -> how much that cost, in links."""
         if now < rank.denied_until:
             return 0
-        pid = process.pid
+        pid, name = process.pid, f"{process.ledger.run}/{process.ledger.rank}"
         if rank.looks % 2 and process.workers and _CHECKPOINT not in process.ledger.phase_name:
             pid = process.workers[rank.looks // 2 % len(process.workers)]
         rank.looks += 1
@@ -129,7 +130,10 @@ class RankFiles:
                 rank.denied_until = now + _DENIED_SECONDS
                 reading.blind(*_DENIED)
             elif error.reason not in _GONE:
-                reading.error(f"{process.ledger.run}/{process.ledger.rank}", "open files", error.reason)
+                reading.error(name, "open files", error.reason)
+        if self._bad_lines:
+            reading.error(name, "mountinfo", "garbage")
+            self._bad_lines = 0
         return cost
 
     def _open_files(self, process: RankProcess, pid: int, rank: _Rank, now: float) -> int:
@@ -188,7 +192,7 @@ class RankFiles:
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
                 self._disks.clear()
-            mounts, _ = mountinfo.mounts(read(f"{self._procfs}/{pid}/mountinfo"))
+            mounts, self._bad_lines = mountinfo.mounts(read(f"{self._procfs}/{pid}/mountinfo"))
             table = self._tables[namespace] = _Table(mounts, now)
         return table.mounts
 

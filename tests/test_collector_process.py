@@ -13,6 +13,7 @@ import pytest
 from fake_node import processes as fake
 from hypothesis import given
 from hypothesis import strategies as st
+from support_hang import hung_mount, may_mount
 from support_ledgers import Child, Spec, children, until
 from support_matrix import CONTENTS, FAULTS, Anew, Series, check, files, read, spoilt
 from support_ranks import Scrapes
@@ -305,15 +306,34 @@ def test_cpu_time_is_what_the_kernel_charges(tmp_path: Path) -> None:
         tell(rank, "end 0")
         tell(
             rank,
-            "run import resource; own = resource.getrusage(resource.RUSAGE_SELF); "
-            "theirs = resource.getrusage(resource.RUSAGE_CHILDREN); "
-            f"open({str(usage)!r}, 'w').write(f'{{own.ru_utime + own.ru_stime}} {{theirs.ru_utime + theirs.ru_stime}}')",
+            "run from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage; "
+            "used = [sum(getrusage(who)[:2]) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]; "
+            f"open({str(usage)!r}, 'w').write('%f %f' % tuple(used))",
         )
         found = of_rank(read(Scrapes(create, tmp_path / "ledgers"))[0])
     own, theirs = map(float, usage.read_text().split())
     for role, truth in (("main", own), ("worker", theirs)):
         seen = sum(found["cpu_seconds_total", role, mode] for mode in ("user", "system"))  # type: ignore[misc]
         assert truth - 0.03 <= seen <= truth + 0.1
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root: a FUSE mount that hangs")
+def test_a_worker_that_waits_for_storage_is_seen_in_state_d(tmp_path: Path) -> None:
+    point = tmp_path / "mount"
+    point.mkdir()
+    if not may_mount(point):
+        pytest.skip("needs root: a FUSE mount that hangs")
+    key = (f"{PREFIX}d_state_samples_total", ("r1", "0", "worker"))
+    with children(tmp_path, Spec(), script=RANK) as (rank,):
+        scrapes = Scrapes(create, tmp_path)
+        assert read(scrapes)[0][key] == 0
+        with hung_mount(point):
+            code = f"import os; os.statvfs({str(point)!r})"
+            tell(rank, f"run import subprocess; subprocess.Popen([sys.executable, '-c', {code!r}])")
+            until(lambda: read(scrapes)[0][key])
+        samples = (f"{PREFIX}state_samples_total", key[1])
+        series, _ = read(scrapes)
+        assert 0 < series[key] <= series[samples]  # type: ignore[operator]
 
 
 def test_ranks_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:

@@ -28,10 +28,12 @@ class Mount(NamedTuple):
 
 
 def mounts(data: bytes) -> tuple[dict[int, Mount], int]:
-    """The mounts by their ids, and how many lines made no sense."""
+    """The mounts by their ids, and how many lines made no sense. Raises Unreadable("empty")."""
+    if not data.strip():
+        raise Unreadable("empty")
     found: dict[int, Mount] = {}
     bad = 0
-    for line in data.splitlines():
+    for line in data.rstrip(b"\n").split(b"\n"):
         match = _LINE.fullmatch(line)
         if match is None:
             bad += 1
