@@ -34,6 +34,7 @@ def _main(directory: str, raw: str) -> None:
     latter from a thread other than the main one; `run <code>` runs it itself; `end <n>` ends the n-th worker."""
     ledger = write(directory, Spec(**json.loads(raw)[0]))
     print(ledger.path, flush=True)
+    names: dict[str, object] = {"sys": sys}
     workers: list[subprocess.Popen[str]] = []
 
     def start(code: str) -> None:
@@ -60,7 +61,7 @@ def _main(directory: str, raw: str) -> None:
             threading.Thread(target=start_and_stay, args=(rest, ready), daemon=True).start()
             ready.wait()
         elif what == "run":
-            exec(rest)
+            exec(rest, names)
         elif what == "end":
             worker = workers[int(rest)]
             assert worker.stdin is not None
