@@ -19,9 +19,11 @@ from .parsers.mountinfo import Mount
 from .rank_processes import RankProcess
 from .reading import Reading
 
-LINKS = 96
+LINKS = 48
 """So many open files are looked at in a scrape, before the last process that was begun is finished."""
 LINKS_PER_PROCESS = 512
+PROCESS_LINKS = 16
+"""What it costs to begin with a process at all, in links."""
 FILES_PER_PROCESS = 64
 USES_PER_RANK = 16
 REMEMBERED_SECONDS = 600.0
@@ -118,7 +120,7 @@ class RankFiles:
             pid = process.workers[rank.looks // 2 % len(process.workers)]
         rank.looks += 1
         rank.looked = now
-        cost = 1
+        cost = PROCESS_LINKS
         try:
             cost += self._open_files(process, pid, rank, now)
             if now >= rank.maps_due:

@@ -130,16 +130,13 @@ def whole(scratch: Path) -> Iterator[Target]:
     from whyidle.agent.files import Roots
 
     sysfs = scratch / "sys"
-    sysfs.mkdir()
-    for entry in Path("/sys").iterdir():
-        if entry.name != "class":
-            (sysfs / entry.name).symlink_to(entry)
-    (sysfs / "class").mkdir()
-    for entry in Path("/sys/class").iterdir():
-        if entry.name != "infiniband":
-            (sysfs / "class" / entry.name).symlink_to(entry)
+    for folder in ("", "class"):  # this machine's, but for what the adapters bring
+        (sysfs / folder).mkdir()
+        for entry in Path("/sys", folder).iterdir():
+            if entry.name not in ("bus", "class", "devices", "infiniband"):
+                (sysfs / folder / entry.name).symlink_to(entry)
     rdma.build_hcas(Roots(sysfs=str(sysfs)), ADAPTERS)
-    gpus = nvml.Node(scratch / "nvml", gpus=GPUS, mig=None, real_time=True)
+    gpus = nvml.Node(scratch, gpus=GPUS, mig=None, real_time=True)
     ledgers = scratch / "ledgers"
     ledgers.mkdir()
     ranks = [Spec(rank=rank, world_size=RANKS, steps=100, step={"compute": 0.05}) for rank in range(RANKS)]

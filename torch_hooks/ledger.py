@@ -207,6 +207,8 @@ class Ledger:
         return {hook: HOOK_STATES[state] for hook, state in zip(HOOKS, self.words["hook_states"], strict=True)}
 
 
+_FIRST_WORD = min(at for at, _ in WORD_AT.values())
+_END_OF_WORDS = max(at + count for at, count in WORD_AT.values())
 _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
 _TRIES = 50
@@ -272,7 +274,7 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
         strings={name: _text(raw[at : at + size]) for name, (at, size) in STRING_AT.items()},
         words={name: words[at : at + count] for name, (at, count) in WORD_AT.items()},
     )
-    _check(ledger)
+    _check(ledger, words)
     if len(raw) == LEDGER_BYTES:
         ledger.ring = _ring(raw, ledger)
     return ledger
@@ -309,21 +311,30 @@ def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes,
 def _text(raw: bytes) -> str:
     """A string fit for a label: decoded, cut at the first NUL, without control characters."""
     text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else "�" for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
 
 _SMALL = {"rank": 1 << 20, "world_size": 1 << 20, "local_rank": 1 << 20, "attempt": 1 << 20, "device_index": 1 << 16}
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step"}
+_RANGES: dict[str, tuple[int, int]] = {
+    **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
+    "start_ns": (-_MAX_NS, _MAX_NS),  # a process may have started before the clock did, in a time namespace
+}
+_UNLIKE_MOST = [name for name, allowed in _RANGES.items() if allowed != (0, _MAX_NS)]
 
 
-def _check(ledger: Ledger) -> None:
+def _check(ledger: Ledger, words: tuple[int, ...]) -> None:
     """Range-checks every field: a ledger is untrusted input, and one absurd value would spoil a counter for ever."""
-    for name, values in ledger.words.items():
-        least = -1 if name in _MAY_BE_MINUS_ONE else 0
-        most = _SMALL.get(name, _MAX_NS)
-        for value in values:
-            if not least <= value <= most and name != "start_ns":
-                raise LedgerError("nonsense", f"{ledger.path}: {name} is {value}")
+    rest = list(words)
+    for name in _UNLIKE_MOST:
+        (at, _), (least, most) = WORD_AT[name], _RANGES[name]
+        if not least <= rest[at] <= most:
+            raise LedgerError("nonsense", f"{ledger.path}: {name} is {rest[at]}")
+        rest[at] = 0
+    rest = rest[_FIRST_WORD:_END_OF_WORDS]
+    if min(rest) < 0 or max(rest) > _MAX_NS:
+        name, value = _absurd(ledger)
+        raise LedgerError("nonsense", f"{ledger.path}: {name} is {value}")
     if ledger.phase >= len(PHASES):
         raise LedgerError("nonsense", f"{ledger.path}: phase is {ledger.phase}")
     if any(state >= len(HOOK_STATES) for state in ledger.words["hook_states"]):
@@ -333,6 +344,16 @@ def _check(ledger: Ledger) -> None:
     now = time.monotonic_ns() + 1_000_000_000
     if ledger.phase_since_ns > now or sum(ledger.words["cause_ns"]) > now - min(ledger.start_ns, 0) + 1_000_000_000:
         raise LedgerError("nonsense", f"{ledger.path}: accounts for more time than this machine has been up")
+
+
+def _absurd(ledger: Ledger) -> tuple[str, int]:
+    """The first value that is out of its range, and its name."""
+    for name, values in ledger.words.items():
+        least, most = _RANGES[name]
+        for value in values:
+            if not least <= value <= most:
+                return name, value
+    raise AssertionError("every value is in its range")
 
 
 def _ring(raw: bytes, ledger: Ledger) -> list[Step]:

@@ -70,9 +70,10 @@ def _histogram(metric: Metric, rank: Rank) -> Histogram:
 
 def _add_words(samples: Series, metric: Metric, labels_of: list[Labels | None], words: tuple[int, ...]) -> None:
     """Counters straight from a word of the ledger."""
+    per, sparse = metric.per, metric.sparse
     for labels, value in zip(labels_of, words, strict=True):
-        if labels is not None and (value or not metric.sparse):
-            samples[labels] = metric.base(value)
+        if labels is not None and (value or not sparse):
+            samples[labels] = value / per if per != 1 else value
 
 
 def _rank(ledger: Ledger) -> Labels:
