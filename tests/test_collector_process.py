@@ -86,8 +86,8 @@ def test_a_rank_and_its_workers(ledgers: Path, roots: Roots) -> None:
         ("block_io_seconds_total", "worker"): (2 + 3 + 4) / TICKS,
         ("state_samples_total", "main"): 1,
         ("state_samples_total", "worker"): 3,
-        ("d_state_samples_total", "main"): 0,
-        ("d_state_samples_total", "worker"): 1,
+        ("uninterruptible_samples_total", "main"): 0,
+        ("uninterruptible_samples_total", "worker"): 1,
         ("syscall_read_bytes_total",): 14100000 + total(1, "000"),
         ("syscall_write_bytes_total",): 24100000 + total(2, "000"),
         ("storage_read_bytes_total",): 34100000 + total(3, "000"),
@@ -323,7 +323,7 @@ def test_a_worker_that_waits_for_storage_is_seen_in_state_d(tmp_path: Path) -> N
     point.mkdir()
     if not may_mount(point):
         pytest.skip("needs root: a FUSE mount that hangs")
-    key = (f"{PREFIX}d_state_samples_total", ("r1", "0", "worker"))
+    key = (f"{PREFIX}uninterruptible_samples_total", ("r1", "0", "worker"))
     with children(tmp_path, Spec(), script=RANK) as (rank,):
         scrapes = Scrapes(create, tmp_path)
         assert read(scrapes)[0][key] == 0

@@ -147,7 +147,7 @@ class ProcessCollector:
         reading.add(metrics.RESIDENT, labels, pages * _PAGE)
         reading.add(metrics.THREADS, labels, threads)
         reading.add(metrics.STATE_SAMPLES, labels, kept.samples[role])
-        reading.add(metrics.D_STATE_SAMPLES, labels, kept.d_samples[role])
+        reading.add(metrics.UNINTERRUPTIBLE, labels, kept.d_samples[role])
 
     def _io(self, reading: Reading, kept: _Rank, main: int, workers: Workers | None) -> None:
         if workers is None or time.monotonic() < kept.denied_until:

@@ -54,8 +54,8 @@ STATE_SAMPLES = Metric(
     "How often the state of a main thread was looked at: once per process and scrape.",
     _STAT,
 )
-D_STATE_SAMPLES = Metric(
-    "whyidle_process_d_state_samples_total",
+UNINTERRUPTIBLE = Metric(
+    "whyidle_process_uninterruptible_samples_total",
     "counter",
     "samples",
     _ROLE,
@@ -139,7 +139,7 @@ METRICS: tuple[Metric, ...] = (
     BLOCKED,
     BLOCK_IO,
     STATE_SAMPLES,
-    D_STATE_SAMPLES,
+    UNINTERRUPTIBLE,
     *IO,
     MAJOR_FAULTS,
     RESIDENT,
