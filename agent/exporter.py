@@ -23,6 +23,7 @@ SCRAPE_SECONDS = 8.0
 class Round:
     """One round through all collectors, and its text once somebody asked for it."""
 
+    until: float  # when it ends, done or not, on the monotonic clock
     done: threading.Event = field(default_factory=threading.Event)
     readings: list[Reading] = field(default_factory=list)
     texts: dict[bool, bytes] = field(default_factory=dict)
@@ -47,7 +48,9 @@ class Exporter:
         """Whether a round has been through."""
 
     def scrape(self, *, openmetrics: bool = False, seconds: float = SCRAPE_SECONDS) -> bytes:
-        """The answer to one scrape. A round that has run for ``seconds`` starts no more collectors."""
+        """The answer to one scrape, within ``seconds`` and the time to write it down: what has not been read by then is
+        left out. Of scrapes that share a round, the one with the least patience decides.
+        """
         found = self._round(seconds)
         with self._rendering:
             text = found.texts.get(openmetrics)
@@ -72,21 +75,22 @@ class Exporter:
         self._fences.close()
 
     def _round(self, seconds: float) -> Round:
+        until = time.monotonic() + seconds
         with self._lock:
             mine = self._current is None
-            found = self._current = self._current or Round()
+            found = self._current = self._current or Round(until)
+            found.until = min(found.until, until)
         if mine:
-            self._lead(found, seconds)
+            self._lead(found)
         else:
             found.done.wait()
         if found.failure:
             raise found.failure
         return found
 
-    def _lead(self, found: Round, seconds: float) -> None:
+    def _lead(self, found: Round) -> None:
         try:
-            until = time.monotonic() + seconds
-            results = self._fences.round(lambda: time.monotonic() >= until)
+            results = self._fences.round(lambda: found.until)
             found.readings = [result.reading for result in results.values() if result.reading]
             found.readings.append(self._books.enter(results))
             self.ready = True

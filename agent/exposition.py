@@ -10,15 +10,17 @@ https://prometheus.io/docs/specs/om/open_metrics_spec/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from .metrics.metric import Metric
 from .reading import Histogram, Labels
 
 Samples = Mapping[Labels, "float | Histogram"]
 
-_FORGET_AT = 4
-"""The texts of a metric's series are dropped when there are so many times more than were needed last."""
-_FORGET_MORE_THAN = 1000
+_SPARE = 4
+_SPARE_AT_LEAST = 100
+"""The texts of a metric's series are dropped when there are so many times more than are needed, and so many anyhow:
+ranks come and go, and a thousand texts of each of their metrics are 17 MB."""
 
 
 class _Series:
@@ -38,7 +40,7 @@ class Exposition:
     def __init__(self) -> None:
         self._heads: dict[tuple[Metric, bool], str] = {}
         self._series: dict[Metric, dict[Labels, _Series]] = {}
-        self._buckets: dict[tuple[Metric, Labels, Sequence[float]], list[str]] = {}
+        self._buckets: dict[Metric, dict[tuple[Labels, tuple[float, ...]], list[str]]] = {}
 
     def render(
         self, metrics: Iterable[Metric], readings: Sequence[Mapping[Metric, Samples]], *, openmetrics: bool
@@ -73,8 +75,9 @@ class Exposition:
 
     def _lines(self, metric: Metric, samples: Samples, lines: list[str]) -> None:
         texts = self._series.setdefault(metric, {})
-        if len(texts) > _FORGET_MORE_THAN and len(texts) > _FORGET_AT * len(samples):
-            texts.clear()
+        _forget(texts, len(samples))
+        if metric.type == "histogram":
+            _forget(self._buckets.setdefault(metric, {}), len(samples))
         for labels, value in samples.items():
             if isinstance(value, Histogram):
                 self._histogram(metric, labels, value, lines)
@@ -88,14 +91,17 @@ class Exposition:
             lines.append(kept.line)
 
     def _histogram(self, metric: Metric, labels: Labels, value: Histogram, lines: list[str]) -> None:
-        key = (metric, labels, value.bounds)
-        texts = self._buckets.get(key)
+        kept, key = self._buckets[metric], (labels, value.bounds)
+        texts = kept.get(key)
         if texts is None:
-            if len(self._buckets) > _FORGET_MORE_THAN:
-                self._buckets.clear()
-            texts = self._buckets[key] = _histogram_texts(metric, labels, value.bounds)
+            texts = kept[key] = _histogram_texts(metric, labels, value.bounds)
         for text, number in zip(texts, (*value.counts, value.counts[-1], value.sum), strict=True):
             lines.append(f"{text}{number!r}\n")
+
+
+def _forget(texts: dict[Any, Any], needed: int) -> None:
+    if len(texts) > _SPARE * needed + _SPARE_AT_LEAST:
+        texts.clear()
 
 
 def _histogram_texts(metric: Metric, labels: Labels, bounds: Sequence[float]) -> list[str]:
@@ -116,5 +122,5 @@ def _braces(names: Sequence[str], values: Labels) -> str:
 
 
 def _escape(value: str) -> str:
-    value = value.encode("utf-8", "replace").decode()  # a file name may hold what is no text
+    value = value.encode("utf-8", "backslashreplace").decode()  # a file name may hold what is no text
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -3,11 +3,13 @@
 All collectors run one after the other in one worker thread, which costs a scrape a single change of threads. When one
 overruns its deadline, that thread is left to it and a new one goes on with the rest. While it hangs it is not started
 again, so that there is never more than one stuck thread per collector; when it returns after all, its thread ends, what
-it read is thrown away, and the next round starts it again.
+it read is thrown away, and the next round starts it again. The round as a whole has a deadline too, for collectors that
+are all just slow enough.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -61,44 +63,57 @@ class _Worker:
         self._inbox: SimpleQueue[list[_Fence] | None] = SimpleQueue()
         self._outbox: SimpleQueue[None] = SimpleQueue()
         self._lock = threading.Lock()
-        self._abandoned = False
         self._running: tuple[_Fence, float] | None = None
         self._results: dict[str, Result] = {}
+        self.abandoned = False
         threading.Thread(target=self._work, name="collectors", daemon=True).start()
 
-    def run(self, fences: list[_Fence], deadline_seconds: float) -> tuple[dict[str, Result], _Fence | None]:
-        """Runs the fences -> what those gave that were done, and the one that this worker is now abandoned to."""
-        self._results = {}  # _running is None: it was reset after the last fence of the round before
+    def run(
+        self, fences: list[_Fence], deadline_seconds: float, until: Callable[[], float]
+    ) -> tuple[dict[str, Result], _Fence | None]:
+        """Runs the fences -> what those gave that were done, and the one that this worker is now abandoned to.
+
+        ``until`` is asked for the end of the round, on the monotonic clock. When that has come, the worker is abandoned
+        whether there is such a fence or not.
+        """
+        self._results = {}  # nothing runs: whatever did has ended, or this worker would be abandoned
         self._inbox.put(fences)
-        pause = deadline_seconds
+        pause = min(deadline_seconds, until() - time.monotonic())
         while True:
             try:
-                self._outbox.get(timeout=pause)
+                self._outbox.get(timeout=max(pause, 0))
                 return self._results, None
             except Empty:
                 pass
             with self._lock:
-                if self._running is None:  # between two of them, or not begun for want of a CPU
-                    pause = deadline_seconds
-                    continue
-                fence, since = self._running
-                pause = since + deadline_seconds - time.monotonic()
+                now = time.monotonic()
+                fence, since = self._running or (None, now)  # None: between two, or not begun for want of a CPU
+                pause = min(since + deadline_seconds, until()) - now
                 if pause <= 0:
-                    self._abandoned = True
-                    fence.stuck = True
+                    self._abandon(fence, now - since)
                     return self._results, fence
 
     def stop(self) -> None:
         self._inbox.put(None)
 
+    def _abandon(self, fence: _Fence | None, seconds: float) -> None:
+        self.abandoned = True
+        self.stop()
+        if fence:
+            fence.stuck = True
+            self._results[fence.name] = Result("deadline", seconds=seconds)
+
     def _work(self) -> None:
         while (fences := self._inbox.get()) is not None:
             for fence in fences:
-                self._running = (fence, time.monotonic())
+                with self._lock:
+                    if self.abandoned:
+                        return
+                    self._running = (fence, time.monotonic())
                 result = fence.run()
                 with self._lock:
                     self._running = None
-                    if self._abandoned:
+                    if self.abandoned:
                         fence.stuck = False
                         return
                     self._results[fence.name] = result
@@ -117,25 +132,23 @@ class Fences:
     def names(self) -> list[str]:
         return [fence.name for fence in self._fences]
 
-    def round(self, give_up: Callable[[], bool] = lambda: False) -> dict[str, Result]:
-        """Asks every collector once. Takes at most the deadline for each that does not hang yet.
+    def round(self, until: Callable[[], float] = lambda: math.inf) -> dict[str, Result]:
+        """Asks every collector once, each that does not hang yet for its deadline at most.
 
-        ``give_up`` is asked after each overrun deadline: when it says so, the collectors that are left are not started.
+        When ``until`` has come, on the monotonic clock, the collector that is being asked has overrun its deadline,
+        whatever that was, and those that are left are skipped. It may come to be sooner in the course of the round.
         """
-        results: dict[str, Result] = {fence.name: Result("hanging") for fence in self._fences}
         left = [fence for fence in self._fences if not fence.stuck]
+        results = {fence.name: Result("hanging") for fence in self._fences}
+        results.update((fence.name, Result("skipped")) for fence in left)
         while left:
             worker = self._worker or _Worker()
-            done, overran = worker.run(left, self._deadline)
+            done, overran = worker.run(left, self._deadline, until)
             results.update(done)
-            self._worker = None if overran else worker
-            if overran:
-                results[overran.name] = Result("deadline", seconds=self._deadline)
-                if give_up():
-                    break
+            self._worker = None if worker.abandoned else worker
+            if time.monotonic() >= until():
+                break
             left = [fence for fence in left if fence.name not in done and fence is not overran]
-        for fence in left:
-            results[fence.name] = Result("skipped")
         return results
 
     def close(self) -> None:

@@ -39,6 +39,8 @@ class Books:
             self._tell(name, result)
             if result.state in FAILURES:
                 self._failures[name, result.state] += 1
+            elif result.state == "absent":
+                self._last_answer.pop(name, None)
             elif result.reading:
                 self._last_answer[name] = now
                 self._take(name, result.reading)

@@ -35,7 +35,7 @@ class Blind(NamedTuple):
 class Histogram:
     """The value of a series of a histogram: cumulative counts per bucket, the last for +Inf, and the sum."""
 
-    bounds: Sequence[float]  # without +Inf
+    bounds: tuple[float, ...]  # without +Inf
     counts: Sequence[int]  # one more than bounds
     sum: float
 
