@@ -48,6 +48,7 @@ _CHUNK = 1 << 16
 _NUMBER_BYTES = 64
 """More than the digits of any number of 64 bits; what goes on beyond is none, for its digits alone are too many."""
 _U64 = 1 << 64
+_DIGITS = 20  # of the largest; Python refuses to convert thousands of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def reason_of(error: OSError) -> str:
 def number(data: bytes) -> int:
     """The unsigned integer that a counter's file holds. Raises Unreadable."""
     data = data.strip()
-    if data.isdigit() and (value := int(data)) < _U64:
+    if len(data) <= _DIGITS and data.isdigit() and (value := int(data)) < _U64:
         return value
     raise Unreadable(_not_a_number(data))
 
@@ -177,7 +178,7 @@ class KeptFiles:
         except OSError as error:
             self.drop(path)
             raise Unreadable(reason_of(error), path) from error
-        if data.isdigit() and (value := int(data)) < _U64:
+        if len(data) <= _DIGITS and data.isdigit() and (value := int(data)) < _U64:
             return value
         raise Unreadable(_not_a_number(data), path)
 

@@ -33,7 +33,7 @@ LOAD = METRIC["whyidle_rank_up"]
 class Fake:
     """A collector that does as it is told."""
 
-    def __init__(self, act: Callable[[Reading], None] = lambda reading: None):
+    def __init__(self, act: Callable[[Reading], object] = lambda reading: None):
         self.act = act
         self.calls = 0
 
@@ -257,7 +257,7 @@ def test_the_own_process_is_what_the_kernel_says() -> None:
 # -- scrapes
 
 
-def exporter(deadline: float = LONG, **collectors: Collector) -> Exporter:
+def exporter(collectors: dict[str, Collector], deadline: float = LONG) -> Exporter:
     return Exporter(collectors, Log(stream=io.StringIO()), deadline)
 
 
@@ -270,7 +270,7 @@ def series(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:
 
 def test_scrapes_that_come_together_share_a_round() -> None:
     one = Hanging()
-    shared = exporter(one=one)
+    shared = exporter({"one": one})
     with ThreadPoolExecutor(20) as pool:
         answers = [pool.submit(shared.scrape, openmetrics=bool(number % 2)) for number in range(20)]
         until(lambda: one.inside)
@@ -285,7 +285,7 @@ def test_scrapes_that_come_together_share_a_round() -> None:
 
 def test_concurrent_scrapes_and_rounds_are_each_whole() -> None:
     kinds = {"a": Fake(), "b": Fake(fail), "c": Fake(absent)}
-    busy = exporter(**kinds)
+    busy = exporter(dict(kinds))
 
     def look(number: int) -> set[str]:
         busy.keep_up(0.0)
@@ -303,7 +303,7 @@ def test_concurrent_scrapes_and_rounds_are_each_whole() -> None:
 
 def test_what_was_read_before_is_not_served_again() -> None:
     moody = Fake()
-    mine = exporter(moody=moody, other=Fake())
+    mine = exporter({"moody": moody, "other": Fake()})
     assert series(mine.scrape())["whyidle_collector_up"] == {("moody",): 1, ("other",): 1}
     assert series(mine.scrape())["whyidle_rank_up"] == {("run", "2"): 2}
     moody.act = fail
@@ -318,7 +318,7 @@ def test_what_was_read_before_is_not_served_again() -> None:
 
 def test_the_least_patient_scrape_decides() -> None:
     slow = Hanging()
-    mine = exporter(0.2, slow=slow, next=Hanging(), last=Fake())
+    mine = exporter({"slow": slow, "next": Hanging(), "last": Fake()}, 0.2)
     with ThreadPoolExecutor(2) as pool:
         patient = pool.submit(mine.scrape, seconds=LONG)
         until(lambda: slow.inside)
@@ -332,7 +332,7 @@ def test_the_least_patient_scrape_decides() -> None:
 
 
 def test_a_fault_of_the_books_is_an_error_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = exporter(a=Fake())
+    mine = exporter({"a": Fake()})
     with monkeypatch.context() as patched:
         patched.setattr(Books, "enter", lambda self, results: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -343,7 +343,7 @@ def test_a_fault_of_the_books_is_an_error_and_passes(monkeypatch: pytest.MonkeyP
 
 def test_a_round_is_made_only_if_nobody_scraped() -> None:
     one = Fake()
-    mine = exporter(one=one)
+    mine = exporter({"one": one})
     mine.keep_up(LONG)
     mine.keep_up(LONG)
     assert one.calls == 1
