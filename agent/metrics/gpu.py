@@ -33,7 +33,7 @@ INFO = Metric(
     "whyidle_gpu_info",
     "gauge",
     "info",
-    (*GPU, "pci", "model", "architecture", "driver", "mig"),
+    (*GPU, "pci_bus_id", "model", "architecture", "driver", "mig"),
     "Identity of a GPU, to join on; always 1. The label gpu is NVML's index, mig says whether the GPU is partitioned.",
     "nvmlDeviceGetUUID",
 )

@@ -1,0 +1,109 @@
+"""The whole fake node, and an agent on it: every part's tree, the libraries under it, a kubelet, two live ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from support_agent import Agent
+from support_ledgers import Spec, children
+
+from whyidle.agent.files import Roots
+
+from . import clock, cpu, kernel, kubelet, nic, nvml, processes, rdma, storage
+from .nvml_values import own
+
+NODE = "gpu-node-17"
+
+
+@dataclass
+class Whole:
+    roots: Roots
+    gpus: nvml.Node
+    ledgers: Path
+    environment: Mapping[str, str]
+
+    @contextlib.contextmanager
+    def agent(self, *flags: str) -> Iterator[Agent]:
+        """A real agent that sees this node and nothing of the machine."""
+        paths = [f"--path.{name}={getattr(self.roots, name)}" for name in ("procfs", "sysfs", "rootfs")]
+        command = [
+            "env",
+            *(f"{name}={value}" for name, value in self.environment.items()),
+            *(sys.executable, "-m", "whyidle.cli.main", "agent", "--web.listen-address=127.0.0.1:0"),
+            *(f"--ledger.dir={self.ledgers}", *paths, *flags),
+        ]
+        with contextlib.closing(Agent(command)) as running:
+            yield running
+
+
+@contextlib.contextmanager
+def whole(folder: Path) -> Iterator[Whole]:
+    """Builds the node under ``folder``; its ranks live until the end of the block."""
+    roots = Roots(*(str(folder / name) for name in ("proc", "sys", "root")))
+    for root in (roots.procfs, roots.sysfs, roots.rootfs):
+        Path(root).mkdir()
+    for part in (rdma, nic, storage, cpu, processes, clock, kubelet):
+        part.build(roots)
+    storage.write(Path(roots.procfs, "1/mountinfo"), storage.MOUNTINFO)
+    kernel.write(folder / "kernel", nic.SCRIPT, clock.SCRIPT)
+    gpus = nvml.Node(folder)
+    gpus.gpu(5, architecture=7, gpm=0, retired_pending=0, field29=2, field30=1)  # from before GPM
+    for number, pid in enumerate(processes.RANKS):
+        kubelet.process(roots, pid, _environment(number), processes.CGROUP)
+        _own_network(Path(roots.procfs, str(pid), "net"))
+    ledgers = folder / "ledgers"
+    ledgers.mkdir()
+    environment = {**gpus.environment(), **kernel.environment(folder / "kernel"), "NODE_NAME": NODE}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kubelet.serve(Path(roots.rootfs, kubelet.SOCKET), _pods()))
+        stack.enter_context(children(ledgers, *_specs()))
+        yield Whole(roots, gpus, ledgers, environment)
+
+
+def _uuid(gpu: int) -> str:
+    return str(own(gpu)["uuid"])
+
+
+def _specs() -> list[Spec]:
+    """Rank 1 is late at reading; both are on GPUs of the node."""
+    steps = ({"compute": 0.0625, "straggler": 0.03125}, {"compute": 0.0625, "data_read": 0.03125})
+    return [
+        replace(
+            spec,
+            run="llama",
+            node=NODE,
+            device=f"cuda:{spec.rank}",
+            uuid=_uuid(spec.rank),
+            steps=64,
+            step=step,
+            op_bytes={"all_reduce": 1 << 30},
+        )
+        for spec, step in zip(processes.specs(), steps, strict=True)
+    ]
+
+
+def _own_network(folder: Path) -> None:
+    """The pod's own network namespace: its interface's other end is one of the node's veths."""
+    folder.mkdir()
+    folder.joinpath("dev").write_text(nic.net_dev((nic.Fake("eth0", counts=tuple(range(101, 117))),)))
+    folder.joinpath("snmp").write_text(nic.SNMP)
+    folder.joinpath("netstat").write_text(nic.NETSTAT)
+
+
+def _pods() -> list[kubelet.Pod]:
+    return [
+        kubelet.Pod(
+            "research", "llama-0", {"trainer": {"nvidia.com/gpu": [_uuid(0), _uuid(1)], "rdma/hca": ["mlx5_0"]}}
+        ),
+        kubelet.Pod("notebooks", "jupyter-ann", {"notebook": {"nvidia.com/gpu.shared": [f"{_uuid(3)}::0"]}}),
+    ]
+
+
+def _environment(rank: int) -> dict[str, str]:
+    if rank == 0:
+        return {"POD_NAME": "llama-0", "POD_NAMESPACE": "research", "SECRET": "nobody may see this"}
+    return {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "llama", "SLURM_JOB_USER": "ann", "SLURM_JOB_PARTITION": "h100"}
