@@ -10,17 +10,15 @@ https://prometheus.io/docs/specs/om/open_metrics_spec/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .metrics.metric import Metric
 from .reading import Histogram, Labels
 
 Samples = Mapping[Labels, "float | Histogram"]
 
-_SPARE = 4
-_SPARE_AT_LEAST = 100
-"""The texts of a metric's series are dropped when there are so many times more than are needed, and so many anyhow:
-ranks come and go, and a thousand texts of each of their metrics are 17 MB."""
+_SPARE = 100
+"""So many more texts than series may be kept for a metric: ranks come and go, and their texts must not stay behind."""
 
 
 class _Series:
@@ -30,8 +28,15 @@ class _Series:
 
     def __init__(self, text: str):
         self.text = text
-        self.value: float | None = None
+        self.value: float | Histogram | None = None
         self.line = ""
+
+
+class _Buckets(NamedTuple):
+    """The texts of a histogram's lines."""
+
+    bounds: tuple[float, ...]
+    texts: list[str]
 
 
 class Exposition:
@@ -39,8 +44,7 @@ class Exposition:
 
     def __init__(self) -> None:
         self._heads: dict[tuple[Metric, bool], str] = {}
-        self._series: dict[Metric, dict[Labels, _Series]] = {}
-        self._buckets: dict[Metric, dict[tuple[Labels, tuple[float, ...]], list[str]]] = {}
+        self._texts: dict[Metric, dict[Labels, Any]] = {}  # _Series or, of histograms, _Buckets
 
     def render(
         self, metrics: Iterable[Metric], readings: Sequence[Mapping[Metric, Samples]], *, openmetrics: bool
@@ -58,9 +62,20 @@ class Exposition:
         for metric in metrics:
             if metric in found:
                 lines.append(self._head(metric, openmetrics))
+                texts = self._texts.setdefault(metric, {})
+                write = _histograms if metric.type == "histogram" else _values
                 for samples in found[metric]:
-                    self._lines(metric, samples, lines)
+                    write(metric, samples, texts, lines)
+        self._forget(found)
         return "".join(lines)
+
+    def _forget(self, found: dict[Metric, list[Samples]]) -> None:
+        """Where the texts of what is gone are more than those of what is there, keeps only the latter."""
+        if len(self._texts) > len(found):
+            self._texts = {metric: texts for metric, texts in self._texts.items() if metric in found}
+        for metric, texts in self._texts.items():
+            if len(texts) > _SPARE and len(texts) > 2 * sum(map(len, found[metric])):
+                self._texts[metric] = {labels: texts[labels] for samples in found[metric] for labels in samples}
 
     def _head(self, metric: Metric, openmetrics: bool) -> str:
         head = self._heads.get((metric, openmetrics))
@@ -73,38 +88,29 @@ class Exposition:
             self._heads[metric, openmetrics] = head
         return head
 
-    def _lines(self, metric: Metric, samples: Samples, lines: list[str]) -> None:
-        texts = self._series.setdefault(metric, {})
-        _forget(texts, len(samples))
-        if metric.type == "histogram":
-            _forget(self._buckets.setdefault(metric, {}), len(samples))
-        for labels, value in samples.items():
-            if isinstance(value, Histogram):
-                self._histogram(metric, labels, value, lines)
-                continue
-            kept = texts.get(labels)
-            if kept is None:
-                kept = texts[labels] = _Series(f"{metric.name}{_braces(metric.labels, labels)} ")
-            if kept.value != value or kept.value.__class__ is not value.__class__:
-                kept.value = value
-                kept.line = f"{kept.text}{value!r}\n"
-            lines.append(kept.line)
 
-    def _histogram(self, metric: Metric, labels: Labels, value: Histogram, lines: list[str]) -> None:
-        kept, key = self._buckets[metric], (labels, value.bounds)
-        texts = kept.get(key)
-        if texts is None:
-            texts = kept[key] = _histogram_texts(metric, labels, value.bounds)
-        for text, number in zip(texts, (*value.counts, value.counts[-1], value.sum), strict=True):
+def _values(metric: Metric, samples: Samples, texts: dict[Labels, _Series], lines: list[str]) -> None:
+    for labels, value in samples.items():
+        kept = texts.get(labels)
+        if kept is None:
+            kept = texts[labels] = _Series(f"{metric.name}{_braces(metric.labels, labels)} ")
+        if kept.value != value or kept.value.__class__ is not value.__class__:
+            kept.value = value
+            kept.line = f"{kept.text}{value!r}\n"
+        lines.append(kept.line)
+
+
+def _histograms(metric: Metric, samples: Samples, texts: dict[Labels, _Buckets], lines: list[str]) -> None:
+    for labels, value in samples.items():
+        assert isinstance(value, Histogram)
+        kept = texts.get(labels)
+        if kept is None or kept.bounds != value.bounds:
+            kept = texts[labels] = _Buckets(value.bounds, _histogram_texts(metric, labels, value.bounds))
+        for text, number in zip(kept.texts, (*value.counts, value.counts[-1], value.sum), strict=True):
             lines.append(f"{text}{number!r}\n")
 
 
-def _forget(texts: dict[Any, Any], needed: int) -> None:
-    if len(texts) > _SPARE * needed + _SPARE_AT_LEAST:
-        texts.clear()
-
-
-def _histogram_texts(metric: Metric, labels: Labels, bounds: Sequence[float]) -> list[str]:
+def _histogram_texts(metric: Metric, labels: Labels, bounds: tuple[float, ...]) -> list[str]:
     names = (*metric.labels, "le")
     buckets = [*(repr(float(bound)) for bound in bounds), "+Inf"]
     braces = _braces(metric.labels, labels)

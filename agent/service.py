@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 
@@ -13,6 +14,7 @@ from .server import AgentServer
 
 STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 REAP_EVERY_SECONDS = 60.0
+_M_ARENA_MAX = -8  # malloc.h
 ROUND_EVERY_SECONDS = 10.0
 """The collectors are asked at least so often, scraped or not: NVML's sample buffer holds some 20 s of utilisation."""
 
@@ -21,6 +23,18 @@ def hold_signals() -> None:
     """Before any thread starts: the stop signals wait for :func:`serve`, and a lost terminal stops nothing."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def few_arenas() -> None:
+    """Before any thread starts: has all threads share two heaps.
+
+    The GNU library gives each thread one of its own, up to eight per core, and none gives back what it once held: 43 MB
+    instead of 35 after fifty scrapes at once on two cores. Other libraries have no such function, nor this habit.
+    """
+    try:
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+    except (OSError, AttributeError):
+        pass
 
 
 def serve(server: AgentServer, ledgers: LedgerStore, delete_after_seconds: float, log: Log) -> None:

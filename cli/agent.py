@@ -53,13 +53,14 @@ def run(args: argparse.Namespace) -> int:
     from ..agent.ledgers import LedgerStore
     from ..agent.log import Log
     from ..agent.server import AgentServer
-    from ..agent.service import hold_signals, serve
+    from ..agent.service import few_arenas, hold_signals, serve
     from ..agent.web.errors import ConfigError
     from ..agent.web.gate import gate_of
 
     if problem := directory_problem(args.directory):
         print(f"whyidle agent: {problem}", file=sys.stderr)
         return 1
+    few_arenas()
     hold_signals()
     raise_file_limit()
     log = Log(args.level, args.format)
