@@ -30,10 +30,11 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 EXTRAS: dict[str, str] = {
+    "bcrypt": "agent",
     "prometheus_client": "agent",
     "psutil": "agent",
-    "pynvml": "agent",
     "rich": "agent",
+    "yaml": "agent",
     "grafanalib": "dashboards",
 }
 """A module that may be missing -> the extra that brings it."""
@@ -53,10 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        module = (error.name or "").partition(".")[0]
+        extra = EXTRAS.get(module)
         if extra is None:
             raise
-        print(f"whyidle: this command needs {error.name}: pip install 'whyidle[{extra}]'", file=sys.stderr)
+        print(f"whyidle: this command needs {module}: pip install 'whyidle[{extra}]'", file=sys.stderr)
         return 2
 
 

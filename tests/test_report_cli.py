@@ -126,7 +126,7 @@ def test_help_and_version() -> None:
     assert whyidle("report", "--", "more").returncode == 2
 
 
-@pytest.mark.parametrize(("missing", "command"), [("prometheus_client", "agent")])
+@pytest.mark.parametrize(("missing", "command"), [("rich", "demo"), ("psutil", "demo")])
 def test_a_missing_extra_is_said_in_a_sentence(missing: str, command: str) -> None:
     script = (
         f"import sys; sys.modules[{missing!r}] = None\nfrom whyidle.cli.main import main\nsys.exit(main(sys.argv[1:]))"
