@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from .files import Roots
 from .ledgers import LedgerStore
-from .rank_processes import RankProcesses
+from .processes.rank_processes import RankProcesses
 from .reading import Reading
 
 

@@ -16,10 +16,10 @@ from support_ledgers import Spec, children, until
 from support_matrix import FAULTS, Anew, Series, check, files, read
 from support_ranks import Scrapes
 
-from whyidle.agent.cgroup_tree import CgroupTree
 from whyidle.agent.collector import Collector
 from whyidle.agent.collectors.cgroup import create
 from whyidle.agent.files import Roots, Unreadable
+from whyidle.agent.kernel.cgroup_tree import CgroupTree
 from whyidle.agent.metrics.cgroup import METRICS
 from whyidle.agent.parsers import cgroups
 from whyidle.agent.reading import Absent, Reading

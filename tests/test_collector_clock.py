@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from support_exporter import node_exporter
 from support_matrix import FAULTS, Anew, check, read
 
-from whyidle.agent.adjtimex import adjtimex
 from whyidle.agent.collector import Collector, Options
 from whyidle.agent.collectors.clock import create
 from whyidle.agent.files import Roots, Unreadable
+from whyidle.agent.kernel.adjtimex import adjtimex
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.metrics.clock import METRICS
 from whyidle.agent.parsers.timex import BYTES, timex
@@ -150,7 +150,7 @@ def test_side_by_side_with_node_exporter() -> None:
         assert low <= value <= high or value == pytest.approx(low, rel=1e-9)
 
 
-ANYBODY = "import os; from whyidle.agent.adjtimex import adjtimex; os.setuid(65534); adjtimex()"
+ANYBODY = "import os; from whyidle.agent.kernel.adjtimex import adjtimex; os.setuid(65534); adjtimex()"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become nobody")

@@ -18,12 +18,12 @@ from support_ledgers import Spec, children, until
 from support_matrix import FAULTS, Series, read, spoilt
 from support_ranks import Scrapes
 
-from whyidle.agent import rank_files
 from whyidle.agent.collectors.filesystem import create
 from whyidle.agent.files import Roots, Unreadable
 from whyidle.agent.metrics.filesystem import METRICS
 from whyidle.agent.parsers import mountinfo
 from whyidle.agent.parsers.mountinfo import Mount, OpenFile
+from whyidle.agent.processes import rank_files
 from whyidle.agent.reading import Absent, ReadError, Reading
 
 PREFIX = "whyidle_filesystem_"

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from support_ledgers import Child, Spec, children
 from support_matrix import FAULTS, Series, check, read
 
-from whyidle.agent import owners, pod_resources
 from whyidle.agent.collector import Options
 from whyidle.agent.collectors import identity
 from whyidle.agent.exposition import Exposition
 from whyidle.agent.files import Roots, Unreadable
+from whyidle.agent.kubelet import owners, pod_resources
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.metrics import METRIC
 from whyidle.agent.metrics import identity as metrics

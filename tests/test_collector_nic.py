@@ -423,7 +423,7 @@ def test_a_real_namespace(namespace: str, tmp_path: Path) -> None:
 
 ANYBODY = """
 import ctypes, os, sys
-from whyidle.agent.ethtool import Ethtool
+from whyidle.agent.kernel.ethtool import Ethtool
 fd = os.open(sys.argv[1], os.O_RDONLY)
 assert ctypes.CDLL(None, use_errno=True).setns(fd, 0) == 0
 os.setuid(65534)

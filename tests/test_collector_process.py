@@ -22,7 +22,7 @@ from whyidle.agent.collector import Collector
 from whyidle.agent.collectors.process import create
 from whyidle.agent.files import Roots
 from whyidle.agent.metrics.process import METRICS
-from whyidle.agent.rank_usage import Rising
+from whyidle.agent.processes.rank_usage import Rising
 from whyidle.agent.reading import Absent, Reading
 
 PREFIX = "whyidle_process_"

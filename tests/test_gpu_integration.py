@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whyidle.agent.compute_idle import STEADY_SECONDS, ActivityPoints, ComputeIdle
-from whyidle.agent.utilisation import Increase, SampleIntegral, split_unhooked
+from whyidle.agent.collectors.gpu.idle_difference import STEADY_SECONDS, ActivityPoints, ComputeIdle
+from whyidle.agent.collectors.gpu.utilisation import Increase, SampleIntegral, split_unhooked
 from whyidle.torch_hooks.causes import CAUSES
 
 PERIOD_US = 200_000

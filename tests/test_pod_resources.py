@@ -18,11 +18,11 @@ from h2.connection import H2Connection
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whyidle.agent import grpc_unary, pod_resources
 from whyidle.agent.files import Roots, Unreadable
-from whyidle.agent.grpc_unary import Exchange
+from whyidle.agent.kubelet import grpc_unary, pod_resources
+from whyidle.agent.kubelet.grpc_unary import Exchange
+from whyidle.agent.kubelet.pod_resources import PodResources
 from whyidle.agent.parsers.pod_resources import MOST_FIELDS, Allocation, allocatable, pods
-from whyidle.agent.pod_resources import PodResources
 
 LIST = "/v1.PodResourcesLister/List"
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from support_ledgers import Child, Spec, children
 
 from whyidle.agent.collector import Options
-from whyidle.agent.descendants import WORKERS
 from whyidle.agent.files import Roots, Unreadable
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.parsers import locks, pidio, pidstat
+from whyidle.agent.processes.descendants import WORKERS
 from whyidle.agent.reading import Reading
 
 RANK = Path(__file__).with_name("support_ranks.py")

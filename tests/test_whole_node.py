@@ -33,11 +33,26 @@ pytestmark = [
 ]
 
 VARYING = re.compile(
-    r"(process_|whyidle_(collector_(duration|age)|clock_time|phase_open|rank_info|filesystem_(size|available|free)|node_info"
-    r"|process_(blocked|state_samples|uninterruptible)|build_info|device_seconds_total\{node=)"
-    r"|whyidle_device_seconds_total\{.*cause=\"startup\")"
+    "|".join(
+        (
+            "process_",
+            "whyidle_build_info",
+            "whyidle_clock_time",
+            "whyidle_collector_(age|duration)",
+            "whyidle_compute_idle",
+            r"whyidle_device_seconds_total\{node=",  # of GPUs without a rank
+            r"whyidle_device_seconds_total\{.*cause=\"startup\"",
+            "whyidle_filesystem_(available|free|size)",
+            "whyidle_gpu_(busy|observed|memory_busy|sm_active|sm_occupancy|tensor_active|dram_active)",
+            "whyidle_gpu_(pcie_bytes|throttled)",
+            "whyidle_node_info",
+            "whyidle_phase_open",
+            "whyidle_process_(blocked|state_samples|uninterruptible)",
+            "whyidle_rank_info",
+        )
+    )
 )
-"""Series whose values are those of the machine, or of the moment."""
+"""Series whose values are those of the machine, or integrated over the moment that passed."""
 
 NOT_HERE = {
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the node was stormed",

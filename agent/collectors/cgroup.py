@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from ..cgroup_tree import Cgroup, CgroupTree
 from ..collector import Options
 from ..files import KeptFiles, Unreadable, number
+from ..kernel.cgroup_tree import Cgroup, CgroupTree
 from ..metrics import cgroup as metrics
 from ..metrics.metric import Metric
 from ..parsers import cgroups, psi
 from ..parsers.cgroups import UNIFIED
-from ..rank_processes import RankProcess
+from ..processes.rank_processes import RankProcess
 from ..reading import Absent, Reading
 
 REFRESH_SECONDS = 60.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from ..adjtimex import adjtimex
 from ..collector import Options
 from ..files import KeptFiles, Unreadable, reason_of, word
+from ..kernel.adjtimex import adjtimex
 from ..metrics import clock
 from ..parsers.timex import timex
 from ..reading import Reading

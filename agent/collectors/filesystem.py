@@ -9,7 +9,7 @@ from ..collector import Options
 from ..fence import Fences
 from ..files import reason_of
 from ..metrics import filesystem as metrics
-from ..rank_files import RankFiles, Use
+from ..processes.rank_files import RankFiles, Use
 from ..reading import Absent, Labels, Reading
 
 FILE_SYSTEMS = 64

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from ...torch_hooks.ledger import Ledger
 from ..collector import Options
 from ..files import KeptFiles, Roots, Unreadable, names, read, word
+from ..kubelet.owners import Owners, Pod
+from ..kubelet.pod_resources import Listing, PodResources
 from ..metrics.identity import ALLOCATABLE, ALLOCATED, DEVICE_POD, GPU_POD, NODE, RANK_POD, RANK_SLURM
-from ..owners import Owners, Pod
 from ..parsers import kubernetes, slurm
 from ..parsers.environ import environ
 from ..parsers.kubernetes import Claim
-from ..pod_resources import Listing, PodResources
-from ..rank_processes import RankProcess
+from ..processes.rank_processes import RankProcess
 from ..reading import Labels, Reading
 
 VARIABLES: frozenset[str] = frozenset((*slurm.VARIABLES, *kubernetes.VARIABLES))

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Set
 
 from ..collector import Options
-from ..driver_counters import DriverCounters
 from ..files import KeptFiles, Unreadable, names, number, read, word
-from ..interfaces import LOOPBACK, Interface, Interfaces
+from ..kernel.driver_counters import DriverCounters
+from ..kernel.interfaces import LOOPBACK, Interface, Interfaces
+from ..kernel.namespaces import HOST, RankNamespaces, node_folder
 from ..metrics import nic
 from ..metrics.metric import Metric
-from ..namespaces import HOST, RankNamespaces, node_folder
 from ..parsers import netdev
 from ..reading import Absent, Labels, Reading
 

@@ -11,8 +11,8 @@ from ..files import KeptFiles, Unreadable
 from ..metrics import process as metrics
 from ..parsers import pidio, pidstat
 from ..parsers.pidstat import PidStat
-from ..rank_processes import RankProcess
-from ..rank_usage import RankWaits, Rising, Waits
+from ..processes.rank_processes import RankProcess
+from ..processes.rank_usage import RankWaits, Rising, Waits
 from ..reading import Absent, Reading
 
 KEPT = 1024

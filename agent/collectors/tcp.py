@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from ..collector import Options
 from ..files import KeptFiles, Unreadable, read
+from ..kernel.namespaces import HOST, RankNamespaces, node_folder
 from ..metrics.metric import Metric
 from ..metrics.tcp import COUNTED, NAMESPACE_INFO
-from ..namespaces import HOST, RankNamespaces, node_folder
 from ..parsers import snmp
 from ..reading import Absent, Reading
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ...metrics import gpu as metrics
 from ...metrics.metric import Metric
-from ...nvml import (
+from .nvml import (
     GPU_UTILISATION,
     INSUFFICIENT_SIZE,
     MEMORY_UTILISATION,
@@ -25,8 +25,8 @@ from ...nvml import (
     GpmSupport,
     Nvml,
 )
-from ...utilisation import Increase, SampleIntegral
 from .target import Target, is_ratio
+from .utilisation import Increase, SampleIntegral
 
 GPM_SECONDS = 0.1
 """Two looks that are closer count as one: the GPU's counters come in steps."""

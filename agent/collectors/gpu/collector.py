@@ -12,7 +12,9 @@ from ctypes import c_void_p
 from ...collector import Options
 from ...metrics import gpu as metrics
 from ...metrics.ranks import DEVICE_SECONDS
-from ...nvml import (
+from ...reading import Absent, Reading
+from .device import Gpu, Histories, Surroundings
+from .nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     LIBRARY_NOT_FOUND,
@@ -21,8 +23,6 @@ from ...nvml import (
     Nvml,
     NvmlError,
 )
-from ...reading import Absent, Reading
-from .device import Gpu, Histories, Surroundings
 from .presence import driver_gpus, driver_loaded, pci_gpus
 from .target import Lost, Target, Uninitialised
 from .unhooked import Hooked

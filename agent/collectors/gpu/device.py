@@ -8,11 +8,11 @@ from ctypes import c_uint, c_void_p
 from dataclasses import dataclass, field
 
 from ...metrics import gpu as metrics
-from ...nvml import ARCHITECTURES, NOT_FOUND, Nvml, PciInfo, clean
 from ...reading import Reading
 from .activity import Activity
 from .fields import Batch
 from .idle_compute import IdleCompute
+from .nvml import ARCHITECTURES, NOT_FOUND, Nvml, PciInfo, clean
 from .plain import INSTEAD, read_memory, read_one, read_plain, read_processes, read_reasons
 from .target import Target
 from .unhooked import Hooked, Unhooked

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...metrics import gpu as metrics
 from ...metrics.metric import Metric
-from ...nvml import INVALID_ARGUMENT, NOT_SUPPORTED
+from .nvml import INVALID_ARGUMENT, NOT_SUPPORTED
 from .target import Target
 
 CALL = "nvmlDeviceGetFieldValues"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ....torch_hooks.ledger import Ledger
-from ...compute_idle import ActivityPoints, ComputeIdle
 from ...metrics.gpu import COMPUTE_IDLE
-from ...utilisation import Increase
+from .idle_difference import ActivityPoints, ComputeIdle
 from .target import Target
+from .utilisation import Increase
 
 _NS = 1_000_000_000
 

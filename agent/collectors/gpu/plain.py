@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...metrics import gpu as metrics
 from ...metrics.metric import Metric
-from ...nvml import INSUFFICIENT_SIZE, MEMORY_V2, Memory, MemoryV2
+from .nvml import INSUFFICIENT_SIZE, MEMORY_V2, Memory, MemoryV2
 from .target import Target
 
 _SM, _MEMORY = 1, 2  # nvmlClockType_t

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from ctypes import c_void_p
 
-from ...nvml import GPU_IS_LOST, NOT_SUPPORTED, RESET_REQUIRED, UNINITIALISED, Function, Nvml, NvmlError, reason_of
 from ...reading import Reading
+from .nvml import GPU_IS_LOST, NOT_SUPPORTED, RESET_REQUIRED, UNINITIALISED, Function, Nvml, NvmlError, reason_of
 
 ASK_AGAIN_SECONDS = 300.0
 """A driver may come to support a call while it runs: a MIG mode that changes, a setting that is made."""

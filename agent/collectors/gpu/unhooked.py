@@ -6,9 +6,9 @@ from ....torch_hooks.ledger import Ledger
 from ...ledgers import Snapshot
 from ...metrics.gpu import UNHOOKED_CAUSES, UNHOOKED_FAMILY
 from ...metrics.ranks import DEVICE_SECONDS
-from ...utilisation import Increase, split_unhooked
 from .plain import SEEN_BYTES
 from .target import Target
+from .utilisation import Increase, split_unhooked
 
 LONGEST_SECONDS = 60.0
 """After a longer time without a look nobody knows whether a GPU was in use."""

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from ctypes import c_ulonglong, c_void_p
 
 from ...metrics import gpu as metrics
-from ...nvml import (
+from ...reading import Reading
+from .nvml import (
     GPU_IS_LOST,
     NO_PERMISSION,
     NOT_SUPPORTED,
@@ -18,7 +19,6 @@ from ...nvml import (
     Nvml,
     reason_of,
 )
-from ...reading import Reading
 from .target import Target, Uninitialised
 
 NUMBERS = 4

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..torch_hooks.ledger import Ledger
-from .files import Unreadable, names, read
-from .parsers import locks, pidstat
+from ...torch_hooks.ledger import Ledger
+from ..files import Unreadable, names, read
+from ..parsers import locks, pidstat
 
 SEARCH_EVERY_SECONDS = 10.0
 """At most: a search reads two thousand files on a busy node, and a directory of ledgers that anyone may write to must

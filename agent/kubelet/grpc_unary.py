@@ -24,7 +24,7 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
-from .files import Unreadable, reason_of
+from ..files import Unreadable, reason_of
 
 MOST_BYTES = 16 << 20
 """The longest answer, as the kubelet's own clients have it."""

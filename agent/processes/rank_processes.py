@@ -6,12 +6,12 @@ import threading
 import time
 from dataclasses import dataclass
 
-from ..torch_hooks.ledger import Ledger
+from ...torch_hooks.ledger import Ledger
+from ..files import Roots, Unreadable
+from ..ledgers import LedgerStore, Snapshot
+from ..reading import ReadError, Reading
 from .descendants import Descendants
-from .files import Roots, Unreadable
-from .ledgers import LedgerStore, Snapshot
 from .rank_pids import RankPids
-from .reading import ReadError, Reading
 
 SHARED_SECONDS = 1.0
 """For how long the collectors of one round share a look."""

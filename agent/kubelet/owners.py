@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
-from .parsers.kubernetes import Claim, gpu_uuid
-from .parsers.pod_resources import Allocation
+from ..parsers.kubernetes import Claim, gpu_uuid
+from ..parsers.pod_resources import Allocation
+from ..reading import Labels
 from .pod_resources import Listing
-from .reading import Labels
 
 MOST_DEVICES = 1000
 """Series of devices, of GPUs and of others each. A plugin may offer thousands of make-believe ids of one adapter."""

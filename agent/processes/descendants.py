@@ -11,8 +11,8 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from .files import KeptFiles, Unreadable, names, read
-from .parsers import pidstat
+from ..files import KeptFiles, Unreadable, names, read
+from ..parsers import pidstat
 
 WORKERS = 256
 """So many descendants of a process are looked at, at most."""

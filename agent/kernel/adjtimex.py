@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from .parsers.timex import BYTES
+from ..parsers.timex import BYTES
 
 
 def adjtimex() -> tuple[int, bytes]:

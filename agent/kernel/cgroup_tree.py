@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .files import Unreadable, read
-from .parsers.cgroups import UNIFIED
+from ..files import Unreadable, read
+from ..parsers.cgroups import UNIFIED
 
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 """Of version 1, those that are read here."""

@@ -6,12 +6,12 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ..files import Unreadable
+from ..metrics.metric import Metric
+from ..metrics.nic_drivers import DRIVER_COUNTERS
+from ..reading import Labels, Reading
 from .ethtool import Ethtool
-from .files import Unreadable
 from .interfaces import REFRESH_SECONDS, Interface
-from .metrics.metric import Metric
-from .metrics.nic_drivers import DRIVER_COUNTERS
-from .reading import Labels, Reading
 
 _STRINGS, _STATS, _DRVINFO = "ETHTOOL_GSTRINGS", "ETHTOOL_GSTATS", "ETHTOOL_GDRVINFO"
 _REFUSED = (

@@ -8,8 +8,8 @@ import fcntl
 import socket
 import struct
 
-from .files import Unreadable, reason_of
-from .parsers.ethtool import DRVINFO_BYTES, STRING_BYTES, Driver, driver, names
+from ..files import Unreadable, reason_of
+from ..parsers.ethtool import DRVINFO_BYTES, STRING_BYTES, Driver, driver, names
 
 _SIOCETHTOOL = 0x8946
 _GDRVINFO, _GSTRINGS, _GSTATS, _GSSET_INFO = 0x03, 0x1B, 0x1D, 0x37

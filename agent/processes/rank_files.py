@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from .files import Roots, Unreadable, read, reason_of
-from .parsers import mountinfo
-from .parsers.mountinfo import Mount
+from ..files import Roots, Unreadable, read, reason_of
+from ..parsers import mountinfo
+from ..parsers.mountinfo import Mount
+from ..reading import Reading
 from .rank_processes import RankProcess
-from .reading import Reading
 
 LINKS = 48
 """So many open files are looked at in a scrape, before the last process that was begun is finished."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from .files import Roots, Unreadable, reason_of
-from .parsers import pod_resources
-from .parsers.pod_resources import Pods
+from ..files import Roots, Unreadable, reason_of
+from ..parsers import pod_resources
+from ..parsers.pod_resources import Pods
 
 SOCKETS: tuple[str, ...] = (
     "var/lib/kubelet/pod-resources/kubelet.sock",

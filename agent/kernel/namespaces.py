@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from .collector import Options
-from .files import Roots, Unreadable, reason_of
-from .rank_processes import RankProcess
-from .reading import Reading
+from ..collector import Options
+from ..files import Roots, Unreadable, reason_of
+from ..processes.rank_processes import RankProcess
+from ..reading import Reading
 
 HOST = "host"
 MOST_NAMESPACES = 32

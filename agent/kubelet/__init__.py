@@ -1,0 +1,1 @@
+"""What the kubelet tells: whose the node's devices are."""
