@@ -49,6 +49,7 @@ VARYING = re.compile(
             "whyidle_phase_open",
             "whyidle_process_(blocked|state_samples|uninterruptible)",
             "whyidle_rank_info",
+            "whyidle_read_errors",
         )
     )
 )
@@ -69,11 +70,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
 
 @pytest.fixture(scope="module")
 def answer(node: Whole) -> str:
-    """The second scrape of an agent, ten seconds of the GPUs' clock after its first."""
+    """What an agent says once it has looked twice, ten seconds of the GPUs' clock apart."""
     with node.agent() as agent:
         agent.get()
         node.gpus.advance(10)
         node.gpus.xid(2, 79)
+        until(lambda: max(agent.values("whyidle_gpu_observed_seconds_total", source="gpm"), default=0) > 0)
         return agent.get()[2].decode()
 
 

@@ -145,7 +145,8 @@ class Activity:
         before, self._gpm_at = self._gpm_at, target.clock()
         self._gpm = [room, previous]
         if before is None or self._gpm_at - before > GPM_MOST_SECONDS:
-            self._serve_gpm(target, first=True)
+            # A MIG device may lack some of GPM's metrics; which, is known after the first evaluation.
+            self._serve_gpm(target, first=instance is None)
             return None
         return self._evaluate(target, self._gpm_at - before)
 
