@@ -9,7 +9,8 @@ BENCH_ARGS ?=
 
 # What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
 # `make test SYSTEM_PACKAGES=` leaves the system alone.
-SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prometheus-node-exporter gcc:gcc libc6-dev:gcc openssl:openssl
+SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prometheus-node-exporter gcc:gcc \
+    libc6-dev:gcc openssl:openssl
 
 # Nothing of the caller's Python set-up, nor a whyidle around us, may change what is tested.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
@@ -35,8 +36,9 @@ lint: $(VENV)/.installed ## style, types, and that the generated pages are up to
 docs: $(VENV)/.installed ## the pages that are generated: docs/metrics.md
 	@$(BIN)/python -m whyidle.agent.metrics.page
 
-bench: $(VENV)/.installed ## what the hooks cost a training step
+bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step, and the agent a node
 	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)
+	@$(BIN)/python benchmarks/agent.py
 
 clean: ## remove everything that was fetched or built here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ https://prometheus.io/docs/specs/om/open_metrics_spec/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 from .metrics.metric import Metric
@@ -96,7 +97,7 @@ def _values(metric: Metric, samples: Samples, texts: dict[Labels, _Series], line
             kept = texts[labels] = _Series(f"{metric.name}{_braces(metric.labels, labels)} ")
         if kept.value != value or kept.value.__class__ is not value.__class__:
             kept.value = value
-            kept.line = f"{kept.text}{value!r}\n"
+            kept.line = f"{kept.text}{value!r}\n" if _is_number(value) else ""
         lines.append(kept.line)
 
 
@@ -108,6 +109,11 @@ def _histograms(metric: Metric, samples: Samples, texts: dict[Labels, _Buckets],
             kept = texts[labels] = _Buckets(value.bounds, _histogram_texts(metric, labels, value.bounds))
         for text, number in zip(kept.texts, (*value.counts, value.counts[-1], value.sum), strict=True):
             lines.append(f"{text}{number!r}\n")
+
+
+def _is_number(value: object) -> bool:
+    """Whether Prometheus can read it. What is none costs its own series: one bad line would spoil the whole answer."""
+    return value.__class__ is int or (isinstance(value, float) and isfinite(value))
 
 
 def _histogram_texts(metric: Metric, labels: Labels, bounds: tuple[float, ...]) -> list[str]:

@@ -176,3 +176,10 @@ def test_no_two_metrics_meet_in_openmetrics() -> None:
         family = metric.name.removesuffix("_total") if metric.type == "counter" else metric.name
         names += [family, *(family + suffix for suffix in suffixes[metric.type])]
     assert len(set(names)) == len(names), sorted(name for name in names if names.count(name) > 1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, "7"])
+def test_what_is_no_number_costs_its_own_series_only(value: float) -> None:
+    """No collector should say such a thing; one that does must not spoil the answer of all."""
+    text = Exposition().render([COUNT], [{COUNT: {("bad",): value, ("good",): 7}}], openmetrics=False)
+    assert text.splitlines()[2:] == ['whyidle_some_events_total{a="good"} 7']
