@@ -13,8 +13,18 @@ from .reading import Blind, ReadError
 
 PAUSE_SECONDS = 1.0
 """Between the two rounds: what is integrated over time has nothing to say at the first."""
-DEVICE_LABELS: tuple[str, ...] = ("rank", "gpu", "device", "mount", "cgroup")
-"""A collector's devices are the values of the first of these that its series have."""
+DEVICE_LABELS: dict[str, tuple[str, ...]] = {
+    "ranks": ("run", "rank"),
+    "gpu": ("gpu",),
+    "nic": ("device",),
+    "rdma": ("device",),
+    "disk": ("device",),
+    "nfs": ("mount",),
+    "lustre": ("mount",),
+    "filesystem": ("mount",),
+    "process": ("run", "rank"),
+}
+"""The labels that tell a collector's devices apart."""
 
 ABSENT_REMEDIES: dict[str, str] = {
     "gpu": "where there are GPUs: install NVIDIA's driver; in a container, set NVIDIA_VISIBLE_DEVICES=all and "
@@ -76,16 +86,13 @@ def _finding(name: str, reads: str, first: Result, result: Result) -> Finding:
 
 def _devices(name: str, result: Result) -> list[str]:
     assert result.reading
-    for label in DEVICE_LABELS:
-        found = {
-            labels[metric.labels.index(label)]: None
-            for metric in BY_COLLECTOR[name]
-            if label in metric.labels
-            for labels in result.reading.samples.get(metric, ())
-        }
-        if found:
-            return sorted(device for device in found if device)
-    return []
+    wanted = DEVICE_LABELS.get(name, ())
+    found: set[tuple[str, ...]] = set()
+    for metric in BY_COLLECTOR[name] if wanted else ():
+        if set(wanted) <= set(metric.labels):
+            at = [metric.labels.index(label) for label in wanted]
+            found |= {tuple(labels[i] for i in at) for labels in result.reading.samples.get(metric, ())}
+    return ["/".join(device) for device in sorted(found) if all(device)]
 
 
 def ledger_directory_problem(directory: str) -> tuple[str, str] | None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DEVICES = 8
 """Devices that a line names; of more, it says how many."""
+FILES = 3
+"""Files of a device that fail alike of which a line names so many."""
 ERRORS = 20
 GREEN, YELLOW, RED, GREY = 32, 33, 31, 90
 STATES: dict[str, tuple[str, int]] = {
@@ -114,7 +116,7 @@ def _ledgers(ledgers: dict[str, Any]) -> Iterator[str]:
 
 
 def _todo(report: dict[str, Any]) -> Iterator[str]:
-    from ..agent.examination import ABSENT_REMEDIES, ERROR_REMEDIES
+    from ..agent.examination import ABSENT_REMEDIES
 
     nothing = True
     if report["ledgers"]["problem"]:
@@ -128,12 +130,24 @@ def _todo(report: dict[str, Any]) -> Iterator[str]:
         for blind in finding["blind"]:
             nothing = False
             yield f"{name}: cannot see {blind['what']}, because {blind['why']}: {blind['remedy']}"
-        for error in finding["errors"][:ERRORS]:
+        for line in _unreadable(finding):
             nothing = False
-            where = " ".join(part for part in (error["device"], error["file"]) if part)
-            remedy = ERROR_REMEDIES.get(error["reason"], "if it stays so, report it with this file's content")
-            yield f"{name}: {where} cannot be read ({error['reason']}): {remedy}"
-        if len(finding["errors"]) > ERRORS:
-            yield f"{name}: and {len(finding['errors']) - ERRORS} more; --json lists them all"
+            yield line
     if nothing:
         yield "nothing: everything that this node has is visible"
+
+
+def _unreadable(finding: dict[str, Any]) -> Iterator[str]:
+    """What could not be read, one line for all that fail alike on a device."""
+    from ..agent.examination import ERROR_REMEDIES
+
+    alike: dict[tuple[str, str], list[str]] = {}
+    for error in finding["errors"]:
+        alike.setdefault((error["device"], error["reason"]), []).append(error["file"])
+    for (device, reason), files in list(alike.items())[:ERRORS]:
+        more = f" and {len(files) - FILES} more" if len(files) > FILES else ""
+        where = f"{device}: " if device else ""
+        remedy = ERROR_REMEDIES.get(reason, "if it stays so, report it with what the file or call gives")
+        yield f"{finding['name']}: {where}cannot read {', '.join(files[:FILES])}{more} ({reason}): {remedy}"
+    if len(alike) > ERRORS:
+        yield f"{finding['name']}: and so on for {len(alike) - ERRORS} more; --json lists them all"

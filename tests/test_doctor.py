@@ -34,7 +34,7 @@ def test_every_collector_is_named_with_what_it_sees(tmp_path: Path) -> None:
     found = {finding["name"]: finding for finding in report["collectors"]}
     assert list(found) == [entry.name for entry in COLLECTORS]
     assert found["ranks"]["state"] == "up"
-    assert found["ranks"]["devices"] == ["0"]
+    assert found["ranks"]["devices"] == ["r1/0"]
     assert report["ledgers"]["live_ranks"] == 1
     assert report["ledgers"]["failed_hooks"] == ["exchange"]
     assert {finding["state"] for finding in found.values()} <= {"up", "absent"}
@@ -116,11 +116,11 @@ def test_what_fails_is_said_with_its_remedy() -> None:
         "rdma": "absent",
     }
     text = render_text(_report(list(findings.values())), colour=False)
-    assert "  ranks      ok      1 series, 1 values that could not be read: 0" in text
+    assert "  ranks      ok      1 series, 1 values that could not be read: r1/0" in text
     assert "  nfs        hangs   no answer in 0.2 s" in text
     assert "  disk       failed  ValueError: of ours" in text
     assert "  rdma       absent  no /sys/class/infiniband" in text
-    assert "ranks: mlx5_0 port_rcv_data cannot be read (denied): run the agent as root" in text
+    assert "ranks: mlx5_0: cannot read port_rcv_data (denied): run the agent as root" in text
     assert "ranks: cannot see open files of ranks, because they belong to another user: run the agent as root" in text
     assert "rdma: where there are such adapters" in text
     assert "\x1b[31mhangs" in render_text(_report(list(findings.values())), colour=True)
