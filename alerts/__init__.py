@@ -1,0 +1,1 @@
+"""What Prometheus computes: recording rules and alerts, generated from one configuration."""

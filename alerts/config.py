@@ -1,0 +1,139 @@
+"""All that rules and alerts are made with: selectors, windows, thresholds. One object, DEFAULT unless told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..agent.metrics import METRIC
+from ..agent.verdict import LATE_SHARE, VERDICT_SHARE
+
+HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Shares and ratios are from 0 to 1, times in seconds, unless a name says otherwise."""
+
+    selector: str = ""
+    """Matchers that every series of the agent must meet, such as `job="whyidle"`."""
+    cluster_label: str = "cluster"
+    """The label that tells clusters apart; empty everywhere where nobody sets it, as for one Prometheus per cluster."""
+    windows: tuple[str, ...] = ("1m", "5m", "1h")
+    """What rates are taken over. The shortest must hold two scrapes; alerts and verdicts use window and long_window."""
+    window: str = "5m"
+    """The window of evidence from node counters, and of most alerts."""
+    long_window: str = "1h"
+    runbook_url: str = "https://github.com/whyidle/whyidle/blob/main/docs/runbook.md"
+    """The page that explains the alerts; its sections are the names of the alerts in lower case."""
+
+    for_now: str = "1m"
+    """What is wrong already when it shows: a GPU that is lost, a link that is down."""
+    for_soon: str = "5m"
+    """What is wrong unless it passes: a collective that hangs, an agent that does not answer."""
+    for_slow: str = "15m"
+    """What costs time while it lasts: idle shares, congestion, slow storage."""
+    keep_firing: str = "10m"
+    """For how long an alert goes on that would flap otherwise."""
+
+    # -- the verdict
+    verdict_share: float = VERDICT_SHARE
+    """A family other than compute is the verdict from this share of the ranks' time on. As `whyidle report` has it."""
+    late_share: float = LATE_SHARE
+    """A rank is named as late if others waited for it this share of the ranks' time. As `whyidle report` has it."""
+
+    # -- evidence: from where on a node's counter agrees with a verdict
+    line_rate_share: float = 0.8
+    """A port is the limit when it carries this share of its line rate."""
+    tcp_retransmit_share: float = 0.01
+    """Segments sent again, of all sent."""
+    transmit_wait_ticks_per_second: float = 1_000_000.0
+    """A port waited for credits. A tick's length depends on the adapter; idle fabrics stay orders below this."""
+    pause_share: float = 0.01
+    """Time in which pause frames held up a port, or pause frames per second by a thousand where no time is counted."""
+    pause_frames_per_second: float = 10.0
+    discards_per_second: float = 1.0
+    """Packets that a port discarded, sent again or received out of order."""
+    congestion_marks_per_second: float = 10.0
+    """Packets marked as having met congestion, or notifications of it."""
+    io_stalled_share: float = 0.1
+    """Time in which some tasks stalled on I/O (PSI)."""
+    blocked_worker_share: float = 0.5
+    """Samples that found a rank's main thread or worker in an uninterruptible wait."""
+    disk_busy_share: float = 0.8
+    """Time in which a disk had a request in flight."""
+    nfs_latency: float = 0.05
+    """Mean time of an NFS operation, its queueing included."""
+    lustre_latency: float = 0.05
+    """Mean time of a call to a Lustre file system."""
+    cpu_stalled_share: float = 0.1
+    """Time in which some tasks stalled for want of a CPU (PSI)."""
+    cpu_busy_share: float = 0.9
+    """CPU time in use, of all CPUs of the node."""
+    runqueue_share: float = 0.1
+    """Time for which a main thread of a rank or of a worker was ready to run and got no CPU, per process."""
+    throttled_periods_share: float = 0.1
+    """Periods of a cgroup's CPU limit in which it was used up."""
+    worker_cpu_share: float = 0.8
+    """CPU time per data worker and second: from here on the workers are the limit themselves."""
+
+    # -- alerts
+    storage_share: float = 0.1
+    network_share: float = 0.2
+    cpu_share: float = 0.1
+    host_share: float = 0.2
+    straggler_share: float = 0.1
+    """Share of a run's time in a family from where on its alert fires."""
+    unattributed_share: float = 0.01
+    recompute_share: float = 0.05
+    idle_goodput: float = 0.01
+    """A run whose goodput is below stands still, however good its long mean is."""
+    hang_seconds: float = 60.0
+    """A wait in a collective that a rank has not entered."""
+    checkpoint_slowdown: float = 2.0
+    """Seconds per checkpoint now, as a multiple of the day before."""
+    checkpoint_reference: str = "1d"
+    gpu_throttled_share: float = 0.1
+    gpu_temperature_celsius: float = 90.0
+    corrected_ecc_per_hour: float = 100.0
+    pcie_replays_per_second: float = 1.0
+    link_errors_per_second: float = 0.1
+    degraded_rate_share: float = 0.99
+    """A port's rate, of the highest that it had before or its peers on the node have."""
+    free_space_share: float = 0.05
+    """Free space of a file system that checkpoints go to."""
+    fill_hours: float = 4.0
+    clock_error: float = 0.1
+    clock_offset: float = 0.05
+    read_errors_per_second: float = 0.1
+
+    def series(self, metric: str, matchers: str = "") -> str:
+        """The selector of a metric of the agent's. Raises KeyError for a metric that nobody declares."""
+        declared(metric)
+        chosen = ", ".join(part for part in (self.selector, matchers) if part)
+        return f"{metric}{{{chosen}}}" if chosen else metric
+
+    def rate(self, metric: str, window: str, matchers: str = "") -> str:
+        """The rate of a counter of the agent's."""
+        return f"rate({self.series(metric, matchers)}[{window}])"
+
+    def by(self, *labels: str) -> str:
+        """A grouping that keeps clusters apart: `by (cluster, run)`."""
+        return f"by ({', '.join((self.cluster_label, *labels))})"
+
+    def on(self, *labels: str) -> str:
+        """A matching within a cluster: `on (cluster, run)`."""
+        return f"on ({', '.join((self.cluster_label, *labels))})"
+
+
+def declared(metric: str) -> None:
+    """Raises KeyError unless the agent exports such a series."""
+    if metric in METRIC:
+        return
+    for suffix in HISTOGRAM_SUFFIXES:
+        base = metric.removesuffix(suffix)
+        if base != metric and METRIC[base].type == "histogram":
+            return
+    raise KeyError(f"no metric {metric} is declared in agent/metrics")
+
+
+DEFAULT = Config()
