@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
-import glob
 import json
 import os
 import pty
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from support_demo import DEADLINE, Demo, machine
 
 from whyidle.cli.demo.faults import FAULTS
 from whyidle.cli.demo.injection import KINDS, choose
@@ -34,75 +30,19 @@ from whyidle.torch_hooks.causes import CAUSES, FAMILIES
 
 pytestmark = pytest.mark.xdist_group("machine")
 
-DEADLINE = 300.0
-"""Seconds after which a demo hangs. It has the machine for itself in CI, and shares it elsewhere."""
-MARK = "DEMO_TEST_MARK"
-COMMAND = [sys.executable, "-m", "whyidle.cli.main", "demo"]
-
-
-class Demo:
-    """A demo under way, all of whose processes can be told from others by a mark in their environment."""
-
-    def __init__(self, tmp_path: Path, *arguments: str, stderr: int = subprocess.PIPE):
-        self.tmp_path = tmp_path
-        self.mark = uuid.uuid4().hex
-        env = {**os.environ, "TMPDIR": str(tmp_path), MARK: self.mark}
-        self.process = subprocess.Popen(
-            [*COMMAND, *arguments], env=env, stdout=subprocess.PIPE, stderr=stderr, text=True
-        )
-
-    def finish(self) -> tuple[int, str, str]:
-        """Exit status, stdout, stderr; nothing may be left of it."""
-        out, err = self.process.communicate(timeout=DEADLINE)
-        assert self.processes() == []
-        assert glob.glob(f"/dev/shm/whyidle-demo-{self.process.pid}-*") == []
-        assert list(self.tmp_path.iterdir()) == []
-        return self.process.returncode, out, err or ""
-
-    def processes(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
-
-    def wait_for_steps(self) -> list[psutil.Process]:
-        """Returns its processes once it has made steps."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if " steps" in line:
-                return self.processes()
-        pytest.fail("the demo ended before its first step")
-
-    def rank(self, number: int) -> psutil.Process:
-        """The training process of a rank: not torchrun, and not one of its data-loading workers."""
-        ranks = [process for process in self.processes() if process.environ().get("RANK") == str(number)]
-        return next(process for process in ranks if process.parent() not in ranks)
-
 
 @pytest.fixture
-def machine() -> Iterator[None]:
-    """One demo at a time. The xdist group says so too, but not every pair of pytest and xdist heeds it."""
-    with open(Path(tempfile.gettempdir(), f"whyidle-tests-{os.getuid()}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@pytest.fixture
-def start(tmp_path: Path, machine: None) -> Iterator[Any]:
+def start(tmp_path: Path) -> Iterator[Any]:
     started: list[Demo] = []
 
     def begin(*arguments: str, **options: int) -> Demo:
         started.append(Demo(tmp_path, *arguments, **options))
         return started[-1]
 
-    yield begin
-    for demo in started:
-        for process in demo.processes():
-            process.kill()
+    with machine():
+        yield begin
+        for demo in started:
+            demo.kill()
 
 
 FOUND = [
