@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..agent.metrics import METRIC
 from ..agent.verdict import LATE_SHARE, VERDICT_SHARE
+from .thresholds import Thresholds
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
@@ -76,35 +77,7 @@ class Config:
     worker_cpu_share: float = 0.8
     """CPU time per data worker and second: from here on the workers are the limit themselves."""
 
-    # -- alerts
-    storage_share: float = 0.1
-    network_share: float = 0.2
-    cpu_share: float = 0.1
-    host_share: float = 0.2
-    straggler_share: float = 0.1
-    """Share of a run's time in a family from where on its alert fires."""
-    unattributed_share: float = 0.01
-    recompute_share: float = 0.05
-    idle_goodput: float = 0.01
-    """A run whose goodput is below stands still, however good its long mean is."""
-    hang_seconds: float = 60.0
-    """A wait in a collective that a rank has not entered."""
-    checkpoint_slowdown: float = 2.0
-    """Seconds per checkpoint now, as a multiple of the day before."""
-    checkpoint_reference: str = "1d"
-    gpu_throttled_share: float = 0.1
-    gpu_temperature_celsius: float = 90.0
-    corrected_ecc_per_hour: float = 100.0
-    pcie_replays_per_second: float = 1.0
-    link_errors_per_second: float = 0.1
-    degraded_rate_share: float = 0.99
-    """A port's rate, of the highest that it had before or its peers on the node have."""
-    free_space_share: float = 0.05
-    """Free space of a file system that checkpoints go to."""
-    fill_hours: float = 4.0
-    clock_error: float = 0.1
-    clock_offset: float = 0.05
-    read_errors_per_second: float = 0.1
+    alerts: Thresholds = Thresholds()
 
     def series(self, metric: str, matchers: str = "") -> str:
         """The selector of a metric of the agent's. Raises KeyError for a metric that nobody declares."""

@@ -1,0 +1,101 @@
+"""From where on an alert fires. Shares and ratios are from 0 to 1, times in seconds, unless a name says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..agent.verdict import VERDICT_SHARE
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The thresholds of all alerts, by topic."""
+
+    # -- where the time of a run goes
+    storage_share: float = VERDICT_SHARE
+    """A run's time that its ranks lost to storage, waits for ranks that were late by storage included."""
+    network_share: float = 0.2
+    """... to transfers. Higher than the others: some exposed communication is the price of many GPUs."""
+    cpu_share: float = VERDICT_SHARE
+    """... to data workers that computed or got no CPU."""
+    host_share: float = VERDICT_SHARE
+    """... to the loop's own Python, garbage collection and compilation."""
+    straggler_share: float = VERDICT_SHARE
+    """... to waits for ranks that computed for longer than the others."""
+    main_share: float = 0.5
+    """A family is worth an alert only if it has this share of what the run's worst family takes: first things first."""
+    unattributed_share: float = 0.01
+    """A run's time that nothing explains."""
+    recompute_share: float = 0.05
+    """A run's time of the last hour that went to steps which an earlier attempt had already done."""
+    goodput: float = 0.5
+    """A run whose goodput of the last hour is lower loses most of its time, to however many families."""
+    idle_compute_share: float = 0.05
+    """A live run that computes for less than this share of the trailing window is idle, whatever its long mean is."""
+    late_rank_share: float = 0.05
+    """A run's time that its ranks waited for one of them."""
+
+    # -- collectives and steps
+    hang_seconds: float = 300.0
+    """A wait in a collective. Half of torch's default timeout for NCCL, after which the job is torn down."""
+    compute_hang_seconds: float = 900.0
+    """A single stretch of compute without a batch, a collective or a step."""
+
+    # -- checkpoints
+    checkpoint_slowdown: float = 2.0
+    """Seconds per checkpoint in the last hour, as a multiple of the run's mean before."""
+    checkpoint_seconds: float = 10.0
+    """Seconds per checkpoint by which it must have got slower too, so that noise on short ones is no alert."""
+    checkpoint_reference: str = "1d"
+
+    # -- the agent
+    agent_job: str = ".*whyidle.*"
+    """Regular expression of the scrape jobs of the agents, for what only Prometheus itself can know of them."""
+    read_errors_per_second: float = 0.05
+    """Values that cannot be read, beyond those of the day before. One value at every scrape of 15 s is 0.067."""
+
+    # -- GPUs
+    gpu_throttled_share: float = 0.1
+    """Time with clocks held down by heat or by the power supply. A GPU at its power cap is none of these."""
+    critical_xids: tuple[str, ...] = ("48", "62", "64", "74", "79", "92", "94", "95", "109", "119", "120", "140", "143")
+    """XIDs of hardware, firmware or links; the others are mostly the program's own faults. NVIDIA, "XID Errors"."""
+    nvlink_errors: float = 10.0
+    """Flits or data with a wrong checksum, and links that had to recover, in the slow window."""
+
+    # -- network
+    past: tuple[str, ...] = ("1h", "1d", "1w")
+    """How long ago to look when a link or device is compared with its own past: a port that never had a cable is no
+    alert. Instants rather than a maximum over the time, which would read millions of samples at each evaluation."""
+    link_errors_per_second: float = 0.1
+    link_flaps: float = 2.0
+    """Times within an hour that a link went down or through error recovery; more is an alert."""
+    congestion_share: float = 0.01
+    """Packets that were marked, or notified, as having met congestion."""
+    discards_per_second: float = 1.0
+    transmit_wait_factor: float = 10.0
+    """Ticks without credit per byte sent, as a multiple of the middle port of the cluster."""
+    pause_share: float = 0.05
+    """Time in which pause frames held up the sending."""
+    pause_frames_per_second: float = 1000.0
+    """The same where the adapter counts no time."""
+    tcp_retransmit_share: float = 0.01
+    tcp_segments_per_second: float = 100.0
+    """Fewer are not enough to judge retransmissions by."""
+
+    # -- storage
+    nfs_seconds: float = 0.1
+    """Mean time of a read or write, its queueing in this client included."""
+    nfs_requests_per_second: float = 1.0
+    """Fewer are not enough to judge the latency by."""
+    free_space_share: float = 0.05
+    """Free space where ranks write."""
+    filling_share: float = 0.3
+    """How full is not worth a forecast: with more free space than this share nothing is said."""
+    fill_hours: float = 4.0
+    """A file system that will be full sooner, at the last hour's pace."""
+    shared_fstypes: str = "nfs.*|lustre|beegfs|ceph|gpfs|glusterfs|wekafs|fuse.*|9p|cifs|smb3"
+    """Regular expression of file systems that many nodes share: one alert for all of them."""
+
+    # -- clocks
+    clock_skew: float = 1.0
+    """A node's clock against Prometheus's."""
