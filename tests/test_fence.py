@@ -67,13 +67,18 @@ def absent(reading: Reading) -> None:
     raise Absent("no such thing")
 
 
+others: set[threading.Thread] = set()
+"""Workers that were there before a test: of collectors that other tests in this process have left behind."""
+
+
 def workers() -> int:
-    return sum(thread.name == "collectors" for thread in threading.enumerate())
+    return sum(thread.name == "collectors" and thread not in others for thread in threading.enumerate())
 
 
 @pytest.fixture(autouse=True)
 def _no_worker_stays() -> object:
-    until(lambda: not workers())
+    others.clear()
+    others.update(thread for thread in threading.enumerate() if thread.name == "collectors")
     yield
     until(lambda: not workers())
 
