@@ -1,0 +1,73 @@
+"""Colours: one per family, the same everywhere, and few others. Okabe and Ito's, which colour-blind eyes tell apart.
+
+Source: M. Okabe and K. Ito, Color Universal Design (2008). Their black is grey here, to be seen on a dark ground too.
+"""
+
+from __future__ import annotations
+
+from ..torch_hooks.causes import CAUSE_FAMILY, FAMILIES
+
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+YELLOW = "#F0E442"
+BLUE = "#0072B2"
+RED = "#D55E00"
+PINK = "#CC79A7"
+GREY = "#999999"
+FAINT = "#66666640"
+"""For what is as it should be and wants no attention."""
+
+FAMILY_COLOUR: dict[str, str] = {
+    "compute": GREEN,
+    "storage": ORANGE,
+    "network": BLUE,
+    "straggler": PINK,
+    "cpu": YELLOW,
+    "host": SKY,
+    "lost": RED,
+    "unattributed": GREY,
+}
+
+CAUSE_SHADES: dict[str, str] = {
+    "compute": "#009E73",
+    "recompute": "#D55E00",
+    "data_read": "#E69F00",
+    "data_cpu": "#F0E442",
+    "data_queue": "#B8AC1C",
+    "data_handoff": "#56B4E9",
+    "network": "#0072B2",
+    "straggler": "#CC79A7",
+    "collective": "#4C9BCB",
+    "checkpoint_write": "#A66F00",
+    "checkpoint_cpu": "#F7F0A0",
+    "checkpoint_read": "#FFC84D",
+    "host": "#2F86B5",
+    "host_gc": "#9AD3F5",
+    "host_compile": "#1B5E85",
+    "startup": "#BFE4FA",
+    "unattributed": "#999999",
+}
+"""Cause -> a shade of its family's colour."""
+
+assert FAMILY_COLOUR.keys() == set(FAMILIES)
+assert CAUSE_SHADES.keys() == CAUSE_FAMILY.keys()
+
+FAMILY_WORDS: dict[str, str] = {
+    "compute": "Computing",
+    "storage": "Storage: reads or checkpoints",
+    "network": "Network: the transfers themselves",
+    "straggler": "A slow rank makes the others wait",
+    "cpu": "CPU: data workers",
+    "host": "Host: the loop's own Python",
+    "lost": "Repeating steps after a restart",
+    "unattributed": "Unexplained",
+}
+"""Family -> the verdict in words."""
+
+CORROBORATION_WORDS: dict[str, tuple[str, str]] = {
+    "confirmed": ("confirmed by node counters", GREEN),
+    "unconfirmed": ("node counters do not show it", ORANGE),
+    "none_needed": ("measured in the ranks", GREY),
+}
+"""Label corroboration -> words and colour."""

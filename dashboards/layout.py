@@ -1,0 +1,114 @@
+"""A dashboard: its sections, lines of panels, and the marks on its time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import attr
+
+from .library import Dashboard, Panel, Template, core
+from .queries import one_line
+from .values import Json
+
+COLUMNS = 24
+
+
+@dataclass(frozen=True)
+class Line:
+    """Panels side by side, ``height`` units of 30 pixels high."""
+
+    height: int
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    lines: tuple[Line, ...]
+    collapsed: bool = False
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """Marks on the time axis: where ``expr`` is above 0. ``title`` and ``text`` may name labels."""
+
+    name: str
+    expr: str
+    title: str
+    text: str
+    colour: str
+    shown: bool = True
+    step: str = "60s"
+
+
+def line(height: int, *panels: Panel) -> Line:
+    return Line(height, panels)
+
+
+def section(title: str, *lines: Line, collapsed: bool = False) -> Section:
+    return Section(title, lines, collapsed)
+
+
+def dashboard(
+    uid: str,
+    title: str,
+    description: str,
+    *,
+    variables: Sequence[Template],
+    sections: Sequence[Section],
+    annotations: Sequence[Annotation] = (),
+    start: str = "now-1h",
+    refresh: str = "30s",
+) -> Dashboard:
+    """A dashboard, its panels in place. Tag, links, data source and ids come with the output pass."""
+    return core.Dashboard(
+        uid=uid,
+        title=title,
+        description=" ".join(description.split()),
+        templating=core.Templating(list=list(variables)),
+        annotations=core.Annotations(list=[_annotation(entry) for entry in annotations]),
+        panels=_place(sections),
+        time=core.Time(start, "now"),
+        refresh=refresh,
+        graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
+        timezone="browser",
+    ).auto_panel_ids()
+
+
+def _place(sections: Sequence[Section]) -> list[Panel]:
+    placed: list[Panel] = []
+    y = 0
+    for part in sections:
+        row = core.RowPanel(title=part.title, gridPos=core.GridPos(h=1, w=COLUMNS, x=0, y=y), collapsed=part.collapsed)
+        placed.append(row)
+        y += 1
+        panels, y = _place_lines(part.lines, y)
+        (row.panels if part.collapsed else placed).extend(panels)
+    return placed
+
+
+def _place_lines(lines: Sequence[Line], y: int) -> tuple[list[Panel], int]:
+    placed: list[Panel] = []
+    for entry in lines:
+        x = 0
+        for panel in entry.panels:
+            width = panel.gridPos.w
+            if x + width > COLUMNS:
+                x, y = 0, y + entry.height
+            placed.append(attr.evolve(panel, gridPos=core.GridPos(h=entry.height, w=width, x=x, y=y)))
+            x += width
+        y += entry.height
+    return placed, y
+
+
+def _annotation(entry: Annotation) -> Json:
+    return {
+        "name": entry.name,
+        "enable": entry.shown,
+        "iconColor": entry.colour,
+        "expr": one_line(entry.expr),
+        "titleFormat": entry.title,
+        "textFormat": entry.text,
+        "step": entry.step,
+    }

@@ -1,0 +1,191 @@
+"""All dashboards, and the one pass that each goes through: what Grafana does not read goes, what all have comes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from grafanalib._gen import DashboardEncoder
+
+from . import overview, run
+from .library import Dashboard
+from .variables import DATA_SOURCE
+
+BUILDERS: tuple[Callable[[], Dashboard], ...] = (overview.build, run.build)
+"""In the order in which a reader goes through them."""
+
+TAG = "whyidle"
+SCHEMA_VERSION = 39
+"""Of Grafana 11; later ones migrate it when they load it."""
+
+Json = dict[str, Any]
+
+DEAD: dict[str, frozenset[str]] = {
+    "dashboard": frozenset({"__inputs", "hideControls", "rows", "sharedCrosshair", "style", "gnetId"}),
+    "panel": frozenset({"editable", "error", "hideTimeOverride", "color", "columns", "fontSize", "mappings", "span"}),
+    "target": frozenset({"query", "target", "metric", "step", "intervalFactor", "interval", "hide"}),
+    "variable": frozenset({"useTags", "tags", "auto", "auto_min", "auto_count"}),
+}
+"""What grafanalib writes and Grafana has not read for years."""
+
+LISTED = ("links", "tags", "list", "panels", "targets")
+"""Lists that may be empty and still must be there."""
+
+
+def rendered() -> dict[str, Json]:
+    """uid -> the dashboard as Grafana imports it."""
+    dashboards = [render(build()) for build in BUILDERS]
+    return {dashboard["uid"]: dashboard for dashboard in dashboards}
+
+
+def files() -> dict[str, str]:
+    """The files that `whyidle dashboards --out` writes: name -> text."""
+    return {f"{uid}.json": _dump(dashboard) for uid, dashboard in rendered().items()}
+
+
+def config_maps() -> dict[str, str]:
+    """One ConfigMap per dashboard, as the sidecar of Grafana's chart looks for them: name -> text."""
+    return {f"{uid}.yaml": _config_map(uid, dashboard) for uid, dashboard in rendered().items()}
+
+
+def render(dashboard: Dashboard) -> Json:
+    """The output pass."""
+    whole: Json = json.loads(json.dumps(dashboard.to_json_data(), cls=DashboardEncoder))
+    for panel in panels_of(whole):
+        _finish_panel(panel)
+    _finish_variables(whole["templating"]["list"])
+    whole["annotations"]["list"] = [_finish_annotation(entry) for entry in whole["annotations"]["list"]]
+    whole |= {"tags": [TAG], "links": [_links()], "schemaVersion": SCHEMA_VERSION, "editable": True}
+    return _without_nothing(_without(whole, "dashboard"))
+
+
+def panels_of(dashboard: Json) -> Iterator[Json]:
+    """All panels, rows and what is folded into them included."""
+    for panel in dashboard["panels"]:
+        yield panel
+        yield from panel.get("panels", ())
+
+
+def _finish_panel(panel: Json) -> None:
+    kept: Json
+    if panel["type"] == "row":
+        kept = {key: panel[key] for key in ("id", "type", "title", "gridPos", "collapsed", "panels")}
+    else:
+        kept = _without(panel, "panel") | {"targets": [_finish_target(target) for target in panel["targets"]]}
+        kept["fieldConfig"].setdefault("overrides", [])
+        if panel["type"] != "text":
+            kept["datasource"] = DATA_SOURCE
+        else:
+            del kept["targets"], kept["fieldConfig"]
+        _mend_thresholds(kept)
+        _mend_custom(kept)
+    panel.clear()
+    panel.update(kept)
+
+
+def _finish_target(target: Json) -> Json:
+    instant = bool(target["instant"])
+    return _without(target, "target") | {
+        "datasource": DATA_SOURCE,
+        "editorMode": "code",
+        "instant": instant,
+        "range": not instant,
+    }
+
+
+def _mend_thresholds(panel: Json) -> None:
+    """No steps are no thresholds, and the first step has no lower bound."""
+    defaults = panel.get("fieldConfig", {}).get("defaults", {})
+    steps = defaults.get("thresholds", {}).get("steps")
+    if not steps:
+        defaults.pop("thresholds", None)
+        return
+    steps[0]["value"] = None
+
+
+def _mend_custom(panel: Json) -> None:
+    """Where newer versions of Grafana want what grafanalib does not say so yet."""
+    custom = panel.get("fieldConfig", {}).get("defaults", {}).get("custom", {})
+    if custom.get("scaleDistribution", {}).get("type") == "linear":
+        del custom["scaleDistribution"]["log"]
+    if "displayMode" in custom:  # of tables, until Grafana 9
+        custom["cellOptions"] = {"type": custom.pop("displayMode")}
+
+
+def _finish_variables(variables: list[Json]) -> None:
+    """The current value of All is a word of Grafana's own; a data source and a run are the reader's to choose."""
+    for variable in variables:
+        kept = _without(variable, "variable")
+        chosen = variable["current"].get("value")
+        if variable["includeAll"]:
+            kept["current"] = {"selected": True, "text": ["All"], "value": ["$__all"]}
+        elif chosen:
+            kept["current"] = {"selected": True, "text": chosen, "value": chosen}
+        else:
+            kept["current"] = {}
+        if variable["type"] == "query":
+            kept["definition"] = variable["query"]
+            kept["query"] = {"query": variable["query"], "refId": f"variable-{variable['name']}"}
+        variable.clear()
+        variable.update(kept)
+
+
+def _finish_annotation(annotation: Json) -> Json:
+    return {"datasource": DATA_SOURCE, "hide": False, **annotation}
+
+
+def _links() -> Json:
+    """From every dashboard to every other, with the time range and the variables."""
+    return {
+        "type": "dashboards",
+        "title": "whyidle",
+        "tags": [TAG],
+        "asDropdown": False,
+        "icon": "external link",
+        "includeVars": True,
+        "keepTime": True,
+        "targetBlank": False,
+        "tooltip": "",
+        "url": "",
+    }
+
+
+def _without(entry: Json, place: str) -> Json:
+    return {key: value for key, value in entry.items() if key not in DEAD[place]}
+
+
+def _without_nothing(value: Any, key: str = "") -> Any:
+    """Drops nulls, except as the bound of a threshold, and what is empty and need not be there."""
+    if isinstance(value, dict):
+        finished = {name: _without_nothing(inner, name) for name, inner in value.items()}
+        return {name: inner for name, inner in finished.items() if _says_something(name, inner, value)}
+    if isinstance(value, list):
+        return [_without_nothing(inner) for inner in value]
+    return value
+
+
+def _says_something(name: str, value: Any, of: Json) -> bool:
+    if value is None:
+        return name == "value" and "color" in of
+    return value not in ("", [], {}) or name in LISTED or name in ("overrides", "current", "fields", "legendFormat")
+
+
+def _dump(dashboard: Json) -> str:
+    return json.dumps(dashboard, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _config_map(uid: str, dashboard: Json) -> str:
+    """YAML by hand: a literal block needs no escapes, and JSON has no line that could end it."""
+    body = "".join(f"    {line}\n" for line in _dump(dashboard).splitlines())
+    return (
+        "apiVersion: v1\n"
+        "kind: ConfigMap\n"
+        "metadata:\n"
+        f"  name: {uid}\n"
+        "  labels:\n"
+        "    app.kubernetes.io/name: whyidle\n"
+        '    grafana_dashboard: "1"\n'
+        "data:\n"
+        f"  {uid}.json: |\n{body}"
+    )

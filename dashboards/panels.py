@@ -1,0 +1,268 @@
+"""The kinds of panels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import attr
+
+from .colours import CAUSE_SHADES, FAINT, FAMILY_COLOUR
+from .library import Panel, Target, core
+from .values import Json, Link, Step, Unit, data_links, threshold_steps
+
+CELLS = 120
+"""Of a row of cells; more are too narrow to tell apart."""
+
+
+def trend(
+    title: str,
+    description: str,
+    *queries: Target,
+    unit: Unit,
+    width: int = 12,
+    thresholds: Sequence[Step] = (),
+    dashed: bool = False,
+    colours: Mapping[str, str] | None = None,
+    stacked: bool = False,
+    fill: int = 0,
+    least: float | None = 0,
+    most: float | None = None,
+    legend: Literal["list", "table", "hidden"] = "list",
+    links: Sequence[Link] = (),
+    dotted: Sequence[str] = (),
+) -> Panel:
+    """Lines over time. ``dotted`` names series that are limits or references, not measurements."""
+    reference = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}}
+    overrides = _fixed_colours(colours or {}) + [override(name, reference, _plain()) for name in dotted]
+    return core.TimeSeries(
+        **common(title, description, queries, width, thresholds),
+        unit=unit,
+        fillOpacity=70 if stacked else fill,
+        lineWidth=0 if stacked else 1,
+        stacking={"mode": "normal", "group": "A"} if stacked else {"mode": "none"},
+        showPoints="auto",
+        spanNulls=False,
+        tooltipMode="multi",
+        tooltipSort="desc",
+        legendDisplayMode="table" if legend == "table" else "list",
+        legendCalcs=["mean", "max", "lastNotNull"] if legend == "table" else [],
+        legendPlacement="right" if legend == "table" else "bottom",
+        thresholdsStyleMode="dashed" if dashed and thresholds else "off",
+        overrides=overrides,
+        extraJson=more(
+            {"min": least, "max": most, "links": data_links(links)},
+            options={"legend": {"showLegend": legend != "hidden"}},
+        ),
+    )
+
+
+def share(
+    title: str,
+    description: str,
+    *queries: Target,
+    of: Literal["family", "cause"] = "family",
+    width: int = 24,
+    links: Sequence[Link] = (),
+) -> Panel:
+    """Shares by family or cause, stacked: the whole height is 100 %."""
+    return trend(
+        title,
+        description,
+        *queries,
+        unit="percentunit",
+        width=width,
+        colours=FAMILY_COLOUR if of == "family" else CAUSE_SHADES,
+        stacked=True,
+        most=1,
+        legend="table",
+        links=links,
+    )
+
+
+def stat(
+    title: str,
+    description: str,
+    *queries: Target,
+    unit: Unit,
+    width: int = 4,
+    thresholds: Sequence[Step] = (),
+    mappings: Sequence[Json] = (),
+    colours: Mapping[str, str] | None = None,
+    decimals: int | None = None,
+    graph: bool = False,
+    background: bool = False,
+    show: Literal["auto", "value", "value_and_name", "name"] = "auto",
+    nothing: str = "–",
+    links: Sequence[Link] = (),
+) -> Panel:
+    """Big numbers or words, one per series. ``nothing`` stands there where there is no series."""
+    return core.Stat(
+        **common(title, description, queries, width, thresholds),
+        format=unit,
+        reduceCalc="lastNotNull",
+        graphMode="area" if graph else "none",
+        colorMode="background" if background else "value" if thresholds or mappings or colours else "none",
+        color={"mode": "thresholds"},
+        textMode=show,
+        alignment="auto",
+        mappings=list(mappings),
+        noValue=nothing,
+        decimals=decimals,
+        overrides=_fixed_colours(colours or {}),
+        extraJson=more({"links": data_links(links)}),
+    )
+
+
+def bars(
+    title: str,
+    description: str,
+    *queries: Target,
+    unit: Unit,
+    width: int = 8,
+    thresholds: Sequence[Step] = (),
+    colours: Mapping[str, str] | None = None,
+    least: float | None = 0,
+    most: float | None = None,
+    decimals: int | None = None,
+    links: Sequence[Link] = (),
+) -> Panel:
+    """One horizontal bar per series."""
+    return Drawn(
+        **common(title, description, queries, width, thresholds),
+        kind="bargauge",
+        options={
+            "displayMode": "basic",
+            "orientation": "horizontal",
+            "valueMode": "text",
+            "showUnfilled": True,
+            "minVizHeight": 10,
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        },
+        defaults={
+            "unit": unit,
+            "min": least,
+            "max": most,
+            "decimals": decimals,
+            "color": {"mode": "thresholds"},
+            "noValue": "–",
+            "links": data_links(links),
+        },
+        overrides=_fixed_colours(colours or {}),
+    )
+
+
+def heat(
+    title: str,
+    description: str,
+    *queries: Target,
+    unit: Unit,
+    width: int = 24,
+    thresholds: Sequence[Step] = (),
+    most: float | None = 1,
+    links: Sequence[Link] = (),
+) -> Panel:
+    """One row per series, a cell per moment, coloured by its value: by the thresholds, or from dark to bright."""
+    colour = {"mode": "thresholds"} if thresholds else {"mode": "continuous-viridis"}
+    return Drawn(
+        **common(title, description, queries, width, thresholds) | {"maxDataPoints": CELLS},
+        kind="status-history",
+        options={
+            "rowHeight": 0.95,
+            "colWidth": 1.0,
+            "showValue": "never",
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "single", "sort": "none"},
+        },
+        defaults={"unit": unit, "min": 0, "max": most, "color": colour, "links": data_links(links)},
+        custom={"fillOpacity": 85, "lineWidth": 0},
+    )
+
+
+def timeline(
+    title: str,
+    description: str,
+    *queries: Target,
+    mappings: Sequence[Json],
+    width: int = 24,
+    links: Sequence[Link] = (),
+) -> Panel:
+    """One row per series, in the words and colours that its values are mapped to."""
+    return core.StateTimeline(
+        **common(title, description, queries, width, ((None, FAINT),)),
+        mappings=list(mappings),
+        fillOpacity=85,
+        tooltipMode="single",
+        extraJson=more(
+            {"unit": "none", "links": data_links(links), "custom": {"spanNulls": False}},
+            options={"legend": {"showLegend": True}},
+        ),
+    )
+
+
+def text(title: str, description: str, markdown: str, width: int = 24) -> Panel:
+    return core.Text(
+        title=title,
+        description=description,
+        content=markdown,
+        gridPos=_width(width),
+        dataSource=None,
+        maxDataPoints=None,
+    )
+
+
+@attr.s
+class Drawn(core.Panel):  # pyright: ignore
+    """A panel of a kind that grafanalib lacks, or says in the words of dead versions of Grafana."""
+
+    kind: str = attr.ib(default="")
+    options: Json = attr.ib(factory=dict)
+    defaults: Json = attr.ib(factory=dict)
+    custom: Json = attr.ib(factory=dict)
+    overrides: list[Json] = attr.ib(factory=list)
+
+    def to_json_data(self) -> Json:
+        return self.panel_json(
+            {
+                "type": self.kind,
+                "options": self.options,
+                "fieldConfig": {"defaults": {**self.defaults, "custom": self.custom}, "overrides": self.overrides},
+            }
+        )
+
+
+def common(title: str, description: str, queries: Iterable[Target], width: int, thresholds: Sequence[Step]) -> Json:
+    targets = list(queries)
+    for letter, target in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", targets, strict=False):
+        target.refId = letter
+    return {
+        "title": title,
+        "description": " ".join(description.split()),
+        "targets": targets,
+        "gridPos": _width(width),
+        "thresholds": threshold_steps(thresholds),
+        "maxDataPoints": None,
+    }
+
+
+def _width(width: int) -> object:
+    return core.GridPos(h=0, w=width, x=0, y=0)
+
+
+def more(defaults: Json, options: Json | None = None) -> Json:
+    return {"fieldConfig": {"defaults": defaults}, **({"options": options} if options else {})}
+
+
+def override(name: str, *properties: Json) -> Json:
+    return {"matcher": {"id": "byName", "options": name}, "properties": list(properties)}
+
+
+def _fixed_colours(colours: Mapping[str, str]) -> list[Json]:
+    return [
+        override(name, {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}})
+        for name, colour in colours.items()
+    ]
+
+
+def _plain() -> Json:
+    return {"id": "custom.fillOpacity", "value": 0}

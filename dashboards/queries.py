@@ -1,0 +1,58 @@
+"""Queries, and what is said in them more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .library import Target, core
+from .variables import NODE
+
+
+def query(expr: str, legend: str = "") -> Target:
+    """A query over the time range; ``legend`` may name labels: ``{{node}}``."""
+    return core.Target(expr=one_line(expr), legendFormat=legend or "__auto")
+
+
+def now(expr: str, legend: str = "") -> Target:
+    """A query at the end of the time range."""
+    return core.Target(expr=one_line(expr), legendFormat=legend or "__auto", instant=True)
+
+
+def encode(metric: str, matchers: str, label: str, values: Sequence[str], by: str) -> str:
+    """One number per series of ``by``: the index in ``values`` of the value that ``label`` has.
+
+    Where a series of ``by`` has several of the values at once, the last of them counts.
+    """
+    parts = (f'0 * {metric}{{{matchers}, {label}="{value}"}} + {index}' for index, value in enumerate(values))
+    return f"max by ({by}) ({' or '.join(parts)})"
+
+
+def worst(selector: str, score: str, by: str, count: str = "$worst") -> str:
+    """The series of ``selector`` of those ``by`` whose ``score`` over the time range is highest.
+
+    The score is taken at the end of the range, so that the same series stand in the picture from its start.
+    """
+    return f"{selector} and on ({by}) topk({count}, {score})"
+
+
+def over_range(selector: str, function: str = "avg", step: str = "1m") -> str:
+    """``avg``, ``max``, ``sum``... over the time range of what was recorded, looked at once per ``step``.
+
+    As of the end of the range: the same at every moment of a trend.
+    """
+    return f"{function}_over_time({selector}[$__range:{step}] @ end())"
+
+
+def of_node(expr: str) -> str:
+    """The series of the chosen nodes, with their label ``node``; ``expr`` must keep ``instance``."""
+    return f"({expr}) * on (instance) group_left (node) whyidle_node_info{{{NODE}}}"
+
+
+def device_hours(rates: str) -> str:
+    """Device-seconds per second -> device-hours in the time range. ``rates`` are recorded ones of 1 minute."""
+    return f"{over_range(rates, 'sum', '30s')} * 30 / 3600"
+
+
+def one_line(expr: str) -> str:
+    """Expressions may be written over several lines."""
+    return " ".join(expr.split())

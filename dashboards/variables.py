@@ -1,0 +1,77 @@
+"""The variables on top of every dashboard, and the matchers that queries take from them.
+
+The variables list what recorded series of the chosen time range have, so that runs that ended in it still show.
+"""
+
+from __future__ import annotations
+
+from ..alerts.config import DEFAULT
+from .library import Template, core
+
+DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+CLUSTER_LABEL = DEFAULT.cluster_label
+
+CLUSTER = f'{CLUSTER_LABEL}=~"$cluster"'
+RUN = f'{CLUSTER}, run=~"$run"'
+NODE = f'{CLUSTER}, node=~"$node"'
+RUN_NODE = f'{RUN}, node=~"$node"'
+"""Matchers for the inside of a selector: ``metric{RUN}``."""
+
+ANY = ".*"
+"""What All stands for: a label that nobody sets, as is cluster's right, matches too."""
+
+
+def data_source() -> Template:
+    return core.Template(name="datasource", label="Data source", type="datasource", query="prometheus")
+
+
+def cluster() -> Template:
+    return _listed("cluster", "Cluster", f"label_values(run:whyidle_ranks:count, {CLUSTER_LABEL})", multi=True)
+
+
+def runs() -> Template:
+    """Any number of runs, all unless some are chosen."""
+    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, run)", multi=True)
+
+
+def run() -> Template:
+    """Exactly one run."""
+    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, run)", multi=False)
+
+
+def nodes(metric: str = "node:whyidle_ranks:count", matchers: str = CLUSTER) -> Template:
+    """Any number of nodes, all unless some are chosen; those that have ``metric``."""
+    return _listed("node", "Node", f"label_values({metric}{{{matchers}}}, node)", multi=True)
+
+
+def node(metric: str = "node:whyidle_ranks:count") -> Template:
+    """Exactly one node."""
+    return _listed("node", "Node", f"label_values({metric}{{{CLUSTER}}}, node)", multi=False)
+
+
+def window() -> Template:
+    """What rates and shares are taken over: a part of the names of recorded series, ``...:ratio${window}``."""
+    return choice("window", "Averaged over", DEFAULT.windows, DEFAULT.window)
+
+
+def choice(name: str, label: str, values: tuple[str, ...], default: str) -> Template:
+    """One of some fixed values."""
+    options = [{"selected": value == default, "text": value, "value": value} for value in values]
+    return core.Template(
+        name=name, label=label, type="custom", query=",".join(values), options=options, default=default
+    )
+
+
+def _listed(name: str, label: str, query: str, *, multi: bool) -> Template:
+    return core.Template(
+        name=name,
+        label=label,
+        query=query,
+        dataSource=DATA_SOURCE,
+        multi=multi,
+        includeAll=multi,
+        allValue=ANY if multi else None,
+        default="All" if multi else None,
+        refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
+        sort=core.SORT_ALPHA_IGNORE_CASE_ASC,
+    )
