@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,21 +27,6 @@ PREFIX = "whyidle_cgroup_"
 UNIFIED = next(
     (path for path in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified") if os.path.exists(f"{path}/cgroup.controllers")), ""
 )
-
-
-@pytest.fixture(scope="module")
-def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The live ledgers of the fake node's two ranks."""
-    directory = tmp_path_factory.mktemp("ledgers")
-    with children(directory, *fake.specs()):
-        yield directory
-
-
-@pytest.fixture
-def roots(tmp_path: Path) -> Roots:
-    found = Roots(str(tmp_path / "proc"), str(tmp_path / "sys"), str(tmp_path / "root"))
-    fake.build(found)
-    return found
 
 
 def of_group(series: dict[Series, object], group: str) -> dict[tuple[str, ...], object]:

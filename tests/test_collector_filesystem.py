@@ -6,7 +6,7 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,21 +31,6 @@ RANK = Path(__file__).with_name("support_ranks.py")
 NFS = ("/mnt/data sets", "nfs", "nfs1.cluster:/export/data sets", "0:51")
 LUSTRE = ("/lustre/scratch", "lustre", "10.0.0.1@o2ib:10.0.0.2@o2ib:/lscratch", "0:71")
 LOCAL = ("/mnt/local", "ext4", "/dev/nvme0n1p1", "nvme0n1")
-
-
-@pytest.fixture(scope="module")
-def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The live ledgers of the fake node's two ranks."""
-    directory = tmp_path_factory.mktemp("ledgers")
-    with children(directory, *fake.specs()):
-        yield directory
-
-
-@pytest.fixture
-def roots(tmp_path: Path) -> Roots:
-    found = Roots(str(tmp_path / "proc"), str(tmp_path / "sys"), str(tmp_path / "root"))
-    fake.build(found)
-    return found
 
 
 def uses(series: dict[Series, object], rank: int = 0) -> set[tuple[str, ...]]:

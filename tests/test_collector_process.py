@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,21 +28,6 @@ PREFIX = "whyidle_process_"
 RANK = Path(__file__).with_name("support_ranks.py")
 CPU = f"{PREFIX}cpu_seconds_total"
 TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@pytest.fixture(scope="module")
-def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The live ledgers of the fake node's two ranks."""
-    directory = tmp_path_factory.mktemp("ledgers")
-    with children(directory, *fake.specs()):
-        yield directory
-
-
-@pytest.fixture
-def roots(tmp_path: Path) -> Roots:
-    found = Roots(str(tmp_path / "proc"), str(tmp_path / "sys"), str(tmp_path / "root"))
-    fake.build(found)
-    return found
 
 
 _AS_ANOTHER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,21 +31,6 @@ def _may_unshare() -> bool:
 
 
 needs_namespaces = pytest.mark.skipif(not _may_unshare(), reason="needs root: pid namespaces")
-
-
-@pytest.fixture(scope="module")
-def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The live ledgers of the fake node's two ranks."""
-    directory = tmp_path_factory.mktemp("ledgers")
-    with children(directory, *fake.specs()):
-        yield directory
-
-
-@pytest.fixture
-def roots(tmp_path: Path) -> Roots:
-    found = Roots(str(tmp_path / "proc"), str(tmp_path / "sys"), str(tmp_path / "root"))
-    fake.build(found)
-    return found
 
 
 def look(directory: Path, roots: Roots | None = None) -> Options:
