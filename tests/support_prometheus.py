@@ -21,6 +21,7 @@ from support_ledgers import DEADLINE_SECONDS, until
 PROMETHEUS = shutil.which("prometheus")
 SHIPPED = Path(__file__).parent.parent / "examples"
 EVERY_SECOND = "1s"
+ALERTS_WAIT = "5s"
 
 Labels = dict[str, str]
 _no_proxy = build_opener(ProxyHandler({}))
@@ -156,7 +157,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) -> Iterator[Prometheus]:
-    """The shipped configuration with a short interval, in ``folder``, with these rules; it scrapes nothing yet."""
+    """The shipped configuration in ``folder``, with these rules, all in a hurry; it scrapes nothing yet."""
     config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text())
     config["global"] |= {"scrape_interval": interval, "evaluation_interval": interval}
     for scrape in config["scrape_configs"]:
@@ -166,12 +167,21 @@ def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) ->
     rules = folder / "rules"
     rules.mkdir()
     for file in rule_files:
-        groups = yaml.safe_load(file.read_text())["groups"]
-        for group in groups:  # an interval of its own would be longer than the test
-            group.pop("interval", None)
-        (rules / file.name).write_text(yaml.safe_dump({"groups": groups}))
+        (rules / file.name).write_text(_hurried(file.read_text()))
     with contextlib.closing(Prometheus(folder)) as running:
         yield running
+
+
+def _hurried(text: str) -> str:
+    """The rules, evaluated as often as all others; alerts fire after seconds, and no longer than they hold."""
+    groups = yaml.safe_load(text)["groups"]
+    for group in groups:
+        group.pop("interval", None)
+        for rule in group["rules"]:
+            rule.pop("keep_firing_for", None)
+            if "for" in rule:
+                rule["for"] = ALERTS_WAIT
+    return yaml.safe_dump({"groups": groups})
 
 
 def finite(samples: Sequence[Sample]) -> list[Sample]:

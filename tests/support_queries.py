@@ -1,0 +1,108 @@
+"""What stands in generated rules and dashboards: their queries, the series that these name, and Grafana's variables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DASHBOARDS = sorted((ROOT / "dashboards" / "generated").glob("*.json"))
+RULES = sorted((ROOT / "alerts" / "generated").glob("*.yaml"))
+
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_BRACES = rf"\{{(?:[^}}\"]|{_QUOTED})*\}}"
+_NO_OPERATORS = re.compile(rf"{_BRACES}|{_QUOTED}")
+_SELECTOR = re.compile(rf"\b((?:whyidle_|process_|[a-z_]+:)[a-zA-Z0-9_:]+|up|ALERTS)\b(?!\()({_BRACES})?")
+_COMPARISON = re.compile(r"(?<![=!<>~])(==|!=|>=|<=|>|<)(?![=~])(?!\s*bool)")
+_GRAFANA = re.compile(r"\$\{?(\w+)(?::\w+)?\}?")
+_LABEL_VALUES = re.compile(r"label_values\((.*), *\w+\)")
+_QUERY_RESULT = re.compile(r"query_result\((.*)\)")
+
+
+@dataclass(frozen=True)
+class Query:
+    """One expression, and where it stands."""
+
+    where: str
+    expression: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.expression}"
+
+
+def dashboard_queries(path: Path) -> list[Query]:
+    """Of all panels, variables and annotations."""
+    dashboard = json.loads(path.read_text())
+    found = [
+        Query(f"{panel['title']} {target.get('refId', '')}", target["expr"])
+        for panel in _panels(dashboard["panels"])
+        for target in panel.get("targets", ())
+    ]
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            text = variable["query"] if isinstance(variable["query"], str) else variable["query"]["query"]
+            match = _LABEL_VALUES.fullmatch(text) or _QUERY_RESULT.fullmatch(text)
+            assert match, f"variable {variable['name']}: {text}"
+            found.append(Query(f"variable {variable['name']}", match[1]))
+    for annotation in dashboard.get("annotations", {}).get("list", ()):
+        if "expr" in annotation:
+            found.append(Query(f"annotation {annotation['name']}", annotation["expr"]))
+    return found
+
+
+def _panels(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for panel in panels:
+        yield panel
+        yield from _panels(panel.get("panels", []))
+
+
+def chosen(path: Path) -> dict[str, str]:
+    """What the variables with fixed values stand at."""
+    found = {}
+    for variable in json.loads(path.read_text())["templating"]["list"]:
+        if variable["type"] in ("custom", "interval", "constant", "textbox"):
+            options = variable.get("options") or [variable["current"]]
+            found[variable["name"]] = next((one for one in options if one.get("selected")), options[0])["value"]
+    return found
+
+
+def filled(expression: str, variables: Mapping[str, str]) -> str:
+    """With Grafana's variables replaced. Raises KeyError for one that nobody defines."""
+    return _GRAFANA.sub(lambda match: variables[match[1]], expression)
+
+
+def rule_queries(path: Path) -> list[tuple[str, Query]]:
+    """The kind of each rule, `record` or `alert`, and its expression."""
+    found = []
+    for group in yaml.safe_load(path.read_text())["groups"]:
+        for rule in group["rules"]:
+            kind = "record" if "record" in rule else "alert"
+            found.append((kind, Query(rule[kind], rule["expr"])))
+    return found
+
+
+def selectors(expression: str) -> set[str]:
+    """The selectors of series that an expression reads, without ranges."""
+    return {match[0] for match in _SELECTOR.finditer(expression)}
+
+
+def without_thresholds(expression: str) -> str:
+    """The expression with every comparison turned from a filter into a value: what is left is joins and sums.
+
+    Empty it is only if nothing is there to be compared.
+    """
+    parts, end = [], 0
+    for literal in _NO_OPERATORS.finditer(expression):
+        parts += [_valued(expression[end : literal.start()]), literal[0]]
+        end = literal.end()
+    return "".join([*parts, _valued(expression[end:])])
+
+
+def _valued(text: str) -> str:
+    return _COMPARISON.sub(r"\1 bool", text)

@@ -1,0 +1,255 @@
+"""A real Prometheus scrapes real agents while real jobs run with a known fault: what it records must name the fault.
+
+Each job trains for 80 s. Two faults take turns in every test run; all of them with WHYIDLE_TEST_EVERY_FAULT=1. Beside
+the job's agent Prometheus scrapes the whole fake node, so that series of GPUs, RDMA and NFS exist.
+
+Every alert waits but 5 s instead of minutes, and every rule is evaluated each second: nothing else differs from what
+`whyidle rules` writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_node.kernel import COMPILER
+from fake_node.moving import moving
+from fake_node.whole import NODE, whole
+from support_agent import WHYIDLE, Agent
+from support_demo import Demo, machine
+from support_ledgers import until
+from support_prometheus import PROMETHEUS, Prometheus, Sample, finite, prometheus
+from support_queries import (
+    DASHBOARDS,
+    RULES,
+    Query,
+    chosen,
+    dashboard_queries,
+    filled,
+    rule_queries,
+    selectors,
+    without_thresholds,
+)
+
+from whyidle.torch_hooks.causes import FAMILIES
+
+pytestmark = [
+    pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name"),
+    pytest.mark.skipif(not COMPILER, reason="needs a C compiler for the libraries under the fake node"),
+    pytest.mark.xdist_group("machine"),
+]
+
+TRAINED_SECONDS = 80
+WINDOW_SECONDS = 60
+SETTLED_SECONDS = 5
+"""After the first step, before the window begins."""
+WITHIN = 0.02
+"""Of wall, as far as recorded shares may be from those of `whyidle report`."""
+CLUSTER = "lab"
+EVERY_FAULT = "WHYIDLE_TEST_EVERY_FAULT"
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    arguments: tuple[str, ...]
+    family: str
+    alert: str
+    always: bool = False  # in every test run, not only in those of all faults
+
+
+FAULTS = {
+    fault.name: fault
+    for fault in (
+        # One rank's storage: the others wait for it, and the verdict must look through that.
+        Fault("storage", ("--inject-rank", "1"), "storage", "WhyidleLostToStorage", always=True),
+        Fault("network", (), "network", "WhyidleLostToNetwork", always=True),
+        Fault("cpu", (), "cpu", "WhyidleLostToCpu"),
+        Fault("straggler", (), "straggler", "WhyidleLostToStraggler"),
+        Fault("checkpoint", (), "storage", "WhyidleLostToStorage"),
+    )
+}
+OBSERVED = [fault.name for fault in FAULTS.values() if fault.always or os.environ.get(EVERY_FAULT)]
+FAMILY_ALERT = "WhyidleLostTo"
+"""What the names of the alerts on families begin with."""
+
+NO_SERIES: dict[str, str] = {}
+"""Metric -> why it has no series in this test. A query on it may be empty; a series of it fails the test."""
+
+
+@dataclass
+class Run:
+    """A job that was observed: what the report and Prometheus say of the same moment."""
+
+    fault: Fault
+    before: dict[str, Any]  # the report, a window before
+    report: dict[str, Any]  # and at the end of the window
+    at: float  # when Prometheus has seen as much, unix time
+    outcome: dict[str, Any] = field(default_factory=dict)  # the demo's own report
+
+    @property
+    def name(self) -> str:
+        return self.report["run"]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Shares of the window by family, from what the two reports differ by."""
+        wall = self.report["rank_seconds"] - self.before["rank_seconds"]
+        now, then = (
+            {name: share * report["rank_seconds"] for name, share in report["families"].items()}
+            for report in (self.report, self.before)
+        )
+        return {name: (now[name] - then[name]) / wall for name in FAMILIES}
+
+
+class World:
+    """Prometheus, the fake node, and the jobs as they are asked for, each once."""
+
+    def __init__(self, folder: Path, server: Prometheus, fake: Agent):
+        self.server = server
+        self._folder, self._fake = folder, fake
+        self._runs: dict[str, Run] = {}
+
+    def run(self, name: str) -> Run:
+        if name not in self._runs:
+            self._runs[name] = self._observe(FAULTS[name])
+        return self._runs[name]
+
+    def look(self, query: str, run: Run) -> list[Sample]:
+        return self.server.query(query, run.at)
+
+    def scrape(self, *others: str) -> None:
+        addresses = (self._fake.address, *others)
+        self.server.scrape({address: {"cluster": CLUSTER} for address in addresses})
+
+    def _observe(self, fault: Fault) -> Run:
+        folder = self._folder / fault.name
+        folder.mkdir()
+        demo = Demo(folder, "--seconds", str(TRAINED_SECONDS), "--json", "--inject", fault.name, *fault.arguments)
+        try:
+            self.scrape(until(demo.agent))
+            until(lambda: self.server.query(f'whyidle_steps_total{{run=~".*{fault.name}"}} > 0'))
+            time.sleep(SETTLED_SECONDS)
+            before = _report(demo)
+            time.sleep(WINDOW_SECONDS)
+            run = Run(fault, before, _report(demo), time.time() + 1.5)  # a scrape and an evaluation later
+            code, out, err = demo.finish()
+        finally:
+            demo.kill()
+            self.scrape()
+        assert code == 0, err
+        run.outcome = json.loads(out)
+        return run
+
+    @cached_property
+    def places(self) -> list[tuple[dict[str, str], float]]:
+        """What the variables of a dashboard may stand at, and when: each run at its end, then the fake node."""
+        runs = [self.run(name) for name in OBSERVED]
+        real = [({"run": run.name, "node": socket.gethostname()}, run.at) for run in runs]
+        return [*real, ({"run": "llama", "node": NODE}, runs[-1].at)]
+
+    def why_empty(self, query: Query, variables: dict[str, str]) -> str | None:
+        """Why a query has no data: "" if it has some, a reason that was checked, or None if there is none."""
+        expressions = [(filled(query.expression, variables | place), at) for place, at in self.places]
+        if any(finite(self.server.query(text, at)) for text, at in expressions):
+            return ""
+        if any(finite(self.server.query(without_thresholds(text), at)) for text, at in expressions):
+            return "nothing here is beyond its threshold"
+        names = {selector.partition("{")[0] for selector in selectors(expressions[0][0])}
+        return next((NO_SERIES[name] for name in sorted(names) if name in NO_SERIES), None)
+
+
+def _report(demo: Demo) -> dict[str, Any]:
+    command = [*WHYIDLE, "report", "--json", "--dir", demo.ledgers()]
+    return json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    for name in ("node", "prometheus"):
+        (folder / name).mkdir()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(machine())
+        fake = stack.enter_context(whole(folder / "node"))
+        stack.enter_context(moving(fake))
+        agent = stack.enter_context(fake.agent())
+        server = stack.enter_context(prometheus(folder / "prometheus", *RULES))
+        yield World(folder, server, agent)
+
+
+@pytest.fixture(params=OBSERVED)
+def run(request: pytest.FixtureRequest, world: World) -> Run:
+    return world.run(request.param)
+
+
+# -- each run
+
+
+def test_the_recorded_verdict_is_the_injected_fault(world: World, run: Run) -> None:
+    for window in ("1m", "5m"):
+        [verdict] = world.look(f'run_family:whyidle_verdict:ratio{window}{{run="{run.name}"}}', run)
+        assert verdict.labels["family"] == run.fault.family == run.outcome["verdict"]["family"], verdict
+    # The longer window holds the whole run, as the report does.
+    assert verdict.value == pytest.approx(run.report["verdict"]["share"], abs=WITHIN)
+
+
+def test_the_recorded_shares_are_those_of_the_report(world: World, run: Run) -> None:
+    recorded = world.server.values(f'run_family:whyidle_share:ratio1m{{run="{run.name}"}}', "family", run.at)
+    assert sum(recorded.values()) == pytest.approx(1.0, abs=1e-6)
+    found = {family: recorded.get(family, 0.0) for family in FAMILIES}
+    assert found == pytest.approx(run.shares, abs=WITHIN)
+
+
+def test_the_alert_of_the_injected_fault_fires_and_of_no_other_family(world: World, run: Run) -> None:
+    firing = world.look(f'ALERTS{{alertstate="firing", run="{run.name}"}}', run)
+    names = [sample.labels["alertname"] for sample in firing]
+    assert [name for name in names if name.startswith(FAMILY_ALERT)] == [run.fault.alert], firing
+
+
+# -- every query
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_every_panel_has_data_or_is_empty_for_a_reason(world: World, path: Path) -> None:
+    variables = {
+        "cluster": CLUSTER,
+        "rank": ".*",
+        "__rate_interval": "1m",
+        "__interval": "15s",
+        "__range": "10m",
+        "__range_s": "600",
+    }
+    variables |= chosen(path)
+    queries = dashboard_queries(path)
+    unexplained = [str(query) for query in queries if world.why_empty(query, variables) is None]
+    assert not unexplained, "\n".join(unexplained)
+
+
+@pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
+def test_every_rule_has_data_or_is_empty_for_a_reason(world: World, path: Path) -> None:
+    unexplained = [str(query) for _, query in rule_queries(path) if world.why_empty(query, {}) is None]
+    assert not unexplained, "\n".join(unexplained)
+
+
+def test_what_is_said_to_have_no_series_has_none(world: World) -> None:
+    start = world.places[0][1]
+    there = {name for name in NO_SERIES if world.server.query(f"last_over_time({name}[1h])", start)}
+    assert not there
+
+
+def test_prometheus_has_nothing_to_complain_about(world: World) -> None:
+    assert world.places
+    assert [(rule["name"], rule["lastError"]) for rule in world.server.rules() if rule["health"] != "ok"] == []
+    assert [target["lastError"] for target in world.server.targets() if target["health"] != "up"] == []
+    assert world.server.log() == ""
