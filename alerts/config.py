@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..agent.metrics import METRIC
 from ..agent.verdict import LATE_SHARE, VERDICT_SHARE
@@ -77,7 +77,7 @@ class Config:
     worker_cpu_share: float = 0.8
     """CPU time per data worker and second: from here on the workers are the limit themselves."""
 
-    alerts: Thresholds = Thresholds()
+    alerts: Thresholds = field(default_factory=Thresholds)
 
     def series(self, metric: str, matchers: str = "") -> str:
         """The selector of a metric of the agent's. Raises KeyError for a metric that nobody declares."""

@@ -41,6 +41,9 @@ class Thresholds:
     compute_hang_seconds: float = 900.0
     """A single stretch of compute without a batch, a collective or a step."""
 
+    startup_for: str = "30m"
+    """How long a run may take to its first step."""
+
     # -- checkpoints
     checkpoint_slowdown: float = 2.0
     """Seconds per checkpoint in the last hour, as a multiple of the run's mean before."""
@@ -57,8 +60,23 @@ class Thresholds:
     # -- GPUs
     gpu_throttled_share: float = 0.1
     """Time with clocks held down by heat or by the power supply. A GPU at its power cap is none of these."""
-    critical_xids: tuple[str, ...] = ("48", "62", "64", "74", "79", "92", "94", "95", "109", "119", "120", "140", "143")
-    """XIDs of hardware, firmware or links; the others are mostly the program's own faults. NVIDIA, "XID Errors"."""
+    critical_xids: tuple[str, ...] = (
+        "46",
+        "48",
+        "62",
+        "64",
+        "74",
+        "79",
+        "94",
+        "95",
+        "119",
+        "120",
+        "140",
+        "143",
+        "other",
+    )
+    """XIDs of hardware, firmware or links, by NVIDIA's Xid catalog; those left out are mostly the program's own faults.
+    `other` are those of a GPU that had more numbers than the agent counts apart."""
     nvlink_errors: float = 10.0
     """Flits or data with a wrong checksum, and links that had to recover, in the slow window."""
 

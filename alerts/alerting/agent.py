@@ -1,0 +1,112 @@
+"""whyidle itself: agents, collectors and hooks that do not do their work."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..rule import Alert, Group
+from .expressions import TARGET, named, started
+
+HARMLESS = "died_mid_write|duplicate"
+"""A rank that was killed, and one that was started twice: nothing is lost by them."""
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    return (Group("whyidle.agent", None, (*_agents(config), *_reading(config), *_hooks(config))),)
+
+
+def _agents(config: Config) -> tuple[Alert, ...]:
+    up = f'up{{job=~"{config.alerts.agent_job}"}}'
+    return (
+        Alert(
+            "WhyidleAgentDown",
+            f"{up} == 0",
+            config.for_soon,
+            "warning",
+            "The agent at {{ $labels.instance }} does not answer.",
+            f"Prometheus has not been able to scrape {{{{ $labels.instance }}}} for {config.for_soon}. What its ranks "
+            "do, and what its GPUs and links suffer, is not seen meanwhile.",
+        ),
+        Alert(
+            "WhyidleAgentAbsent",
+            f"absent({up} == 1)",
+            config.for_slow,
+            "critical",
+            "No agent answers.",
+            f"Prometheus has no agent that it can scrape under a job that matches `{config.alerts.agent_job}`. No "
+            "other alert of whyidle can fire.",
+        ),
+    )
+
+
+def _reading(config: Config) -> tuple[Alert, ...]:
+    of = config.alerts
+    by = config.by(*TARGET, "collector")
+    errors = config.series("whyidle_read_errors_total")
+    rate, yesterday = f"sum {by} (rate({errors}[15m]))", f"sum {by} (rate({errors}[15m] offset 1d))"
+    return (
+        Alert(
+            "WhyidleCollectorDown",
+            named(config, f"{config.series('whyidle_collector_up')} == 0"),
+            config.for_slow,
+            "warning",
+            "The collector {{ $labels.collector }} of {{ $labels.node }} gives no answer.",
+            "The collector {{ $labels.collector }} of the agent at {{ $labels.instance }} hangs or fails. Its series "
+            "are absent; the other collectors go on.",
+        ),
+        Alert(
+            "WhyidleReadErrors",
+            named(
+                config,
+                f"{rate}\n- ({yesterday} or 0 * {rate})\n> {of.read_errors_per_second}",
+            ),
+            config.for_slow,
+            "info",
+            "The collector {{ $labels.collector }} of {{ $labels.node }} cannot read what it could a day ago.",
+            "The collector {{ $labels.collector }} of the agent at {{ $labels.instance }} fails to read "
+            "{{ $value | humanize }} values a second more than a day ago. Their series are absent.",
+        ),
+        Alert(
+            "WhyidleLedgerErrors",
+            named(
+                config,
+                started(
+                    config,
+                    "whyidle_ledger_errors_total",
+                    f'reason!~"{HARMLESS}"',
+                    config.long_window,
+                    *TARGET,
+                    "reason",
+                ),
+            ),
+            "0s",
+            "warning",
+            "Ledgers on {{ $labels.node }} cannot be used: {{ $labels.reason }}.",
+            "The agent at {{ $labels.instance }} could not use {{ $value | humanize }} ledgers for the reason "
+            "{{ $labels.reason }}. The ranks that wrote them are in no figure.",
+        ),
+    )
+
+
+def _hooks(config: Config) -> tuple[Alert, ...]:
+    failed = config.series("whyidle_hook_state", 'state="failed"')
+    live = f"{config.series('whyidle_rank_up')} == 1"
+    return (
+        Alert(
+            "WhyidleHookFailed",
+            f"count {config.by('run', 'hook')} (\n  {failed} and {config.on(*TARGET, 'run', 'rank')} {live}\n)",
+            config.for_soon,
+            "warning",
+            "The hook {{ $labels.hook }} failed in run {{ $labels.run }}.",
+            "The hook {{ $labels.hook }} is switched off on {{ $value }} ranks of run {{ $labels.run }}. Training is "
+            "not affected; what the hook sees is missing from the causes.",
+        ),
+        Alert(
+            "WhyidleHookFaults",
+            started(config, "whyidle_hook_faults_total", "", config.long_window, "run"),
+            "0s",
+            "info",
+            "The hooks in run {{ $labels.run }} met faults of their own.",
+            "{{ $value | humanize }} exceptions of whyidle's own were caught in the ranks of run {{ $labels.run }}. "
+            "Training is not affected; some intervals may be missing.",
+        ),
+    )

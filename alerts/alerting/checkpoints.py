@@ -1,0 +1,61 @@
+"""Checkpoints that got slower, and what was computed twice for want of one."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..rule import Alert, Group, Record
+
+SAVES = 'cause=~"checkpoint_write|checkpoint_cpu"'
+SECONDS, COUNT = "run:whyidle_checkpoint_seconds:rate", "run:whyidle_checkpoints:rate"
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    return (Group("whyidle.checkpoints", None, (*_records(config), _slower(config), _recompute(config))),)
+
+
+def _mean(config: Config) -> str:
+    return f"run:whyidle_checkpoint_seconds:mean{config.long_window}"
+
+
+def _records(config: Config) -> tuple[Record, ...]:
+    """Step by step: a rate over hours of every rank would read millions of samples at each evaluation."""
+    window, long = config.window, config.long_window
+    spent = config.rate("whyidle_device_seconds_total", window, SAVES)
+    saved = config.rate("whyidle_checkpoints_total", window, 'kind="save"')
+    return (
+        Record(f"{SECONDS}{window}", f"sum {config.by('run')} ({spent})", why="rank-seconds in saves, a second"),
+        Record(f"{COUNT}{window}", f"sum {config.by('run')} ({saved})", why="saves by ranks, a second"),
+        Record(
+            _mean(config),
+            f"avg_over_time({SECONDS}{window}[{long}])\n/ (avg_over_time({COUNT}{window}[{long}]) > 0)",
+            why="rank-seconds per save by a rank; absent where nothing was saved",
+        ),
+    )
+
+
+def _slower(config: Config) -> Alert:
+    of, mean, long = config.alerts, _mean(config), config.long_window
+    before = f"avg_over_time({mean}[{of.checkpoint_reference}] offset {long})"
+    return Alert(
+        "WhyidleCheckpointSlower",
+        f"{mean} > {of.checkpoint_slowdown} * {before}\nand {mean} > {of.checkpoint_seconds} + {before}",
+        config.for_slow,
+        "warning",
+        "Checkpoints of run {{ $labels.run }} take {{ $value | humanizeDuration }}, longer than before.",
+        f"In the last {long} a checkpoint of run {{{{ $labels.run }}}} held up the rank that saved it for "
+        f"{{{{ $value | humanizeDuration }}}}, more than {of.checkpoint_slowdown:g} times the mean of the "
+        f"{of.checkpoint_reference} before. What is staged or written in the background is not in it.",
+    )
+
+
+def _recompute(config: Config) -> Alert:
+    share = f"run_family:whyidle_share:ratio{config.long_window}"
+    return Alert(
+        "WhyidleRecompute",
+        f'{share}{{family="lost"}} > {config.alerts.recompute_share}',
+        config.for_slow,
+        "warning",
+        "Run {{ $labels.run }} spent {{ $value | humanizePercentage }} of its time on steps that it had done before.",
+        f"Over the last {config.long_window} {{{{ $value | humanizePercentage }}}} of the time of run "
+        "{{ $labels.run }} went to steps that an earlier attempt had finished and no checkpoint had kept.",
+    )

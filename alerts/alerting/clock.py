@@ -1,0 +1,38 @@
+"""Clocks that cannot be compared with those of other nodes."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..rule import Alert, Group
+from .expressions import named
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    now = config.series("whyidle_clock_time_seconds")
+    synchronised = config.series("whyidle_clock_synchronised")
+    return (
+        Group(
+            "whyidle.clock",
+            None,
+            (
+                Alert(
+                    "WhyidleClockUnsynchronised",
+                    named(config, f"{synchronised} == 0"),
+                    config.for_slow,
+                    "warning",
+                    "The clock of {{ $labels.node }} is not synchronised.",
+                    "The kernel of the node at {{ $labels.instance }} holds its clock for not synchronised: logs and "
+                    "traces of this node cannot be laid beside those of others.",
+                ),
+                Alert(
+                    "WhyidleClockSkewed",
+                    named(config, f"abs({now} - timestamp({now})) > {config.alerts.clock_skew}"),
+                    config.for_slow,
+                    "warning",
+                    "The clock of {{ $labels.node }} is off by {{ $value | humanizeDuration }}.",
+                    "The clock of the node at {{ $labels.instance }} and that of Prometheus differ by "
+                    "{{ $value | humanizeDuration }}. If all nodes are said to be off, it is Prometheus's.",
+                ),
+            ),
+        ),
+    )

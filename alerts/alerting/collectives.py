@@ -1,0 +1,88 @@
+"""Ranks that others wait for, and runs in which everybody waits."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..rule import Alert, Group
+from .expressions import each
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    return (Group("whyidle.collectives", None, (_hung(config), _stuck(config), _compute(config), _late(config))),)
+
+
+def _hung(config: Config) -> Alert:
+    """An agent sees who is missing among the ranks of its own node; across nodes it takes all agents together."""
+    hang = config.alerts.hang_seconds
+    rank, run = config.by("run", "rank"), config.by("run")
+    missing = config.series("whyidle_collective_missing_seconds")
+    open_elsewhere = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
+    waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
+    up = config.series("whyidle_rank_up")
+    phase = each(
+        config, "whyidle_phase_open_seconds", ("run", "rank"), " It is in {{ .Labels.phase }}.", " It has ended."
+    )
+    place = each(config, "whyidle_rank_info", ("run", "rank"), " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
+    return Alert(
+        "WhyidleCollectiveHung",
+        f"(\n  max {rank} ({missing}) > {hang}\n  or\n"
+        f"  0 * (max {rank} ({open_elsewhere}) > {hang} or max {rank} ({up}) == 0)\n"
+        f"  + {config.on('run')} group_left max {run} ({waits}) > {hang}\n)\n"
+        f"unless {config.on('run', 'rank')} {waits}",
+        config.for_now,
+        "critical",
+        "Run {{ $labels.run }} hangs: rank {{ $labels.rank }} has not entered a collective.",
+        "Other ranks of run {{ $labels.run }} have waited {{ $value | humanizeDuration }} in a collective for rank "
+        "{{ $labels.rank }}." + place + phase,
+    )
+
+
+def _stuck(config: Config) -> Alert:
+    hang = config.alerts.hang_seconds
+    waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
+    others = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
+    return Alert(
+        "WhyidleCollectiveStuck",
+        f"min {config.by('run')} ({waits}) > {hang}\n"
+        f"unless {config.on('run')} {others}\n"
+        f"unless {config.on('run')} max {config.by('run', 'rank')} ({config.series('whyidle_rank_up')}) == 0",
+        config.for_now,
+        "critical",
+        "Run {{ $labels.run }} hangs: every rank waits in a collective.",
+        "All ranks of run {{ $labels.run }} that whyidle sees have been in a collective for at least "
+        "{{ $value | humanizeDuration }}, and none is missing: the transfer itself does not end, ranks wait in "
+        "different collectives, or the missing rank is one that no agent sees.",
+    )
+
+
+def _compute(config: Config) -> Alert:
+    compute = config.series("whyidle_phase_open_seconds", 'phase="compute"')
+    return Alert(
+        "WhyidleComputeStuck",
+        f"max {config.by('run')} ({compute}) > {config.alerts.compute_hang_seconds}",
+        config.for_now,
+        "critical",
+        "Run {{ $labels.run }} may hang: a rank has computed for {{ $value | humanizeDuration }} without a break.",
+        "A rank of run {{ $labels.run }} has been in one stretch of compute for {{ $value | humanizeDuration }}, "
+        "without a batch, a collective or a step. A kernel that never ends, and a collective inside a compiled graph, look so.",
+    )
+
+
+def _late(config: Config) -> Alert:
+    late = f"run_rank:whyidle_late:rate{config.window}"
+    by_family = f"run_rank_family:whyidle_late:rate{config.window}"
+    family = each(
+        config,
+        by_family,
+        ("run", "rank"),
+        "{{ if gt .Value 0.0 }} By {{ .Labels.family }}: {{ .Value | humanize }} GPU-seconds a second.{{ end }}",
+    )
+    return Alert(
+        "WhyidleLateRank",
+        f"{late}\n/ {config.on('run')} group_left run:whyidle_ranks:count\n> {config.alerts.late_rank_share}",
+        config.for_slow,
+        "info",
+        "Run {{ $labels.run }} waits {{ $value | humanizePercentage }} of its time for rank {{ $labels.rank }}.",
+        f"In the last {config.window} the other ranks of run {{{{ $labels.run }}}} waited for rank "
+        "{{ $labels.rank }} in collectives for {{ $value | humanizePercentage }} of the time of all ranks." + family,
+    )

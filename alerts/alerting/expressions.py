@@ -1,0 +1,58 @@
+"""Expressions and templates that several alerts are made of."""
+
+from __future__ import annotations
+
+from ..config import Config
+
+TARGET = ("job", "instance")
+"""What tells agents apart. All series of one node come from one agent, so that this joins them."""
+
+
+def named(config: Config, expr: str) -> str:
+    """``expr``, by agent, with the node's name as label `node`. Without the name where the agent does not know it."""
+    target = config.on(*TARGET)
+    names = f"({config.series('whyidle_node_info')} or {target} {config.series('whyidle_build_info')})"
+    return f"({expr})\n* {target} group_left (node) {names}"
+
+
+def started(config: Config, metric: str, matchers: str, window: str, *by: str) -> str:
+    """What counters have grown by within ``window``, summed, where they have.
+
+    For counters whose series may begin with the first event: `increase` needs an earlier sample to see that one.
+    """
+    series = config.series(metric, matchers)
+    grouping = config.by(*by)
+    return (
+        f"sum {grouping} (increase({series}[{window}])) > 0\n"
+        f"or\n(sum {grouping} ({series}) > 0 unless sum {grouping} ({series} offset {window}))"
+    )
+
+
+def was(config: Config, comparison: str, series: str, other: str = "") -> str:
+    """Whether ``series`` met the comparison with its own past, at any of the instants of config.alerts.past.
+
+    With ``other``, that is compared: `was(config, "== 1", up)` is the past itself, `was(config, "<", rate, rate)` the
+    present next to it.
+    """
+    left = f"{other} {comparison} " if other else ""
+    right = "" if other else f" {comparison}"
+    return " or ".join(f"{left}{series} offset {past}{right}" for past in config.alerts.past)
+
+
+def alive(config: Config, *by: str) -> str:
+    """Those of ``by`` that have a live rank."""
+    return f"max {config.by(*by)} ({config.series('whyidle_rank_up')}) == 1"
+
+
+def each(config: Config, query: str, labels: tuple[str, ...], text: str, otherwise: str = "") -> str:
+    """A template: ``text`` for each result of a query when the alert fires, in which `.Labels` are the result's.
+
+    ``query`` is a selector; it is narrowed to the alert's own cluster and ``labels``. ``otherwise`` is said where
+    nothing is found.
+    """
+    wanted = (config.cluster_label, *labels)
+    metric, _, matchers = query.partition("{")
+    narrowed = ",".join([*(f"{label}=%q" for label in wanted), *([matchers.rstrip("}")] if matchers else [])])
+    values = " ".join(f"$labels.{label}" for label in wanted)
+    or_else = f"{{{{ else }}}}{otherwise}" if otherwise else ""
+    return f"{{{{ range printf `{metric}{{{narrowed}}}` {values} | query }}}}{text}{or_else}{{{{ end }}}}"

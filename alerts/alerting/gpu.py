@@ -1,0 +1,178 @@
+"""GPUs that are broken, held back, or gone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..config import Config
+from ..rule import Alert, Group, Severity
+from .expressions import TARGET, named, started, was
+
+GPU = ("gpu", "uuid")
+HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
+"""Reasons for low clocks that are nobody's wish. A GPU at full load stands at its power cap (sw_power_cap) as intended,
+and sync_boost is another GPU's reason."""
+
+
+class Fault(NamedTuple):
+    """One alert on GPUs. The texts go on after `GPU <number> of <node>`, and the like."""
+
+    name: str
+    expr: str
+    for_: str
+    severity: Severity
+    summary: str
+    description: str
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    return (Group("whyidle.gpu", None, tuple(_alert(config, fault) for fault in faults(config))),)
+
+
+def _alert(config: Config, fault: Fault) -> Alert:
+    gpu = "GPU {{ $labels.gpu }}"
+    return Alert(
+        fault.name,
+        named(config, fault.expr),
+        fault.for_,
+        fault.severity,
+        f"{gpu} of {{{{ $labels.node }}}} {fault.summary}",
+        f"{gpu} ({{{{ $labels.uuid }}}}) of the node at {{{{ $labels.instance }}}} {fault.description}",
+    )
+
+
+def faults(config: Config) -> tuple[Fault, ...]:
+    return (*_broken(config), *_memory(config), *_held_back(config))
+
+
+def _broken(config: Config) -> tuple[Fault, ...]:
+    hour = config.long_window
+    critical = started(
+        config,
+        "whyidle_gpu_xid_events_total",
+        f'xid=~"{"|".join(config.alerts.critical_xids)}"',
+        hour,
+        *TARGET,
+        *GPU,
+        "xid",
+    )
+    events = config.series("whyidle_gpu_faults_total")
+    info = config.series("whyidle_gpu_info")
+    collector = config.series("whyidle_collector_up", 'collector="gpu"')
+    before = " or ".join(f"{info} offset {past}" for past in config.alerts.past[:2])
+    return (
+        Fault(
+            "WhyidleGpuXidCritical",
+            critical,
+            "0s",
+            "critical",
+            "reported XID {{ $labels.xid }}.",
+            f"reported XID {{{{ $labels.xid }}}} {{{{ $value | humanize }}}} times within {hour}: hardware, firmware "
+            "or a link. Ranks on it fail or compute nonsense.",
+        ),
+        Fault(
+            "WhyidleGpuXid",
+            f"increase({events}[{hour}]) > 0\nunless {config.on(*TARGET, *GPU)} ({critical})",
+            "0s",
+            "info",
+            "reported an XID.",
+            f"reported {{{{ $value | humanize }}}} XIDs within {hour}, none of them of those that mean broken "
+            "hardware: mostly a fault of the program that ran there.",
+        ),
+        Fault(
+            "WhyidleGpuLost",
+            f"{config.series('whyidle_gpu_lost')} == 1",
+            config.for_now,
+            "critical",
+            "is lost.",
+            "does not answer its driver any more, or needs a reset. No process can use it until then.",
+        ),
+        Fault(
+            "WhyidleGpuGone",
+            f"(max {config.by(*TARGET, *GPU)} ({before}))\n"
+            f"unless {config.on(*TARGET, 'uuid')} {info}\nunless {config.on(*TARGET)} {collector} == 0\n"
+            f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
+            config.for_soon,
+            "warning",
+            "is gone.",
+            "was there within the last day and is not listed by the driver now, although the agent answers.",
+        ),
+    )
+
+
+def _memory(config: Config) -> tuple[Fault, ...]:
+    uncorrected = config.series("whyidle_gpu_ecc_errors_total", 'kind="uncorrected", since="volatile"')
+    pending = config.series("whyidle_gpu_row_remap_pending")
+    retirement = config.series("whyidle_gpu_page_retirement_pending")
+    return (
+        Fault(
+            "WhyidleGpuEccUncorrected",
+            f"sum {config.by(*TARGET, *GPU)} (increase({uncorrected}[{config.long_window}])) > 0",
+            "0s",
+            "critical",
+            "met memory errors that ECC could not correct.",
+            f"met {{{{ $value | humanize }}}} memory errors that ECC could not correct within {config.long_window}. "
+            "The process that met them was ended, or computed on with wrong data.",
+        ),
+        Fault(
+            "WhyidleGpuRowRemapFailed",
+            f"{config.series('whyidle_gpu_row_remap_failure')} == 1",
+            config.for_now,
+            "critical",
+            "could not replace a row of bad memory.",
+            "has no spare row for a bad one, or failed to put it in place: it is due for exchange.",
+        ),
+        Fault(
+            "WhyidleGpuMemoryResetPending",
+            f"{pending} == 1 or {retirement} == 1",
+            config.for_slow,
+            "warning",
+            "wants a reset to take bad memory out of use.",
+            "has found bad memory, which is taken out of use at its next reset. Until then it may be met again.",
+        ),
+    )
+
+
+def _held_back(config: Config) -> tuple[Fault, ...]:
+    of, window, slow = config.alerts, config.window, config.for_slow
+    by = config.by(*TARGET, *GPU)
+    throttled = config.rate("whyidle_gpu_throttled_seconds_total", window, f'reason=~"{HELD_DOWN}"')
+    width = config.series("whyidle_gpu_pcie_link_width_lanes")
+    widest = config.series("whyidle_gpu_pcie_link_width_max_lanes")
+    errors = config.series("whyidle_gpu_nvlink_errors_total", 'kind=~"crc_data|recovery"')
+    limit = config.series("whyidle_gpu_power_limit_watts")
+    return (
+        Fault(
+            "WhyidleGpuThrottled",
+            f"max {config.by(*TARGET, *GPU, 'reason')} ({throttled}) > {of.gpu_throttled_share}",
+            slow,
+            "warning",
+            "is throttled: {{ $labels.reason }}.",
+            f"had its clocks held down for {{{{ $value | humanizePercentage }}}} of the last {window}, for the reason "
+            "{{ $labels.reason }}. Every rank that waits for it in a collective is slowed down too.",
+        ),
+        Fault(
+            "WhyidleGpuPowerLimitLowered",
+            was(config, "<", limit, limit),
+            slow,
+            "info",
+            "is held to less power than before.",
+            "is held to {{ $value }} W, less than it was before. Next to GPUs that are not, it is a straggler.",
+        ),
+        Fault(
+            "WhyidleGpuPcieDegraded",
+            f"{width} < {widest}",
+            slow,
+            "warning",
+            "has lost PCIe lanes.",
+            "runs on {{ $value }} PCIe lanes, fewer than it and its slot allow: copies to and from it take longer.",
+        ),
+        Fault(
+            "WhyidleGpuNvlinkErrors",
+            f"sum {by} (increase({errors}[{slow}])) > {of.nvlink_errors}",
+            slow,
+            "warning",
+            "has errors on its NVLinks.",
+            f"had {{{{ $value | humanize }}}} checksum errors and recoveries on its NVLinks within {slow}.",
+        ),
+    )

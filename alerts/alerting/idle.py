@@ -1,0 +1,130 @@
+"""Runs that lose their GPUs' time: to which family, and those that stand still."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..config import Config
+from ..rule import Alert, Group
+from .expressions import alive, each
+
+
+class Loss(NamedTuple):
+    """One family of causes that an alert watches."""
+
+    name: str
+    family: str
+    threshold: float
+    what: str
+    look: str
+
+
+def losses(config: Config) -> tuple[Loss, ...]:
+    of = config.alerts
+    return (
+        Loss(
+            "WhyidleLostToStorage",
+            "storage",
+            of.storage_share,
+            "storage",
+            "its ranks, or ranks that they wait for, are blocked in reads of data or in checkpoints",
+        ),
+        Loss(
+            "WhyidleLostToNetwork",
+            "network",
+            of.network_share,
+            "the network",
+            "its ranks wait for transfers that every rank has entered",
+        ),
+        Loss(
+            "WhyidleLostToCpu",
+            "cpu",
+            of.cpu_share,
+            "CPUs",
+            "its ranks, or ranks that they wait for, want batches from workers that compute or get no CPU",
+        ),
+        Loss(
+            "WhyidleLostToHost",
+            "host",
+            of.host_share,
+            "the training loop's own Python",
+            "its ranks, or ranks that they wait for, run Python, collect garbage or compile between phases",
+        ),
+        Loss(
+            "WhyidleLostToStraggler",
+            "straggler",
+            of.straggler_share,
+            "ranks that compute for longer than the others",
+            "the others wait for them in collectives",
+        ),
+    )
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    return (Group("whyidle.idle", None, (*(_lost(config, loss) for loss in losses(config)), *_others(config))),)
+
+
+def _lost(config: Config, loss: Loss) -> Alert:
+    charged = f"run_family:whyidle_charged:ratio{config.window}"
+    own = f'{charged}{{family="{loss.family}"}}'
+    worst = f'max {config.by("run")} ({charged}{{family!="compute"}})'
+    verdict = f'run_family:whyidle_verdict:ratio{config.window}{{family="{loss.family}"}}'
+    return Alert(
+        loss.name,
+        f"{own} >= {loss.threshold}\nand {config.on('run')}\n"
+        f"{own} >= {config.on('run')} {config.alerts.main_share} * {worst}",
+        config.for_slow,
+        "warning",
+        f"Run {{{{ $labels.run }}}} loses {{{{ $value | humanizePercentage }}}} of its time to {loss.what}.",
+        f"In the last {config.window} {{{{ $value | humanizePercentage }}}} of the time of all ranks of run "
+        f"{{{{ $labels.run }}}} went to {loss.what}: {loss.look}. Waits for late ranks are charged to what made them "
+        "late." + each(config, verdict, ("run",), " Counters of its nodes: {{ .Labels.corroboration }}."),
+    )
+
+
+def _others(config: Config) -> tuple[Alert, ...]:
+    of = config.alerts
+    share = f"run_family:whyidle_share:ratio{config.window}"
+    computes = f'{share}{{family="compute"}} < {of.idle_compute_share}'
+    steps = config.series("whyidle_steps_total")
+    live = f"and {config.on('run')} {alive(config, 'run')}"
+    return (
+        Alert(
+            "WhyidleUnattributed",
+            f'{share}{{family="unattributed"}} > {of.unattributed_share}\n{live}',
+            config.for_slow,
+            "warning",
+            "Nothing explains {{ $value | humanizePercentage }} of the time of run {{ $labels.run }}.",
+            f"In the last {config.window} whyidle could not say where {{{{ $value | humanizePercentage }}}} of the "
+            "time of run {{ $labels.run }} went. The other shares are right, and the rest is missing from them.",
+        ),
+        Alert(
+            "WhyidleRunIdle",
+            f"{computes}\n{live}\nand {config.on('run')} sum {config.by('run')} ({steps}) > 0",
+            config.for_slow,
+            "critical",
+            "Run {{ $labels.run }} holds its GPUs and does not compute.",
+            f"Of the last {config.window} run {{{{ $labels.run }}}} computed for {{{{ $value | humanizePercentage "
+            "}}, although its processes live and it has made steps before. Its mean over the day hides this.",
+        ),
+        Alert(
+            "WhyidleStartupSlow",
+            f"{computes}\n{live}\nand {config.on('run')} sum {config.by('run')} ({steps}) == 0",
+            of.startup_for,
+            "warning",
+            "Run {{ $labels.run }} has not made its first step.",
+            f"Run {{{{ $labels.run }}}} has been up for {of.startup_for} without a step, and computed for "
+            f"{{{{ $value | humanizePercentage }}}} of the last {config.window}.",
+        ),
+        Alert(
+            "WhyidleGoodputLow",
+            f"run:whyidle_goodput:ratio{config.long_window} < {of.goodput}\n{live}\n"
+            f"and {config.on('run')} sum {config.by('run')} ({steps} offset {config.long_window}) > 0",
+            config.for_slow,
+            "info",
+            "Run {{ $labels.run }} computes for {{ $value | humanizePercentage }} of its time.",
+            f"Over the last {config.long_window} {{{{ $value | humanizePercentage }}}} of the time of run "
+            "{{ $labels.run }} was compute. The rest may be spread over several families, or come in bursts, as "
+            "checkpoints do, so that none of their own alerts fires.",
+        ),
+    )

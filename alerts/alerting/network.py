@@ -1,0 +1,238 @@
+"""Links that are down, slower than they were, in error, or congested."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..config import Config
+from ..rule import Alert, Group, Severity
+from .expressions import TARGET, named, was
+
+PORT = (*TARGET, "device", "port")
+INTERFACE = (*TARGET, "device")
+
+
+class Fault(NamedTuple):
+    """One alert on a port (``{port}`` in the texts), or on an interface."""
+
+    name: str
+    expr: str
+    for_: str
+    severity: Severity
+    summary: str
+    description: str
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    rows = (*_links(config), *_errors(config), *_congestion(config), *_pauses(config), *_tcp(config))
+    return (Group("whyidle.network", None, tuple(_alert(config, row) for row in rows)),)
+
+
+def _alert(config: Config, row: Fault) -> Alert:
+    port = "port {{ $labels.port }} of {{ $labels.device }}"
+    return Alert(
+        row.name,
+        named(config, row.expr),
+        row.for_,
+        row.severity,
+        "{{ $labels.node }}: " + row.summary.replace("{port}", port),
+        "On the node at {{ $labels.instance }} " + row.description.replace("{port}", port),
+    )
+
+
+def _links(config: Config) -> tuple[Fault, ...]:
+    up = config.series("whyidle_rdma_port_up")
+    rate = config.series("whyidle_rdma_port_rate_bytes_per_second")
+    interface = config.series("whyidle_nic_up")
+    physical = config.series("whyidle_nic_info", 'kind="physical"')
+    collector = config.series("whyidle_collector_up", 'collector="rdma"')
+    recent = " or ".join(f"{up} offset {past} == 1" for past in config.alerts.past[:2])
+    bits = "{{ $value | humanize }}B/s"
+    return (
+        Fault(
+            "WhyidleRdmaLinkDown",
+            f"{up} == 0\nand ({was(config, '== 1', up)})",
+            config.for_now,
+            "critical",
+            "{port} is down.",
+            "{port} was up before and cannot carry data now. Jobs that use it stall, or fail when their retries end.",
+        ),
+        Fault(
+            "WhyidleRdmaPortGone",
+            f"(max {config.by(*PORT)} ({recent}))\n"
+            f"unless {config.on(*PORT)} {up}\nunless {config.on(*TARGET)} {collector} == 0\n"
+            f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
+            config.for_soon,
+            "critical",
+            "{port} is gone.",
+            "{port} was up within the last day and is not there at all now, although the agent answers.",
+        ),
+        Fault(
+            "WhyidleRdmaRateDegraded",
+            was(config, "<", rate, rate),
+            config.for_soon,
+            "warning",
+            "{port} is slower than it was.",
+            f"{{port}} came up with {bits}, less than it had before: lanes or speed were lost. A ring goes at the pace "
+            "of its slowest link.",
+        ),
+        Fault(
+            "WhyidleNicLinkDown",
+            f"{interface} == 0\nand ({was(config, '== 1', interface)})\nand {config.on(*INTERFACE)} {physical}",
+            config.for_now,
+            "warning",
+            "{{ $labels.device }} is down.",
+            "the interface {{ $labels.device }} was up before and is down now.",
+        ),
+    )
+
+
+def _errors(config: Config) -> tuple[Fault, ...]:
+    of, slow, hour = config.alerts, config.for_slow, config.long_window
+    counters = ("whyidle_rdma_receive_errors_total", "whyidle_rdma_symbol_errors_total")
+    port_errors = f"sum {config.by(*PORT)} ({config.rate('whyidle_rdma_port_errors_total', slow)})"
+    rates = [f"{config.rate(metric, slow)} > {of.link_errors_per_second}" for metric in counters]
+    rates.append(f"{port_errors} > {of.link_errors_per_second}")
+    downed = config.series("whyidle_rdma_link_downed_total")
+    recovered = config.series("whyidle_rdma_link_recoveries_total")
+    exceeded = config.series("whyidle_rdma_retries_exceeded_total")
+    both = f"sum {config.by(*INTERFACE)} ({config.rate('whyidle_nic_errors_total', slow)})"
+    wire = f"sum {config.by(*INTERFACE)} ({config.rate('whyidle_nic_wire_errors_total', slow)})"
+    return (
+        Fault(
+            "WhyidleRdmaLinkErrors",
+            "\nor ".join(rates),
+            slow,
+            "warning",
+            "{port} has errors on its link.",
+            "{port} meets {{ $value | humanize }} errors a second: a bad cable, transceiver or switch port. What is "
+            "lost is sent again, after a timeout.",
+        ),
+        Fault(
+            "WhyidleRdmaLinkFlapping",
+            f"increase({downed}[{hour}]) > {of.link_flaps}\nor increase({recovered}[{hour}]) > {of.link_flaps}",
+            "0s",
+            "warning",
+            "{port} goes down and comes up again.",
+            f"{{port}} went down, or through error recovery, {{{{ $value | humanize }}}} times within {hour}. Traffic "
+            "stands still meanwhile.",
+        ),
+        Fault(
+            "WhyidleRdmaRetriesExceeded",
+            f"sum {config.by(*PORT)} (increase({exceeded}[{hour}])) > 0",
+            "0s",
+            "warning",
+            "{port} gave up on a peer.",
+            f"queue pairs of {{port}} gave up {{{{ $value | humanize }}}} times within {hour}, after their last retry. "
+            "Each breaks a connection, and mostly the job.",
+        ),
+        Fault(
+            "WhyidleNicErrors",
+            f"{both} > {of.link_errors_per_second}\nor {wire} > {of.link_errors_per_second}",
+            slow,
+            "warning",
+            "{{ $labels.device }} meets bad packets.",
+            "the interface {{ $labels.device }} meets {{ $value | humanize }} bad packets a second: a cable, "
+            "transceiver or switch port.",
+        ),
+    )
+
+
+def _congestion(config: Config) -> tuple[Fault, ...]:
+    of, window = config.alerts, config.window
+    port = config.by(*PORT)
+
+    def rate(metric: str) -> str:
+        return f"sum {port} ({config.rate(metric, window)})"
+
+    discards = config.rate("whyidle_rdma_transmit_discards_total", window)
+    waits = f"{rate('whyidle_rdma_transmit_wait_ticks_total')}\n  / {rate('whyidle_rdma_transmit_bytes_total')}"
+    middle = f"quantile {config.by()} (0.5, {waits})"
+    return (
+        Fault(
+            "WhyidleRdmaCongestion",
+            f"{rate('whyidle_rdma_ecn_marked_packets_total')}\n/ {rate('whyidle_rdma_receive_packets_total')} "
+            f"> {of.congestion_share}\n"
+            f"or\n{rate('whyidle_rdma_cnp_handled_total')}\n/ {rate('whyidle_rdma_transmit_packets_total')} "
+            f"> {of.congestion_share}",
+            config.for_slow,
+            "warning",
+            "{port} meets congestion.",
+            "{{ $value | humanizePercentage }} of the packets of {port} were marked as having met congestion, or were "
+            "answered by a notification to slow down.",
+        ),
+        Fault(
+            "WhyidleRdmaDiscards",
+            f"{discards} > {of.discards_per_second}",
+            config.for_slow,
+            "warning",
+            "{port} throws packets away.",
+            "{port} discards {{ $value | humanize }} packets a second that it should send: its link is down, or "
+            "nothing takes them for too long.",
+        ),
+        Fault(
+            "WhyidleRdmaTransmitWait",
+            f"{waits}\n> {config.on()} group_left {of.transmit_wait_factor:g} * ({middle} > 0)",
+            config.for_slow,
+            "info",
+            "{port} waits for credits far longer than others.",
+            "{port} had data to send and no credit to send it for more than "
+            f"{of.transmit_wait_factor:g} times as long per byte as the middle port of the cluster: what lies behind "
+            "it does not keep up.",
+        ),
+    )
+
+
+def _pauses(config: Config) -> tuple[Fault, ...]:
+    of = config.alerts
+    by = config.by(*INTERFACE, "direction")
+    paused = f"sum {by} ({config.rate('whyidle_nic_pause_seconds_total', config.window)})"
+    frames = f"sum {by} ({config.rate('whyidle_nic_pause_frames_total', config.window)})"
+    storms = config.series("whyidle_nic_pause_storms_total")
+    who = '{{ if eq $labels.direction "receive" }}the network stops this node{{ else }}this node stops others{{ end }}'
+    return (
+        Fault(
+            "WhyidleNicPaused",
+            f"{paused} > {of.pause_share}",
+            config.for_slow,
+            "warning",
+            f"pause frames on {{{{ $labels.device }}}}: {who}.",
+            f"the interface {{{{ $labels.device }}}} had sending stopped by pause frames for "
+            f"{{{{ $value | humanizePercentage }}}} of the last {config.window}: {who}.",
+        ),
+        Fault(
+            "WhyidleNicPauseFrames",
+            f"{frames} > {of.pause_frames_per_second:g}\nunless {config.on(*INTERFACE)} {paused}",
+            config.for_slow,
+            "warning",
+            f"pause frames on {{{{ $labels.device }}}}: {who}.",
+            f"the interface {{{{ $labels.device }}}} sees {{{{ $value | humanize }}}} pause frames a second: {who}. "
+            "Its driver does not say for how long.",
+        ),
+        Fault(
+            "WhyidleNicPauseStorm",
+            f"sum {config.by(*INTERFACE, 'level')} (increase({storms}[{config.long_window}])) > 0",
+            "0s",
+            "warning",
+            "{{ $labels.device }} paused its network for too long.",
+            "the interface {{ $labels.device }} stopped others for so long that it passed its mark ({{ $labels.level "
+            "}}): the host or its PCIe does not take packets, and all who send to it stand still.",
+        ),
+    )
+
+
+def _tcp(config: Config) -> tuple[Fault, ...]:
+    of = config.alerts
+    again = config.rate("whyidle_tcp_retransmits_total", config.window)
+    sent = config.rate("whyidle_tcp_sent_segments_total", config.window)
+    return (
+        Fault(
+            "WhyidleTcpRetransmits",
+            f"{again}\n/ ({sent} > {of.tcp_segments_per_second:g})\n> {of.tcp_retransmit_share}",
+            config.for_slow,
+            "info",
+            "TCP has to send {{ $value | humanizePercentage }} of its segments again.",
+            "{{ $value | humanizePercentage }} of the TCP segments from the network namespace {{ $labels.namespace }} "
+            "are sent again: the network loses packets.",
+        ),
+    )

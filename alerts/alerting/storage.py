@@ -1,0 +1,123 @@
+"""File systems that answer slowly, not at all, or run full where ranks write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..config import Config
+from ..rule import Alert, Group
+from .expressions import TARGET, named
+
+PLACE = ("mount", "fstype", "source", "device")
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    return (Group("whyidle.storage", None, (*_nfs(config), _lustre(config), *_space(config))),)
+
+
+def _nfs(config: Config) -> tuple[Alert, ...]:
+    of = config.alerts
+    by = config.by(*TARGET, "mount", "operation")
+    matchers = 'operation=~"read|write"'
+    seconds = f"sum {by} ({config.rate('whyidle_nfs_operation_seconds_total', config.window, matchers)})"
+    requests = f"sum {by} ({config.rate('whyidle_nfs_operation_requests_total', config.window, matchers)})"
+    timeouts = config.series("whyidle_nfs_major_timeouts_total")
+    return (
+        Alert(
+            "WhyidleNfsSlow",
+            named(config, f"{seconds}\n/ ({requests} > {of.nfs_requests_per_second:g})\n> {of.nfs_seconds}"),
+            config.for_slow,
+            "warning",
+            "NFS is slow on {{ $labels.node }}: {{ $labels.mount }}.",
+            "On the node at {{ $labels.instance }} a {{ $labels.operation }} of {{ $labels.mount }} takes "
+            f"{{{{ $value | humanizeDuration }}}} in the mean of the last {config.window}.",
+        ),
+        Alert(
+            "WhyidleNfsNotResponding",
+            named(config, f"increase({timeouts}[{config.window}]) > 0"),
+            "0s",
+            "critical",
+            "The NFS server of {{ $labels.mount }} does not answer {{ $labels.node }}.",
+            "On the node at {{ $labels.instance }} {{ $value | humanize }} requests to the server of {{ $labels.mount "
+            f"}}}} ran out of all retries within {config.window}. Whoever reads or writes there hangs in state D.",
+        ),
+    )
+
+
+def _lustre(config: Config) -> Alert:
+    connections = config.series("whyidle_lustre_connections", 'state!~"full|idle"')
+    return Alert(
+        "WhyidleLustreDisconnected",
+        named(config, f"{connections} > 0"),
+        config.for_soon,
+        "warning",
+        "{{ $labels.node }} has lost Lustre targets of {{ $labels.filesystem }}.",
+        "On the node at {{ $labels.instance }} {{ $value }} targets of {{ $labels.filesystem }} are in the state "
+        "{{ $labels.state }}: files on them cannot be read or written.",
+    )
+
+
+def _per_filesystem(config: Config, expr: Callable[[str], str]) -> str:
+    """One result for all nodes that share a file system, and one per node for disks of its own.
+
+    ``expr`` makes the expression, with the matchers that it is given in all of its selectors.
+    """
+    shared = config.alerts.shared_fstypes
+    across = expr(f'fstype=~"{shared}"')
+    alone = expr(f'fstype!~"{shared}"')
+    own = f"min {config.by(*TARGET, *PLACE)} (\n  {alone}\n)"
+    return f"min {config.by('mount', 'fstype', 'source')} (\n  {across}\n)\nor\n{named(config, own)}"
+
+
+def _space(config: Config) -> tuple[Alert, ...]:
+    of, hour = config.alerts, config.long_window
+    where = "{{ $labels.mount }}{{ with $labels.node }} on {{ . }}{{ end }}"
+    writers = config.series("whyidle_filesystem_rank_info", 'use="write"')
+    written = f"and {config.on(*TARGET, *PLACE)} {writers}"
+
+    def free(matchers: str) -> str:
+        return config.series("whyidle_filesystem_available_bytes", matchers)
+
+    def share(matchers: str) -> str:
+        return f"{free(matchers)} / {config.series('whyidle_filesystem_size_bytes', matchers)}"
+
+    def low(matchers: str) -> str:
+        return f"{share(matchers)} < {of.free_space_share} {written}"
+
+    def filling(matchers: str) -> str:
+        forecast = f"predict_linear({free(matchers)}[{hour}], {of.fill_hours:g} * 3600) < 0"
+        return f"{share(matchers)} < {of.filling_share} and {forecast} {written}"
+
+    def turned(matchers: str) -> str:
+        readonly = config.series("whyidle_filesystem_readonly", matchers)
+        return f"{readonly} == 1 and {readonly} offset {hour} == 0"
+
+    return (
+        Alert(
+            "WhyidleCheckpointSpaceLow",
+            _per_filesystem(config, low),
+            config.for_soon,
+            "critical",
+            f"{where} has {{{{ $value | humanizePercentage }}}} of its space left.",
+            f"Ranks write to {where} ({{{{ $labels.source }}}}), which has {{{{ $value | humanizePercentage }}}} of "
+            "its space left. The next checkpoint may fail, and the run with it.",
+        ),
+        Alert(
+            "WhyidleCheckpointSpaceFilling",
+            _per_filesystem(config, filling),
+            config.for_slow,
+            "warning",
+            f"{where} will be full within {of.fill_hours:g} h.",
+            f"Ranks write to {where} ({{{{ $labels.source }}}}), which has {{{{ $value | humanizePercentage }}}} of "
+            f"its space left and will be full within {of.fill_hours:g} h at the pace of the last {hour}.",
+        ),
+        Alert(
+            "WhyidleFilesystemReadOnly",
+            _per_filesystem(config, turned),
+            config.for_now,
+            "critical",
+            f"{where} has become read-only.",
+            f"Ranks use {where} ({{{{ $labels.source }}}}), which can be read and no longer be written. A disk or a "
+            "server that fails often turns so.",
+        ),
+    )
