@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..agent.accounting import HANG_SECONDS
 from ..agent.metrics import METRIC
 from ..agent.verdict import LATE_SHARE, VERDICT_SHARE
 from .thresholds import Thresholds
@@ -21,6 +22,8 @@ class Config:
     """The label that tells clusters apart; empty everywhere where nobody sets it, as for one Prometheus per cluster."""
     windows: tuple[str, ...] = ("1m", "5m", "1h")
     """What rates are taken over. The shortest must hold two scrapes; alerts and verdicts use window and long_window."""
+    intervals: tuple[str | None, ...] = (None, None, "1m")
+    """How often the rules of each window are evaluated; None is as often as the server evaluates rules."""
     window: str = "5m"
     """The window of evidence from node counters, and of most alerts."""
     long_window: str = "1h"
@@ -42,6 +45,11 @@ class Config:
     late_share: float = LATE_SHARE
     """A rank is named as late if others waited for it this share of the ranks' time. As `whyidle report` has it."""
 
+    open_seconds: float = HANG_SECONDS
+    """A phase that has been open for longer counts before its end, and a wait that long has a missing rank."""
+    confirmed_share: float = 0.5
+    """A verdict is confirmed if counters agree where and while at least this part of its time was lost."""
+
     # -- evidence: from where on a node's counter agrees with a verdict
     line_rate_share: float = 0.8
     """A port is the limit when it carries this share of its line rate."""
@@ -50,23 +58,27 @@ class Config:
     transmit_wait_ticks_per_second: float = 1_000_000.0
     """A port waited for credits. A tick's length depends on the adapter; idle fabrics stay orders below this."""
     pause_share: float = 0.01
-    """Time in which pause frames held up a port, or pause frames per second by a thousand where no time is counted."""
+    """Time in which pause frames, or PCIe, held up a port."""
     pause_frames_per_second: float = 10.0
     discards_per_second: float = 1.0
     """Packets that a port discarded, sent again or received out of order."""
+    stalls_per_second: float = 0.01
+    """What stalls a whole connection each time: timeouts, and links that go down. Three in five minutes are enough."""
     congestion_marks_per_second: float = 10.0
     """Packets marked as having met congestion, or notifications of it."""
     io_stalled_share: float = 0.1
     """Time in which some tasks stalled on I/O (PSI)."""
-    blocked_worker_share: float = 0.5
+    blocked_worker_share: float = 0.25
     """Samples that found a rank's main thread or worker in an uninterruptible wait."""
+    major_faults_per_second: float = 100.0
+    """Page faults of a rank and its workers that waited for storage."""
     disk_busy_share: float = 0.8
     """Time in which a disk had a request in flight."""
     nfs_latency: float = 0.05
     """Mean time of an NFS operation, its queueing included."""
     lustre_latency: float = 0.05
     """Mean time of a call to a Lustre file system."""
-    cpu_stalled_share: float = 0.1
+    cpu_stalled_share: float = 0.25
     """Time in which some tasks stalled for want of a CPU (PSI)."""
     cpu_busy_share: float = 0.9
     """CPU time in use, of all CPUs of the node."""

@@ -1,11 +1,32 @@
-"""The recording rules, one module per question; each group may use what the ones before it recorded."""
+"""The recording rules, one module per question; each may use what the ones before it recorded."""
 
 from __future__ import annotations
 
 from ..config import Config
-from ..rule import Group
+from ..rule import Group, Record
+from . import bandwidth, corroboration, ranks, shares, stragglers, verdict
 
 
 def groups(config: Config) -> list[Group]:
     """All recording rules, in the order in which they build upon each other."""
-    return []
+    return [
+        Group("whyidle-ranks", None, ranks.rules(config)),
+        *(
+            Group(f"whyidle-shares-{window}", interval, _of_window(config, window))
+            for window, interval in zip(config.windows, config.intervals, strict=True)
+        ),
+        Group("whyidle-bandwidth", None, bandwidth.rules(config)),
+        Group("whyidle-evidence", None, (*corroboration.node_rules(config), *corroboration.run_rules(config))),
+        *(
+            Group(f"whyidle-verdict-{window}", interval, verdict.rules(config, window))
+            for window, interval in zip(config.windows, config.intervals, strict=True)
+        ),
+    ]
+
+
+def _of_window(config: Config, window: str) -> tuple[Record, ...]:
+    return (
+        *shares.rules(config, window),
+        *verdict.window_rules(config, window),
+        *stragglers.rules(config, window),
+    )

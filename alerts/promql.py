@@ -1,0 +1,43 @@
+"""Expressions that several rules have in common. Pure text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def seconds(duration: str) -> int:
+    """The seconds of a Prometheus duration of one unit, such as 5m. Raises ValueError for any other."""
+    match = re.fullmatch(r"(\d+)([smhd])", duration)
+    if match is None:
+        raise ValueError(f"{duration!r} is no duration such as 30s, 5m or 1h")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def any_of(values: Iterable[str]) -> str:
+    """A regular expression for the values, none of which has characters that mean something in one."""
+    return "|".join(sorted(values))
+
+
+def relabel(expr: str, target: str, source: str, mapping: Mapping[str, str]) -> str:
+    """Sets ``target`` to ``mapping[source]``; samples whose ``source`` is not in it stay as they are."""
+    for value in dict.fromkeys(mapping.values()):
+        sources = any_of(key for key, of in mapping.items() if of == value)
+        expr = f'label_replace({expr},\n"{target}", "{value}", "{source}", "{sources}")'
+    return expr
+
+
+def labelled(expr: str, label: str, value: str) -> str:
+    """Sets a label on every sample."""
+    return f'label_replace({expr}, "{label}", "{value}", "", "")'
+
+
+def lines(*parts: str) -> str:
+    """The union of parts, each on its own line."""
+    return "\nor\n".join(parts)
+
+
+def indented(expr: str) -> str:
+    return "\n".join(f"  {line}" for line in expr.splitlines())

@@ -1,0 +1,76 @@
+"""Steps, their time, and what a run moves against what its links carry."""
+
+from __future__ import annotations
+
+from ...torch_hooks.causes import COLLECTIVE_OPS
+from ..config import Config
+from ..promql import any_of, indented, lines
+from ..rule import Record
+from .names import INSTANCE_NODE, NODE_LINK, RUN_LINK, RUN_NODE_RANKS, RUN_RANKS, bus_bandwidth, step_seconds, steps
+
+BUS_FACTOR: dict[str, str] = {
+    "all_reduce": "2 * (n - 1) / n",
+    "all_gather": "(n - 1) / n",
+    "reduce_scatter": "(n - 1) / n",
+    "all_to_all": "(n - 1) / n",
+}
+"""Bytes over the slowest link per byte of an operation among n ranks, as nccl-tests has it in doc/PERFORMANCE.md; of
+any other operation, 1."""
+
+QUANTILES = {"p50": 0.5, "p99": 0.99}
+
+
+def rules(config: Config) -> tuple[Record, ...]:
+    buckets = f"sum {config.by('run', 'le')} ({config.rate('whyidle_step_seconds_bucket', config.window)})"
+    return (
+        Record(
+            steps(config.window),
+            f"max {config.by('run')} ({config.rate('whyidle_steps_total', config.window)})",
+            why="Every rank counts the same steps.",
+        ),
+        *(
+            Record(step_seconds(name, config.window), f"histogram_quantile({q:g}, {buckets}) >= 0")
+            for name, q in QUANTILES.items()
+        ),
+        Record(
+            bus_bandwidth(config.window),
+            _bus_bandwidth(config),
+            why="Over all of the time, not over that of the transfers alone; all ranks taken for one group.",
+        ),
+        Record(NODE_LINK, _node_link(config), why="What a node's links carry in one direction: RDMA if there is any."),
+        Record(
+            RUN_LINK,
+            f"min {config.by('run')} (\n  0 * {RUN_NODE_RANKS} + {config.on('node')} group_left () {NODE_LINK}\n)\n"
+            f"and {config.on('run')} count {config.by('run')} ({RUN_NODE_RANKS}) > 1",
+            why="Of the node with the least: a ring passes through all. A run on one node does not use them.",
+        ),
+    )
+
+
+def _bus_bandwidth(config: Config) -> str:
+    groups: dict[str, list[str]] = {}
+    for op in COLLECTIVE_OPS:
+        groups.setdefault(BUS_FACTOR.get(op, "1"), []).append(op)
+    parts = lines(*(_moved(config, factor, ops) for factor, ops in groups.items()))
+    return f"avg {config.by('run')} (\n  sum {config.by('run', 'rank')} (\n{indented(indented(parts))}\n  )\n)"
+
+
+def _moved(config: Config, factor: str, ops: list[str]) -> str:
+    rate = config.rate("whyidle_collective_bytes_total", config.window, f'op=~"{any_of(ops)}"')
+    if factor == "1":
+        return rate
+    return f"{rate} * {config.on('run')} group_left () ({factor.replace('n', RUN_RANKS)})"
+
+
+def _node_link(config: Config) -> str:
+    targets = config.by("instance")
+    rdma = f"sum {targets} ({config.series('whyidle_rdma_port_rate_bytes_per_second')})"
+    physical = config.series("whyidle_nic_info", 'kind="physical"')
+    nic = (
+        f"sum {targets} ({config.series('whyidle_nic_speed_bytes_per_second')} "
+        f"and {config.on('instance', 'device')} {physical})"
+    )
+    return (
+        f"max {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n"
+        f"  ({rdma} or {config.on('instance')} {nic})\n)"
+    )

@@ -1,0 +1,74 @@
+"""Whether the counters of a run's nodes agree with its verdict: in the same window, and where it loses the time."""
+
+from __future__ import annotations
+
+from ..config import Config
+from ..promql import lines
+from ..rule import Record
+from .names import INSTANCE_NODE, confirmed, device_seconds, evidence, share
+from .signals import Signal, signals
+
+FAMILIES = ("network", "storage", "cpu")
+"""What node counters can confirm or refute. Nothing but the ranks knows of the others."""
+
+
+def node_rules(config: Config) -> tuple[Record, ...]:
+    """Evidence by node: one rule per signal, so that a counter that a node lacks is merely absent."""
+    return tuple(_node_rule(config, signal) for signal in signals(config))
+
+
+def _node_rule(config: Config, signal: Signal) -> Record:
+    agrees = f">= bool {signal.threshold:g}"
+    expr = (
+        f"max {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n"
+        f"  max {config.by('instance')} ({signal.expr}{'' if signal.of_waits else f' {agrees}'})\n)"
+    )
+    if signal.of_waits:
+        waits = f'{share("node_family", config.window)}{{family="network"}}'
+        expr += f"\n/ {config.on('node')} ({waits} >= {config.verdict_share:g})\n{agrees}"
+    return Record(evidence(signal.family, config.window), expr, {"signal": signal.name}, why=signal.why)
+
+
+def run_rules(config: Config) -> tuple[Record, ...]:
+    """How much of what a run lost to a family is confirmed."""
+    window, long = config.window, config.long_window
+    lost = f"{device_seconds('run_family', window)}{{{_families()}}}"
+    on = config.on("run", "family")
+    return (
+        Record(
+            confirmed(f"ratio{window}"),
+            lines(_anywhere(config), *(_where_lost(config, family) for family in FAMILIES if family != "network")),
+            why="By the nodes on which the time was lost. A transfer takes part in the whole run, so that one node of "
+            "it with evidence is enough.",
+        ),
+        Record(confirmed(f"rate{window}"), f"{confirmed(f'ratio{window}')} * {on} {lost}"),
+        Record(
+            confirmed(f"ratio{long}"),
+            f"sum_over_time({confirmed(f'rate{window}')}[{long}])\n/ {on}\n(sum_over_time({lost}[{long}]) > 0)",
+            why="Of the time lost in a longer window, the part that was lost while counters agreed.",
+        ),
+    )
+
+
+def _families() -> str:
+    return f'family=~"{"|".join(FAMILIES)}"'
+
+
+def _lost_by_node(config: Config, family: str) -> str:
+    ranks = device_seconds("rank_family", config.window)
+    return f'sum {config.by("run", "node", "family")} ({ranks}{{run!="", family="{family}"}})'
+
+
+def _agrees(config: Config, family: str) -> str:
+    return f"{config.on('node')} group_left () max {config.by('node')} ({evidence(family, config.window)})"
+
+
+def _anywhere(config: Config) -> str:
+    by = config.by("run", "family")
+    return f"max {by} ((0 * {_lost_by_node(config, 'network')} + 1) * {_agrees(config, 'network')})"
+
+
+def _where_lost(config: Config, family: str) -> str:
+    lost, by = _lost_by_node(config, family), config.by("run", "family")
+    whole = f'{device_seconds("run_family", config.window)}{{family="{family}"}}'
+    return f"sum {by} ({lost} * {_agrees(config, family)}) / {config.on('run', 'family')} {whole}"

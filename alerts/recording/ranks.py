@@ -1,0 +1,67 @@
+"""Who is there, in which phase, and who is missing: what the other rules join and add."""
+
+from __future__ import annotations
+
+from ...agent.verdict import OPEN_PHASE_FAMILY
+from ...torch_hooks.causes import CAUSE_FAMILY, PHASE_CAUSE
+from ..config import Config
+from ..promql import labelled, relabel
+from ..rule import Record
+from .names import INSTANCE_NODE, MISSING, NODE_RANKS, OPEN, RUN_NODE_RANKS, RUN_RANKS
+
+OPEN_CAUSE: dict[str, str] = {**PHASE_CAUSE, "data": "unattributed"}
+"""Phase -> the cause that it counts under while it is open, as in the report: an open wait for data cannot be split."""
+
+
+def rules(config: Config) -> tuple[Record, ...]:
+    info, up = config.series("whyidle_rank_info"), config.series("whyidle_rank_up")
+    by_node = config.by("instance", "node")
+    return (
+        Record(
+            INSTANCE_NODE,
+            f"group {by_node} ({info})\nor\ngroup {by_node} ({config.series('whyidle_node_info')})",
+            why="Which target speaks for which node: a node's counters do not carry its name.",
+        ),
+        Record(
+            RUN_NODE_RANKS,
+            f"count {config.by('run', 'node')} (\n  {info} and {config.on('instance', 'run', 'rank')} ({up} == 1)\n)",
+            why="Live ranks.",
+        ),
+        Record(RUN_RANKS, f"sum {config.by('run')} ({RUN_NODE_RANKS})"),
+        Record(NODE_RANKS, f"sum {config.by('node')} ({RUN_NODE_RANKS})"),
+        Record(OPEN, _open(config), why="Phases that have been open for long, and what they count as meanwhile."),
+        Record(
+            MISSING,
+            _missing(config),
+            why="For how long others have waited in a collective for a rank that is not in it, and what keeps it. An "
+            "agent knows who is missing among the ranks of its own node; here ranks of other nodes are found too.",
+        ),
+    )
+
+
+def _open(config: Config) -> str:
+    by = config.by("run", "rank", "node", "phase")
+    phases = f"max {by} (\n  {config.series('whyidle_phase_open_seconds')} > {config.open_seconds:g}\n)"
+    return relabel(relabel(phases, "cause", "phase", OPEN_CAUSE), "family", "cause", _open_families())
+
+
+def _open_families() -> dict[str, str]:
+    return {cause: CAUSE_FAMILY[cause] for cause in OPEN_CAUSE.values()}
+
+
+def _missing(config: Config) -> str:
+    run, rank = config.by("run"), config.by("run", "rank")
+    # Not the family that the phase counts under: who waits for a rank that computes waits for a straggler.
+    keeps = relabel(
+        labelled(f'{OPEN}{{phase!="collective"}}', "family", "straggler"), "family", "phase", OPEN_PHASE_FAMILY
+    )
+    told = f"max {rank} ({config.series('whyidle_collective_missing_seconds')} > {config.open_seconds:g})"
+    return "\n".join(
+        (
+            f"max {config.by('run', 'rank', 'family')} (",
+            f"  0 * {keeps}",
+            f'  + {config.on("run")} group_left () max {run} ({OPEN}{{phase="collective"}})',
+            ")",
+            f"or {config.on('run', 'rank')} {labelled(told, 'family', 'straggler')}",
+        )
+    )

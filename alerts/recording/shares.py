@@ -1,0 +1,94 @@
+"""Where device-seconds go: per rank, node, run and cluster, by family and by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...agent.metrics.gpu import UNHOOKED_FAMILY
+from ...torch_hooks.causes import FAMILIES
+from ..config import Config
+from ..promql import indented, labelled, lines, seconds
+from ..rule import Record
+from .names import OPEN, device_seconds, goodput, share
+
+_OF_RUNS = '{run!=""}'
+
+
+def rules(config: Config, window: str) -> tuple[Record, ...]:
+    """In the order in which they build upon each other."""
+    return (*_ranks(config, window), *_above(config, window), *_shares(config, window), *_goodput(window))
+
+
+def _ranks(config: Config, window: str) -> Iterator[Record]:
+    whole = seconds(window)
+    counted = config.rate("whyidle_device_seconds_total", window)
+    by = config.by("run", "rank", "node", "cause", "family")
+    yield Record(
+        device_seconds("rank_cause", window),
+        f"sum {by} (\n{indented(lines(counted, f'clamp_max({OPEN}, {whole}) / {whole}'))}\n) > 0",
+        why="Counters stand still while a phase is open, so a long one is added: a hang shows while it lasts. After "
+        "its end the counters jump, and a window that began in it has more than a second per second: shares are of "
+        "what there is. Zeros are left out: most causes of a rank are.",
+    )
+    yield Record(
+        device_seconds("rank_family", window),
+        f"sum {config.by('run', 'rank', 'node', 'family')} ({device_seconds('rank_cause', window)})",
+    )
+
+
+def _above(config: Config, window: str) -> Iterator[Record]:
+    ranks = device_seconds("rank_family", window)
+    yield from _level(config, "run", ("run",), ranks + _OF_RUNS, window)
+    yield from _level(config, "node", ("node",), ranks, window)
+    yield from _level(config, "cluster", (), device_seconds("node_family", window), window)
+    yield Record(
+        device_seconds("run_cause", window),
+        f"sum {config.by('run', 'cause', 'family')} ({device_seconds('rank_cause', window)}{_OF_RUNS})",
+    )
+
+
+def _level(config: Config, level: str, labels: tuple[str, ...], source: str, window: str) -> Iterator[Record]:
+    """The sum, and its families: where there is anything, a family that took nothing took 0."""
+    total = device_seconds(level, window)
+    yield Record(total, f"sum {config.by(*labels)} ({source}) > 0")
+    zeros = lines(*(labelled(f"0 * {total}", "family", family) for family in FAMILIES))
+    yield Record(
+        device_seconds(f"{level}_family", window),
+        f"sum {config.by(*labels, 'family')} ({source})\nor {config.on(*labels, 'family')} (\n{indented(zeros)}\n)",
+    )
+
+
+def _shares(config: Config, window: str) -> Iterator[Record]:
+    ranks = device_seconds("rank_family", window)
+    on = config.on("run", "rank", "node")
+    yield Record(
+        share("rank_family", window),
+        f"{ranks}{_OF_RUNS}\n/ {on} group_left ()\nsum {config.by('run', 'rank', 'node')} ({ranks}{_OF_RUNS})",
+    )
+    levels = (
+        ("node_family", "node", ("node",)),
+        ("run_family", "run", ("run",)),
+        ("run_cause", "run", ("run",)),
+        ("cluster_family", "cluster", ()),
+    )
+    for level, whole, labels in levels:
+        yield Record(
+            share(level, window),
+            f"{device_seconds(level, window)}\n/ {config.on(*labels)} group_left ()\n{device_seconds(whole, window)}",
+        )
+
+
+def _goodput(window: str) -> Iterator[Record]:
+    compute = '{family="compute"}'
+    yield Record(
+        goodput("run", window),
+        f"sum without (family) ({share('run_family', window)}{compute})",
+        why="Compute by wall time; steps that are repeated are the family lost.",
+    )
+    families = device_seconds("cluster_family", window)
+    yield Record(
+        goodput("cluster", window),
+        f"sum without (family) ({families}{compute})\n/\n"
+        f'(sum without (family) ({families}{{family!="{UNHOOKED_FAMILY}"}}) > 0)',
+        why="Of ranks alone: a GPU without a ledger has no goodput that is known.",
+    )

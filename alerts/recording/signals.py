@@ -1,0 +1,177 @@
+"""The signals by which a node's counters agree with a verdict, as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import Config
+
+
+@dataclass(frozen=True)
+class Signal:
+    """``expr`` has a sample per device of a target; the signal agrees where one is at least ``threshold``.
+
+    ``of_waits``: ``expr`` is a share of all time, and is to be taken of the time that the node's ranks wait in
+    transfers, since a link that is used a quarter of the time can still be what a quarter of the time goes to.
+    """
+
+    family: str
+    name: str
+    expr: str
+    threshold: float
+    why: str = ""
+    of_waits: bool = False
+
+
+def signals(config: Config) -> tuple[Signal, ...]:
+    """All signals, each over the window of evidence."""
+    return (*_network(config), *_storage(config), *_cpu(config))
+
+
+def _network(config: Config) -> tuple[Signal, ...]:
+    line_rate, waiting = config.line_rate_share, "Of the time in which ranks wait for transfers."
+    return (
+        *(
+            Signal("network", f"{name}{suffix}", expr, line_rate, waiting if suffix else "", of_waits=bool(suffix))
+            for name, expr in _utilisation(config).items()
+            for suffix in ("", "_in_waits")
+        ),
+        *(
+            Signal("network", name, config.rate(metric, config.window, matchers), threshold)
+            for name, metric, matchers, threshold in _network_rates(config)
+        ),
+        Signal("network", "tcp_retransmits", _retransmits(config), config.tcp_retransmit_share),
+    )
+
+
+def _utilisation(config: Config) -> dict[str, str]:
+    """Throughput by what the link carries, for each direction."""
+    port, device = config.by("instance", "device", "port"), config.by("instance", "device")
+    rdma = f"sum {port} ({{}}) / max {port} ({config.series('whyidle_rdma_port_rate_bytes_per_second')})"
+    nic = f"max {device} ({{}}) / max {device} ({config.series('whyidle_nic_speed_bytes_per_second')})"
+    rate = config.rate
+    return {
+        "rdma_transmit": rdma.format(rate("whyidle_rdma_transmit_bytes_total", config.window)),
+        "rdma_receive": rdma.format(rate("whyidle_rdma_receive_bytes_total", config.window)),
+        "nic_transmit": nic.format(rate("whyidle_nic_bytes_total", config.window, 'direction="transmit"')),
+        "nic_receive": nic.format(rate("whyidle_nic_bytes_total", config.window, 'direction="receive"')),
+    }
+
+
+def _network_rates(config: Config) -> tuple[tuple[str, str, str, float], ...]:
+    """Signal, counter, matchers, and from what rate on it agrees."""
+    lost, marked = config.discards_per_second, config.congestion_marks_per_second
+    return (
+        ("rdma_transmit_wait", "whyidle_rdma_transmit_wait_ticks_total", "", config.transmit_wait_ticks_per_second),
+        ("rdma_discards", "whyidle_rdma_transmit_discards_total", "", lost),
+        ("rdma_out_of_sequence", "whyidle_rdma_out_of_sequence_packets_total", "", lost),
+        ("rdma_sequence_naks", "whyidle_rdma_sequence_naks_total", "", lost),
+        ("rdma_retransmits", "whyidle_rdma_retransmitted_packets_total", "", lost),
+        ("rdma_adaptive_retransmits", "whyidle_rdma_adaptive_retransmits_total", "", lost),
+        ("rdma_ack_timeouts", "whyidle_rdma_ack_timeouts_total", "", config.stalls_per_second),
+        ("rdma_link_recoveries", "whyidle_rdma_link_recoveries_total", "", config.stalls_per_second),
+        ("rdma_link_downed", "whyidle_rdma_link_downed_total", "", config.stalls_per_second),
+        ("rdma_congestion_notified", "whyidle_rdma_cnp_handled_total", "", marked),
+        ("rdma_congestion_marked", "whyidle_rdma_ecn_marked_packets_total", "", marked),
+        ("nic_pause_time", "whyidle_nic_pause_seconds_total", 'direction="receive"', config.pause_share),
+        ("nic_pause_frames", "whyidle_nic_pause_frames_total", 'direction="receive"', config.pause_frames_per_second),
+        ("nic_discards", "whyidle_nic_discards_total", "", lost),
+        ("nic_carrier_changes", "whyidle_nic_carrier_changes_total", "", config.stalls_per_second),
+        ("nic_allowance_exceeded", "whyidle_nic_allowance_exceeded_packets_total", "", lost),
+        ("nic_pci_stalls", "whyidle_nic_pci_stalled_seconds_total", "", config.pause_share),
+        ("tcp_congestion_marked", "whyidle_tcp_congestion_marks_total", "", marked),
+        ("tcp_timeouts", "whyidle_tcp_timeouts_total", "", lost),
+    )
+
+
+def _retransmits(config: Config) -> str:
+    """Segments sent again by segments sent, where it is more than now and then."""
+    again = config.rate("whyidle_tcp_retransmits_total", config.window)
+    return (
+        f"({again} > {config.discards_per_second:g}) / {config.rate('whyidle_tcp_sent_segments_total', config.window)}"
+    )
+
+
+def _storage(config: Config) -> tuple[Signal, ...]:
+    rate, window = config.rate, config.window
+    io = 'resource="io", kind="some"'
+    return (
+        Signal("storage", "io_pressure", rate(_PRESSURE, window, io), config.io_stalled_share),
+        Signal("storage", "cgroup_io_pressure", rate(_CGROUP_PRESSURE, window, io), config.io_stalled_share),
+        Signal("storage", "disk_busy", rate("whyidle_disk_io_seconds_total", window), config.disk_busy_share),
+        Signal("storage", "nfs_latency", _latency(config, "nfs", "requests"), config.nfs_latency),
+        Signal(
+            "storage",
+            "nfs_retransmissions",
+            rate("whyidle_nfs_retransmissions_total", window),
+            config.discards_per_second,
+        ),
+        Signal("storage", "nfs_timeouts", rate("whyidle_nfs_major_timeouts_total", window), config.stalls_per_second),
+        Signal("storage", "lustre_latency", _latency(config, "lustre", "calls"), config.lustre_latency),
+        Signal(
+            "storage",
+            "blocked_workers",
+            f"{rate('whyidle_process_uninterruptible_samples_total', window)} / "
+            f"{rate('whyidle_process_state_samples_total', window)}",
+            config.blocked_worker_share,
+            "Found in a wait that cannot be interrupted, which is mostly one for storage.",
+        ),
+        Signal(
+            "storage",
+            "major_faults",
+            rate("whyidle_process_major_faults_total", window),
+            config.major_faults_per_second,
+            "Reads through mmap.",
+        ),
+    )
+
+
+_PRESSURE = "whyidle_pressure_stalled_seconds_total"
+_CGROUP_PRESSURE = "whyidle_cgroup_pressure_stalled_seconds_total"
+
+
+def _latency(config: Config, what: str, unit: str) -> str:
+    """Seconds per operation; those that have not occurred are no number, and agree with nothing."""
+    return (
+        f"{config.rate(f'whyidle_{what}_operation_seconds_total', config.window)} / "
+        f"{config.rate(f'whyidle_{what}_operation_{unit}_total', config.window)}"
+    )
+
+
+def _cpu(config: Config) -> tuple[Signal, ...]:
+    rate, window = config.rate, config.window
+    cpu = 'resource="cpu", kind="some"'
+    target = config.by("instance")
+    idle_modes = rate("whyidle_cpu_seconds_total", window, 'mode=~"idle|iowait"')
+    idle = f"sum {target} ({idle_modes})"
+    return (
+        Signal("cpu", "cpu_pressure", rate(_PRESSURE, window, cpu), config.cpu_stalled_share),
+        Signal("cpu", "cgroup_cpu_pressure", rate(_CGROUP_PRESSURE, window, cpu), config.cpu_stalled_share),
+        Signal(
+            "cpu",
+            "throttled",
+            f"{rate('whyidle_cgroup_cpu_throttled_periods_total', window)} / "
+            f"{rate('whyidle_cgroup_cpu_periods_total', window)}",
+            config.throttled_periods_share,
+        ),
+        Signal(
+            "cpu",
+            "cpus_busy",
+            f"1 - {idle} / max {target} ({config.series('whyidle_cpu_online_cpus')})",
+            config.cpu_busy_share,
+        ),
+        Signal("cpu", "workers_queued", _per_worker(config, "runqueue"), config.runqueue_share),
+        Signal(
+            "cpu",
+            "workers_busy",
+            _per_worker(config, "cpu"),
+            config.worker_cpu_share,
+            "Workers that compute all the time are the limit, however idle the other CPUs are.",
+        ),
+    )
+
+
+def _per_worker(config: Config, what: str) -> str:
+    by = config.by("instance", "run", "rank")
+    counter = config.rate(f"whyidle_process_{what}_seconds_total", config.window, 'role="worker"')
+    return f"sum {by} ({counter}) / (max {by} ({config.series('whyidle_process_workers')}) > 0)"

@@ -1,0 +1,46 @@
+"""Who made the others wait, and by what it was late."""
+
+from __future__ import annotations
+
+from ...agent.verdict import LATE_BY
+from ..config import Config
+from ..promql import labelled, lines, relabel, seconds
+from ..rule import Record
+from .names import MISSING, OPEN, late, lateness, since_first_step
+
+
+def rules(config: Config, window: str) -> tuple[Record, ...]:
+    by = config.by("run", "rank", "family")
+    measured = f"sum {by} ({config.rate('whyidle_late_seconds_total', window)}) > 0"
+    return (
+        Record(lateness(window), relabel(measured, "family", "family", LATE_BY)),
+        Record(
+            late("run_rank_family", window),
+            f"sum {by} (\n{lines(_closed(config, window), labelled(_open(config, window), 'open', 'yes'))}\n) > 0",
+            why="The waits for stragglers, shared out over the late ranks as their lateness is; and waits that are "
+            "open, over the ranks that are missing.",
+        ),
+        Record(late("run_rank", window), f"sum {config.by('run', 'rank')} ({late('run_rank_family', window)})"),
+    )
+
+
+def _closed(config: Config, window: str) -> str:
+    mine, run = lateness(window), config.on("run")
+    return (
+        f"{mine} / {run} group_left () sum {config.by('run')} ({mine})\n"
+        f'* {run} group_left () {since_first_step(window)}{{family="straggler"}}'
+    )
+
+
+def _open(config: Config, window: str) -> str:
+    run = config.on("run")
+    return (
+        f"(0 * {MISSING} + 1) / {run} group_left () count {config.by('run')} ({MISSING})"
+        f" * {run} group_left () ({open_waits(config, window)})"
+    )
+
+
+def open_waits(config: Config, window: str) -> str:
+    """Device-seconds per second in collectives that are open."""
+    whole = seconds(window)
+    return f'sum {config.by("run")} (clamp_max({OPEN}{{phase="collective"}}, {whole})) / {whole}'
