@@ -1,17 +1,262 @@
-"""The dashboard overview."""
+"""The first screen: why are the GPUs idle? A verdict for every run, and what it cost."""
 
 from __future__ import annotations
 
+from ..alerts.config import DEFAULT
+from ..torch_hooks.causes import FAMILIES
 from . import variables as v
-from .vocabulary import Dashboard, dashboard, line, query, section, share
+from .colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
+from .marks import ALERTS, RESTARTS
+from .vocabulary import (
+    Column,
+    Dashboard,
+    Panel,
+    bars,
+    dashboard,
+    device_hours,
+    encode,
+    falling,
+    line,
+    now,
+    over_range,
+    query,
+    section,
+    series_to,
+    share,
+    stat,
+    steps,
+    table,
+    timeline,
+    to_run,
+    trend,
+    words,
+)
+
+BY_RUN = f"{v.CLUSTER_LABEL}, run"
+VERDICTS = words({family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES})
+IDLE = 'family!="compute"'
+GOOD = falling(0.5, 0.8)
+"""Goodput: below half, most of the money goes elsewhere; above four fifths there is little to gain."""
 
 
 def build() -> Dashboard:
-    expr = f"sum by (family) (run_family:whyidle_share:ratio${{window}}{{{v.RUN}}})"
     return dashboard(
         "whyidle-overview",
-        "whyidle / overview",
-        "soon",
+        "whyidle / Overview",
+        """Why is my GPU idle? Where the time of every run goes, and what it costs. A run's name leads to its
+        ranks.""",
         variables=[v.data_source(), v.cluster(), v.runs(), v.window()],
-        sections=[section("In one look", line(8, share("Shares", "Of time.", query(expr, "{{family}}"))))],
+        annotations=[RESTARTS, ALERTS],
+        sections=[
+            section(
+                "Why are the GPUs idle?",
+                line(8, _verdicts(), _lost_by_family()),
+                line(4, _goodput(), _idle_devices(), _lost_hours(), _devices(), _hang(), _alert_count()),
+                line(9, _shares()),
+                line(7, _verdicts_over_time()),
+            ),
+            section("Which runs lose most?", line(9, _worst_runs()), line(8, _goodput_by_run(), _lost_by_run())),
+            section("Alerts", line(8, _alerts()), collapsed=True),
+        ],
     )
+
+
+def _verdicts() -> Panel:
+    late = f"topk by ({BY_RUN}) (1, run_rank:whyidle_late:rate${{window}}{{{v.RUN}}})"
+    named = f"{DEFAULT.late_share} * run:whyidle_ranks:count{{{v.RUN}}}"
+    return table(
+        "Verdict",
+        """What each live run loses most to, if that takes a tenth of its time, else compute. Waits for a late rank
+        count for what made it late, and the rank stands at the end. The share is of all its ranks' time, as averaged
+        above.""",
+        now(f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUN}}}"),
+        now(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}"),
+        now(f"run:whyidle_ranks:count{{{v.RUN}}}"),
+        now(f"{late} > on ({BY_RUN}) group_left () {named}"),
+        columns=[
+            Column("run", "Run", link=to_run()),
+            Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=270),
+            Column("A", "Share", unit="percentunit", decimals=0, width=70),
+            Column("corroboration", "Evidence", mappings=words(CORROBORATION_WORDS), cell="color-text", width=200),
+            Column("B", "Goodput", unit="percentunit", decimals=0, thresholds=GOOD, cell="color-text", width=80),
+            Column("C", "Ranks", unit="short", decimals=0, width=70),
+            Column("rank", "Late rank", width=80),
+        ],
+        sort="Share",
+        width=16,
+    )
+
+
+def _lost_by_family() -> Panel:
+    rates = f"run_family:whyidle_device_seconds:rate1m{{{v.RUN}, {IDLE}}}"
+    return bars(
+        "GPU-hours lost, by what took them",
+        """Device-hours in the time range that were no compute, as measured in the ranks. Waits for a late rank stand
+        under straggler; the verdict says what made it late.""",
+        now(f"sort_desc(sum by (family) ({device_hours(rates)}))", "{{family}}"),
+        unit="suffix: GPU-h",
+        decimals=2,
+        colours=FAMILY_COLOUR,
+    )
+
+
+def _goodput() -> Panel:
+    return stat(
+        "Goodput",
+        """Share of the chosen runs' device time that was compute for new steps. Steps that are repeated after a
+        restart do not count.""",
+        query(_ratio('family="compute"')),
+        unit="percentunit",
+        thresholds=GOOD,
+        decimals=0,
+        graph=True,
+    )
+
+
+def _idle_devices() -> Panel:
+    return stat(
+        "GPUs' worth of loss",
+        "Device-seconds per second that are no compute: how many GPUs the chosen runs pay for and get nothing from.",
+        query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}, {IDLE}}})"),
+        unit="short",
+        decimals=1,
+        graph=True,
+    )
+
+
+def _lost_hours() -> Panel:
+    return stat(
+        "GPU-hours lost",
+        "Device-hours in the time range that were no compute, of the chosen runs, those that ended in it included.",
+        now(f"sum({device_hours(f'run_family:whyidle_device_seconds:rate1m{{{v.RUN}, {IDLE}}}')})"),
+        unit="suffix: GPU-h",
+        decimals=2,
+    )
+
+
+def _devices() -> Panel:
+    return stat(
+        "Ranks that train",
+        "Live ranks of the chosen runs; each has one device.",
+        query(f"sum(run:whyidle_ranks:count{{{v.RUN}}})"),
+        unit="short",
+        decimals=0,
+        graph=True,
+    )
+
+
+def _hang() -> Panel:
+    return stat(
+        "Longest wait for a missing rank",
+        """For how long live ranks have been waiting in a collective that another has not entered. Seconds are a late
+        rank; minutes are a hang, and the run's page names the rank.""",
+        query(f"max(whyidle_collective_missing_seconds{{{v.RUN}}})"),
+        unit="s",
+        thresholds=steps(10, DEFAULT.alerts.hang_seconds),
+        decimals=0,
+        nothing="none",
+    )
+
+
+def _alert_count() -> Panel:
+    return stat(
+        "Alerts that fire",
+        "Alerts of whyidle that fire now, in the chosen clusters; they are listed at the end of this page.",
+        query(f'count(ALERTS{{alertstate="firing", alertname=~"Whyidle.+", {v.CLUSTER}}}) or vector(0)'),
+        unit="short",
+        thresholds=steps(1),
+        decimals=0,
+    )
+
+
+def _shares() -> Panel:
+    return share(
+        "Where the time goes",
+        """Shares of the chosen runs' device time by family, as measured; they sum to 100 %. Green is compute. What
+        grows beside it is what to look at: click it for the run.""",
+        query(
+            f"sum by (family) (run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}}}) / on () group_left () "
+            f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}}})",
+            "{{family}}",
+        ),
+    )
+
+
+def _verdicts_over_time() -> Panel:
+    states = encode("run_family:whyidle_verdict:ratio${window}", v.RUN, "family", FAMILIES, BY_RUN)
+    return timeline(
+        "Verdict over time",
+        """The verdict of each run at each moment, those that have ended included. A run that changes colour has met
+        something: the marks above it are restarts and alerts.""",
+        query(states, "{{run}}"),
+        mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
+        links=[series_to("run")],
+    )
+
+
+def _worst_runs() -> Panel:
+    rates = f"sum by ({BY_RUN}) (run_family:whyidle_device_seconds:rate1m{{{v.RUN}%s}})"
+    stood = f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.RUN}}})"
+    lost, all_hours = device_hours(rates % f", {IDLE}"), device_hours(rates % "")
+    return table(
+        "Worst runs",
+        """Runs of the time range by the device-hours that they lost in it, those that have ended included, with the
+        verdict that stood for most of the time.""",
+        now(lost),
+        now(f"1 - {lost} / ({all_hours})"),
+        now(all_hours),
+        now(f"topk by ({BY_RUN}) (1, {over_range(stood, 'count')})"),
+        columns=[
+            Column("run", "Run", link=to_run()),
+            Column("A", "GPU-hours lost", unit="suffix: GPU-h", decimals=2, cell="gauge"),
+            Column("B", "Compute", unit="percentunit", decimals=0, thresholds=GOOD, cell="color-text", width=110),
+            Column("C", "GPU-hours", unit="suffix: GPU-h", decimals=2, width=160),
+            Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
+        ],
+        sort="GPU-hours lost",
+    )
+
+
+def _goodput_by_run() -> Panel:
+    return trend(
+        "Goodput by run",
+        "Share of each run's device time that was compute for new steps. A step down is a change worth finding.",
+        query(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}", "{{run}}"),
+        unit="percentunit",
+        most=1,
+        thresholds=GOOD,
+        links=[series_to("run")],
+    )
+
+
+def _lost_by_run() -> Panel:
+    return trend(
+        "GPUs' worth of loss by run",
+        "Device-seconds per second of each run that are no compute. The highest costs most, however good its goodput.",
+        query(
+            f"sum by ({BY_RUN}) (run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}, {IDLE}}})",
+            "{{run}}",
+        ),
+        unit="short",
+        links=[series_to("run")],
+    )
+
+
+def _alerts() -> Panel:
+    return table(
+        "Firing alerts",
+        "Alerts of whyidle that fire now, with what they are about. The runbook says what to look at and what to do.",
+        now(f'ALERTS{{alertstate="firing", alertname=~"Whyidle.+", {v.CLUSTER}}}'),
+        columns=[
+            Column("alertname", "Alert"),
+            Column("severity", "Severity", width=100),
+            Column("run", "Run", link=to_run()),
+            Column("node", "Node"),
+            Column("rank", "Rank", width=80),
+        ],
+    )
+
+
+def _ratio(matchers: str) -> str:
+    rate = "run_family:whyidle_device_seconds:rate${window}"
+    return f"sum({rate}{{{v.RUN}, {matchers}}}) / sum({rate}{{{v.RUN}}})"

@@ -25,6 +25,7 @@ Unit = Literal[
     "none",
     "string",
     "suffix: GPU-h",
+    "suffix: GPUs",
 ]
 
 Step = tuple[float | None, str]
@@ -40,7 +41,7 @@ def falling(*bounds: float) -> tuple[Step, ...]:
     return ((None, RED), *zip(bounds, (ORANGE, GREEN)[-len(bounds) :], strict=True))
 
 
-def words(table: Mapping[object, tuple[str, str] | str]) -> list[Json]:
+def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
     """Value -> what to show for it: words and a colour, or words alone."""
     options: Json = {}
     for index, (value, shown) in enumerate(table.items()):

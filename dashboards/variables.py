@@ -49,6 +49,14 @@ def node(metric: str = "node:whyidle_ranks:count") -> Template:
     return _listed("node", "Node", f"label_values({metric}{{{CLUSTER}}}, node)", multi=False)
 
 
+def ranks() -> Template:
+    """Any number of ranks of the chosen run, all unless some are chosen."""
+    query = f"label_values(rank_family:whyidle_share:ratio5m{{{RUN_NODE}}}, rank)"
+    template = _listed("rank", "Rank", query, multi=True)
+    template.sort = core.SORT_NUMERIC_ASC
+    return template
+
+
 def window() -> Template:
     """What rates and shares are taken over: a part of the names of recorded series, ``...:ratio${window}``."""
     return choice("window", "Averaged over", DEFAULT.windows, DEFAULT.window)

@@ -1,0 +1,36 @@
+"""One run: what is wrong, which rank, and what it waits for."""
+
+from __future__ import annotations
+
+from .. import variables as v
+from ..marks import ALERTS, CHECKPOINTS, RESTARTS
+from ..vocabulary import Dashboard, dashboard
+from . import answer, collectives, data, health, ranks, steps
+
+
+def build() -> Dashboard:
+    return dashboard(
+        "whyidle-run",
+        "whyidle / Run",
+        """One run: what it loses its time to, which rank makes the others wait, and what every part of a step
+        takes.""",
+        variables=[
+            v.data_source(),
+            v.cluster(),
+            v.run(),
+            v.nodes("rank_family:whyidle_share:ratio5m", v.RUN),
+            v.ranks(),
+            v.window(),
+            v.choice("worst", "Ranks drawn", ("16", "32", "64", "128"), "32"),
+        ],
+        annotations=[RESTARTS, CHECKPOINTS, ALERTS],
+        sections=[
+            answer.section(),
+            ranks.section(),
+            steps.section(),
+            collectives.section(),
+            data.loading(),
+            data.checkpoints(),
+            health.section(),
+        ],
+    )

@@ -1,0 +1,188 @@
+"""The answer in one look: verdict, share, evidence, who is late."""
+
+from __future__ import annotations
+
+from ...alerts.config import DEFAULT
+from ...torch_hooks.causes import FAMILIES
+from .. import variables as v
+from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
+from ..vocabulary import (
+    Panel,
+    Section,
+    encode,
+    falling,
+    line,
+    now,
+    over_range,
+    query,
+    series_to,
+    share,
+    stat,
+    steps,
+    timeline,
+    words,
+)
+from ..vocabulary import section as _section
+
+BY_RUN = f"{v.CLUSTER_LABEL}, run"
+VERDICT = "run_family:whyidle_verdict:ratio${window}"
+CORROBORATIONS = tuple(CORROBORATION_WORDS)
+EVIDENCE = {family: f"node:whyidle_{family}_evidence:max5m" for family in ("network", "storage", "cpu")}
+
+
+def section() -> Section:
+    return _section(
+        "What does it lose its time to?",
+        line(4, _verdict(), _share(), _evidence(), _goodput(), _late_rank()),
+        line(3, *_figures()),
+        line(9, _causes()),
+        line(8, _charged(), _signals()),
+    )
+
+
+def _verdict() -> Panel:
+    return stat(
+        "It loses most to",
+        """What takes most of its time, if that is a tenth of it; else it is fine and computes. Waits for a late rank
+        count for what made it late.""",
+        query(encode(VERDICT, v.RUN, "family", FAMILIES, BY_RUN)),
+        unit="none",
+        mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
+        background=True,
+        show="value",
+        width=8,
+    )
+
+
+def _share() -> Panel:
+    return stat(
+        "Its share of the time",
+        "The verdict's share of all ranks' time, as averaged above.",
+        query(f"max by ({BY_RUN}) ({VERDICT}{{{v.RUN}}})"),
+        unit="percentunit",
+        decimals=0,
+        graph=True,
+    )
+
+
+def _evidence() -> Panel:
+    return stat(
+        "Evidence",
+        """Whether the counters of its nodes agree with the verdict in the same five minutes. A straggler, host time
+        and compute are measured in the ranks and need none.""",
+        query(encode(VERDICT, v.RUN, "corroboration", CORROBORATIONS, BY_RUN)),
+        unit="none",
+        mappings=words({i: CORROBORATION_WORDS[name] for i, name in enumerate(CORROBORATIONS)}),
+        show="value",
+        width=4,
+    )
+
+
+def _goodput() -> Panel:
+    return stat(
+        "Goodput",
+        "Share of its ranks' time that was compute for new steps; those repeated after a restart do not count.",
+        query(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}"),
+        unit="percentunit",
+        thresholds=falling(0.5, 0.8),
+        decimals=0,
+        graph=True,
+    )
+
+
+def _late_rank() -> Panel:
+    late = f"run_rank:whyidle_late:rate5m{{{v.RUN}}}"
+    ranks = f"scalar(max(max_over_time(run:whyidle_ranks:count{{{v.RUN}}}[$__range:1m] @ end())))"
+    return stat(
+        "Others wait most for",
+        """The rank that others waited for most in the time range, and how many GPUs it kept waiting on average.
+        Nobody, if it is less than a hundredth of the run.""",
+        now(f"topk(1, {over_range(late)}) > {DEFAULT.late_share} * {ranks}", "rank {{rank}}"),
+        unit="suffix: GPUs",
+        show="value_and_name",
+        decimals=2,
+        nothing="nobody",
+    )
+
+
+def _figures() -> list[Panel]:
+    return [
+        stat(
+            "Ranks",
+            "Live ranks of the run.",
+            query(f"run:whyidle_ranks:count{{{v.RUN}}}"),
+            unit="short",
+            decimals=0,
+        ),
+        stat(
+            "Step, median",
+            "Half of the steps of the last five minutes took less.",
+            query(f"run:whyidle_step_seconds:p50_5m{{{v.RUN}}}"),
+            unit="s",
+        ),
+        stat(
+            "Step, 99th percentile",
+            "One step in a hundred took longer in the last five minutes. Far above the median: something interrupts.",
+            query(f"run:whyidle_step_seconds:p99_5m{{{v.RUN}}}"),
+            unit="s",
+        ),
+        stat(
+            "Steps",
+            "Optimizer steps per second of the run.",
+            query(f"run:whyidle_steps:rate5m{{{v.RUN}}}"),
+            unit="ops",
+        ),
+        stat(
+            "Waiting for a missing rank",
+            "For how long live ranks have waited in a collective that another has not entered. Minutes are a hang.",
+            query(f"max(whyidle_collective_missing_seconds{{{v.RUN}}})"),
+            unit="s",
+            thresholds=steps(10, DEFAULT.alerts.hang_seconds),
+            decimals=0,
+        ),
+        stat(
+            "Attempts",
+            "Attempts of the run that were seen in the time range; more than one means that it was restarted.",
+            now(f'count(group by (attempt) (last_over_time(whyidle_rank_info{{{v.RUN}, rank="0"}}[$__range])))'),
+            unit="short",
+            thresholds=steps(2, 5),
+            decimals=0,
+        ),
+    ]
+
+
+def _causes() -> Panel:
+    return share(
+        "Where its time goes, by cause",
+        """Shares of the time of all its ranks, as measured; they sum to 100 %. Shades of one colour are one family. A
+        phase that is open now counts already, so that a hang shows while it lasts.""",
+        query(f"run_cause:whyidle_share:ratio${{window}}{{{v.RUN}}}", "{{cause}}"),
+        of="cause",
+    )
+
+
+def _charged() -> Panel:
+    return share(
+        "Whom to blame",
+        """The same, with the waits for late ranks charged to what made them late, and start-up left out: what the
+        verdict is taken from. Straggler remains where a rank was late in compute itself.""",
+        query(f"run_family:whyidle_charged:ratio${{window}}{{{v.RUN}}}", "{{family}}"),
+        width=12,
+    )
+
+
+def _signals() -> Panel:
+    node = f"{v.CLUSTER_LABEL}, node"
+    here = f"on ({node}) group by ({node}) (rank_family:whyidle_share:ratio5m{{{v.RUN_NODE}}})"
+    return timeline(
+        "What the counters of its nodes say",
+        """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. Empty if none
+        did. A node's name leads to the counters.""",
+        *(
+            query(f"{record}{{{v.NODE}}} == 1 and {here}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
+            for family, record in EVIDENCE.items()
+        ),
+        mappings=words({1: ("agrees", FAMILY_COLOUR["storage"])}),
+        width=12,
+        links=[series_to("node")],
+    )

@@ -1,0 +1,91 @@
+"""Network or straggler? The waits in collectives, split, and who was late by what."""
+
+from __future__ import annotations
+
+from .. import variables as v
+from ..colours import BLUE, GREY
+from ..vocabulary import Panel, Section, bars, line, now, over_range, query, trend
+from ..vocabulary import section as _section
+from .parts import causes
+
+
+def section() -> Section:
+    return _section(
+        "Network or straggler?",
+        line(8, _split(), _late_by()),
+        line(8, _culprits(), _bandwidth()),
+        line(8, _bytes(), _missing()),
+    )
+
+
+def _split() -> Panel:
+    return causes(
+        "Waits in collectives",
+        """network: every rank is in it, and the transfer takes that long. straggler: a rank has not come yet.
+        collective: the two could not be told apart, or the wait is still open. Shares of all ranks' time.""",
+        ("network", "straggler", "collective"),
+    )
+
+
+def _late_by() -> Panel:
+    late = f"run_rank_family:whyidle_late:rate${{window}}{{{v.RUN}}}"
+    return trend(
+        "Late ranks, and by what",
+        """GPU-seconds per second that a rank made the others wait, by what made it late: storage, cpu or host;
+        compute is a slow GPU or an uneven batch. The eight worst. Empty if nobody was late.""",
+        query(
+            f"{late} and on (rank, family) topk(8, {over_range(late.replace('${window}', '5m'))}) > 0",
+            "rank {{rank}}: {{family}}",
+        ),
+        unit="suffix: GPUs",
+    )
+
+
+def _culprits() -> Panel:
+    return bars(
+        "GPUs that each rank kept waiting, on average",
+        """The time range's mean of GPU-seconds per second, of the eight ranks that others waited for most, with what
+        made them late. Empty if nobody was late.""",
+        now(
+            f"topk(8, {over_range(f'run_rank_family:whyidle_late:rate5m{{{v.RUN}}}')} > 0)",
+            "rank {{rank}}, late by {{family}}",
+        ),
+        unit="suffix: GPUs",
+        width=12,
+        decimals=2,
+    )
+
+
+def _bandwidth() -> Panel:
+    return trend(
+        "Bus bandwidth against the link",
+        """What the collectives moved, as nccl-tests counts it (busbw), per rank over wall time, and the rate of a
+        rank's link. Near the link's rate: the network is the limit. Far below, with much network time: congestion,
+        small messages or latency.""",
+        query(f"run:whyidle_collective_busbw_bytes:rate5m{{{v.RUN}}}", "bus bandwidth"),
+        query(f"run:whyidle_link_bytes:limit{{{v.RUN}}}", "link"),
+        unit="Bps",
+        colours={"bus bandwidth": BLUE, "link": GREY},
+        dotted=["link"],
+    )
+
+
+def _bytes() -> Panel:
+    return trend(
+        "Bytes handed to collectives",
+        "By operation, of all ranks together. It follows the model and the batch, so a change here is one of the code.",
+        query(f"sum by (op) (rate(whyidle_collective_bytes_total{{{v.RUN}}}[$__rate_interval]))", "{{op}}"),
+        unit="Bps",
+        stacked=True,
+    )
+
+
+def _missing() -> Panel:
+    missing = f"whyidle_collective_missing_seconds{{{v.RUN}}}"
+    return trend(
+        "Missing from a collective",
+        """For how long others have waited for this rank to enter. A line that climbs without end is a hang, and the
+        rank is the place to look. Empty if nobody was missing.""",
+        query(f"max by (rank) ({missing}) > 0", "rank {{rank}}"),
+        unit="s",
+    )

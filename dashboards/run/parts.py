@@ -1,0 +1,25 @@
+"""What several sections draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import variables as v
+from ..colours import CAUSE_SHADES
+from ..vocabulary import Panel, query, trend
+
+RANKS = f'{v.RUN_NODE}, rank=~"$rank"'
+"""The chosen ranks of the run: matchers of what is per rank."""
+
+
+def causes(title: str, description: str, which: Sequence[str], width: int = 12) -> Panel:
+    """Some causes, as shares of the run's time, one on top of the other."""
+    return trend(
+        title,
+        description,
+        query(f'run_cause:whyidle_share:ratio${{window}}{{{v.RUN}, cause=~"{"|".join(which)}"}}', "{{cause}}"),
+        unit="percentunit",
+        width=width,
+        colours={cause: CAUSE_SHADES[cause] for cause in which},
+        stacked=True,
+    )

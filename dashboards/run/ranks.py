@@ -1,0 +1,108 @@
+"""Which rank? Heat, phases and a list."""
+
+from __future__ import annotations
+
+from ...torch_hooks.causes import PHASE_CAUSE, PHASES
+from .. import variables as v
+from ..colours import CAUSE_SHADES, FAMILY_COLOUR, FAMILY_WORDS
+from ..vocabulary import (
+    Column,
+    Panel,
+    Section,
+    encode,
+    falling,
+    heat,
+    line,
+    now,
+    over_range,
+    query,
+    steps,
+    table,
+    timeline,
+    to_node,
+    words,
+    worst,
+)
+from ..vocabulary import section as _section
+from .parts import RANKS
+
+SHARE = "rank_family:whyidle_share:ratio"
+BY_RANK = "run, rank"
+
+
+def section() -> Section:
+    return _section("Which rank?", line(9, _idle(), _late()), line(9, _phases()), line(10, _list()))
+
+
+def _computing(window: str) -> str:
+    return f'{SHARE}{window}{{{RANKS}, family="compute"}}'
+
+
+def _idle() -> Panel:
+    return heat(
+        "Who waits",
+        """Share of each rank's time that was no compute: the brighter, the more. All bright but one: that one makes
+        the others wait. At most as many ranks as are chosen above, those that wait most.""",
+        query(worst(f"1 - {_computing('${window}')}", f"1 - {over_range(_computing('5m'))}", BY_RANK), "rank {{rank}}"),
+        unit="percentunit",
+        width=12,
+    )
+
+
+def _late() -> Panel:
+    late = f'run_rank:whyidle_late:rate${{window}}{{{v.RUN}, rank=~"$rank"}}'
+    score = over_range(f'run_rank:whyidle_late:rate5m{{{v.RUN}, rank=~"$rank"}}')
+    return heat(
+        "Whom others wait for",
+        """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank;
+        rows that take turns are uneven batches.""",
+        query(worst(late, score, BY_RANK), "rank {{rank}}"),
+        unit="suffix: GPUs",
+        width=12,
+        most=None,
+    )
+
+
+def _phases() -> Panel:
+    phases = encode("whyidle_phase_open_seconds", RANKS, "phase", PHASES, BY_RANK)
+    return timeline(
+        "What each rank was doing",
+        """The phase in which each scrape found the ranks: a sample, not a sum. In a hang every rank stays in one
+        colour, and the rank in another than the others is the one that they wait for.""",
+        query(worst(phases, f"1 - {over_range(_computing('5m'))}", BY_RANK), "rank {{rank}}"),
+        mappings=words({i: (phase, CAUSE_SHADES[PHASE_CAUSE[phase]]) for i, phase in enumerate(PHASES)}),
+    )
+
+
+def _list() -> Panel:
+    return table(
+        "Ranks",
+        """The ranks now: what each is in and for how long, what it loses most to, and whether others wait for it.
+        Sort by any column; a node's name leads to its counters.""",
+        now(f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})"),
+        now(f"sum by (rank) ({_computing('${window}')})"),
+        now(f'topk by (rank) (1, {SHARE}${{window}}{{{RANKS}, family!="compute"}})'),
+        now(f'sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, rank=~"$rank"}})'),
+        now(f'max by (rank) (whyidle_collective_missing_seconds{{{v.RUN}, rank=~"$rank"}})'),
+        columns=[
+            Column("rank", "Rank", width=70),
+            Column("node", "Node", link=to_node()),
+            Column("device", "Device", width=80),
+            Column("phase", "Phase", mappings=_phase_colours(), cell="color-text", width=110),
+            Column("A", "In it for", unit="s", thresholds=steps(30, 300), cell="color-text", width=100),
+            Column("B", "Compute", unit="percentunit", thresholds=falling(0.5, 0.8), cell="gauge", most=1),
+            Column("family", "Loses most to", mappings=_families(), cell="color-background", width=260),
+            Column("C", "Share", unit="percentunit", decimals=0, width=80),
+            Column("D", "GPUs that it keeps waiting", unit="short", decimals=2, width=190),
+            Column("E", "Missing for", unit="s", thresholds=steps(10, 300), cell="color-text", width=110),
+        ],
+        sort="GPUs that it keeps waiting",
+    )
+
+
+def _phase_colours() -> list[dict[str, object]]:
+    return words({phase: (phase, CAUSE_SHADES[cause]) for phase, cause in PHASE_CAUSE.items()})
+
+
+def _families() -> list[dict[str, object]]:
+    return words({family: (text, FAMILY_COLOUR[family]) for family, text in FAMILY_WORDS.items()})

@@ -1,0 +1,197 @@
+"""The dashboards: what is committed is what is generated, every query parses, and names only what exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from whyidle.agent.metrics import METRIC
+from whyidle.alerts import recording
+from whyidle.alerts.config import DEFAULT, HISTOGRAM_SUFFIXES
+from whyidle.alerts.rule import Record
+from whyidle.cli.main import main
+from whyidle.dashboards import output
+from whyidle.dashboards.colours import CAUSE_SHADES, FAMILY_COLOUR
+
+GENERATED = Path(__file__).parent.parent / "dashboards" / "generated"
+PROMTOOL = shutil.which("promtool")
+DASHBOARDS = output.rendered()
+Json = dict[str, Any]
+
+SUBSTITUTES = {
+    "__rate_interval": "1m",
+    "__interval": "15s",
+    "__range": "1h",
+    "__range_s": "3600",
+    "window": "5m",
+    "worst": "32",
+}
+"""What Grafana puts in the place of its own variables, and of those that no regular expression may stand for."""
+
+OWN_NAME = re.compile(r"\b(?:[a-z_]+:)?whyidle_[a-z0-9_]+(?::[a-z0-9_]+)?\b")
+
+
+def drawn(dashboard: Json) -> Iterator[Json]:
+    """The panels that ask something."""
+    return (panel for panel in output.panels_of(dashboard) if panel.get("targets"))
+
+
+def expressions(dashboard: Json) -> Iterator[tuple[str, str]]:
+    """Where -> expression, as Prometheus gets it, of panels, variables and annotations."""
+    for panel in drawn(dashboard):
+        for target in panel["targets"]:
+            yield f"{panel['title']} {target['refId']}", substituted(target["expr"])
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            selector = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            assert selector, f"variable {variable['name']} is no label_values of a series"
+            yield f"variable {variable['name']}", substituted(selector[1])
+    for annotation in dashboard["annotations"]["list"]:
+        yield f"annotation {annotation['name']}", substituted(annotation["expr"])
+
+
+def substituted(expr: str) -> str:
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: SUBSTITUTES.get(found[1] or found[2], ".*"), expr)
+
+
+@pytest.fixture(params=DASHBOARDS, scope="module")
+def dashboard(request: pytest.FixtureRequest) -> Json:
+    return DASHBOARDS[request.param]
+
+
+# -- what is there
+
+
+def test_uids_are_those_that_links_lead_to() -> None:
+    assert set(DASHBOARDS) >= {"whyidle-overview", "whyidle-run"}
+    led_to = set(re.findall(r"/d/([a-z-]+)", json.dumps(DASHBOARDS)))
+    assert led_to <= {*DASHBOARDS, "whyidle-node"}
+    assert {dashboard["title"] for dashboard in DASHBOARDS.values()} == {
+        f"whyidle / {uid.removeprefix('whyidle-').capitalize()}" for uid in DASHBOARDS
+    }
+
+
+def test_committed_is_what_is_generated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboards", "--check"]) == 0, capsys.readouterr().err
+    assert main(["dashboards", "--out", str(tmp_path)]) == 0
+    assert main(["dashboards", "--out", str(tmp_path), "--check"]) == 0
+    one = next(tmp_path.iterdir())
+    one.write_text(one.read_text().replace("GPU", "CPU", 1))
+    assert main(["dashboards", "--out", str(tmp_path), "--check"]) == 1
+    assert one.name in capsys.readouterr().err
+
+
+def test_config_maps_hold_the_same_and_fit_where_they_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboards", "--configmaps"]) == 0
+    maps = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert {one["metadata"]["name"] for one in maps} == set(DASHBOARDS)
+    for one in maps:
+        [(name, text)] = one["data"].items()
+        assert json.loads(text) == DASHBOARDS[name.removesuffix(".json")]
+        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
+        # kubectl apply keeps a copy in an annotation, and all annotations together are bounded.
+        assert len(text.encode()) < 256 * 1024, f"{name}: kubectl apply takes 256 KiB"
+
+
+def test_variables_links_and_tag(dashboard: Json) -> None:
+    names = [variable["name"] for variable in dashboard["templating"]["list"]]
+    assert names[:2] == ["datasource", "cluster"]
+    assert dashboard["tags"] == ["whyidle"]
+    [link] = dashboard["links"]
+    assert (link["keepTime"], link["includeVars"], link["tags"]) == (True, True, ["whyidle"])
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps([dashboard["panels"], dashboard["annotations"]])))
+    assert {name for name in used if not name.startswith("__")} <= set(names), "a variable that is not there"
+    assert set(names) <= used | {"datasource"}, "a variable that nothing uses"
+
+
+def test_panels_are_complete_and_in_place(dashboard: Json) -> None:
+    seen: set[int] = set()
+    taken: set[tuple[int, int]] = set()
+    for panel in output.panels_of(dashboard):
+        assert panel["id"] not in seen
+        seen.add(panel["id"])
+        assert panel["title"]
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, f"{panel['title']} lies on another panel"
+        if panel["type"] != "row" or not panel["collapsed"]:
+            taken |= cells
+        if panel["type"] in ("row", "text"):
+            continue
+        assert panel["description"], panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+
+
+def test_nothing_is_null_but_the_first_threshold(dashboard: Json) -> None:
+    def nulls(value: Any, path: str) -> Iterator[str]:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                yield from nulls(inner, f"{path}.{key}")
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                yield from nulls(inner, f"{path}[{index}]")
+        elif value is None or value == "null":
+            yield path
+
+    assert [path for path in nulls(dashboard, "") if not path.endswith(".steps[0].value")] == []
+
+
+def test_colours_of_families_differ_and_are_the_same_everywhere() -> None:
+    assert len(set(FAMILY_COLOUR.values())) == len(FAMILY_COLOUR)
+    assert len(set(CAUSE_SHADES.values())) == len(CAUSE_SHADES)
+
+
+# -- what it asks
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of the Debian package prometheus")
+def test_every_query_parses(dashboard: Json, tmp_path: Path) -> None:
+    rules = [{"record": "checked", "expr": expr, "labels": {"where": where}} for where, expr in expressions(dashboard)]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    done = subprocess.run(["promtool", "check", "rules", "--lint=none", file], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_every_metric_is_declared_or_recorded(dashboard: Json) -> None:
+    recorded = {rule.name for group in recording.groups(DEFAULT) for rule in group.rules if isinstance(rule, Record)}
+    histograms = {
+        name + suffix for name, metric in METRIC.items() if metric.type == "histogram" for suffix in HISTOGRAM_SUFFIXES
+    }
+    unknown = {
+        f"{where}: {name}"
+        for where, expr in expressions(dashboard)
+        for name in OWN_NAME.findall(expr)
+        if name not in recorded | METRIC.keys() | histograms
+    }
+    assert unknown == set()
+
+
+def test_matchers_name_labels_that_the_metric_has(dashboard: Json) -> None:
+    """Of metrics of the agent's; `instance`, `job` and the cluster are labels that Prometheus adds."""
+    wrong = set()
+    for where, expr in expressions(dashboard):
+        for name, matchers in re.findall(r"(?<![\w:])(whyidle_\w+)\{([^}]*)\}", expr):
+            metric = METRIC.get(name) or METRIC[name.rsplit("_", 1)[0]]
+            allowed = {*metric.labels, "instance", "job", DEFAULT.cluster_label, "le"}
+            wrong |= {
+                f"{where}: {name} {label}"
+                for label in re.findall(r"(\w+)\s*(?:=|!=|=~|!~)\s*\"", matchers)
+                if label not in allowed
+            }
+    assert wrong == set()
