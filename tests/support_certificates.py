@@ -27,7 +27,7 @@ def authority(folder: Path, name: str = "ca") -> Pair:
     pair = Pair(folder / f"{name}.crt", folder / f"{name}.key")
     _openssl(
         *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
-        *("-subj", f"/CN={name}", "-keyout", pair.key, "-out", pair.cert),
+        *("-subj", f"/CN={name}", "-keyout", pair.key, "-out", pair.cert, "-addext", "keyUsage=keyCertSign,cRLSign"),
     )
     return pair
 
@@ -39,7 +39,8 @@ def signed(folder: Path, by: Pair, name: str, sans: str) -> Pair:
         *("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
         *("-subj", f"/CN={name}", "-keyout", pair.key, "-out", request),
     )
-    extensions.write_text(f"subjectAltName={sans}\n")
+    # Python 3.13 wants the authority's key identifier, as RFC 5280 does.
+    extensions.write_text(f"subjectAltName={sans}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n")
     _openssl(
         *("x509", "-req", "-in", request, "-CA", by.cert, "-CAkey", by.key, "-days", "2", "-CAcreateserial"),
         *("-extfile", extensions, "-out", pair.cert),
