@@ -8,11 +8,11 @@ from typing import Any
 
 from grafanalib._gen import DashboardEncoder
 
-from . import overview, run
+from . import fleet, node, overview, run
 from .library import Dashboard
 from .variables import DATA_SOURCE
 
-BUILDERS: tuple[Callable[[], Dashboard], ...] = (overview.build, run.build)
+BUILDERS: tuple[Callable[[], Dashboard], ...] = (overview.build, run.build, node.build, fleet.build)
 """In the order in which a reader goes through them."""
 
 TAG = "whyidle"

@@ -1,0 +1,396 @@
+"""Fleet: thousands of GPUs on one screen, from recorded series alone: what is lost, what it costs, where to look."""
+
+from __future__ import annotations
+
+from ..agent.metrics.gpu import UNHOOKED_FAMILY
+from ..torch_hooks.causes import FAMILIES
+from . import variables as v
+from .colours import BLUE, FAMILY_COLOUR, FAMILY_WORDS, GREEN, ORANGE, RED, YELLOW
+from .library import core
+from .vocabulary import (
+    Column,
+    Dashboard,
+    Panel,
+    Template,
+    bars,
+    dashboard,
+    device_hours,
+    falling,
+    heat,
+    line,
+    now,
+    over_range,
+    query,
+    section,
+    series_to,
+    share,
+    stat,
+    steps,
+    table,
+    to_node,
+    to_run,
+    trend,
+    words,
+)
+
+HOURS = "suffix: GPU-h"
+BY_NODE = f"{v.CLUSTER_LABEL}, node"
+BY_RUN = f"{v.CLUSTER_LABEL}, run"
+BY_RANK = f"{BY_RUN}, rank"
+LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
+RATES = f"cluster_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}, {LOST}}}"
+COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}'
+GOOD = falling(0.5, 0.8)
+COARSE = "10m"
+"""How often a score over the time range looks at each of a thousand nodes: a day of it must not take seconds."""
+BANDS = (("90 % and more", 0.9, 9, GREEN), ("75 to 90 %", 0.75, 0.9, BLUE), ("50 to 75 %", 0.5, 0.75, YELLOW))
+LOW_BANDS = (("25 to 50 %", 0.25, 0.5, ORANGE), ("below 25 %", -1, 0.25, RED))
+COUNTS = ("10", "20", "50")
+
+
+def build() -> Dashboard:
+    return dashboard(
+        "whyidle-fleet",
+        "whyidle / Fleet",
+        """All GPUs of all clusters: what was lost, to what, and what that cost; and the nodes, links and ranks that it
+        was lost on.""",
+        variables=[v.data_source(), v.cluster(), v.window(), price(), v.choice("worst", "Worst", COUNTS, "20")],
+        sections=[
+            section(
+                "What the fleet loses",
+                line(4, *_in_one_look()),
+                line(8, _shares()),
+                line(8, _hours(), _cost(), _cost_over_time()),
+                line(9, _runs()),
+            ),
+            section(
+                "Which nodes",
+                line(8, _bands(), _quantiles()),
+                line(12, _heat()),
+                line(9, _nodes()),
+            ),
+            section(
+                "Which links, disks and CPUs",
+                line(8, _signals(), _troubled()),
+                line(8, _bus_bandwidth(), _slow_links()),
+            ),
+            section("Which ranks", line(9, _late_ranks(), _late_over_time())),
+        ],
+        start="now-6h",
+        refresh="1m",
+    )
+
+
+def price() -> Template:
+    """What a GPU-hour costs, in the reader's currency: free text, so that anybody's price fits."""
+    return core.Template(name="price", label="Price of a GPU-hour", type="textbox", query="2.50", default="2.50")
+
+
+# -- what the fleet loses
+
+
+def _in_one_look() -> list[Panel]:
+    compute = f'sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="compute"}})'
+    of_ranks = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family!="{UNHOOKED_FAMILY}"}}'
+    unhooked = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="{UNHOOKED_FAMILY}"}}'
+    return [
+        stat(
+            "GPUs that train",
+            "Live ranks of all runs; each has one device.",
+            query(f"sum(node:whyidle_ranks:count{{{v.CLUSTER}}})"),
+            unit="short",
+            width=3,
+            graph=True,
+        ),
+        stat(
+            "Runs",
+            "Runs with a live rank.",
+            query(f"count(run:whyidle_ranks:count{{{v.CLUSTER}}} > 0)"),
+            unit="short",
+            width=3,
+            graph=True,
+        ),
+        stat(
+            "Goodput",
+            "Share of all ranks' device time that was compute for new steps.",
+            query(f"{compute} / sum({of_ranks})"),
+            unit="percentunit",
+            thresholds=GOOD,
+            graph=True,
+        ),
+        stat(
+            "GPUs' worth of loss",
+            "Device-seconds per second that are no compute: how many GPUs are paid for and give nothing.",
+            query(f"sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}})"),
+            unit="short",
+            decimals=0,
+            graph=True,
+        ),
+        stat(
+            "GPUs without whyidle",
+            "Device-seconds per second of GPUs that no rank names: jobs without hooks, and GPUs with no job. What they "
+            "do is not known here.",
+            query(f"sum({unhooked})"),
+            unit="short",
+            decimals=0,
+            width=3,
+            nothing="none",
+        ),
+        stat(
+            "GPU-hours lost",
+            "Device-hours in the time range that were no compute.",
+            now(f"sum({device_hours(RATES)})"),
+            unit=HOURS,
+            decimals=0,
+        ),
+        stat(
+            "Cost of it",
+            "The GPU-hours lost, at the price above: in its currency.",
+            now(f"$price * sum({device_hours(RATES)})"),
+            unit="short",
+            width=3,
+            decimals=0,
+        ),
+    ]
+
+
+def _shares() -> Panel:
+    rates = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family!="{UNHOOKED_FAMILY}"}}'
+    return share(
+        "Where the fleet's time goes",
+        "Shares of all ranks' device time by family, as measured; they sum to 100 %. What grows beside compute at once "
+        "in many runs is something that they share: a file system, a switch, a release.",
+        query(f"sum by (family) ({rates}) / on () group_left () sum({rates})", "{{family}}"),
+    )
+
+
+def _hours() -> Panel:
+    return bars(
+        "GPU-hours lost, by what took them",
+        "Device-hours in the time range, by family. The longest bar is where an engineer's week pays most.",
+        now(f"sort_desc(sum by (family) ({device_hours(RATES)}))", "{{family}}"),
+        unit=HOURS,
+        decimals=1,
+        colours=FAMILY_COLOUR,
+    )
+
+
+def _cost() -> Panel:
+    return bars(
+        "What they cost",
+        "The same, at the price of a GPU-hour above: in its currency.",
+        now(f"sort_desc($price * sum by (family) ({device_hours(RATES)}))", "{{family}}"),
+        unit="short",
+        decimals=0,
+        colours=FAMILY_COLOUR,
+    )
+
+
+def _cost_over_time() -> Panel:
+    rates = f"cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}}"
+    return trend(
+        "Cost per hour",
+        "What is lost now, per hour and by family, at the price above.",
+        query(f"$price * sum by (family) ({rates})", "{{family}}"),
+        unit="short",
+        width=8,
+        colours=FAMILY_COLOUR,
+        stacked=True,
+    )
+
+
+def _runs() -> Panel:
+    rates = f"run_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}%s}}"
+    lost = device_hours(f"sum by ({BY_RUN}) ({rates % f', {LOST}'})")
+    used = device_hours(f"sum by ({BY_RUN}) ({rates % ''})")
+    stood = over_range(
+        f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count", COARSE
+    )
+    return table(
+        "Runs by what they lost",
+        "The runs of the time range that lost most device-hours in it, those that have ended included, and the verdict "
+        "that stood for most of the time.",
+        now(f"topk($worst, {lost})"),
+        now(f"topk($worst, $price * {lost})"),
+        now(used),
+        now(f"topk by ({BY_RUN}) (1, {stood})"),
+        columns=[
+            Column("run", "Run", link=to_run()),
+            Column("A", "GPU-hours lost", HOURS, decimals=1, cell="gauge"),
+            Column("B", "Cost", "short", decimals=0),
+            Column("C", "GPU-hours in all", HOURS, decimals=1),
+            Column("family", "Lost most to", mappings=_verdicts(), cell="color-background", width=300),
+        ],
+        sort="GPU-hours lost",
+    )
+
+
+def _verdicts():
+    return words({family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES})
+
+
+# -- which nodes
+
+
+def _bands() -> Panel:
+    return trend(
+        "Nodes by how much they compute",
+        "How many nodes spend which share of their ranks' time in compute. A fleet that is well fills the top band; a "
+        "band that fills at once is an event, one that fills slowly is decay.",
+        *(
+            query(f"count({COMPUTING} >= {low} < {high}) or vector(0)", words_)
+            for words_, low, high, _ in (*BANDS, *LOW_BANDS)
+        ),
+        unit="short",
+        stacked=True,
+        colours={words_: colour for words_, _, _, colour in (*BANDS, *LOW_BANDS)},
+    )
+
+
+def _quantiles() -> Panel:
+    return trend(
+        "Compute of the worst, the median and the best nodes",
+        "Share of time in compute that 1 %, 10 %, 50 % and 90 % of the nodes do not reach. A low 1 % beside a high "
+        "median is a few sick nodes; all of them low together is the run's or the fabric's.",
+        *(query(f"quantile({q}, {COMPUTING})", f"{q:.0%} of nodes") for q in (0.01, 0.1, 0.5, 0.9)),
+        unit="percentunit",
+        most=1,
+    )
+
+
+def _heat() -> Panel:
+    score = f"1 - {over_range(COMPUTING, 'avg', COARSE)}"
+    return heat(
+        "The worst nodes over time",
+        "Share of its ranks' time that a node spent in compute: a row per node, those that lost most in the time "
+        "range. One dark row is a node to drain; dark columns are the whole fleet at once. Click a cell for the node.",
+        query(f"{COMPUTING} and on ({BY_NODE}) topk($worst, {score})", "{{node}}"),
+        unit="percentunit",
+        thresholds=falling(0.5, 0.8),
+        links=[series_to("node")],
+    )
+
+
+def _nodes() -> Panel:
+    lost = f"sum by ({BY_NODE}) (node_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}, {LOST}}})"
+    hours = f"sum_over_time(({lost})[$__range:{COARSE}] @ end()) * 600 / 3600"
+    family = f"topk by ({BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
+    return table(
+        "Nodes by what they lost",
+        "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. Ranks wait for "
+        "one another: the culprit's own time goes to what keeps it, the others' to straggler or network.",
+        now(f"topk($worst, {hours})"),
+        now(f"max by ({BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}})"),
+        now(family),
+        columns=[
+            Column("node", "Node", link=to_node()),
+            Column("A", "GPU-hours lost", HOURS, decimals=1, cell="gauge"),
+            Column("B", "Ranks", "short"),
+            Column("family", "Lost most to", mappings=_verdicts(), cell="color-background", width=300),
+            Column("C", "Share in the last hour", "percentunit"),
+        ],
+        sort="GPU-hours lost",
+    )
+
+
+# -- which links, disks and CPUs
+
+
+def _signals() -> Panel:
+    total = f"sum by (signal) (node:whyidle_%s_evidence:max5m{{{v.CLUSTER}}})"
+    return trend(
+        "Nodes whose counters show a limit",
+        "How many nodes have a signal of network, storage or CPU at each moment, by signal. Many nodes at once point "
+        "to what they share: a switch, a file server.",
+        *(query(f"{total % family} > 0", f"{family}: {{{{signal}}}}") for family in ("network", "storage", "cpu")),
+        unit="short",
+    )
+
+
+def _troubled() -> Panel:
+    families = f'{{__name__=~"node:whyidle_(network|storage|cpu)_evidence:max5m", {v.CLUSTER}}} > 0'
+    evidence = f"sum by ({BY_NODE}, signal) ({families})"
+    return table(
+        "Nodes and links with most signals",
+        "For how much of the time range each signal of a node's counters showed a limit. Link signals on one node "
+        "alone are its cable, adapter or switch port.",
+        now(f"topk($worst, sum_over_time(({evidence})[$__range:{COARSE}] @ end()) * 600 / $__range_s)"),
+        columns=[
+            Column("node", "Node", link=to_node()),
+            Column("signal", "Signal"),
+            Column("A", "Of the time", "percentunit", cell="gauge", most=1),
+        ],
+        sort="Of the time",
+        width=12,
+    )
+
+
+def _bus_bandwidth() -> Panel:
+    limit = f"run:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
+    moved = f"run:whyidle_collective_busbw_bytes:rate5m{{{v.CLUSTER}}}"
+    return trend(
+        "Bus bandwidth of runs, of their links",
+        "Bytes per second that each run's collectives move over its slowest link, by the factors of nccl-tests, as a "
+        "share of that link's rate; over all of the time, not that of the transfers alone.",
+        query(f"topk($worst, {moved}) / on ({BY_RUN}) group_left () {limit}", "{{run}}"),
+        unit="percentunit",
+        links=[series_to("run")],
+    )
+
+
+def _slow_links() -> Panel:
+    limit = f"node:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
+    best = f"max by ({v.CLUSTER_LABEL}) ({limit})"
+    return table(
+        "Nodes whose links carry least",
+        "What a node's links carry in a direction together, and as a share of the best node of the cluster. Less than "
+        "its peers: a link is down, or came up degraded.",
+        now(f"bottomk($worst, {limit} / on ({v.CLUSTER_LABEL}) group_left () {best})"),
+        now(limit),
+        columns=[
+            Column("node", "Node", link=to_node()),
+            Column("A", "Of the best", "percentunit", thresholds=falling(0.7, 0.99), cell="color-text"),
+            Column("B", "Links", "Bps"),
+        ],
+        sort="Of the best",
+        rising=True,
+        width=12,
+    )
+
+
+# -- which ranks
+
+
+def _late_ranks() -> Panel:
+    late = f"sum by ({BY_RANK}) (run_rank_family:whyidle_late:rate1m{{{v.CLUSTER}}})"
+    by_family = f"sum by ({BY_RANK}, family) (run_rank_family:whyidle_late:rate1h{{{v.CLUSTER}}})"
+    return table(
+        "Ranks that made others wait",
+        "GPU-hours for which each rank made the others of its run wait in the time range, and what made it late in the "
+        "last hour. The same node again and again is the one to drain.",
+        now(f"topk($worst, {device_hours(late)})"),
+        now(f"topk by ({BY_RANK}) (1, {by_family})"),
+        columns=[
+            Column("run", "Run", link=to_run()),
+            Column("rank", "Rank"),
+            Column("A", "GPU-hours of others", HOURS, decimals=2, cell="gauge"),
+            Column("family", "Late by", mappings=_verdicts(), cell="color-background", width=300),
+        ],
+        sort="GPU-hours of others",
+        width=14,
+    )
+
+
+def _late_over_time() -> Panel:
+    late = f"run_rank:whyidle_late:rate5m{{{v.CLUSTER}}}"
+    score = over_range(late, "sum", COARSE)
+    return trend(
+        "GPUs that wait for them",
+        "How many GPUs wait for each of the ranks that made others wait most, over time.",
+        query(f"{late} and on ({BY_RANK}) topk($worst, {score})", "{{run}} rank {{rank}}"),
+        unit="short",
+        width=10,
+        thresholds=steps(8),
+        dashed=True,
+        links=[series_to("run")],
+    )

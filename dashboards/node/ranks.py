@@ -1,0 +1,271 @@
+"""The ranks that a node hosts: what its counters are to prove or refute."""
+
+from __future__ import annotations
+
+from ...torch_hooks.causes import PHASE_CAUSE, PHASES
+from .. import variables as v
+from ..colours import CAUSE_SHADES, FAINT, GREEN, ORANGE
+from ..vocabulary import (
+    Column,
+    Panel,
+    Section,
+    encode,
+    falling,
+    line,
+    now,
+    query,
+    section,
+    share,
+    stat,
+    steps,
+    table,
+    timeline,
+    to_run,
+    trend,
+    words,
+)
+from .selection import HERE, grows, level, rate, series, total
+
+RANK = "run, rank"
+NAMED = "{{run}} rank {{rank}}"
+EVIDENCE = {0: ("no", FAINT), 1: ("agrees", ORANGE)}
+
+
+def sections() -> list[Section]:
+    return [
+        section(
+            "The ranks on this node, and whose side its counters take",
+            line(4, *_in_one_look()),
+            line(8, _shares()),
+            line(7, *(_signals(family) for family in ("network", "storage", "cpu"))),
+            line(7, _ranks(), _phases()),
+            line(7, _computing(), _late()),
+        ),
+        section(
+            "What its ranks did",
+            line(7, _steps(), _fed(), _calls()),
+            line(7, _waits(), _saved(), _open()),
+            line(7, _idle_compute(), _pending()),
+            collapsed=True,
+        ),
+    ]
+
+
+def _in_one_look() -> list[Panel]:
+    return [
+        stat(
+            "Ranks",
+            "Ranks that live on this node. Fewer than GPUs: some GPUs have nobody, or a job without whyidle.",
+            now(f"sum(node:whyidle_ranks:count{{{v.NODE}}})"),
+            unit="short",
+            width=3,
+        ),
+        stat(
+            "Computing",
+            "Share of its ranks' time that went into compute.",
+            query(f'sum(node_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
+            unit="percentunit",
+            width=4,
+            thresholds=falling(0.5, 0.8),
+            graph=True,
+        ),
+        *(_agrees(family) for family in ("network", "storage", "cpu")),
+        stat(
+            "Collectors that answer",
+            "Of those that have something to read on this node. Others cost their own series alone.",
+            now(f"avg({series('whyidle_collector_up')})"),
+            unit="percentunit",
+            width=4,
+            thresholds=falling(0.99, 1),
+        ),
+        stat(
+            "GPUs with a fault",
+            "XID events in the time range, of all GPUs, and GPUs that are lost. Anything but 0 is worth a look.",
+            now(f"sum(increase({series('whyidle_gpu_faults_total')}[$__range])) + sum({series('whyidle_gpu_lost')})"),
+            unit="short",
+            width=4,
+            thresholds=steps(1),
+            decimals=0,
+        ),
+    ]
+
+
+def _agrees(family: str) -> Panel:
+    return stat(
+        f"Counters on {family}",
+        f"Whether any counter of the node agrees that {family} is the limit, within the last five minutes: see the "
+        "signals below. A verdict that none of them shares stays unconfirmed.",
+        now(f"max(node:whyidle_{family}_evidence:max5m{{{v.NODE}}})"),
+        unit="none",
+        width=3,
+        mappings=words(EVIDENCE),
+        background=True,
+        nothing="not seen",
+    )
+
+
+def _shares() -> Panel:
+    return share(
+        "Where the time of its ranks went",
+        "Device-seconds of all ranks on the node, by family; the whole is 100 %. Compare with the run: a node that "
+        "differs from the others is the place to look.",
+        query(f"sum by (family) (node_family:whyidle_share:ratio$window{{{v.NODE}}})", "{{family}}"),
+    )
+
+
+def _signals(family: str) -> Panel:
+    return timeline(
+        f"Signals of {family}",
+        f"Each counter of the node that can show {family} as the limit, and when it did. What is missing has no such "
+        "device or driver.",
+        query(f"max by (signal) (node:whyidle_{family}_evidence:max5m{{{v.NODE}}})", "{{signal}}"),
+        mappings=words({0: ("no", FAINT), 1: ("agrees", ORANGE)}),
+        width=8,
+    )
+
+
+def _ranks() -> Panel:
+    late = f"sum by ({RANK}) ({rate('whyidle_late_seconds_total')})"
+    return table(
+        "Ranks",
+        "What each rank of the node does, at the end of the time range. Late: GPU-seconds per second that it made "
+        "others wait. Missing: for how long others have waited in a collective that it has not entered.",
+        now(f'max by ({RANK}) (rank_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
+        now(late),
+        now(f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})"),
+        now(f"max by ({RANK}) ({series('whyidle_process_workers')})"),
+        now(f"max by ({RANK}) ({series('whyidle_rank_up')})"),
+        columns=[
+            Column("run", "Run", link=to_run()),
+            Column("rank", "Rank"),
+            Column("A", "Computing", "percentunit", thresholds=falling(0.5, 0.8), cell="gauge", most=1),
+            Column("B", "Late", "percentunit", thresholds=steps(0.01, 0.1), cell="color-text"),
+            Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-text"),
+            Column("D", "Workers", "short"),
+            Column("E", "Alive", "bool"),
+        ],
+        sort="Computing",
+        rising=True,
+        width=12,
+    )
+
+
+def _phases() -> Panel:
+    told = {index: (phase, CAUSE_SHADES[PHASE_CAUSE[phase]]) for index, phase in enumerate(PHASES)}
+    return timeline(
+        "What each rank is doing",
+        "The phase that each rank was in at each moment. One that stands for long while the others wait in "
+        "collectives is what they wait for.",
+        query(encode("whyidle_phase_open_seconds", HERE, "phase", PHASES, RANK), NAMED),
+        mappings=words(told),
+        width=12,
+    )
+
+
+def _computing() -> Panel:
+    selector = f'rank_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}}'
+    return trend(
+        "Computing, by rank",
+        "Share of each rank's time that went into compute. One line below the others is a rank of its own trouble; all "
+        "of them down together is the node's, or the run's.",
+        query(f"max by ({RANK}) ({selector})", NAMED),
+        unit="percentunit",
+        most=1,
+    )
+
+
+def _late() -> Panel:
+    return trend(
+        "Made others wait, by rank and what made it late",
+        "GPU-seconds per second for which other ranks waited in a collective for this one, by the family that made it "
+        "late. It can exceed 1 where many wait.",
+        query(f"{total('run, rank, family', rate('whyidle_late_seconds_total'))} > 0", NAMED + " {{family}}"),
+        unit="percentunit",
+    )
+
+
+def _steps() -> Panel:
+    return trend(
+        "Steps",
+        "Optimizer steps per second. Ranks of a run step together.",
+        grows("whyidle_steps_total", RANK, NAMED),
+        unit="ops",
+        width=8,
+    )
+
+
+def _fed() -> Panel:
+    return trend(
+        "Batches and samples",
+        "What reached the loop per second. Samples are counted where their number could be seen.",
+        grows("whyidle_batches_total", RANK, NAMED + " batches"),
+        grows("whyidle_samples_total", RANK, NAMED + " samples"),
+        unit="ops",
+        width=8,
+    )
+
+
+def _calls() -> Panel:
+    return trend(
+        "Collectives: bytes handed over",
+        "Bytes per second by operation, all ranks of the node. Compare with what the ports carry: a ring all-reduce "
+        "over n ranks sends 2 (n - 1) / n of them.",
+        grows("whyidle_collective_bytes_total", "op", "{{op}}"),
+        unit="Bps",
+        width=8,
+    )
+
+
+def _waits() -> Panel:
+    return trend(
+        "Collectives: calls and waits",
+        "Calls by operation and waits of any, per second. Many small calls pay for latency, not for bandwidth.",
+        grows("whyidle_collective_calls_total", "op", "{{op}}"),
+        grows("whyidle_collectives_total", "instance", "waits"),
+        unit="ops",
+        width=8,
+    )
+
+
+def _saved() -> Panel:
+    return trend(
+        "Checkpoints",
+        "Bytes per second that the ranks saved or loaded, and how many checkpoints. Next to the storage counters "
+        "below, it says whether a save is slow or merely large.",
+        grows("whyidle_checkpoint_bytes_total", "kind", "{{kind}}"),
+        unit="Bps",
+        width=8,
+    )
+
+
+def _open() -> Panel:
+    return trend(
+        "Time in the present phase",
+        "For how long each rank has been in its phase. A line that keeps climbing is a hang, or a very long save.",
+        query(f"max by (run, rank, phase) ({series('whyidle_phase_open_seconds')})", NAMED + " {{phase}}"),
+        unit="s",
+        width=8,
+        thresholds=((None, GREEN), (60, ORANGE)),
+        dashed=True,
+    )
+
+
+def _idle_compute() -> Panel:
+    return trend(
+        "Compute in which no kernel ran",
+        "Part of each rank's compute in which its GPU was idle: launch gaps, synchronisations, Python between kernels. "
+        "From samples of the GPU's activity, about a minute late.",
+        grows("whyidle_compute_idle_seconds_total", RANK, NAMED),
+        unit="percentunit",
+    )
+
+
+def _pending() -> Panel:
+    return trend(
+        "Waits not split yet, and intervals not measured",
+        "Waits in collectives whose split into network and straggler is still due, in seconds; and how many intervals "
+        "per second the device clock could not measure, whose time is unattributed.",
+        level("whyidle_device_pending_seconds", RANK, NAMED + " pending"),
+        grows("whyidle_unmeasured_total", RANK, NAMED + " unmeasured"),
+        unit="short",
+    )
