@@ -18,6 +18,12 @@ GREY = "#999999"
 FAINT = "#66666640"
 """For what is as it should be and wants no attention."""
 
+VIRIDIS = (
+    *("#440154", "#482878", "#3E4989", "#31688E", "#26828E"),
+    *("#1F9E89", "#35B779", "#6ECE58", "#B5DE2B", "#FDE725"),
+)
+"""From dark to bright, for heat: even steps to the eye, to colour-blind eyes too. Source: matplotlib's viridis."""
+
 FAMILY_COLOUR: dict[str, str] = {
     "compute": GREEN,
     "storage": ORANGE,

@@ -83,8 +83,12 @@ def _place(sections: Sequence[Section]) -> list[Panel]:
         row = core.RowPanel(title=part.title, gridPos=core.GridPos(h=1, w=COLUMNS, x=0, y=y), collapsed=part.collapsed)
         placed.append(row)
         y += 1
-        panels, y = _place_lines(part.lines, y)
-        (row.panels if part.collapsed else placed).extend(panels)
+        panels, end = _place_lines(part.lines, y)
+        if part.collapsed:
+            row.panels.extend(panels)
+        else:
+            placed.extend(panels)
+            y = end
     return placed
 
 

@@ -29,6 +29,20 @@ DEAD: dict[str, frozenset[str]] = {
 }
 """What grafanalib writes and Grafana has not read for years."""
 
+GRAFANA_DEFAULTS: Json = {
+    "axisPlacement": "auto",
+    "barAlignment": 0,
+    "gradientMode": "none",
+    "hideFrom": {"tooltip": False, "viz": False, "legend": False},
+    "lineInterpolation": "linear",
+    "pointSize": 5,
+    "scaleDistribution": {"type": "linear", "log": 2},
+    "spanNulls": False,
+    "stacking": {"mode": "none"},
+    "thresholdsStyle": {"mode": "off"},
+}
+"""What grafanalib says of every panel, and Grafana takes for granted."""
+
 LISTED = ("links", "tags", "list", "panels", "targets")
 """Lists that may be empty and still must be there."""
 
@@ -56,6 +70,7 @@ def render(dashboard: Dashboard) -> Json:
         _finish_panel(panel)
     _finish_variables(whole["templating"]["list"])
     whole["annotations"]["list"] = [_finish_annotation(entry) for entry in whole["annotations"]["list"]]
+    del whole["timepicker"]
     whole |= {"tags": [TAG], "links": [_links()], "schemaVersion": SCHEMA_VERSION, "editable": True}
     return _without_nothing(_without(whole, "dashboard"))
 
@@ -107,8 +122,9 @@ def _mend_thresholds(panel: Json) -> None:
 def _mend_custom(panel: Json) -> None:
     """Where newer versions of Grafana want what grafanalib does not say so yet."""
     custom = panel.get("fieldConfig", {}).get("defaults", {}).get("custom", {})
-    if custom.get("scaleDistribution", {}).get("type") == "linear":
-        del custom["scaleDistribution"]["log"]
+    for key, value in GRAFANA_DEFAULTS.items():
+        if custom.get(key) == value:
+            del custom[key]
     if "displayMode" in custom:  # of tables, until Grafana 9
         custom["cellOptions"] = {"type": custom.pop("displayMode")}
 
@@ -176,8 +192,8 @@ def _dump(dashboard: Json) -> str:
 
 
 def _config_map(uid: str, dashboard: Json) -> str:
-    """YAML by hand: a literal block needs no escapes, and JSON has no line that could end it."""
-    body = "".join(f"    {line}\n" for line in _dump(dashboard).splitlines())
+    """YAML by hand: a literal block needs no escapes. On one line, since `kubectl apply` takes no more than 256 KiB."""
+    body = json.dumps(dashboard, separators=(",", ":"), sort_keys=True)
     return (
         "apiVersion: v1\n"
         "kind: ConfigMap\n"
@@ -187,5 +203,5 @@ def _config_map(uid: str, dashboard: Json) -> str:
         "    app.kubernetes.io/name: whyidle\n"
         '    grafana_dashboard: "1"\n'
         "data:\n"
-        f"  {uid}.json: |\n{body}"
+        f"  {uid}.json: |\n    {body}\n"
     )

@@ -225,6 +225,7 @@ def _goodput_by_run() -> Panel:
         unit="percentunit",
         most=1,
         thresholds=GOOD,
+        dashed=True,
         links=[series_to("run")],
     )
 

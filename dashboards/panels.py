@@ -7,12 +7,16 @@ from typing import Literal
 
 import attr
 
-from .colours import CAUSE_SHADES, FAINT, FAMILY_COLOUR
+from .colours import BLUE, CAUSE_SHADES, FAINT, FAMILY_COLOUR, VIRIDIS
 from .library import Panel, Target, core
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
 
+PLAIN: tuple[Step, ...] = ((None, "text"),)
+"""Where a value is neither good nor bad: without thresholds, Grafana takes its own, red from 80 on."""
 CELLS = 120
 """Of a row of cells; more are too narrow to tell apart."""
+RAMP: tuple[Step, ...] = tuple(zip((None, 10, 20, 30, 40, 50, 60, 70, 80, 90), VIRIDIS, strict=True))
+"""In per cent of the highest value. As thresholds, since older versions of Grafana lack the ramp itself."""
 
 
 def trend(
@@ -98,7 +102,7 @@ def stat(
 ) -> Panel:
     """Big numbers or words, one per series. ``nothing`` stands there where there is no series."""
     return core.Stat(
-        **common(title, description, queries, width, thresholds),
+        **common(title, description, queries, width, thresholds or PLAIN),
         format=unit,
         reduceCalc="lastNotNull",
         graphMode="area" if graph else "none",
@@ -129,7 +133,7 @@ def bars(
 ) -> Panel:
     """One horizontal bar per series."""
     return Drawn(
-        **common(title, description, queries, width, thresholds),
+        **common(title, description, queries, width, thresholds or ((None, BLUE),)),
         kind="bargauge",
         options={
             "displayMode": "basic",
@@ -163,19 +167,19 @@ def heat(
     links: Sequence[Link] = (),
 ) -> Panel:
     """One row per series, a cell per moment, coloured by its value: by the thresholds, or from dark to bright."""
-    colour = {"mode": "thresholds"} if thresholds else {"mode": "continuous-viridis"}
+    ramp = {} if thresholds else {"thresholdType": "percentage"}
     return Drawn(
-        **common(title, description, queries, width, thresholds) | {"maxDataPoints": CELLS},
+        **common(title, description, queries, width, thresholds or RAMP) | {"maxDataPoints": CELLS} | ramp,
         kind="status-history",
         options={
             "rowHeight": 0.95,
             "colWidth": 1.0,
             "showValue": "never",
-            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": bool(thresholds)},
             "tooltip": {"mode": "single", "sort": "none"},
         },
-        defaults={"unit": unit, "min": 0, "max": most, "color": colour, "links": data_links(links)},
-        custom={"fillOpacity": 85, "lineWidth": 0},
+        defaults={"unit": unit, "min": 0, "max": most, "color": {"mode": "thresholds"}, "links": data_links(links)},
+        custom={"fillOpacity": 100, "lineWidth": 0},
     )
 
 

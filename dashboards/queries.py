@@ -40,7 +40,7 @@ def over_range(selector: str, function: str = "avg", step: str = "1m") -> str:
 
     As of the end of the range: the same at every moment of a trend.
     """
-    return f"{function}_over_time(({selector})[$__range:{step}] @ end())"
+    return f"{function}_over_time(({selector})[${{__range}}:{step}] @ end())"
 
 
 def of_node(expr: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from .colours import BLUE
 from .library import Panel, Target, core
-from .panels import common, more, override
+from .panels import PLAIN, common, more, override
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
 
 
@@ -56,7 +57,7 @@ def table(
         },
     ]
     return core.Table(
-        **common(title, description, queries, width, ()),
+        **common(title, description, queries, width, PLAIN),
         sortBy=[core.TableSortByField(sort, not rising)] if sort else [],
         transformations=transformations,
         overrides=[override(column.title, *_column(column)) for column in columns],
@@ -73,6 +74,7 @@ def _value_field(name: str, queries: Sequence[Target]) -> str:
 
 
 def _column(column: Column) -> list[Json]:
+    bounds = column.thresholds or (((None, BLUE),) if column.cell == "gauge" else ())
     properties: Json = {
         "unit": column.unit,
         "decimals": column.decimals,
@@ -80,7 +82,7 @@ def _column(column: Column) -> list[Json]:
         "max": column.most,
         "min": 0 if column.most is not None else None,
         "mappings": list(column.mappings) or None,
-        "thresholds": {"mode": "absolute", "steps": threshold_steps(column.thresholds)} if column.thresholds else None,
+        "thresholds": {"mode": "absolute", "steps": threshold_steps(bounds)} if bounds else None,
         "custom.cellOptions": _cell(column) if column.cell != "auto" else None,
         "links": data_links([column.link]) if column.link else None,
     }

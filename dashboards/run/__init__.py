@@ -18,7 +18,7 @@ def build() -> Dashboard:
             v.data_source(),
             v.cluster(),
             v.run(),
-            v.nodes("rank_family:whyidle_share:ratio5m", v.RUN),
+            v.nodes("run_node:whyidle_ranks:count", v.RUN),
             v.ranks(),
             v.window(),
             v.choice("worst", "Ranks drawn", ("16", "32", "64", "128"), "32"),

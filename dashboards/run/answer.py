@@ -92,7 +92,7 @@ def _goodput() -> Panel:
 
 def _late_rank() -> Panel:
     late = f"run_rank:whyidle_late:rate5m{{{v.RUN}}}"
-    ranks = f"scalar(max(max_over_time(run:whyidle_ranks:count{{{v.RUN}}}[$__range:1m] @ end())))"
+    ranks = f"scalar(max(max_over_time(run:whyidle_ranks:count{{{v.RUN}}}[${{__range}}:1m] @ end())))"
     return stat(
         "Others wait most for",
         """The rank that others waited for most in the time range, and how many GPUs it kept waiting on average.
@@ -143,7 +143,7 @@ def _figures() -> list[Panel]:
         stat(
             "Attempts",
             "Attempts of the run that were seen in the time range; more than one means that it was restarted.",
-            now(f'count(group by (attempt) (last_over_time(whyidle_rank_info{{{v.RUN}, rank="0"}}[$__range])))'),
+            now(f'count(group by (attempt) (last_over_time(whyidle_rank_info{{{v.RUN}, rank="0"}}[${{__range}}])))'),
             unit="short",
             thresholds=steps(2, 5),
             decimals=0,
@@ -163,7 +163,7 @@ def _causes() -> Panel:
 
 def _charged() -> Panel:
     return share(
-        "Whom to blame",
+        "What is to blame",
         """The same, with the waits for late ranks charged to what made them late, and start-up left out: what the
         verdict is taken from. Straggler remains where a rank was late in compute itself.""",
         query(f"run_family:whyidle_charged:ratio${{window}}{{{v.RUN}}}", "{{family}}"),
@@ -173,7 +173,7 @@ def _charged() -> Panel:
 
 def _signals() -> Panel:
     node = f"{v.CLUSTER_LABEL}, node"
-    here = f"on ({node}) group by ({node}) (rank_family:whyidle_share:ratio5m{{{v.RUN_NODE}}})"
+    here = f"on ({node}) run_node:whyidle_ranks:count{{{v.RUN_NODE}}}"
     return timeline(
         "What the counters of its nodes say",
         """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. Empty if none

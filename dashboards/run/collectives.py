@@ -61,7 +61,7 @@ def _bandwidth() -> Panel:
         "Bus bandwidth against the link",
         """What the collectives moved, as nccl-tests counts it (busbw), per rank over wall time, and the rate of a
         rank's link. Near the link's rate: the network is the limit. Far below, with much network time: congestion,
-        small messages or latency.""",
+        small messages or latency. A run on one node has no link.""",
         query(f"run:whyidle_collective_busbw_bytes:rate5m{{{v.RUN}}}", "bus bandwidth"),
         query(f"run:whyidle_link_bytes:limit{{{v.RUN}}}", "link"),
         unit="Bps",

@@ -24,7 +24,7 @@ def _live() -> Panel:
         "Live ranks",
         "Ranks whose process lives, and those that have ended and are still shown. A drop is a crash or the end.",
         query(f"sum(whyidle_rank_up{{{v.RUN}}})", "live"),
-        query(f"count(whyidle_rank_up{{{v.RUN}}} == 0)", "ended"),
+        query(f"sum(1 - whyidle_rank_up{{{v.RUN}}})", "ended"),
         unit="short",
         width=8,
         colours={"live": GREEN, "ended": RED},
@@ -35,7 +35,7 @@ def _repeated() -> Panel:
     return causes(
         "Lost to restarts",
         """Share of all ranks' time for steps that an earlier attempt had already finished, and for starting up.
-        Checkpoint more often, or start faster.""",
+        Checkpoint more often, or start faster. Empty if there was none.""",
         ("recompute", "startup"),
         width=8,
     )
@@ -70,7 +70,8 @@ def _hooks() -> Panel:
 def _unexplained() -> Panel:
     return trend(
         "Unexplained time",
-        "Share of all ranks' time that no cause explains. Above one per cent the other shares deserve less trust.",
+        """Share of all ranks' time that no cause explains. Above one per cent the other shares deserve less trust.
+        Empty if there is none.""",
         query(f'run_cause:whyidle_share:ratio${{window}}{{{v.RUN}, cause="unattributed"}}', "unattributed"),
         unit="percentunit",
         width=8,

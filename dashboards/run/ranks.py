@@ -55,7 +55,7 @@ def _late() -> Panel:
     return heat(
         "Whom others wait for",
         """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank;
-        rows that take turns are uneven batches.""",
+        rows that take turns are uneven batches. Empty if nobody is late.""",
         query(worst(late, score, BY_RANK), "rank {{rank}}"),
         unit="suffix: GPUs",
         width=12,
@@ -81,7 +81,7 @@ def _list() -> Panel:
         Sort by any column; a node's name leads to its counters.""",
         now(f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})"),
         now(f"sum by (rank) ({_computing('${window}')})"),
-        now(f'topk by (rank) (1, {SHARE}${{window}}{{{RANKS}, family!="compute"}})'),
+        now(f'topk by (rank) (1, sum by (rank, family) ({SHARE}${{window}}{{{RANKS}, family!="compute"}}))'),
         now(f'sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, rank=~"$rank"}})'),
         now(f'max by (rank) (whyidle_collective_missing_seconds{{{v.RUN}, rank=~"$rank"}})'),
         columns=[
