@@ -20,9 +20,10 @@ _BRACES = rf"\{{(?:[^}}\"]|{_QUOTED})*\}}"
 _NO_OPERATORS = re.compile(rf"{_BRACES}|{_QUOTED}")
 _SELECTOR = re.compile(rf"\b((?:whyidle_|process_|[a-z_]+:)[a-zA-Z0-9_:]+|up|ALERTS)\b(?!\()({_BRACES})?")
 _COMPARISON = re.compile(r"(?<![=!<>~])(==|!=|>=|<=|>|<)(?![=~])(?!\s*bool)")
-_GRAFANA = re.compile(r"\$\{?(\w+)(?::\w+)?\}?")
-_LABEL_VALUES = re.compile(r"label_values\((.*), *\w+\)")
-_QUERY_RESULT = re.compile(r"query_result\((.*)\)")
+_PAST = re.compile(r" offset \d+[smhdw]")
+_GRAFANA = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|([a-zA-Z_]\w*))")
+_LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)")
+_LOOKS = re.compile(r"(?<=:)\w+\]")
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,13 @@ class Query:
 
 
 def dashboard_queries(path: Path) -> list[Query]:
-    """Of all panels, variables and annotations."""
+    """Of all panels and annotations."""
     dashboard = json.loads(path.read_text())
     found = [
         Query(f"{panel['title']} {target.get('refId', '')}", target["expr"])
         for panel in _panels(dashboard["panels"])
         for target in panel.get("targets", ())
     ]
-    for variable in dashboard["templating"]["list"]:
-        if variable["type"] == "query":
-            text = variable["query"] if isinstance(variable["query"], str) else variable["query"]["query"]
-            match = _LABEL_VALUES.fullmatch(text) or _QUERY_RESULT.fullmatch(text)
-            assert match, f"variable {variable['name']}: {text}"
-            found.append(Query(f"variable {variable['name']}", match[1]))
     for annotation in dashboard.get("annotations", {}).get("list", ()):
         if "expr" in annotation:
             found.append(Query(f"annotation {annotation['name']}", annotation["expr"]))
@@ -62,19 +57,38 @@ def _panels(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield from _panels(panel.get("panels", []))
 
 
-def chosen(path: Path) -> dict[str, str]:
-    """What the variables with fixed values stand at."""
-    found = {}
-    for variable in json.loads(path.read_text())["templating"]["list"]:
-        if variable["type"] in ("custom", "interval", "constant", "textbox"):
-            options = variable.get("options") or [variable["current"]]
-            found[variable["name"]] = next((one for one in options if one.get("selected")), options[0])["value"]
+def listed(path: Path) -> list[tuple[str, str, str]]:
+    """Variables that list values of a label, in order: name, selector, label."""
+    found = []
+    for variable in _variables(path, "query"):
+        text = variable["query"] if isinstance(variable["query"], str) else variable["query"]["query"]
+        match = _LABEL_VALUES.fullmatch(text)
+        assert match, f"variable {variable['name']}: {text}"
+        found.append((variable["name"], match[1], match[2]))
     return found
+
+
+def fixed(path: Path) -> dict[str, str]:
+    """What the variables with values of their own stand at."""
+    found = {}
+    for variable in _variables(path, "custom", "interval", "constant", "textbox"):
+        options = variable.get("options") or [variable["current"]]
+        found[variable["name"]] = next((one for one in options if one.get("selected")), options[0])["value"]
+    return found
+
+
+def _variables(path: Path, *types: str) -> list[dict[str, Any]]:
+    return [one for one in json.loads(path.read_text())["templating"]["list"] if one["type"] in types]
 
 
 def filled(expression: str, variables: Mapping[str, str]) -> str:
     """With Grafana's variables replaced. Raises KeyError for one that nobody defines."""
-    return _GRAFANA.sub(lambda match: variables[match[1]], expression)
+    return _GRAFANA.sub(lambda match: variables[match[1] or match[2]], expression)
+
+
+def looking_often(expression: str, step: str) -> str:
+    """With another step in subqueries: for a history that is too short for theirs."""
+    return _LOOKS.sub(f"{step}]", expression)
 
 
 def rule_queries(path: Path) -> list[tuple[str, Query]]:
@@ -93,15 +107,15 @@ def selectors(expression: str) -> set[str]:
 
 
 def without_thresholds(expression: str) -> str:
-    """The expression with every comparison turned from a filter into a value: what is left is joins and sums.
+    """The expression with every comparison turned from a filter into a value, and the past into now.
 
-    Empty it is only if nothing is there to be compared.
+    What is left is joins and sums: empty it is only if there is nothing to compare.
     """
     parts, end = [], 0
     for literal in _NO_OPERATORS.finditer(expression):
         parts += [_valued(expression[end : literal.start()]), literal[0]]
         end = literal.end()
-    return "".join([*parts, _valued(expression[end:])])
+    return _PAST.sub("", "".join([*parts, _valued(expression[end:])]))
 
 
 def _valued(text: str) -> str:

@@ -1,6 +1,7 @@
 """The whole fake node in motion: its counters grow, so that a rate, a ratio of rates and a mean time are numbers.
 
-It is a bad day on that node: the first adapter sends at its line rate, tasks stall on I/O, a container is throttled.
+It is a bad day on that node: the first adapter sends at its line rate, tasks stall on I/O, a container is
+throttled, a GPU reports XID 79.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ PER_SECOND: tuple[tuple[str, str, tuple[int, ...]], ...] = (
         (50, 50, 9000, 90_000, 500, 4000, 4500),
     ),
     ("proc/1/mountstats", rf"\tbytes:\t{N} {N} 0 0 {N} {N} ", (9_000_000, 900_000, 8_000_000, 800_000)),
+    ("proc/1/mountstats", rf"xprt:\ttcp \d+ \d+ \d+ \d+ \d+ {N} {N} \d+ {N} {N} ", (60, 60, 900, 90)),
     ("sys/kernel/debug/lustre/llite/*/stats", rf"_bytes +{N} samples \[bytes\] \d+ \d+ {N} ", (50, 9_000_000)),
     ("sys/kernel/debug/lustre/llite/*/stats", rf"(?:read|write) +{N} samples \[usecs\] \d+ \d+ {N} ", (50, 400_000)),
     ("proc/1/net/dev", rf": *{N} +{N} +\d+ +\d+ +\d+ +\d+ +\d+ +\d+ +{N} +{N} ", (9_000_000, 9000, 8_000_000, 8000)),
@@ -44,6 +46,8 @@ PER_SECOND: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 SENT = 12_000_000_000
 """Words of four bytes that the first adapter sends in a second: nearly 400 Gbit."""
 
+XID_EVERY = 60
+
 
 @contextlib.contextmanager
 def moving(whole: Whole) -> Iterator[None]:
@@ -52,8 +56,12 @@ def moving(whole: Whole) -> Iterator[None]:
     stop = threading.Event()
 
     def run() -> None:
+        seconds = 0
         while not stop.wait(1.0):
+            seconds += 1
             whole.gpus.advance(1)
+            if seconds % XID_EVERY == 0:
+                whole.gpus.xid(2, 79)
             for pattern, where, steps in PER_SECOND:
                 for path in glob(str(folder / pattern), recursive=True):
                     _grow(path, where, steps)
