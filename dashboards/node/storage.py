@@ -79,7 +79,7 @@ def _nfs_latency() -> Panel:
         "Mean time by mount and operation, queueing in this client included; and of reads, the round trip alone. A "
         "round trip that grows is the server or the network; the rest, too few slots or connections.",
         query(mean(by, "whyidle_nfs_operation_seconds_total", requests), MOUNT + " {{operation}}"),
-        query(mean(by, "whyidle_nfs_operation_rtt_seconds_total", requests, 'operation="READ"'), MOUNT + " READ trip"),
+        query(mean(by, "whyidle_nfs_operation_rtt_seconds_total", requests, 'operation="read"'), MOUNT + " READ trip"),
         unit="s",
         width=8,
         thresholds=steps(0.05),
