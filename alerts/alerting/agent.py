@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ..config import Config
 from ..rule import Alert, Group
-from .expressions import TARGET, named, started
+from .expressions import COUNT, NODE, RATE, TARGET, named, started
 
 HARMLESS = "died_mid_write|duplicate"
 """A rank that was killed, and one that was started twice: nothing is lost by them."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle.agent", None, (*_agents(config), *_reading(config), *_hooks(config))),)
+    return (Group("whyidle-alerts-agent", None, (*_agents(config), *_reading(config), *_hooks(config))),)
 
 
 def _agents(config: Config) -> tuple[Alert, ...]:
@@ -49,7 +49,7 @@ def _reading(config: Config) -> tuple[Alert, ...]:
             named(config, f"{config.series('whyidle_collector_up')} == 0"),
             config.for_slow,
             "warning",
-            "The collector {{ $labels.collector }} of {{ $labels.node }} gives no answer.",
+            f"The collector {{{{ $labels.collector }}}} of {NODE} gives no answer.",
             "The collector {{ $labels.collector }} of the agent at {{ $labels.instance }} hangs or fails. Its series "
             "are absent; the other collectors go on.",
         ),
@@ -57,13 +57,14 @@ def _reading(config: Config) -> tuple[Alert, ...]:
             "WhyidleReadErrors",
             named(
                 config,
-                f"{rate}\n- ({yesterday} or 0 * {rate})\n> {of.read_errors_per_second}",
+                f"{rate}\n- ({yesterday} or 0 * {rate})\n> {of.read_errors_per_second}\n"
+                f"and {config.on(*TARGET)} {config.series('whyidle_build_info')} offset 1d",
             ),
             config.for_slow,
             "info",
-            "The collector {{ $labels.collector }} of {{ $labels.node }} cannot read what it could a day ago.",
+            f"The collector {{{{ $labels.collector }}}} of {NODE} cannot read what it could a day ago.",
             "The collector {{ $labels.collector }} of the agent at {{ $labels.instance }} fails to read "
-            "{{ $value | humanize }} values a second more than a day ago. Their series are absent.",
+            f"{RATE} values a second more than a day ago. Their series are absent.",
         ),
         Alert(
             "WhyidleLedgerErrors",
@@ -80,9 +81,9 @@ def _reading(config: Config) -> tuple[Alert, ...]:
             ),
             "0s",
             "warning",
-            "Ledgers on {{ $labels.node }} cannot be used: {{ $labels.reason }}.",
-            "The agent at {{ $labels.instance }} could not use {{ $value | humanize }} ledgers for the reason "
-            "{{ $labels.reason }}. The ranks that wrote them are in no figure.",
+            f"Ledgers on {NODE} cannot be used: {{{{ $labels.reason }}}}.",
+            f"Ledgers that the agent at {{{{ $labels.instance }}}} could not use within {config.long_window}, for the "
+            f"reason {{{{ $labels.reason }}}}: {COUNT}. The ranks that wrote them are in no figure.",
         ),
     )
 
@@ -106,7 +107,7 @@ def _hooks(config: Config) -> tuple[Alert, ...]:
             "0s",
             "info",
             "The hooks in run {{ $labels.run }} met faults of their own.",
-            "{{ $value | humanize }} exceptions of whyidle's own were caught in the ranks of run {{ $labels.run }}. "
-            "Training is not affected; some intervals may be missing.",
+            "Exceptions of whyidle's own that were caught in the ranks of run {{ $labels.run }} within "
+            f"{config.long_window}: {COUNT}. Training is not affected; some intervals may be missing.",
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..config import Config
+from ..recording.names import share
 from ..rule import Alert, Group, Record
 
 SAVES = 'cause=~"checkpoint_write|checkpoint_cpu"'
@@ -10,7 +11,7 @@ SECONDS, COUNT = "run:whyidle_checkpoint_seconds:rate", "run:whyidle_checkpoints
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle.checkpoints", None, (*_records(config), _slower(config), _recompute(config))),)
+    return (Group("whyidle-alerts-checkpoints", None, (*_records(config), _slower(config), _recompute(config))),)
 
 
 def _mean(config: Config) -> str:
@@ -49,10 +50,9 @@ def _slower(config: Config) -> Alert:
 
 
 def _recompute(config: Config) -> Alert:
-    share = f"run_family:whyidle_share:ratio{config.long_window}"
     return Alert(
         "WhyidleRecompute",
-        f'{share}{{family="lost"}} > {config.alerts.recompute_share}',
+        f'{share("run_family", config.long_window)}{{family="lost"}} > {config.alerts.recompute_share}',
         config.for_slow,
         "warning",
         "Run {{ $labels.run }} spent {{ $value | humanizePercentage }} of its time on steps that it had done before.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..config import Config
 from ..rule import Alert, Group
-from .expressions import named
+from .expressions import NODE, named
 
 
 def groups(config: Config) -> tuple[Group, ...]:
@@ -12,7 +12,7 @@ def groups(config: Config) -> tuple[Group, ...]:
     synchronised = config.series("whyidle_clock_synchronised")
     return (
         Group(
-            "whyidle.clock",
+            "whyidle-alerts-clock",
             None,
             (
                 Alert(
@@ -20,7 +20,7 @@ def groups(config: Config) -> tuple[Group, ...]:
                     named(config, f"{synchronised} == 0"),
                     config.for_slow,
                     "warning",
-                    "The clock of {{ $labels.node }} is not synchronised.",
+                    f"The clock of {NODE} is not synchronised.",
                     "The kernel of the node at {{ $labels.instance }} holds its clock for not synchronised: logs and "
                     "traces of this node cannot be laid beside those of others.",
                 ),
@@ -29,7 +29,7 @@ def groups(config: Config) -> tuple[Group, ...]:
                     named(config, f"abs({now} - timestamp({now})) > {config.alerts.clock_skew}"),
                     config.for_slow,
                     "warning",
-                    "The clock of {{ $labels.node }} is off by {{ $value | humanizeDuration }}.",
+                    f"The clock of {NODE} is off by {{{{ $value | humanizeDuration }}}}.",
                     "The clock of the node at {{ $labels.instance }} and that of Prometheus differ by "
                     "{{ $value | humanizeDuration }}. If all nodes are said to be off, it is Prometheus's.",
                 ),

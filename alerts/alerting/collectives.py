@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from ..config import Config
+from ..recording.names import RUN_RANKS, late
 from ..rule import Alert, Group
 from .expressions import each
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle.collectives", None, (_hung(config), _stuck(config), _compute(config), _late(config))),)
+    return (
+        Group("whyidle-alerts-collectives", None, (_hung(config), _stuck(config), _compute(config), _late(config))),
+    )
 
 
 def _hung(config: Config) -> Alert:
@@ -64,22 +67,22 @@ def _compute(config: Config) -> Alert:
         "critical",
         "Run {{ $labels.run }} may hang: a rank has computed for {{ $value | humanizeDuration }} without a break.",
         "A rank of run {{ $labels.run }} has been in one stretch of compute for {{ $value | humanizeDuration }}, "
-        "without a batch, a collective or a step. A kernel that never ends, and a collective inside a compiled graph, look so.",
+        "without a batch, a collective or a step. So looks a kernel that never ends, or a collective inside a compiled "
+        "graph that does not.",
     )
 
 
 def _late(config: Config) -> Alert:
-    late = f"run_rank:whyidle_late:rate{config.window}"
-    by_family = f"run_rank_family:whyidle_late:rate{config.window}"
     family = each(
         config,
-        by_family,
+        late("run_rank_family", config.window),
         ("run", "rank"),
         "{{ if gt .Value 0.0 }} By {{ .Labels.family }}: {{ .Value | humanize }} GPU-seconds a second.{{ end }}",
     )
     return Alert(
         "WhyidleLateRank",
-        f"{late}\n/ {config.on('run')} group_left run:whyidle_ranks:count\n> {config.alerts.late_rank_share}",
+        f"{late('run_rank', config.window)}\n"
+        f"/ {config.on('run')} group_left {RUN_RANKS}\n> {config.alerts.late_rank_share}",
         config.for_slow,
         "info",
         "Run {{ $labels.run }} waits {{ $value | humanizePercentage }} of its time for rank {{ $labels.rank }}.",

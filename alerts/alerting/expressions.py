@@ -7,6 +7,13 @@ from ..config import Config
 TARGET = ("job", "instance")
 """What tells agents apart. All series of one node come from one agent, so that this joins them."""
 
+NODE = "{{ or $labels.node $labels.instance }}"
+"""The node's name, or the agent's address where the name is not known."""
+COUNT = '{{ $value | printf "%.0f" }}'
+"""`increase` extrapolates to the whole window, so that three events can be 3.05."""
+RATE = '{{ if lt $value 1.0 }}{{ printf "%.2g" $value }}{{ else }}{{ humanize $value }}{{ end }}'
+"""`humanize` alone makes 250m of a quarter."""
+
 
 def named(config: Config, expr: str) -> str:
     """``expr``, by agent, with the node's name as label `node`. Without the name where the agent does not know it."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..config import Config
 from ..rule import Alert, Group, Severity
-from .expressions import TARGET, named, started, was
+from .expressions import COUNT, NODE, TARGET, named, started, was
 
 GPU = ("gpu", "uuid")
 HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
@@ -26,7 +26,7 @@ class Fault(NamedTuple):
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle.gpu", None, tuple(_alert(config, fault) for fault in faults(config))),)
+    return (Group("whyidle-alerts-gpu", None, tuple(_alert(config, fault) for fault in faults(config))),)
 
 
 def _alert(config: Config, fault: Fault) -> Alert:
@@ -36,7 +36,7 @@ def _alert(config: Config, fault: Fault) -> Alert:
         named(config, fault.expr),
         fault.for_,
         fault.severity,
-        f"{gpu} of {{{{ $labels.node }}}} {fault.summary}",
+        f"{gpu} of {NODE} {fault.summary}",
         f"{gpu} ({{{{ $labels.uuid }}}}) of the node at {{{{ $labels.instance }}}} {fault.description}",
     )
 
@@ -67,8 +67,8 @@ def _broken(config: Config) -> tuple[Fault, ...]:
             "0s",
             "critical",
             "reported XID {{ $labels.xid }}.",
-            f"reported XID {{{{ $labels.xid }}}} {{{{ $value | humanize }}}} times within {hour}: hardware, firmware "
-            "or a link. Ranks on it fail or compute nonsense.",
+            "reported XID {{ $labels.xid }}, which tells of hardware, firmware or a link. "
+            f"Events within {hour}: {COUNT}. Ranks on this GPU fail, or compute nonsense.",
         ),
         Fault(
             "WhyidleGpuXid",
@@ -76,8 +76,8 @@ def _broken(config: Config) -> tuple[Fault, ...]:
             "0s",
             "info",
             "reported an XID.",
-            f"reported {{{{ $value | humanize }}}} XIDs within {hour}, none of them of those that mean broken "
-            "hardware: mostly a fault of the program that ran there.",
+            f"reported XIDs, none of which means broken hardware. Events within {hour}: {COUNT}. Mostly the program "
+            "that ran there is at fault.",
         ),
         Fault(
             "WhyidleGpuLost",
@@ -101,18 +101,19 @@ def _broken(config: Config) -> tuple[Fault, ...]:
 
 
 def _memory(config: Config) -> tuple[Fault, ...]:
+    hour = config.long_window
     uncorrected = config.series("whyidle_gpu_ecc_errors_total", 'kind="uncorrected", since="volatile"')
     pending = config.series("whyidle_gpu_row_remap_pending")
     retirement = config.series("whyidle_gpu_page_retirement_pending")
     return (
         Fault(
             "WhyidleGpuEccUncorrected",
-            f"sum {config.by(*TARGET, *GPU)} (increase({uncorrected}[{config.long_window}])) > 0",
+            f"sum {config.by(*TARGET, *GPU)} (increase({uncorrected}[{hour}])) > 0",
             "0s",
             "critical",
             "met memory errors that ECC could not correct.",
-            f"met {{{{ $value | humanize }}}} memory errors that ECC could not correct within {config.long_window}. "
-            "The process that met them was ended, or computed on with wrong data.",
+            f"met memory errors that ECC could not correct. Errors within {hour}: {COUNT}. The process that met them "
+            "was ended, or went on with wrong data.",
         ),
         Fault(
             "WhyidleGpuRowRemapFailed",
@@ -173,6 +174,6 @@ def _held_back(config: Config) -> tuple[Fault, ...]:
             slow,
             "warning",
             "has errors on its NVLinks.",
-            f"had {{{{ $value | humanize }}}} checksum errors and recoveries on its NVLinks within {slow}.",
+            f"had checksum errors and recoveries on its NVLinks. Within {slow}: {COUNT}.",
         ),
     )

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..config import Config
+from ..recording.names import charged, goodput, share, verdict
 from ..rule import Alert, Group
 from .expressions import alive, each
+
+CORROBORATED = (
+    '{{ if eq .Labels.corroboration "confirmed" }} Counters of its nodes agree.'
+    '{{ else if eq .Labels.corroboration "unconfirmed" }} No counter of its nodes confirms it.{{ end }}'
+)
 
 
 class Loss(NamedTuple):
@@ -61,14 +67,13 @@ def losses(config: Config) -> tuple[Loss, ...]:
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle.idle", None, (*(_lost(config, loss) for loss in losses(config)), *_others(config))),)
+    return (Group("whyidle-alerts-idle", None, (*(_lost(config, loss) for loss in losses(config)), *_others(config))),)
 
 
 def _lost(config: Config, loss: Loss) -> Alert:
-    charged = f"run_family:whyidle_charged:ratio{config.window}"
-    own = f'{charged}{{family="{loss.family}"}}'
-    worst = f'max {config.by("run")} ({charged}{{family!="compute"}})'
-    verdict = f'run_family:whyidle_verdict:ratio{config.window}{{family="{loss.family}"}}'
+    own = f'{charged(config.window)}{{family="{loss.family}"}}'
+    worst = f'max {config.by("run")} ({charged(config.window)}{{family!="compute"}})'
+    found = f'{verdict(config.window)}{{family="{loss.family}"}}'
     return Alert(
         loss.name,
         f"{own} >= {loss.threshold}\nand {config.on('run')}\n"
@@ -78,20 +83,20 @@ def _lost(config: Config, loss: Loss) -> Alert:
         f"Run {{{{ $labels.run }}}} loses {{{{ $value | humanizePercentage }}}} of its time to {loss.what}.",
         f"In the last {config.window} {{{{ $value | humanizePercentage }}}} of the time of all ranks of run "
         f"{{{{ $labels.run }}}} went to {loss.what}: {loss.look}. Waits for late ranks are charged to what made them "
-        "late." + each(config, verdict, ("run",), " Counters of its nodes: {{ .Labels.corroboration }}."),
+        "late." + each(config, found, ("run",), CORROBORATED),
     )
 
 
 def _others(config: Config) -> tuple[Alert, ...]:
     of = config.alerts
-    share = f"run_family:whyidle_share:ratio{config.window}"
-    computes = f'{share}{{family="compute"}} < {of.idle_compute_share}'
+    shares = share("run_family", config.window)
+    computes = f'{shares}{{family="compute"}} < {of.idle_compute_share}'
     steps = config.series("whyidle_steps_total")
     live = f"and {config.on('run')} {alive(config, 'run')}"
     return (
         Alert(
             "WhyidleUnattributed",
-            f'{share}{{family="unattributed"}} > {of.unattributed_share}\n{live}',
+            f'{shares}{{family="unattributed"}} > {of.unattributed_share}\n{live}',
             config.for_slow,
             "warning",
             "Nothing explains {{ $value | humanizePercentage }} of the time of run {{ $labels.run }}.",
@@ -118,7 +123,7 @@ def _others(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleGoodputLow",
-            f"run:whyidle_goodput:ratio{config.long_window} < {of.goodput}\n{live}\n"
+            f"{goodput('run', config.long_window)} < {of.goodput}\n{live}\n"
             f"and {config.on('run')} sum {config.by('run')} ({steps} offset {config.long_window}) > 0",
             config.for_slow,
             "info",

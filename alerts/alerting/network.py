@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from ..config import Config
 from ..rule import Alert, Group, Severity
-from .expressions import TARGET, named, was
+from .expressions import COUNT, NODE, RATE, TARGET, named, was
 
 PORT = (*TARGET, "device", "port")
 INTERFACE = (*TARGET, "device")
 
 
 class Fault(NamedTuple):
-    """One alert on a port (``{port}`` in the texts), or on an interface."""
+    """One alert on a port or an interface. In the texts {port}, {count} and {rate} are filled in."""
 
     name: str
     expr: str
@@ -25,18 +25,24 @@ class Fault(NamedTuple):
 
 def groups(config: Config) -> tuple[Group, ...]:
     rows = (*_links(config), *_errors(config), *_congestion(config), *_pauses(config), *_tcp(config))
-    return (Group("whyidle.network", None, tuple(_alert(config, row) for row in rows)),)
+    return (Group("whyidle-alerts-network", None, tuple(_alert(config, row) for row in rows)),)
 
 
 def _alert(config: Config, row: Fault) -> Alert:
-    port = "port {{ $labels.port }} of {{ $labels.device }}"
+    words = {"{port}": "port {{ $labels.port }} of {{ $labels.device }}", "{count}": COUNT, "{rate}": RATE}
+
+    def fill(text: str) -> str:
+        for word, meaning in words.items():
+            text = text.replace(word, meaning)
+        return text
+
     return Alert(
         row.name,
         named(config, row.expr),
         row.for_,
         row.severity,
-        "{{ $labels.node }}: " + row.summary.replace("{port}", port),
-        "On the node at {{ $labels.instance }} " + row.description.replace("{port}", port),
+        f"{NODE}: " + fill(row.summary),
+        "On the node at {{ $labels.instance }} " + fill(row.description),
     )
 
 
@@ -105,7 +111,7 @@ def _errors(config: Config) -> tuple[Fault, ...]:
             slow,
             "warning",
             "{port} has errors on its link.",
-            "{port} meets {{ $value | humanize }} errors a second: a bad cable, transceiver or switch port. What is "
+            "{port} meets {rate} errors a second: a bad cable, transceiver or switch port. What is "
             "lost is sent again, after a timeout.",
         ),
         Fault(
@@ -114,8 +120,8 @@ def _errors(config: Config) -> tuple[Fault, ...]:
             "0s",
             "warning",
             "{port} goes down and comes up again.",
-            f"{{port}} went down, or through error recovery, {{{{ $value | humanize }}}} times within {hour}. Traffic "
-            "stands still meanwhile.",
+            f"{{port}} went down, or through error recovery. Times within {hour}: {{count}}. Traffic stands still "
+            "meanwhile.",
         ),
         Fault(
             "WhyidleRdmaRetriesExceeded",
@@ -123,8 +129,8 @@ def _errors(config: Config) -> tuple[Fault, ...]:
             "0s",
             "warning",
             "{port} gave up on a peer.",
-            f"queue pairs of {{port}} gave up {{{{ $value | humanize }}}} times within {hour}, after their last retry. "
-            "Each breaks a connection, and mostly the job.",
+            f"queue pairs of {{port}} gave up after their last retry. Within {hour}: {{count}}. Each breaks a "
+            "connection, and mostly the job.",
         ),
         Fault(
             "WhyidleNicErrors",
@@ -132,7 +138,7 @@ def _errors(config: Config) -> tuple[Fault, ...]:
             slow,
             "warning",
             "{{ $labels.device }} meets bad packets.",
-            "the interface {{ $labels.device }} meets {{ $value | humanize }} bad packets a second: a cable, "
+            "the interface {{ $labels.device }} meets {rate} bad packets a second: a cable, "
             "transceiver or switch port.",
         ),
     )
@@ -167,7 +173,7 @@ def _congestion(config: Config) -> tuple[Fault, ...]:
             config.for_slow,
             "warning",
             "{port} throws packets away.",
-            "{port} discards {{ $value | humanize }} packets a second that it should send: its link is down, or "
+            "{port} discards {rate} packets a second that it should send: its link is down, or "
             "nothing takes them for too long.",
         ),
         Fault(
@@ -206,7 +212,7 @@ def _pauses(config: Config) -> tuple[Fault, ...]:
             config.for_slow,
             "warning",
             f"pause frames on {{{{ $labels.device }}}}: {who}.",
-            f"the interface {{{{ $labels.device }}}} sees {{{{ $value | humanize }}}} pause frames a second: {who}. "
+            f"the interface {{{{ $labels.device }}}} sees {{rate}} pause frames a second: {who}. "
             "Its driver does not say for how long.",
         ),
         Fault(

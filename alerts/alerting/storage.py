@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from ..config import Config
 from ..rule import Alert, Group
-from .expressions import TARGET, named
+from .expressions import COUNT, NODE, TARGET, named
 
 PLACE = ("mount", "fstype", "source", "device")
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle.storage", None, (*_nfs(config), _lustre(config), *_space(config))),)
+    return (Group("whyidle-alerts-storage", None, (*_nfs(config), _lustre(config), *_space(config))),)
 
 
 def _nfs(config: Config) -> tuple[Alert, ...]:
@@ -28,7 +28,7 @@ def _nfs(config: Config) -> tuple[Alert, ...]:
             named(config, f"{seconds}\n/ ({requests} > {of.nfs_requests_per_second:g})\n> {of.nfs_seconds}"),
             config.for_slow,
             "warning",
-            "NFS is slow on {{ $labels.node }}: {{ $labels.mount }}.",
+            f"NFS is slow on {NODE}: {{{{ $labels.mount }}}}.",
             "On the node at {{ $labels.instance }} a {{ $labels.operation }} of {{ $labels.mount }} takes "
             f"{{{{ $value | humanizeDuration }}}} in the mean of the last {config.window}.",
         ),
@@ -37,9 +37,9 @@ def _nfs(config: Config) -> tuple[Alert, ...]:
             named(config, f"increase({timeouts}[{config.window}]) > 0"),
             "0s",
             "critical",
-            "The NFS server of {{ $labels.mount }} does not answer {{ $labels.node }}.",
-            "On the node at {{ $labels.instance }} {{ $value | humanize }} requests to the server of {{ $labels.mount "
-            f"}}}} ran out of all retries within {config.window}. Whoever reads or writes there hangs in state D.",
+            f"The NFS server of {{{{ $labels.mount }}}} does not answer {NODE}.",
+            "On the node at {{ $labels.instance }} requests to the server of {{ $labels.mount }} ran out of all "
+            f"retries. Within {config.window}: {COUNT}. Whoever reads or writes there hangs in state D.",
         ),
     )
 
@@ -51,9 +51,9 @@ def _lustre(config: Config) -> Alert:
         named(config, f"{connections} > 0"),
         config.for_soon,
         "warning",
-        "{{ $labels.node }} has lost Lustre targets of {{ $labels.filesystem }}.",
-        "On the node at {{ $labels.instance }} {{ $value }} targets of {{ $labels.filesystem }} are in the state "
-        "{{ $labels.state }}: files on them cannot be read or written.",
+        f"{NODE} has lost Lustre targets of {{{{ $labels.filesystem }}}}.",
+        "On the node at {{ $labels.instance }} targets of {{ $labels.filesystem }} are in the state {{ $labels.state "
+        "}}: {{ $value }}. Files on them cannot be read or written.",
     )
 
 

@@ -1,0 +1,141 @@
+"""The alerts, in pairs: silent at the evaluation just before, firing at the next, with exact labels and annotations.
+
+The cases stand in tests/rules/alerts/, a file per topic. Each has the `series` that Prometheus sees, in promtool's
+notation, and either `fires` (with what it then says) or `never`, the reason why it must stay silent, and when it is
+looked at. `@` in a series stands for the labels that Prometheus gives to those of the agent of one node.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from whyidle.agent.metrics import METRIC
+from whyidle.alerts import alerting, recording
+from whyidle.alerts.config import DEFAULT, Config
+from whyidle.alerts.output import to_yaml
+from whyidle.alerts.rule import Alert, Record
+
+ROOT = Path(__file__).parent.parent
+CASES = sorted((ROOT / "tests/rules/alerts").glob("*.yaml"))
+TARGET = 'job="whyidle", instance="10.0.0.17:9838"'
+PAGE = (ROOT / "docs/runbook.md").read_text()
+ALERTS: dict[str, Alert] = {alert.name: alert for alert in alerting.alerts(DEFAULT)}
+SERIES_NAME = re.compile(r"\b(whyidle_\w+|[a-z_]+:whyidle_\w+:\w+)")
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+
+
+def load(path: Path) -> list[dict[str, Any]]:
+    return yaml.safe_load(path.read_text())
+
+
+def minutes(text: str) -> int:
+    """`90m` or `2h` in minutes."""
+    return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
+
+
+def expected(case: dict[str, Any]) -> dict[str, Any]:
+    alert = ALERTS[case["alert"]]
+    return {
+        "exp_labels": {"severity": alert.severity, **case.get("labels", {})},
+        "exp_annotations": {
+            "summary": case["summary"],
+            "description": case["description"],
+            "runbook_url": f"{DEFAULT.runbook_url}#{alert.name.lower()}",
+        },
+    }
+
+
+def group(case: dict[str, Any]) -> dict[str, Any]:
+    """One test of promtool's."""
+    times: list[tuple[int, list[dict[str, Any]]]] = [(minutes(time), []) for time in case.get("silent", ())]
+    if "fires" in case:
+        at = minutes(case["fires"])
+        times += [(at - 1, []), (at, [expected(case)])]
+    return {
+        "name": f"{case['alert']}: {case.get('never', 'fires')}",
+        "interval": "1m",
+        "input_series": [
+            {"series": series.replace("@", TARGET), "values": values} for series, values in case["series"].items()
+        ],
+        "alert_rule_test": [
+            {"eval_time": f"{time}m", "alertname": case["alert"], "exp_alerts": alerts} for time, alerts in times
+        ],
+    }
+
+
+@needs_promtool
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_fires_when_it_must_and_not_before(path: Path, tmp_path: Path) -> None:
+    topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{path.stem}"))
+    (tmp_path / "rules.yaml").write_text(to_yaml(topic.groups(DEFAULT)))
+    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [group(case) for case in load(path)]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests, sort_keys=False, allow_unicode=True))
+
+    done = subprocess.run(["promtool", "test", "rules", "tests.yaml"], cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_seen_firing() -> None:
+    fired = {case["alert"] for path in CASES for case in load(path) if "fires" in case}
+    assert fired == set(ALERTS)
+
+
+def test_names_are_unique() -> None:
+    assert len(ALERTS) == len(alerting.alerts(DEFAULT))
+
+
+@needs_promtool
+@pytest.mark.parametrize("config", [DEFAULT, Config(selector='team="a"', cluster_label="site")], ids=["default", "own"])
+def test_promtool_takes_the_rules(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(to_yaml(alerting.groups(config)))
+    done = subprocess.run(["promtool", "check", "rules", "rules.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_series_that_are_named_exist() -> None:
+    recorded = {
+        rule.name
+        for groups in (recording.groups(DEFAULT), alerting.groups(DEFAULT))
+        for group_ in groups
+        for rule in group_.rules
+        if isinstance(rule, Record)
+    }
+    named = {
+        name
+        for group_ in alerting.groups(DEFAULT)
+        for rule in group_.rules
+        for text in ((rule.expr, rule.description) if isinstance(rule, Alert) else (rule.expr,))
+        for name in SERIES_NAME.findall(text)
+    }
+    assert named
+    assert named - METRIC.keys() - recorded == set()
+
+
+def test_the_selector_reaches_every_series() -> None:
+    for alert in alerting.alerts(Config(selector='team="a"')):
+        for name, matchers in re.findall(r"(?<![:\w])(whyidle_\w+)(\{[^}]*\})?", alert.expr):
+            assert 'team="a"' in matchers, f"{alert.name}: {name}"
+
+
+@pytest.mark.parametrize("alert", ALERTS.values(), ids=ALERTS)
+def test_has_a_section_in_the_runbook(alert: Alert) -> None:
+    sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+    assert alert.name in sections
+    for part in ("**Means**", "**Look**", "**Do**"):
+        assert part in sections[alert.name]
+
+
+def test_the_runbook_knows_nothing_that_does_not_exist() -> None:
+    assert set(re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)) == set(ALERTS)
+    recorded = {
+        rule.name for group_ in recording.groups(DEFAULT) for rule in group_.rules if isinstance(rule, Record)
+    } | {rule.name for group_ in alerting.groups(DEFAULT) for rule in group_.rules if isinstance(rule, Record)}
+    assert set(SERIES_NAME.findall(PAGE)) - METRIC.keys() - recorded == set()
