@@ -105,11 +105,10 @@ def _goodput() -> Panel:
         "Goodput",
         """Share of the chosen runs' device time that was compute for new steps. Steps that are repeated after a
         restart do not count.""",
-        query(_ratio('family="compute"')),
+        now(_ratio('family="compute"')),
         unit="percentunit",
         thresholds=GOOD,
         decimals=0,
-        graph=True,
     )
 
 
@@ -117,7 +116,7 @@ def _idle_devices() -> Panel:
     return stat(
         "GPUs' worth of loss",
         "Device-seconds per second that are no compute: how many GPUs the chosen runs pay for and get nothing from.",
-        query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}, {IDLE}}})"),
+        query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}, {IDLE}}}) or vector(0)"),
         unit="short",
         decimals=1,
         graph=True,
@@ -138,7 +137,7 @@ def _devices() -> Panel:
     return stat(
         "Ranks that train",
         "Live ranks of the chosen runs; each has one device.",
-        query(f"sum(run:whyidle_ranks:count{{{v.RUN}}})"),
+        query(f"sum(run:whyidle_ranks:count{{{v.RUN}}}) or vector(0)"),
         unit="short",
         decimals=0,
         graph=True,
@@ -150,7 +149,7 @@ def _hang() -> Panel:
         "Longest wait for a missing rank",
         """For how long live ranks have been waiting in a collective that another has not entered. Seconds are a late
         rank; minutes are a hang, and the run's page names the rank.""",
-        query(f"max(whyidle_collective_missing_seconds{{{v.RUN}}})"),
+        now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),
         unit="s",
         thresholds=steps(10, DEFAULT.alerts.hang_seconds),
         decimals=0,

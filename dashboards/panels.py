@@ -15,6 +15,8 @@ PLAIN: tuple[Step, ...] = ((None, "text"),)
 """Where a value is neither good nor bad: without thresholds, Grafana takes its own, red from 80 on."""
 CELLS = 120
 """Of a row of cells; more are too narrow to tell apart."""
+STATES = 200
+"""Of a row of states."""
 RAMP: tuple[Step, ...] = tuple(zip((None, 10, 20, 30, 40, 50, 60, 70, 80, 90), VIRIDIS, strict=True))
 """In per cent of the highest value. As thresholds, since older versions of Grafana lack the ramp itself."""
 
@@ -193,7 +195,7 @@ def timeline(
 ) -> Panel:
     """One row per series, in the words and colours that its values are mapped to."""
     return core.StateTimeline(
-        **common(title, description, queries, width, ((None, FAINT),)),
+        **common(title, description, queries, width, ((None, FAINT),)) | {"maxDataPoints": STATES},
         mappings=list(mappings),
         fillOpacity=85,
         tooltipMode="single",

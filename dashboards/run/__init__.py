@@ -12,8 +12,8 @@ def build() -> Dashboard:
     return dashboard(
         "whyidle-run",
         "whyidle / Run",
-        """One run: what it loses its time to, which rank makes the others wait, and what every part of a step
-        takes.""",
+        """One run: what it loses its time to, which rank makes the others wait, and what every part of a step takes.
+        Of a run that has ended, the last values in the time range stand.""",
         variables=[
             v.data_source(),
             v.cluster(),

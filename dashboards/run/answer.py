@@ -135,10 +135,11 @@ def _figures() -> list[Panel]:
         stat(
             "Waiting for a missing rank",
             "For how long live ranks have waited in a collective that another has not entered. Minutes are a hang.",
-            query(f"max(whyidle_collective_missing_seconds{{{v.RUN}}})"),
+            now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),
             unit="s",
             thresholds=steps(10, DEFAULT.alerts.hang_seconds),
             decimals=0,
+            nothing="nobody",
         ),
         stat(
             "Attempts",

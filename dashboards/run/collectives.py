@@ -81,11 +81,10 @@ def _bytes() -> Panel:
 
 
 def _missing() -> Panel:
-    missing = f"whyidle_collective_missing_seconds{{{v.RUN}}}"
     return trend(
         "Missing from a collective",
-        """For how long others have waited for this rank to enter. A line that climbs without end is a hang, and the
-        rank is the place to look. Empty if nobody was missing.""",
-        query(f"max by (rank) ({missing}) > 0", "rank {{rank}}"),
+        """For how long others have waited for this rank to enter, and the family that keeps it. A line that climbs
+        without end is a hang, and the rank is the place to look. Empty if nobody was missing.""",
+        query(f"run_rank_family:whyidle_missing:seconds{{{v.RUN}}}", "rank {{rank}}: {{family}}"),
         unit="s",
     )

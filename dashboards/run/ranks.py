@@ -83,7 +83,7 @@ def _list() -> Panel:
         now(f"sum by (rank) ({_computing('${window}')})"),
         now(f'topk by (rank) (1, sum by (rank, family) ({SHARE}${{window}}{{{RANKS}, family!="compute"}}))'),
         now(f'sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, rank=~"$rank"}})'),
-        now(f'max by (rank) (whyidle_collective_missing_seconds{{{v.RUN}, rank=~"$rank"}})'),
+        now(f'max by (rank) (run_rank_family:whyidle_missing:seconds{{{v.RUN}, rank=~"$rank"}})'),
         columns=[
             Column("rank", "Rank", width=70),
             Column("node", "Node", link=to_node()),
