@@ -47,15 +47,15 @@ def _network(config: Config) -> tuple[Signal, ...]:
 def _utilisation(config: Config) -> dict[str, str]:
     """Throughput by what the link carries, for each direction."""
     port, device = config.by("instance", "device", "port"), config.by("instance", "device")
-    rdma = f"sum {port} ({{}}) / max {port} ({config.series('whyidle_rdma_port_rate_bytes_per_second')})"
-    nic = f"max {device} ({{}}) / max {device} ({config.series('whyidle_nic_speed_bytes_per_second')})"
-    rate = config.rate
-    return {
-        "rdma_transmit": rdma.format(rate("whyidle_rdma_transmit_bytes_total", config.window)),
-        "rdma_receive": rdma.format(rate("whyidle_rdma_receive_bytes_total", config.window)),
-        "nic_transmit": nic.format(rate("whyidle_nic_bytes_total", config.window, 'direction="transmit"')),
-        "nic_receive": nic.format(rate("whyidle_nic_bytes_total", config.window, 'direction="receive"')),
-    }
+    carries = f"max {port} ({config.series('whyidle_rdma_port_rate_bytes_per_second')})"
+    speed = f"max {device} ({config.series('whyidle_nic_speed_bytes_per_second')})"
+    found: dict[str, str] = {}
+    for direction in ("transmit", "receive"):
+        rdma = config.rate(f"whyidle_rdma_{direction}_bytes_total", config.window)
+        nic = config.rate("whyidle_nic_bytes_total", config.window, f'direction="{direction}"')
+        found[f"rdma_{direction}"] = f"sum {port} ({rdma}) / {carries}"
+        found[f"nic_{direction}"] = f"sum {device} ({nic}) / {speed}"
+    return found
 
 
 def _network_rates(config: Config) -> tuple[tuple[str, str, str, float], ...]:

@@ -1,0 +1,116 @@
+"""Cases of recording rules, and what promtool makes of them.
+
+A case says what ranks spent, by cause, and what nodes counted. A number is the rate of a counter, per second; text is a
+series in promtool's notation, a sample each 15 s or `every` so many, the same for all of a file. `run/rank@node` is a
+rank; `@node` in a series stands for the labels of that node's agent. `windows` are those that are looked at, and when;
+W stands for them in what is expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
+from whyidle.alerts import recording
+from whyidle.alerts.config import DEFAULT
+from whyidle.alerts.output import to_yaml
+from whyidle.torch_hooks.causes import CAUSE_FAMILY
+
+SAMPLES = 250
+RECORDED = re.compile(r"[a-z_]+:whyidle_\w+:\w+")
+
+Series = Iterator[tuple[str, str]]
+
+
+def promtool_file(cases: list[dict[str, Any]], directory: Path) -> Path:
+    """Writes the rules and one of promtool's test files, and returns that."""
+    (directory / "rules.yaml").write_text(to_yaml(recording.groups(DEFAULT)))
+    document = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": f"{_every(cases[0])}s",
+        # Without it, groups are evaluated in any order.
+        "group_eval_order": [group.name for group in recording.groups(DEFAULT)],
+        "tests": [_test(case) for case in cases],
+    }
+    path = directory / "tests.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False, width=1_000))
+    return path
+
+
+def _test(case: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": case["name"],
+        "interval": f"{_every(case)}s",
+        "input_series": [{"series": name, "values": values} for name, values in _series(case)],
+        "promql_expr_test": [
+            _expected(expr.replace("W", window), at, samples)
+            for window, at in case["windows"].items()
+            for expr, samples in case["expect"].items()
+        ],
+    }
+
+
+def _expected(expr: str, at: str, samples: Mapping[str, float]) -> dict[str, Any]:
+    recorded = RECORDED.match(expr)
+    name = recorded[0] if recorded else ""
+    return {
+        "expr": expr,
+        "eval_time": at,
+        "exp_samples": [{"labels": f"{name}{labels}", "value": value} for labels, value in samples.items()],
+    }
+
+
+def _series(case: dict[str, Any]) -> Series:
+    every = _every(case)
+    for place, causes in case.get("spent", {}).items():
+        yield from _spent(place, causes, every)
+        if place[0] != "@":
+            yield f'whyidle_rank_info{{{_rank(place)}, {_place(place)}, world_size="8"}}', f"1x{SAMPLES}"
+            yield f"whyidle_rank_up{{{_rank(place)}}}", case.get("up", {}).get(place, f"1x{SAMPLES}")
+    for place, families in case.get("late", {}).items():
+        for family, values in families.items():
+            yield f'whyidle_late_seconds_total{{{_rank(place)}, family="{family}"}}', _values(values, every)
+    for place, phases in case.get("open", {}).items():
+        for phase, values in phases.items():
+            yield (
+                f'whyidle_phase_open_seconds{{{_rank(place)}, {_place(place)}, phase="{phase}"}}',
+                _values(values, every),
+            )
+    for name, values in case.get("series", {}).items():
+        yield re.sub(r"@(\w+)", lambda found: _agent(found[1]), name), _values(values, every)
+
+
+def _spent(place: str, causes: Mapping[str, float | str], every: int) -> Series:
+    for cause, values in causes.items():
+        family = CAUSE_FAMILY.get(cause, UNHOOKED_FAMILY)
+        labels = f'{_rank(place)}, {_place(place)}, cause="{cause}", family="{family}"'
+        yield f"whyidle_device_seconds_total{{{labels}}}", _values(values, every)
+
+
+def _every(case: dict[str, Any]) -> int:
+    return case.get("every", 15)
+
+
+def _values(values: float | str, every: int) -> str:
+    return values if isinstance(values, str) else f"0+{every * values!r}x{SAMPLES}"
+
+
+def _agent(node: str) -> str:
+    return f'job="whyidle", instance="{node}:9838"'
+
+
+def _rank(place: str) -> str:
+    """`run/rank@node`, or `@node` for a device that nobody's rank drives."""
+    who, _, node = place.partition("@")
+    run, _, rank = who.partition("/")
+    return f'{_agent(node)}, run="{run}", rank="{rank}"' if who else _agent(node)
+
+
+def _place(place: str) -> str:
+    who, _, node = place.partition("@")
+    return f'node="{node}", device="cuda:{who.partition("/")[2] or 7}"'
