@@ -62,6 +62,7 @@ def build() -> Dashboard:
                 line(8, _shares()),
                 line(8, _hours(), _cost(), _cost_over_time()),
                 line(9, _runs()),
+                line(7, _clusters(), _goodput()),
             ),
             section(
                 "Which nodes",
@@ -104,7 +105,7 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "Runs",
-            "Runs with a live rank.",
+            "Runs that have a live rank.",
             query(f"count(run:whyidle_ranks:count{{{v.CLUSTER}}} > 0)"),
             unit="short",
             width=3,
@@ -222,6 +223,37 @@ def _runs() -> Panel:
             Column("family", "Lost most to", mappings=_verdicts(), cell="color-background", width=300),
         ],
         sort="GPU-hours lost",
+    )
+
+
+def _clusters() -> Panel:
+    most = f"topk by ({v.CLUSTER_LABEL}) (1, cluster_family:whyidle_share:ratio$window{{{v.CLUSTER}, {LOST}}})"
+    return table(
+        "Clusters",
+        "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that is no "
+        "compute.",
+        now(f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"),
+        now(most),
+        columns=[
+            Column(v.CLUSTER_LABEL, "Cluster"),
+            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-text"),
+            Column("family", "Loses most to", mappings=_verdicts(), cell="color-background", width=300),
+            Column("B", "Share", "percentunit"),
+        ],
+        sort="Goodput",
+        rising=True,
+        width=12,
+    )
+
+
+def _goodput() -> Panel:
+    return trend(
+        "Goodput by cluster",
+        "Share of each cluster's device time that was compute for new steps. A step down in one cluster alone is that "
+        "cluster's network, storage or release.",
+        query(f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}", f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
+        unit="percentunit",
+        most=1,
     )
 
 

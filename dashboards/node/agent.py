@@ -174,7 +174,7 @@ def _boot() -> Panel:
 def _node() -> Panel:
     return table(
         "Node",
-        "What it runs.",
+        "The kernel and the processor that it runs on.",
         now(series("whyidle_node_info")),
         columns=[Column("node", "Node"), Column("kernel", "Kernel"), Column("arch", "Processor")],
         width=10,
@@ -184,7 +184,7 @@ def _node() -> Panel:
 def _build() -> Panel:
     return table(
         "Agent",
-        "Its version, and where it was scraped.",
+        "The agent's version, and the address where it was scraped.",
         now(series("whyidle_build_info")),
         columns=[Column("version", "Version"), Column("instance", "Address")],
         width=8,
@@ -213,7 +213,7 @@ def _ranks() -> Panel:
         "pid": "PID",
     }
     return table(
-        "Ranks",
+        "Identity of ranks",
         "The newest attempt of each rank. The PID is the one in the rank's own namespace.",
         now(series("whyidle_rank_info")),
         columns=[Column(label, title) for label, title in names.items()],

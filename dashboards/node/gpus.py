@@ -264,8 +264,8 @@ def _narrow() -> Panel:
 
 def _identity() -> Panel:
     return table(
-        "GPUs",
-        "Which GPUs the node has.",
+        "Identity of GPUs",
+        "Which GPUs the node has. The driver, and often the model, should be the same on all nodes of a run.",
         now(series("whyidle_gpu_info")),
         columns=[
             Column("gpu", "GPU"),

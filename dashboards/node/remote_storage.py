@@ -41,9 +41,10 @@ def _nfs_time() -> Panel:
 def _nfs_requests() -> Panel:
     return trend(
         "NFS: requests",
-        "Requests per second by operation, and those that the server answered with an error.",
+        "Requests per second by operation, those that the server answered with an error, and answers of any kind.",
         grows("whyidle_nfs_operation_requests_total", "operation", "{{operation}}"),
         grows("whyidle_nfs_operation_errors_total", "operation", "{{operation}} errors"),
+        grows("whyidle_nfs_transport_receives_total", "instance", "answers"),
         unit="ops",
         width=8,
     )

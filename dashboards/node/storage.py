@@ -282,7 +282,7 @@ def _syscalls() -> Panel:
 def _disks() -> Panel:
     return table(
         "Disks",
-        "Which disks the node has.",
+        "Which disks the node has; of those that did any I/O since it booted.",
         now(series("whyidle_disk_info")),
         columns=[
             Column("device", "Device"),

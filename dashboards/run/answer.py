@@ -108,7 +108,7 @@ def _late_rank() -> Panel:
 def _figures() -> list[Panel]:
     return [
         stat(
-            "Ranks",
+            "Live ranks",
             "Live ranks of the run.",
             query(f"run:whyidle_ranks:count{{{v.RUN}}}"),
             unit="short",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import variables as v
-from ..colours import BLUE, FAINT, GREEN, ORANGE, RED
+from ..colours import FAINT, FAMILY_COLOUR, GREEN, ORANGE, RED
 from ..vocabulary import Column, Panel, Section, line, now, query, steps, table, trend, words
 from ..vocabulary import section as _section
 from .parts import causes
@@ -77,7 +77,7 @@ def _unexplained() -> Panel:
         width=8,
         thresholds=steps(0.01, 0.05),
         dashed=True,
-        colours={"unattributed": BLUE},
+        colours=FAMILY_COLOUR,
     )
 
 
