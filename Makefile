@@ -27,14 +27,18 @@ demo: $(VENV)/.installed ## train a small model here, and see where its seconds 
 test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 $(TEST_ARGS) tests
 
-lint: $(VENV)/.installed ## style, types, and that the generated pages are up to date
+lint: $(VENV)/.installed ## style, types, and that what is generated is up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
 	@$(BIN)/python -m whyidle.agent.metrics.page --check
+	@$(BIN)/whyidle rules --check
+	@$(BIN)/whyidle dashboards --check
 
-docs: $(VENV)/.installed ## the pages that are generated: docs/metrics.md
+docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, the rules and the dashboards
 	@$(BIN)/python -m whyidle.agent.metrics.page
+	@$(BIN)/whyidle rules --out alerts/generated
+	@$(BIN)/whyidle dashboards --out dashboards/generated
 
 bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step, and the agent a node
 	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)
