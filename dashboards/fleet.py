@@ -25,7 +25,6 @@ from .vocabulary import (
     series_to,
     share,
     stat,
-    steps,
     table,
     to_node,
     to_run,
@@ -33,7 +32,7 @@ from .vocabulary import (
     words,
 )
 
-HOURS = "suffix: GPU-h"
+HOURS = "count:GPU-h"
 BY_NODE = f"{v.CLUSTER_LABEL}, node"
 BY_RUN = f"{v.CLUSTER_LABEL}, run"
 BY_RANK = f"{BY_RUN}, rank"
@@ -422,7 +421,5 @@ def _late_over_time() -> Panel:
         query(f"{late} and on ({BY_RANK}) topk($worst, {score})", "{{run}} rank {{rank}}"),
         unit="short",
         width=10,
-        thresholds=steps(8),
-        dashed=True,
         links=[series_to("run")],
     )

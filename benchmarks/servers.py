@@ -1,0 +1,189 @@
+"""Prometheus and VictoriaMetrics as a benchmark starts them: on loopback, with a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from remote_write import HEADERS
+
+from whyidle.alerts.output import files
+
+READY_SECONDS = 120.0
+RECORDED = '{__name__=~".+:.+"}'
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+Found = list[tuple[dict[str, str], float]]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Server:
+    """A time series database behind Prometheus's API."""
+
+    ready = "/-/ready"
+    write_path = "/api/v1/write"
+    series_metric = "prometheus_tsdb_head_series"
+
+    def __init__(self, command: list[str], port: int):
+        self.url = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __enter__(self):
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                self.get(self.ready)
+                return self
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    self.__exit__()
+                    raise RuntimeError(f"does not serve: {self.process.args}") from None
+                time.sleep(0.2)
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(120)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def get(self, path: str, query: Mapping[str, str | float] | None = None, timeout: float = 130) -> bytes:
+        data = urllib.parse.urlencode(query).encode() if query else None
+        with DIRECT.open(self.url + path, data=data, timeout=timeout) as answer:
+            return answer.read()
+
+    def write(self, body: bytes) -> None:
+        """Raises OSError if it is refused."""
+        DIRECT.open(urllib.request.Request(self.url + self.write_path, data=body, headers=HEADERS), timeout=120).close()
+
+    def ask(self, query: str, end: float, seconds: int, step: int) -> int:
+        """How many series answer; over a range, or at its end where it lasts 0 s. Raises OSError if refused."""
+        if seconds:
+            asked = {"query": query, "start": end - seconds, "end": end, "step": step}
+            answer = self.get("/api/v1/query_range", asked)
+        else:
+            answer = self.get("/api/v1/query", {"query": query, "time": end})
+        return len(json.loads(answer)["data"]["result"])
+
+    def values(self, label: str, selector: str, end: float, seconds: int) -> int:
+        """How many values a label has over a range."""
+        query = urllib.parse.urlencode({"match[]": selector, "start": end - seconds, "end": end})
+        return len(json.loads(self.get(f"/api/v1/label/{label}/values?{query}"))["data"])
+
+    def own(self, metric: str) -> float:
+        """A metric of the server about itself."""
+        text = self.get("/metrics").decode()
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(metric))
+
+    def resident_bytes(self) -> float:
+        return self.own("process_resident_memory_bytes ")
+
+    def cpu_seconds(self) -> float:
+        return self.own("process_cpu_seconds_total ")
+
+    def series(self) -> int:
+        return int(self.own(self.series_metric))
+
+
+class Prometheus(Server):
+    """Rules are loaded from the shipped ones, at first or later: they must not write before the history is in."""
+
+    def __init__(self, scratch: Path, binary: str, *, rules: bool):
+        self.scratch = scratch
+        for name, text in files().items():
+            (scratch / name).write_text(text)
+        self.configure(rules)
+        port = free_port()
+        command = [
+            binary,
+            f"--config.file={scratch / 'prometheus.yml'}",
+            f"--storage.tsdb.path={scratch / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--web.enable-remote-write-receiver",
+            "--web.enable-lifecycle",
+            "--log.level=error",
+        ]
+        super().__init__(command, port)
+
+    def configure(self, rules: bool) -> None:
+        named = json.dumps([str(self.scratch / name) for name in files()] if rules else [])
+        text = f"global: {{scrape_interval: 15s, evaluation_interval: 15s}}\nrule_files: {named}\n"
+        (self.scratch / "prometheus.yml").write_text(text)
+
+    def load_rules(self) -> None:
+        self.configure(True)
+        DIRECT.open(urllib.request.Request(f"{self.url}/-/reload", method="POST"), timeout=120).close()
+
+    def groups(self) -> list[dict[str, Any]]:
+        return json.loads(self.get("/api/v1/rules"))["data"]["groups"]
+
+    def evaluated(self) -> float:
+        """How often the slowest group has been evaluated."""
+        text = self.get("/metrics").decode()
+        counts = re.findall(r"^prometheus_rule_group_iterations_total\{.*\} (\S+)$", text, re.MULTILINE)
+        return min(map(float, counts), default=0.0)
+
+    def rule_seconds(self) -> dict[str, Any]:
+        """What the last evaluation of each group took, and a minute of all of them."""
+        took = {group["name"]: group["evaluationTime"] for group in self.groups()}
+        minute = sum(group["evaluationTime"] * 60 / group["interval"] for group in self.groups())
+        rules = [rule for group in self.groups() for rule in group["rules"]]
+        return {
+            "per_minute": minute,
+            "slowest": max(took, key=lambda name: took[name]),
+            "groups": took,
+            "slowest_rules": {
+                rule["name"]: rule["evaluationTime"]
+                for rule in sorted(rules, key=lambda rule: -rule["evaluationTime"])[:10]
+            },
+            "failing": {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")},
+            "missed": self.own("prometheus_rule_group_iterations_missed_total"),
+        }
+
+    def recorded(self) -> Found:
+        """What the rules have recorded: labels and values now."""
+        query = urllib.parse.urlencode({"match[]": RECORDED})
+        found: Found = []
+        for line in self.get(f"/federate?{query}").decode().splitlines():
+            if line.startswith("#"):
+                continue
+            name, _, rest = line.partition("{")
+            labels, _, values = rest.rpartition("}")
+            named = {key: text.replace('\\"', '"').replace("\\\\", "\\") for key, text in LABEL.findall(labels)}
+            found.append(({"__name__": name, **named}, float(values.split()[0])))
+        return found
+
+
+class VictoriaMetrics(Server):
+    """A single node. What it is sent shows in answers once it was flushed, a second or so later."""
+
+    ready = "/health"
+    series_metric = 'vm_cache_entries{type="storage/hour_metric_ids"}'
+
+    def __init__(self, scratch: Path, binary: str):
+        port = free_port()
+        command = [
+            binary,
+            f"-storageDataPath={scratch / 'data'}",
+            f"-httpListenAddr=127.0.0.1:{port}",
+            "-retentionPeriod=1",
+            "-search.latencyOffset=0s",
+            "-search.maxUniqueTimeseries=10000000",
+            "-search.disableCache",
+            f"-memory.allowedBytes={os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // 4}",
+        ]
+        super().__init__(command, port)

@@ -1,0 +1,150 @@
+"""A fleet that is not there: what a real agent says of one node, multiplied, and grown over time.
+
+The series are those of a real agent on a node of 8 GPUs, 8 adapters and 8 live ranks (benchmarks/agent.py, `whole`);
+run, rank, node and uuid are told apart per node. Each run loses its time to another family.
+"""
+
+from __future__ import annotations
+
+import runpy
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
+from remote_write import Batch
+
+from whyidle.torch_hooks.causes import CAUSES
+
+HERE = Path(__file__).resolve().parent
+GPUS = 8
+BATCH = 5_000  # series of a request
+STEP_SECONDS = 0.4
+STEP_SHARES = ((0.25, 0.2), (0.5, 0.9), (1.0, 0.99), (2.5, 1.0))  # upper bound -> share of steps
+FAULTS: tuple[dict[str, float], ...] = (
+    {},
+    {"network": 0.25},
+    {"data_read": 0.22},
+    {"data_cpu": 0.15, "data_queue": 0.1},
+    {"straggler": 0.2},
+    {"host": 0.3},
+    {"checkpoint_write": 0.18},
+)
+"""What the runs lose their time to, in turns, by cause: share of each second."""
+LATE = {"storage": 0.02, "compute": 0.01}
+"""By what the first rank of each run makes the others wait: seconds per second."""
+SILENT = ("error", "fault", "drop", "discard", "fail", "xid", "lost", "downed", "recover", "unmeasured", "recompute")
+"""Counters of faults stand still on most nodes."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series of the node that is multiplied."""
+
+    name: str
+    type: str
+    labels: dict[str, str]
+    value: float
+
+
+def template() -> list[Line]:
+    """Asks a real agent on a fake node; needs what `make bench` needs, a C compiler among it."""
+    whole = runpy.run_path(str(HERE / "agent.py"))["whole"]
+    with tempfile.TemporaryDirectory() as scratch, whole(Path(scratch)) as target:
+        for _ in range(3):
+            text = target.scrape()[1].decode()
+    lines = [
+        Line(sample.name, family.type, dict(sample.labels), float(sample.value))
+        for family in parse(text)
+        for sample in family.samples
+    ]
+    return [*lines, Line("up", "gauge", {}, 1.0)]
+
+
+def chance(*words: object) -> float:
+    """The same for the same words, between 0 and 1."""
+    return zlib.crc32(repr(words).encode()) / 2**32
+
+
+class Fleet:
+    """``nodes`` nodes of 8 GPUs, in runs of ``per_run`` nodes."""
+
+    def __init__(self, lines: list[Line], nodes: int, per_run: int):
+        self.lines, self.nodes, self.per_run = lines, nodes, per_run
+
+    def run(self, node: int) -> str:
+        return f"train-{node // self.per_run:03d}"
+
+    def node(self, node: int) -> str:
+        return f"node-{node:04d}"
+
+    def instance(self, node: int) -> str:
+        return f"10.0.{node // 250}.{node % 250}:9420"
+
+    def labels(self, line: Line, node: int) -> dict[str, str]:
+        changed = {"__name__": line.name, **line.labels, "instance": self.instance(node)}
+        changed["job"] = "whyidle"
+        if "run" in line.labels:
+            changed["run"] = self.run(node)
+        if "rank" in line.labels:
+            changed["rank"] = str(int(line.labels["rank"]) + GPUS * (node % self.per_run))
+        if "node" in line.labels:
+            changed["node"] = self.node(node)
+        if "uuid" in line.labels:
+            changed["uuid"] = f"{line.labels['uuid']}-{node:04d}"
+        if "world_size" in line.labels:
+            changed["world_size"] = str(GPUS * self.per_run)
+        return changed
+
+    def rate(self, line: Line, node: int) -> float:
+        """By how much the series grows per second."""
+        if line.type not in ("counter", "histogram"):
+            return 0.0
+        if line.name == "whyidle_device_seconds_total":
+            return self.share(line.labels["cause"], node) if "run" in line.labels else 0.0
+        if line.name.startswith("whyidle_step_seconds"):
+            return self.steps(line)
+        if line.name == "whyidle_late_seconds_total":
+            first = node % self.per_run == 0 and line.labels["rank"] == "0"
+            return LATE.get(line.labels["family"], 0.0) if first else 0.0
+        return self.counter(line, node)
+
+    def share(self, cause: str, node: int) -> float:
+        shares = {"host": 0.02, "network": 0.04, "unattributed": 0.002, **FAULTS[node // self.per_run % len(FAULTS)]}
+        shares["compute"] = 1.0 - sum(shares.values())
+        return shares.get(cause, 0.0) if cause in CAUSES else 0.0
+
+    def steps(self, line: Line) -> float:
+        if line.name.endswith("_sum"):
+            return 1.0
+        done = 1.0
+        if line.name.endswith("_bucket"):
+            bound = float(line.labels["le"])
+            done = max((share for upper, share in STEP_SHARES if bound >= upper), default=0.0)
+        return done / STEP_SECONDS
+
+    def counter(self, line: Line, node: int) -> float:
+        size = chance(line.name, sorted(line.labels.items()), node)
+        if any(word in line.name for word in SILENT) and chance(line.name, node) > 0.02:
+            return 0.0
+        if "bytes" in line.name:
+            return size * 10e9
+        return size * (0.3 if "seconds" in line.name else 50.0)
+
+    def batches(self, nodes: range) -> Iterator[Batch]:
+        """The series of some nodes, at most BATCH to a request."""
+        labels: list[dict[str, str]] = []
+        base: list[float] = []
+        rate: list[float] = []
+        for node in nodes:
+            for line in self.lines:
+                labels.append(self.labels(line, node))
+                base.append(line.value)
+                rate.append(self.rate(line, node))
+            if len(labels) >= BATCH:
+                yield Batch(labels, base, rate)
+                labels, base, rate = [], [], []
+        if labels:
+            yield Batch(labels, base, rate)
