@@ -82,7 +82,8 @@ def _verdicts() -> Panel:
             Column("C", "Ranks", unit="short", decimals=0, width=70),
             Column("rank", "Late rank", width=80),
         ],
-        sort="Share",
+        sort="Goodput",
+        rising=True,
         width=16,
     )
 
@@ -94,7 +95,7 @@ def _lost_by_family() -> Panel:
         """Device-hours in the time range that were no compute, as measured in the ranks. Waits for a late rank stand
         under straggler; the verdict says what made it late.""",
         now(f"sort_desc(sum by (family) ({device_hours(rates)}))", "{{family}}"),
-        unit="suffix: GPU-h",
+        unit="count:GPU-h",
         decimals=2,
         colours=FAMILY_COLOUR,
     )
@@ -128,7 +129,7 @@ def _lost_hours() -> Panel:
         "GPU-hours lost",
         "Device-hours in the time range that were no compute, of the chosen runs, those that ended in it included.",
         now(f"sum({device_hours(f'run_family:whyidle_device_seconds:rate1m{{{v.RUN}, {IDLE}}}')})"),
-        unit="suffix: GPU-h",
+        unit="count:GPU-h",
         decimals=2,
     )
 
@@ -207,9 +208,9 @@ def _worst_runs() -> Panel:
         now(f"topk by ({BY_RUN}) (1, {over_range(stood, 'count')})"),
         columns=[
             Column("run", "Run", link=to_run()),
-            Column("A", "GPU-hours lost", unit="suffix: GPU-h", decimals=2, cell="gauge"),
+            Column("A", "GPU-hours lost", unit="count:GPU-h", decimals=2, cell="gauge"),
             Column("B", "Compute", unit="percentunit", decimals=0, thresholds=GOOD, cell="color-text", width=110),
-            Column("C", "GPU-hours", unit="suffix: GPU-h", decimals=2, width=160),
+            Column("C", "GPU-hours", unit="count:GPU-h", decimals=2, width=160),
             Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
         ],
         sort="GPU-hours lost",

@@ -24,8 +24,8 @@ Unit = Literal[
     "bool",
     "none",
     "string",
-    "suffix: GPU-h",
-    "suffix: GPUs",
+    "count:GPU-h",
+    "count:GPUs",
 ]
 
 Step = tuple[float | None, str]

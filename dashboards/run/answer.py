@@ -98,7 +98,7 @@ def _late_rank() -> Panel:
         """The rank that others waited for most in the time range, and how many GPUs it kept waiting on average.
         Nobody, if it is less than a hundredth of the run.""",
         now(f"topk(1, {over_range(late)}) > {DEFAULT.late_share} * {ranks}", "rank {{rank}}"),
-        unit="suffix: GPUs",
+        unit="count:GPUs",
         show="value_and_name",
         decimals=2,
         nothing="nobody",
@@ -108,7 +108,7 @@ def _late_rank() -> Panel:
 def _figures() -> list[Panel]:
     return [
         stat(
-            "Live ranks",
+            "Ranks that train",
             "Live ranks of the run.",
             query(f"run:whyidle_ranks:count{{{v.RUN}}}"),
             unit="short",

@@ -37,7 +37,7 @@ def _late_by() -> Panel:
             f"{late} and on (rank, family) topk(8, {over_range(late.replace('${window}', '5m'))}) > 0",
             "rank {{rank}}: {{family}}",
         ),
-        unit="suffix: GPUs",
+        unit="count:GPUs",
     )
 
 
@@ -45,12 +45,12 @@ def _culprits() -> Panel:
     return bars(
         "GPUs that each rank kept waiting, on average",
         """The time range's mean of GPU-seconds per second, of the eight ranks that others waited for most, with what
-        made them late. Empty if nobody was late.""",
+        made them late; straggler is compute itself. Empty if nobody was late.""",
         now(
             f"topk(8, {over_range(f'run_rank_family:whyidle_late:rate5m{{{v.RUN}}}')} > 0)",
             "rank {{rank}}, late by {{family}}",
         ),
-        unit="suffix: GPUs",
+        unit="count:GPUs",
         width=12,
         decimals=2,
     )

@@ -57,7 +57,7 @@ def _late() -> Panel:
         """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank;
         rows that take turns are uneven batches. Empty if nobody is late.""",
         query(worst(late, score, BY_RANK), "rank {{rank}}"),
-        unit="suffix: GPUs",
+        unit="count:GPUs",
         width=12,
         most=None,
     )
@@ -76,7 +76,7 @@ def _phases() -> Panel:
 
 def _list() -> Panel:
     return table(
-        "Ranks",
+        "All ranks, now",
         """The ranks now: what each is in and for how long, what it loses most to, and whether others wait for it.
         Sort by any column; a node's name leads to its counters.""",
         now(f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})"),
