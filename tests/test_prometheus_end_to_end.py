@@ -15,7 +15,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from fake_node.moving import moving
 from fake_node.whole import NODE, whole
 from support_agent import WHYIDLE, Agent
 from support_demo import Demo, machine
-from support_ledgers import until
+from support_ledgers import Spec, children, until
 from support_prometheus import PROMETHEUS, Prometheus, Sample, finite, prometheus
 from support_queries import (
     DASHBOARDS,
@@ -86,6 +86,13 @@ OBSERVED = [fault.name for fault in FAULTS.values() if fault.always or os.enviro
 FAMILY_ALERT = "WhyidleLostTo"
 """What the names of the alerts on families begin with."""
 
+_STEPS = Spec(run="hung", steps=64, step={"compute": 0.0625, "network": 0.03125}, op_bytes={"all_reduce": 1 << 30})
+HUNG = (
+    replace(_STEPS, rank=0, node="n1", phase="collective", idle=1000, collectives=65),
+    replace(_STEPS, rank=1, node="n2", phase="host", idle=1001, collectives=64),
+)
+"""A run on two nodes: rank 0 waits in a collective that rank 1 does not enter."""
+
 RANGE = {"__rate_interval": "1m", "__interval": "15s", "__range": "10m", "__range_s": "600"}
 """What Grafana fills in."""
 LOOKS = "5s"
@@ -94,7 +101,6 @@ LOOKS = "5s"
 NO_SERIES: dict[str, str] = {
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the fake node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the fake node discarded by priority",
-    "run:whyidle_link_bytes:limit": "every run here is on one node, and uses no link",
 }
 """Metric -> why it has no series in this test. A query on it may be empty; a series of it fails the test."""
 EMPTY: dict[str, str] = {
@@ -149,11 +155,11 @@ class Place:
 
 
 class World:
-    """Prometheus, the fake node, and the jobs as they are asked for, each once."""
+    """Prometheus, the agents of fake nodes, and the jobs as they are asked for, each once."""
 
-    def __init__(self, folder: Path, server: Prometheus, fake: Agent):
+    def __init__(self, folder: Path, server: Prometheus, *fakes: Agent):
         self.server = server
-        self._folder, self._fake = folder, fake
+        self._folder, self._fakes = folder, fakes
         self._runs: dict[str, Run] = {}
 
     def run(self, name: str) -> Run:
@@ -165,7 +171,7 @@ class World:
         return self.server.query(query, run.at)
 
     def scrape(self, *others: str) -> None:
-        addresses = (self._fake.address, *others)
+        addresses = (*(fake.address for fake in self._fakes), *others)
         self.server.scrape({address: {"cluster": CLUSTER} for address in addresses})
 
     def _observe(self, fault: Fault) -> Run:
@@ -194,7 +200,8 @@ class World:
         """What a dashboard may be looked at for, and when: each run at its end, then the fake node."""
         runs = [self.run(name) for name in OBSERVED]
         real = [Place({"run": run.name, "node": run.node}, run.at) for run in runs]
-        return [*real, Place({"run": "llama", "node": NODE}, runs[-1].at)]
+        fake = ({"run": "llama", "node": NODE}, {"run": HUNG[0].run, "node": HUNG[0].node})
+        return [*real, *(Place(chosen, runs[-1].at) for chosen in fake)]
 
     def variables(self, path: Path, place: Place) -> dict[str, str]:
         """What the variables of a dashboard stand at; one that lists nothing matches nothing."""
@@ -226,15 +233,16 @@ def _report(demo: Demo) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("world")
-    for name in ("node", "prometheus"):
+    for name in ("node", "prometheus", "hung"):
         (folder / name).mkdir()
     with contextlib.ExitStack() as stack:
         stack.enter_context(machine())
         fake = stack.enter_context(whole(folder / "node"))
         stack.enter_context(moving(fake))
-        agent = stack.enter_context(fake.agent())
+        stack.enter_context(children(folder / "hung", *HUNG))
+        agents = [stack.enter_context(fake.agent(*flags)) for flags in ((), (f"--ledger.dir={folder / 'hung'}",))]
         server = stack.enter_context(prometheus(folder / "prometheus", *RULES))
-        yield World(folder, server, agent)
+        yield World(folder, server, *agents)
 
 
 @pytest.fixture(params=OBSERVED)
@@ -272,6 +280,13 @@ def test_the_alert_of_the_injected_fault_fires_and_of_no_other_family(run: Run) 
         for text in alert["annotations"].values():
             assert "<error" not in text, alert  # of a template
             assert "<no value>" not in text, alert
+
+
+def test_a_hang_shows_while_it_lasts(world: World, run: Run) -> None:
+    [verdict] = world.look('run_family:whyidle_verdict:ratio1m{run="hung"}', run)
+    assert (verdict.labels["family"], verdict.value) == ("host", pytest.approx(1.0, abs=WITHIN))
+    hung = [alert["labels"] for alert in run.alerts if alert["labels"].get("run") == "hung"]
+    assert [labels["rank"] for labels in hung if labels["alertname"] == "WhyidleCollectiveHung"] == ["1"], hung
 
 
 # -- every query
