@@ -11,6 +11,10 @@ from ..agent.verdict import VERDICT_SHARE
 class Thresholds:
     """The thresholds of all alerts, by topic."""
 
+    interval: str | None = "1m"
+    """How often the alerts on nodes are evaluated, which look at thousands of GPUs and ports. Those on runs are evaluated
+    as often as the server does."""
+
     # -- where the time of a run goes
     storage_share: float = VERDICT_SHARE
     """A run's time that its ranks lost to storage, waits for ranks that were late by storage included."""

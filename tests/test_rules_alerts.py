@@ -7,6 +7,7 @@ looked at. `@` in a series stands for the labels that Prometheus gives to those 
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -80,6 +81,11 @@ def alone(name: str, groups: tuple[Group, ...]) -> list[Group]:
     ]
 
 
+def recorded() -> set[str]:
+    groups = (*recording.groups(DEFAULT), *alerting.groups(DEFAULT))
+    return {rule.name for group_ in groups for rule in group_.rules if isinstance(rule, Record)}
+
+
 @needs_promtool
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_fires_when_it_must_and_not_before(path: Path, tmp_path: Path) -> None:
@@ -119,13 +125,6 @@ def test_promtool_takes_the_rules(config: Config, tmp_path: Path) -> None:
 
 
 def test_series_that_are_named_exist() -> None:
-    recorded = {
-        rule.name
-        for groups in (recording.groups(DEFAULT), alerting.groups(DEFAULT))
-        for group_ in groups
-        for rule in group_.rules
-        if isinstance(rule, Record)
-    }
     named = {
         name
         for group_ in alerting.groups(DEFAULT)
@@ -134,7 +133,7 @@ def test_series_that_are_named_exist() -> None:
         for name in SERIES_NAME.findall(text)
     }
     assert named
-    assert named - METRIC.keys() - recorded == set()
+    assert named - METRIC.keys() - recorded() == set()
 
 
 def test_the_selector_reaches_every_series() -> None:
@@ -153,7 +152,17 @@ def test_has_a_section_in_the_runbook(alert: Alert) -> None:
 
 def test_the_runbook_knows_nothing_that_does_not_exist() -> None:
     assert set(re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)) == set(ALERTS)
-    recorded = {
-        rule.name for group_ in recording.groups(DEFAULT) for rule in group_.rules if isinstance(rule, Record)
-    } | {rule.name for group_ in alerting.groups(DEFAULT) for rule in group_.rules if isinstance(rule, Record)}
-    assert set(SERIES_NAME.findall(PAGE)) - METRIC.keys() - recorded == set()
+    assert set(SERIES_NAME.findall(PAGE)) - METRIC.keys() - recorded() == set()
+
+
+def test_the_runbook_names_panels_that_exist() -> None:
+    panels = set()
+    for path in (ROOT / "dashboards/generated").glob("*.json"):
+        dashboard = json.loads(path.read_text())
+        name = dashboard["uid"].removeprefix("whyidle-").capitalize()
+        for panel in dashboard["panels"]:
+            panels |= {(name, one.get("title")) for one in (panel, *panel.get("panels", ()))}
+    page = " ".join(PAGE.split())
+    named = set(re.findall(r"\*(\w+) › ([^*]+)\*", page)) - {("Dashboard", "Panel")}
+    assert named
+    assert named - panels == set()

@@ -6,12 +6,14 @@ from ..config import Config
 from ..rule import Alert, Group
 from .expressions import COUNT, NODE, RATE, TARGET, named, started
 
-HARMLESS = "died_mid_write|duplicate"
-"""A rank that was killed, and one that was started twice: nothing is lost by them."""
+HARMLESS = "died_mid_write|duplicate|torn"
+"""A rank that was killed, one that was started twice, one that was read again later: nothing is lost by them."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle-alerts-agent", None, (*_agents(config), *_reading(config), *_hooks(config))),)
+    return (
+        Group("whyidle-alerts-agent", config.alerts.interval, (*_agents(config), *_reading(config), *_hooks(config))),
+    )
 
 
 def _agents(config: Config) -> tuple[Alert, ...]:

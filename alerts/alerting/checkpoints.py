@@ -11,7 +11,13 @@ SECONDS, COUNT = "run:whyidle_checkpoint_seconds:rate", "run:whyidle_checkpoints
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle-alerts-checkpoints", None, (*_records(config), _slower(config), _recompute(config))),)
+    return (
+        Group(
+            "whyidle-alerts-checkpoints",
+            config.alerts.interval,
+            (*_records(config), _slower(config), _recompute(config)),
+        ),
+    )
 
 
 def _mean(config: Config) -> str:

@@ -13,7 +13,7 @@ def groups(config: Config) -> tuple[Group, ...]:
     return (
         Group(
             "whyidle-alerts-clock",
-            None,
+            config.alerts.interval,
             (
                 Alert(
                     "WhyidleClockUnsynchronised",

@@ -36,7 +36,7 @@ def _hung(config: Config) -> Alert:
         "critical",
         "Run {{ $labels.run }} hangs: rank {{ $labels.rank }} has not entered a collective.",
         "Other ranks of run {{ $labels.run }} have waited {{ $value | humanizeDuration }} in a collective for rank "
-        "{{ $labels.rank }}." + place + phase,
+        "{{ $labels.rank }}." + place + phase + " Take its stack before NCCL's timeout ends the job.",
     )
 
 
@@ -87,5 +87,8 @@ def _late(config: Config) -> Alert:
         "info",
         "Run {{ $labels.run }} waits {{ $value | humanizePercentage }} of its time for rank {{ $labels.rank }}.",
         f"In the last {config.window} the other ranks of run {{{{ $labels.run }}}} waited for rank "
-        "{{ $labels.rank }} in collectives for {{ $value | humanizePercentage }} of the time of all ranks." + family,
+        "{{ $labels.rank }} in collectives."
+        + family
+        + " That is {{ $value | humanizePercentage }} of the time of all ranks.",
+        keep_firing_for=config.keep_firing,
     )

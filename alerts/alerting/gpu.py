@@ -26,7 +26,9 @@ class Fault(NamedTuple):
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle-alerts-gpu", None, tuple(_alert(config, fault) for fault in faults(config))),)
+    return (
+        Group("whyidle-alerts-gpu", config.alerts.interval, tuple(_alert(config, fault) for fault in faults(config))),
+    )
 
 
 def _alert(config: Config, fault: Fault) -> Alert:

@@ -82,8 +82,10 @@ def _lost(config: Config, loss: Loss) -> Alert:
         "warning",
         f"Run {{{{ $labels.run }}}} loses {{{{ $value | humanizePercentage }}}} of its time to {loss.what}.",
         f"In the last {config.window} {{{{ $value | humanizePercentage }}}} of the time of all ranks of run "
-        f"{{{{ $labels.run }}}} went to {loss.what}: {loss.look}. Waits for late ranks are charged to what made them "
-        "late." + each(config, found, ("run",), CORROBORATED),
+        f"{{{{ $labels.run }}}} went to {loss.what}: {loss.look}."
+        + each(config, found, ("run",), CORROBORATED)
+        + " Waits for late ranks are charged to what made them late.",
+        keep_firing_for=config.keep_firing,
     )
 
 

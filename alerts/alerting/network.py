@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
 def groups(config: Config) -> tuple[Group, ...]:
     rows = (*_links(config), *_errors(config), *_congestion(config), *_pauses(config), *_tcp(config))
-    return (Group("whyidle-alerts-network", None, tuple(_alert(config, row) for row in rows)),)
+    return (Group("whyidle-alerts-network", config.alerts.interval, tuple(_alert(config, row) for row in rows)),)
 
 
 def _alert(config: Config, row: Fault) -> Alert:

@@ -12,7 +12,7 @@ PLACE = ("mount", "fstype", "source", "device")
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle-alerts-storage", None, (*_nfs(config), _lustre(config), *_space(config))),)
+    return (Group("whyidle-alerts-storage", config.alerts.interval, (*_nfs(config), _lustre(config), *_space(config))),)
 
 
 def _nfs(config: Config) -> tuple[Alert, ...]:
