@@ -15,8 +15,10 @@ def groups(config: Config) -> list[Group]:
             Group(f"whyidle-shares-{window}", interval, _of_window(config, window))
             for window, interval in zip(config.windows, config.intervals, strict=True)
         ),
-        Group("whyidle-bandwidth", None, bandwidth.rules(config)),
-        Group("whyidle-evidence", None, (*corroboration.node_rules(config), *corroboration.run_rules(config))),
+        Group("whyidle-bandwidth", config.interval, bandwidth.rules(config)),
+        Group(
+            "whyidle-evidence", config.interval, (*corroboration.node_rules(config), *corroboration.run_rules(config))
+        ),
         *(
             Group(f"whyidle-verdict-{window}", interval, verdict.rules(config, window))
             for window, interval in zip(config.windows, config.intervals, strict=True)

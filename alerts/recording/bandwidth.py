@@ -6,7 +6,17 @@ from ...torch_hooks.causes import COLLECTIVE_OPS
 from ..config import Config
 from ..promql import any_of, indented, lines
 from ..rule import Record
-from .names import INSTANCE_NODE, NODE_LINK, RUN_LINK, RUN_NODE_RANKS, RUN_RANKS, bus_bandwidth, step_seconds, steps
+from .names import (
+    INSTANCE_NODE,
+    NODE_LINK,
+    RUN_LINK,
+    RUN_NODE_RANKS,
+    RUN_RANKS,
+    bus_bandwidth,
+    step_buckets,
+    step_seconds,
+    steps,
+)
 
 BUS_FACTOR: dict[str, str] = {
     "all_reduce": "2 * (n - 1) / n",
@@ -21,19 +31,20 @@ QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 
 def rules(config: Config) -> tuple[Record, ...]:
-    buckets = f"sum {config.by('run', 'le')} ({config.rate('whyidle_step_seconds_bucket', config.window)})"
+    window, buckets = config.window, step_buckets(config.window)
     return (
         Record(
-            steps(config.window),
-            f"max {config.by('run')} ({config.rate('whyidle_steps_total', config.window)})",
+            steps(window),
+            f"max {config.by('run')} ({config.rate('whyidle_steps_total', window)})",
             why="Every rank counts the same steps.",
         ),
+        Record(buckets, f"sum {config.by('run', 'le')} ({config.rate('whyidle_step_seconds_bucket', window)})"),
         *(
-            Record(step_seconds(name, config.window), f"histogram_quantile({q:g}, {buckets}) >= 0")
+            Record(step_seconds(name, window), f"histogram_quantile({q:g}, {buckets}) >= 0")
             for name, q in QUANTILES.items()
         ),
         Record(
-            bus_bandwidth(config.window),
+            bus_bandwidth(window),
             _bus_bandwidth(config),
             why="Over all of the time, not over that of the transfers alone; all ranks taken for one group.",
         ),

@@ -12,9 +12,9 @@ FAMILIES = ("network", "storage", "cpu")
 """What node counters can confirm or refute. Nothing but the ranks knows of the others."""
 
 
-def node_rules(config: Config) -> tuple[Record, ...]:
-    """Evidence by node: one rule per signal, so that a counter that a node lacks is merely absent."""
-    return tuple(_node_rule(config, signal) for signal in signals(config))
+def rules(config: Config) -> tuple[Record, ...]:
+    """Evidence by node, one rule per signal, so that a counter that a node lacks is merely absent; then by run."""
+    return (*(_node_rule(config, signal) for signal in signals(config)), *_run_rules(config))
 
 
 def _node_rule(config: Config, signal: Signal) -> Record:
@@ -29,7 +29,7 @@ def _node_rule(config: Config, signal: Signal) -> Record:
     return Record(evidence(signal.family, config.window), expr, {"signal": signal.name}, why=signal.why)
 
 
-def run_rules(config: Config) -> tuple[Record, ...]:
+def _run_rules(config: Config) -> tuple[Record, ...]:
     """How much of what a run lost to a family is confirmed."""
     window, long = config.window, config.long_window
     lost = f"{device_seconds('run_family', window)}{{{_families()}}}"
@@ -41,10 +41,13 @@ def run_rules(config: Config) -> tuple[Record, ...]:
             why="By the nodes on which the time was lost. A transfer takes part in the whole run, so that one node of "
             "it with evidence is enough.",
         ),
-        Record(confirmed(f"rate{window}"), f"{confirmed(f'ratio{window}')} * {on} {lost}"),
+        Record(
+            confirmed(f"rate{window}"),
+            f"{confirmed(f'ratio{window}')} * {on} {lost}\nor {on} 0 * {lost}",
+        ),
         Record(
             confirmed(f"ratio{long}"),
-            f"sum_over_time({confirmed(f'rate{window}')}[{long}])\n/ {on}\n(sum_over_time({lost}[{long}]) > 0)",
+            f"avg_over_time({confirmed(f'rate{window}')}[{long}])\n/ {on}\n(avg_over_time({lost}[{long}]) > 0)",
             why="Of the time lost in a longer window, the part that was lost while counters agreed.",
         ),
     )

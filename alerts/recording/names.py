@@ -18,6 +18,11 @@ def steps(window: str) -> str:
     return f"run:whyidle_steps:rate{window}"
 
 
+def step_buckets(window: str) -> str:
+    """The histogram of a run's step times."""
+    return f"run:whyidle_step_seconds_bucket:rate{window}"
+
+
 def step_seconds(quantile: str, window: str) -> str:
     """A quantile of step times; ``quantile`` such as p99."""
     return f"run:whyidle_step_seconds:{quantile}_{window}"

@@ -21,11 +21,11 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
 
 def _ranks(config: Config, window: str) -> Iterator[Record]:
     whole = seconds(window)
-    counted = config.rate("whyidle_device_seconds_total", window)
+    counted = f"{config.rate('whyidle_device_seconds_total', window)} > 0"
     by = config.by("run", "rank", "node", "cause", "family")
     yield Record(
         device_seconds("rank_cause", window),
-        f"sum {by} (\n{indented(lines(counted, f'clamp_max({OPEN}, {whole}) / {whole}'))}\n) > 0",
+        f"sum {by} (\n{indented(lines(counted, f'clamp_max({OPEN}, {whole}) / {whole}'))}\n)",
         why="Counters stand still while a phase is open, so a long one is added: a hang shows while it lasts. After "
         "its end the counters jump, and a window that began in it has more than a second per second: shares are of "
         "what there is. Zeros are left out: most causes of a rank are.",
