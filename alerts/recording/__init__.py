@@ -16,9 +16,7 @@ def groups(config: Config) -> list[Group]:
             for window, interval in zip(config.windows, config.intervals, strict=True)
         ),
         Group("whyidle-bandwidth", config.interval, bandwidth.rules(config)),
-        Group(
-            "whyidle-evidence", config.interval, (*corroboration.node_rules(config), *corroboration.run_rules(config))
-        ),
+        Group("whyidle-evidence", config.interval, corroboration.rules(config)),
         *(
             Group(f"whyidle-verdict-{window}", interval, verdict.rules(config, window))
             for window, interval in zip(config.windows, config.intervals, strict=True)
