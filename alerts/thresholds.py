@@ -12,8 +12,8 @@ class Thresholds:
     """The thresholds of all alerts, by topic."""
 
     interval: str | None = "1m"
-    """How often the alerts on nodes are evaluated, which look at thousands of GPUs and ports. Those on runs are evaluated
-    as often as the server does."""
+    """How often the alerts on nodes are evaluated, which look at thousands of GPUs and ports. Those on runs are
+    evaluated as often as all rules of the server."""
 
     # -- where the time of a run goes
     storage_share: float = VERDICT_SHARE
