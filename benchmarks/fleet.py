@@ -5,7 +5,7 @@
 The series are a real agent's, multiplied (benchmarks/synthetic.py), and come in by remote write, in order of time:
 
     1. a first server takes ten minutes of all nodes and evaluates the shipped rules: it says which series they record
-    2. a second takes a day of what was recorded, in steps of a minute (--step), with the raw series of a few nodes; then
+    2. a second takes a day of what was recorded, a sample a minute (--step), with the raw series of a few nodes; then
        the last half hour of all nodes, in steps of 15 s; then live data, while the rules are evaluated
     3. every query of every dashboard is asked over 30 minutes and over 24 hours, as Grafana would, several times
 
@@ -227,13 +227,19 @@ def main() -> int:
     }
     with folder() as scratch, Prometheus(scratch, args.prometheus, rules=False) as server:
         found["servers"]["prometheus"] = measure(server, history, args)
+    keep(found, args.json)
     if args.victoriametrics:
         with folder() as scratch, VictoriaMetrics(scratch, args.victoriametrics) as server:
             found["servers"]["victoriametrics"] = measure(server, history, args)
+        keep(found, args.json)
     show(found)
-    if args.json:
-        Path(args.json).write_text(json.dumps(found, indent=2) + "\n")
     return 0
+
+
+def keep(found: dict[str, Any], file: str | None) -> None:
+    """After each server: the next one may take long."""
+    if file:
+        Path(file).write_text(json.dumps(found, indent=2) + "\n")
 
 
 def show(found: dict[str, Any]) -> None:

@@ -24,15 +24,17 @@ BATCH = 5_000  # series of a request
 STEP_SECONDS = 0.4
 STEP_SHARES = ((0.25, 0.2), (0.5, 0.9), (1.0, 0.99), (2.5, 1.0))  # upper bound -> share of steps
 FAULTS: tuple[dict[str, float], ...] = (
-    {},
     {"network": 0.25},
+    {"straggler": 0.2},
     {"data_read": 0.22},
     {"data_cpu": 0.15, "data_queue": 0.1},
-    {"straggler": 0.2},
-    {"host": 0.3},
     {"checkpoint_write": 0.18},
+    {"host": 0.3},
+    {},
 )
 """What the runs lose their time to, in turns, by cause: share of each second."""
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+"""Operations of each rank: those of a sharded model. The node's ranks say of none."""
 LATE = {"storage": 0.02, "compute": 0.01}
 """By what the first rank of each run makes the others wait: seconds per second."""
 SILENT = ("error", "fault", "drop", "discard", "fail", "xid", "lost", "downed", "recover", "unmeasured", "recompute")
@@ -60,7 +62,15 @@ def template() -> list[Line]:
         for family in parse(text)
         for sample in family.samples
     ]
-    return [*lines, Line("up", "gauge", {}, 1.0)]
+    return [*lines, Line("up", "gauge", {}, 1.0), *_collectives(lines)]
+
+
+def _collectives(lines: list[Line]) -> Iterator[Line]:
+    for line in lines:
+        if line.name == "whyidle_rank_up":
+            for op in COLLECTIVES:
+                yield Line("whyidle_collective_bytes_total", "counter", {**line.labels, "op": op}, 0.0)
+                yield Line("whyidle_collective_calls_total", "counter", {**line.labels, "op": op}, 0.0)
 
 
 def chance(*words: object) -> float:
@@ -85,7 +95,7 @@ class Fleet:
 
     def labels(self, line: Line, node: int) -> dict[str, str]:
         changed = {"__name__": line.name, **line.labels, "instance": self.instance(node)}
-        changed["job"] = "whyidle"
+        changed |= {"job": "whyidle", "cluster": "lab"}
         if "run" in line.labels:
             changed["run"] = self.run(node)
         if "rank" in line.labels:
