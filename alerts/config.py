@@ -93,6 +93,7 @@ class Config:
     """CPU time per data worker and second: from here on the workers are the limit themselves."""
 
     alerts: Thresholds = field(default_factory=Thresholds)
+    """From where on alerts fire."""
 
     def series(self, metric: str, matchers: str = "") -> str:
         """The selector of a metric of the agent's. Raises KeyError for a metric that nobody declares."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..config import Config
-from ..recording.names import charged, goodput, share, verdict
+from ..recording.names import charged, device_seconds, goodput, share, verdict
 from ..rule import Alert, Group
 from .expressions import alive, each
 
@@ -96,15 +96,7 @@ def _others(config: Config) -> tuple[Alert, ...]:
     steps = config.series("whyidle_steps_total")
     live = f"and {config.on('run')} {alive(config, 'run')}"
     return (
-        Alert(
-            "WhyidleUnattributed",
-            f'{shares}{{family="unattributed"}} > {of.unattributed_share}\n{live}',
-            config.for_slow,
-            "warning",
-            "Nothing explains {{ $value | humanizePercentage }} of the time of run {{ $labels.run }}.",
-            f"In the last {config.window} whyidle could not say where {{{{ $value | humanizePercentage }}}} of the "
-            "time of run {{ $labels.run }} went. The other shares are right, and the rest is missing from them.",
-        ),
+        _unattributed(config),
         Alert(
             "WhyidleRunIdle",
             f"{computes}\n{live}\nand {config.on('run')} sum {config.by('run')} ({steps}) > 0",
@@ -134,4 +126,19 @@ def _others(config: Config) -> tuple[Alert, ...]:
             "{{ $labels.run }} was compute. The rest may be spread over several families, or come in bursts, as "
             "checkpoints do, so that none of their own alerts fires.",
         ),
+    )
+
+
+def _unattributed(config: Config) -> Alert:
+    """From the counters alone: an open wait for data is in the recorded share, and is told apart when it ends."""
+    unexplained = config.rate("whyidle_device_seconds_total", config.window, 'cause="unattributed"')
+    whole = device_seconds("run", config.window)
+    return Alert(
+        "WhyidleUnattributed",
+        f"sum {config.by('run')} ({unexplained})\n/ {config.on('run')} {whole}\n> {config.alerts.unattributed_share}",
+        config.for_slow,
+        "warning",
+        "Nothing explains {{ $value | humanizePercentage }} of the time of run {{ $labels.run }}.",
+        f"In the last {config.window} whyidle could not say where {{{{ $value | humanizePercentage }}}} of the "
+        "time of run {{ $labels.run }} went. The other shares are right, and the rest is missing from them.",
     )
