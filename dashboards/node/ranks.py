@@ -54,7 +54,7 @@ def sections() -> list[Section]:
 def _in_one_look() -> list[Panel]:
     return [
         stat(
-            "Ranks",
+            "Live ranks",
             "Ranks that live on this node. Fewer than GPUs: some GPUs have nobody, or a job without whyidle.",
             now(f"sum(node:whyidle_ranks:count{{{v.NODE}}})"),
             unit="short",
