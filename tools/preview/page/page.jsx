@@ -1,0 +1,139 @@
+// The whole page: a banner that says what it is, the variables, and the panels of one dashboard on Grafana's grid.
+
+import { createTheme, LoadingState, ThemeContext } from '@grafana/data';
+import { GlobalStyles, PanelChrome, PanelContextProvider, PortalContainer } from '@grafana/ui';
+import { Component, useEffect, useState } from 'react';
+import { createRoot } from 'react-dom/client';
+
+import { about, dashboardUid, range } from './address.js';
+import { finished } from './fields.js';
+import { KINDS, NoData } from './panels.jsx';
+import { framesOf } from './prometheus.js';
+import { interpolate, settle, settled } from './variables.js';
+
+const theme = createTheme({ colors: { mode: 'dark' } });
+const PAGE_WIDTH = 1600;
+const MARGIN = 16;
+const GAP = 8;
+const ROW_HEIGHT = 30;
+const COLUMN_WIDTH = (PAGE_WIDTH - 2 * MARGIN + GAP) / 24;
+
+// Read by whoever takes the picture: how many panels are still to be drawn, and what failed.
+window.preview = { pending: 1, errors: [] };
+
+function Panel({ panel }) {
+  const { x, y, w, h } = panel.gridPos;
+  const place = { left: x * COLUMN_WIDTH, top: y * (ROW_HEIGHT + GAP), width: w * COLUMN_WIDTH - GAP, height: h * ROW_HEIGHT + (h - 1) * GAP };
+  if (panel.type === 'row') {
+    return <h2 style={{ ...place, position: 'absolute' }}>{panel.title}</h2>;
+  }
+  return (
+    <section style={{ ...place, position: 'absolute' }}>
+      <PanelChrome
+        {...{ width: place.width, height: place.height }}
+        title={interpolate(panel.title)}
+        description={panel.description}
+        padding="md"
+        loadingState={LoadingState.Done}
+      >
+        {(width, height) => (
+          <Fence name={panel.title}>
+            <Filled {...{ panel, width, height }} />
+          </Fence>
+        )}
+      </PanelChrome>
+    </section>
+  );
+}
+
+function Filled({ panel, width, height }) {
+  const [state, setState] = useState();
+  useEffect(() => {
+    const asked = panel.targets ? framesOf(panel, Math.round(width)).then((raw) => finished(panel, raw, theme)) : Promise.resolve([]);
+    asked.then((frames) => setState({ frames }), (error) => setState({ error: failed(panel.title, error) }));
+  }, []);
+  useEffect(() => {
+    if (state) {
+      window.preview.pending -= 1;
+    }
+  }, [state]);
+  if (!state || state.error) {
+    return <div className="no-data">{state?.error ?? '…'}</div>;
+  }
+  const { Drawn, always } = KINDS[panel.type];
+  return always || state.frames.length ? <Drawn {...{ panel, width, height, theme }} frames={state.frames} /> : <NoData />;
+}
+
+function failed(title, error) {
+  const text = String(error?.message ?? error);
+  window.preview.errors.push(`${title}: ${text}`);
+  return text;
+}
+
+class Fence extends Component {
+  state = {};
+  static getDerivedStateFromError = (error) => ({ error });
+  componentDidCatch(error) {
+    failed(this.props.name, error);
+  }
+  render() {
+    return this.state.error ? <div className="no-data">{String(this.state.error)}</div> : this.props.children;
+  }
+}
+
+function Page({ dashboard, panels }) {
+  const height = Math.max(...panels.map(({ gridPos }) => gridPos.y + gridPos.h)) * (ROW_HEIGHT + GAP);
+  const time = (seconds) => new Date(seconds * 1000).toISOString().slice(11, 19);
+  return (
+    <ThemeContext.Provider value={theme}>
+      <GlobalStyles />
+      <PanelContextProvider value={{ eventsScope: 'global', eventBus: NOBODY, canAddAnnotations: () => false }}>
+        <p className="banner">
+          <b>A preview, not Grafana.</b> Drawn from the dashboard’s JSON and a live Prometheus with Grafana’s published
+          components (@grafana/ui); heat maps and state timelines are drawn plainly by the preview itself, annotations
+          not at all. {about}
+        </p>
+        <header>
+          <h1>{dashboard.title}</h1>
+          {settled(dashboard.templating.list).map(([label, value]) => (
+            <span key={label}>
+              {label} <b>{value}</b>
+            </span>
+          ))}
+          <span>
+            {time(range.from)} to <b>{time(range.to)}</b> UTC
+          </span>
+        </header>
+        <main style={{ height }}>
+          {panels.map((panel) => (
+            <Panel key={panel.id} panel={panel} />
+          ))}
+        </main>
+        <PortalContainer />
+      </PanelContextProvider>
+    </ThemeContext.Provider>
+  );
+}
+
+// Nobody moves a cursor here.
+const NOBODY = {
+  publish() {},
+  getStream: () => ({ pipe: () => ({ subscribe: () => ({ unsubscribe() {} }) }), subscribe: () => ({ unsubscribe() {} }) }),
+  subscribe: () => ({ unsubscribe() {} }),
+  removeAllListeners() {},
+  newScopedBus: () => NOBODY,
+};
+
+/** Folded rows are shown unfolded, each panel in its place. */
+const unfolded = (panels) => panels.flatMap((panel) => [panel, ...(panel.panels ?? [])]);
+
+try {
+  const dashboard = await (await fetch(`dashboards/${dashboardUid}.json`)).json();
+  await settle(dashboard.templating.list);
+  const panels = unfolded(dashboard.panels);
+  window.preview.pending = panels.filter(({ type }) => type !== 'row').length;
+  createRoot(document.getElementById('root')).render(<Page {...{ dashboard, panels }} />);
+} catch (error) {
+  window.preview.pending = 0;
+  document.getElementById('root').textContent = failed(dashboardUid, error);
+}

@@ -1,0 +1,113 @@
+// Asks Prometheus, and gives its answers as Grafana's data source for it does: as data frames.
+
+import { FieldType, rangeUtil } from '@grafana/data';
+
+import { dataSource, range } from './address.js';
+import { interpolate } from './variables.js';
+
+// A data source's scrape interval in Grafana is 15 s unless it says otherwise; the preview's Prometheus hurries.
+const SCRAPE_SECONDS = dataSource.scrapeSeconds;
+
+async function ask(path, parameters) {
+  const answer = await fetch(`${dataSource.url}/api/v1/${path}`, { method: 'POST', body: new URLSearchParams(parameters) });
+  const { status, error, data } = await answer.json();
+  if (status !== 'success') {
+    throw new Error(error);
+  }
+  return data;
+}
+
+/** Values of a label of the series that match, in the time range. */
+export async function labelValues(label, selector) {
+  const query = new URLSearchParams({ 'match[]': selector, start: range.from, end: range.to });
+  const answer = await fetch(`${dataSource.url}/api/v1/label/${label}/values?${query}`);
+  return (await answer.json()).data;
+}
+
+/** Seconds between two points of a panel that is this many points wide. */
+export function stepOf(panel, width) {
+  const points = Math.min(panel.maxDataPoints ?? width, 11000);
+  const rounded = rangeUtil.roundInterval(((range.to - range.from) * 1000) / points) / 1000;
+  return Math.max(rounded, SCRAPE_SECONDS);
+}
+
+/** The frames of all queries of a panel. */
+export async function framesOf(panel, width) {
+  const step = stepOf(panel, width);
+  const builtin = {
+    __interval: `${step}s`,
+    __rate_interval: `${Math.max(step + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS)}s`,
+    __range: `${Math.round(range.to - range.from)}s`,
+    __range_s: `${Math.round(range.to - range.from)}`,
+  };
+  const shown = panel.targets.filter((target) => !target.hide);
+  const answers = await Promise.all(
+    shown.map(async (target) => {
+      const query = interpolate(target.expr, builtin);
+      const data = target.instant
+        ? await ask('query', { query, time: range.to })
+        : await ask('query_range', { query, start: align(range.from, step), end: align(range.to, step), step });
+      return toFrames(target, data, step, shown.length);
+    })
+  );
+  return answers.flat();
+}
+
+const align = (time, step) => Math.floor(time / step) * step;
+
+function toFrames(target, { resultType, result }, step, queries) {
+  const series = resultType === 'scalar' ? [{ metric: {}, value: result }] : result;
+  return target.format === 'table' ? [toTable(target, series, queries)] : series.map((one) => toSeries(target, one, step));
+}
+
+function toTable(target, series, queries) {
+  const labels = [...new Set(series.flatMap(({ metric }) => Object.keys(metric)))].sort();
+  const column = (name, type, values) => ({ name, type, config: {}, values });
+  const name = queries > 1 ? `Value #${target.refId}` : 'Value';
+  return {
+    refId: target.refId,
+    length: series.length,
+    fields: [
+      column('Time', FieldType.time, series.map(({ value }) => value[0] * 1000)),
+      ...labels.map((label) => column(label, FieldType.string, series.map(({ metric }) => metric[label] ?? ''))),
+      column(name, FieldType.number, series.map(({ value }) => Number(value[1]))),
+    ],
+  };
+}
+
+function toSeries(target, { metric, value, values }, step) {
+  const points = value ? [value] : withGaps(values, step);
+  const displayNameFromDS = nameOf(target.legendFormat, metric);
+  return {
+    refId: target.refId,
+    name: displayNameFromDS,
+    length: points.length,
+    fields: [
+      { name: 'Time', type: FieldType.time, config: { interval: step * 1000 }, values: points.map(([time]) => time * 1000) },
+      {
+        name: 'Value',
+        type: FieldType.number,
+        labels: metric,
+        config: { displayNameFromDS },
+        values: points.map(([, text]) => (text === null ? null : Number(text))),
+      },
+    ],
+  };
+}
+
+/** Where a series pauses stands a null, or lines would be drawn across. */
+function withGaps(values, step) {
+  return values.flatMap((point, index) => {
+    const before = values[index - 1];
+    return before && point[0] - before[0] > 1.5 * step ? [[before[0] + step, null], point] : [point];
+  });
+}
+
+function nameOf(format, metric) {
+  if (format && format !== '__auto') {
+    return format.replace(/\{\{\s*(\w+)\s*\}\}/g, (_, label) => metric[label] ?? '');
+  }
+  const { __name__: name = '', ...labels } = metric;
+  const inside = Object.entries(labels).map(([label, text]) => `${label}="${text}"`);
+  return inside.length ? `${name}{${inside.join(', ')}}` : name || 'Value';
+}

@@ -1,0 +1,43 @@
+// The variables of a dashboard: what they stand at, and their places in texts.
+
+import { chosen } from './address.js';
+import { labelValues } from './prometheus.js';
+
+const values = new Map();
+const LABEL_VALUES = /^label_values\((.*), *(\w+)\)$/;
+const PLACE = /\$(?:\{(\w+)(?::\w+)?\}|(\w+))/g;
+
+/** Settles all variables, in their order: the later ones may ask with the earlier ones. */
+export async function settle(variables) {
+  for (const variable of variables) {
+    values.set(variable.name, await valueOf(variable));
+  }
+}
+
+/** Name -> what is shown for it. */
+export function settled(variables) {
+  return variables
+    .filter(({ type }) => type !== 'datasource')
+    .map(({ name, label }) => [label ?? name, values.get(name) === '.*' ? 'All' : values.get(name)]);
+}
+
+/** The text with its variables replaced; unknown ones stay. */
+export function interpolate(text, builtin = {}) {
+  return text.replace(PLACE, (place, braced, bare) => builtin[braced ?? bare] ?? values.get(braced ?? bare) ?? place);
+}
+
+async function valueOf({ name, type, includeAll, allValue, current, query }) {
+  const wanted = chosen(name);
+  if (wanted.length) {
+    return wanted.join('|');
+  }
+  if (type !== 'query') {
+    return current?.value;
+  }
+  if (includeAll) {
+    return allValue ?? '.*';
+  }
+  const [, selector, label] = LABEL_VALUES.exec(query.query);
+  const found = await labelValues(label, interpolate(selector));
+  return found.sort()[0] ?? '';
+}

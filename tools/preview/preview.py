@@ -1,0 +1,240 @@
+"""Pictures of all dashboards, drawn from a live Prometheus while real jobs lose their time to a known fault.
+
+    python tools/preview/preview.py [FAULT ...] [--dashboards NAME ...] [--out DIR] [--seconds N] [--keep]
+
+For each fault it runs `whyidle demo --inject FAULT`, lets a real Prometheus with the rules of alerts/generated scrape
+the demo's agent, and has a headless Chromium draw dashboards/generated as it stands then:
+docs/images/<dashboard>-<fault>.png. `simulated` is no demo but the tests' fake node of 8 GPUs and InfiniBand, for the
+panels that a demo on a CPU leaves empty; only the dashboard Node is drawn of it. `--keep` serves the page on loopback
+afterwards, for your own browser, until Ctrl-C.
+
+A preview, and not Grafana: the components are Grafana's published ones, what arranges them is not. It needs Node,
+npm's registry, Chromium and Prometheus, and takes two minutes per fault. Nothing here passes or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.server
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests"))  # a real Prometheus, a real demo, the fake node
+
+from support_demo import Demo, machine  # noqa: E402
+from support_ledgers import until  # noqa: E402
+from support_prometheus import Prometheus, prometheus  # noqa: E402
+
+DASHBOARDS = {path.stem.removeprefix("whyidle-"): path for path in (ROOT / "dashboards/generated").glob("*.json")}
+RULES = sorted((ROOT / "alerts/generated").glob("*.yaml"))
+FAULTS: dict[str, tuple[str, ...]] = {
+    # One rank's storage: the others wait for it, and the dashboards must look through that.
+    "storage": ("--inject-rank", "1"),
+    "network": (),
+    "cpu": (),
+    "straggler": (),
+    "checkpoint": (),
+}
+SIMULATED = "simulated"
+CLUSTER = "lab"
+SCRAPE_SECONDS = 1
+SIMULATED_SECONDS = 75.0
+SETTLED_SECONDS = 3.0
+"""A scrape, an evaluation, and another scrape."""
+
+SCALE = 0.75
+"""Of a page 1600 pixels wide."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What was observed: when, and what the variables shall stand at."""
+
+    fault: str
+    start: float
+    end: float
+    about: str
+    variables: dict[str, str]
+    only: Sequence[str] = ()
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    for tool, found in (("node", shutil.which("node")), ("npm", shutil.which("npm")), ("chromium", chromium)):
+        if not found:
+            print(f"needs {tool} (Debian: apt-get install {tool}{'js' * (tool == 'node')})", file=sys.stderr)
+            return 2
+    faults = options.fault or list(FAULTS)
+    if unknown := {*faults} - {*FAULTS, SIMULATED}:
+        print(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join((*FAULTS, SIMULATED))}")
+        return 2
+    options.out.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whyidle-preview-")))
+        _say("building the page")
+        build(folder / "page")
+        page = stack.enter_context(served(folder / "page"))
+        (folder / "prometheus").mkdir()
+        server = stack.enter_context(prometheus(folder / "prometheus", *RULES, interval=f"{SCRAPE_SECONDS}s"))
+        stack.enter_context(machine())
+        status = 0
+        for fault in faults:
+            _say(f"{fault}: observing")
+            scene = (
+                simulated(server, folder) if fault == SIMULATED else observed(server, folder, fault, options.seconds)
+            )
+            pictures = [
+                {
+                    "address": address(page, server, scene, name),
+                    "file": str(options.out / f"{name}-{fault}.png"),
+                    "scale": SCALE,
+                }
+                for name in (scene.only or options.dashboards)
+            ]
+            _say(f"{fault}: drawing")
+            status |= shoot(str(chromium), folder / f"profile-{fault}", pictures)
+            print(*(picture["address"] for picture in pictures) if options.keep else (), sep="\n", file=sys.stderr)
+        if options.keep:
+            _say("served until Ctrl-C")
+            with contextlib.suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    return status
+
+
+# -- what is drawn
+
+
+def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Scene:
+    """A demo with a fault, from its first scrape to shortly before its end."""
+    demo_folder = folder / fault
+    demo_folder.mkdir()
+    demo = Demo(demo_folder, "--seconds", f"{seconds:g}", "--json", "--inject", fault, *FAULTS[fault])
+    try:
+        server.scrape({until(demo.agent): {"cluster": CLUSTER}})
+        start = time.time()
+        steps = f'whyidle_steps_total{{run=~".*{fault}"}} > 0'
+        until(lambda: server.query(steps))
+        run = server.query(steps)[0].labels["run"]
+        time.sleep(seconds - SETTLED_SECONDS)
+        end = time.time()
+        node = server.query(f'whyidle_rank_info{{run="{run}"}}', end)[0].labels["node"]
+        code, out, err = demo.finish()
+    finally:
+        demo.kill()
+        server.scrape({})
+    if code:
+        raise SystemExit(err)
+    verdict = json.loads(out)["verdict"]
+    about = (
+        f"Here: whyidle demo --inject {' '.join((fault, *FAULTS[fault]))}, two ranks on CPUs; "
+        f"its own report says {verdict['family']}, {verdict['share']:.0%}."
+    )
+    # Rates over 5 minutes rise for as long; the demo does not last.
+    return Scene(fault, start, end, about, {"run": run, "node": node, "window": "1m"})
+
+
+def simulated(server: Prometheus, folder: Path) -> Scene:
+    """The fake node in motion, so that GPUs, InfiniBand, NFS and Lustre are there to be drawn."""
+    from fake_node.moving import moving
+    from fake_node.whole import NODE, whole
+
+    root = folder / SIMULATED
+    root.mkdir()
+    with whole(root) as fake, moving(fake), fake.agent() as agent:
+        server.scrape({agent.address: {"cluster": CLUSTER}})
+        start = time.time()
+        server.wait_for(agent.address)
+        time.sleep(SIMULATED_SECONDS)
+        end = time.time()
+        server.scrape({})
+    return Scene(SIMULATED, start, end, "Here: a simulated node, no measurement.", {"node": NODE, "window": "1m"}, only=("node",))
+
+
+# -- how
+
+
+def build(page: Path) -> None:
+    """The page and the dashboards, ready to be served from this folder."""
+    if not _installed():
+        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        subprocess.run(command, cwd=HERE, check=True, stdout=sys.stderr)
+    subprocess.run(["node", "build.mjs", str(page)], cwd=HERE, check=True)
+    (page / "dashboards").mkdir()
+    for path in DASHBOARDS.values():
+        shutil.copy(path, page / "dashboards")
+
+
+def _installed() -> bool:
+    """Whether what npm wrote down of its last installation is newer than what shall be installed."""
+    done = HERE / "node_modules/.package-lock.json"
+    return done.exists() and done.stat().st_mtime >= (HERE / "package-lock.json").stat().st_mtime
+
+
+@contextlib.contextmanager
+def served(page: Path) -> Iterator[str]:
+    """The address of a folder on loopback, until the end of the block."""
+    handler = partial(_Quiet, directory=str(page))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def address(page: str, server: Prometheus, scene: Scene, dashboard: str) -> str:
+    """Of one dashboard with its variables and its time range."""
+    asked = {
+        "dashboard": f"whyidle-{dashboard}",
+        "prometheus": server.url,
+        "scrape": SCRAPE_SECONDS,
+        "from": f"{scene.start:.0f}",
+        "to": f"{scene.end:.0f}",
+        "about": scene.about,
+        **{f"var-{name}": value for name, value in scene.variables.items()},
+    }
+    return f"{page}?{urllib.parse.urlencode(asked)}"
+
+
+def shoot(chromium: str, profile: Path, pictures: list[dict[str, Any]]) -> int:
+    """Writes the pictures, and says which panels failed. Returns 1 if some did."""
+    command = ["node", "shoot.mjs", chromium, str(profile)]
+    return subprocess.run(command, cwd=HERE, input=json.dumps(pictures), text=True).returncode
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Pictures of all dashboards while real jobs have a known fault.")
+    parser.add_argument("fault", nargs="*", help=f"{', '.join((*FAULTS, SIMULATED))} (default: all but the last)")
+    parser.add_argument("--dashboards", nargs="+", choices=sorted(DASHBOARDS), default=sorted(DASHBOARDS))
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/images", help="default: docs/images")
+    parser.add_argument("--seconds", type=float, default=90.0, help="training time per fault (default: 90)")
+    parser.add_argument("--keep", action="store_true", help="serve the page afterwards, until Ctrl-C")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+// Takes pictures: node shoot.mjs CHROMIUM PROFILE, with a list of {address, file, scale} as JSON on stdin.
+
+import { readFileSync, writeFileSync } from 'node:fs';
+import puppeteer from 'puppeteer-core';
+import UPNG from 'upng-js';
+
+const [chromium, profile] = process.argv.slice(2);
+const WIDTH = 1600;
+const TALL = 6000;
+const DEADLINE_MS = 120_000;
+const SETTLE_MS = 1500; // sizes that follow from sizes: the panels' legends, the tables' rows
+const COLOURS = 128;
+
+const browser = await puppeteer.launch({
+  executablePath: chromium,
+  userDataDir: profile,
+  args: [
+    ...['--headless', '--no-sandbox', '--disable-gpu', '--hide-scrollbars', '--no-first-run', '--mute-audio'],
+    ...['--disable-background-networking', '--disable-component-update', '--disable-sync', '--disable-default-apps'],
+    ...['--no-proxy-server', '--force-color-profile=srgb'],
+  ],
+});
+let faults = 0;
+try {
+  for (const { address, file, scale } of JSON.parse(readFileSync(0, 'utf8'))) {
+    const page = await browser.newPage();
+    page.on('pageerror', (error) => complain(`${file}: ${error}`));
+    // Tall from the start: what is out of sight, components may not draw.
+    await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
+    await page.goto(address, { timeout: DEADLINE_MS });
+    await page.waitForFunction('window.preview?.pending === 0', { timeout: DEADLINE_MS });
+    await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+    (await page.evaluate('window.preview.errors')).forEach((error) => complain(`${file}: ${error}`));
+    const { height } = await (await page.$('#root')).boundingBox();
+    const whole = await page.screenshot({ clip: { x: 0, y: 0, width: WIDTH, height }, type: 'png' });
+    writeFileSync(file, fewerColours(whole));
+    console.log(file);
+    await page.close();
+  }
+} finally {
+  await browser.close();
+}
+process.exit(faults ? 1 : 0);
+
+function complain(text) {
+  faults += 1;
+  console.error(text);
+}
+
+/** The same picture in a palette: a fraction of the bytes, and no eye sees it on flat colours. */
+function fewerColours(png) {
+  const { buffer, byteOffset, byteLength } = png;
+  const picture = UPNG.decode(buffer.slice(byteOffset, byteOffset + byteLength));
+  return Buffer.from(UPNG.encode(UPNG.toRGBA8(picture), picture.width, picture.height, COLOURS));
+}
