@@ -22,10 +22,9 @@ def _hung(config: Config) -> Alert:
     open_elsewhere = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     up = config.series("whyidle_rank_up")
-    phase = each(
-        config, "whyidle_phase_open_seconds", ("run", "rank"), " It is in {{ .Labels.phase }}.", " It has ended."
-    )
-    place = each(config, "whyidle_rank_info", ("run", "rank"), " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
+    phases, info = config.series("whyidle_phase_open_seconds"), config.series("whyidle_rank_info")
+    phase = each(config, phases, ("run", "rank"), " It is in {{ .Labels.phase }}.", " It has ended.")
+    place = each(config, info, ("run", "rank"), " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
     return Alert(
         "WhyidleCollectiveHung",
         f"(\n  max {rank} ({missing}) > {hang}\n  or\n"

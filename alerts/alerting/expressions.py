@@ -35,15 +35,14 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
     )
 
 
-def was(config: Config, comparison: str, series: str, other: str = "") -> str:
-    """Whether ``series`` met the comparison with its own past, at any of the instants of config.alerts.past.
+def was_up(config: Config, series: str) -> str:
+    """Where a gauge was 1 at any of the instants of config.alerts.past."""
+    return " or ".join(f"{series} offset {past} == 1" for past in config.alerts.past)
 
-    With ``other``, that is compared: `was(config, "== 1", up)` is the past itself, `was(config, "<", rate, rate)` the
-    present next to it.
-    """
-    left = f"{other} {comparison} " if other else ""
-    right = "" if other else f" {comparison}"
-    return " or ".join(f"{left}{series} offset {past}{right}" for past in config.alerts.past)
+
+def fell(config: Config, series: str) -> str:
+    """Where a gauge is less than it was at any of the instants of config.alerts.past."""
+    return " or ".join(f"{series} < {series} offset {past}" for past in config.alerts.past)
 
 
 def alive(config: Config, *by: str) -> str:

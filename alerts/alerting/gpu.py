@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..config import Config
 from ..rule import Alert, Group, Severity
-from .expressions import COUNT, NODE, TARGET, named, started, was
+from .expressions import COUNT, NODE, TARGET, fell, named, started
 
 GPU = ("gpu", "uuid")
 HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
@@ -156,7 +156,7 @@ def _held_back(config: Config) -> tuple[Fault, ...]:
         ),
         Fault(
             "WhyidleGpuPowerLimitLowered",
-            was(config, "<", limit, limit),
+            fell(config, limit),
             slow,
             "info",
             "is held to less power than before.",

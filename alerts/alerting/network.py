@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..config import Config
 from ..rule import Alert, Group, Severity
-from .expressions import COUNT, NODE, RATE, TARGET, named, was
+from .expressions import COUNT, NODE, RATE, TARGET, fell, named, was_up
 
 PORT = (*TARGET, "device", "port")
 INTERFACE = (*TARGET, "device")
@@ -57,7 +57,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
     return (
         Fault(
             "WhyidleRdmaLinkDown",
-            f"{up} == 0\nand ({was(config, '== 1', up)})",
+            f"{up} == 0\nand ({was_up(config, up)})",
             config.for_now,
             "critical",
             "{port} is down.",
@@ -75,7 +75,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
         ),
         Fault(
             "WhyidleRdmaRateDegraded",
-            was(config, "<", rate, rate),
+            fell(config, rate),
             config.for_soon,
             "warning",
             "{port} is slower than it was.",
@@ -84,7 +84,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
         ),
         Fault(
             "WhyidleNicLinkDown",
-            f"{interface} == 0\nand ({was(config, '== 1', interface)})\nand {config.on(*INTERFACE)} {physical}",
+            f"{interface} == 0\nand ({was_up(config, interface)})\nand {config.on(*INTERFACE)} {physical}",
             config.for_now,
             "warning",
             "{{ $labels.device }} is down.",
