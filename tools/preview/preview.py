@@ -162,7 +162,8 @@ def simulated(server: Prometheus, folder: Path) -> Scene:
         time.sleep(SIMULATED_SECONDS)
         end = time.time()
         server.scrape({})
-    return Scene(SIMULATED, start, end, "Here: a simulated node, no measurement.", {"node": NODE, "window": "1m"}, only=("node",))
+    about = "Here: a simulated node, no measurement."
+    return Scene(SIMULATED, start, end, about, {"node": NODE, "window": "1m"}, only=("node",))
 
 
 # -- how
