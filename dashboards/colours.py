@@ -5,7 +5,7 @@ Source: M. Okabe and K. Ito, Color Universal Design (2008). Their black is grey 
 
 from __future__ import annotations
 
-from ..torch_hooks.causes import CAUSE_FAMILY, FAMILIES
+from ..torch_hooks.causes import CAUSE_FAMILY, FAMILIES, PHASES
 
 ORANGE = "#E69F00"
 SKY = "#56B4E9"
@@ -56,6 +56,22 @@ CAUSE_SHADES: dict[str, str] = {
 }
 """Cause -> a shade of its family's colour."""
 
+PHASE_COLOUR: dict[str, str] = {
+    "startup": "#BFE4FA",
+    "compute": GREEN,
+    "eval": "#7BD3B4",
+    "host": SKY,
+    "data": ORANGE,
+    "data_start": "#9AD3F5",
+    "collective": BLUE,
+    "checkpoint": "#A66F00",
+    "restore": "#FFC84D",
+    "gc": PINK,
+    "compile": GREY,
+}
+"""Phase -> the colour of what it mostly is. An open wait for data or in a collective has no cause yet."""
+
+assert PHASE_COLOUR.keys() == set(PHASES)
 assert FAMILY_COLOUR.keys() == set(FAMILIES)
 assert CAUSE_SHADES.keys() == CAUSE_FAMILY.keys()
 
@@ -72,8 +88,8 @@ FAMILY_WORDS: dict[str, str] = {
 """Family -> the verdict in words."""
 
 CORROBORATION_WORDS: dict[str, tuple[str, str]] = {
-    "confirmed": ("confirmed by node counters", GREEN),
-    "unconfirmed": ("node counters do not show it", ORANGE),
+    "confirmed": ("confirmed by counters", GREEN),
+    "unconfirmed": ("counters do not show it", ORANGE),
     "none_needed": ("measured in the ranks", GREY),
 }
 """Label corroboration -> words and colour."""

@@ -147,7 +147,7 @@ def _devices() -> Panel:
 
 def _hang() -> Panel:
     return stat(
-        "Longest wait for a missing rank",
+        "Longest hang",
         """For how long live ranks have been waiting in a collective that another has not entered. Seconds are a late
         rank; minutes are a hang, and the run's page names the rank.""",
         now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),

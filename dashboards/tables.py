@@ -11,6 +11,14 @@ from .library import Panel, Target, core
 from .panels import PLAIN, common, more, override
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
 
+MERGED: tuple[Json, ...] = (
+    # Rows are one if all fields agree that all answers have, and of recorded series the name is one.
+    {"id": "filterFieldsByName", "options": {"exclude": {"names": ["__name__"]}}},
+    {"id": "merge", "options": {}},
+)
+GROUND: dict[str, Sequence[Step]] = {"gauge": ((None, BLUE),), "color-background": ((None, "transparent"),)}
+"""Kind of cell -> what its values look like that nothing else colours."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -45,7 +53,7 @@ def table(
     for target in queries:
         target.format = core.TABLE_TARGET_FORMAT
     transformations = [
-        *([{"id": "merge", "options": {}}] if len(queries) > 1 else ()),
+        *(MERGED if len(queries) > 1 else ()),
         {"id": "filterFieldsByName", "options": {"include": {"names": names}}},
         {
             "id": "organize",
@@ -74,7 +82,7 @@ def _value_field(name: str, queries: Sequence[Target]) -> str:
 
 
 def _column(column: Column) -> list[Json]:
-    bounds = column.thresholds or (((None, BLUE),) if column.cell == "gauge" else ())
+    bounds = column.thresholds or GROUND.get(column.cell, ())
     properties: Json = {
         "unit": column.unit,
         "decimals": column.decimals,

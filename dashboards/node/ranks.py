@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...torch_hooks.causes import PHASE_CAUSE, PHASES
+from ...torch_hooks.causes import PHASES
 from .. import variables as v
-from ..colours import CAUSE_SHADES, FAINT, GREEN, ORANGE
+from ..colours import FAINT, GREEN, ORANGE, PHASE_COLOUR
 from ..vocabulary import (
     Column,
     Panel,
@@ -151,7 +151,7 @@ def _ranks() -> Panel:
 
 
 def _phases() -> Panel:
-    told = {index: (phase, CAUSE_SHADES[PHASE_CAUSE[phase]]) for index, phase in enumerate(PHASES)}
+    told = {index: (phase, PHASE_COLOUR[phase]) for index, phase in enumerate(PHASES)}
     return timeline(
         "What each rank is doing",
         "The phase that each rank was in at each moment. One that stands for long while the others wait in "

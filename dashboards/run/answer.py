@@ -95,7 +95,7 @@ def _late_rank() -> Panel:
     ranks = f"scalar(max(max_over_time(run:whyidle_ranks:count{{{v.RUN}}}[${{__range}}:1m] @ end())))"
     return stat(
         "Others wait most for",
-        """The rank that others waited for most in the time range, and how many GPUs it kept waiting on average.
+        """The rank that others waited for most in the time range, on average; the list below says for how long.
         Nobody, if it is less than a hundredth of the run.""",
         now(f"topk(1, {over_range(late)}) > {DEFAULT.late_share} * {ranks}", "rank {{rank}}"),
         unit="count:GPUs",
@@ -133,7 +133,7 @@ def _figures() -> list[Panel]:
             unit="ops",
         ),
         stat(
-            "Waiting for a missing rank",
+            "Hangs for",
             "For how long live ranks have waited in a collective that another has not entered. Minutes are a hang.",
             now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),
             unit="s",

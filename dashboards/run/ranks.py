@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...torch_hooks.causes import PHASE_CAUSE, PHASES
+from ...torch_hooks.causes import PHASES
 from .. import variables as v
-from ..colours import CAUSE_SHADES, FAMILY_COLOUR, FAMILY_WORDS
+from ..colours import FAMILY_COLOUR, FAMILY_WORDS, PHASE_COLOUR
 from ..vocabulary import (
     Column,
     Panel,
@@ -70,7 +70,7 @@ def _phases() -> Panel:
         """The phase in which each scrape found the ranks: a sample, not a sum. In a hang every rank stays in one
         colour, and the rank in another than the others is the one that they wait for.""",
         query(worst(phases, f"1 - {over_range(_computing('5m'))}", BY_RANK), "rank {{rank}}"),
-        mappings=words({i: (phase, CAUSE_SHADES[PHASE_CAUSE[phase]]) for i, phase in enumerate(PHASES)}),
+        mappings=words({i: (phase, PHASE_COLOUR[phase]) for i, phase in enumerate(PHASES)}),
     )
 
 
@@ -101,7 +101,7 @@ def _list() -> Panel:
 
 
 def _phase_colours() -> list[dict[str, object]]:
-    return words({phase: (phase, CAUSE_SHADES[cause]) for phase, cause in PHASE_CAUSE.items()})
+    return words({phase: (phase, colour) for phase, colour in PHASE_COLOUR.items()})
 
 
 def _families() -> list[dict[str, object]]:
