@@ -85,7 +85,7 @@ class Thresholds:
     """Flits or data with a wrong checksum, and links that had to recover, in the slow window."""
 
     # -- network
-    past: tuple[str, ...] = ("1h", "1d", "1w")
+    past: tuple[str, ...] = ("5m", "1h", "1d", "1w")
     """How long ago to look when a link or device is compared with its own past: a port that never had a cable is no
     alert. Instants rather than a maximum over the time, which would read millions of samples at each evaluation."""
     link_errors_per_second: float = 0.1

@@ -61,7 +61,7 @@ def _broken(config: Config) -> tuple[Fault, ...]:
     events = config.series("whyidle_gpu_faults_total")
     info = config.series("whyidle_gpu_info")
     collector = config.series("whyidle_collector_up", 'collector="gpu"')
-    before = " or ".join(f"{info} offset {past}" for past in config.alerts.past[:2])
+    before = " or ".join(f"{info} offset {past}" for past in config.alerts.past[:-1])
     return (
         Fault(
             "WhyidleGpuXidCritical",

@@ -52,7 +52,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
     interface = config.series("whyidle_nic_up")
     physical = config.series("whyidle_nic_info", 'kind="physical"')
     collector = config.series("whyidle_collector_up", 'collector="rdma"')
-    recent = " or ".join(f"{up} offset {past} == 1" for past in config.alerts.past[:2])
+    recent = " or ".join(f"{up} offset {past} == 1" for past in config.alerts.past[:-1])
     bits = "{{ $value | humanize }}B/s"
     return (
         Fault(
