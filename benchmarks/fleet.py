@@ -22,6 +22,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -208,6 +209,7 @@ def main() -> int:
     )
     parser.add_argument("--json", metavar="FILE", help="also write the figures as JSON")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
     for binary in filter(None, (args.prometheus, args.victoriametrics)):
         if not shutil.which(binary):
             print(f"needs {binary} (Debian's packages prometheus and victoria-metrics have them)", file=sys.stderr)

@@ -246,6 +246,18 @@ def shares_are_ratios(panel: Json) -> Iterator[str]:
         yield f"a ratio in {unit}"
 
 
+def units_fit(panel: Json) -> Iterator[str]:
+    """What is drawn in bytes or seconds is declared in them; other units say less of what may stand together."""
+    unit = panel["fieldConfig"]["defaults"].get("unit")
+    declared = {"bytes": "bytes", "Bps": "bytes", "s": "seconds", "celsius": "celsius"}.get(unit)
+    if panel["type"] != "timeseries" or declared is None:
+        return
+    for target in panel["targets"]:
+        asked = [METRIC[one.name].unit if one.name in METRIC else one.name for one in selectors(target["expr"])]
+        if not any(declared in one for one in asked):
+            yield f"{' and '.join(asked)} in {unit}"
+
+
 def families_keep_their_colours(panel: Json) -> Iterator[str]:
     wanted = {**CAUSE_SHADES, **FAMILY_COLOUR}
     overrides = panel.get("fieldConfig", {}).get("overrides", ())
@@ -350,6 +362,7 @@ OF_PANELS: tuple[Callable[[Json], Iterator[str]], ...] = (
     says_what_it_is,
     has_units,
     shares_are_ratios,
+    units_fit,
     families_keep_their_colours,
     thresholds_rise,
     links_lead_somewhere,
@@ -483,6 +496,7 @@ BAD_PANELS = (
     (has_units, defaults()),
     (has_units, {**coloured(A_PANEL, "Run", "red"), "type": "table"}),
     (shares_are_ratios, {**A_PANEL, "targets": [{"expr": "run_family:whyidle_share:ratio5m{}"}]}),
+    (units_fit, {**defaults(unit="Bps"), "targets": [{"expr": "rate(whyidle_steps_total[5m])"}]}),
     (families_keep_their_colours, coloured(A_PANEL, "storage", "#000000")),
     (families_keep_their_colours, {**A_PANEL, "targets": [{"expr": "", "legendFormat": "{{family}}"}]}),
     (thresholds_rise, defaults(thresholds={"steps": [{"value": None}, {"value": 2}, {"value": 1}]})),

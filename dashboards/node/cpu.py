@@ -179,11 +179,13 @@ def _memory() -> Panel:
                 "whyidle_memory_anonymous_bytes": "of processes",
                 "whyidle_memory_shared_bytes": "shared",
                 "whyidle_memory_total_bytes": "total",
+                "whyidle_memory_swap_free_bytes": "swap, free",
+                "whyidle_memory_swap_total_bytes": "swap, total",
             }
         ),
         unit="bytes",
         width=8,
-        dotted=["total"],
+        dotted=["total", "swap, total"],
     )
 
 
@@ -192,7 +194,6 @@ def _swap() -> Panel:
         "Swap",
         "Bytes per second that went out to swap and came back. Any steady traffic makes a rank late.",
         *each({"whyidle_memory_swapped_in_bytes_total": "in", "whyidle_memory_swapped_out_bytes_total": "out"}),
-        *levels({"whyidle_memory_swap_free_bytes": "free (bytes)", "whyidle_memory_swap_total_bytes": "total (bytes)"}),
         unit="Bps",
         width=8,
     )
@@ -201,8 +202,8 @@ def _swap() -> Panel:
 def _shortage() -> Panel:
     return trend(
         "Shortage of memory",
-        "Per second: allocations that had to free memory first, page faults that waited for a disk, bytes searched for "
-        "an allocation, and processes that were killed.",
+        "Per second: allocations that had to free memory first, page faults that waited for a disk, as with mmap, of "
+        "the node and of each rank, bytes searched for an allocation, and processes that were killed.",
         *each(
             {
                 "whyidle_memory_allocation_stalls_total": "stalls",
@@ -211,6 +212,7 @@ def _shortage() -> Panel:
                 "whyidle_memory_oom_kills_total": "kills",
             }
         ),
+        grows("whyidle_process_major_faults_total", "run, rank", RANK + " major faults"),
         unit="short",
         width=8,
     )

@@ -108,6 +108,7 @@ def _loss() -> Panel:
         "Per second, by interface. Drops and misses on receipt: the host does not keep up. Errors: cable, transceiver "
         "or switch port.",
         *each(INTERFACE_LOSS, "device", INTERFACE),
+        grows("whyidle_nic_namespace_drops_total", "namespace, device", "{{namespace}} {{device}} drops"),
         unit="pps",
         width=8,
     )
@@ -161,7 +162,6 @@ def _interface_bytes() -> Panel:
         "Bytes in pods' own network namespaces",
         "Bytes per second on interfaces inside the network namespaces of ranks. Nothing where ranks use the node's.",
         grows("whyidle_nic_namespace_bytes_total", "namespace, direction", "{{namespace}} {{direction}}"),
-        grows("whyidle_nic_namespace_drops_total", "namespace", "{{namespace}} drops"),
         unit="Bps",
         width=8,
     )

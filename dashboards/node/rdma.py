@@ -112,7 +112,6 @@ def _retransmits() -> Panel:
         "Per second, all ports. Acknowledgement timeouts stall a queue pair for as long as the timeout is, often "
         "seconds: a few are enough to make a network slow. The others say that packets were lost or reordered.",
         *each(RETRANSMITS),
-        grows("whyidle_rdma_retransmitted_bytes_total", "instance", "bytes sent again"),
         unit="pps",
         width=8,
     )
@@ -135,6 +134,7 @@ def _port_bytes() -> Panel:
         "Bytes per second, headers included, by port and direction.",
         grows("whyidle_rdma_receive_bytes_total", PORT, NAMED + " received"),
         grows("whyidle_rdma_transmit_bytes_total", PORT, NAMED + " sent"),
+        grows("whyidle_rdma_retransmitted_bytes_total", PORT, NAMED + " sent again"),
         unit="Bps",
         width=8,
     )

@@ -258,10 +258,9 @@ def _cache() -> Panel:
 def _refaults() -> Panel:
     return trend(
         "Page cache: read anew",
-        "Bytes per second of files that were read again soon after they had to leave the page cache: it is too small. "
-        "And page faults of ranks that had to wait for storage, as with mmap.",
+        "Bytes per second of files that were read again soon after they had to leave the page cache: it is too "
+        "small for what is read again and again.",
         grows("whyidle_memory_refaulted_bytes_total", "instance", "read anew"),
-        grows("whyidle_process_major_faults_total", "run, rank", RANK + " faults"),
         unit="Bps",
         width=8,
     )
