@@ -17,9 +17,8 @@ def groups(config: Config) -> list[Group]:
         ),
         Group("whyidle-bandwidth", config.interval, bandwidth.rules(config)),
         Group("whyidle-evidence", config.interval, corroboration.rules(config)),
-        *(
-            Group(f"whyidle-verdict-{window}", interval, verdict.rules(config, window))
-            for window, interval in zip(config.windows, config.intervals, strict=True)
+        Group(
+            "whyidle-verdict", None, tuple(rule for window in config.windows for rule in verdict.rules(config, window))
         ),
     ]
 
@@ -27,6 +26,7 @@ def groups(config: Config) -> list[Group]:
 def _of_window(config: Config, window: str) -> tuple[Record, ...]:
     return (
         *shares.rules(config, window),
-        *verdict.window_rules(config, window),
+        *verdict.basis(config, window),
         *stragglers.rules(config, window),
+        *verdict.conclusion(config, window),
     )

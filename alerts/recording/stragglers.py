@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from ...agent.verdict import LATE_BY
 from ..config import Config
-from ..promql import labelled, lines, relabel, seconds
+from ..promql import indented, labelled, lines, relabel, seconds
 from ..rule import Record
 from .names import MISSING, OPEN, late, lateness, since_first_step
 
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
     by = config.by("run", "rank", "family")
+    charges = lines(_closed(config, window), labelled(_open(config, window), "open", "yes"))
     measured = f"sum {by} ({config.rate('whyidle_late_seconds_total', window)}) > 0"
     return (
         Record(lateness(window), relabel(measured, "family", "family", LATE_BY)),
         Record(
             late("run_rank_family", window),
-            f"sum {by} (\n{lines(_closed(config, window), labelled(_open(config, window), 'open', 'yes'))}\n) > 0",
+            f"sum {by} (\n{indented(charges)}\n) > 0",
             why="The waits for stragglers, shared out over the late ranks as their lateness is; and waits that are "
             "open, over the ranks that are missing.",
         ),

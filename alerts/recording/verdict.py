@@ -10,8 +10,8 @@ from .names import MISSING, charged, confirmed, device_seconds, late, lateness, 
 from .stragglers import open_waits
 
 
-def window_rules(config: Config, window: str) -> tuple[Record, ...]:
-    """The window of a verdict, which the rules of stragglers need."""
+def basis(config: Config, window: str) -> tuple[Record, ...]:
+    """What a verdict is about; the rules of stragglers need it too."""
     by = config.by("run", "family")
     return (
         Record(
@@ -23,7 +23,8 @@ def window_rules(config: Config, window: str) -> tuple[Record, ...]:
     )
 
 
-def rules(config: Config, window: str) -> tuple[Record, ...]:
+def conclusion(config: Config, window: str) -> tuple[Record, ...]:
+    """The family that a verdict names."""
     worst = f'topk {config.by("run")} (1, {charged(window)}{{family!="compute"}} >= {config.verdict_share:g})'
     return (
         Record(
@@ -36,7 +37,6 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
             f'{worst}\nor {config.on("run")} {charged(window)}{{family="compute"}}',
             why="The largest family other than compute if it is large enough, else compute.",
         ),
-        *_verdict(config, window),
     )
 
 
@@ -56,7 +56,8 @@ def _charged(config: Config, window: str) -> str:
     )
 
 
-def _verdict(config: Config, window: str) -> tuple[Record, ...]:
+def rules(config: Config, window: str) -> tuple[Record, ...]:
+    """The verdict, with what the nodes' counters say to it."""
     name, found, on = verdict(window), leading(window), config.on("run", "family")
     # Evidence has a window of its own, which a shorter verdict takes as it is.
     ratio = confirmed(f"ratio{config.long_window if window == config.long_window else config.window}")
