@@ -78,6 +78,12 @@ def test_uids_are_those_that_links_lead_to() -> None:
     }
 
 
+def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dashboards"]) == 0
+    listed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert listed == {uid: dashboard["description"] for uid, dashboard in DASHBOARDS.items()}
+
+
 def test_committed_is_what_is_generated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboards", "--check"]) == 0, capsys.readouterr().err
     assert main(["dashboards", "--out", str(tmp_path)]) == 0
