@@ -162,10 +162,12 @@ def measure(server: Server, history: History, args: argparse.Namespace) -> dict[
         push(server, whole, float(moment), history.start)
     if isinstance(server, Prometheus):
         server.load_rules()
-    cpu = server.cpu_seconds()
+    cpu, began = server.cpu_seconds(), time.perf_counter()
     live(server, whole, history.start, args.live)
-    found["live_cpu_seconds_per_minute"] = (server.cpu_seconds() - cpu) / max(args.live, 1) * 60
+    found["live_cpu_seconds_per_minute"] = (server.cpu_seconds() - cpu) / (time.perf_counter() - began) * 60
     if isinstance(server, Prometheus):
+        while server.evaluated() < 2:  # the first time, what other rules record is not there yet
+            live(server, whole, history.start, SCRAPE_SECONDS)
         found["rules"] = server.rule_seconds()
     found["series"] = server.series()
     for name, seconds in RANGES.items():
