@@ -59,7 +59,8 @@ class Config:
     tcp_retransmit_share: float = 0.01
     """Segments sent again, of all sent."""
     transmit_wait_ticks_per_second: float = 1_000_000.0
-    """A port waited for credits. A tick's length depends on the adapter; idle fabrics stay orders below this."""
+    """A port waited for credits. How long a tick is depends on the adapter: of some nanoseconds each, this many are
+    about a hundredth of the time."""
     pause_share: float = 0.01
     """Time in which pause frames, or PCIe, held up a port."""
     pause_frames_per_second: float = 10.0
@@ -94,6 +95,12 @@ class Config:
 
     alerts: Thresholds = field(default_factory=Thresholds)
     """From where on alerts fire."""
+
+    def __post_init__(self) -> None:
+        if len(self.intervals) != len(self.windows):
+            raise ValueError(f"intervals has {len(self.intervals)} entries for {len(self.windows)} windows")
+        if not {self.window, self.long_window} <= set(self.windows):
+            raise ValueError("window and long_window must be among windows")
 
     def series(self, metric: str, matchers: str = "") -> str:
         """The selector of a metric of the agent's. Raises KeyError for a metric that nobody declares."""

@@ -177,6 +177,13 @@ def test_an_undeclared_metric_is_refused() -> None:
         DEFAULT.rate("whyidle_nonsense_total", "5m")
 
 
+def test_windows_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 entries for 3 windows"):
+        Config(intervals=("1m",))
+    with pytest.raises(ValueError, match="among windows"):
+        Config(windows=("2m", "10m"), intervals=(None, None))
+
+
 def test_names_are_of_the_form_level_metric_operations() -> None:
     for rule in records():
         assert re.fullmatch(r"[a-z_]+:whyidle_[a-z_]+:[a-z0-9_]+", rule.name), rule.name
