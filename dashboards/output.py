@@ -89,10 +89,7 @@ def _finish_panel(panel: Json) -> None:
     else:
         kept = _without(panel, "panel") | {"targets": [_finish_target(target) for target in panel["targets"]]}
         kept["fieldConfig"].setdefault("overrides", [])
-        if panel["type"] != "text":
-            kept["datasource"] = DATA_SOURCE
-        else:
-            del kept["targets"], kept["fieldConfig"]
+        kept["datasource"] = DATA_SOURCE
         _mend_thresholds(kept)
         _mend_custom(kept)
     panel.clear()

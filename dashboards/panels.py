@@ -206,17 +206,6 @@ def timeline(
     )
 
 
-def text(title: str, description: str, markdown: str, width: int = 24) -> Panel:
-    return core.Text(
-        title=title,
-        description=description,
-        content=markdown,
-        gridPos=_width(width),
-        dataSource=None,
-        maxDataPoints=None,
-    )
-
-
 @attr.s
 class Drawn(core.Panel):  # pyright: ignore
     """A panel of a kind that grafanalib lacks, or says in the words of dead versions of Grafana."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .library import Target, core
-from .variables import NODE
 
 
 def query(expr: str, legend: str = "") -> Target:
@@ -41,11 +40,6 @@ def over_range(selector: str, function: str = "avg", step: str = "1m") -> str:
     As of the end of the range: the same at every moment of a trend.
     """
     return f"{function}_over_time(({selector})[${{__range}}:{step}] @ end())"
-
-
-def of_node(expr: str) -> str:
-    """The series of the chosen nodes, with their label ``node``; ``expr`` must keep ``instance``."""
-    return f"({expr}) * on (instance) group_left (node) whyidle_node_info{{{NODE}}}"
 
 
 def device_hours(rates: str) -> str:

@@ -11,27 +11,26 @@ A dashboard is a function ``build() -> Dashboard`` in a module of its own, liste
             variables=[v.data_source(), v.cluster(), v.node(), v.window()],
             sections=[
                 section("In one look", line(4, _ranks(), _goodput()), line(8, _shares())),
-                section("Network", line(8, _ports()), collapsed=True),
+                section("Network", line(8, _nodes()), collapsed=True),
             ],
         )
 
-    def _ports() -> Panel:
+    def _nodes() -> Panel:
         return trend(
-            "Traffic of ports", "What it tells, and when to worry.",
-            query(of_node("rate(whyidle_rdma_received_bytes_total[$__rate_interval])"), "{{node}} {{device}}"),
-            unit="Bps", width=12,
+            "Goodput of nodes", "What it tells, and when to worry.",
+            query(f"node:whyidle_goodput:ratio${{window}}{{{v.NODE}}}", "{{node}}"),
+            unit="percentunit", width=12,
         )
 
 - Widths are of 24 columns; a line's panels stand side by side at the line's height, and wrap beyond 24.
 - ``query(expr, legend)`` is over the time range, ``now(expr, legend)`` at its end: for stats, bars and tables.
 - Panels: :func:`trend` (lines), :func:`share` (families or causes stacked to 100 %), :func:`stat`, :func:`bars`
   (one bar per series), :func:`table`, :func:`heat` (one row of coloured cells per series), :func:`timeline` (one row of
-  words per series, whose values are numbers that :func:`words` maps), :func:`text`.
+  words per series, whose values are numbers that :func:`words` maps).
 - Every panel has a title, a description (what it shows; what it means when it grows) and a unit: those of ``Unit``.
 - Thresholds are steps, ``steps(0.1, 0.3)``: green, orange from 0.1 on, red from 0.3 on; ``falling(0.5, 0.8)`` for what
   should be high. Only where a value is good or bad by itself. ``dashed=True`` on a trend draws them as lines.
 - Values of a label as one number per series: ``encode(metric, matchers, label, values, by)``, for :func:`timeline`.
-- Counters of a node know their ``instance`` alone: ``of_node(expr)`` gives them ``node``, and keeps those of ``$node``.
 - Device-hours over the chosen range: ``device_hours("run_family:whyidle_device_seconds:rate1m{...}")``.
 - Colours follow a series' name: ``colours=FAMILY_COLOUR`` with the legend ``{{family}}``.
 - Ids, data source, tag, links and the removal of what is dead are the output pass's: leave them alone.
@@ -42,8 +41,8 @@ from __future__ import annotations
 
 from .layout import Annotation, Line, Section, dashboard, line, section
 from .library import Dashboard, Panel, Target, Template
-from .panels import bars, heat, share, stat, text, timeline, trend
-from .queries import device_hours, encode, now, of_node, over_range, query, worst
+from .panels import bars, heat, share, stat, timeline, trend
+from .queries import device_hours, encode, now, over_range, query, worst
 from .tables import Column, table
 from .values import Link, Step, Unit, falling, series_to, steps, to_node, to_run, words
 
@@ -67,7 +66,6 @@ __all__ = [
     "heat",
     "line",
     "now",
-    "of_node",
     "over_range",
     "query",
     "section",
@@ -76,7 +74,6 @@ __all__ = [
     "stat",
     "steps",
     "table",
-    "text",
     "timeline",
     "to_node",
     "to_run",

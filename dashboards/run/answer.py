@@ -180,10 +180,10 @@ def _signals() -> Panel:
         """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. Empty if none
         did. A node's name leads to the counters.""",
         *(
-            query(f"{record}{{{v.NODE}}} == 1 and {here}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
-            for family, record in EVIDENCE.items()
+            query(f"({record}{{{v.NODE}}} == 1 and {here}) * {index}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
+            for index, (family, record) in enumerate(EVIDENCE.items(), 1)
         ),
-        mappings=words({1: ("agrees", FAMILY_COLOUR["storage"])}),
+        mappings=words({i: (f"speaks for {family}", FAMILY_COLOUR[family]) for i, family in enumerate(EVIDENCE, 1)}),
         width=12,
         links=[series_to("node")],
     )

@@ -28,6 +28,7 @@ from .parts import RANKS
 
 SHARE = "rank_family:whyidle_share:ratio"
 BY_RANK = "run, rank"
+LATENESS = over_range(f'run_rank:whyidle_late:rate5m{{{v.RUN}, rank=~"$rank"}}')
 
 
 def section() -> Section:
@@ -38,12 +39,18 @@ def _computing(window: str) -> str:
     return f'{SHARE}{window}{{{RANKS}, family="compute"}}'
 
 
+def _chosen(selector: str) -> str:
+    """Of the ranks that wait most, and of those that they wait for, who would not be among them."""
+    waits = f"topk($worst, 1 - {over_range(_computing('5m'))})"
+    return f"{selector} and on ({BY_RANK}) ({waits} or on ({BY_RANK}) topk(8, {LATENESS}))"
+
+
 def _idle() -> Panel:
     return heat(
         "Who waits",
         """Share of each rank's time that was no compute: the brighter, the more. All bright but one: that one makes
-        the others wait. At most as many ranks as are chosen above, those that wait most.""",
-        query(worst(f"1 - {_computing('${window}')}", f"1 - {over_range(_computing('5m'))}", BY_RANK), "rank {{rank}}"),
+        the others wait. As many ranks as are chosen above, those that wait most, and eight that others wait for.""",
+        query(_chosen(f"1 - {_computing('${window}')}"), "rank {{rank}}"),
         unit="percentunit",
         width=12,
     )
@@ -51,12 +58,11 @@ def _idle() -> Panel:
 
 def _late() -> Panel:
     late = f'run_rank:whyidle_late:rate${{window}}{{{v.RUN}, rank=~"$rank"}}'
-    score = over_range(f'run_rank:whyidle_late:rate5m{{{v.RUN}, rank=~"$rank"}}')
     return heat(
         "Whom others wait for",
         """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank;
         rows that take turns are uneven batches. Empty if nobody is late.""",
-        query(worst(late, score, BY_RANK), "rank {{rank}}"),
+        query(worst(late, LATENESS, BY_RANK), "rank {{rank}}"),
         unit="count:GPUs",
         width=12,
         most=None,
@@ -69,7 +75,7 @@ def _phases() -> Panel:
         "What each rank was doing",
         """The phase in which each scrape found the ranks: a sample, not a sum. In a hang every rank stays in one
         colour, and the rank in another than the others is the one that they wait for.""",
-        query(worst(phases, f"1 - {over_range(_computing('5m'))}", BY_RANK), "rank {{rank}}"),
+        query(_chosen(phases), "rank {{rank}}"),
         mappings=words({i: (phase, PHASE_COLOUR[phase]) for i, phase in enumerate(PHASES)}),
     )
 
