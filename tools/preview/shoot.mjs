@@ -10,6 +10,7 @@ const TALL = 6000;
 const DEADLINE_MS = 120_000;
 const SETTLE_MS = 1500; // sizes that follow from sizes: the panels' legends, the tables' rows
 const COLOURS = 128;
+const MOST_BYTES = 300_000;
 
 const browser = await puppeteer.launch({
   executablePath: chromium,
@@ -31,9 +32,7 @@ try {
     await page.waitForFunction('window.preview?.pending === 0', { timeout: DEADLINE_MS });
     await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
     (await page.evaluate('window.preview.errors')).forEach((error) => complain(`${file}: ${error}`));
-    const { height } = await (await page.$('#root')).boundingBox();
-    const whole = await page.screenshot({ clip: { x: 0, y: 0, width: WIDTH, height }, type: 'png' });
-    writeFileSync(file, fewerColours(whole));
+    writeFileSync(file, await picture(page, scale));
     console.log(file);
     await page.close();
   }
@@ -45,6 +44,19 @@ process.exit(faults ? 1 : 0);
 function complain(text) {
   faults += 1;
   console.error(text);
+}
+
+/** The whole page, as large as may be. */
+async function picture(page, scale) {
+  const { height } = await (await page.$('#root')).boundingBox();
+  const png = await page.screenshot({ clip: { x: 0, y: 0, width: WIDTH, height }, type: 'png' });
+  const small = fewerColours(png);
+  if (small.length < MOST_BYTES) {
+    return small;
+  }
+  await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: 0.85 * scale });
+  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  return picture(page, 0.85 * scale);
 }
 
 /** The same picture in a palette: a fraction of the bytes, and no eye sees it on flat colours. */

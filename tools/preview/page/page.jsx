@@ -124,8 +124,19 @@ const NOBODY = {
   newScopedBus: () => NOBODY,
 };
 
-/** Folded rows are shown unfolded, each panel in its place. */
-const unfolded = (panels) => panels.flatMap((panel) => [panel, ...(panel.panels ?? [])]);
+/** Folded rows are shown unfolded: their panels below them, and what follows further down. */
+function unfolded(panels) {
+  let added = 0;
+  return panels.flatMap((panel) => {
+    const moved = (one, by) => ({ ...one, gridPos: { ...one.gridPos, y: one.gridPos.y + by } });
+    const row = moved(panel, added);
+    const inner = panel.panels ?? [];
+    const top = Math.min(...inner.map(({ gridPos }) => gridPos.y));
+    const bottom = Math.max(...inner.map(({ gridPos }) => gridPos.y + gridPos.h));
+    added += inner.length ? bottom - top : 0;
+    return [row, ...inner.map((one) => moved(one, row.gridPos.y + 1 - top))];
+  });
+}
 
 try {
   const dashboard = await (await fetch(`dashboards/${dashboardUid}.json`)).json();
