@@ -23,6 +23,7 @@ from ..vocabulary import (
     words,
 )
 from ..vocabulary import section as _section
+from .parts import MOST_RANKS
 
 BY_RUN = f"{v.CLUSTER_LABEL}, run"
 VERDICT = "run_family:whyidle_verdict:ratio${window}"
@@ -92,15 +93,13 @@ def _goodput() -> Panel:
 
 def _late_rank() -> Panel:
     late = f"run_rank:whyidle_late:rate5m{{{v.RUN}}}"
-    ranks = f"scalar(max(max_over_time(run:whyidle_ranks:count{{{v.RUN}}}[${{__range}}:1m] @ end())))"
     return stat(
         "Others wait most for",
         """The rank that others waited for most in the time range, on average; the list below says for how long.
         Nobody, if it is less than a hundredth of the run.""",
-        now(f"topk(1, {over_range(late)}) > {DEFAULT.late_share} * {ranks}", "rank {{rank}}"),
+        now(f"topk(1, {over_range(late)}) > {DEFAULT.late_share} * {MOST_RANKS}", "rank {{rank}}"),
         unit="count:GPUs",
-        show="value_and_name",
-        decimals=2,
+        show="name",
         nothing="nobody",
     )
 
@@ -139,7 +138,7 @@ def _figures() -> list[Panel]:
             unit="s",
             thresholds=steps(10, DEFAULT.alerts.hang_seconds),
             decimals=0,
-            nothing="nobody",
+            nothing="no hang",
         ),
         stat(
             "Attempts",

@@ -47,7 +47,7 @@ def _culprits() -> Panel:
         """The time range's mean of GPU-seconds per second, of the eight ranks that others waited for most, with what
         made them late; straggler is compute itself. Empty if nobody was late.""",
         now(
-            f"topk(8, {over_range(f'run_rank_family:whyidle_late:rate5m{{{v.RUN}}}')} > 0)",
+            f"topk(8, {over_range(f'run_rank_family:whyidle_late:rate5m{{{v.RUN}}}')} > 0.005)",
             "rank {{rank}}, late by {{family}}",
         ),
         unit="count:GPUs",

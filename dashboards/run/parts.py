@@ -11,6 +11,9 @@ from ..vocabulary import Panel, query, trend
 RANKS = f'{v.RUN_NODE}, rank=~"$rank"'
 """The chosen ranks of the run: matchers of what is per rank."""
 
+MOST_RANKS = f"scalar(max(max_over_time(run:whyidle_ranks:count{{{v.RUN}}}[${{__range}}:1m] @ end())))"
+"""As many ranks as the run had at once in the time range."""
+
 
 def causes(title: str, description: str, which: Sequence[str], width: int = 12) -> Panel:
     """Some causes, as shares of the run's time, one on top of the other."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...alerts.config import DEFAULT
 from ...torch_hooks.causes import PHASES
 from .. import variables as v
 from ..colours import FAMILY_COLOUR, FAMILY_WORDS, PHASE_COLOUR
@@ -24,11 +25,13 @@ from ..vocabulary import (
     worst,
 )
 from ..vocabulary import section as _section
-from .parts import RANKS
+from .parts import MOST_RANKS, RANKS
 
 SHARE = "rank_family:whyidle_share:ratio"
 BY_RANK = "run, rank"
 LATENESS = over_range(f'run_rank:whyidle_late:rate5m{{{v.RUN}, rank=~"$rank"}}')
+LATE = f"{LATENESS} > {DEFAULT.late_share} * {MOST_RANKS}"
+"""Without a bound somebody is always the latest, and as bright as one who is late."""
 
 
 def section() -> Section:
@@ -61,8 +64,8 @@ def _late() -> Panel:
     return heat(
         "Whom others wait for",
         """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank;
-        rows that take turns are uneven batches. Empty if nobody is late.""",
-        query(worst(late, LATENESS, BY_RANK), "rank {{rank}}"),
+        rows that take turns are uneven batches. Only ranks that make others wait for a hundredth of the run.""",
+        query(worst(late, LATE, BY_RANK), "rank {{rank}}"),
         unit="count:GPUs",
         width=12,
         most=None,
@@ -81,20 +84,21 @@ def _phases() -> Panel:
 
 
 def _list() -> Panel:
+    idle = f'sum by (rank, family) ({SHARE}${{window}}{{{RANKS}, family!="compute"}})'
     return table(
         "All ranks, now",
         """The ranks now: what each is in and for how long, what it loses most to, and whether others wait for it.
         Sort by any column; a node's name leads to its counters.""",
         now(f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})"),
         now(f"sum by (rank) ({_computing('${window}')})"),
-        now(f'topk by (rank) (1, sum by (rank, family) ({SHARE}${{window}}{{{RANKS}, family!="compute"}}))'),
+        now(f"topk by (rank) (1, {idle}) > {DEFAULT.verdict_share}"),
         now(f'sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, rank=~"$rank"}})'),
         now(f'max by (rank) (run_rank_family:whyidle_missing:seconds{{{v.RUN}, rank=~"$rank"}})'),
         columns=[
             Column("rank", "Rank", width=70),
             Column("node", "Node", link=to_node()),
             Column("device", "Device", width=80),
-            Column("phase", "Phase", mappings=_phase_colours(), cell="color-text", width=110),
+            Column("phase", "Phase", mappings=_phase_colours(), cell="color-background", width=110),
             Column("A", "In it for", unit="s", thresholds=steps(30, 300), cell="color-text", width=100),
             Column("B", "Compute", unit="percentunit", thresholds=falling(0.5, 0.8), cell="gauge", most=1),
             Column("family", "Loses most to", mappings=_families(), cell="color-background", width=260),
