@@ -37,14 +37,14 @@ def _ranks(config: Config, window: str) -> Iterator[Record]:
 
 
 def _above(config: Config, window: str) -> Iterator[Record]:
-    ranks = device_seconds("rank_family", window)
-    yield from _level(config, "run", ("run",), ranks + _OF_RUNS, window)
-    yield from _level(config, "node", ("node",), ranks, window)
+    """What is above ranks goes by way of causes, so that all ranks are looked at once for each level."""
+    ranks = device_seconds("rank_cause", window)
+    runs, nodes = device_seconds("run_cause", window), device_seconds("node_cause", window)
+    yield Record(runs, f"sum {config.by('run', 'cause', 'family')} ({ranks}{_OF_RUNS})")
+    yield Record(nodes, f"sum {config.by('node', 'cause', 'family')} ({ranks})")
+    yield from _level(config, "run", ("run",), runs, window)
+    yield from _level(config, "node", ("node",), nodes, window)
     yield from _level(config, "cluster", (), device_seconds("node_family", window), window)
-    yield Record(
-        device_seconds("run_cause", window),
-        f"sum {config.by('run', 'cause', 'family')} ({device_seconds('rank_cause', window)}{_OF_RUNS})",
-    )
 
 
 def _level(config: Config, level: str, labels: tuple[str, ...], source: str, window: str) -> Iterator[Record]:
