@@ -97,10 +97,13 @@ def _late_rank() -> Panel:
         "Others wait most for",
         """The rank that others waited for most in the time range, on average; the list below says for how long.
         Nobody, if it is less than a hundredth of the run.""",
-        now(f"topk(1, {over_range(late)}) > {DEFAULT.late_share} * {MOST_RANKS}", "rank {{rank}}"),
+        now(
+            f"""label_replace(topk(1, {over_range(late)}) > {DEFAULT.late_share} * {MOST_RANKS},
+            "who", "rank $1", "rank", "(.*)") or on () label_replace(vector(0), "who", "nobody", "", "")""",
+            "{{who}}",
+        ),
         unit="count:GPUs",
         show="name",
-        nothing="nobody",
     )
 
 
