@@ -6,7 +6,7 @@ import UPNG from 'upng-js';
 
 const [chromium, profile] = process.argv.slice(2);
 const WIDTH = 1600;
-const TALL = 6000;
+const TALL = 12_000;
 const DEADLINE_MS = 120_000;
 const SETTLE_MS = 1500; // sizes that follow from sizes: the panels' legends, the tables' rows
 const COLOURS = 128;
