@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
+PREVIEW_ARGS ?=
 
 # What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
 # `make test SYSTEM_PACKAGES=` leaves the system alone.
@@ -16,10 +17,10 @@ SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prom
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench preview clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## train a small model here, and see where its seconds went (DEMO_ARGS="--inject storage")
 	@$(BIN)/whyidle demo $(DEMO_ARGS)
@@ -43,6 +44,9 @@ docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, the rul
 bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step, and the agent a node
 	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)
 	@$(BIN)/python benchmarks/agent.py
+
+preview: $(VENV)/.installed $(VENV)/.system ## draw the dashboards of real runs (Node and Chromium; PREVIEW_ARGS="storage")
+	@$(BIN)/python tools/preview/preview.py $(PREVIEW_ARGS)
 
 clean: ## remove everything that was fetched or built here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
