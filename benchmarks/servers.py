@@ -35,7 +35,7 @@ class Server:
 
     ready = "/-/ready"
     write_path = "/api/v1/write"
-    series_metric = "prometheus_tsdb_head_series"
+    series_metric = "prometheus_tsdb_head_series "
 
     def __init__(self, command: list[str], port: int):
         self.url = f"http://127.0.0.1:{port}"

@@ -42,6 +42,8 @@ COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}
 GOOD = falling(0.5, 0.8)
 COARSE = "10m"
 """How often a score over the time range looks at each of a thousand nodes: a day of it must not take seconds."""
+LOOKS = 60
+"""At most as often over the time range at the signals of all nodes, which are many: each is of five minutes anyway."""
 BANDS = (("90 % and more", 0.9, 9, GREEN), ("75 to 90 %", 0.75, 0.9, BLUE), ("50 to 75 %", 0.5, 0.75, YELLOW))
 LOW_BANDS = (("25 to 50 %", 0.25, 0.5, ORANGE), ("below 25 %", -1, 0.25, RED))
 COUNTS = ("10", "20", "50")
@@ -329,23 +331,25 @@ def _nodes() -> Panel:
 
 def _signals() -> Panel:
     total = f"sum by (signal) (node:whyidle_%s_evidence:max5m{{{v.CLUSTER}}})"
-    return trend(
+    panel = trend(
         "Nodes whose counters show a limit",
         "How many nodes have a signal of network, storage or CPU at each moment, by signal. Many nodes at once point "
         "to what they share: a switch, a file server.",
         *(query(f"{total % family} > 0", f"{family}: {{{{signal}}}}") for family in ("network", "storage", "cpu")),
         unit="short",
     )
+    panel.maxDataPoints = 2 * LOOKS
+    return panel
 
 
 def _troubled() -> Panel:
-    families = f'{{__name__=~"node:whyidle_(network|storage|cpu)_evidence:max5m", {v.CLUSTER}}} > 0'
-    evidence = f"sum by ({BY_NODE}, signal) ({families})"
-    return table(
+    families = f'{{__name__=~"node:whyidle_(network|storage|cpu)_evidence:max5m", {v.CLUSTER}}}'
+    evidence = f"max by ({BY_NODE}, signal) ({families})"
+    panel = table(
         "Nodes and links with most signals",
         "For how much of the time range each signal of a node's counters showed a limit. Link signals on one node "
         "alone are its cable, adapter or switch port.",
-        now(f"topk($worst, sum_over_time(({evidence})[$__range:{COARSE}] @ end()) * 600 / $__range_s)"),
+        now(f"topk($worst, avg_over_time(({evidence})[$__range:$__interval] @ end()) > 0)"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("signal", "Signal"),
@@ -354,6 +358,8 @@ def _troubled() -> Panel:
         sort="Of the time",
         width=12,
     )
+    panel.maxDataPoints = LOOKS
+    return panel
 
 
 def _bus_bandwidth() -> Panel:
