@@ -251,7 +251,10 @@ def show(found: dict[str, Any]) -> None:
     print(f"{found['date']}, {found['machine']}, {found['gpus']} GPUs; series per GPU: {series}")
     for name, server in found["servers"].items():
         print(f"{name}: {server['series']:,} series, {server['resident_bytes'] / 1e9:.1f} GB resident, ", end="")
-        print(f"{server['live_cpu_seconds_per_minute']:.1f} CPU-seconds a minute of live data and rules")
+        print(
+            f"{server['live_cpu_seconds_per_minute']:.1f} CPU-seconds a minute of live data"
+            + (" and rules" if "rules" in server else "")
+        )
         if rules := server.get("rules"):
             print(f"  rules: {rules['per_minute']:.2f} s a minute; slowest group {rules['slowest']}")
         for window in RANGES:
