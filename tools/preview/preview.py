@@ -89,12 +89,14 @@ def main() -> int:
         _say("building the page")
         build(folder / "page")
         page = stack.enter_context(served(folder / "page"))
-        (folder / "prometheus").mkdir()
-        server = stack.enter_context(prometheus(folder / "prometheus", *RULES, interval=f"{SCRAPE_SECONDS}s"))
         stack.enter_context(machine())
         status = 0
         for fault in faults:
             _say(f"{fault}: observing")
+            # One each: windows reach back, and no picture shall show the fault before its own.
+            database = folder / f"prometheus-{fault}"
+            database.mkdir()
+            server = stack.enter_context(prometheus(database, *RULES, interval=f"{SCRAPE_SECONDS}s"))
             scene = (
                 simulated(server, folder) if fault == SIMULATED else observed(server, folder, fault, options.seconds)
             )
@@ -125,7 +127,8 @@ def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Sc
     demo_folder.mkdir()
     demo = Demo(demo_folder, "--seconds", f"{seconds:g}", "--json", "--inject", fault, *FAULTS[fault])
     try:
-        server.scrape({until(demo.agent): {"cluster": CLUSTER}})
+        agent = until(demo.agent)
+        server.scrape({agent: {"cluster": CLUSTER}})
         start = time.time()
         steps = f'whyidle_steps_total{{run=~".*{fault}"}} > 0'
         until(lambda: server.query(steps))
@@ -145,7 +148,7 @@ def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Sc
         f"its own report says {verdict['family']}, {verdict['share']:.0%}."
     )
     # Rates over 5 minutes rise for as long; the demo does not last.
-    return Scene(fault, start, end, about, {"run": run, "node": node, "window": "1m"})
+    return Scene(fault, start, end, about, {"run": run, "node": node, "instance": agent, "window": "1m"})
 
 
 def simulated(server: Prometheus, folder: Path) -> Scene:
