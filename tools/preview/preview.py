@@ -89,7 +89,6 @@ def main() -> int:
         _say("building the page")
         build(folder / "page")
         page = stack.enter_context(served(folder / "page"))
-        stack.enter_context(machine())
         status = 0
         for fault in faults:
             _say(f"{fault}: observing")
@@ -97,9 +96,8 @@ def main() -> int:
             database = folder / f"prometheus-{fault}"
             database.mkdir()
             server = stack.enter_context(prometheus(database, *RULES, interval=f"{SCRAPE_SECONDS}s"))
-            scene = (
-                simulated(server, folder) if fault == SIMULATED else observed(server, folder, fault, options.seconds)
-            )
+            with machine():
+                scene = observe(server, folder, fault, options.seconds)
             pictures = [
                 {
                     "address": address(page, server, scene, name),
@@ -119,6 +117,10 @@ def main() -> int:
 
 
 # -- what is drawn
+
+
+def observe(server: Prometheus, folder: Path, fault: str, seconds: float) -> Scene:
+    return simulated(server, folder) if fault == SIMULATED else observed(server, folder, fault, seconds)
 
 
 def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Scene:
