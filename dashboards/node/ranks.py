@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...torch_hooks.causes import PHASES
 from .. import variables as v
-from ..colours import FAINT, GREEN, ORANGE, PHASE_COLOUR
+from ..colours import FAINT, FAMILY_COLOUR, GREEN, ORANGE, PHASE_COLOUR
 from ..vocabulary import (
     Column,
     Panel,
@@ -28,7 +28,9 @@ from .selection import HERE, grows, level, rate, series, total
 
 RANK = "run, rank"
 NAMED = "{{run}} rank {{rank}}"
-EVIDENCE = {0: ("no", FAINT), 1: ("agrees", ORANGE)}
+EVIDENCE = {
+    family: words({0: ("no", FAINT), 1: ("agrees", FAMILY_COLOUR[family])}) for family in ("network", "storage", "cpu")
+}
 
 
 def sections() -> list[Section]:
@@ -69,7 +71,7 @@ def _in_one_look() -> list[Panel]:
             thresholds=falling(0.5, 0.8),
             graph=True,
         ),
-        *(_agrees(family) for family in ("network", "storage", "cpu")),
+        *map(_agrees, EVIDENCE),
         stat(
             "Collectors that answer",
             "Of those that have something to read on this node. Others cost their own series alone.",
@@ -92,13 +94,13 @@ def _in_one_look() -> list[Panel]:
 
 def _agrees(family: str) -> Panel:
     return stat(
-        f"Counters on {family}",
+        "CPU counters" if family == "cpu" else f"{family.capitalize()} counters",
         f"Whether any counter of the node agrees that {family} is the limit, within the last five minutes: see the "
         "signals below. A verdict that none of them shares stays unconfirmed.",
         now(f"max(node:whyidle_{family}_evidence:max5m{{{v.NODE}}})"),
         unit="none",
         width=3,
-        mappings=words(EVIDENCE),
+        mappings=EVIDENCE[family],
         background=True,
         nothing="not seen",
     )
@@ -119,7 +121,7 @@ def _signals(family: str) -> Panel:
         f"Each counter of the node that can show {family} as the limit, and when it did. What is missing has no such "
         "device or driver.",
         query(f"max by (signal) (node:whyidle_{family}_evidence:max5m{{{v.NODE}}})", "{{signal}}"),
-        mappings=words({0: ("no", FAINT), 1: ("agrees", ORANGE)}),
+        mappings=EVIDENCE[family],
         width=8,
     )
 
