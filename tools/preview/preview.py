@@ -108,7 +108,8 @@ def main() -> int:
             ]
             _say(f"{fault}: drawing")
             status |= shoot(str(chromium), folder / f"profile-{fault}", pictures)
-            print(*(picture["address"] for picture in pictures) if options.keep else (), sep="\n", file=sys.stderr)
+            if options.keep:
+                print(*(picture["address"] for picture in pictures), sep="\n", file=sys.stderr)
         if options.keep:
             _say("served until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
