@@ -12,7 +12,7 @@ from .fence import Fences
 from .log import Log
 from .metrics import METRICS
 from .own import Books
-from .reading import Blind, ReadError, Reading
+from .reading import Reading
 
 DEADLINE_SECONDS = 2.0
 SCRAPE_SECONDS = 8.0
@@ -62,14 +62,6 @@ class Exporter:
         """Goes through the collectors if nobody has for so long: some integrate what the hardware forgets."""
         if time.monotonic() - self._last_round >= at_least_every_seconds:
             self._round(SCRAPE_SECONDS)
-
-    def blind_spots(self) -> list[tuple[str, Blind]]:
-        """What the collectors cannot see as things are, with the collector's name."""
-        return list(self._books.blind)
-
-    def read_errors(self) -> dict[tuple[str, ReadError], int]:
-        """What could not be read since the start, by collector."""
-        return dict(self._books.errors)
 
     def close(self) -> None:
         self._fences.close()

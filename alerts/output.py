@@ -13,7 +13,6 @@ from .config import DEFAULT, Config
 from .rule import Alert, Group, Record
 
 Format = Literal["prometheus", "operator"]
-FORMATS: tuple[Format, ...] = ("prometheus", "operator")
 
 
 def groups(config: Config = DEFAULT) -> list[Group]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ..agent.log import FORMATS, LEVELS
 from .durations import duration
 from .node import add_node_arguments, collectors_of, directory_problem
 
@@ -42,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="24h",
         help="when to remove the ledger of an ended rank (default: %(default)s)",
     )
-    parser.add_argument("--log.level", dest="level", choices=("debug", "info", "warn", "error"), default="info")
-    parser.add_argument("--log.format", dest="format", choices=("logfmt", "json"), default="logfmt")
+    parser.add_argument("--log.level", dest="level", choices=LEVELS, default="info")
+    parser.add_argument("--log.format", dest="format", choices=FORMATS, default="logfmt")
     add_node_arguments(parser)
 
 

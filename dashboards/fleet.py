@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
-from ..torch_hooks.causes import FAMILIES
 from . import variables as v
-from .colours import BLUE, FAMILY_COLOUR, FAMILY_WORDS, GREEN, ORANGE, RED, YELLOW
+from .colours import BLUE, FAMILY_COLOUR, GREEN, ORANGE, RED, YELLOW
 from .library import core
 from .vocabulary import (
+    GOOD,
+    VERDICTS,
     Column,
     Dashboard,
     Panel,
@@ -29,7 +30,6 @@ from .vocabulary import (
     to_node,
     to_run,
     trend,
-    words,
 )
 
 HOURS = "count:GPU-h"
@@ -39,7 +39,6 @@ BY_RANK = f"{BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
 RATES = f"cluster_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}, {LOST}}}"
 COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}'
-GOOD = falling(0.5, 0.8)
 COARSE = "10m"
 """How often a score over the time range looks at each of a thousand nodes: a day of it must not take seconds."""
 LOOKS = 60
@@ -221,7 +220,7 @@ def _runs() -> Panel:
             Column("A", "GPU-hours lost", HOURS, decimals=1, cell="gauge"),
             Column("B", "Cost", "short", decimals=0),
             Column("C", "GPU-hours in all", HOURS, decimals=1),
-            Column("family", "Lost most to", mappings=_verdicts(), cell="color-background", width=300),
+            Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
         ],
         sort="GPU-hours lost",
     )
@@ -238,7 +237,7 @@ def _clusters() -> Panel:
         columns=[
             Column(v.CLUSTER_LABEL, "Cluster"),
             Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-text"),
-            Column("family", "Loses most to", mappings=_verdicts(), cell="color-background", width=300),
+            Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=300),
             Column("B", "Share", "percentunit"),
         ],
         sort="Goodput",
@@ -256,10 +255,6 @@ def _goodput() -> Panel:
         unit="percentunit",
         most=1,
     )
-
-
-def _verdicts():
-    return words({family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES})
 
 
 # -- which nodes
@@ -299,7 +294,7 @@ def _heat() -> Panel:
         "range. One dark row is a node to drain; dark columns are the whole fleet at once. Click a cell for the node.",
         query(f"{COMPUTING} and on ({BY_NODE}) topk($worst, {score})", "{{node}}"),
         unit="percentunit",
-        thresholds=falling(0.5, 0.8),
+        thresholds=GOOD,
         links=[series_to("node")],
     )
 
@@ -319,7 +314,7 @@ def _nodes() -> Panel:
             Column("node", "Node", link=to_node()),
             Column("A", "GPU-hours lost", HOURS, decimals=1, cell="gauge"),
             Column("B", "Ranks", "short"),
-            Column("family", "Lost most to", mappings=_verdicts(), cell="color-background", width=300),
+            Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
             Column("C", "Share in the last hour", "percentunit"),
         ],
         sort="GPU-hours lost",
@@ -411,7 +406,7 @@ def _late_ranks() -> Panel:
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank"),
             Column("A", "GPU-hours of others", HOURS, decimals=2, cell="gauge"),
-            Column("family", "Late by", mappings=_verdicts(), cell="color-background", width=300),
+            Column("family", "Late by", mappings=VERDICTS, cell="color-background", width=300),
         ],
         sort="GPU-hours of others",
         width=14,

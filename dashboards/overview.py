@@ -8,6 +8,8 @@ from . import variables as v
 from .colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
 from .marks import ALERTS, RESTARTS
 from .vocabulary import (
+    GOOD,
+    VERDICTS,
     Column,
     Dashboard,
     Panel,
@@ -15,7 +17,6 @@ from .vocabulary import (
     dashboard,
     device_hours,
     encode,
-    falling,
     line,
     now,
     over_range,
@@ -33,10 +34,7 @@ from .vocabulary import (
 )
 
 BY_RUN = f"{v.CLUSTER_LABEL}, run"
-VERDICTS = words({family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES})
 IDLE = 'family!="compute"'
-GOOD = falling(0.5, 0.8)
-"""Goodput: below half, most of the money goes elsewhere; above four fifths there is little to gain."""
 
 
 def build() -> Dashboard:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .colours import GREEN, ORANGE, RED
+from ..torch_hooks.causes import FAMILIES
+from .colours import FAMILY_COLOUR, FAMILY_WORDS, GREEN, ORANGE, RED
 
 Json = dict[str, Any]
 Unit = Literal[
@@ -41,6 +42,10 @@ def falling(*bounds: float) -> tuple[Step, ...]:
     return ((None, RED), *zip(bounds, (ORANGE, GREEN)[-len(bounds) :], strict=True))
 
 
+GOOD = falling(0.5, 0.8)
+"""Goodput: below half, most of the money goes elsewhere; above four fifths there is little to gain."""
+
+
 def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
     """Value -> what to show for it: words and a colour, or words alone."""
     options: Json = {}
@@ -48,6 +53,10 @@ def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
         text, colour = (shown, None) if isinstance(shown, str) else shown
         options[str(value)] = {"text": text, "index": index} | ({"color": colour} if colour else {})
     return [{"type": "value", "options": options}]
+
+
+VERDICTS = words({family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES})
+"""A family as a verdict says it."""
 
 
 @dataclass(frozen=True)

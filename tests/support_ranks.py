@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from support_ledgers import Spec, write
+from support_ledgers import Child, Spec, write
 
 from whyidle.agent.collector import Collector, Options
 from whyidle.agent.files import Roots
@@ -27,6 +27,15 @@ class Scrapes:
     def collect(self, reading: Reading) -> None:
         self.options.ledgers.look()
         self.collector.collect(reading)
+
+
+def tell(child: Child, order: str) -> int:
+    """Has a rank do something; the pid of its newest worker."""
+    assert child.process.stdin is not None
+    assert child.process.stdout is not None
+    child.process.stdin.write(order + "\n")
+    child.process.stdin.flush()
+    return int(child.process.stdout.readline())
 
 
 def _main(directory: str, raw: str) -> None:

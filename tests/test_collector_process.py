@@ -13,9 +13,9 @@ from fake_node import processes as fake
 from hypothesis import given
 from hypothesis import strategies as st
 from support_hang import hung_mount, may_mount
-from support_ledgers import Child, Spec, children, until
+from support_ledgers import Spec, children, until
 from support_matrix import CONTENTS, FAULTS, Anew, Series, check, files, read, spoilt
-from support_ranks import Scrapes
+from support_ranks import Scrapes, tell
 
 from whyidle.agent.collector import Collector
 from whyidle.agent.collectors.process import create
@@ -226,14 +226,6 @@ def test_a_child_that_is_in_between_is_waited_for_and_one_that_is_lost_is_kept()
 
 
 # Real processes
-
-
-def tell(child: Child, order: str) -> int:
-    assert child.process.stdin is not None
-    assert child.process.stdout is not None
-    child.process.stdin.write(order + "\n")
-    child.process.stdin.flush()
-    return int(child.process.stdout.readline())
 
 
 _SPIN = "import time; end = time.process_time() + 0.4; exec('while time.process_time() < end: pass')"

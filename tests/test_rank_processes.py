@@ -13,7 +13,8 @@ import pytest
 from fake_node import processes as fake
 from hypothesis import given
 from hypothesis import strategies as st
-from support_ledgers import Child, Spec, children
+from support_ledgers import Spec, children
+from support_ranks import tell
 
 from whyidle.agent.collector import Options
 from whyidle.agent.files import Roots, Unreadable
@@ -54,15 +55,6 @@ def rewrite(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-
-
-def tell(child: Child, order: str) -> int:
-    """Has a rank of support_ranks do something; the pid of its newest worker."""
-    assert child.process.stdin is not None
-    assert child.process.stdout is not None
-    child.process.stdin.write(order + "\n")
-    child.process.stdin.flush()
-    return int(child.process.stdout.readline())
 
 
 # Ranks

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
 
 from ..config import Config
-from ..rule import Alert, Group, Severity
+from ..rule import Alert, Group
 from .expressions import COUNT, NODE, TARGET, fell, named, started
 
 GPU = ("gpu", "uuid")
@@ -14,40 +14,28 @@ HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
 and sync_boost is another GPU's reason."""
 
 
-class Fault(NamedTuple):
-    """One alert on GPUs. The texts go on after `GPU <number> of <node>`, and the like."""
-
-    name: str
-    expr: str
-    for_: str
-    severity: Severity
-    summary: str
-    description: str
-
-
 def groups(config: Config) -> tuple[Group, ...]:
     return (
         Group("whyidle-alerts-gpu", config.alerts.interval, tuple(_alert(config, fault) for fault in faults(config))),
     )
 
 
-def _alert(config: Config, fault: Fault) -> Alert:
+def _alert(config: Config, fault: Alert) -> Alert:
+    """A row of the tables below, whose texts go on after `GPU <number> of <node>`, and the like."""
     gpu = "GPU {{ $labels.gpu }}"
-    return Alert(
-        fault.name,
-        named(config, fault.expr),
-        fault.for_,
-        fault.severity,
-        f"{gpu} of {NODE} {fault.summary}",
-        f"{gpu} ({{{{ $labels.uuid }}}}) of the node at {{{{ $labels.instance }}}} {fault.description}",
+    return replace(
+        fault,
+        expr=named(config, fault.expr),
+        summary=f"{gpu} of {NODE} {fault.summary}",
+        description=f"{gpu} ({{{{ $labels.uuid }}}}) of the node at {{{{ $labels.instance }}}} {fault.description}",
     )
 
 
-def faults(config: Config) -> tuple[Fault, ...]:
+def faults(config: Config) -> tuple[Alert, ...]:
     return (*_broken(config), *_memory(config), *_held_back(config))
 
 
-def _broken(config: Config) -> tuple[Fault, ...]:
+def _broken(config: Config) -> tuple[Alert, ...]:
     hour = config.long_window
     critical = started(
         config,
@@ -63,7 +51,7 @@ def _broken(config: Config) -> tuple[Fault, ...]:
     collector = config.series("whyidle_collector_up", 'collector="gpu"')
     before = " or ".join(f"{info} offset {past}" for past in config.alerts.past[:-1])
     return (
-        Fault(
+        Alert(
             "WhyidleGpuXidCritical",
             critical,
             "0s",
@@ -72,7 +60,7 @@ def _broken(config: Config) -> tuple[Fault, ...]:
             "reported XID {{ $labels.xid }}, which tells of hardware, firmware or a link. "
             f"Events within {hour}: {COUNT}. Ranks on this GPU fail, or compute nonsense.",
         ),
-        Fault(
+        Alert(
             "WhyidleGpuXid",
             f"increase({events}[{hour}]) > 0\nunless {config.on(*TARGET, *GPU)} ({critical})",
             "0s",
@@ -81,7 +69,7 @@ def _broken(config: Config) -> tuple[Fault, ...]:
             f"reported XIDs, none of which means broken hardware. Events within {hour}: {COUNT}. Mostly the program "
             "that ran there is at fault.",
         ),
-        Fault(
+        Alert(
             "WhyidleGpuLost",
             f"{config.series('whyidle_gpu_lost')} == 1",
             config.for_now,
@@ -89,7 +77,7 @@ def _broken(config: Config) -> tuple[Fault, ...]:
             "is lost.",
             "does not answer its driver any more, or needs a reset. No process can use it until then.",
         ),
-        Fault(
+        Alert(
             "WhyidleGpuGone",
             f"(max {config.by(*TARGET, *GPU)} ({before}))\n"
             f"unless {config.on(*TARGET, 'uuid')} {info}\nunless {config.on(*TARGET)} {collector} == 0\n"
@@ -102,13 +90,13 @@ def _broken(config: Config) -> tuple[Fault, ...]:
     )
 
 
-def _memory(config: Config) -> tuple[Fault, ...]:
+def _memory(config: Config) -> tuple[Alert, ...]:
     hour = config.long_window
     uncorrected = config.series("whyidle_gpu_ecc_errors_total", 'kind="uncorrected", since="volatile"')
     pending = config.series("whyidle_gpu_row_remap_pending")
     retirement = config.series("whyidle_gpu_page_retirement_pending")
     return (
-        Fault(
+        Alert(
             "WhyidleGpuEccUncorrected",
             f"sum {config.by(*TARGET, *GPU)} (increase({uncorrected}[{hour}])) > 0",
             "0s",
@@ -117,7 +105,7 @@ def _memory(config: Config) -> tuple[Fault, ...]:
             f"met memory errors that ECC could not correct. Errors within {hour}: {COUNT}. The process that met them "
             "was ended, or went on with wrong data.",
         ),
-        Fault(
+        Alert(
             "WhyidleGpuRowRemapFailed",
             f"{config.series('whyidle_gpu_row_remap_failure')} == 1",
             config.for_now,
@@ -125,7 +113,7 @@ def _memory(config: Config) -> tuple[Fault, ...]:
             "could not replace a row of bad memory.",
             "has no spare row for a bad one, or failed to put it in place: it is due for exchange.",
         ),
-        Fault(
+        Alert(
             "WhyidleGpuMemoryResetPending",
             f"{pending} == 1 or {retirement} == 1",
             config.for_slow,
@@ -136,7 +124,7 @@ def _memory(config: Config) -> tuple[Fault, ...]:
     )
 
 
-def _held_back(config: Config) -> tuple[Fault, ...]:
+def _held_back(config: Config) -> tuple[Alert, ...]:
     of, window, slow = config.alerts, config.window, config.for_slow
     by = config.by(*TARGET, *GPU)
     throttled = config.rate("whyidle_gpu_throttled_seconds_total", window, f'reason=~"{HELD_DOWN}"')
@@ -145,7 +133,7 @@ def _held_back(config: Config) -> tuple[Fault, ...]:
     errors = config.series("whyidle_gpu_nvlink_errors_total", 'kind=~"crc_data|recovery"')
     limit = config.series("whyidle_gpu_power_limit_watts")
     return (
-        Fault(
+        Alert(
             "WhyidleGpuThrottled",
             f"max {config.by(*TARGET, *GPU, 'reason')} ({throttled}) > {of.gpu_throttled_share}",
             slow,
@@ -154,7 +142,7 @@ def _held_back(config: Config) -> tuple[Fault, ...]:
             f"had its clocks held down for {{{{ $value | humanizePercentage }}}} of the last {window}, for the reason "
             "{{ $labels.reason }}. Every rank that waits for it in a collective is slowed down too.",
         ),
-        Fault(
+        Alert(
             "WhyidleGpuPowerLimitLowered",
             fell(config, limit),
             slow,
@@ -162,7 +150,7 @@ def _held_back(config: Config) -> tuple[Fault, ...]:
             "is held to less power than before.",
             "is held to {{ $value }} W, less than it was before. Next to GPUs that are not, it is a straggler.",
         ),
-        Fault(
+        Alert(
             "WhyidleGpuPcieDegraded",
             f"{width} < {widest}",
             slow,
@@ -170,7 +158,7 @@ def _held_back(config: Config) -> tuple[Fault, ...]:
             "has lost PCIe lanes.",
             "runs on {{ $value }} PCIe lanes, fewer than it and its slot allow: copies to and from it take longer.",
         ),
-        Fault(
+        Alert(
             "WhyidleGpuNvlinkErrors",
             f"sum {by} (increase({errors}[{slow}])) > {of.nvlink_errors}",
             slow,

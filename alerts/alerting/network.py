@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
 
 from ..config import Config
-from ..rule import Alert, Group, Severity
+from ..rule import Alert, Group
 from .expressions import COUNT, NODE, RATE, TARGET, fell, named, was_up
 
 PORT = (*TARGET, "device", "port")
 INTERFACE = (*TARGET, "device")
-
-
-class Fault(NamedTuple):
-    """One alert on a port or an interface. In the texts {port}, {count} and {rate} are filled in."""
-
-    name: str
-    expr: str
-    for_: str
-    severity: Severity
-    summary: str
-    description: str
 
 
 def groups(config: Config) -> tuple[Group, ...]:
@@ -28,7 +17,8 @@ def groups(config: Config) -> tuple[Group, ...]:
     return (Group("whyidle-alerts-network", config.alerts.interval, tuple(_alert(config, row) for row in rows)),)
 
 
-def _alert(config: Config, row: Fault) -> Alert:
+def _alert(config: Config, row: Alert) -> Alert:
+    """A row of the tables below, in whose texts {port}, {count} and {rate} are filled in."""
     words = {"{port}": "port {{ $labels.port }} of {{ $labels.device }}", "{count}": COUNT, "{rate}": RATE}
 
     def fill(text: str) -> str:
@@ -36,17 +26,15 @@ def _alert(config: Config, row: Fault) -> Alert:
             text = text.replace(word, meaning)
         return text
 
-    return Alert(
-        row.name,
-        named(config, row.expr),
-        row.for_,
-        row.severity,
-        f"{NODE}: " + fill(row.summary),
-        "On the node at {{ $labels.instance }} " + fill(row.description),
+    return replace(
+        row,
+        expr=named(config, row.expr),
+        summary=f"{NODE}: " + fill(row.summary),
+        description="On the node at {{ $labels.instance }} " + fill(row.description),
     )
 
 
-def _links(config: Config) -> tuple[Fault, ...]:
+def _links(config: Config) -> tuple[Alert, ...]:
     up = config.series("whyidle_rdma_port_up")
     rate = config.series("whyidle_rdma_port_rate_bytes_per_second")
     interface = config.series("whyidle_nic_up")
@@ -55,7 +43,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
     recent = " or ".join(f"{up} offset {past} == 1" for past in config.alerts.past[:-1])
     bits = "{{ $value | humanize }}B/s"
     return (
-        Fault(
+        Alert(
             "WhyidleRdmaLinkDown",
             f"{up} == 0\nand ({was_up(config, up)})",
             config.for_now,
@@ -63,7 +51,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
             "{port} is down.",
             "{port} was up before and cannot carry data now. Jobs that use it stall, or fail when their retries end.",
         ),
-        Fault(
+        Alert(
             "WhyidleRdmaPortGone",
             f"(max {config.by(*PORT)} ({recent}))\n"
             f"unless {config.on(*PORT)} {up}\nunless {config.on(*TARGET)} {collector} == 0\n"
@@ -73,7 +61,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
             "{port} is gone.",
             "{port} was up within the last day and is not there at all now, although the agent answers.",
         ),
-        Fault(
+        Alert(
             "WhyidleRdmaRateDegraded",
             fell(config, rate),
             config.for_soon,
@@ -82,7 +70,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
             f"{{port}} came up with {bits}, less than it had before: lanes or speed were lost. A ring goes at the pace "
             "of its slowest link.",
         ),
-        Fault(
+        Alert(
             "WhyidleNicLinkDown",
             f"{interface} == 0\nand ({was_up(config, interface)})\nand {config.on(*INTERFACE)} {physical}",
             config.for_now,
@@ -93,7 +81,7 @@ def _links(config: Config) -> tuple[Fault, ...]:
     )
 
 
-def _errors(config: Config) -> tuple[Fault, ...]:
+def _errors(config: Config) -> tuple[Alert, ...]:
     of, slow, hour = config.alerts, config.for_slow, config.long_window
     counters = ("whyidle_rdma_receive_errors_total", "whyidle_rdma_symbol_errors_total")
     port_errors = f"sum {config.by(*PORT)} ({config.rate('whyidle_rdma_port_errors_total', slow)})"
@@ -105,7 +93,7 @@ def _errors(config: Config) -> tuple[Fault, ...]:
     both = f"sum {config.by(*INTERFACE)} ({config.rate('whyidle_nic_errors_total', slow)})"
     wire = f"sum {config.by(*INTERFACE)} ({config.rate('whyidle_nic_wire_errors_total', slow)})"
     return (
-        Fault(
+        Alert(
             "WhyidleRdmaLinkErrors",
             "\nor ".join(rates),
             slow,
@@ -114,7 +102,7 @@ def _errors(config: Config) -> tuple[Fault, ...]:
             "{port} meets {rate} errors a second: a bad cable, transceiver or switch port. What is "
             "lost is sent again, after a timeout.",
         ),
-        Fault(
+        Alert(
             "WhyidleRdmaLinkFlapping",
             f"increase({downed}[{hour}]) > {of.link_flaps}\nor increase({recovered}[{hour}]) > {of.link_flaps}",
             "0s",
@@ -123,7 +111,7 @@ def _errors(config: Config) -> tuple[Fault, ...]:
             f"{{port}} went down, or through error recovery. Times within {hour}: {{count}}. Traffic stands still "
             "meanwhile.",
         ),
-        Fault(
+        Alert(
             "WhyidleRdmaRetriesExceeded",
             f"sum {config.by(*PORT)} (increase({exceeded}[{hour}])) > 0",
             "0s",
@@ -132,7 +120,7 @@ def _errors(config: Config) -> tuple[Fault, ...]:
             f"queue pairs of {{port}} gave up after their last retry. Within {hour}: {{count}}. Each breaks a "
             "connection, and mostly the job.",
         ),
-        Fault(
+        Alert(
             "WhyidleNicErrors",
             f"{both} > {of.link_errors_per_second}\nor {wire} > {of.link_errors_per_second}",
             slow,
@@ -144,7 +132,7 @@ def _errors(config: Config) -> tuple[Fault, ...]:
     )
 
 
-def _congestion(config: Config) -> tuple[Fault, ...]:
+def _congestion(config: Config) -> tuple[Alert, ...]:
     of, window = config.alerts, config.window
     port = config.by(*PORT)
 
@@ -155,7 +143,7 @@ def _congestion(config: Config) -> tuple[Fault, ...]:
     waits = f"{rate('whyidle_rdma_transmit_wait_ticks_total')}\n  / {rate('whyidle_rdma_transmit_bytes_total')}"
     middle = f"quantile {config.by()} (0.5, {waits})"
     return (
-        Fault(
+        Alert(
             "WhyidleRdmaCongestion",
             f"{rate('whyidle_rdma_ecn_marked_packets_total')}\n/ {rate('whyidle_rdma_receive_packets_total')} "
             f"> {of.congestion_share}\n"
@@ -167,7 +155,7 @@ def _congestion(config: Config) -> tuple[Fault, ...]:
             "{{ $value | humanizePercentage }} of the packets of {port} were marked as having met congestion, or were "
             "answered by a notification to slow down.",
         ),
-        Fault(
+        Alert(
             "WhyidleRdmaDiscards",
             f"{discards} > {of.discards_per_second}",
             config.for_slow,
@@ -176,7 +164,7 @@ def _congestion(config: Config) -> tuple[Fault, ...]:
             "{port} discards {rate} packets a second that it should send: its link is down, or "
             "nothing takes them for too long.",
         ),
-        Fault(
+        Alert(
             "WhyidleRdmaTransmitWait",
             f"{waits}\n> {config.on()} group_left {of.transmit_wait_factor:g} * ({middle} > 0)",
             config.for_slow,
@@ -189,7 +177,7 @@ def _congestion(config: Config) -> tuple[Fault, ...]:
     )
 
 
-def _pauses(config: Config) -> tuple[Fault, ...]:
+def _pauses(config: Config) -> tuple[Alert, ...]:
     of = config.alerts
     by = config.by(*INTERFACE, "direction")
     paused = f"sum {by} ({config.rate('whyidle_nic_pause_seconds_total', config.window)})"
@@ -197,7 +185,7 @@ def _pauses(config: Config) -> tuple[Fault, ...]:
     storms = config.series("whyidle_nic_pause_storms_total")
     who = '{{ if eq $labels.direction "receive" }}the network stops this node{{ else }}this node stops others{{ end }}'
     return (
-        Fault(
+        Alert(
             "WhyidleNicPaused",
             f"{paused} > {of.pause_share}",
             config.for_slow,
@@ -206,7 +194,7 @@ def _pauses(config: Config) -> tuple[Fault, ...]:
             f"the interface {{{{ $labels.device }}}} had sending stopped by pause frames for "
             f"{{{{ $value | humanizePercentage }}}} of the last {config.window}: {who}.",
         ),
-        Fault(
+        Alert(
             "WhyidleNicPauseFrames",
             f"{frames} > {of.pause_frames_per_second:g}\nunless {config.on(*INTERFACE)} {paused}",
             config.for_slow,
@@ -215,7 +203,7 @@ def _pauses(config: Config) -> tuple[Fault, ...]:
             f"the interface {{{{ $labels.device }}}} sees {{rate}} pause frames a second: {who}. "
             "Its driver does not say for how long.",
         ),
-        Fault(
+        Alert(
             "WhyidleNicPauseStorm",
             f"sum {config.by(*INTERFACE, 'level')} (increase({storms}[{config.long_window}])) > 0",
             "0s",
@@ -227,12 +215,12 @@ def _pauses(config: Config) -> tuple[Fault, ...]:
     )
 
 
-def _tcp(config: Config) -> tuple[Fault, ...]:
+def _tcp(config: Config) -> tuple[Alert, ...]:
     of = config.alerts
     again = config.rate("whyidle_tcp_retransmits_total", config.window)
     sent = config.rate("whyidle_tcp_sent_segments_total", config.window)
     return (
-        Fault(
+        Alert(
             "WhyidleTcpRetransmits",
             f"{again}\n/ ({sent} > {of.tcp_segments_per_second:g})\n> {of.tcp_retransmit_share}",
             config.for_slow,

@@ -6,6 +6,7 @@ from ...torch_hooks.causes import PHASES
 from .. import variables as v
 from ..colours import FAINT, FAMILY_COLOUR, GREEN, ORANGE, PHASE_COLOUR
 from ..vocabulary import (
+    GOOD,
     Column,
     Panel,
     Section,
@@ -68,7 +69,7 @@ def _in_one_look() -> list[Panel]:
             query(f'sum(node_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
             unit="percentunit",
             width=4,
-            thresholds=falling(0.5, 0.8),
+            thresholds=GOOD,
             graph=True,
         ),
         *map(_agrees, EVIDENCE),
@@ -140,7 +141,7 @@ def _ranks() -> Panel:
         columns=[
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank"),
-            Column("A", "Computing", "percentunit", thresholds=falling(0.5, 0.8), cell="gauge", most=1),
+            Column("A", "Computing", "percentunit", thresholds=GOOD, cell="gauge", most=1),
             Column("B", "Late", "percentunit", thresholds=steps(0.01, 0.1), cell="color-text"),
             Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-text"),
             Column("D", "Workers", "short"),

@@ -7,10 +7,10 @@ from ...torch_hooks.causes import FAMILIES
 from .. import variables as v
 from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
 from ..vocabulary import (
+    GOOD,
     Panel,
     Section,
     encode,
-    falling,
     line,
     now,
     over_range,
@@ -85,7 +85,7 @@ def _goodput() -> Panel:
         "Share of its ranks' time that was compute for new steps; those repeated after a restart do not count.",
         query(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}"),
         unit="percentunit",
-        thresholds=falling(0.5, 0.8),
+        thresholds=GOOD,
         decimals=0,
         graph=True,
     )

@@ -7,11 +7,11 @@ from ...torch_hooks.causes import PHASES
 from .. import variables as v
 from ..colours import FAMILY_COLOUR, FAMILY_WORDS, PHASE_COLOUR
 from ..vocabulary import (
+    GOOD,
     Column,
     Panel,
     Section,
     encode,
-    falling,
     heat,
     line,
     now,
@@ -100,7 +100,7 @@ def _list() -> Panel:
             Column("device", "Device", width=80),
             Column("phase", "Phase", mappings=_phase_colours(), cell="color-background", width=110),
             Column("A", "In it for", unit="s", thresholds=steps(30, 300), cell="color-text", width=100),
-            Column("B", "Compute", unit="percentunit", thresholds=falling(0.5, 0.8), cell="gauge", most=1),
+            Column("B", "Compute", unit="percentunit", thresholds=GOOD, cell="gauge", most=1),
             Column("family", "Loses most to", mappings=_families(), cell="color-background", width=260),
             Column("C", "Share", unit="percentunit", decimals=0, width=80),
             Column("D", "GPUs that it keeps waiting", unit="short", decimals=2, width=190),

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from ctypes import c_char, c_double, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
-SUCCESS = 0
 UNINITIALISED = 1
 INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
