@@ -23,6 +23,7 @@ class Command(NamedTuple):
 
 COMMANDS: tuple[Command, ...] = (
     Command("run", ".run", "run a training command with the hooks attached, its code unchanged", passes_on=True),
+    Command("inject", ".inject", "copy the hooks to a folder, for Pythons that have no whyidle installed"),
     Command("agent", ".agent", "serve this node's ranks and counters to Prometheus"),
     Command("doctor", ".doctor", "say what an agent can see on this node, what not, and what to do"),
     Command("report", ".report", "say where the seconds of a run went, and the verdict"),

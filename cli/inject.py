@@ -1,0 +1,86 @@
+"""`whyidle inject DIR`: puts the hooks into a folder, for Pythons that have no whyidle installed.
+
+An init container does it for a training image that nobody wants to rebuild; on a cluster, a folder that all nodes
+share serves as well. Only the hooks are copied: the standard library is all they need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent
+STARTER = "whyidle/torch_hooks/autoload"
+"""What has to be on PYTHONPATH, below the folder; the folder itself behind it is for ``import whyidle``."""
+
+RUN = """\
+#!/bin/sh
+# Becomes a command, with whyidle's hooks in every Python below it: what `whyidle run -- CMD` does where it is installed.
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd) || exec "$@"
+if [ "${WHYIDLE:-}" != 0 ]; then
+    WHYIDLE=1
+    PYTHONPATH=$here/%s:$here${PYTHONPATH:+:$PYTHONPATH}
+    export WHYIDLE PYTHONPATH
+fi
+exec "$@"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="DIR", help="where to; it is made, and what is there of ours is replaced")
+    parser.add_argument(
+        "--never-fail",
+        action="store_true",
+        help="exit with 0 even where it could not: a pod then trains without the hooks, rather than not at all",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = Path(os.path.abspath(args.folder))
+    try:
+        inject(folder)
+    except OSError as error:
+        print(f"whyidle inject: {error.filename or folder}: {error.strerror or error}", file=sys.stderr)
+        return 0 if args.never_fail else 1
+    print(f"WHYIDLE=1 PYTHONPATH={python_path(folder)}")
+    return 0
+
+
+def python_path(folder: Path) -> str:
+    """The value of PYTHONPATH by which a Python finds what is in the folder; a value that it had comes behind it."""
+    return f"{folder / STARTER}:{folder}"
+
+
+def inject(folder: Path) -> None:
+    """Copies the hooks to ``folder/whyidle`` and the script ``run`` beside it. Raises OSError.
+
+    Each file takes its place whole, so that processes which start meanwhile find the old one or the new one.
+    """
+    for source in hooks():
+        _place(folder / "whyidle" / source.relative_to(PACKAGE), source.read_bytes(), 0o644)
+    _place(folder / "run", (RUN % STARTER).encode(), 0o755)
+
+
+def hooks() -> Iterator[Path]:
+    """The files that a training process needs."""
+    yield PACKAGE / "__init__.py"
+    yield from sorted((PACKAGE / "torch_hooks").rglob("*.py"))
+
+
+def _place(target: Path, content: bytes, mode: int) -> None:
+    """Readable by every user, whatever the umask: the training process is seldom who copies."""
+    missing = [parent for parent in (target.parent, *target.parent.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        parent.mkdir(exist_ok=True)
+        parent.chmod(0o755)
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        part.write_bytes(content)
+        part.chmod(mode)
+        os.replace(part, target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
