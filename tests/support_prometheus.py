@@ -19,7 +19,7 @@ import yaml
 from support_ledgers import DEADLINE_SECONDS, until
 
 PROMETHEUS = shutil.which("prometheus")
-SHIPPED = Path(__file__).parent.parent / "examples"
+SHIPPED = Path(__file__).parent.parent / "deploy" / "prometheus"
 EVERY_SECOND = "1s"
 ALERTS_WAIT = "5s"
 
@@ -64,7 +64,8 @@ class Prometheus:
         groups = [{"targets": [address], "labels": labels} for address, labels in targets.items()]
         whole = self._folder / "nodes.unfinished"
         whole.write_text(yaml.safe_dump(groups))
-        whole.rename(self._folder / "nodes.yml")  # Prometheus watches the file, and reads it when it is renamed into
+        # Prometheus watches the file, and reads it when it is renamed into.
+        whole.rename(self._folder / "targets" / "nodes.yml")
 
     def wait_for(self, *addresses: str) -> None:
         """Returns once each of these targets has answered a scrape."""
@@ -163,7 +164,9 @@ def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) ->
     for scrape in config["scrape_configs"]:
         scrape["scrape_timeout"] = interval
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    (folder / "nodes.yml").write_text("[]\n")
+    (folder / "targets").mkdir()
+    for name in ("nodes.yml", "alertmanagers.yml"):
+        (folder / "targets" / name).write_text("[]\n")
     rules = folder / "rules"
     rules.mkdir()
     for file in rule_files:
