@@ -32,7 +32,8 @@ from .layout import (
 
 DEFAULT_DIR = "/dev/shm/whyidle"
 MAX_LEDGERS = 1024
-"""A directory that anyone may write to: a reader looks at no more entries than this."""
+"""A directory that anyone may write to: a reader opens no more files than this."""
+_MAX_NAMES = 16 * MAX_LEDGERS
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _MAX_NS = 1 << 61
@@ -88,7 +89,9 @@ class LedgerWriter:
         name = f"{numbers.get('rank', 0)}-{os.getpid()}-{os.urandom(6).hex()}"
         hidden = os.path.join(directory, f".{name}.new")
         self.path = os.path.join(directory, name + SUFFIX)
-        self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        # Nobody else can open it before it is locked: a lock for reading, which needs no right to write, would be
+        # in the way of ours.
+        self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             # A sparse file on a full tmpfs would raise SIGBUS at the first store: reserve every page now.
             os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
@@ -103,6 +106,7 @@ class LedgerWriter:
             for key, number in numbers.items():
                 self.set(key, number)
             self.locked = self._lock()
+            os.fchmod(self._fd, 0o644)  # whatever the umask: who reads it, the agent, is another user
             os.rename(hidden, self.path)
         except BaseException:
             os.close(self._fd)
@@ -282,8 +286,12 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
 
 def _lock_holder(fd: int) -> tuple[bool, int]:
     """Whether a process holds the file's lock, and its pid here: 0 if it is in a pid namespace that this process cannot
-    see. F_GETLK answers on a read-only descriptor and across namespaces."""
-    flock = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))
+    see. F_GETLK answers on a read-only descriptor and across namespaces.
+
+    What is asked is who would be in the way of reading: a lock for writing alone, which only the file's owner can take.
+    One for reading anybody could hold, and a dead rank would seem to live.
+    """
+    flock = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)))
     held = flock[0] != fcntl.F_UNLCK
     return held, max(0, flock[4]) if held else 0
 
@@ -375,10 +383,10 @@ def _ring(raw: bytes, ledger: Ledger) -> list[Step]:
 
 
 def ledger_paths(directory: str) -> Iterator[str]:
-    """The paths of the ledgers in a directory, at most MAX_LEDGERS.
+    """The paths of the ledgers in a directory, at most MAX_LEDGERS: of more, the newest of each user in turn.
 
     Raises LedgerError("directory") when it cannot be listed, and LedgerError("too_many") after the last path that
-    is given out when more entries follow.
+    is given out when there are more.
     """
     try:
         with os.scandir(directory) as entries:
@@ -386,16 +394,31 @@ def ledger_paths(directory: str) -> Iterator[str]:
             for entry in entries:
                 if entry.name.endswith(SUFFIX):
                     names.append(entry.name)
-                    if len(names) > MAX_LEDGERS:
+                    if len(names) > _MAX_NAMES:
                         break
     except FileNotFoundError:
         return
     except OSError as error:
         raise LedgerError("directory", f"{directory}: {error.strerror}") from error
-    for name in sorted(names[:MAX_LEDGERS]):
+    chosen = names if len(names) <= MAX_LEDGERS else _newest_of_each(directory, names)
+    for name in sorted(chosen):
         yield os.path.join(directory, name)
     if len(names) > MAX_LEDGERS:
         raise LedgerError("too_many", f"{directory}: more than {MAX_LEDGERS} ledgers")
+
+
+def _newest_of_each(directory: str, names: list[str]) -> list[str]:
+    """MAX_LEDGERS of the names: whoever fills the directory, with a job that starts over and over say, is in nobody's
+    way but his own."""
+    of_owner: dict[int, list[tuple[int, str]]] = {}
+    for name in names:
+        try:
+            status = os.lstat(os.path.join(directory, name))
+        except OSError:  # reaped while we looked
+            continue
+        of_owner.setdefault(status.st_uid, []).append((-status.st_mtime_ns, name))
+    places = [(place, name) for files in of_owner.values() for place, (_, name) in enumerate(sorted(files))]
+    return [name for _, name in sorted(places)[:MAX_LEDGERS]]
 
 
 def read_all(directory: str, *, steps: bool = False) -> tuple[list[Ledger], list[LedgerError]]:
