@@ -1,0 +1,181 @@
+{{/*
+What a training pod needs, in pieces: for a chart that has this one as its dependency, and for the Kyverno policy.
+
+    labels:
+      {{- include "whyidle.sidecar.labels" .Subcharts.whyidle | nindent 6 }}
+    initContainers:
+      {{- include "whyidle.hooks.initContainer" .Subcharts.whyidle | nindent 6 }}
+      {{- include "whyidle.sidecar.container" .Subcharts.whyidle | nindent 6 }}
+    containers:
+      - name: trainer
+        env:
+          {{- include "whyidle.sidecar.env" .Subcharts.whyidle | nindent 10 }}
+        volumeMounts:
+          {{- include "whyidle.sidecar.mounts" .Subcharts.whyidle | nindent 10 }}
+    volumes:
+      {{- include "whyidle.sidecar.volumes" .Subcharts.whyidle | nindent 6 }}
+
+Each gives items of a list (of a map: the labels), or nothing where a value leaves it out.
+*/}}
+
+{{/* For the pod: by it the PodMonitor finds the sidecar. */}}
+{{- define "whyidle.sidecar.labels" -}}
+{{- if .Values.sidecar.enabled -}}
+{{ .Values.sidecar.label }}: "true"
+{{- end -}}
+{{- end }}
+
+{{/* The agent beside the training: a native sidecar, an init container that stays. It needs no right of any kind. */}}
+{{- define "whyidle.sidecar.container" -}}
+{{- if .Values.sidecar.enabled -}}
+- name: whyidle
+  image: {{ include "whyidle.sidecar.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  restartPolicy: Always
+  args:
+    - agent
+    - --web.listen-address=:{{ .Values.sidecar.port }}
+    - --ledger.dir={{ .Values.sidecar.ledgers.path }}
+    {{- $wanted := .Values.sidecar.collectors }}
+    {{- range include "whyidle.sidecar.collectors" . | fromJsonArray }}
+    {{- if not (has . $wanted) }}
+    - --no-collector.{{ . }}
+    {{- end }}
+    {{- end }}
+    {{- with .Values.sidecar.extraArgs }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  env:
+    - name: WHYIDLE_NODE
+      valueFrom:
+        fieldRef:
+          fieldPath: spec.nodeName
+  ports:
+    - name: whyidle
+      containerPort: {{ .Values.sidecar.port }}
+  {{- /* Liveness alone: a startup or readiness probe could keep the training from starting, or its pod from being ready. */}}
+  livenessProbe:
+    httpGet:
+      path: /healthz
+      port: whyidle
+    periodSeconds: 30
+    timeoutSeconds: 5
+    failureThreshold: 4
+  {{- with .Values.sidecar.lingerSeconds }}
+  lifecycle:
+    preStop:
+      sleep:
+        seconds: {{ . }}
+  {{- end }}
+  resources:
+    {{- toYaml .Values.sidecar.resources | nindent 4 }}
+  securityContext:
+    {{- toYaml .Values.sidecar.securityContext | nindent 4 }}
+  volumeMounts:
+    - name: whyidle-ledgers
+      mountPath: {{ .Values.sidecar.ledgers.path }}
+{{- end -}}
+{{- end }}
+
+{{/* Puts the hooks where the training image, which has none, finds them. If it cannot, the pod trains without. */}}
+{{- define "whyidle.hooks.initContainer" -}}
+{{- if .Values.sidecar.hooks.enabled -}}
+- name: whyidle-hooks
+  image: {{ include "whyidle.sidecar.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+    - inject
+    - --never-fail
+    - {{ .Values.sidecar.hooks.path }}
+  resources:
+    {{- toYaml .Values.sidecar.resources | nindent 4 }}
+  securityContext:
+    {{- toYaml .Values.sidecar.securityContext | nindent 4 }}
+  volumeMounts:
+    - name: whyidle-hooks
+      mountPath: {{ .Values.sidecar.hooks.path }}
+{{- end -}}
+{{- end }}
+
+{{/* For the training container. All but PYTHONPATH are names of our own. */}}
+{{- define "whyidle.sidecar.env" -}}
+{{- include "whyidle.sidecar.ownEnv" . }}
+{{- with .Values.sidecar.run.label }}
+- name: WHYIDLE_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: WHYIDLE_JOB
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['{{ . }}']
+- name: WHYIDLE_RUN
+  value: $(WHYIDLE_NAMESPACE)/$(WHYIDLE_JOB)
+{{- end }}
+{{- if .Values.sidecar.hooks.enabled }}
+- name: PYTHONPATH
+  value: {{ join ":" (concat (list (include "whyidle.sidecar.pythonPath" .)) (compact (list .Values.sidecar.hooks.imagePythonPath))) }}
+{{- end }}
+{{- end }}
+
+{{- define "whyidle.sidecar.ownEnv" -}}
+- name: WHYIDLE
+  value: "1"
+- name: WHYIDLE_DIR
+  value: {{ .Values.sidecar.ledgers.path }}
+- name: WHYIDLE_NODE
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+{{- end }}
+
+{{/* For the training container: it writes ledgers, and reads the hooks. */}}
+{{- define "whyidle.sidecar.mounts" -}}
+- name: whyidle-ledgers
+  mountPath: {{ .Values.sidecar.ledgers.path }}
+{{- if .Values.sidecar.hooks.enabled }}
+- name: whyidle-hooks
+  mountPath: {{ .Values.sidecar.hooks.path }}
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{/* With the sidecar the ledgers stay in the pod's memory; without, they go to the node's directory, which its agent reads. */}}
+{{- define "whyidle.sidecar.volumes" -}}
+- name: whyidle-ledgers
+{{- if .Values.sidecar.enabled }}
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ .Values.sidecar.ledgers.sizeLimit }}
+{{- else }}
+  hostPath:
+    path: {{ .Values.sidecar.ledgers.hostPath }}
+    type: DirectoryOrCreate
+{{- end }}
+{{- if .Values.sidecar.hooks.enabled }}
+- name: whyidle-hooks
+  emptyDir:
+    sizeLimit: 16Mi
+{{- end }}
+{{- end }}
+
+{{/* By which a Python finds the hooks that `whyidle inject` has put there. */}}
+{{- define "whyidle.sidecar.pythonPath" -}}
+{{- printf "%s/whyidle/torch_hooks/autoload:%s" .Values.sidecar.hooks.path .Values.sidecar.hooks.path -}}
+{{- end }}
+
+{{- define "whyidle.sidecar.image" -}}
+{{- $image := .Values.image -}}
+{{- $name := $image.repository -}}
+{{- with $image.registry }}{{ $name = printf "%s/%s" . $name }}{{ end -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $name $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name ($image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end }}
+
+{{/* All there are, as `whyidle agent --help` has them. */}}
+{{- define "whyidle.sidecar.collectors" -}}
+["ranks","gpu","nic","tcp","rdma","disk","nfs","lustre","filesystem","pressure","cgroup","cpu","memory","process","clock","identity"]
+{{- end }}
