@@ -1,0 +1,29 @@
+#!/bin/bash
+# Slurm's Epilog, as root on each node of a job: has the job's own ledgers removed, by default a quarter of an hour later.
+#
+# It runs forget.py as the job's user: in a sticky folder that one can remove no other's. It ends with 0 whatever happens,
+# since Slurm drains a node whose Epilog fails; what it leaves, the agent removes after a day.
+
+PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm sets none
+export PATH
+here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+LEDGER_DIR=/dev/shm/whyidle KEEP_SECONDS=900 PYTHON=/opt/whyidle/bin/python
+# shellcheck source=slurm.env
+[ ! -r "$here/slurm.env" ] || . "$here/slurm.env"
+
+for number in "${SLURM_JOB_ID-}" "${SLURM_JOB_UID-}" "$KEEP_SECONDS"; do
+    case $number in
+    '' | *[!0-9]*) exit 0 ;;
+    esac
+done
+gid=${SLURM_JOB_GID:-$(id -g "$SLURM_JOB_UID" 2>/dev/null)}
+forget=(setpriv --reuid "$SLURM_JOB_UID" --regid "${gid:-$SLURM_JOB_UID}" --clear-groups --no-new-privs
+    "$PYTHON" -I "$here/forget.py" "$LEDGER_DIR" "$SLURM_JOB_ID")
+
+if [ "$KEEP_SECONDS" -eq 0 ]; then
+    "${forget[@]}"
+else
+    # Not `sleep &`: Slurm waits for what an Epilog leaves behind, or kills it.
+    systemd-run --quiet --collect --on-active="$KEEP_SECONDS" --unit="whyidle-forget-$SLURM_JOB_ID" "${forget[@]}"
+fi
+exit 0
