@@ -29,7 +29,7 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{- define "whyidle.sidecar.container" -}}
 {{- if .Values.sidecar.enabled -}}
 - name: whyidle
-  image: {{ include "whyidle.sidecar.image" . }}
+  image: {{ include "whyidle.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   restartPolicy: Always
   args:
@@ -81,7 +81,7 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{- define "whyidle.hooks.initContainer" -}}
 {{- if .Values.sidecar.hooks.enabled -}}
 - name: whyidle-hooks
-  image: {{ include "whyidle.sidecar.image" . }}
+  image: {{ include "whyidle.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   args:
     - inject
@@ -149,7 +149,7 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
     sizeLimit: {{ .Values.sidecar.ledgers.sizeLimit }}
 {{- else }}
   hostPath:
-    path: {{ .Values.sidecar.ledgers.hostPath }}
+    path: {{ .Values.ledgers.hostPath }}
     type: DirectoryOrCreate
 {{- end }}
 {{- if .Values.sidecar.hooks.enabled }}
@@ -162,17 +162,6 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{/* By which a Python finds the hooks that `whyidle inject` has put there. */}}
 {{- define "whyidle.sidecar.pythonPath" -}}
 {{- printf "%s/whyidle/torch_hooks/autoload:%s" .Values.sidecar.hooks.path .Values.sidecar.hooks.path -}}
-{{- end }}
-
-{{- define "whyidle.sidecar.image" -}}
-{{- $image := .Values.image -}}
-{{- $name := $image.repository -}}
-{{- with $image.registry }}{{ $name = printf "%s/%s" . $name }}{{ end -}}
-{{- if $image.digest -}}
-{{- printf "%s@%s" $name $image.digest -}}
-{{- else -}}
-{{- printf "%s:%s" $name ($image.tag | default .Chart.AppVersion) -}}
-{{- end -}}
 {{- end }}
 
 {{/* All there are, as `whyidle agent --help` has them. */}}
