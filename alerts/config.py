@@ -22,10 +22,13 @@ class Config:
     """The label that tells clusters apart; empty everywhere where nobody sets it, as for one Prometheus per cluster."""
     windows: tuple[str, ...] = ("1m", "5m", "1h")
     """What rates are taken over. The shortest must hold two scrapes; alerts and verdicts use window and long_window."""
-    intervals: tuple[str | None, ...] = ("30s", "1m", "2m")
+    intervals: tuple[str | None, ...] = ("1m", "2m", "4m")
     """How often the rules of each window are evaluated; None is as often as the server evaluates rules. All of them
-    look at every rank's every cause, which on 8,192 GPUs takes the better part of a second."""
+    look at every rank's every cause: on 8,192 GPUs some 170,000 series. Less than five minutes each, after which
+    Prometheus takes a series for gone."""
     interval: str | None = "1m"
+    """How often is looked who is there, and what the verdicts are."""
+    counters_interval: str | None = "2m"
     """How often node counters, steps and bandwidth are looked at."""
     window: str = "5m"
     """The window of evidence from node counters, and of most alerts."""

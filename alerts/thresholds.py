@@ -12,8 +12,10 @@ class Thresholds:
     """The thresholds of all alerts, by topic."""
 
     interval: str | None = "1m"
-    """How often the alerts on nodes are evaluated, which look at thousands of GPUs and ports. Those on runs are
-    evaluated as often as all rules of the server."""
+    """How often alerts are evaluated that are critical, or about runs."""
+    patient_interval: str | None = "4m"
+    """How often the others are, which look at every counter of thousands of GPUs and ports and mostly wait a quarter of
+    an hour before they fire."""
 
     # -- where the time of a run goes
     storage_share: float = VERDICT_SHARE

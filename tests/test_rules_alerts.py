@@ -74,9 +74,13 @@ def group(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def alone(name: str, groups: tuple[Group, ...]) -> list[Group]:
-    """The alert without its neighbours, which promtool would evaluate too, each minute of a day."""
+    """The alert without its neighbours, which promtool would evaluate too, and each minute of a day."""
     return [
-        replace(group_, rules=tuple(rule for rule in group_.rules if isinstance(rule, Record) or rule.name == name))
+        replace(
+            group_,
+            interval=None,
+            rules=tuple(rule for rule in group_.rules if isinstance(rule, Record) or rule.name == name),
+        )
         for group_ in groups
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..config import Config
 from ..rule import Alert, Group
 from .expressions import COUNT, NODE, RATE, TARGET, named, started
+from .pace import patient, prompt
 
 HARMLESS = "died_mid_write|duplicate|torn"
 """A rank that was killed, one that was started twice, one that was read again later: nothing is lost by them."""
@@ -12,7 +13,8 @@ HARMLESS = "died_mid_write|duplicate|torn"
 
 def groups(config: Config) -> tuple[Group, ...]:
     return (
-        Group("whyidle-alerts-agent", config.alerts.interval, (*_agents(config), *_reading(config), *_hooks(config))),
+        prompt(config, "agent", _agents(config)),
+        patient(config, "agent", (*_reading(config), *_hooks(config))),
     )
 
 

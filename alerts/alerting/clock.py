@@ -5,15 +5,16 @@ from __future__ import annotations
 from ..config import Config
 from ..rule import Alert, Group
 from .expressions import NODE, named
+from .pace import patient
 
 
 def groups(config: Config) -> tuple[Group, ...]:
     now = config.series("whyidle_clock_time_seconds")
     synchronised = config.series("whyidle_clock_synchronised")
     return (
-        Group(
-            "whyidle-alerts-clock",
-            config.alerts.interval,
+        patient(
+            config,
+            "clock",
             (
                 Alert(
                     "WhyidleClockUnsynchronised",

@@ -6,12 +6,11 @@ from ..config import Config
 from ..recording.names import RUN_RANKS, late
 from ..rule import Alert, Group
 from .expressions import each
+from .pace import prompt
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (
-        Group("whyidle-alerts-collectives", None, (_hung(config), _stuck(config), _compute(config), _late(config))),
-    )
+    return (prompt(config, "collectives", (_hung(config), _stuck(config), _compute(config), _late(config))),)
 
 
 def _hung(config: Config) -> Alert:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..config import Config
 from ..rule import Alert, Group
 from .expressions import COUNT, NODE, TARGET, fell, named, started
+from .pace import paced
 
 GPU = ("gpu", "uuid")
 HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
@@ -15,9 +16,7 @@ and sync_boost is another GPU's reason."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (
-        Group("whyidle-alerts-gpu", config.alerts.interval, tuple(_alert(config, fault) for fault in faults(config))),
-    )
+    return paced(config, "gpu", (_alert(config, fault) for fault in faults(config)))
 
 
 def _alert(config: Config, fault: Alert) -> Alert:

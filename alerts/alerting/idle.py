@@ -8,6 +8,7 @@ from ..config import Config
 from ..recording.names import charged, device_seconds, goodput, share, verdict
 from ..rule import Alert, Group
 from .expressions import alive, each
+from .pace import prompt
 
 CORROBORATED = (
     '{{ if eq .Labels.corroboration "confirmed" }} Counters of its nodes agree.'
@@ -67,7 +68,7 @@ def losses(config: Config) -> tuple[Loss, ...]:
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle-alerts-idle", None, (*(_lost(config, loss) for loss in losses(config)), *_others(config))),)
+    return (prompt(config, "idle", (*(_lost(config, loss) for loss in losses(config)), *_others(config))),)
 
 
 def _lost(config: Config, loss: Loss) -> Alert:

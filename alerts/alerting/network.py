@@ -7,6 +7,7 @@ from dataclasses import replace
 from ..config import Config
 from ..rule import Alert, Group
 from .expressions import COUNT, NODE, RATE, TARGET, fell, named, was_up
+from .pace import paced
 
 PORT = (*TARGET, "device", "port")
 INTERFACE = (*TARGET, "device")
@@ -14,7 +15,7 @@ INTERFACE = (*TARGET, "device")
 
 def groups(config: Config) -> tuple[Group, ...]:
     rows = (*_links(config), *_errors(config), *_congestion(config), *_pauses(config), *_tcp(config))
-    return (Group("whyidle-alerts-network", config.alerts.interval, tuple(_alert(config, row) for row in rows)),)
+    return paced(config, "network", (_alert(config, row) for row in rows))
 
 
 def _alert(config: Config, row: Alert) -> Alert:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from ..config import Config
 from ..rule import Alert, Group
 from .expressions import COUNT, NODE, TARGET, named
+from .pace import paced
 
 PLACE = ("mount", "fstype", "source", "device")
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (Group("whyidle-alerts-storage", config.alerts.interval, (*_nfs(config), _lustre(config), *_space(config))),)
+    return paced(config, "storage", (*_nfs(config), _lustre(config), *_space(config)))
 
 
 def _nfs(config: Config) -> tuple[Alert, ...]:

@@ -1,0 +1,29 @@
+"""How often alerts are evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..config import Config
+from ..rule import Alert, Group
+
+
+def paced(config: Config, topic: str, alerts: Iterable[Alert]) -> tuple[Group, ...]:
+    """Critical ones every minute, the others, which are many and look at every device, less often."""
+    alerts = tuple(alerts)
+    return tuple(
+        group
+        for group in (
+            prompt(config, topic, (alert for alert in alerts if alert.severity == "critical")),
+            patient(config, topic, (alert for alert in alerts if alert.severity != "critical")),
+        )
+        if group.rules
+    )
+
+
+def prompt(config: Config, topic: str, alerts: Iterable[Alert]) -> Group:
+    return Group(f"whyidle-alerts-{topic}", config.alerts.interval, tuple(alerts))
+
+
+def patient(config: Config, topic: str, alerts: Iterable[Alert]) -> Group:
+    return Group(f"whyidle-alerts-{topic}-patient", config.alerts.patient_interval, tuple(alerts))
