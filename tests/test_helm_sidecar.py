@@ -1,0 +1,267 @@
+"""The sidecar's pieces: valid wherever they stand, asking for no right, and never in the way of the training."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("helm_python", reason="Helm's engine: pip install helm-python-sdk")
+
+from support_kyverno import mutate
+from support_sidecar import Map, check, check_custom, check_pod, environment, job, named, pod_of, rendered
+
+from whyidle.agent.collector import COLLECTORS
+from whyidle.cli import agent as agent_command
+from whyidle.cli.main import _parse
+
+JOB_LABEL = "batch.kubernetes.io/job-name"
+HOOKS = "/opt/whyidle-hooks"
+FIELDS = {"spec.nodeName": "gpu-7", "metadata.namespace": "team", f"metadata.labels['{JOB_LABEL}']": "train"}
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Any:
+    """The pod of a chart that has ours as its dependency: pod(value of `sidecar`…)."""
+    return lambda **sidecar: pod_of(job(tmp_path, whyidle={"sidecar": sidecar}))
+
+
+def sidecar(template: Map) -> Map:
+    return named(template["spec"]["initContainers"], "whyidle")
+
+
+def collectors_of(arguments: list[str]) -> set[str]:
+    """By the agent's own parser."""
+    args = _parse(arguments, None)
+    return {entry.name for entry in COLLECTORS if getattr(args, f"collector_{entry.name}")}
+
+
+# -- as pieces of a pod
+
+
+@pytest.mark.parametrize(
+    ("enabled", "hooks", "label"), [*itertools.product([True, False], [True, False], ["x/job", ""])]
+)
+def test_every_combination_is_a_pod(pod: Any, enabled: bool, hooks: bool, label: str) -> None:
+    template = pod(enabled=enabled, hooks={"enabled": hooks}, run={"label": label}, lingerSeconds=5)
+    check_pod(template)
+    spec = template["spec"]
+    assert [one["name"] for one in spec.get("initContainers") or []] == ["whyidle-hooks"] * hooks + [
+        "whyidle"
+    ] * enabled
+    trainer = spec["containers"][0]
+    variables = environment(trainer, FIELDS | {"metadata.labels['x/job']": "train"})
+    assert variables["WHYIDLE"] == "1"
+    assert variables["WHYIDLE_NODE"] == "gpu-7"
+    assert variables.get("WHYIDLE_RUN") == ("team/train" if label else None)
+    assert ("PYTHONPATH" in variables) == hooks
+    mounted = {
+        mount["name"]
+        for container in [trainer, *(spec.get("initContainers") or [])]
+        for mount in container["volumeMounts"]
+    }
+    assert mounted == {volume["name"] for volume in spec["volumes"]}
+    assert ("hostPath" in named(spec["volumes"], "whyidle-ledgers")) == (not enabled)
+
+
+def test_all_read_and_write_ledgers_in_the_same_place(pod: Any) -> None:
+    template = pod(ledgers={"path": "/ledgers"})
+    trainer = template["spec"]["containers"][0]
+    assert environment(trainer, FIELDS)["WHYIDLE_DIR"] == "/ledgers"
+    assert "--ledger.dir=/ledgers" in sidecar(template)["args"]
+    for container in (trainer, sidecar(template)):
+        assert named(container["volumeMounts"], "whyidle-ledgers")["mountPath"] == "/ledgers"
+
+
+@pytest.mark.parametrize("wanted", [None, [], ["ranks", "process", "cgroup"], [one.name for one in COLLECTORS]])
+def test_the_agent_takes_its_arguments_and_collects_what_was_asked_for(pod: Any, wanted: list[str] | None) -> None:
+    args = sidecar(pod(**({} if wanted is None else {"collectors": wanted})))["args"]
+    assert collectors_of(args) == set(["ranks", "tcp"] if wanted is None else wanted)
+
+
+def test_its_address_is_the_port_that_is_probed_and_scraped(pod: Any) -> None:
+    container = sidecar(pod(port=9999, extraArgs=["--log.format=json"]))
+    args = _parse(container["args"], None)
+    assert args.address == ("", 9999)
+    assert args.format == "json"
+    assert [(one["name"], one["containerPort"]) for one in container["ports"]] == [("whyidle", 9999)]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "whyidle"}
+    assert agent_command.DEFAULT_ADDRESS.endswith(f":{sidecar(pod())['ports'][0]['containerPort']}")
+
+
+def test_it_cannot_keep_the_training_from_starting_or_ending(pod: Any) -> None:
+    """A native sidecar with a startup probe holds back the containers behind it; without one, it has only to start."""
+    template = pod()
+    container = sidecar(template)
+    assert container["restartPolicy"] == "Always"
+    assert not {"startupProbe", "readinessProbe", "lifecycle"} & set(container)
+    assert "--never-fail" in named(template["spec"]["initContainers"], "whyidle-hooks")["args"]
+
+
+def test_it_meets_the_restricted_pod_security_standard(pod: Any) -> None:
+    """By its containers and volumes; what the training container asks for is its own matter."""
+    template = pod()
+    for container in template["spec"]["initContainers"]:
+        context = container["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert context["runAsUser"] > 0
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert context["readOnlyRootFilesystem"] is True
+        assert not [port for port in container.get("ports", []) if "hostPort" in port]
+    assert all(set(volume) - {"name"} <= {"emptyDir", "configMap"} for volume in template["spec"]["volumes"])
+
+
+def test_without_the_sidecar_a_host_path_rules_out_even_baseline(pod: Any) -> None:
+    """Said in docs/sidecar.md: only then."""
+    kinds = {kind for volume in pod(enabled=False)["spec"]["volumes"] for kind in volume if kind != "name"}
+    assert "hostPath" in kinds
+
+
+def test_the_training_cannot_change_the_hooks(pod: Any) -> None:
+    assert named(pod()["spec"]["containers"][0]["volumeMounts"], "whyidle-hooks")["readOnly"] is True
+
+
+def test_a_pinned_image_is_pinned_everywhere(tmp_path: Path) -> None:
+    digest = "sha256:" + "1" * 64
+    template = pod_of(job(tmp_path, whyidle={"image": {"repository": "registry.example/whyidle", "digest": digest}}))
+    images = {one["image"] for one in template["spec"]["initContainers"]}
+    assert images == {f"registry.example/whyidle@{digest}"}
+
+
+# -- found by Prometheus
+
+
+def test_the_monitor_selects_what_the_pieces_label(pod: Any) -> None:
+    [monitor] = rendered(
+        "sidecar-podmonitor.yaml", {"sidecar": {"podMonitor": {"enabled": True, "labels": {"a": "b"}}}}
+    )
+    template = pod()
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == sidecar(template)["ports"][0]["name"]
+    assert monitor["spec"]["namespaceSelector"] == {"any": True}
+    assert monitor["metadata"]["labels"]["a"] == "b"
+    assert not rendered("sidecar-podmonitor.yaml", {})
+    assert "labels" not in pod(enabled=False)["metadata"] or not pod(enabled=False)["metadata"]["labels"]
+
+
+# -- put in by Kyverno
+
+KYVERNO = {"kyverno": {"enabled": True}}
+
+
+def plain(**container: Any) -> Map:
+    """A pod as a Job makes it, with a helper beside the training."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "train-x",
+            "labels": {JOB_LABEL: "train"},
+            "annotations": {"whyidle.dev/inject": "trainer"},
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+            "containers": [
+                {"name": "helper", "image": "helper:1"},
+                {"name": "trainer", "image": "torch:1", **container},
+            ],
+        },
+    }
+
+
+def injected(given: Map, **values: Any) -> Map:
+    [policy] = rendered("kyverno-policy.yaml", KYVERNO | values)
+    made = mutate(policy, given, "team")
+    check(made)
+    return made
+
+
+def trainer_of(made: Map) -> Map:
+    return named(made["spec"]["containers"], "trainer")
+
+
+@pytest.mark.parametrize("sidecar", [{}, {"enabled": False}, {"hooks": {"enabled": False}}])
+def test_the_policy_is_one(sidecar: Map) -> None:
+    [policy] = rendered("kyverno-policy.yaml", KYVERNO | {"sidecar": sidecar})
+    check_custom(policy)
+    assert policy["spec"]["failurePolicy"] == "Ignore"
+    assert not rendered("kyverno-policy.yaml", {})
+
+
+def test_the_policy_adds_what_a_chart_would_include(pod: Any) -> None:
+    made, template = injected(plain()), pod()
+    ours = [one for one in made["spec"]["initContainers"] if one["name"] != "fetch"]
+    assert sorted(ours, key=lambda one: one["name"]) == sorted(
+        template["spec"]["initContainers"], key=lambda one: one["name"]
+    )
+    volumes = {one["name"]: one for one in template["spec"]["volumes"] if one["name"].startswith("whyidle")}
+    assert {one["name"]: one for one in made["spec"]["volumes"]} == volumes
+    assert made["metadata"]["labels"].items() >= template["metadata"]["labels"].items()
+    variables = environment(trainer_of(made), FIELDS)
+    included = environment(template["spec"]["containers"][0], FIELDS)
+    assert variables == {name: included[name] for name in included if name not in ("WHYIDLE_NAMESPACE", "WHYIDLE_JOB")}
+    mounts = {one["mountPath"]: one for one in trainer_of(made)["volumeMounts"]}
+    assert mounts == {
+        one["mountPath"]: one
+        for one in template["spec"]["containers"][0]["volumeMounts"]
+        if one["name"].startswith("whyidle")
+    }
+
+
+def test_the_policy_leaves_other_containers_and_pods_alone() -> None:
+    given = plain()
+    made = injected(given)
+    assert named(made["spec"]["containers"], "helper") == named(given["spec"]["containers"], "helper")
+    assert named(made["spec"]["initContainers"], "fetch") == given["spec"]["initContainers"][0]
+    for annotations in ({}, {"whyidle.dev/inject": ""}):
+        given["metadata"]["annotations"] = annotations
+        assert injected(given) == given
+
+
+def test_what_the_author_has_set_stands() -> None:
+    secret = {"name": "WHYIDLE_NODE", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}
+    own = [{"name": "WHYIDLE", "value": "0"}, {"name": "WHYIDLE_RUN", "value": "mine"}, secret]
+    given = plain(env=own)
+    by_name = {one["name"]: one for one in trainer_of(injected(given))["env"]}
+    assert {name: by_name[name] for name in ("WHYIDLE", "WHYIDLE_RUN", "WHYIDLE_NODE")} == {
+        one["name"]: one for one in own
+    }
+
+
+def test_the_authors_pythonpath_comes_behind_ours() -> None:
+    variables = environment(trainer_of(injected(plain(env=[{"name": "PYTHONPATH", "value": "/app:/lib"}]))), FIELDS)
+    assert variables["PYTHONPATH"] == f"{HOOKS}/whyidle/torch_hooks/autoload:{HOOKS}:/app:/lib"
+
+
+def test_a_pythonpath_that_cannot_be_read_is_left_alone() -> None:
+    one = {"name": "PYTHONPATH", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}
+    assert one in trainer_of(injected(plain(env=[one])))["env"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "run"),
+    [
+        ({JOB_LABEL: "train-node-0", "jobset.sigs.k8s.io/jobset-name": "train"}, "team/train"),
+        ({"training.kubeflow.org/job-name": "train"}, "team/train"),
+        ({}, None),
+    ],
+)
+def test_the_run_is_named_by_the_outermost_owner(labels: dict[str, str], run: str | None) -> None:
+    given = plain()
+    given["metadata"]["labels"] = labels
+    assert environment(trainer_of(injected(given)), FIELDS).get("WHYIDLE_RUN") == run
+
+
+def test_the_policy_asks_nothing_of_the_pod_twice() -> None:
+    """Admission may run a policy again on what it has made."""
+    [policy] = rendered("kyverno-policy.yaml", KYVERNO)
+    once = mutate(policy, plain(), "team")
+    twice = mutate(policy, once, "team")
+    path = environment(trainer_of(twice), FIELDS)["PYTHONPATH"].split(":")
+    assert len(twice["spec"]["initContainers"]) == len(once["spec"]["initContainers"]) == 3
+    assert len(path) == len(set(path))
