@@ -1,16 +1,21 @@
-"""What the dashboards ask, with their variables filled in as Grafana would: one run, one node, all clusters."""
+"""What the dashboards ask, with their variables filled in as Grafana would, and what the answers take."""
 
 from __future__ import annotations
 
+import json
 import re
+import statistics
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from servers import SCRAPE_SECONDS, Server
 from synthetic import Fleet
 
 from whyidle.dashboards.output import panels_of, rendered
 
+SLOWEST = 10
 POINTS = 1_000  # pixels of a panel: Grafana asks for no more points
 VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-z_]\w*)")
 LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)$")
@@ -39,6 +44,7 @@ class Question:
             "__range": f"{seconds}s",
             "__range_s": str(seconds),
             "__interval": f"{step}s",
+            "__interval_ms": f"{step}000",
             "__rate_interval": f"{max(step + scrape, 4 * scrape)}s",
             **self.chosen,
         }
@@ -46,7 +52,7 @@ class Question:
 
 
 def questions(fleet: Fleet) -> list[Question]:
-    """Every query of every panel and variable of every dashboard."""
+    """Every query of every panel and variable of every dashboard: of one run, one node, all clusters."""
     return [question for dashboard in rendered().values() for question in _of(dashboard, fleet)]
 
 
@@ -65,6 +71,60 @@ def _of(dashboard: Json, fleet: Fleet) -> Iterator[Question]:
 
 def _value(variable: Json, fleet: Fleet) -> str:
     first = {"run": fleet.run(0), "node": fleet.node(0), "instance": re.escape(fleet.instance(0)).replace("\\", "\\\\")}
-    if variable["includeAll"]:
+    if "allValue" in variable:
         return variable["allValue"]
     return first.get(variable["name"]) or str(variable["current"].get("value", ""))
+
+
+def ask(server: Server, asked: list[Question], end: float, seconds: int, rounds: int) -> dict[str, Any]:
+    """Every query over the range up to ``end`` -> seconds each, by dashboard, and what was empty or failed."""
+    times: dict[Question, list[float]] = {}
+    empty: set[str] = set()
+    failed: dict[str, str] = {}
+    for _ in range(rounds):
+        for question in asked:
+            query = question.filled(seconds, SCRAPE_SECONDS)
+            began = time.perf_counter()
+            try:
+                answer = _answer(server, question, query, end, seconds)
+            except OSError as error:
+                failed[query] = str(error)
+                continue
+            times.setdefault(question, []).append(time.perf_counter() - began)
+            data = json.loads(answer)["data"]
+            if not (data if question.label else data["result"]):
+                empty.add(f"{question.dashboard}: {question.panel}: {query}")
+    dashboards = {question.dashboard: [] for question in asked}
+    for question, took in times.items():
+        dashboards[question.dashboard] += took
+    slowest = sorted(times, key=lambda question: -statistics.median(times[question]))
+    return {
+        "of": {name: spread(values) for name, values in dashboards.items()},
+        "all": spread([one for took in times.values() for one in took]),
+        "slowest": [
+            {"panel": f"{one.dashboard}: {one.panel}", "query": one.expr, "seconds": times[one]}
+            for at, one in enumerate(slowest)
+            if at < SLOWEST or max(times[one]) > 1
+        ],
+        "empty": sorted(empty),
+        "failed": failed,
+    }
+
+
+def _answer(server: Server, question: Question, query: str, end: float, seconds: int) -> bytes:
+    if question.label:
+        return server.values(question.label, query, end, seconds)
+    step = question.step(seconds, SCRAPE_SECONDS)
+    return server.ask(query, end, 0 if question.instant else seconds, step)
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    if not ordered:
+        return {"queries": 0}
+    return {
+        "queries": len(ordered),
+        "p50": statistics.median(ordered),
+        "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+        "max": ordered[-1],
+    }

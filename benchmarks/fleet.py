@@ -1,17 +1,22 @@
 """What the dashboards and rules of a fleet cost Prometheus: 1,024 nodes of 8 GPUs.
 
+    pip install google-crc32c
     python benchmarks/fleet.py [--nodes N] [--per-run N] [--live SECONDS] [--json FILE] [--victoriametrics [BINARY]]
+    python benchmarks/fleet.py --rules-only --nodes 128
 
-The series are a real agent's, multiplied (benchmarks/synthetic.py), and come in by remote write, in order of time:
+The series are a real agent's, multiplied (benchmarks/synthetic.py):
 
-    1. a first server takes ten minutes of all nodes and evaluates the shipped rules: it says which series they record
-    2. a second takes a day of what was recorded, a sample a minute (--step), with the raw series of a few nodes; then
-       the last half hour of all nodes, in steps of 15 s; then live data, while the rules are evaluated
-    3. every query of every dashboard is asked over 30 minutes and over 24 hours, as Grafana would, several times
+    1. a first server evaluates the shipped rules on two nodes of each kind of run: what they record is multiplied too
+    2. a day of all of it is written as a block of the database (benchmarks/tsdb_block.py), up to now
+    3. a second server opens it and is sent all raw series every 15 s, as scrapes would, at first without rules, then
+       with them
+    4. every query of every dashboard is asked over 30 minutes and over 24 hours, as Grafana would, several times
 
-Values of recorded series stay as the first server recorded them: their number and length is what a query pays for.
-Scraping is not in it. The queries go to VictoriaMetrics too, with the same data, where it is asked for; its rules would
-be vmalert's, and are not timed. These are not tests: nothing here passes or fails.
+Before the last 75 minutes raw series have a sample a minute (--step), recorded ones as many as their rules make.
+Scraping is not in it. --rules-only stops after the rules, all in one group, one after the other, every 30 s.
+
+VictoriaMetrics, where it is asked for, is sent the same by remote write, which takes long: --victoriametrics-nodes. Its
+rules would be vmalert's, and are not timed. These are not tests: nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -23,157 +28,26 @@ import os
 import platform
 import shutil
 import signal
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from asked import Question, questions
-from remote_write import Batch
-from servers import Prometheus, Server, VictoriaMetrics
-from synthetic import BATCH, GPUS, Fleet, template
+from asked import ask, questions
+from evaluations import Evaluations
+from history import DAY_SECONDS, FINE_SECONDS, intervals, live, push, write_block
+from servers import SCRAPE_SECONDS, Prometheus, Server, VictoriaMetrics
+from synthetic import GPUS, Fleet, Recorded, template
 
-SCRAPE_SECONDS = 15
 RANGES = {"30m": 1800, "24h": 86_400}
-FIRST_SECONDS = 600
-SAMPLED_NODES = 4
-"""Nodes that have a day of raw series, so that the dashboard of a node has one to draw."""
-
-
-@dataclass
-class History:
-    """What goes into a server, in order of time."""
-
-    fleet: Fleet
-    recorded: list[Batch]
-    start: float
-    step: int  # seconds, of all but the last half hour
-
-    def write(self, server: Server, end: float) -> int:
-        """A day, the last half hour of it whole -> samples written."""
-        whole = [*self.fleet.batches(range(self.fleet.nodes))]
-        few = [*self.fleet.batches(range(min(SAMPLED_NODES, self.fleet.nodes)))]
-        written, recent = 0, end - RANGES["30m"] - FIRST_SECONDS
-        moment = end - RANGES["24h"] - FIRST_SECONDS
-        while moment < recent:
-            written += push(server, [*self.recorded, *few], moment, self.start)
-            moment += self.step
-        while moment < end:
-            due = moment % self.step < SCRAPE_SECONDS
-            written += push(server, [*(self.recorded if due else []), *whole], moment, self.start)
-            moment += SCRAPE_SECONDS
-        return written
-
-
-def push(server: Server, batches: Iterable[Batch], moment: float, start: float) -> int:
-    written = 0
-    for batch in batches:
-        server.write(batch.at(moment, start))
-        written += len(batch)
-    return written
-
-
-def live(server: Server, batches: list[Batch], start: float, seconds: float) -> None:
-    """Goes on writing every 15 s, as scrapes would."""
-    end = time.time() + seconds
-    while time.time() < end:
-        began = time.time()
-        push(server, batches, began, start)
-        time.sleep(max(0.0, SCRAPE_SECONDS - (time.time() - began)))
-
-
-# -- what is measured ------------------------------------------------------------------------------------------------
-
-
-def recorded_batches(server: Prometheus) -> list[Batch]:
-    """The series that the rules record, with the values that they have now."""
-    found = server.recorded()
-    return [
-        Batch([labels for labels, _ in chunk], [value for _, value in chunk], [0.0] * len(chunk))
-        for chunk in (found[at : at + BATCH] for at in range(0, len(found), BATCH))
-    ]
-
-
-def ask(server: Server, asked: list[Question], seconds: int, rounds: int) -> dict[str, Any]:
-    """Every query over one range -> seconds each, by dashboard, and what was empty or failed."""
-    times: dict[Question, list[float]] = {}
-    empty: set[str] = set()
-    failed: dict[str, str] = {}
-    end = time.time() - 2 * SCRAPE_SECONDS
-    for _ in range(rounds):
-        for question in asked:
-            query = question.filled(seconds, SCRAPE_SECONDS)
-            began = time.perf_counter()
-            try:
-                count = answer(server, question, query, end, seconds)
-            except OSError as error:
-                failed[query] = str(error)
-                continue
-            times.setdefault(question, []).append(time.perf_counter() - began)
-            if not count:
-                empty.add(f"{question.dashboard}: {question.panel}: {query}")
-    dashboards = {question.dashboard: [] for question in asked}
-    for question, took in times.items():
-        dashboards[question.dashboard] += took
-    slowest = sorted(times, key=lambda question: -max(times[question]))[:10]
-    return {
-        "of": {name: spread(values) for name, values in dashboards.items()},
-        "all": spread([one for took in times.values() for one in took]),
-        "slowest": [
-            {"panel": f"{one.dashboard}: {one.panel}", "query": one.expr, "seconds": times[one]} for one in slowest
-        ],
-        "empty": sorted(empty),
-        "failed": failed,
-    }
-
-
-def answer(server: Server, question: Question, query: str, end: float, seconds: int) -> int:
-    if question.label:
-        return server.values(question.label, query, end, seconds)
-    step = question.step(seconds, SCRAPE_SECONDS)
-    return server.ask(query, end, 0 if question.instant else seconds, step)
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    ordered = sorted(values)
-    if not ordered:
-        return {"queries": 0}
-    return {
-        "queries": len(ordered),
-        "p50": statistics.median(ordered),
-        "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
-        "max": ordered[-1],
-    }
-
-
-def measure(server: Server, history: History, args: argparse.Namespace) -> dict[str, Any]:
-    end = time.time()
-    began = time.perf_counter()
-    written = history.write(server, end)
-    found: dict[str, Any] = {"samples": written, "write_seconds": time.perf_counter() - began}
-    whole = [*history.fleet.batches(range(history.fleet.nodes))]
-    now = time.time()
-    for moment in range(int(end) + SCRAPE_SECONDS, int(now), SCRAPE_SECONDS):  # what the writing took
-        push(server, whole, float(moment), history.start)
-    if isinstance(server, Prometheus):
-        server.load_rules()
-    cpu, began = server.cpu_seconds(), time.perf_counter()
-    live(server, whole, history.start, args.live)
-    found["live_cpu_seconds_per_minute"] = (server.cpu_seconds() - cpu) / (time.perf_counter() - began) * 60
-    if isinstance(server, Prometheus):
-        while server.evaluated() < 2:  # the first time, what other rules record is not there yet
-            live(server, whole, history.start, SCRAPE_SECONDS)
-        found["rules"] = server.rule_seconds()
-    found["series"] = server.series()
-    for name, seconds in RANGES.items():
-        found[name] = ask(server, questions(history.fleet), seconds, args.rounds)
-    found["resident_bytes"] = server.resident_bytes()
-    return found
+FORCED_SECONDS = 30
+"""Between evaluations, where only rules are looked at: what one takes does not depend on it."""
+LEAD_SECONDS = 10, 0.3
+"""What writing a block takes, and for each node: its last samples should be no older than now."""
 
 
 @contextlib.contextmanager
@@ -182,62 +56,121 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def first_look(fleet: Fleet, start: float, binary: str) -> tuple[list[Batch], dict[str, int]]:
-    """Which series the rules record, from ten minutes of all nodes."""
-    with folder() as scratch, Prometheus(scratch, binary, rules=True) as server:
-        batches = [*fleet.batches(range(fleet.nodes))]
-        now = time.time()
-        for back in range(FIRST_SECONDS, 0, -2 * SCRAPE_SECONDS):
-            push(server, batches, now - back, start)
-        rounds = server.evaluated()
-        while server.evaluated() < rounds + 2:  # groups that build on others need another round
-            live(server, batches, start, SCRAPE_SECONDS)
-        found = recorded_batches(server)
-        return found, {"raw": sum(len(batch) for batch in batches), "recorded": sum(len(batch) for batch in found)}
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="What the dashboards and rules of a fleet cost Prometheus.")
-    parser.add_argument("--nodes", type=int, default=1024, help="nodes of 8 GPUs (default: %(default)s)")
-    parser.add_argument("--per-run", type=int, default=128, help="nodes of a run (default: %(default)s)")
-    parser.add_argument("--live", type=float, default=180, help="seconds of live data (default: %(default)s)")
-    parser.add_argument(
-        "--step", type=int, default=60, help="seconds between samples of the day (default: %(default)s)"
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="times that each query is asked (default: %(default)s)")
-    parser.add_argument("--prometheus", default="prometheus", help="the binary (default: %(default)s)")
-    parser.add_argument(
-        "--victoriametrics", nargs="?", const="victoria-metrics", metavar="BINARY", help="ask VictoriaMetrics too"
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write the figures as JSON")
-    args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
-    for binary in filter(None, (args.prometheus, args.victoriametrics)):
-        if not shutil.which(binary):
-            print(f"needs {binary} (Debian's packages prometheus and victoria-metrics have them)", file=sys.stderr)
-            return 1
-    fleet = Fleet(template(), args.nodes, min(args.per_run, args.nodes))
-    start = time.time() - 2 * RANGES["24h"]
-    recorded, counts = first_look(fleet, start, args.prometheus)
-    print(f"{counts['raw']} raw series, {counts['recorded']} recorded", file=sys.stderr)
-    history = History(fleet, recorded, start, args.step)
-    found: dict[str, Any] = {
-        "date": date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
-        "gpus": args.nodes * GPUS,
-        "step_seconds": args.step,
-        "series_per_gpu": {name: count / (args.nodes * GPUS) for name, count in counts.items()},
-        "servers": {},
+def passed(seconds: float) -> Callable[[], bool]:
+    """Whether that much time has gone by from now on."""
+    end = time.time() + seconds
+    return lambda: time.time() >= end
+
+
+def aligned(moment: float) -> int:
+    return int(moment) // SCRAPE_SECONDS * SCRAPE_SECONDS
+
+
+def first_look(fleet: Fleet, start: float, binary: str) -> Recorded:
+    """Which series the rules record, from a small fleet with the same kinds of runs."""
+    sample = fleet.sample()
+    batches = [*sample.batches(range(sample.nodes))]
+    with folder() as scratch:
+        write_block(scratch / "data", sample, None, start, aligned(time.time()), FINE_SECONDS, SCRAPE_SECONDS)
+        with Prometheus(scratch, binary, rules=True, every="5s") as server:
+            live(server, batches, start, lambda: server.evaluated() >= 4)  # groups that build on others need several
+            return Recorded(fleet, server.recorded())
+
+
+def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace) -> dict[str, Any]:
+    """Prometheus, with a day of everything."""
+    batches = [*fleet.batches(range(fleet.nodes))]
+    say(f"{sum(map(len, batches))} raw series; writes a day")
+    end = aligned(time.time() + LEAD_SECONDS[0] + LEAD_SECONDS[1] * fleet.nodes)
+    began = time.perf_counter()
+    samples = write_block(scratch / "data", fleet, recorded, start, end, DAY_SECONDS, args.step)
+    found: dict[str, Any] = {"samples": samples, "write_seconds": time.perf_counter() - began}
+    say(f"{samples:,} samples in {found['write_seconds']:.0f} s; {time.time() - end:+.0f} s of what was planned")
+    time.sleep(max(0.0, end - time.time()))
+    every = f"{FORCED_SECONDS}s" if args.rules_only else None
+    with Prometheus(scratch, args.prometheus, rules=False, every=every) as server:
+        live(server, batches, start, lambda: server.series() > 0)
+        say(f"{server.series()} series in memory")
+        found |= with_rules(server, batches, start, args)
+        if not args.rules_only:
+            found["queries"] = queries(server, fleet, args)
+            found["resident_bytes_after_queries"] = server.resident_bytes()
+        return found
+
+
+def with_rules(server: Prometheus, batches: list[Any], start: float, args: argparse.Namespace) -> dict[str, Any]:
+    """Live data without rules and with them: the difference in CPU is what they cost."""
+    found: dict[str, Any] = {}
+    if not args.rules_only:
+        found["cpu_of_data"] = cpu_per_minute(server, lambda: live(server, batches, start, passed(args.live / 3)))
+    server.load_rules()
+    watched = Evaluations(server)
+
+    def enough() -> bool:
+        watched.look()
+        return watched.times() >= 2 if args.rules_only else over()
+
+    over = passed(args.live)
+    found["cpu_of_data_and_rules"] = cpu_per_minute(server, lambda: live(server, batches, start, enough))
+    found["rules"] = watched.found(intervals())
+    found["recorded"] = {
+        labels["__name__"]: int(count) for labels, count in server.instant('count by (__name__) ({__name__=~".+:.+"})')
     }
-    with folder() as scratch, Prometheus(scratch, args.prometheus, rules=False) as server:
-        found["servers"]["prometheus"] = measure(server, history, args)
-    keep(found, args.json)
-    if args.victoriametrics:
-        with folder() as scratch, VictoriaMetrics(scratch, args.victoriametrics) as server:
-            found["servers"]["victoriametrics"] = measure(server, history, args)
-        keep(found, args.json)
-    show(found)
-    return 0
+    found["series"], found["resident_bytes"] = server.series(), server.resident_bytes()
+    return found
+
+
+def cpu_per_minute(server: Server, work: Callable[[], object]) -> float:
+    """Seconds of CPU that the server takes a minute meanwhile."""
+    cpu, began = server.cpu_seconds(), time.perf_counter()
+    work()
+    return (server.cpu_seconds() - cpu) / (time.perf_counter() - began) * 60
+
+
+def queries(server: Server, fleet: Fleet, args: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    end = time.time() - 2 * SCRAPE_SECONDS
+    for name, seconds in RANGES.items():
+        say(f"asks over {name}")
+        found[name] = ask(server, questions(fleet), end, seconds, args.rounds)
+    return found
+
+
+def measure_victoriametrics(fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace) -> dict[str, Any]:
+    """The same questions, with a day of what is recorded and of a few nodes, and 40 minutes of all."""
+    whole = [*fleet.batches(range(fleet.nodes))]
+    day = [*recorded.batches(), *fleet.batches(range(min(4, fleet.nodes)))]
+    samples, now = 0, time.time()
+    recent = now - RANGES["30m"] - 600
+    with folder() as scratch, VictoriaMetrics(scratch, args.victoriametrics) as server:
+        for moment in range(int(now) - DAY_SECONDS, int(recent), args.step):
+            samples += push(server, day, moment, start)
+        for moment in range(int(recent), int(now), SCRAPE_SECONDS):
+            samples += push(server, [*whole, *(day if moment % args.step < SCRAPE_SECONDS else [])], moment, start)
+        time.sleep(5)  # what it is sent shows a second or so later
+        found: dict[str, Any] = {"gpus": fleet.nodes * GPUS, "samples": samples, "series": server.series()}
+        return found | {"queries": queries(server, fleet, args), "resident_bytes": server.resident_bytes()}
+
+
+# -- what is said ----------------------------------------------------------------------------------------------------
+
+
+def raw_families(fleet: Fleet) -> dict[str, float]:
+    """Series per GPU by the first word of their names."""
+    counts = Counter(line.name.removeprefix("whyidle_").partition("_")[0] for line in fleet.lines)
+    return {name: count / GPUS for name, count in counts.most_common()}
+
+
+def recorded_families(counts: dict[str, int], gpus: int) -> dict[str, float]:
+    """Series per GPU by level and metric, whatever their windows."""
+    found: Counter[str] = Counter()
+    for name, count in counts.items():
+        found[name.rpartition(":")[0]] += count
+    return {name: count / gpus for name, count in found.most_common()}
 
 
 def keep(found: dict[str, Any], file: str | None) -> None:
@@ -247,21 +180,97 @@ def keep(found: dict[str, Any], file: str | None) -> None:
 
 
 def show(found: dict[str, Any]) -> None:
-    series = ", ".join(f"{count:.0f} {name}" for name, count in found["series_per_gpu"].items())
-    print(f"{found['date']}, {found['machine']}, {found['gpus']} GPUs; series per GPU: {series}")
+    print(f"{found['date']}, {found['machine']}, {found['gpus']} GPUs")
+    print("raw series per GPU:", listed(found["raw"]))
     for name, server in found["servers"].items():
-        print(f"{name}: {server['series']:,} series, {server['resident_bytes'] / 1e9:.1f} GB resident, ", end="")
-        print(
-            f"{server['live_cpu_seconds_per_minute']:.1f} CPU-seconds a minute of live data"
-            + (" and rules" if "rules" in server else "")
-        )
-        if rules := server.get("rules"):
-            print(f"  rules: {rules['per_minute']:.2f} s a minute; slowest group {rules['slowest']}")
-        for window in RANGES:
-            for dashboard, one in {**server[window]["of"], "all": server[window]["all"]}.items():
-                figures = " ".join(f"{figure} {one.get(figure, 0):7.3f} s" for figure in ("p50", "p95", "max"))
-                print(f"  {window:>4} {dashboard:<18} {one['queries']:4} queries  {figures}")
-            print(f"       {len(server[window]['empty'])} empty, {len(server[window]['failed'])} failed")
+        print(f"{name}: {server['series']} series in memory, {server['resident_bytes'] / 1e9:.2f} GB")
+        if "rules" in server:
+            show_rules(server, found["gpus"], found["expected"])
+        for window, asked in server.get("queries", {}).items():
+            show_queries(window, asked)
+
+
+def listed(counts: dict[str, float], least: float = 0.05) -> str:
+    shown = ", ".join(f"{name} {count:.1f}" for name, count in counts.items() if count >= least)
+    return f"{sum(counts.values()):.1f} ({shown})"
+
+
+def show_rules(server: dict[str, Any], gpus: int, expected: int) -> None:
+    total, rules = sum(server["recorded"].values()), server["rules"]
+    print(f"recorded series per GPU: {listed(recorded_families(server['recorded'], gpus))}")
+    print(f"recorded series: {total}; written for the day: {expected}")
+    print(
+        "CPU-seconds a minute:"
+        + (f" {server['cpu_of_data']:.1f} to take in data," if "cpu_of_data" in server else "")
+        + f" {server['cpu_of_data_and_rules']:.1f} with rules"
+    )
+    print(f"rules: {rules['per_minute']:.2f} s a minute; {rules['missed']:.0f} evaluations missed")
+    for name, group in sorted(rules["groups"].items(), key=lambda item: -item[1]["seconds"] / item[1]["interval"]):
+        minute = group["seconds"] * 60 / group["interval"]
+        print(f"  {minute:7.3f} s a minute  {group['seconds']:7.3f} s every {group['interval']:3} s  {name}")
+    print("dearest rules:")
+    for rule in rules["dearest"]:
+        print(f"  {rule['per_minute']:7.3f} s a minute  {rule['seconds']:7.3f} s  {rule['group']}: {rule['rule']}")
+    for name, error in rules["failing"].items():
+        print(f"  FAILS {name}: {error}")
+
+
+def show_queries(window: str, asked: dict[str, Any]) -> None:
+    for dashboard, one in {**asked["of"], "all": asked["all"]}.items():
+        figures = " ".join(f"{figure} {one.get(figure, 0):7.3f} s" for figure in ("p50", "p95", "max"))
+        print(f"  {window:>4} {dashboard:<18} {one['queries']:4} queries  {figures}")
+    print(f"       {len(asked['empty'])} empty, {len(asked['failed'])} failed; slowest:")
+    for one in asked["slowest"]:
+        took = " ".join(f"{seconds:.2f}" for seconds in one["seconds"])
+        print(f"       {took} s  {one['panel']}: {' '.join(one['query'].split())[:160]}")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What the dashboards and rules of a fleet cost Prometheus.")
+    add = parser.add_argument
+    add("--nodes", type=int, default=1024, help="nodes of 8 GPUs (default: %(default)s)")
+    add("--per-run", type=int, default=128, help="nodes of a run (default: %(default)s)")
+    add("--live", type=float, default=300, help="seconds of live data with rules (default: %(default)s)")
+    add("--step", type=int, default=60, help="seconds between raw samples of the day (default: %(default)s)")
+    add("--rounds", type=int, default=3, help="times that each query is asked (default: %(default)s)")
+    add("--rules-only", action="store_true", help="time the rules, ask no queries")
+    add("--prometheus", default="prometheus", help="the binary (default: %(default)s)")
+    add("--victoriametrics", nargs="?", const="victoria-metrics", metavar="BINARY", help="ask VictoriaMetrics too")
+    add("--victoriametrics-nodes", type=int, default=64, help="nodes that it gets (default: %(default)s)")
+    add("--json", metavar="FILE", help="also write the figures as JSON")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
+    for binary in filter(None, (args.prometheus, args.victoriametrics)):
+        if not shutil.which(binary):
+            print(f"needs {binary} (Debian's packages prometheus and victoria-metrics have them)", file=sys.stderr)
+            return 1
+    fleet = Fleet(template(), args.nodes, min(args.per_run, args.nodes))
+    start = aligned(time.time() - 2 * RANGES["24h"])
+    recorded = first_look(fleet, start, args.prometheus)
+    found: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
+        "gpus": args.nodes * GPUS,
+        "step_seconds": args.step,
+        "raw": raw_families(fleet),
+        "expected": sum(1 for _ in recorded.series()),
+        "servers": {},
+    }
+    say(f"{found['expected']} series recorded")
+    with folder() as scratch:
+        found["servers"]["prometheus"] = measure(scratch, fleet, recorded, start, args)
+    keep(found, args.json)
+    if args.victoriametrics:
+        small = Fleet(fleet.lines, args.victoriametrics_nodes, min(args.per_run, args.victoriametrics_nodes))
+        again = Recorded(small, recorded.found)
+        found["servers"]["victoriametrics"] = measure_victoriametrics(small, again, start, args)
+        keep(found, args.json)
+    show(found)
+    return 0
 
 
 if __name__ == "__main__":

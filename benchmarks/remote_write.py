@@ -56,8 +56,9 @@ class Batch:
         pieces = [series(one) for one in labels]
         ends = np.cumsum([len(piece) for piece in pieces])
         self.body = np.frombuffer(b"".join(pieces), dtype=np.uint8).copy()
-        self.values_at = (ends - SAMPLE_BYTES + 1)[:, None] + np.arange(8)
-        self.times_at = (ends - TIME_BYTES)[:, None] + np.arange(TIME_BYTES)
+        ends = ends.astype(np.int32)[:, None]
+        self.values_at = ends - SAMPLE_BYTES + 1 + np.arange(8, dtype=np.int32)
+        self.times_at = ends - TIME_BYTES + np.arange(TIME_BYTES, dtype=np.int32)
         self.base = np.asarray(base, dtype="<f8")
         self.rate = np.asarray(rate, dtype="<f8")
 

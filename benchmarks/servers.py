@@ -19,6 +19,7 @@ from remote_write import HEADERS
 from whyidle.alerts.output import files
 
 READY_SECONDS = 120.0
+SCRAPE_SECONDS = 15
 RECORDED = '{__name__=~".+:.+"}'
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -70,19 +71,21 @@ class Server:
         """Raises OSError if it is refused."""
         DIRECT.open(urllib.request.Request(self.url + self.write_path, data=body, headers=HEADERS), timeout=120).close()
 
-    def ask(self, query: str, end: float, seconds: int, step: int) -> int:
-        """How many series answer; over a range, or at its end where it lasts 0 s. Raises OSError if refused."""
+    def ask(self, query: str, end: float, seconds: int, step: int) -> bytes:
+        """The answer over a range, or at its end where it lasts 0 s. Raises OSError if refused."""
         if seconds:
-            asked = {"query": query, "start": end - seconds, "end": end, "step": step}
-            answer = self.get("/api/v1/query_range", asked)
-        else:
-            answer = self.get("/api/v1/query", {"query": query, "time": end})
-        return len(json.loads(answer)["data"]["result"])
+            return self.get("/api/v1/query_range", {"query": query, "start": end - seconds, "end": end, "step": step})
+        return self.get("/api/v1/query", {"query": query, "time": end})
 
-    def values(self, label: str, selector: str, end: float, seconds: int) -> int:
-        """How many values a label has over a range."""
+    def values(self, label: str, selector: str, end: float, seconds: int) -> bytes:
+        """The answer on which values a label has over a range."""
         query = urllib.parse.urlencode({"match[]": selector, "start": end - seconds, "end": end})
-        return len(json.loads(self.get(f"/api/v1/label/{label}/values?{query}"))["data"])
+        return self.get(f"/api/v1/label/{label}/values?{query}")
+
+    def instant(self, query: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value now."""
+        found = json.loads(self.ask(query, time.time(), 0, 0))["data"]["result"]
+        return [(one["metric"], float(one["value"][1])) for one in found]
 
     def own(self, metric: str) -> float:
         """A metric of the server about itself."""
@@ -100,13 +103,15 @@ class Server:
 
 
 class Prometheus(Server):
-    """Rules are loaded from the shipped ones, at first or later: they must not write before the history is in."""
+    """Rules are loaded from the shipped ones, at first or later; ``every``: at intervals that are not theirs."""
 
-    def __init__(self, scratch: Path, binary: str, *, rules: bool):
+    def __init__(self, scratch: Path, binary: str, *, rules: bool, every: str | None = None):
         self.scratch = scratch
         for name, text in files().items():
+            if every:
+                text = re.sub(r"(?m)^    interval: .*$", f"    interval: {every}", text)
             (scratch / name).write_text(text)
-        self.configure(rules)
+        self.configure(rules, every)
         port = free_port()
         command = [
             binary,
@@ -119,9 +124,10 @@ class Prometheus(Server):
         ]
         super().__init__(command, port)
 
-    def configure(self, rules: bool) -> None:
+    def configure(self, rules: bool, every: str | None = None) -> None:
         named = json.dumps([str(self.scratch / name) for name in files()] if rules else [])
-        text = f"global: {{scrape_interval: 15s, evaluation_interval: 15s}}\nrule_files: {named}\n"
+        interval = every or f"{SCRAPE_SECONDS}s"
+        text = f"global: {{scrape_interval: {SCRAPE_SECONDS}s, evaluation_interval: {interval}}}\nrule_files: {named}\n"
         (self.scratch / "prometheus.yml").write_text(text)
 
     def load_rules(self) -> None:
@@ -137,25 +143,8 @@ class Prometheus(Server):
         counts = re.findall(r"^prometheus_rule_group_iterations_total\{.*\} (\S+)$", text, re.MULTILINE)
         return min(map(float, counts), default=0.0)
 
-    def rule_seconds(self) -> dict[str, Any]:
-        """What the last evaluation of each group took, and a minute of all of them."""
-        took = {group["name"]: group["evaluationTime"] for group in self.groups()}
-        minute = sum(group["evaluationTime"] * 60 / group["interval"] for group in self.groups())
-        rules = [rule for group in self.groups() for rule in group["rules"]]
-        return {
-            "per_minute": minute,
-            "slowest": max(took, key=lambda name: took[name]),
-            "groups": took,
-            "slowest_rules": {
-                rule["name"]: rule["evaluationTime"]
-                for rule in sorted(rules, key=lambda rule: -rule["evaluationTime"])[:10]
-            },
-            "failing": {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")},
-            "missed": self.own("prometheus_rule_group_iterations_missed_total"),
-        }
-
     def recorded(self) -> Found:
-        """What the rules have recorded: labels and values now."""
+        """What the rules have recorded: labels and values now; federation adds an empty instance."""
         query = urllib.parse.urlencode({"match[]": RECORDED})
         found: Found = []
         for line in self.get(f"/federate?{query}").decode().splitlines():
@@ -163,7 +152,7 @@ class Prometheus(Server):
                 continue
             name, _, rest = line.partition("{")
             labels, _, values = rest.rpartition("}")
-            named = {key: text.replace('\\"', '"').replace("\\\\", "\\") for key, text in LABEL.findall(labels)}
+            named = {key: text.replace('\\"', '"').replace("\\\\", "\\") for key, text in LABEL.findall(labels) if text}
             found.append(({"__name__": name, **named}, float(values.split()[0])))
         return found
 

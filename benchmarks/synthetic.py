@@ -1,7 +1,8 @@
 """A fleet that is not there: what a real agent says of one node, multiplied, and grown over time.
 
 The series are those of a real agent on a node of 8 GPUs, 8 adapters and 8 live ranks (benchmarks/agent.py, `whole`);
-run, rank, node and uuid are told apart per node. Each run loses its time to another family.
+instance, run, rank, node and uuid are told apart per node. Each run loses its time to another family. What rules record
+of a few nodes is multiplied the same way.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import runpy
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
@@ -20,6 +23,10 @@ from whyidle.torch_hooks.causes import CAUSES
 
 HERE = Path(__file__).resolve().parent
 GPUS = 8
+KINDS = 4
+"""Nodes grow in as many ways, so that there are fewer curves than series (benchmarks/tsdb_block.py)."""
+SAMPLED_NODES = 2
+"""Nodes of a run that suffice to know all of its nodes: the one with the late rank, and another."""
 BATCH = 5_000  # series of a request
 STEP_SECONDS = 0.4
 STEP_SHARES = ((0.25, 0.2), (0.5, 0.9), (1.0, 0.99), (2.5, 1.0))  # upper bound -> share of steps
@@ -62,7 +69,11 @@ def template() -> list[Line]:
         for family in parse(text)
         for sample in family.samples
     ]
-    return [*lines, Line("up", "gauge", {}, 1.0), *_collectives(lines)]
+    target = {"instance": "", "job": "whyidle", "cluster": "lab"}
+    return [
+        Line(line.name, line.type, line.labels | target, line.value)
+        for line in (*lines, Line("up", "gauge", {}, 1.0), *_collectives(lines))
+    ]
 
 
 def _collectives(lines: list[Line]) -> Iterator[Line]:
@@ -93,9 +104,14 @@ class Fleet:
     def instance(self, node: int) -> str:
         return f"10.0.{node // 250}.{node % 250}:9420"
 
+    def fault(self, node: int) -> int:
+        """Which of the faults its run has."""
+        return node // self.per_run % len(FAULTS)
+
     def labels(self, line: Line, node: int) -> dict[str, str]:
-        changed = {"__name__": line.name, **line.labels, "instance": self.instance(node)}
-        changed |= {"job": "whyidle", "cluster": "lab"}
+        changed = {"__name__": line.name, **line.labels}
+        if "instance" in line.labels:
+            changed["instance"] = self.instance(node)
         if "run" in line.labels:
             changed["run"] = self.run(node)
         if "rank" in line.labels:
@@ -122,7 +138,7 @@ class Fleet:
         return self.counter(line, node)
 
     def share(self, cause: str, node: int) -> float:
-        shares = {"host": 0.02, "network": 0.04, "unattributed": 0.002, **FAULTS[node // self.per_run % len(FAULTS)]}
+        shares = {"host": 0.02, "network": 0.04, "unattributed": 0.002, **FAULTS[self.fault(node)]}
         shares["compute"] = 1.0 - sum(shares.values())
         return shares.get(cause, 0.0) if cause in CAUSES else 0.0
 
@@ -136,7 +152,7 @@ class Fleet:
         return done / STEP_SECONDS
 
     def counter(self, line: Line, node: int) -> float:
-        size = chance(line.name, sorted(line.labels.items()), node)
+        size = chance(line.name, sorted(line.labels.items()), node % KINDS)
         if any(word in line.name for word in SILENT) and chance(line.name, node) > 0.02:
             return 0.0
         if "bytes" in line.name:
@@ -158,3 +174,69 @@ class Fleet:
                 labels, base, rate = [], [], []
         if labels:
             yield Batch(labels, base, rate)
+
+    def series(self) -> Iterator[tuple[dict[str, str], float, float]]:
+        """Labels, value at the start, and growth per second of every series."""
+        for node in range(self.nodes):
+            for line in self.lines:
+                yield self.labels(line, node), line.value, self.rate(line, node)
+
+    def sample(self) -> Fleet:
+        """A small fleet with each kind of run that this one has."""
+        runs = min(-(-self.nodes // self.per_run), len(FAULTS))
+        per_run = min(self.per_run, SAMPLED_NODES)
+        return Fleet(self.lines, runs * per_run, per_run)
+
+
+class Recorded:
+    """What rules record of a fleet, as concluded from what they recorded of its sample."""
+
+    def __init__(self, fleet: Fleet, found: Iterable[tuple[dict[str, str], float]]):
+        self.fleet, self.sample, self.found = fleet, fleet.sample(), [*found]
+        self.node_of = {self.sample.node(node): node for node in range(self.sample.nodes)}
+        self.node_of |= {self.sample.instance(node): node for node in range(self.sample.nodes)}
+        self.run_of = {self.sample.run(node): node for node in range(0, self.sample.nodes, self.sample.per_run)}
+        self.of_nodes: dict[tuple[int, bool], list[Line]] = defaultdict(list)
+        self.of_runs: dict[int, list[Line]] = defaultdict(list)
+        self.of_all: list[Line] = []
+        for labels, value in self.found:
+            self._sort(dict(labels), value)
+
+    def _sort(self, labels: dict[str, str], value: float) -> None:
+        node, first = self._owner(labels)
+        rank, uuid = labels.get("rank"), labels.get("uuid")
+        if rank:
+            labels["rank"] = str(int(rank) % GPUS)
+        if uuid:
+            labels["uuid"] = uuid.removesuffix(f"-{node:04d}")
+        line = Line(labels.pop("__name__"), "gauge", labels, value)
+        if node is None:
+            self.of_all.append(line)
+        elif first is None:
+            self.of_runs[self.sample.fault(node)].append(line)
+        else:
+            self.of_nodes[self.sample.fault(node), first].append(line)
+
+    def _owner(self, labels: dict[str, str]) -> tuple[int | None, bool | None]:
+        """A node and whether it is the first of its run; a node alone for a series of a run; or nothing."""
+        node = self.node_of.get(labels.get("node") or labels.get("instance", ""))
+        run = self.run_of.get(labels.get("run", ""))
+        if node is None and run is not None and labels.get("rank"):
+            node = run + int(labels["rank"]) // GPUS
+        if node is not None:
+            return node, node % self.sample.per_run == 0
+        return run, None
+
+    def series(self) -> Iterator[tuple[dict[str, str], float]]:
+        """Labels and value of every series of the fleet."""
+        for line in self.of_all:
+            yield {"__name__": line.name, **line.labels}, line.value
+        for node in range(self.fleet.nodes):
+            fault, first = self.fleet.fault(node), node % self.fleet.per_run == 0
+            for line in (*(self.of_runs[fault] if first else ()), *self.of_nodes[fault, first]):
+                yield self.fleet.labels(line, node), line.value
+
+    def batches(self) -> Iterator[Batch]:
+        found = self.series()
+        while part := list(islice(found, BATCH)):
+            yield Batch([labels for labels, _ in part], [value for _, value in part], [0.0] * len(part))

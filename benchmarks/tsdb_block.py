@@ -4,7 +4,8 @@
 
 Curves are encoded once and kept in the chunks file; any number of series may refer to the same one, since an entry of
 the index is labels and references. What is left of 2.4 million series is their index. So the file of chunks is far
-smaller than a real fleet's, and so is what the kernel caches of it; what a query finds, decodes and computes is the same.
+smaller than a real fleet's, and so is what the kernel and the processor cache of it; what a query finds, decodes and
+computes is the same.
 
 Formats: prometheus/tsdb/docs/format/{index,chunks,tombstones}.md, and tsdb/chunkenc/xor.go for what is in a chunk.
 """
@@ -208,9 +209,8 @@ class Index:
         for at in range(0, len(rows), ROWS):
             entries, places = [], []
             part = slice(at, at + ROWS)
-            for row, width, curve in zip(
-                rows[part].tolist(), widths[part].tolist(), curves[part].tolist(), strict=True
-            ):
+            found = zip(rows[part].tolist(), widths[part].tolist(), curves[part].tolist(), strict=True)
+            for row, width, curve in found:
                 labels = b"".join(map(pieces.__getitem__, row))
                 body = uvarint(width) + labels + self.block.curves[curve].entry
                 entry = uvarint(len(body)) + body + checksum(body)

@@ -1,0 +1,114 @@
+"""A day of a fleet in Prometheus's own format, and the live data after it."""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from remote_write import Batch
+from servers import SCRAPE_SECONDS, Server
+from synthetic import Fleet, Recorded
+from tsdb_block import Block, Stretch
+
+from whyidle.alerts.output import groups
+
+DAY_SECONDS = 86_400 + 600  # and what the first point of a day looks back on
+FINE_SECONDS = 75 * 60
+"""The end of the day, in which raw series have as many samples as scrapes give; rules look back an hour."""
+WOBBLE = np.random.default_rng(0).normal(1.0, 0.02, DAY_SECONDS // SCRAPE_SECONDS + 1)
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds(duration: str) -> int:
+    """Of a duration as rules have them, such as `1m`."""
+    return sum(int(number) * SECONDS[unit] for number, unit in re.findall(r"(\d+)([smh])", duration))
+
+
+def intervals() -> dict[str, int]:
+    """Seconds between evaluations, by group."""
+    return {group.name: seconds(group.interval) if group.interval else SCRAPE_SECONDS for group in groups()}
+
+
+def recorded_steps() -> dict[str, int]:
+    """Seconds between samples of what rules record, by name."""
+    every = intervals()
+    return {rule.name: every[group.name] for group in groups() for rule in group.rules}
+
+
+class Curves:
+    """The courses that series take from one moment to another, each encoded once."""
+
+    def __init__(self, block: Block, begin: float, end: float, *, step: int, start: float):
+        """``step``: seconds between samples before the last 75 minutes; values grow from ``start`` on."""
+        self.block, self.begin, self.end, self.step, self.start = block, begin, end, step, start
+        self.growing = functools.cache(self._growing)
+        self.steady = functools.cache(self._steady)
+
+    def _times(self, begin: float, end: float, step: int) -> np.ndarray:
+        return np.arange(-(-begin // step) * step, end, step)
+
+    def _growing(self, base: float, rate: float) -> int:
+        """As a counter does; with a rate of 0, as a gauge at rest."""
+        fine = max(self.begin, self.end - FINE_SECONDS)
+        pieces = [
+            (self._times(self.begin, fine, self.step), self.step),
+            (self._times(fine, self.end, SCRAPE_SECONDS), SCRAPE_SECONDS),
+        ]
+        return self.block.curve(
+            [
+                Stretch(int(times[0]) * 1000, step * 1000, base + rate * (times - self.start))
+                for times, step in pieces
+                if len(times)
+            ]
+        )
+
+    def _steady(self, value: float, step: int) -> int:
+        """As a recorded share does: about the same, never quite. Whole numbers stay as they are."""
+        times = self._times(self.begin, self.end, step)
+        values = np.full(len(times), value)
+        if not value.is_integer():
+            values *= np.roll(WOBBLE, zlib.crc32(struct.pack("<d", value)))[: len(times)]
+        return self.block.curve([Stretch(int(times[0]) * 1000, step * 1000, values)])
+
+
+def write_block(
+    data: Path, fleet: Fleet, recorded: Recorded | None, start: float, end: float, day: int, step: int
+) -> int:
+    """``day`` seconds of everything, up to ``end`` -> samples written. Raw series grow from ``start`` on."""
+    block = Block(data)
+    curves = Curves(block, end - day, end, step=step, start=start)
+    for labels, base, rate in fleet.series():
+        block.add(labels, curves.growing(base, rate))
+    if recorded:
+        steps = recorded_steps()
+        for labels, value in recorded.series():
+            block.add(labels, curves.steady(value, steps[labels["__name__"]]))
+    block.close(int(end - day - 2 * step) * 1000, int(end) * 1000)
+    (data / "wal").mkdir(exist_ok=True)  # promtool wants one
+    return block.samples()
+
+
+def push(server: Server, batches: Iterable[Batch], moment: float, start: float) -> int:
+    """One sample of each series -> how many."""
+    written = 0
+    for batch in batches:
+        server.write(batch.at(moment, start))
+        written += len(batch)
+    return written
+
+
+def live(server: Server, batches: list[Batch], start: float, until: Callable[[], bool]) -> int:
+    """Goes on writing every 15 s, as scrapes would, or as often as the server can take it -> rounds."""
+    rounds = 0
+    while not until():
+        began = time.time()
+        push(server, batches, began, start)
+        rounds += 1
+        time.sleep(max(0.0, SCRAPE_SECONDS - (time.time() - began)))
+    return rounds
