@@ -14,9 +14,6 @@ AGENT = 65532
 directory, uid = sys.argv[1], int(sys.argv[2])
 folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 status = os.fstat(folder)
-if (stat.S_IMODE(status.st_mode), status.st_uid) == (0o1777, uid):
-    sys.exit()  # done before; what ranks have put there since shall not keep the agent from starting
-status = os.fstat(folder)
 shared = stat.S_IMODE(status.st_mode) == SHARED
 if not (shared and status.st_uid == AGENT):
     # A wrong path, or a link that somebody put in its place on the node, must not open to everybody what is not ours.
