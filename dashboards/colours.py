@@ -34,6 +34,8 @@ FAMILY_COLOUR: dict[str, str] = {
     "lost": RED,
     "unattributed": GREY,
 }
+UNHOOKED = "#505050"
+"""GPUs of which nothing is known: beside the families, and none of them."""
 
 CAUSE_SHADES: dict[str, str] = {
     "compute": "#009E73",
@@ -88,8 +90,8 @@ FAMILY_WORDS: dict[str, str] = {
 """Family -> the verdict in words."""
 
 CORROBORATION_WORDS: dict[str, tuple[str, str]] = {
-    "confirmed": ("confirmed by counters", GREEN),
-    "unconfirmed": ("counters do not show it", ORANGE),
-    "none_needed": ("measured in the ranks", GREY),
+    "confirmed": ("counters agree", GREEN),
+    "unconfirmed": ("counters silent", ORANGE),
+    "none_needed": ("needs none", GREY),
 }
 """Label corroboration -> words and colour."""

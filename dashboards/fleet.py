@@ -14,10 +14,12 @@ from .vocabulary import (
     Panel,
     Template,
     bars,
+    blamed,
     dashboard,
     device_hours,
     falling,
     heat,
+    in_order,
     line,
     now,
     over_range,
@@ -39,10 +41,11 @@ BY_RANK = f"{BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
 RATES = f"cluster_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}, {LOST}}}"
 COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}'
-COARSE = "10m"
-"""How often a score over the time range looks at each of a thousand nodes: a day of it must not take seconds."""
 LOOKS = 60
-"""At most as often over the time range at the signals of all nodes, which are many: each is of five minutes anyway."""
+"""As often a score over the time range looks at each of a thousand nodes: a day of it must not take seconds."""
+COARSE = "$__interval"
+"""In a panel of so many points. In a short time range it is as often as is scraped."""
+LOOK_HOURS = "$__interval_ms / 3600000"
 BANDS = (("90 % and more", 0.9, 9, GREEN), ("75 to 90 %", 0.75, 0.9, BLUE), ("50 to 75 %", 0.5, 0.75, YELLOW))
 LOW_BANDS = (("25 to 50 %", 0.25, 0.5, ORANGE), ("below 25 %", -1, 0.25, RED))
 COUNTS = ("10", "20", "50")
@@ -59,7 +62,7 @@ def build() -> Dashboard:
             section(
                 "What the fleet loses",
                 line(4, *_in_one_look()),
-                line(8, _shares()),
+                line(8, _shares(), _blamed()),
                 line(8, _hours(), _cost(), _cost_over_time()),
                 line(9, _runs()),
                 line(7, _clusters(), _goodput()),
@@ -124,13 +127,12 @@ def _in_one_look() -> list[Panel]:
             "Device-seconds per second that are no compute: how many GPUs are paid for and give nothing.",
             query(f"sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}})"),
             unit="short",
-            decimals=0,
             graph=True,
         ),
         stat(
-            "GPUs without whyidle",
-            "Device-seconds per second of GPUs that no rank names: jobs without hooks, and GPUs with no job. What they "
-            "do is not known here.",
+            "Unhooked GPUs",
+            "GPUs without whyidle, which no rank names: jobs without hooks, and GPUs with no job. What they do is not "
+            "known here.",
             query(f"sum({unhooked})"),
             unit="short",
             decimals=0,
@@ -142,7 +144,6 @@ def _in_one_look() -> list[Panel]:
             "Device-hours in the time range that were no compute.",
             now(f"sum({device_hours(RATES)})"),
             unit=HOURS,
-            decimals=0,
         ),
         stat(
             "Cost of it",
@@ -150,7 +151,6 @@ def _in_one_look() -> list[Panel]:
             now(f"$price * sum({device_hours(RATES)})"),
             unit="short",
             width=3,
-            decimals=0,
         ),
     ]
 
@@ -162,6 +162,17 @@ def _shares() -> Panel:
         "Shares of all ranks' device time by family, as measured; they sum to 100 %. What grows beside compute at once "
         "in many runs is something that they share: a file system, a switch, a release.",
         query(f"sum by (family) ({rates}) / on () group_left () sum({rates})", "{{family}}"),
+        width=12,
+    )
+
+
+def _blamed() -> Panel:
+    return share(
+        "What is to blame",
+        "The same, with the waits for late ranks charged to what made them late, and start-up left out. Runs weigh as "
+        "much as they have ranks.",
+        query(blamed(v.CLUSTER), "{{family}}"),
+        width=12,
     )
 
 
@@ -169,10 +180,10 @@ def _hours() -> Panel:
     return bars(
         "GPU-hours lost, by what took them",
         "Device-hours in the time range, by family. The longest bar is where an engineer's week pays most.",
-        now(f"sort_desc(sum by (family) ({device_hours(RATES)}))", "{{family}}"),
+        now(f"sort_desc(sum by (family) ({device_hours(RATES)}) > 0)", "{{family}}"),
         unit=HOURS,
-        decimals=1,
         colours=FAMILY_COLOUR,
+        nothing="nothing lost",
     )
 
 
@@ -180,10 +191,10 @@ def _cost() -> Panel:
     return bars(
         "What they cost",
         "The same, at the price of a GPU-hour above: in its currency.",
-        now(f"sort_desc($price * sum by (family) ({device_hours(RATES)}))", "{{family}}"),
+        now(f"sort_desc($price * sum by (family) ({device_hours(RATES)}) > 0)", "{{family}}"),
         unit="short",
-        decimals=0,
         colours=FAMILY_COLOUR,
+        nothing="nothing lost",
     )
 
 
@@ -192,7 +203,7 @@ def _cost_over_time() -> Panel:
     return trend(
         "Cost per hour",
         "What is lost now, per hour and by family, at the price above.",
-        query(f"$price * sum by (family) ({rates})", "{{family}}"),
+        query(in_order(f"$price * sum by (family) ({rates})"), "{{family}}"),
         unit="short",
         width=8,
         colours=FAMILY_COLOUR,
@@ -207,7 +218,7 @@ def _runs() -> Panel:
     stood = over_range(
         f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count", COARSE
     )
-    return table(
+    panel = table(
         "Runs by what they lost",
         "The runs of the time range that lost most device-hours in it, those that have ended included, and the verdict "
         "that stood for most of the time.",
@@ -217,28 +228,31 @@ def _runs() -> Panel:
         now(f"topk by ({BY_RUN}) (1, {stood})"),
         columns=[
             Column("run", "Run", link=to_run()),
-            Column("A", "GPU-hours lost", HOURS, decimals=1, cell="gauge"),
-            Column("B", "Cost", "short", decimals=0),
-            Column("C", "GPU-hours in all", HOURS, decimals=1),
+            Column("A", "GPU-hours lost", HOURS, cell="gauge"),
+            Column("B", "Cost", "short"),
+            Column("C", "GPU-hours in all", HOURS),
             Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
         ],
         sort="GPU-hours lost",
     )
+    return _looking(panel)
 
 
 def _clusters() -> Panel:
-    most = f"topk by ({v.CLUSTER_LABEL}) (1, cluster_family:whyidle_share:ratio$window{{{v.CLUSTER}, {LOST}}})"
+    most = f"topk by ({v.CLUSTER_LABEL}) (1, {blamed(v.CLUSTER, LOST, v.CLUSTER_LABEL)})"
     return table(
         "Clusters",
         "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that is no "
-        "compute.",
+        "compute, once the waits for late ranks are charged to what made them late. Those waits stand at the end.",
         now(f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"),
         now(most),
+        now(f'cluster_family:whyidle_share:ratio$window{{{v.CLUSTER}, family="straggler"}}'),
         columns=[
             Column(v.CLUSTER_LABEL, "Cluster"),
-            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-text"),
+            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-text", decimals=0, width=90),
             Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=300),
-            Column("B", "Share", "percentunit"),
+            Column("B", "Share", "percentunit", decimals=0, width=80),
+            Column("C", "Waits for late", "percentunit", decimals=0, width=120),
         ],
         sort="Goodput",
         rising=True,
@@ -301,9 +315,9 @@ def _heat() -> Panel:
 
 def _nodes() -> Panel:
     lost = f"sum by ({BY_NODE}) (node_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}, {LOST}}})"
-    hours = f"sum_over_time(({lost})[$__range:{COARSE}] @ end()) * 600 / 3600"
+    hours = f"{over_range(lost, 'sum', COARSE)} * {LOOK_HOURS}"
     family = f"topk by ({BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
-    return table(
+    panel = table(
         "Nodes by what they lost",
         "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. Ranks wait for "
         "one another: the culprit's own time goes to what keeps it, the others' to straggler or network.",
@@ -312,13 +326,14 @@ def _nodes() -> Panel:
         now(family),
         columns=[
             Column("node", "Node", link=to_node()),
-            Column("A", "GPU-hours lost", HOURS, decimals=1, cell="gauge"),
-            Column("B", "Ranks", "short"),
+            Column("A", "GPU-hours lost", HOURS, cell="gauge"),
+            Column("B", "Ranks", "short", width=90),
             Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
-            Column("C", "Share in the last hour", "percentunit"),
+            Column("C", "Share in the last hour", "percentunit", decimals=0, width=180),
         ],
         sort="GPU-hours lost",
     )
+    return _looking(panel)
 
 
 # -- which links, disks and CPUs
@@ -344,7 +359,7 @@ def _troubled() -> Panel:
         "Nodes and links with most signals",
         "For how much of the time range each signal of a node's counters showed a limit. Link signals on one node "
         "alone are its cable, adapter or switch port.",
-        now(f"topk($worst, avg_over_time(({evidence})[$__range:$__interval] @ end()) > 0)"),
+        now(f"topk($worst, avg_over_time(({evidence})[$__range:{COARSE}] @ end()) > 0)"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("signal", "Signal"),
@@ -352,9 +367,9 @@ def _troubled() -> Panel:
         ],
         sort="Of the time",
         width=12,
+        nothing="No counter of any node showed a limit",
     )
-    panel.maxDataPoints = LOOKS
-    return panel
+    return _looking(panel)
 
 
 def _bus_bandwidth() -> Panel:
@@ -367,6 +382,7 @@ def _bus_bandwidth() -> Panel:
         query(f"topk($worst, {moved}) / on ({BY_RUN}) group_left () {limit}", "{{run}}"),
         unit="percentunit",
         links=[series_to("run")],
+        nothing="No run with a link: each is on one node",
     )
 
 
@@ -387,6 +403,7 @@ def _slow_links() -> Panel:
         sort="Of the best",
         rising=True,
         width=12,
+        nothing="No node says how fast its links are",
     )
 
 
@@ -400,27 +417,36 @@ def _late_ranks() -> Panel:
         "Ranks that made others wait",
         "GPU-hours for which each rank made the others of its run wait in the time range, and what made it late in the "
         "last hour. The same node again and again is the one to drain.",
-        now(f"topk($worst, {device_hours(late)})"),
+        now(f"topk($worst, {device_hours(late)} > 0)"),
         now(f"topk by ({BY_RANK}) (1, {by_family})"),
         columns=[
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank"),
-            Column("A", "GPU-hours of others", HOURS, decimals=2, cell="gauge"),
+            Column("A", "GPU-hours of others", HOURS, cell="gauge"),
             Column("family", "Late by", mappings=VERDICTS, cell="color-background", width=300),
         ],
         sort="GPU-hours of others",
         width=14,
+        nothing="No rank made others wait",
     )
 
 
 def _late_over_time() -> Panel:
-    late = f"run_rank:whyidle_late:rate5m{{{v.CLUSTER}}}"
-    score = over_range(late, "sum", COARSE)
-    return trend(
+    late = f"run_rank:whyidle_late:rate$window{{{v.CLUSTER}}}"
+    score = over_range(f"run_rank:whyidle_late:rate5m{{{v.CLUSTER}}}", "sum", COARSE)
+    panel = trend(
         "GPUs that wait for them",
         "How many GPUs wait for each of the ranks that made others wait most, over time.",
         query(f"{late} and on ({BY_RANK}) topk($worst, {score})", "{{run}} rank {{rank}}"),
         unit="short",
         width=10,
         links=[series_to("run")],
+        nothing="No rank made others wait",
     )
+    return _looking(panel)
+
+
+def _looking(panel: Panel) -> Panel:
+    """A panel whose scores look :data:`COARSE`."""
+    panel.maxDataPoints = LOOKS
+    return panel

@@ -23,7 +23,9 @@ Json = dict[str, Any]
 
 DEAD: dict[str, frozenset[str]] = {
     "dashboard": frozenset({"__inputs", "hideControls", "rows", "sharedCrosshair", "style", "gnetId"}),
-    "panel": frozenset({"editable", "error", "hideTimeOverride", "color", "columns", "fontSize", "mappings", "span"}),
+    "panel": frozenset(
+        {"editable", "error", "hideTimeOverride", "color", "columns", "fontSize", "mappings", "span", "transparent"}
+    ),
     "target": frozenset({"query", "target", "metric", "step", "intervalFactor", "interval", "hide"}),
     "variable": frozenset({"useTags", "tags", "auto", "auto_min", "auto_count"}),
 }
@@ -42,6 +44,9 @@ GRAFANA_DEFAULTS: Json = {
     "thresholdsStyle": {"mode": "off"},
 }
 """What grafanalib says of every panel, and Grafana takes for granted."""
+
+TARGET_DEFAULTS = (("format", "time_series"),)
+"""The same of every query."""
 
 LISTED = ("links", "tags", "list", "panels", "targets")
 """Lists that may be empty and still must be there."""
@@ -98,7 +103,8 @@ def _finish_panel(panel: Json) -> None:
 
 def _finish_target(target: Json) -> Json:
     instant = bool(target["instant"])
-    return _without(target, "target") | {
+    kept = {key: value for key, value in _without(target, "target").items() if (key, value) not in TARGET_DEFAULTS}
+    return kept | {
         "datasource": DATA_SOURCE,
         "editorMode": "code",
         "instant": instant,

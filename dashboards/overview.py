@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..alerts.config import DEFAULT
 from ..torch_hooks.causes import FAMILIES
 from . import variables as v
-from .colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
+from .colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED, SKY
 from .marks import ALERTS, RESTARTS
 from .vocabulary import (
     GOOD,
@@ -14,6 +14,7 @@ from .vocabulary import (
     Dashboard,
     Panel,
     bars,
+    blamed,
     dashboard,
     device_hours,
     encode,
@@ -35,6 +36,7 @@ from .vocabulary import (
 
 BY_RUN = f"{v.CLUSTER_LABEL}, run"
 IDLE = 'family!="compute"'
+SEVERITIES = {"critical": ("critical", RED), "warning": ("warning", ORANGE), "info": ("info", SKY)}
 
 
 def build() -> Dashboard:
@@ -50,11 +52,11 @@ def build() -> Dashboard:
                 "Why are the GPUs idle?",
                 line(8, _verdicts(), _lost_by_family()),
                 line(4, _goodput(), _idle_devices(), _lost_hours(), _devices(), _hang(), _alert_count()),
-                line(9, _shares()),
+                line(9, _shares(), _blamed()),
                 line(7, _verdicts_over_time()),
             ),
             section("Which runs lose most?", line(9, _worst_runs()), line(8, _goodput_by_run(), _lost_by_run())),
-            section("Alerts", line(8, _alerts()), collapsed=True),
+            section("Alerts", line(8, _alerts())),
         ],
     )
 
@@ -75,7 +77,7 @@ def _verdicts() -> Panel:
             Column("run", "Run", link=to_run()),
             Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=270),
             Column("A", "Share", unit="percentunit", decimals=0, width=70),
-            Column("corroboration", "Evidence", mappings=words(CORROBORATION_WORDS), cell="color-text", width=200),
+            Column("corroboration", "Evidence", mappings=words(CORROBORATION_WORDS), cell="color-text", width=140),
             Column("B", "Goodput", unit="percentunit", decimals=0, thresholds=GOOD, cell="color-text", width=80),
             Column("C", "Ranks", unit="short", decimals=0, width=70),
             Column("rank", "Late rank", width=80),
@@ -83,6 +85,7 @@ def _verdicts() -> Panel:
         sort="Goodput",
         rising=True,
         width=16,
+        nothing="No run has a live rank",
     )
 
 
@@ -92,10 +95,10 @@ def _lost_by_family() -> Panel:
         "GPU-hours lost, by what took them",
         """Device-hours in the time range that were no compute, as measured in the ranks. Waits for a late rank stand
         under straggler; the verdict says what made it late.""",
-        now(f"sort_desc(sum by (family) ({device_hours(rates)}))", "{{family}}"),
+        now(f"sort_desc(sum by (family) ({device_hours(rates)}) > 0)", "{{family}}"),
         unit="count:GPU-h",
-        decimals=2,
         colours=FAMILY_COLOUR,
+        nothing="nothing lost",
     )
 
 
@@ -128,7 +131,6 @@ def _lost_hours() -> Panel:
         "Device-hours in the time range that were no compute, of the chosen runs, those that ended in it included.",
         now(f"sum({device_hours(f'run_family:whyidle_device_seconds:rate1m{{{v.RUN}, {IDLE}}}')})"),
         unit="count:GPU-h",
-        decimals=2,
     )
 
 
@@ -177,6 +179,18 @@ def _shares() -> Panel:
             f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}}})",
             "{{family}}",
         ),
+        width=12,
+    )
+
+
+def _blamed() -> Panel:
+    return share(
+        "What is to blame",
+        """The same, with the waits for late ranks charged to what made them late, and start-up left out: what verdicts
+        are taken from. Straggler remains where a rank was late in compute itself. Runs weigh as much as they have
+        ranks.""",
+        query(blamed(v.RUN), "{{family}}"),
+        width=12,
     )
 
 
@@ -206,9 +220,9 @@ def _worst_runs() -> Panel:
         now(f"topk by ({BY_RUN}) (1, {over_range(stood, 'count')})"),
         columns=[
             Column("run", "Run", link=to_run()),
-            Column("A", "GPU-hours lost", unit="count:GPU-h", decimals=2, cell="gauge"),
+            Column("A", "GPU-hours lost", unit="count:GPU-h", cell="gauge"),
             Column("B", "Compute", unit="percentunit", decimals=0, thresholds=GOOD, cell="color-text", width=110),
-            Column("C", "GPU-hours", unit="count:GPU-h", decimals=2, width=160),
+            Column("C", "GPU-hours", unit="count:GPU-h", width=160),
             Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
         ],
         sort="GPU-hours lost",
@@ -248,11 +262,12 @@ def _alerts() -> Panel:
         now(f'ALERTS{{alertstate="firing", alertname=~"Whyidle.+", {v.CLUSTER}}}'),
         columns=[
             Column("alertname", "Alert"),
-            Column("severity", "Severity", width=100),
+            Column("severity", "Severity", mappings=words(SEVERITIES), cell="color-text", width=100),
             Column("run", "Run", link=to_run()),
             Column("node", "Node"),
             Column("rank", "Rank", width=80),
         ],
+        nothing="No alert fires",
     )
 
 

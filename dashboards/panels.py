@@ -7,8 +7,10 @@ from typing import Literal
 
 import attr
 
-from .colours import BLUE, CAUSE_SHADES, FAINT, FAMILY_COLOUR, VIRIDIS
+from ..agent.metrics.gpu import UNHOOKED_FAMILY
+from .colours import BLUE, CAUSE_SHADES, FAINT, FAMILY_COLOUR, UNHOOKED, VIRIDIS
 from .library import Panel, Target, core
+from .queries import in_order
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
 
 PLAIN: tuple[Step, ...] = ((None, "text"),)
@@ -37,10 +39,19 @@ def trend(
     legend: Literal["list", "table", "hidden"] = "list",
     links: Sequence[Link] = (),
     dotted: Sequence[str] = (),
+    by_family: bool = False,
+    nothing: str = "",
 ) -> Panel:
-    """Lines over time. ``dotted`` names series that are limits or references, not measurements."""
+    """Lines over time. ``dotted`` names series that are limits or references, not measurements.
+
+    ``by_family`` is for legends that end with a family, and ``nothing`` stands there where there is no series.
+    """
     reference = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}}
     overrides = _fixed_colours(colours or {}) + [override(name, reference, _plain()) for name in dotted]
+    overrides += _colours_by_ending(FAMILY_COLOUR) if by_family else []
+    # Of nothing but zeros, Grafana would draw 10,000 %.
+    soft = {"axisSoftMax": 0.1} if unit == "percentunit" and most is None else {}
+    sorted_by = {"sortBy": "Last *", "sortDesc": True} if legend == "table" else {}
     return core.TimeSeries(
         **common(title, description, queries, width, thresholds),
         unit=unit,
@@ -52,13 +63,13 @@ def trend(
         tooltipMode="multi",
         tooltipSort="desc",
         legendDisplayMode="table" if legend == "table" else "list",
-        legendCalcs=["mean", "max", "lastNotNull"] if legend == "table" else [],
+        legendCalcs=["lastNotNull", "mean"] if legend == "table" else [],
         legendPlacement="right" if legend == "table" else "bottom",
         thresholdsStyleMode="dashed" if dashed and thresholds else "off",
         overrides=overrides,
         extraJson=more(
-            {"min": least, "max": most, "links": data_links(links)},
-            options={"legend": {"showLegend": legend != "hidden"}},
+            {"min": least, "max": most, "links": data_links(links), "noValue": nothing, "custom": soft},
+            options={"legend": {"showLegend": legend != "hidden", **sorted_by}},
         ),
     )
 
@@ -71,14 +82,16 @@ def share(
     width: int = 24,
     links: Sequence[Link] = (),
 ) -> Panel:
-    """Shares by family or cause, stacked: the whole height is 100 %."""
+    """Shares by family or cause, stacked in the one order of families: the whole height is 100 %."""
+    for target in queries:
+        target.expr = in_order(target.expr)
     return trend(
         title,
         description,
         *queries,
         unit="percentunit",
         width=width,
-        colours=FAMILY_COLOUR if of == "family" else CAUSE_SHADES,
+        colours={**FAMILY_COLOUR, UNHOOKED_FAMILY: UNHOOKED} if of == "family" else CAUSE_SHADES,
         stacked=True,
         most=1,
         legend="table",
@@ -132,6 +145,8 @@ def bars(
     most: float | None = None,
     decimals: int | None = None,
     links: Sequence[Link] = (),
+    by_family: bool = False,
+    nothing: str = "–",
 ) -> Panel:
     """One horizontal bar per series."""
     return Drawn(
@@ -151,10 +166,10 @@ def bars(
             "max": most,
             "decimals": decimals,
             "color": {"mode": "thresholds"},
-            "noValue": "–",
+            "noValue": nothing,
             "links": data_links(links),
         },
-        overrides=_fixed_colours(colours or {}),
+        overrides=_fixed_colours(colours or {}) + (_colours_by_ending(FAMILY_COLOUR) if by_family else []),
     )
 
 
@@ -167,6 +182,7 @@ def heat(
     thresholds: Sequence[Step] = (),
     most: float | None = 1,
     links: Sequence[Link] = (),
+    nothing: str = "",
 ) -> Panel:
     """One row per series, a cell per moment, coloured by its value: by the thresholds, or from dark to bright."""
     ramp = {} if thresholds else {"thresholdType": "percentage"}
@@ -180,7 +196,14 @@ def heat(
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": bool(thresholds)},
             "tooltip": {"mode": "single", "sort": "none"},
         },
-        defaults={"unit": unit, "min": 0, "max": most, "color": {"mode": "thresholds"}, "links": data_links(links)},
+        defaults={
+            "unit": unit,
+            "min": 0,
+            "max": most,
+            "color": {"mode": "thresholds"},
+            "links": data_links(links),
+            "noValue": nothing,
+        },
         custom={"fillOpacity": 100, "lineWidth": 0},
     )
 
@@ -192,6 +215,7 @@ def timeline(
     mappings: Sequence[Json],
     width: int = 24,
     links: Sequence[Link] = (),
+    nothing: str = "",
 ) -> Panel:
     """One row per series, in the words and colours that its values are mapped to."""
     return core.StateTimeline(
@@ -200,7 +224,7 @@ def timeline(
         fillOpacity=85,
         tooltipMode="single",
         extraJson=more(
-            {"unit": "none", "links": data_links(links), "custom": {"spanNulls": False}},
+            {"unit": "none", "links": data_links(links), "custom": {"spanNulls": False}, "noValue": nothing},
             options={"legend": {"showLegend": True}},
         ),
     )
@@ -248,15 +272,20 @@ def more(defaults: Json, options: Json | None = None) -> Json:
     return {"fieldConfig": {"defaults": defaults}, **({"options": options} if options else {})}
 
 
-def override(name: str, *properties: Json) -> Json:
-    return {"matcher": {"id": "byName", "options": name}, "properties": list(properties)}
+def override(name: str, *properties: Json, matcher: Literal["byName", "byRegexp"] = "byName") -> Json:
+    return {"matcher": {"id": matcher, "options": name}, "properties": list(properties)}
 
 
 def _fixed_colours(colours: Mapping[str, str]) -> list[Json]:
-    return [
-        override(name, {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}})
-        for name, colour in colours.items()
-    ]
+    return [override(name, _fixed(colour)) for name, colour in colours.items()]
+
+
+def _colours_by_ending(colours: Mapping[str, str]) -> list[Json]:
+    return [override(f"/ {name}$/", _fixed(colour), matcher="byRegexp") for name, colour in colours.items()]
+
+
+def _fixed(colour: str) -> Json:
+    return {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}
 
 
 def _plain() -> Json:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..torch_hooks.causes import FAMILIES
 from .library import Target, core
+from .variables import CLUSTER_LABEL
+
+ORDER = "_order"
+"""A label that comes before all others, for who sorts series by their labels."""
 
 
 def query(expr: str, legend: str = "") -> Target:
@@ -24,6 +29,29 @@ def encode(metric: str, matchers: str, label: str, values: Sequence[str], by: st
     """
     parts = (f'0 * {metric}{{{matchers}, {label}="{value}"}} + {index}' for index, value in enumerate(values))
     return f"max by ({by}) ({' or '.join(parts)})"
+
+
+def in_order(expr: str) -> str:
+    """The series of ``expr``, which have the label family, in the one order of families: compute first.
+
+    Grafana stacks series in the order in which they come, and Prometheus sorts those of a range by their labels.
+    Causes follow one another within their family.
+    """
+    for index, family in enumerate(FAMILIES):
+        expr = f'label_replace({expr}, "{ORDER}", "{index}", "family", "{family}")'
+    return expr
+
+
+def blamed(matchers: str, families: str = "", by: str = "") -> str:
+    """Shares by family over several runs, each as heavy as it has live ranks, waits for late ranks looked through.
+
+    ``families`` are further matchers of what is wanted, and ``by`` further labels to tell apart.
+    """
+    ranks = f"on ({CLUSTER_LABEL}, run) group_left () run:whyidle_ranks:count{{{matchers}}}"
+    charged = f"run_family:whyidle_charged:ratio${{window}}{{{matchers}%s}} * {ranks}"
+    wanted, whole = charged % (f", {families}" if families else ""), charged % ""
+    labels = f"{by}, family" if by else "family"
+    return f"sum by ({labels}) ({wanted}) / on ({by}) group_left () sum by ({by}) ({whole})"
 
 
 def worst(selector: str, score: str, by: str, count: str = "$worst") -> str:

@@ -20,6 +20,9 @@ GROUND: dict[str, Sequence[Step]] = {"gauge": ((None, BLUE),), "color-background
 """Kind of cell -> what its values look like that nothing else colours."""
 
 
+EMPTY_CELL = override(".*", {"id": "noValue", "value": "–"}, matcher="byRegexp")
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table. ``field`` is a label, or the letter of the query whose values it has: A for the first."""
@@ -44,10 +47,12 @@ def table(
     sort: str = "",
     width: int = 24,
     rising: bool = False,
+    nothing: str = "–",
 ) -> Panel:
     """Instant queries, made with :func:`now`, side by side: rows that have the same labels are one row.
 
-    ``sort`` is the title of a column, highest first, or lowest if ``rising``.
+    ``sort`` is the title of a column, highest first, or lowest if ``rising``; ``nothing`` stands there for a table
+    without rows.
     """
     names = [_value_field(column.field, queries) for column in columns]
     for target in queries:
@@ -68,10 +73,10 @@ def table(
         **common(title, description, queries, width, PLAIN),
         sortBy=[core.TableSortByField(sort, not rising)] if sort else [],
         transformations=transformations,
-        overrides=[override(column.title, *_column(column)) for column in columns],
+        overrides=[EMPTY_CELL, *(override(column.title, *_column(column)) for column in columns)],
         unit="short",
         filterable=True,
-        extraJson=more({"noValue": "–", "color": {"mode": "thresholds"}}, options={"cellHeight": "sm"}),
+        extraJson=more({"noValue": nothing, "color": {"mode": "thresholds"}}, options={"cellHeight": "sm"}),
     )
 
 
@@ -88,7 +93,7 @@ def _column(column: Column) -> list[Json]:
         "decimals": column.decimals,
         "custom.width": column.width,
         "max": column.most,
-        "min": 0 if column.most is not None else None,
+        "min": 0 if column.most is not None or column.cell == "gauge" else None,
         "mappings": list(column.mappings) or None,
         "thresholds": {"mode": "absolute", "steps": threshold_steps(bounds)} if bounds else None,
         "custom.cellOptions": _cell(column) if column.cell != "auto" else None,

@@ -32,7 +32,10 @@ A dashboard is a function ``build() -> Dashboard`` in a module of its own, liste
   should be high. Only where a value is good or bad by itself. ``dashed=True`` on a trend draws them as lines.
 - Values of a label as one number per series: ``encode(metric, matchers, label, values, by)``, for :func:`timeline`.
 - Device-hours over the chosen range: ``device_hours("run_family:whyidle_device_seconds:rate1m{...}")``.
-- Colours follow a series' name: ``colours=FAMILY_COLOUR`` with the legend ``{{family}}``.
+- Colours follow a series' name: ``colours=FAMILY_COLOUR`` with the legend ``{{family}}``, or ``by_family=True`` with
+  one that ends in ``{{family}}``.
+- Families are stacked in one order, compute lowest: :func:`share` sees to it, elsewhere ``in_order(expr)``.
+- ``nothing="..."`` says what it means when there is nothing to draw.
 - Ids, data source, tag, links and the removal of what is dead are the output pass's: leave them alone.
 - No more than 64 series in a picture: ``worst(selector, score, "run, rank")`` keeps those with the highest score.
 """
@@ -42,7 +45,7 @@ from __future__ import annotations
 from .layout import Annotation, Line, Section, dashboard, line, section
 from .library import Dashboard, Panel, Target, Template
 from .panels import bars, heat, share, stat, timeline, trend
-from .queries import device_hours, encode, now, over_range, query, worst
+from .queries import blamed, device_hours, encode, in_order, now, over_range, query, worst
 from .tables import Column, table
 from .values import GOOD, VERDICTS, Link, Step, Unit, falling, series_to, steps, to_node, to_run, words
 
@@ -61,11 +64,13 @@ __all__ = [
     "Template",
     "Unit",
     "bars",
+    "blamed",
     "dashboard",
     "device_hours",
     "encode",
     "falling",
     "heat",
+    "in_order",
     "line",
     "now",
     "over_range",

@@ -22,6 +22,8 @@ from whyidle.alerts.output import groups
 from whyidle.alerts.rule import Alert, Record
 from whyidle.dashboards import output
 from whyidle.dashboards.colours import CAUSE_SHADES, FAMILY_COLOUR
+from whyidle.dashboards.queries import ORDER
+from whyidle.torch_hooks.causes import FAMILIES
 
 Json = dict[str, Any]
 DASHBOARDS = output.rendered()
@@ -234,6 +236,7 @@ def has_units(panel: Json) -> Iterator[str]:
     units = {
         override["matcher"]["options"]: {one["id"] for one in override["properties"]}
         for override in panel["fieldConfig"]["overrides"]
+        if override["matcher"]["id"] == "byName"
     }
     yield from (f"column {column} has no unit" for column, of in units.items() if "unit" not in of)
 
@@ -274,6 +277,42 @@ def families_keep_their_colours(panel: Json) -> Iterator[str]:
     drawn = panel["type"] in ("timeseries", "bargauge", "piechart")
     if drawn and "{{family}}" in legends and not FAMILY_COLOUR.keys() <= found.keys():
         yield "families without their colours"
+
+
+def stacks_are_in_order(panel: Json) -> Iterator[str]:
+    """Compute is lowest in every stack: Grafana takes the series as they come, which is by their first label."""
+    custom = panel["fieldConfig"]["defaults"].get("custom", {})
+    if custom.get("stacking", {}).get("mode", "none") == "none":
+        return
+    for target in panel["targets"]:
+        named = {"{{family}}", "{{cause}}"} & {target.get("legendFormat")}
+        if named and f'"{ORDER}", "0", "family", "{FAMILIES[0]}")' not in target["expr"]:
+            yield f"{named.pop()} stacked by the alphabet"
+
+
+def legends_are_sorted(panel: Json) -> Iterator[str]:
+    """A legend with values is read from its top: what is largest now stands there."""
+    legend = panel.get("options", {}).get("legend", {})
+    if panel["type"] != "timeseries" or legend.get("displayMode") != "table":
+        return
+    if (legend.get("sortBy"), legend.get("sortDesc")) != ("Last *", True) or "lastNotNull" not in legend["calcs"]:
+        yield "a legend with values that is not sorted by the last"
+
+
+def amounts_keep_their_digits(panel: Json) -> Iterator[str]:
+    """GPU-hours are thousands to a fleet and hundredths to a test: a fixed number of decimals makes 0 of those."""
+    fields = [panel["fieldConfig"]["defaults"]]
+    for one in panel["fieldConfig"]["overrides"]:
+        fields.append({entry["id"]: entry["value"] for entry in one["properties"]})
+    yield from (
+        f"{one['unit']} with decimals" for one in fields if one.get("unit") == "count:GPU-h" and "decimals" in one
+    )
+
+
+def absence_is_explained(panel: Json) -> Iterator[str]:
+    """The empty panel itself says what that means; nobody opens a description to find out."""
+    if re.search(r"\bEmpty\b", panel.get("description", "")):
+        yield "a description that explains an empty panel"
 
 
 def thresholds_rise(panel: Json) -> Iterator[str]:
@@ -364,6 +403,10 @@ OF_PANELS: tuple[Callable[[Json], Iterator[str]], ...] = (
     shares_are_ratios,
     units_fit,
     families_keep_their_colours,
+    stacks_are_in_order,
+    legends_are_sorted,
+    amounts_keep_their_digits,
+    absence_is_explained,
     thresholds_rise,
     links_lead_somewhere,
 )
@@ -490,6 +533,11 @@ def defaults(**changed: Any) -> Json:
     return {**A_PANEL, "fieldConfig": {"defaults": changed, "overrides": []}}
 
 
+def stacked(expr: str) -> Json:
+    panel = defaults(custom={"stacking": {"mode": "normal"}})
+    return {**panel, "targets": [{"expr": expr, "legendFormat": "{{family}}"}]}
+
+
 BAD_PANELS = (
     (says_what_it_is, {**A_PANEL, "title": "steps"}),
     (says_what_it_is, {**A_PANEL, "description": "Steps"}),
@@ -499,6 +547,10 @@ BAD_PANELS = (
     (units_fit, {**defaults(unit="Bps"), "targets": [{"expr": "rate(whyidle_steps_total[5m])"}]}),
     (families_keep_their_colours, coloured(A_PANEL, "storage", "#000000")),
     (families_keep_their_colours, {**A_PANEL, "targets": [{"expr": "", "legendFormat": "{{family}}"}]}),
+    (stacks_are_in_order, stacked("sum by (family) (x)")),
+    (legends_are_sorted, {**A_PANEL, "options": {"legend": {"displayMode": "table", "calcs": ["lastNotNull"]}}}),
+    (amounts_keep_their_digits, defaults(unit="count:GPU-h", decimals=1)),
+    (absence_is_explained, {**A_PANEL, "description": "Steps of each of the runs. Empty without any."}),
     (thresholds_rise, defaults(thresholds={"steps": [{"value": None}, {"value": 2}, {"value": 1}]})),
     (links_lead_somewhere, {**A_PANEL, "links": [{"url": "/d/whyidle-nowhere?var-run=a&${__url_time_range}"}]}),
     (links_lead_somewhere, {**A_PANEL, "links": [{"url": "/d/whyidle-run?var-rum=a&${__url_time_range}"}]}),

@@ -8,27 +8,33 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support_ledgers import until
+from support_prometheus import prometheus
 
 from whyidle.agent.metrics import METRIC
+from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
 from whyidle.alerts import recording
 from whyidle.alerts.config import DEFAULT, HISTOGRAM_SUFFIXES
 from whyidle.alerts.rule import Record
 from whyidle.cli.main import main
 from whyidle.dashboards import output
 from whyidle.dashboards.colours import CAUSE_SHADES, FAMILY_COLOUR
+from whyidle.dashboards.queries import in_order
+from whyidle.torch_hooks.causes import CAUSE_FAMILY, FAMILIES
 
 GENERATED = Path(__file__).parent.parent / "dashboards" / "generated"
 PROMTOOL = shutil.which("promtool")
 DASHBOARDS = output.rendered()
 Json = dict[str, Any]
 
-TIMES = {"__rate_interval": "1m", "__interval": "15s", "__range": "1h", "__range_s": "3600"}
+TIMES = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "1h", "__range_s": "3600"}
 """What Grafana puts in the place of its own variables."""
 REGEX = ".*"
 """In the place of a variable that lists labels."""
@@ -158,6 +164,24 @@ def test_nothing_is_null_but_the_first_threshold(dashboard: Json) -> None:
 def test_colours_of_families_differ_and_are_the_same_everywhere() -> None:
     assert len(set(FAMILY_COLOUR.values())) == len(FAMILY_COLOUR)
     assert len(set(CAUSE_SHADES.values())) == len(CAUSE_SHADES)
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus, of the Debian package of that name")
+def test_stacks_have_compute_at_the_bottom(tmp_path: Path) -> None:
+    """Grafana stacks series as they come: so a real Prometheus must send them in the order of the families."""
+    shares = [("compute", "compute"), *sorted(CAUSE_FAMILY.items(), reverse=True), ("unhooked", UNHOOKED_FAMILY)]
+    rules = [
+        {"record": "whyidle:shares", "expr": "vector(1)", "labels": {"cause": cause, "family": family, "run": "a"}}
+        for cause, family in dict.fromkeys(shares)
+    ]
+    file = tmp_path / "shares.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "shares", "rules": rules}]}))
+    with prometheus(tmp_path, file) as server:
+        until(lambda: len(server.query("whyidle:shares")) == len(rules))
+        for asked in ("whyidle:shares", "sum by (family) (whyidle:shares)"):
+            now = time.time()
+            families = [labels["family"] for labels, _ in server.range(in_order(asked), now - 2, now, 1)]
+            assert list(dict.fromkeys(families)) == [*FAMILIES, UNHOOKED_FAMILY], asked
 
 
 def test_grafana_knows_every_key(dashboard: Json) -> None:

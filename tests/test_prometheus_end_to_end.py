@@ -97,7 +97,7 @@ HUNG = (
 )
 """A run on two nodes: rank 0 waits in a collective that rank 1 does not enter."""
 
-RANGE = {"__rate_interval": "1m", "__interval": "15s", "__range": "10m", "__range_s": "600"}
+RANGE = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "10m", "__range_s": "600"}
 """What Grafana fills in."""
 LOOKS = "5s"
 """How often subqueries look: theirs, every 10 minutes, would not look once in this test."""

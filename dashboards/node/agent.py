@@ -224,9 +224,10 @@ def _pods() -> Panel:
     names = ("run", "rank", "namespace", "pod", "container", "workload", "evidence")
     return table(
         "Pods of ranks",
-        "The pod of each live rank, and whence it is known. Empty outside Kubernetes.",
+        "The pod of each live rank, and whence it is known.",
         now(series("whyidle_rank_pod_info")),
         columns=[Column(name, name.capitalize()) for name in names],
+        nothing="Not in Kubernetes",
     )
 
 
@@ -234,7 +235,8 @@ def _slurm() -> Panel:
     names = ("run", "rank", "job_id", "job_name", "user", "account", "partition", "qos", "step", "evidence")
     return table(
         "Slurm jobs of ranks",
-        "The job of each live rank. Empty without Slurm.",
+        "The job of each live rank of Slurm's.",
         now(series("whyidle_rank_slurm_info")),
         columns=[Column(name, name.replace("_", " ").capitalize()) for name in names],
+        nothing="No Slurm job",
     )

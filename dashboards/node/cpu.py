@@ -60,6 +60,7 @@ def _throttled() -> Panel:
         grows("whyidle_cgroup_cpu_throttled_seconds_total", "cgroup", "{{cgroup}} time (s/s)"),
         unit="percentunit",
         width=8,
+        nothing="No rank's control group has a CPU limit",
         thresholds=steps(0.1),
         dashed=True,
     )

@@ -8,6 +8,7 @@ from .selection import grows, level, levels, rate, series, total
 GPU = "gpu"
 NAMED = "GPU {{gpu}}"
 THROTTLE_NOISE = 'reason!~"sync_boost"'
+NO_GPU = "No GPU on this node"
 
 
 def sections() -> list[Section]:
@@ -39,6 +40,7 @@ def _busy() -> Panel:
         "busy too. Low where the ranks above say compute means launch gaps.",
         _activity("whyidle_gpu_busy_seconds_total", NAMED),
         unit="percentunit",
+        nothing=NO_GPU,
         most=1,
     )
 
@@ -50,6 +52,7 @@ def _unhooked() -> Panel:
         "empty with no process at all.",
         grows("whyidle_device_seconds_total", "cause", "{{cause}}", 'cause=~"unhooked_busy|unhooked_idle|empty"'),
         unit="short",
+        nothing=NO_GPU,
     )
 
 
@@ -91,6 +94,7 @@ def _throttled() -> Panel:
         "rank late in compute, and shows as a straggler.",
         grows("whyidle_gpu_throttled_seconds_total", "gpu, reason", NAMED + " {{reason}}", THROTTLE_NOISE),
         unit="percentunit",
+        nothing=NO_GPU,
         width=8,
         thresholds=steps(0.1),
         dashed=True,
@@ -109,6 +113,7 @@ def _clocks() -> Panel:
         query(f"{sm} / {most}", NAMED + " SMs"),
         query(f"{memory} / {memory_most}", NAMED + " memory"),
         unit="percentunit",
+        nothing=NO_GPU,
         width=8,
     )
 
@@ -120,6 +125,7 @@ def _power() -> Panel:
         level("whyidle_gpu_power_watts", GPU, NAMED),
         level("whyidle_gpu_power_limit_watts", GPU, NAMED + " limit"),
         unit="watt",
+        nothing=NO_GPU,
         width=8,
     )
 
@@ -268,10 +274,10 @@ def _identity() -> Panel:
         "Which GPUs the node has. The driver, and often the model, should be the same on all nodes of a run.",
         now(series("whyidle_gpu_info")),
         columns=[
-            Column("gpu", "GPU"),
+            Column("gpu", "GPU", width=60),
             Column("model", "Model"),
             Column("architecture", "Architecture"),
-            Column("uuid", "UUID"),
+            Column("uuid", "UUID", width=340),
             Column("pci_bus_id", "PCI"),
             Column("driver", "Driver"),
             Column("mig", "MIG"),
@@ -283,33 +289,35 @@ def _mig() -> Panel:
     used, most = "whyidle_gpu_mig_memory_used_bytes", "whyidle_gpu_mig_memory_total_bytes"
     return table(
         "MIG devices",
-        "Parts of GPUs, and how much of their memory is in use. Empty on nodes without MIG.",
+        "Parts of GPUs, and how much of their memory is in use.",
         now(
             f"max by (uuid) ({series(used)}) / max by (uuid) ({series(most)}) * on (uuid) group_left (gpu, profile) "
             f'max by (uuid, gpu, profile) (label_replace({series("whyidle_gpu_mig_info")}, "uuid", "$1", "mig_uuid", '
             '"(.+)"))'
         ),
         columns=[
-            Column("gpu", "GPU"),
-            Column("profile", "Profile"),
-            Column("uuid", "UUID"),
+            Column("gpu", "GPU", width=60),
+            Column("profile", "Profile", width=90),
+            Column("uuid", "UUID", width=340),
             Column("A", "Memory in use", "percentunit", cell="gauge", most=1),
         ],
-        width=12,
+        nothing="No GPU is divided",
+        width=10,
     )
 
 
 def _pods() -> Panel:
     return table(
         "Pods that were given GPUs",
-        "The containers that the kubelet gave each GPU or MIG device to. Empty outside Kubernetes.",
+        "The containers that the kubelet gave each GPU or MIG device to.",
         now(series("whyidle_gpu_pod_info")),
         columns=[
-            Column("uuid", "UUID"),
+            Column("uuid", "UUID", width=340),
             Column("namespace", "Namespace"),
             Column("pod", "Pod"),
             Column("container", "Container"),
             Column("resource", "Resource"),
         ],
-        width=12,
+        nothing="Not in Kubernetes, or no GPU is given",
+        width=14,
     )

@@ -47,6 +47,9 @@ def sections() -> list[Section]:
             "Network: interfaces and TCP",
             line(7, _interfaces(), _tcp_share()),
             line(7, _pauses(), _loss(), _tcp_trouble()),
+        ),
+        section(
+            "Network: interfaces and TCP, details",
             line(6, _host_side(), _marks(), _allowances()),
             line(6, _interface_bytes(), _interface_packets(), _carrier()),
             line(6, _connections(), _segments(), _namespaces()),
@@ -71,6 +74,7 @@ def _interfaces() -> Panel:
         ),
         unit="percentunit",
         most=1,
+        nothing="No interface tells its speed",
         thresholds=steps(0.8),
         dashed=True,
     )
@@ -98,6 +102,7 @@ def _pauses() -> Panel:
         grows("whyidle_nic_pause_frames_total", labels, "{{device}} {{direction}} {{priority}} frames"),
         grows("whyidle_nic_pause_seconds_total", labels, "{{device}} {{direction}} {{priority}} time (s/s)"),
         unit="short",
+        nothing="No pause frame was counted",
         width=8,
     )
 

@@ -14,6 +14,7 @@ from ..vocabulary import (
     falling,
     line,
     now,
+    over_range,
     query,
     section,
     share,
@@ -25,7 +26,7 @@ from ..vocabulary import (
     trend,
     words,
 )
-from .selection import HERE, grows, level, rate, series, total
+from .selection import HERE, grows, level, rate, series
 
 RANK = "run, rank"
 NAMED = "{{run}} rank {{rank}}"
@@ -40,7 +41,7 @@ def sections() -> list[Section]:
             "The ranks on this node, and whose side its counters take",
             line(4, *_in_one_look()),
             line(8, _shares()),
-            line(7, *(_signals(family) for family in ("network", "storage", "cpu"))),
+            line(9, *(_signals(family) for family in ("network", "storage", "cpu"))),
             line(7, _ranks(), _phases()),
             line(7, _computing(), _late()),
         ),
@@ -89,6 +90,7 @@ def _in_one_look() -> list[Panel]:
             width=4,
             thresholds=steps(1),
             decimals=0,
+            nothing="no GPU",
         ),
     ]
 
@@ -117,13 +119,15 @@ def _shares() -> Panel:
 
 
 def _signals(family: str) -> Panel:
+    signals = f"max by (signal) (node:whyidle_{family}_evidence:max5m{{{v.NODE}}})"
     return timeline(
         f"Signals of {family}",
-        f"Each counter of the node that can show {family} as the limit, and when it did. What is missing has no such "
-        "device or driver.",
-        query(f"max by (signal) (node:whyidle_{family}_evidence:max5m{{{v.NODE}}})", "{{signal}}"),
+        f"The counters of the node that showed {family} as the limit in the time range, and when they did. Others that "
+        "can are silent, or the node lacks the device.",
+        query(f"{signals} and on (signal) ({over_range(signals, 'max', '$__interval')} > 0)", "{{signal}}"),
         mappings=EVIDENCE[family],
         width=8,
+        nothing=f"No counter showed {family} as the limit",
     )
 
 
@@ -131,8 +135,8 @@ def _ranks() -> Panel:
     late = f"sum by ({RANK}) ({rate('whyidle_late_seconds_total')})"
     return table(
         "Ranks",
-        "What each rank of the node does, at the end of the time range. Late: GPU-seconds per second that it made "
-        "others wait. Missing: for how long others have waited in a collective that it has not entered.",
+        "What each rank of the node does, at the end of the time range. Keeps waiting: how many other GPUs wait for "
+        "it, on average. Missing: for how long others have waited in a collective that it has not entered.",
         now(f'max by ({RANK}) (rank_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
         now(late),
         now(f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})"),
@@ -140,12 +144,12 @@ def _ranks() -> Panel:
         now(f"max by ({RANK}) ({series('whyidle_rank_up')})"),
         columns=[
             Column("run", "Run", link=to_run()),
-            Column("rank", "Rank"),
-            Column("A", "Computing", "percentunit", thresholds=GOOD, cell="gauge", most=1),
-            Column("B", "Late", "percentunit", thresholds=steps(0.01, 0.1), cell="color-text"),
-            Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-text"),
-            Column("D", "Workers", "short"),
-            Column("E", "Alive", "bool"),
+            Column("rank", "Rank", width=60),
+            Column("A", "Computing", "percentunit", thresholds=GOOD, cell="gauge", most=1, decimals=0, width=130),
+            Column("B", "Keeps waiting", "count:GPUs", 110, steps(0.1, 1), cell="color-text", decimals=2),
+            Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-text", width=80),
+            Column("D", "Workers", "short", width=75),
+            Column("E", "Alive", "bool", width=60),
         ],
         sort="Computing",
         rising=True,
@@ -178,12 +182,15 @@ def _computing() -> Panel:
 
 
 def _late() -> Panel:
+    late = f"rate({series('whyidle_late_seconds_total')}[$window])"
     return trend(
         "Made others wait, by rank and what made it late",
         "GPU-seconds per second for which other ranks waited in a collective for this one, by the family that made it "
         "late. It can exceed 1 where many wait.",
-        query(f"{total('run, rank, family', rate('whyidle_late_seconds_total'))} > 0", NAMED + " {{family}}"),
-        unit="percentunit",
+        query(f"sum by ({RANK}, family) ({late}) > 0.005", NAMED + " {{family}}"),
+        unit="count:GPUs",
+        by_family=True,
+        nothing="No rank of this node made others wait",
     )
 
 

@@ -8,6 +8,7 @@ from .selection import each, grows, levels, rate, series, total
 PORT = "device, port"
 NAMED = "{{device}}/{{port}}"
 DEVICE = "{{device}}"
+NO_PORT = "No RDMA port on this node, or it does not count this"
 
 RETRANSMITS = {
     "whyidle_rdma_ack_timeouts_total": "acknowledgement timeouts",
@@ -80,6 +81,7 @@ def _line_rate() -> Panel:
         ),
         unit="percentunit",
         most=1,
+        nothing=NO_PORT,
         thresholds=steps(0.8),
         dashed=True,
     )
@@ -92,6 +94,7 @@ def _waits() -> Panel:
         "adapter: compare ports, and now with before. Growth is congestion further down the path.",
         grows("whyidle_rdma_transmit_wait_ticks_total", PORT, NAMED),
         unit="short",
+        nothing=NO_PORT,
     )
 
 
@@ -102,6 +105,7 @@ def _congestion() -> Panel:
         "congestion control is off. Marked: packets that a switch marked.",
         *each(CONGESTION, "device", DEVICE),
         unit="pps",
+        nothing=NO_PORT,
         width=8,
     )
 
@@ -113,6 +117,7 @@ def _retransmits() -> Panel:
         "seconds: a few are enough to make a network slow. The others say that packets were lost or reordered.",
         *each(RETRANSMITS),
         unit="pps",
+        nothing=NO_PORT,
         width=8,
     )
 
@@ -124,6 +129,7 @@ def _receivers() -> Panel:
         "Discards before sending: the port is congested or down.",
         *each(RECEIVERS),
         unit="pps",
+        nothing=NO_PORT,
         width=8,
     )
 
@@ -282,7 +288,7 @@ def _devices() -> Panel:
 def _device_pods() -> Panel:
     return table(
         "Pods that were given adapters",
-        "The containers that the kubelet gave other devices to, such as RDMA adapters. Empty outside Kubernetes.",
+        "The containers that the kubelet gave other devices to, such as RDMA adapters.",
         now(series("whyidle_device_pod_info")),
         columns=[
             Column("resource", "Resource"),
@@ -291,6 +297,7 @@ def _device_pods() -> Panel:
             Column("pod", "Pod"),
             Column("container", "Container"),
         ],
+        nothing="Not in Kubernetes, or none is given",
         width=10,
     )
 

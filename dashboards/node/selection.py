@@ -1,7 +1,8 @@
 """How the panels of this dashboard select: everything that one node's agent says.
 
 The agent's counters carry no node of their own, only the address they were scraped from. A hidden variable holds it, so
-that a query touches one node's series, however many nodes there are.
+that a query touches one node's series, however many nodes there are. It holds all addresses of the node's agent in
+the time range: one that is gone has nothing to say of now, and what it said of then stays.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def node() -> Template:
 
 def instance() -> Template:
     """Where the agent of the chosen node was scraped."""
-    found = v.node()
-    found.name, found.label, found.hide = "instance", "Agent", HIDDEN
+    found = v.nodes(INSTANCE_NODE, v.NODE)
+    found.name, found.label, found.hide, found.allValue = "instance", "Agent", HIDDEN, None
     found.query = f"label_values({INSTANCE_NODE}{{{v.NODE}}}, instance)"
     return found
 

@@ -82,6 +82,7 @@ def _nfs_latency() -> Panel:
         query(mean(by, "whyidle_nfs_operation_rtt_seconds_total", requests, 'operation="read"'), MOUNT + " READ trip"),
         unit="s",
         width=8,
+        nothing="No NFS mount with requests",
         thresholds=steps(0.05),
         dashed=True,
     )
@@ -95,6 +96,7 @@ def _lustre_latency() -> Panel:
         query(mean("filesystem, operation", spent, calls), "{{filesystem}} {{operation}}"),
         unit="s",
         width=8,
+        nothing="No Lustre mount with calls",
         thresholds=steps(0.05),
         dashed=True,
     )
@@ -121,12 +123,12 @@ def _used() -> Panel:
         now(f"count by (run, rank, use, mount, fstype, source, device) ({series('whyidle_filesystem_rank_info')})"),
         columns=[
             Column("run", "Run"),
-            Column("rank", "Rank"),
-            Column("use", "Use"),
+            Column("rank", "Rank", width=60),
+            Column("use", "Use", width=80),
             Column("mount", "Mount"),
-            Column("fstype", "Type"),
+            Column("fstype", "Type", width=80),
             Column("source", "Source"),
-            Column("device", "Disk"),
+            Column("device", "Disk", width=80),
         ],
         width=14,
     )

@@ -129,7 +129,7 @@ def _figures() -> list[Panel]:
             unit="s",
         ),
         stat(
-            "Steps",
+            "Steps, over 5 minutes",
             "Optimizer steps per second of the run.",
             query(f"run:whyidle_steps:rate5m{{{v.RUN}}}"),
             unit="ops",
@@ -179,8 +179,8 @@ def _signals() -> Panel:
     here = f"on ({node}) run_node:whyidle_ranks:count{{{v.RUN_NODE}}}"
     return timeline(
         "What the counters of its nodes say",
-        """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. Empty if none
-        did. A node's name leads to the counters.""",
+        """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. A node's name
+        leads to the counters.""",
         *(
             query(f"({record}{{{v.NODE}}} == 1 and {here}) * {index}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
             for index, (family, record) in enumerate(EVIDENCE.items(), 1)
@@ -188,4 +188,5 @@ def _signals() -> Panel:
         mappings=words({i: (f"speaks for {family}", FAMILY_COLOUR[family]) for i, family in enumerate(EVIDENCE, 1)}),
         width=12,
         links=[series_to("node")],
+        nothing="No counter of its nodes agreed with network, storage or CPU",
     )

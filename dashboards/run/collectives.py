@@ -8,6 +8,10 @@ from ..vocabulary import Panel, Section, bars, line, now, over_range, query, tre
 from ..vocabulary import section as _section
 from .parts import causes
 
+LATE = 0.005
+"""GPUs that a rank keeps waiting: less is noise of the clock."""
+NOBODY = "Nobody made others wait"
+
 
 def section() -> Section:
     return _section(
@@ -32,12 +36,14 @@ def _late_by() -> Panel:
     return trend(
         "Late ranks, and by what",
         """GPU-seconds per second that a rank made the others wait, by what made it late: storage, cpu or host;
-        compute is a slow GPU or an uneven batch. The eight worst. Empty if nobody was late.""",
+        compute, which stands under straggler, is a slow GPU or an uneven batch. The eight worst.""",
         query(
-            f"{late} and on (rank, family) topk(8, {over_range(late.replace('${window}', '5m'))}) > 0",
+            f"{late} and on (rank, family) topk(8, {over_range(late.replace('${window}', '5m'))} > {LATE})",
             "rank {{rank}}: {{family}}",
         ),
         unit="count:GPUs",
+        by_family=True,
+        nothing=NOBODY,
     )
 
 
@@ -45,14 +51,16 @@ def _culprits() -> Panel:
     return bars(
         "GPUs that each rank kept waiting, on average",
         """The time range's mean of GPU-seconds per second, of the eight ranks that others waited for most, with what
-        made them late; straggler is compute itself. Empty if nobody was late.""",
+        made them late; straggler is compute itself.""",
         now(
-            f"topk(8, {over_range(f'run_rank_family:whyidle_late:rate5m{{{v.RUN}}}')} > 0.005)",
+            f"topk(8, {over_range(f'run_rank_family:whyidle_late:rate5m{{{v.RUN}}}')} > {LATE})",
             "rank {{rank}}, late by {{family}}",
         ),
         unit="count:GPUs",
         width=12,
         decimals=2,
+        by_family=True,
+        nothing=NOBODY,
     )
 
 
@@ -61,7 +69,7 @@ def _bandwidth() -> Panel:
         "Bus bandwidth against the link",
         """What the collectives moved, as nccl-tests counts it (busbw), per rank over wall time, and the rate of a
         rank's link. Near the link's rate: the network is the limit. Far below, with much network time: congestion,
-        small messages or latency. A run on one node has no link.""",
+        small messages or latency. A run on one node has no link. Over five minutes.""",
         query(f"run:whyidle_collective_busbw_bytes:rate5m{{{v.RUN}}}", "bus bandwidth"),
         query(f"run:whyidle_link_bytes:limit{{{v.RUN}}}", "link"),
         unit="Bps",
@@ -84,7 +92,9 @@ def _missing() -> Panel:
     return trend(
         "Missing from a collective",
         """For how long others have waited for this rank to enter, and the family that keeps it. A line that climbs
-        without end is a hang, and the rank is the place to look. Empty if nobody was missing.""",
+        without end is a hang, and the rank is the place to look.""",
         query(f"run_rank_family:whyidle_missing:seconds{{{v.RUN}}}", "rank {{rank}}: {{family}}"),
         unit="s",
+        by_family=True,
+        nothing="Nobody was missing",
     )

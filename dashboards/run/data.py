@@ -39,14 +39,14 @@ def _workers() -> Panel:
     return trend(
         "What the data workers do",
         """Seconds per second of all workers, whether the loop waits for them or not. All on a CPU: add workers, or
-        decode less. Ready without a CPU: there are more workers than CPUs. Empty where the run has no worker
-        processes.""",
+        decode less. Ready without a CPU: there are more workers than CPUs.""",
         query(f"sum({cpu})", "on a CPU"),
         query(f"sum({queue})", "ready, without a CPU"),
         query(f"sum({blocked})", "blocked, or without work"),
         unit="short",
         colours=colours,
         stacked=True,
+        nothing="The run has no worker processes",
     )
 
 
@@ -112,10 +112,11 @@ def _seconds_per_save() -> Panel:
     return trend(
         "Seconds per save",
         """For how long a save held up rank 0, over the chosen average. Times the saves per hour, it is what
-        checkpoints cost. Empty while there was no save within that time.""",
+        checkpoints cost.""",
         query(f"{spent} / ({saves} > 0)", "{{run}}"),
         unit="s",
         width=8,
+        nothing="No save within that time",
     )
 
 

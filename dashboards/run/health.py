@@ -35,9 +35,10 @@ def _repeated() -> Panel:
     return causes(
         "Lost to restarts",
         """Share of all ranks' time for steps that an earlier attempt had already finished, and for starting up.
-        Checkpoint more often, or start faster. Empty if there was none.""",
+        Checkpoint more often, or start faster.""",
         ("recompute", "startup"),
         width=8,
+        nothing="No start and no restart in this time",
     )
 
 
@@ -71,13 +72,14 @@ def _unexplained() -> Panel:
     return trend(
         "Unexplained time",
         """Share of all ranks' time that no cause explains. Above one per cent the other shares deserve less trust.
-        Empty if there is none.""",
+        None is as it should be.""",
         query(f'run_cause:whyidle_share:ratio${{window}}{{{v.RUN}, cause="unattributed"}}', "unattributed"),
         unit="percentunit",
         width=8,
         thresholds=steps(0.01, 0.05),
         dashed=True,
         colours=FAMILY_COLOUR,
+        nothing="Every second is explained",
     )
 
 

@@ -69,6 +69,7 @@ def _late() -> Panel:
         unit="count:GPUs",
         width=12,
         most=None,
+        nothing="Nobody makes the others wait",
     )
 
 
@@ -87,7 +88,7 @@ def _list() -> Panel:
     idle = f'sum by (rank, family) ({SHARE}${{window}}{{{RANKS}, family!="compute"}})'
     return table(
         "All ranks, now",
-        """The ranks now: what each is in and for how long, what it loses most to, and whether others wait for it.
+        """The ranks now: what each is in and for how long, what it loses most to, and how many GPUs wait for it.
         Sort by any column; a node's name leads to its counters.""",
         now(f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})"),
         now(f"sum by (rank) ({_computing('${window}')})"),
@@ -103,10 +104,10 @@ def _list() -> Panel:
             Column("B", "Compute", unit="percentunit", thresholds=GOOD, cell="gauge", most=1),
             Column("family", "Loses most to", mappings=_families(), cell="color-background", width=260),
             Column("C", "Share", unit="percentunit", decimals=0, width=80),
-            Column("D", "GPUs that it keeps waiting", unit="short", decimals=2, width=190),
+            Column("D", "Keeps waiting", unit="count:GPUs", decimals=2, width=130),
             Column("E", "Missing for", unit="s", thresholds=steps(10, 300), cell="color-text", width=110),
         ],
-        sort="GPUs that it keeps waiting",
+        sort="Keeps waiting",
     )
 
 

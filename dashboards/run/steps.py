@@ -28,8 +28,8 @@ def _percentiles() -> Panel:
 def _rate() -> Panel:
     return trend(
         "Steps per second",
-        "Optimizer steps of the run, repeated ones included. Zero: it stands still.",
-        query(f"run:whyidle_steps:rate5m{{{v.RUN}}}", "steps"),
+        "Optimizer steps of rank 0, as all ranks step together; repeated ones included. Zero: the run stands still.",
+        query(f'max(rate(whyidle_steps_total{{{v.RUN}, rank="0"}}[$__rate_interval]))', "steps"),
         unit="ops",
         width=8,
         colours={"steps": BLUE},
