@@ -25,7 +25,7 @@ import tempfile
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,7 @@ class Scene:
     about: str
     variables: dict[str, str]
     only: Sequence[str] = ()
+    unfold: bool = False
 
 
 def main() -> int:
@@ -98,18 +99,11 @@ def main() -> int:
             server = stack.enter_context(prometheus(database, *RULES, interval=f"{SCRAPE_SECONDS}s"))
             with machine():
                 scene = observe(server, folder, fault, options.seconds)
-            pictures = [
-                {
-                    "address": address(page, server, scene, name),
-                    "file": str(options.out / f"{name}-{fault}.png"),
-                    "scale": SCALE,
-                }
-                for name in (scene.only or options.dashboards)
-            ]
+            addresses = {name: address(page, server.url, scene, name) for name in scene.only or options.dashboards}
             _say(f"{fault}: drawing")
-            status |= shoot(str(chromium), folder / f"profile-{fault}", pictures)
+            status |= shoot(str(chromium), folder / f"profile-{fault}", options.out, fault, addresses)
             if options.keep:
-                print(*(picture["address"] for picture in pictures), sep="\n", file=sys.stderr)
+                print(*addresses.values(), sep="\n", file=sys.stderr)
         if options.keep:
             _say("served until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
@@ -169,7 +163,7 @@ def simulated(server: Prometheus, folder: Path) -> Scene:
         end = time.time()
         server.scrape({})
     about = "Here: a simulated node, no measurement."
-    return Scene(SIMULATED, start, end, about, {"node": NODE, "window": "1m"}, only=("node",))
+    return Scene(SIMULATED, start, end, about, {"node": NODE, "window": "1m"}, only=("node",), unfold=True)
 
 
 # -- how
@@ -209,22 +203,30 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def address(page: str, server: Prometheus, scene: Scene, dashboard: str) -> str:
+def address(page: str, server: str, scene: Scene, dashboard: str) -> str:
     """Of one dashboard with its variables and its time range."""
     asked = {
         "dashboard": f"whyidle-{dashboard}",
-        "prometheus": server.url,
+        "prometheus": server,
         "scrape": SCRAPE_SECONDS,
         "from": f"{scene.start:.0f}",
         "to": f"{scene.end:.0f}",
         "about": scene.about,
+        **({"unfold": ""} if scene.unfold else {}),
         **{f"var-{name}": value for name, value in scene.variables.items()},
     }
     return f"{page}?{urllib.parse.urlencode(asked)}"
 
 
-def shoot(chromium: str, profile: Path, pictures: list[dict[str, Any]]) -> int:
-    """Writes the pictures, and says which panels failed. Returns 1 if some did."""
+def shoot(chromium: str, profile: Path, out: Path, fault: str, addresses: Mapping[str, str]) -> int:
+    """Writes the pictures in the place of older ones, and says which panels failed. Returns 1 if some did."""
+    for name in addresses:
+        for old in (out / f"{name}-{fault}.png", *out.glob(f"{name}-{fault}-[0-9]*.png")):
+            old.unlink(missing_ok=True)
+    pictures = [
+        {"address": address, "file": str(out / f"{name}-{fault}.png"), "scale": SCALE}
+        for name, address in addresses.items()
+    ]
     command = ["node", "shoot.mjs", chromium, str(profile)]
     return subprocess.run(command, cwd=HERE, input=json.dumps(pictures), text=True).returncode
 
@@ -238,7 +240,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("fault", nargs="*", help=f"{', '.join((*FAULTS, SIMULATED))} (default: all but the last)")
     parser.add_argument("--dashboards", nargs="+", choices=sorted(DASHBOARDS), default=sorted(DASHBOARDS))
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images", help="default: docs/images")
-    parser.add_argument("--seconds", type=float, default=90.0, help="training time per fault (default: 90)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="training time per fault (default: 120)")
     parser.add_argument("--keep", action="store_true", help="serve the page afterwards, until Ctrl-C")
     return parser
 

@@ -1,4 +1,5 @@
-// Takes pictures: node shoot.mjs CHROMIUM PROFILE, with a list of {address, file, scale} as JSON on stdin.
+// Takes pictures: node shoot.mjs CHROMIUM PROFILE, with a list of {address, file, scale} as JSON on stdin. A page that
+// is higher than a picture may be is cut between its sections: FILE.png, FILE-2.png, ...
 
 import { readFileSync, writeFileSync } from 'node:fs';
 import puppeteer from 'puppeteer-core';
@@ -6,10 +7,11 @@ import UPNG from 'upng-js';
 
 const [chromium, profile] = process.argv.slice(2);
 const WIDTH = 1600;
-const TALL = 12_000;
+const TALL = 18_000;
+const MOST_HEIGHT = 2400;
 const DEADLINE_MS = 120_000;
 const SETTLE_MS = 1500; // sizes that follow from sizes: the panels' legends, the tables' rows
-const COLOURS = 128;
+const COLOURS = 256;
 const MOST_BYTES = 300_000;
 
 const browser = await puppeteer.launch({
@@ -32,8 +34,14 @@ try {
     await page.waitForFunction('window.preview?.pending === 0', { timeout: DEADLINE_MS });
     await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
     (await page.evaluate('window.preview.errors')).forEach((error) => complain(`${file}: ${error}`));
-    writeFileSync(file, await picture(page, scale));
-    console.log(file);
+    const { height } = await (await page.$('#root')).boundingBox();
+    const parts = partsOf(await page.$$eval('main > h2', (rows) => rows.map((row) => row.getBoundingClientRect().top)), height);
+    for (const [index, part] of parts.entries()) {
+      const name = index ? file.replace('.png', `-${index + 1}.png`) : file;
+      await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
+      writeFileSync(name, await picture(page, part, scale));
+      console.log(name);
+    }
     await page.close();
   }
 } finally {
@@ -46,17 +54,28 @@ function complain(text) {
   console.error(text);
 }
 
-/** The whole page, as large as may be. */
-async function picture(page, scale) {
-  const { height } = await (await page.$('#root')).boundingBox();
-  const png = await page.screenshot({ clip: { x: 0, y: 0, width: WIDTH, height }, type: 'png' });
+/** From where to where each picture reaches: whole sections, as many as fit. */
+function partsOf(tops, height) {
+  const cuts = [0];
+  tops.forEach((top, index) => {
+    const end = tops[index + 1] ?? height;
+    if (index && end - cuts.at(-1) > MOST_HEIGHT) {
+      cuts.push(top);
+    }
+  });
+  return cuts.map((y, index) => ({ y, height: (cuts[index + 1] ?? height) - y }));
+}
+
+/** A part of the page, as large as may be. */
+async function picture(page, part, scale) {
+  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  const png = await page.screenshot({ clip: { x: 0, width: WIDTH, ...part }, type: 'png' });
   const small = fewerColours(png);
   if (small.length < MOST_BYTES) {
     return small;
   }
   await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: 0.85 * scale });
-  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
-  return picture(page, 0.85 * scale);
+  return picture(page, part, 0.85 * scale);
 }
 
 /** The same picture in a palette: a fraction of the bytes, and no eye sees it on flat colours. */

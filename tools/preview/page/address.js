@@ -5,6 +5,9 @@ const parameters = new URLSearchParams(window.location.search);
 export const dashboardUid = parameters.get('dashboard');
 export const about = parameters.get('about') ?? '';
 
+/** Whether folded rows are drawn unfolded. */
+export const unfold = parameters.has('unfold');
+
 /** Unix times, in seconds. */
 export const range = { from: Number(parameters.get('from')), to: Number(parameters.get('to')) };
 

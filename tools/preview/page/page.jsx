@@ -5,7 +5,7 @@ import { GlobalStyles, PanelChrome, PanelContextProvider, PortalContainer } from
 import { Component, useEffect, useState } from 'react';
 import { createRoot } from 'react-dom/client';
 
-import { about, dashboardUid, range } from './address.js';
+import { about, dashboardUid, range, unfold } from './address.js';
 import { finished } from './fields.js';
 import { KINDS, NoData } from './panels.jsx';
 import { framesOf } from './prometheus.js';
@@ -25,7 +25,11 @@ function Panel({ panel }) {
   const { x, y, w, h } = panel.gridPos;
   const place = { left: x * COLUMN_WIDTH, top: y * (ROW_HEIGHT + GAP), width: w * COLUMN_WIDTH - GAP, height: h * ROW_HEIGHT + (h - 1) * GAP };
   if (panel.type === 'row') {
-    return <h2 style={{ ...place, position: 'absolute' }}>{panel.title}</h2>;
+    return (
+      <h2 style={{ ...place, position: 'absolute' }}>
+        {panel.title} {panel.panels?.length > 0 && <small>({panel.panels.length} panels, folded)</small>}
+      </h2>
+    );
   }
   return (
     <section style={{ ...place, position: 'absolute' }}>
@@ -61,7 +65,7 @@ function Filled({ panel, width, height }) {
     return <div className="no-data">{state?.error ?? '…'}</div>;
   }
   const { Drawn, always } = KINDS[panel.type];
-  return always || state.frames.length ? <Drawn {...{ panel, width, height, theme }} frames={state.frames} /> : <NoData />;
+  return always || state.frames.length ? <Drawn {...{ panel, width, height, theme }} frames={state.frames} /> : <NoData panel={panel} />;
 }
 
 function failed(title, error) {
@@ -124,7 +128,7 @@ const NOBODY = {
   newScopedBus: () => NOBODY,
 };
 
-/** Folded rows are shown unfolded: their panels below them, and what follows further down. */
+/** Folded rows unfolded: their panels below them, and what follows further down. */
 function unfolded(panels) {
   let added = 0;
   return panels.flatMap((panel) => {
@@ -134,14 +138,14 @@ function unfolded(panels) {
     const top = Math.min(...inner.map(({ gridPos }) => gridPos.y));
     const bottom = Math.max(...inner.map(({ gridPos }) => gridPos.y + gridPos.h));
     added += inner.length ? bottom - top : 0;
-    return [row, ...inner.map((one) => moved(one, row.gridPos.y + 1 - top))];
+    return [{ ...row, panels: [] }, ...inner.map((one) => moved(one, row.gridPos.y + 1 - top))];
   });
 }
 
 try {
   const dashboard = await (await fetch(`dashboards/${dashboardUid}.json`)).json();
   await settle(dashboard.templating.list);
-  const panels = unfolded(dashboard.panels);
+  const panels = unfold ? unfolded(dashboard.panels) : dashboard.panels;
   window.preview.pending = panels.filter(({ type }) => type !== 'row').length;
   createRoot(document.getElementById('root')).render(<Page {...{ dashboard, panels }} />);
 } catch (error) {

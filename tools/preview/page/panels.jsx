@@ -74,7 +74,7 @@ function Bars({ panel, frames, width, height, theme }) {
           {...{ width, height, theme, displayMode, showUnfilled, alignmentFactors }}
           value={value.display}
           field={value.field}
-          text={{ titleSize: 13, valueSize: 14 }}
+          text={panel.options.text}
           orientation={VizOrientation.Horizontal}
           valueDisplayMode={valueMode}
           namePlacement={BarGaugeNamePlacement.Left}
@@ -87,7 +87,7 @@ function Bars({ panel, frames, width, height, theme }) {
 function Table({ panel, frames, width, height }) {
   const [frame] = frames;
   if (!frame?.length) {
-    return <NoData />;
+    return <NoData panel={panel} />;
   }
   return (
     <TableNG
@@ -106,13 +106,13 @@ function Table({ panel, frames, width, height }) {
 
 const Text = ({ panel }) => <div dangerouslySetInnerHTML={{ __html: renderMarkdown(interpolate(panel.options.content)) }} />;
 
-export const NoData = () => <div className="no-data">No data</div>;
+export const NoData = ({ panel }) => <div className="no-data">{panel.fieldConfig.defaults.noValue ?? 'No data'}</div>;
 
 /** Kind -> component, and whether it is drawn without data too. */
 export const KINDS = {
   timeseries: { Drawn: Trend },
   stat: { Drawn: Stat, always: true },
-  bargauge: { Drawn: Bars, always: true },
+  bargauge: { Drawn: Bars },
   table: { Drawn: Table },
   text: { Drawn: Text, always: true },
   'state-timeline': { Drawn: (props) => <Cells {...props} merge /> },

@@ -36,6 +36,7 @@ export async function framesOf(panel, width) {
   const step = stepOf(panel, width);
   const builtin = {
     __interval: `${step}s`,
+    __interval_ms: `${step * 1000}`,
     __rate_interval: `${Math.max(step + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS)}s`,
     __range: `${Math.round(range.to - range.from)}s`,
     __range_s: `${Math.round(range.to - range.from)}`,

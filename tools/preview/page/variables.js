@@ -17,7 +17,7 @@ export async function settle(variables) {
 /** Name -> what is shown for it. */
 export function settled(variables) {
   return variables
-    .filter(({ type }) => type !== 'datasource')
+    .filter(({ type, hide }) => type !== 'datasource' && !hide)
     .map(({ name, label }) => [label ?? name, values.get(name) === '.*' ? 'All' : values.get(name)]);
 }
 
@@ -34,10 +34,10 @@ async function valueOf({ name, type, includeAll, allValue, current, query }) {
   if (type !== 'query') {
     return current?.value;
   }
-  if (includeAll) {
-    return allValue ?? '.*';
+  if (includeAll && allValue) {
+    return allValue;
   }
   const [, selector, label] = LABEL_VALUES.exec(query.query);
-  const found = await labelValues(label, interpolate(selector));
-  return found.sort()[0] ?? '';
+  const found = (await labelValues(label, interpolate(selector))).sort();
+  return includeAll ? found.join('|') : (found[0] ?? '');
 }
