@@ -382,13 +382,13 @@ def test_alerts_of_the_agent_reach_whom_alertmanager_tells(stack: Stack) -> None
     assert stack.webhook.told[0]["groupLabels"] == {"alertname": "WhyidleAgentAbsent"}
 
 
-def _evaluated(stack: Stack) -> list[Json] | None:
-    """All rules, once each has been evaluated."""
+def _evaluated(stack: Stack) -> list[Json]:
+    """All rules, once each has been evaluated; none before."""
     rules = [rule for group in stack.ask("prometheus", "/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
-    return None if "unknown" in {rule["health"] for rule in rules} else rules
+    return [] if "unknown" in {rule["health"] for rule in rules} else rules
 
 
-def _both(stack: Stack) -> dict[str, Json] | None:
+def _both(stack: Stack) -> dict[str, Json]:
     known = {alert["labels"]["alertname"]: alert for alert in stack.ask("alertmanager", "/api/v2/alerts")}
     both = {"WhyidleAgentAbsent", "WhyidleAgentDown"} <= known.keys()
-    return known if both and known["WhyidleAgentDown"]["status"]["inhibitedBy"] else None
+    return known if both and known["WhyidleAgentDown"]["status"]["inhibitedBy"] else {}
