@@ -109,6 +109,9 @@ class PodSpec:
     objects: Sequence[Manifest] = ()
     name: str = "pod-0"
     entry_point: Sequence[str] = ("whyidle",)
+    image: Path | None = None
+    """The root of the image, where there is one."""
+    image_env: Mapping[str, str] | None = None
 
     @property
     def spec(self) -> Manifest:

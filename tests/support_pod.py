@@ -158,7 +158,13 @@ class Container:
     def script(self) -> str:
         """What the runtime does, up to the exec of the container's command."""
         root = shlex.quote(str(self._root))
-        lines = [f"mount -t tmpfs -o mode=755 image {root}", f"cd {root}", *self._image()]
+        if self.pod.image:
+            over = self._root.with_suffix(".over")
+            options = f"lowerdir={self.pod.image},upperdir={over}/upper,workdir={over}/work"
+            lines = [f"mkdir -p {over}/upper {over}/work", f"mount -t overlay -o {options} image {root}", f"cd {root}"]
+        else:
+            lines = [f"mount -t tmpfs -o mode=755 image {root}", f"cd {root}", *self._image()]
+        lines += self._devices()
         if self.pod.spec.get("hostPID"):
             lines.append("mount --rbind /proc proc")
         else:
@@ -173,7 +179,8 @@ class Container:
         if self.security.said.get("readOnlyRootFilesystem"):
             lines.append("mount -o remount,ro .")
         lines += ["pivot_root . .", "umount -l .", f"cd {shlex.quote(self.said.get('workingDir', '/'))}"]
-        variables = [f"{name}={value}" for name, value in {**_image_env(), **self.pod.environment(self.said)}.items()]
+        env = {**(self.pod.image_env or _image_env()), **self.pod.environment(self.said)}
+        variables = [f"{name}={value}" for name, value in env.items()]
         lines.append(f"exec {shlex.join(['/usr/bin/env', '-i', *variables, *self.security.setpriv(), *self.words])}")
         return "\n".join(lines)
 
@@ -189,6 +196,8 @@ class Container:
                 continue
             yield f"mkdir -p $(dirname {at}); {'mkdir -p' if os.path.isdir(path) else 'touch'} {at}"
             yield f"mount --bind {shlex.quote(path)} {at}; mount -o remount,bind,ro {at}"
+
+    def _devices(self) -> Iterator[str]:
         yield "mount -t tmpfs -o mode=755,nosuid dev dev; mkdir dev/shm"
         yield "mount -t tmpfs -o mode=1777,nosuid,nodev,noexec,size=64m shm dev/shm"
         for name in _DEVICES:
@@ -234,8 +243,9 @@ class Container:
         """Runs Python in it, with the rights of its command."""
         spaces = ["--mount", "--pid", "--net", "--ipc", "--uts", "--root", "--wd"]
         enter = ["nsenter", f"--target={self.pid}", *spaces, "--", *self.security.setpriv()]
-        words = [*enter, sys.executable, "-I", "-c", code, *arguments]
-        return subprocess.run(words, env=_system(), capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+        words = [*enter, "python3", "-I", "-c", code, *arguments]
+        env = dict(self.pod.image_env or _image_env())
+        return subprocess.run(words, env=env, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
 
     def port(self, said: int | str) -> int:
         if isinstance(said, int):
