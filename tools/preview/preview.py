@@ -4,12 +4,13 @@
 
 For each fault it runs `whyidle demo --inject FAULT`, lets a real Prometheus with the rules of alerts/generated scrape
 the demo's agent, and has a headless Chromium draw dashboards/generated as it stands then:
-docs/images/<dashboard>-<fault>.png. `simulated` is no demo but the tests' fake node of 8 GPUs and InfiniBand, for the
-panels that a demo on a CPU leaves empty; only the dashboard Node is drawn of it. `--keep` serves the page on loopback
-afterwards, for your own browser, until Ctrl-C.
+docs/images/<dashboard>-<fault>.png, and what is further down a long page in ...-2.png and so on. `simulated` is no demo
+but the tests' fake node of 8 GPUs and InfiniBand, for the panels that a demo on a CPU leaves empty; only the dashboard
+Node is drawn of it, with all its rows unfolded. `--keep` serves the page on loopback afterwards, for your own browser,
+until Ctrl-C.
 
 A preview, and not Grafana: the components are Grafana's published ones, what arranges them is not. It needs Node,
-npm's registry, Chromium and Prometheus, and takes two minutes per fault. Nothing here passes or fails.
+npm's registry, Chromium and Prometheus, and takes three minutes per fault. Nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def main() -> int:
         if not found:
             print(f"needs {tool} (Debian: apt-get install {tool}{'js' * (tool == 'node')})", file=sys.stderr)
             return 2
-    faults = options.fault or list(FAULTS)
+    faults = options.fault or [*FAULTS, SIMULATED]
     if unknown := {*faults} - {*FAULTS, SIMULATED}:
         print(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join((*FAULTS, SIMULATED))}")
         return 2
@@ -237,7 +238,7 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Pictures of all dashboards while real jobs have a known fault.")
-    parser.add_argument("fault", nargs="*", help=f"{', '.join((*FAULTS, SIMULATED))} (default: all but the last)")
+    parser.add_argument("fault", nargs="*", help=f"{', '.join((*FAULTS, SIMULATED))} (default: all)")
     parser.add_argument("--dashboards", nargs="+", choices=sorted(DASHBOARDS), default=sorted(DASHBOARDS))
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images", help="default: docs/images")
     parser.add_argument("--seconds", type=float, default=120.0, help="training time per fault (default: 120)")

@@ -32,6 +32,7 @@ try {
     await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
     await page.goto(address, { timeout: DEADLINE_MS });
     await page.waitForFunction('window.preview?.pending === 0', { timeout: DEADLINE_MS });
+    await page.waitForFunction(tablesAreFilled, { timeout: DEADLINE_MS }).catch(() => complain(`${file}: a table stays empty`));
     await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
     (await page.evaluate('window.preview.errors')).forEach((error) => complain(`${file}: ${error}`));
     const { height } = await (await page.$('#root')).boundingBox();
@@ -48,6 +49,11 @@ try {
   await browser.close();
 }
 process.exit(faults ? 1 : 0);
+
+/** Tables draw their cells once they know their size, which on a busy machine takes seconds. */
+function tablesAreFilled() {
+  return [...document.querySelectorAll('.table')].every((table) => table.querySelector('[role=gridcell]'));
+}
 
 function complain(text) {
   faults += 1;

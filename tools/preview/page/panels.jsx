@@ -90,17 +90,19 @@ function Table({ panel, frames, width, height }) {
     return <NoData panel={panel} />;
   }
   return (
-    <TableNG
-      {...{ width, height, timeRange }}
-      data={frame}
-      sortBy={panel.options.sortBy}
-      cellHeight={panel.options.cellHeight}
-      noHeader={panel.options.showHeader === false}
-      fieldConfig={panel.fieldConfig}
-      enableVirtualization={false}
-      disableKeyboardEvents
-      structureRev={1}
-    />
+    <div className="table">
+      <TableNG
+        {...{ width, height, timeRange }}
+        data={frame}
+        sortBy={panel.options.sortBy}
+        cellHeight={panel.options.cellHeight}
+        noHeader={panel.options.showHeader === false}
+        fieldConfig={panel.fieldConfig}
+        enableVirtualization={false}
+        disableKeyboardEvents
+        structureRev={1}
+      />
+    </div>
   );
 }
 
