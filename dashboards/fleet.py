@@ -239,6 +239,7 @@ def _runs() -> Panel:
 
 
 def _clusters() -> Panel:
+    waits = f'cluster_family:whyidle_share:ratio$window{{{v.CLUSTER}, family="straggler"}}'
     most = f"topk by ({v.CLUSTER_LABEL}) (1, {blamed(v.CLUSTER, LOST, v.CLUSTER_LABEL)})"
     return table(
         "Clusters",
@@ -246,7 +247,7 @@ def _clusters() -> Panel:
         "compute, once the waits for late ranks are charged to what made them late. Those waits stand at the end.",
         now(f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"),
         now(most),
-        now(f'cluster_family:whyidle_share:ratio$window{{{v.CLUSTER}, family="straggler"}}'),
+        now(f"max by ({v.CLUSTER_LABEL}) ({waits})"),
         columns=[
             Column(v.CLUSTER_LABEL, "Cluster"),
             Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-text", decimals=0, width=90),

@@ -216,7 +216,7 @@ def _ranks() -> Panel:
         "Identity of ranks",
         "The newest attempt of each rank. The PID is the one in the rank's own namespace.",
         now(series("whyidle_rank_info")),
-        columns=[Column(label, title) for label, title in names.items()],
+        columns=[Column(label, title, width=340 if label == "uuid" else None) for label, title in names.items()],
     )
 
 
