@@ -18,8 +18,8 @@ STARTER = "whyidle/torch_hooks/autoload"
 
 RUN = """\
 #!/bin/sh
-# Becomes a command, with whyidle's hooks in every Python below it: what `whyidle run -- CMD` does where it is installed.
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd) || exec "$@"
+# Becomes a command, with whyidle's hooks in every Python below it, as `whyidle run -- CMD` does where it is installed.
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exec "$@"
 if [ "${WHYIDLE:-}" != 0 ]; then
     WHYIDLE=1
     PYTHONPATH=$here/%s:$here${PYTHONPATH:+:$PYTHONPATH}

@@ -9,7 +9,7 @@
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 
-gpus=$(python -c 'import torch; print(torch.cuda.device_count())')
+gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)
 if [ "$gpus" = 0 ]; then
     gpus=2
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}

@@ -1,4 +1,4 @@
-"""The chart's pieces for training pods, rendered by Helm's own engine as another chart's, and what they say of a pod."""
+"""The chart's pieces for training pods, rendered by Helm's own engine within another chart."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("helm_python", reason="Helm's engine: pip install helm-python-sdk")
 
+from helm_python import HelmError
 from support_kyverno import mutate
 from support_sidecar import Map, check, check_custom, check_pod, environment, job, named, pod_of, rendered
 
@@ -125,6 +126,11 @@ def test_the_training_cannot_change_the_hooks(pod: Any) -> None:
     assert named(pod()["spec"]["containers"][0]["volumeMounts"], "whyidle-hooks")["readOnly"] is True
 
 
+def test_a_volume_may_not_hide_the_agent_in_its_own_image(pod: Any) -> None:
+    with pytest.raises(HelmError, match="sidecar.hooks.path"):
+        pod(hooks={"path": "/opt/whyidle"})
+
+
 def test_a_pinned_image_is_pinned_everywhere(tmp_path: Path) -> None:
     digest = "sha256:" + "1" * 64
     template = pod_of(job(tmp_path, whyidle={"image": {"repository": "registry.example/whyidle", "digest": digest}}))
@@ -218,8 +224,8 @@ def test_the_policy_leaves_other_containers_and_pods_alone() -> None:
     made = injected(given)
     assert named(made["spec"]["containers"], "helper") == named(given["spec"]["containers"], "helper")
     assert named(made["spec"]["initContainers"], "fetch") == given["spec"]["initContainers"][0]
-    for annotations in ({}, {"whyidle.dev/inject": ""}):
-        given["metadata"]["annotations"] = annotations
+    for none in ({}, {"whyidle.dev/inject": ""}):
+        given["metadata"]["annotations"] = none
         assert injected(given) == given
 
 

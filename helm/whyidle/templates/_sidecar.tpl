@@ -46,6 +46,9 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
     {{- toYaml . | nindent 4 }}
     {{- end }}
   env:
+    # For `kubectl exec … -c whyidle -- whyidle report`.
+    - name: WHYIDLE_DIR
+      value: {{ .Values.sidecar.ledgers.path }}
     - name: WHYIDLE_NODE
       valueFrom:
         fieldRef:
@@ -80,6 +83,9 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{/* Puts the hooks where the training image, which has none, finds them. If it cannot, the pod trains without. */}}
 {{- define "whyidle.hooks.initContainer" -}}
 {{- if .Values.sidecar.hooks.enabled -}}
+{{- if hasPrefix "/opt/whyidle/" (printf "%s/" .Values.sidecar.hooks.path) -}}
+{{- fail "sidecar.hooks.path: the image has the agent itself at /opt/whyidle, which a volume there would hide: choose another folder" -}}
+{{- end -}}
 - name: whyidle-hooks
   image: {{ include "whyidle.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}

@@ -1,0 +1,29 @@
+"""Environments as training images have them: torch, and no whyidle."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+
+def bare_python(folder: Path, *, torch: bool = False) -> Path:
+    """The Python of a fresh environment; with ``torch``, it sees the packages around this one, and has a `torchrun`."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    python = folder / "bin" / "python"
+    if torch:
+        # A plain path: the .pth files over there (an editable whyidle!) are not processed.
+        site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+        (site / "host.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        torchrun = folder / "bin" / "torchrun"
+        torchrun.write_text(f"#!{python}\nfrom torch.distributed.run import main\nmain()\n")
+        torchrun.chmod(0o755)
+    return python
+
+
+def clean_env(**extra: str) -> dict[str, str]:
+    """This environment without anything of whyidle's or of a launcher's."""
+    foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_", "PET_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"} | extra
