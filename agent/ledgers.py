@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..torch_hooks.ledger import REASONS, Ledger, LedgerError, ledger_paths, read_ledger
@@ -51,8 +51,13 @@ class Problem:
     detail: str
 
 
-def read_directory(directory: str, *, steps: bool = False) -> tuple[list[Ledger], list[Problem]]:
-    """Every sound ledger of a directory, and what was wrong with the others. A directory that is not there is empty."""
+def read_directory(
+    directory: str, *, steps: bool = False, owners: Mapping[Key, int] | None = None
+) -> tuple[list[Ledger], list[Problem]]:
+    """Every sound ledger of a directory, and what was wrong with the others. A directory that is not there is empty.
+
+    ``owners`` are the users to whom ranks belonged at the last look.
+    """
     ledgers: list[Ledger] = []
     problems: list[Problem] = []
     try:
@@ -69,8 +74,9 @@ def read_directory(directory: str, *, steps: bool = False) -> tuple[list[Ledger]
                 problems.append(_problem(path, "died_mid_write", f"{path}: its writer died in the middle of an update"))
     except LedgerError as error:
         problems.append(_problem(directory, error.reason, str(error)))
+    ledgers, strangers = drop_strangers(ledgers, owners or {})
     ledgers, duplicates = drop_duplicates(ledgers)
-    return ledgers, problems + duplicates
+    return ledgers, problems + strangers + duplicates
 
 
 def _problem(path: str, reason: str, detail: str) -> Problem:
@@ -83,6 +89,34 @@ def _problem(path: str, reason: str, detail: str) -> Problem:
 
 def key_of(ledger: Ledger) -> Key:
     return ledger.run, ledger.rank
+
+
+def drop_strangers(ledgers: Iterable[Ledger], owners: Mapping[Key, int]) -> tuple[list[Ledger], list[Problem]]:
+    """A rank is one user's: what others write in its name is neither shown nor added to it.
+
+    It stays with whose it was while that user has a live ledger of it; it goes to the oldest of those that live then.
+    """
+    by_key: dict[Key, list[Ledger]] = {}
+    for ledger in ledgers:
+        by_key.setdefault(key_of(ledger), []).append(ledger)
+    kept: list[Ledger] = []
+    problems: list[Problem] = []
+    for key, claims in by_key.items():
+        owner = _owner(claims, owners.get(key))
+        for ledger in claims:
+            if ledger.uid == owner:
+                kept.append(ledger)
+            elif ledger.alive:
+                detail = f"{ledger.path}: rank {ledger.rank} of run {ledger.run} is another user's than {ledger.uid}'s"
+                problems.append(_problem(ledger.path, "duplicate", detail))
+    return kept, problems
+
+
+def _owner(claims: list[Ledger], before: int | None) -> int:
+    live = [ledger for ledger in claims if ledger.alive]
+    if any(ledger.uid == before for ledger in live):
+        return before or 0
+    return min(live, key=lambda ledger: ledger.created_unix_ns).uid if live else max(claims, key=age).uid
 
 
 def drop_duplicates(ledgers: Iterable[Ledger]) -> tuple[list[Ledger], list[Problem]]:
@@ -114,6 +148,7 @@ class _History:
     The ledger of an ended attempt is removed some day; its share of the counters is then kept in ``base``.
     """
 
+    uid: int
     base: Totals = field(default_factory=dict)
     attempts: dict[Identity, Ledger] = field(default_factory=dict)
 
@@ -163,7 +198,8 @@ class LedgerStore:
     def look(self) -> Snapshot:
         """Reads the directory. A problem that was not there at the last look is counted and logged."""
         with self._lock:
-            ledgers, problems = read_directory(self.directory)
+            owners = {key_of(rank.newest): rank.newest.uid for rank in self.latest.ranks}
+            ledgers, problems = read_directory(self.directory, owners=owners)
             self._count(problems)
             by_key: dict[Key, dict[Identity, Ledger]] = {}
             for ledger in ledgers:
@@ -187,8 +223,10 @@ class LedgerStore:
         self._known = set(now)
 
     def _rank(self, key: Key, read: dict[Identity, Ledger], unreadable: set[str]) -> Rank | None:
-        history = self._histories.get(key) or _History()
         newest = max(read.values(), key=age)
+        history = self._histories.get(key)
+        if history is None or history.uid != newest.uid:
+            history = _History(newest.uid)
         if not newest.alive and newest.idle_seconds > self.retention_seconds:
             self._histories.pop(key, None)
             return None

@@ -7,12 +7,16 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support_ledgers import Spec, children, ended
 
+from whyidle.agent.ledgers import LedgerStore
+from whyidle.torch_hooks.identity import identify
 from whyidle.torch_hooks.ledger import MAX_LEDGERS, LedgerWriter, read_all, read_ledger
+from whyidle.torch_hooks.restart import restart_of
 
 STEPPING = Spec(steps=20, step={"compute": 0.04})
 STRANGER = 65532
@@ -70,3 +74,43 @@ def test_of_too_many_ledgers_of_one_user_the_newest_are_read(tmp_path: Path) -> 
     with children(tmp_path, STEPPING) as [child]:
         assert [ledger.path for ledger in read_all(str(tmp_path))[0]] == [child.path]
         assert read_ledger(child.path).alive
+
+
+def _steps(store: LedgerStore) -> list[int]:
+    return [rank.totals["steps"][0] for rank in store.look().ranks]
+
+
+@needs_root
+def test_a_rank_stays_with_its_user_whatever_another_claims(tmp_path: Path) -> None:
+    store = LedgerStore(str(tmp_path), 1e9)
+    with children(tmp_path, Spec(steps=20, created=200)):
+        assert _steps(store) == [20]
+        # One that lives and says it is older, one of a later attempt, and one that has ended and would be added.
+        forged = [Spec(steps=1, created=100), Spec(steps=2, attempt=5)]
+        with children(tmp_path, *forged) as strangers:
+            left = [*(stranger.path for stranger in strangers), *ended(tmp_path, Spec(steps=3, created=1))]
+            for path in left:
+                os.chown(path, STRANGER, STRANGER)
+            assert _steps(store) == [20]
+            assert store.look().errors["duplicate"] == 2
+            assert {rank.newest.uid for rank in store.look().ranks} == {0}
+
+
+@needs_root
+def test_a_name_that_another_user_had_before_begins_anew(tmp_path: Path) -> None:
+    store = LedgerStore(str(tmp_path), 1e9)
+    [old] = ended(tmp_path, Spec(steps=30))
+    os.chown(old, STRANGER, STRANGER)
+    assert _steps(store) == [30]
+    with children(tmp_path, Spec(steps=7)):
+        assert _steps(store) == [7]
+        assert not any(store.look().errors.values())
+
+
+@needs_root
+def test_a_training_believes_no_other_users_ledgers(tmp_path: Path) -> None:
+    [path] = ended(tmp_path, Spec(run="r", steps=30, attempt=3))
+    who = replace(identify({}), run="r", node="n1", rank=0, attempt=0, resumable=True)
+    assert restart_of(str(tmp_path), who).attempt == 4
+    os.chown(path, STRANGER, STRANGER)
+    assert restart_of(str(tmp_path), who) == (0, 0, -1)

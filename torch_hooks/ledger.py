@@ -167,6 +167,8 @@ class Ledger:
     ring: list[Step] = field(default_factory=list)
     visible_pid: int = 0
     """The pid of the live writer as this process sees it; 0 if it is in a pid namespace out of sight."""
+    uid: int = -1
+    """Whose file it is: all that a ledger cannot lie about."""
 
     def __getattr__(self, name: str) -> int:
         # Only reached for names that are not fields: the single words of the layout.
@@ -261,7 +263,7 @@ def _read_fd(fd: int, path: str, steps: bool) -> Ledger:
     alive, pid = _lock_holder(fd)
     raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive)
     ledger = parse_ledger(raw, path, alive=alive, died_mid_write=torn)
-    ledger.visible_pid = pid
+    ledger.visible_pid, ledger.uid = pid, status.st_uid
     return ledger
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from .identity import Identity
@@ -21,14 +22,15 @@ def restart_of(directory: str, who: Identity) -> Restart:
     """Looks for the ended ledgers of earlier attempts of the same run. Never raises.
 
     The attempt is counted on from this rank's own ledgers; how far the run had come, and what it had saved, is the
-    furthest of any rank, since often rank 0 alone saves.
+    furthest of any rank, since often rank 0 alone saves. Ledgers of other users are not believed.
     """
     ledgers, _ = read_all(directory)
     me = (who.pid, who.pid_start_ticks)  # this very process may have been detached, and attached again
     ended = [
         one
         for one in ledgers
-        if one.run == who.run and not one.alive and (one.pid, one.pid_start_ticks, one.node) != (*me, who.node)
+        if (one.run, one.uid, one.alive) == (who.run, os.geteuid(), False)
+        and (one.pid, one.pid_start_ticks, one.node) != (*me, who.node)
     ]
     own = [one.attempt for one in ended if one.rank == who.rank]
     attempt = max(who.attempt, max(own, default=-1) + 1)
