@@ -19,7 +19,7 @@ from pathlib import Path
 
 MIRROR = "http://deb.debian.org/debian"
 _BASE = re.compile(r"docker\.io/library/debian:([a-z]+)-slim$")
-_FORWARDED = ("PIP_CERT", "PIP_INDEX_URL", "http_proxy", "https_proxy", "no_proxy")
+_FORWARDED = ("PIP_INDEX_URL", "http_proxy", "https_proxy", "no_proxy")
 """What a builder is given on a machine whose way to the packages is its own."""
 
 
@@ -194,9 +194,11 @@ class Builder:
         env = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **image.args, **image.env}
         env |= {name: os.environ[name] for name in _FORWARDED if name in os.environ}
         lines = ["mount -t proc proc proc", "mount --bind /dev dev"]
-        for path in ("/etc/resolv.conf", os.environ.get("PIP_CERT", "")):
-            if path:
-                lines.append(f"mkdir -p .$(dirname {path}); touch .{path}; mount --bind {path} .{path}")
+        lines.append("touch etc/resolv.conf; mount --bind /etc/resolv.conf etc/resolv.conf")
+        if authorities := os.environ.get("PIP_CERT"):
+            # On a file system of its own, so that nothing of it stays.
+            lines.append(f"mount -t tmpfs run run; cp {authorities} run/authorities.crt")
+            env["PIP_CERT"] = "/run/authorities.crt"
         uid, gid = user.split(":")
         words = ["chroot", f"--userspec={uid}:{gid}", ".", "/usr/bin/env", "-i", "-C", folder]
         lines.append(f"exec {shlex.join([*words, *(f'{k}={v}' for k, v in env.items()), '/bin/sh', '-c', command])}")
