@@ -18,11 +18,14 @@ GREY = "#999999"
 FAINT = "#66666640"
 """For what is as it should be and wants no attention."""
 
-VIRIDIS = (
-    *("#440154", "#482878", "#3E4989", "#31688E", "#26828E"),
-    *("#1F9E89", "#35B779", "#6ECE58", "#B5DE2B", "#FDE725"),
+INFERNO = (
+    *("#140B34", "#320A5E", "#4B0C6B", "#781C6D", "#A52C60"),
+    *("#CF4446", "#ED6925", "#FB9A06", "#F7D03C", "#FCFFA4"),
 )
-"""From dark to bright, for heat: even steps to the eye, to colour-blind eyes too. Source: matplotlib's viridis."""
+"""From dark to bright, for heat: even steps to colour-blind eyes too, and no green, which is compute's.
+
+Source: matplotlib's inferno, without its black, which on a dark ground would look like nothing.
+"""
 
 FAMILY_COLOUR: dict[str, str] = {
     "compute": GREEN,

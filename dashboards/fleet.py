@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
 from . import variables as v
-from .colours import BLUE, FAMILY_COLOUR, GREEN, ORANGE, RED, YELLOW
+from .colours import FAMILY_COLOUR, INFERNO
 from .library import core
 from .vocabulary import (
     GOOD,
@@ -46,8 +46,14 @@ LOOKS = 60
 COARSE = "$__interval"
 """In a panel of so many points. In a short time range it is as often as is scraped."""
 LOOK_HOURS = "$__interval_ms / 3600000"
-BANDS = (("90 % and more", 0.9, 9, GREEN), ("75 to 90 %", 0.75, 0.9, BLUE), ("50 to 75 %", 0.5, 0.75, YELLOW))
-LOW_BANDS = (("25 to 50 %", 0.25, 0.5, ORANGE), ("below 25 %", -1, 0.25, RED))
+BANDS = (
+    ("90 % and more", 0.9, 9, INFERNO[2]),
+    ("75 to 90 %", 0.75, 0.9, INFERNO[4]),
+    ("50 to 75 %", 0.5, 0.75, INFERNO[6]),
+    ("25 to 50 %", 0.25, 0.5, INFERNO[8]),
+    ("below 25 %", -1, 0.25, INFERNO[9]),
+)
+"""Bright is what loses, as in all heat maps; no family's colour, which would say what is lost to."""
 COUNTS = ("10", "20", "50")
 
 
@@ -278,15 +284,12 @@ def _goodput() -> Panel:
 def _bands() -> Panel:
     return trend(
         "Nodes by how much they compute",
-        "How many nodes spend which share of their ranks' time in compute. A fleet that is well fills the top band; a "
-        "band that fills at once is an event, one that fills slowly is decay.",
-        *(
-            query(f"count({COMPUTING} >= {low} < {high}) or vector(0)", words_)
-            for words_, low, high, _ in (*BANDS, *LOW_BANDS)
-        ),
+        "How many nodes spend which share of their ranks' time in compute: the brighter, the less. A band that fills "
+        "at once is an event, one that fills slowly is decay.",
+        *(query(f"count({COMPUTING} >= {low} < {high}) or vector(0)", words_) for words_, low, high, _ in BANDS),
         unit="short",
         stacked=True,
-        colours={words_: colour for words_, _, _, colour in (*BANDS, *LOW_BANDS)},
+        colours={words_: colour for words_, _, _, colour in BANDS},
     )
 
 
@@ -305,11 +308,11 @@ def _heat() -> Panel:
     score = f"1 - {over_range(COMPUTING, 'avg', COARSE)}"
     return heat(
         "The worst nodes over time",
-        "Share of its ranks' time that a node spent in compute: a row per node, those that lost most in the time "
-        "range. One dark row is a node to drain; dark columns are the whole fleet at once. Click a cell for the node.",
-        query(f"{COMPUTING} and on ({BY_NODE}) topk($worst, {score})", "{{node}}"),
+        "Share of its ranks' time that was no compute: the brighter, the more. A row per node, those that lost most in "
+        "the time range. One bright row is a node to drain; bright columns are the whole fleet at once. Click a cell "
+        "for the node.",
+        query(f"1 - {COMPUTING} and on ({BY_NODE}) topk($worst, {score})", "{{node}}"),
         unit="percentunit",
-        thresholds=GOOD,
         links=[series_to("node")],
     )
 

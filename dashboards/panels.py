@@ -8,7 +8,7 @@ from typing import Literal
 import attr
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
-from .colours import BLUE, CAUSE_SHADES, FAINT, FAMILY_COLOUR, UNHOOKED, VIRIDIS
+from .colours import BLUE, CAUSE_SHADES, FAINT, FAMILY_COLOUR, INFERNO, UNHOOKED
 from .library import Panel, Target, core
 from .queries import in_order
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
@@ -19,7 +19,7 @@ CELLS = 120
 """Of a row of cells; more are too narrow to tell apart."""
 STATES = 200
 """Of a row of states."""
-RAMP: tuple[Step, ...] = tuple(zip((None, 10, 20, 30, 40, 50, 60, 70, 80, 90), VIRIDIS, strict=True))
+RAMP: tuple[Step, ...] = tuple(zip((None, 10, 20, 30, 40, 50, 60, 70, 80, 90), INFERNO, strict=True))
 """In per cent of the highest value. As thresholds, since older versions of Grafana lack the ramp itself."""
 
 
