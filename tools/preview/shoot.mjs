@@ -32,14 +32,12 @@ try {
     await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
     await page.goto(address, { timeout: DEADLINE_MS });
     await page.waitForFunction('window.preview?.pending === 0', { timeout: DEADLINE_MS });
-    await page.waitForFunction(tablesAreFilled, { timeout: DEADLINE_MS }).catch(() => complain(`${file}: a table stays empty`));
-    await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+    await settle(page);
     (await page.evaluate('window.preview.errors')).forEach((error) => complain(`${file}: ${error}`));
     const { height } = await (await page.$('#root')).boundingBox();
     const parts = partsOf(await page.$$eval('main > h2', (rows) => rows.map((row) => row.getBoundingClientRect().top)), height);
     for (const [index, part] of parts.entries()) {
       const name = index ? file.replace('.png', `-${index + 1}.png`) : file;
-      await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
       writeFileSync(name, await picture(page, part, scale));
       console.log(name);
     }
@@ -50,7 +48,13 @@ try {
 }
 process.exit(faults ? 1 : 0);
 
-/** Tables draw their cells once they know their size, which on a busy machine takes seconds. */
+/** Until everything has the size that it will have. Tables draw no cell before, which on a busy machine takes seconds. */
+async function settle(page) {
+  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  await page.waitForFunction(tablesAreFilled, { timeout: DEADLINE_MS });
+  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+}
+
 function tablesAreFilled() {
   return [...document.querySelectorAll('.table')].every((table) => table.querySelector('[role=gridcell]'));
 }
@@ -74,13 +78,15 @@ function partsOf(tops, height) {
 
 /** A part of the page, as large as may be. */
 async function picture(page, part, scale) {
-  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  if (page.viewport().deviceScaleFactor !== scale) {
+    await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
+    await settle(page);
+  }
   const png = await page.screenshot({ clip: { x: 0, width: WIDTH, ...part }, type: 'png' });
   const small = fewerColours(png);
   if (small.length < MOST_BYTES) {
     return small;
   }
-  await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: 0.85 * scale });
   return picture(page, part, 0.85 * scale);
 }
 
