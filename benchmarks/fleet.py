@@ -13,7 +13,7 @@ The series are a real agent's, multiplied (benchmarks/synthetic.py):
     4. every query of every dashboard is asked over 30 minutes and over 24 hours, as Grafana would, several times
 
 Before the last 75 minutes raw series have a sample a minute (--step), recorded ones as many as their rules make.
-Scraping is not in it. --rules-only stops after the rules, all in one group, one after the other, every 30 s.
+Scraping is not in it. --rules-only stops after the rules, which are evaluated every 30 s whatever their intervals.
 
 VictoriaMetrics, where it is asked for, is sent the same by remote write, which takes long: --victoriametrics-nodes. Its
 rules would be vmalert's, and are not timed. These are not tests: nothing here passes or fails.
@@ -38,15 +38,17 @@ from pathlib import Path
 from typing import Any
 
 from asked import ask, questions
-from evaluations import Evaluations
-from history import DAY_SECONDS, FINE_SECONDS, intervals, live, push, write_block
+from evaluations import Evaluations, cpu_of_rules
+from history import DAY_SECONDS, FINE_SECONDS, live, push, write_block
+from remote_write import Batch
 from servers import SCRAPE_SECONDS, Prometheus, Server, VictoriaMetrics
 from synthetic import GPUS, Fleet, Recorded, template
 
 RANGES = {"30m": 1800, "24h": 86_400}
+DEAREST = 25
 FORCED_SECONDS = 30
 """Between evaluations, where only rules are looked at: what one takes does not depend on it."""
-LEAD_SECONDS = 10, 0.3
+LEAD_SECONDS = 15, 0.1
 """What writing a block takes, and for each node: its last samples should be no older than now."""
 
 
@@ -84,11 +86,12 @@ def first_look(fleet: Fleet, start: float, binary: str) -> Recorded:
 def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace) -> dict[str, Any]:
     """Prometheus, with a day of everything."""
     batches = [*fleet.batches(range(fleet.nodes))]
-    say(f"{sum(map(len, batches))} raw series; writes a day")
+    expected = sum(1 for _ in recorded.series())
+    say(f"{sum(map(len, batches))} raw series, {expected} recorded; writes a day")
     end = aligned(time.time() + LEAD_SECONDS[0] + LEAD_SECONDS[1] * fleet.nodes)
     began = time.perf_counter()
     samples = write_block(scratch / "data", fleet, recorded, start, end, DAY_SECONDS, args.step)
-    found: dict[str, Any] = {"samples": samples, "write_seconds": time.perf_counter() - began}
+    found: dict[str, Any] = {"expected": expected, "samples": samples, "write_seconds": time.perf_counter() - began}
     say(f"{samples:,} samples in {found['write_seconds']:.0f} s; {time.time() - end:+.0f} s of what was planned")
     time.sleep(max(0.0, end - time.time()))
     every = f"{FORCED_SECONDS}s" if args.rules_only else None
@@ -96,31 +99,36 @@ def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args:
         live(server, batches, start, lambda: server.series() > 0)
         say(f"{server.series()} series in memory")
         found |= with_rules(server, batches, start, args)
+        show_rules(found, fleet.nodes * GPUS)
         if not args.rules_only:
             found["queries"] = queries(server, fleet, args)
             found["resident_bytes_after_queries"] = server.resident_bytes()
         return found
 
 
-def with_rules(server: Prometheus, batches: list[Any], start: float, args: argparse.Namespace) -> dict[str, Any]:
+def with_rules(server: Prometheus, batches: list[Batch], start: float, args: argparse.Namespace) -> dict[str, Any]:
     """Live data without rules and with them: the difference in CPU is what they cost."""
-    found: dict[str, Any] = {}
-    if not args.rules_only:
-        found["cpu_of_data"] = cpu_per_minute(server, lambda: live(server, batches, start, passed(args.live / 3)))
+    baseline, over = (2 * SCRAPE_SECONDS, None) if args.rules_only else (args.live / 3, args.live)
+    found: dict[str, Any] = {
+        "cpu_of_data": cpu_per_minute(server, lambda: live(server, batches, start, passed(baseline)))
+    }
     server.load_rules()
     watched = Evaluations(server)
+    enough = passed(over) if over else lambda: watched.times() >= 2
 
-    def enough() -> bool:
+    def looked() -> bool:
         watched.look()
-        return watched.times() >= 2 if args.rules_only else over()
+        return enough()
 
-    over = passed(args.live)
-    found["cpu_of_data_and_rules"] = cpu_per_minute(server, lambda: live(server, batches, start, enough))
-    found["rules"] = watched.found(intervals())
+    found["cpu_of_data_and_rules"] = cpu_per_minute(server, lambda: live(server, batches, start, looked))
+    found["series"], found["resident_bytes"] = server.series(), server.resident_bytes()
     found["recorded"] = {
         labels["__name__"]: int(count) for labels, count in server.instant('count by (__name__) ({__name__=~".+:.+"})')
     }
-    found["series"], found["resident_bytes"] = server.series(), server.resident_bytes()
+    moment = time.time() - SCRAPE_SECONDS
+    server.load_rules(False)
+    say("asks the expression of each rule")
+    found["rules"] = watched.found(cpu_of_rules(server, moment))
     return found
 
 
@@ -137,6 +145,7 @@ def queries(server: Server, fleet: Fleet, args: argparse.Namespace) -> dict[str,
     for name, seconds in RANGES.items():
         say(f"asks over {name}")
         found[name] = ask(server, questions(fleet), end, seconds, args.rounds)
+        show_queries(name, found[name])
     return found
 
 
@@ -179,38 +188,28 @@ def keep(found: dict[str, Any], file: str | None) -> None:
         Path(file).write_text(json.dumps(found, indent=2) + "\n")
 
 
-def show(found: dict[str, Any]) -> None:
-    print(f"{found['date']}, {found['machine']}, {found['gpus']} GPUs")
-    print("raw series per GPU:", listed(found["raw"]))
-    for name, server in found["servers"].items():
-        print(f"{name}: {server['series']} series in memory, {server['resident_bytes'] / 1e9:.2f} GB")
-        if "rules" in server:
-            show_rules(server, found["gpus"], found["expected"])
-        for window, asked in server.get("queries", {}).items():
-            show_queries(window, asked)
-
-
 def listed(counts: dict[str, float], least: float = 0.05) -> str:
     shown = ", ".join(f"{name} {count:.1f}" for name, count in counts.items() if count >= least)
     return f"{sum(counts.values()):.1f} ({shown})"
 
 
-def show_rules(server: dict[str, Any], gpus: int, expected: int) -> None:
+def show_rules(server: dict[str, Any], gpus: int) -> None:
     total, rules = sum(server["recorded"].values()), server["rules"]
+    print(f"{server['series']} series in memory, {server['resident_bytes'] / 1e9:.2f} GB")
     print(f"recorded series per GPU: {listed(recorded_families(server['recorded'], gpus))}")
-    print(f"recorded series: {total}; written for the day: {expected}")
-    print(
-        "CPU-seconds a minute:"
-        + (f" {server['cpu_of_data']:.1f} to take in data," if "cpu_of_data" in server else "")
-        + f" {server['cpu_of_data_and_rules']:.1f} with rules"
-    )
-    print(f"rules: {rules['per_minute']:.2f} s a minute; {rules['missed']:.0f} evaluations missed")
-    for name, group in sorted(rules["groups"].items(), key=lambda item: -item[1]["seconds"] / item[1]["interval"]):
-        minute = group["seconds"] * 60 / group["interval"]
-        print(f"  {minute:7.3f} s a minute  {group['seconds']:7.3f} s every {group['interval']:3} s  {name}")
+    print(f"recorded series: {total}; written for the day: {server['expected']}")
+    print(f"CPU-seconds a minute: {server['cpu_of_data']:.1f} to take in data, ", end="")
+    print(f"{server['cpu_of_data_and_rules']:.1f} with rules as they were evaluated")
+    print(f"rules, at their intervals: {rules['cpu_per_minute']:.2f} s of CPU a minute, ", end="")
+    print(f"{rules['wall_per_minute']:.2f} s of wall time; {rules['missed']:.0f} evaluations missed")
+    print("   CPU/min      CPU     wall")
+    for name, group in sorted(rules["groups"].items(), key=lambda item: -item[1]["cpu"] / item[1]["interval"]):
+        minute = group["cpu"] * 60 / group["interval"]
+        print(f"  {minute:8.3f} {group['cpu']:8.3f} {group['wall']:8.3f}  {name}, every {group['interval']} s")
     print("dearest rules:")
-    for rule in rules["dearest"]:
-        print(f"  {rule['per_minute']:7.3f} s a minute  {rule['seconds']:7.3f} s  {rule['group']}: {rule['rule']}")
+    for rule in rules["rules"][:DEAREST]:
+        figures = f"{rule['cpu_per_minute']:8.3f} {rule['cpu']:8.3f} {rule['wall']:8.3f}"
+        print(f"  {figures}  {rule['group']}: {rule['rule']}")
     for name, error in rules["failing"].items():
         print(f"  FAILS {name}: {error}")
 
@@ -243,6 +242,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     args = arguments()
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
     for binary in filter(None, (args.prometheus, args.victoriametrics)):
         if not shutil.which(binary):
@@ -257,10 +257,10 @@ def main() -> int:
         "gpus": args.nodes * GPUS,
         "step_seconds": args.step,
         "raw": raw_families(fleet),
-        "expected": sum(1 for _ in recorded.series()),
         "servers": {},
     }
-    say(f"{found['expected']} series recorded")
+    print(f"{found['date']}, {found['machine']}, {found['gpus']} GPUs")
+    print("raw series per GPU:", listed(found["raw"]))
     with folder() as scratch:
         found["servers"]["prometheus"] = measure(scratch, fleet, recorded, start, args)
     keep(found, args.json)
@@ -269,7 +269,6 @@ def main() -> int:
         again = Recorded(small, recorded.found)
         found["servers"]["victoriametrics"] = measure_victoriametrics(small, again, start, args)
         keep(found, args.json)
-    show(found)
     return 0
 
 

@@ -96,7 +96,9 @@ class Server:
         return self.own("process_resident_memory_bytes ")
 
     def cpu_seconds(self) -> float:
-        return self.own("process_cpu_seconds_total ")
+        """What the kernel has charged its threads, to the nanosecond."""
+        found = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in found) / 1e9
 
     def series(self) -> int:
         return int(self.own(self.series_metric))
@@ -106,7 +108,7 @@ class Prometheus(Server):
     """Rules are loaded from the shipped ones, at first or later; ``every``: at intervals that are not theirs."""
 
     def __init__(self, scratch: Path, binary: str, *, rules: bool, every: str | None = None):
-        self.scratch = scratch
+        self.scratch, self.every = scratch, every
         for name, text in files().items():
             if every:
                 text = re.sub(r"(?m)^    interval: .*$", f"    interval: {every}", text)
@@ -130,8 +132,8 @@ class Prometheus(Server):
         text = f"global: {{scrape_interval: {SCRAPE_SECONDS}s, evaluation_interval: {interval}}}\nrule_files: {named}\n"
         (self.scratch / "prometheus.yml").write_text(text)
 
-    def load_rules(self) -> None:
-        self.configure(True)
+    def load_rules(self, rules: bool = True) -> None:
+        self.configure(rules, self.every)
         DIRECT.open(urllib.request.Request(f"{self.url}/-/reload", method="POST"), timeout=120).close()
 
     def groups(self) -> list[dict[str, Any]]:
