@@ -36,7 +36,8 @@ def job(folder: Path, values: Map | None = None, whyidle: Map | None = None, rel
     given: Map = {**(values or {}), "whyidle": {"agent": {"enabled": False}, **(whyidle or {})}}
     with Chart.load(chart) as loaded:
         texts = loaded.render(values=given, name=release, namespace="team")
-    found = [one for text in texts.values() for one in yaml.safe_load_all(text) if one]
+    manifests = [text for name, text in texts.items() if name.endswith(".yaml")]
+    found = [one for text in manifests for one in yaml.safe_load_all(text) if one]
     assert [one["kind"] for one in found] == ["Job"], "the pieces make nothing by themselves"
     return found[0]
 

@@ -1,12 +1,18 @@
-"""Environments as training images have them: torch, and no whyidle."""
+"""Environments as training images have them, torch and no whyidle; and what is asked once they have trained."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
+
+WHYIDLE = (sys.executable, "-m", "whyidle.cli.main")
+TORCH_ABORTED = "terminate called without an active exception"
+"""Now and then torch 2.13 aborts by itself as a rank with gloo ends, on busy cores."""
 
 
 def bare_python(folder: Path, *, torch: bool = False) -> Path:
@@ -27,3 +33,17 @@ def clean_env(**extra: str) -> dict[str, str]:
     """This environment without anything of whyidle's or of a launcher's."""
     foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_", "PET_")
     return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"} | extra
+
+
+def report(ledgers: Path) -> dict[str, Any]:
+    """What `whyidle report` says of a folder of ledgers."""
+    done = subprocess.run(
+        [*WHYIDLE, "report", "--json", f"--dir={ledgers}"],
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
