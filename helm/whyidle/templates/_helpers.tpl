@@ -100,26 +100,3 @@ httpGet:
   {{- end }}
 {{- end -}}
 {{- end -}}
-
-{{/* Refuses what each value alone allows and both together do not. */}}
-{{- define "whyidle.validate" -}}
-{{- $web := .Values.web -}}
-{{- if and $web.existingSecret (or $web.tls.secretName $web.basicAuth.users) -}}
-{{- fail "web.existingSecret brings the whole web configuration: leave web.tls.secretName and web.basicAuth.users empty beside it" -}}
-{{- end -}}
-{{- if and $web.tls.clientCA (not $web.tls.secretName) -}}
-{{- fail "web.tls.clientCA asks for client certificates, which only TLS can do: set web.tls.secretName too" -}}
-{{- end -}}
-{{- if and $web.basicAuth.users (not $web.basicAuth.scrapeSecret.name) (or .Values.podMonitor.enabled .Values.serviceMonitor.enabled) -}}
-{{- fail "web.basicAuth.users asks everybody for a password: set web.basicAuth.scrapeSecret.name to the Secret from which Prometheus takes its own" -}}
-{{- end -}}
-{{- if gt (len (compact (list (ternary "a" "" .Values.podMonitor.enabled) (ternary "b" "" .Values.serviceMonitor.enabled) (ternary "c" "" .Values.scrapeAnnotations.enabled)))) 1 -}}
-{{- fail "podMonitor, serviceMonitor and scrapeAnnotations are three ways to the same scrape, and each would count every second again: enable one" -}}
-{{- end -}}
-{{- if and .Values.scrapeAnnotations.enabled (include "whyidle.web" .) -}}
-{{- fail "scrapeAnnotations can carry neither a password nor a certificate: use podMonitor or serviceMonitor with web, or a scrape configuration of your own" -}}
-{{- end -}}
-{{- if and (hasKey .Values.resources "limits") (hasKey (default dict .Values.resources.limits) "cpu") (eq (toString (default "" .Values.resources.limits.cpu)) "0") -}}
-{{- fail "resources.limits.cpu is 0: leave it out for no limit" -}}
-{{- end -}}
-{{- end -}}
