@@ -127,7 +127,7 @@ def test_the_training_cannot_change_the_hooks(pod: Any) -> None:
 
 
 def test_a_volume_may_not_hide_the_agent_in_its_own_image(pod: Any) -> None:
-    with pytest.raises(HelmError, match="sidecar.hooks.path"):
+    with pytest.raises(HelmError, match=r"sidecar\.hooks\.path"):
         pod(hooks={"path": "/opt/whyidle"})
 
 
