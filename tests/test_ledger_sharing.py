@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support_agent import agent
 from support_ledgers import Spec, children, ended
 
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.torch_hooks.identity import identify
-from whyidle.torch_hooks.ledger import MAX_LEDGERS, LedgerWriter, read_all, read_ledger
+from whyidle.torch_hooks.layout import STRING_AT
+from whyidle.torch_hooks.ledger import MAX_LEDGERS, LedgerWriter, read_all, read_ledger, reap
 from whyidle.torch_hooks.restart import restart_of
 
 STEPPING = Spec(steps=20, step={"compute": 0.04})
@@ -52,6 +58,58 @@ def test_a_stranger_cannot_make_a_dead_rank_seem_to_live(tmp_path: Path) -> None
         code = "import sys; from whyidle.torch_hooks.ledger import read_ledger; print(read_ledger(sys.argv[1]).alive)"
         words = [sys.executable, "-c", code, path]
         assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@contextlib.contextmanager
+def stranger() -> Iterator[None]:
+    """The block's rights on files are those of another user, who is not root."""
+    os.setegid(STRANGER)
+    os.seteuid(STRANGER)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@needs_root
+def test_a_stranger_can_change_nothing_of_a_ledger_nor_remove_it(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as top, children(f"{top}/ledgers", STEPPING) as [child]:
+        os.chmod(top, 0o755)
+        other = Path(top, "ledgers", "other.ledger")
+        with stranger():
+            other.touch()  # it may have files of its own there
+            for attempt in (
+                lambda: os.open(child.path, os.O_WRONLY),
+                lambda: os.truncate(child.path, 0),
+                lambda: os.chmod(child.path, 0o666),
+                lambda: os.unlink(child.path),
+                lambda: os.rename(child.path, f"{child.path}.gone"),
+                lambda: os.rename(other, child.path),
+                lambda: os.rmdir(f"{top}/ledgers"),
+                lambda: os.rename(f"{top}/ledgers", f"{top}/gone"),
+            ):
+                with pytest.raises(PermissionError):
+                    attempt()
+            assert reap(f"{top}/ledgers", 0.0) == 0
+        assert read_ledger(child.path).alive
+
+
+@needs_root
+def test_a_directory_that_is_full_costs_the_record_and_not_the_training() -> None:
+    """In a mount namespace of its own: a tmpfs that has no room for a ledger's pages."""
+    code = (
+        "import os, sys\n"
+        "from whyidle.torch_hooks.ledger import LedgerWriter\n"
+        "try:\n    LedgerWriter('/mnt', {}, {})\n"
+        "except OSError as error:\n    print(error.strerror, os.listdir('/mnt'))"
+    )
+    script = f'mount -t tmpfs -o size=64k full /mnt && exec {sys.executable} -c "$0"'
+    words = ["unshare", "--mount", "sh", "-c", script, code]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if "mount" in done.stderr:
+        pytest.skip("needs the right to mount")
+    assert done.stdout == "No space left on device []\n", done.stderr
 
 
 @needs_root
@@ -114,3 +172,21 @@ def test_a_training_believes_no_other_users_ledgers(tmp_path: Path) -> None:
     assert restart_of(str(tmp_path), who).attempt == 4
     os.chown(path, STRANGER, STRANGER)
     assert restart_of(str(tmp_path), who) == (0, 0, -1)
+
+
+@needs_root
+def test_a_thousand_sound_ledgers_of_one_user_leave_the_others_rank_in_the_metrics(tmp_path: Path) -> None:
+    [path] = ended(tmp_path / "made", STEPPING)
+    raw = bytearray(Path(path).read_bytes())
+    directory = tmp_path / "ledgers"
+    at, size = STRING_AT["run"]
+    with children(directory, Spec(run="mine", steps=20)):
+        for number in range(MAX_LEDGERS + 100):
+            raw[at : at + size] = f"run-{number}".encode().ljust(size, b"\0")
+            (directory / f"{number}.ledger").write_bytes(raw)
+            os.chown(directory / f"{number}.ledger", STRANGER, STRANGER)
+        with agent(directory) as running:
+            page = running.get()[2].decode()
+    assert 'whyidle_collector_up{collector="ranks"} 1' in page
+    assert 'whyidle_rank_up{run="mine",rank="0"} 1' in page
+    assert len(re.findall("^whyidle_rank_up{", page, re.MULTILINE)) == MAX_LEDGERS
