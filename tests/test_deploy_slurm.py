@@ -157,7 +157,7 @@ TASKS: list[tuple[str, dict[str, str], dict[str, str]]] = [
 
 
 def _filled(env: Mapping[str, str], site: Site, hooks: Path) -> dict[str, str]:
-    starter = f"{hooks}/whyidle/torch_hooks/autoload:{hooks}"
+    starter = f"{hooks}/whyidle/torch_hooks/autoload"
     return {name: value.replace("@", str(site.ledgers)).replace("&", starter) for name, value in env.items()}
 
 
@@ -179,21 +179,29 @@ import json, sys
 armed = "_whyidle_late_import" in sys.modules
 from whyidle.torch_hooks.identity import identify
 who = identify()
-import whyidle
-print(json.dumps([armed, whyidle.__file__, who.run, who.rank, who.world_size, who.local_rank, who.attempt]))
+print(json.dumps([armed, who.run, who.rank, who.world_size, who.local_rank, who.attempt]))
 """
 
 
 def test_a_task_is_recorded_under_its_job(site: Site, hooks: Path) -> None:
-    """By the hooks of the folder: they wait for torch, and know job, rank and attempt."""
+    """The hooks wait for torch, and know job, rank and attempt."""
     site.set(EVERY_JOB=1, HOOKS_DIR=hooks)
     step = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8", "SLURM_RESTART_COUNT": "2"}
     env = site.task({**OF_JOB, **step})
     done = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, timeout=60, check=True)
-    assert json.loads(done.stdout) == [True, str(hooks / "whyidle/__init__.py"), JOB, 5, 8, 1, 2]
+    assert json.loads(done.stdout) == [True, JOB, 5, 8, 1, 2]
     job = slurm_job(env, b"")
     assert job is not None
     assert (job.job_id, job.slurm_node) == (JOB, "n1")
+
+
+def test_the_command_works_in_a_task_that_has_the_hooks(site: Site, hooks: Path) -> None:
+    """Which hold the hooks alone: an installed whyidle must not be hidden by them."""
+    site.set(EVERY_JOB=1, HOOKS_DIR=hooks)
+    env = site.task({**OF_JOB, "PATH": os.environ["PATH"]})
+    words = [*WHYIDLE, "run", "--", sys.executable, "-c", "print('ran')"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
 
 
 # -- Epilog

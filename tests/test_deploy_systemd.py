@@ -20,6 +20,7 @@ from whyidle.cli import agent
 from whyidle.torch_hooks.ledger import reap
 
 FOLDER = Path(__file__).parent.parent / "deploy" / "systemd"
+DOCS = FOLDER.parent.parent / "docs"
 UNIT = (FOLDER / "whyidle-agent.service").read_text()
 SEE_ALL = (FOLDER / "whyidle-agent.service.d" / "see-all-ranks.conf.example").read_text()
 PROGRAM = "/opt/whyidle/bin/whyidle"
@@ -95,6 +96,18 @@ def test_the_user_is_a_system_user(tmp_path: Path) -> None:
     assert {value for name, value in settings(UNIT) if name in ("User", "Group")} == {name}
     assert 0 < int(uid) < 1000
     assert shell.endswith("nologin")
+
+
+def test_what_the_page_installs_is_there_and_knows_where_it_belongs() -> None:
+    lines = re.findall(r"^    install (?!-d)(.*)$", (DOCS / "hosts.md").read_text(), re.MULTILINE)
+    installed = {Path(words.split()[-2]).name: words.split()[-1] for words in lines}
+    assert installed.keys() == {path.name for path in FOLDER.iterdir() if path.is_file()}
+    for name, target in installed.items():
+        assert re.match(rf"# {re.escape(target)}\b", (FOLDER / name).read_text()), name
+    lines = re.findall(r"^    install (?!-d)(.*)$", (DOCS / "slurm.md").read_text(), re.MULTILINE)
+    for words in map(str.split, lines):
+        assert words[-1] == "/etc/whyidle/slurm/"
+        assert all((DOCS.parent / source).is_file() for source in words[2:-1]), words
 
 
 # -- the folder

@@ -14,10 +14,11 @@ LEDGER_DIR=/dev/shm/whyidle HOOKS_DIR='' EVERY_JOB=0
 if [ "${WHYIDLE-}" = 1 ] || [ "$EVERY_JOB" = 1 ]; then
     echo "export WHYIDLE=1"
     starter=$HOOKS_DIR/whyidle/torch_hooks/autoload
+    # Not $HOOKS_DIR itself: it holds the hooks alone, and would come before a whole whyidle, command and all.
     if [ -n "$HOOKS_DIR" ] && [ -r "$starter/sitecustomize.py" ]; then
         case ":${PYTHONPATH-}:" in
         *":$starter:"*) ;; # a batch script has it from us already, and hands it on
-        *) echo "export PYTHONPATH=$starter:$HOOKS_DIR${PYTHONPATH:+:$PYTHONPATH}" ;;
+        *) echo "export PYTHONPATH=$starter${PYTHONPATH:+:$PYTHONPATH}" ;;
         esac
     fi
 fi
