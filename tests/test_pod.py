@@ -105,6 +105,27 @@ def assert_rights(container: Container, uid: int) -> None:
     assert could == writable | {"/dev/shm"}, "where it can make files"
 
 
+def assert_blind(agent: Container) -> None:
+    """It reads the counters of the node's processes, and nothing that is theirs alone; and it has no token."""
+    private = [f"/host/proc/1/{name}" for name in ("environ", "mem", "maps", "io", "fd/0", "cwd", "root")]
+    found = agent.inside(_READ, json.dumps([*private, "/var/run/secrets", "/host/proc/1/stat"]))
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == ["/host/proc/1/stat"]
+
+
+_READ = """
+import json, os, sys
+def may(path):
+    try:
+        if os.path.islink(path) or os.path.isdir(path):
+            os.listdir(path)
+        else:
+            open(path, "rb").read(1)
+        return True
+    except OSError:
+        return False
+print(json.dumps([path for path in json.loads(sys.argv[1]) if may(path)]))
+"""
 _TRY = """
 import json, os
 # Every directory in which a file can be made. /dev/shm is its own; what is in /proc and /sys is no file.
@@ -130,6 +151,7 @@ def test_the_agent_of_a_node_sees_the_ranks_of_a_pod_with_which_it_shares_a_dire
     with agent_pod(node, {"agent": {"ledgerDeleteAfter": "2s"}}) as pod:
         agent = started(pod)
         assert_rights(agent, 65532)
+        assert_blind(agent)
 
         with training_pod(
             node, tmp_path, {"sidecar": {"enabled": False}}, {"runAsUser": 1000, "runAsGroup": 1000}
@@ -199,6 +221,7 @@ def test_pods_by_name_take_uid_0_and_no_capability(node: Node) -> None:
         with agent_pod(node, {"podAttribution": True}) as pod:
             agent = started(pod)
             assert_rights(agent, 0)
+            assert_blind(agent)
             found = samples(agent)
             assert [labels for name, labels, _ in found if name == "whyidle_gpu_pod_info"], agent.log()
             assert kubelet.calls()
