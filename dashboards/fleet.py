@@ -8,6 +8,7 @@ from .colours import FAMILY_COLOUR, INFERNO
 from .library import core
 from .vocabulary import (
     GOOD,
+    LATE_BY,
     VERDICTS,
     Column,
     Dashboard,
@@ -427,7 +428,7 @@ def _late_ranks() -> Panel:
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank"),
             Column("A", "GPU-hours of others", HOURS, cell="gauge"),
-            Column("family", "Late by", mappings=VERDICTS, cell="color-background", width=300),
+            Column("family", "Late by", mappings=LATE_BY, cell="color-background", width=300),
         ],
         sort="GPU-hours of others",
         width=14,

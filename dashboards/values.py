@@ -57,6 +57,11 @@ def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
 
 VERDICTS = words({family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES})
 """A family as a verdict says it."""
+LATE_BY = words(
+    {family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES}
+    | {"straggler": ("Compute: slow, or a larger batch", FAMILY_COLOUR["straggler"])}
+)
+"""A family as what made a rank late: by compute itself it is what makes a straggler."""
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,11 @@ from .library import Dashboard, Panel, Target, Template
 from .panels import bars, heat, share, stat, timeline, trend
 from .queries import blamed, device_hours, encode, in_order, now, over_range, query, worst
 from .tables import Column, table
-from .values import GOOD, VERDICTS, Link, Step, Unit, falling, series_to, steps, to_node, to_run, words
+from .values import GOOD, LATE_BY, VERDICTS, Link, Step, Unit, falling, series_to, steps, to_node, to_run, words
 
 __all__ = [
     "GOOD",
+    "LATE_BY",
     "VERDICTS",
     "Annotation",
     "Column",
