@@ -48,7 +48,7 @@ RANGES = {"30m": 1800, "24h": 86_400}
 DEAREST = 25
 FORCED_SECONDS = 30
 """Between evaluations, where only rules are looked at: what one takes does not depend on it."""
-LEAD_SECONDS = 15, 0.1
+LEAD_SECONDS = 15, 0.05
 """What writing a block takes, and for each node: its last samples should be no older than now."""
 
 
