@@ -93,18 +93,20 @@ def main() -> int:
         page = stack.enter_context(served(folder / "page"))
         status = 0
         for fault in faults:
-            _say(f"{fault}: observing")
-            # One each: windows reach back, and no picture shall show the fault before its own.
-            database = folder / f"prometheus-{fault}"
-            database.mkdir()
-            server = stack.enter_context(prometheus(database, *RULES, interval=f"{SCRAPE_SECONDS}s"))
-            with machine():
-                scene = observe(server, folder, fault, options.seconds)
-            addresses = {name: address(page, server.url, scene, name) for name in scene.only or options.dashboards}
-            _say(f"{fault}: drawing")
-            status |= shoot(str(chromium), folder / f"profile-{fault}", options.out, fault, addresses)
-            if options.keep:
-                print(*addresses.values(), sep="\n", file=sys.stderr)
+            with contextlib.ExitStack() as own:
+                # One each: windows reach back, and no picture shall show the fault before its own.
+                database = folder / f"prometheus-{fault}"
+                database.mkdir()
+                running = prometheus(database, *RULES, interval=f"{SCRAPE_SECONDS}s")
+                server = (stack if options.keep else own).enter_context(running)
+                _say(f"{fault}: observing")
+                with machine():
+                    scene = observe(server, folder, fault, options.seconds)
+                addresses = {name: address(page, server.url, scene, name) for name in scene.only or options.dashboards}
+                _say(f"{fault}: drawing")
+                status |= shoot(str(chromium), folder / f"profile-{fault}", options.out, fault, addresses)
+                if options.keep:
+                    print(*addresses.values(), sep="\n", file=sys.stderr)
         if options.keep:
             _say("served until Ctrl-C")
             with contextlib.suppress(KeyboardInterrupt):
