@@ -123,6 +123,14 @@ def test_variables_links_and_tag(dashboard: Json) -> None:
     assert set(names) <= used | {"datasource"}, "a variable that nothing uses"
 
 
+def test_a_node_is_all_addresses_that_its_agent_had() -> None:
+    """An agent that was scraped elsewhere before would otherwise stand for the one that lives, by the alphabet."""
+    [instance] = [one for one in DASHBOARDS["whyidle-node"]["templating"]["list"] if one["name"] == "instance"]
+    assert instance["current"]["value"] == ["$__all"]
+    assert "allValue" not in instance, "All is what is listed, not the agents of other nodes"
+    assert 'node=~"$node"' in instance["definition"]
+
+
 def test_panels_are_complete(dashboard: Json) -> None:
     panels = list(output.panels_of(dashboard))
     assert len({panel["id"] for panel in panels}) == len(panels)
