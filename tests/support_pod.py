@@ -190,7 +190,9 @@ class Container:
         yield "echo root:x:0:0:root:/root:/bin/sh >etc/passwd && echo root:x:0: >etc/group"
         yield "echo 127.0.0.1 localhost >etc/hosts && hostname >etc/hostname"
         yield f"echo 127.0.0.1 {self.pod.name} >>etc/hosts"
-        for path in dict.fromkeys(("/usr", sys.base_prefix, sys.prefix, str(PACKAGE), *_IMAGE_FILES)):
+        # A training image has no whyidle: an editable install without what it points to.
+        own = [str(PACKAGE)] if "/whyidle:" in self.said["image"] else []
+        for path in dict.fromkeys(("/usr", sys.base_prefix, sys.prefix, *own, *_IMAGE_FILES)):
             at = shlex.quote(path.lstrip("/"))
             if path.startswith("/usr/") or not os.path.exists(path):
                 continue
