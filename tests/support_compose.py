@@ -65,6 +65,7 @@ def container(name: str, service: Json, program: Iterable[str]) -> Json:
     uid, _, gid = service.get("user", f"{NOBODY}:{NOBODY}").partition(":")
     return {
         "name": name,
+        "image": service["image"],
         "command": [*service.get("entrypoint", program), *service.get("command", ())],
         "env": [{"name": key, "value": value} for key, value in service.get("environment", {}).items()],
         "securityContext": {
