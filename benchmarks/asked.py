@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import statistics
@@ -16,6 +17,7 @@ from synthetic import Fleet
 from whyidle.dashboards.output import panels_of, rendered
 
 SLOWEST = 10
+LONG_SECONDS = 1.0
 POINTS = 1_000  # pixels of a panel: Grafana asks for no more points
 VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-z_]\w*)")
 LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)$")
@@ -77,34 +79,37 @@ def _value(variable: Json, fleet: Fleet) -> str:
 
 
 def ask(server: Server, asked: list[Question], end: float, seconds: int, rounds: int) -> dict[str, Any]:
-    """Every query over the range up to ``end`` -> seconds each, by dashboard, and what was empty or failed."""
-    times: dict[Question, list[float]] = {}
+    """Every query over the range up to ``end`` -> seconds each, by dashboard, and what was empty or failed.
+
+    ``cpu`` is what the server took for it, which is about what it would take on a machine of its own.
+    """
+    walls: dict[Question, list[float]] = {}
+    cpus: dict[Question, list[float]] = {}
     empty: set[str] = set()
     failed: dict[str, str] = {}
     for _ in range(rounds):
         for question in asked:
             query = question.filled(seconds, SCRAPE_SECONDS)
-            began = time.perf_counter()
+            cpu, began = server.cpu_seconds(), time.perf_counter()
             try:
                 answer = _answer(server, question, query, end, seconds)
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 failed[query] = str(error)
                 continue
-            times.setdefault(question, []).append(time.perf_counter() - began)
+            walls.setdefault(question, []).append(time.perf_counter() - began)
+            cpus.setdefault(question, []).append(server.cpu_seconds() - cpu)
             data = json.loads(answer)["data"]
             if not (data if question.label else data["result"]):
                 empty.add(f"{question.dashboard}: {question.panel}: {query}")
-    dashboards = {question.dashboard: [] for question in asked}
-    for question, took in times.items():
-        dashboards[question.dashboard] += took
-    slowest = sorted(times, key=lambda question: -statistics.median(times[question]))
+    slowest = sorted(walls, key=lambda question: -statistics.median(walls[question]))
     return {
-        "of": {name: spread(values) for name, values in dashboards.items()},
-        "all": spread([one for took in times.values() for one in took]),
+        "of": {name: _spread(walls, name) for name in sorted({question.dashboard for question in asked})},
+        "all": _spread(walls),
+        "cpu": _spread(cpus),
         "slowest": [
-            {"panel": f"{one.dashboard}: {one.panel}", "query": one.expr, "seconds": times[one]}
+            {"panel": f"{one.dashboard}: {one.panel}", "query": one.expr, "seconds": walls[one], "cpu": cpus[one]}
             for at, one in enumerate(slowest)
-            if at < SLOWEST or max(times[one]) > 1
+            if at < SLOWEST or max(walls[one]) > LONG_SECONDS
         ],
         "empty": sorted(empty),
         "failed": failed,
@@ -118,8 +123,8 @@ def _answer(server: Server, question: Question, query: str, end: float, seconds:
     return server.ask(query, end, 0 if question.instant else seconds, step)
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    ordered = sorted(values)
+def _spread(took: Mapping[Question, list[float]], dashboard: str = "") -> dict[str, float]:
+    ordered = sorted(one for question, of in took.items() for one in of if dashboard in ("", question.dashboard))
     if not ordered:
         return {"queries": 0}
     return {

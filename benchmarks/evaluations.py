@@ -24,35 +24,27 @@ class Evaluations:
 
     def __init__(self, server: Prometheus):
         self.server = server
-        self.last: dict[str, str] = {}
-        self.groups: dict[str, list[float]] = defaultdict(list)
-        self.rules: dict[Key, list[float]] = defaultdict(list)
-        self.failing: dict[str, str] = {}
+        self.last: dict[str, float] = {}
+        self.took: dict[str, list[float]] = defaultdict(list)
 
     def look(self) -> None:
-        for group in self.server.groups():
-            name, last = group["name"], group["lastEvaluation"]
-            if last.startswith("0001") or self.last.get(name) == last:
-                continue
-            self.last[name] = last
-            self.groups[name].append(group["evaluationTime"])
-            for at, rule in enumerate(group["rules"]):
-                self.rules[name, at].append(rule["evaluationTime"])
-                if rule.get("lastError"):
-                    self.failing[rule["name"]] = rule["lastError"]
+        """By metrics, since the API would have to say every alert that fires."""
+        for name, (moment, took) in self.server.last_evaluations().items():
+            if moment > 0 and self.last.get(name) != moment:
+                self.last[name] = moment
+                self.took[name].append(took)
 
     def times(self) -> int:
         """How often the slowest group was seen."""
-        return min(len(self.groups[group.name]) for group in groups())
+        return min(len(self.took[group.name]) for group in groups())
 
     def found(self, cpu: dict[Key, float]) -> dict[str, Any]:
-        """Seconds of wall time and of CPU, by group and rule, for one evaluation and for a minute of them."""
+        """Seconds of CPU by rule, and of wall time too by group, for one evaluation and for a minute of them."""
         every = intervals()
         rules = [
             {
                 "rule": named(rule),
                 "group": group.name,
-                "wall": usual(self.rules[group.name, at]),
                 "cpu": cpu[group.name, at],
                 "cpu_per_minute": cpu[group.name, at] * 60 / every[group.name],
             }
@@ -62,8 +54,8 @@ class Evaluations:
         per_group = {
             name: {
                 "interval": interval,
-                "seen": len(self.groups[name]),
-                "wall": usual(self.groups[name]),
+                "seen": len(self.took[name]),
+                "wall": usual(self.took[name]),
                 "cpu": sum(rule["cpu"] for rule in rules if rule["group"] == name),
             }
             for name, interval in every.items()
@@ -73,8 +65,6 @@ class Evaluations:
             "cpu_per_minute": sum(rule["cpu_per_minute"] for rule in rules),
             "groups": per_group,
             "rules": sorted(rules, key=lambda rule: -rule["cpu_per_minute"]),
-            "failing": self.failing,
-            "missed": self.server.own("prometheus_rule_group_iterations_missed_total"),
         }
 
 

@@ -101,7 +101,7 @@ def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args:
         found |= with_rules(server, batches, start, args)
         show_rules(found, fleet.nodes * GPUS)
         if not args.rules_only:
-            found["queries"] = queries(server, fleet, args)
+            found["queries"] = queries(server, fleet, found["end"], args)
             found["resident_bytes_after_queries"] = server.resident_bytes()
         return found
 
@@ -109,9 +109,7 @@ def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args:
 def with_rules(server: Prometheus, batches: list[Batch], start: float, args: argparse.Namespace) -> dict[str, Any]:
     """Live data without rules and with them: the difference in CPU is what they cost."""
     baseline, over = (2 * SCRAPE_SECONDS, None) if args.rules_only else (args.live / 3, args.live)
-    found: dict[str, Any] = {
-        "cpu_of_data": cpu_per_minute(server, lambda: live(server, batches, start, passed(baseline)))
-    }
+    round_cpu, found = without_rules(server, batches, start, baseline)
     server.load_rules()
     watched = Evaluations(server)
     enough = passed(over) if over else lambda: watched.times() >= 2
@@ -120,28 +118,36 @@ def with_rules(server: Prometheus, batches: list[Batch], start: float, args: arg
         watched.look()
         return enough()
 
-    found["cpu_of_data_and_rules"] = cpu_per_minute(server, lambda: live(server, batches, start, looked))
+    cpu, began = server.cpu_seconds(), time.time()
+    rounds = live(server, batches, start, looked)
+    minutes = (time.time() - began) / 60
+    found["seconds_between_samples"] = 60 * minutes / rounds
+    found["cpu_of_rules"] = (server.cpu_seconds() - cpu - rounds * round_cpu) / minutes
     found["series"], found["resident_bytes"] = server.series(), server.resident_bytes()
     found["recorded"] = {
         labels["__name__"]: int(count) for labels, count in server.instant('count by (__name__) ({__name__=~".+:.+"})')
     }
-    moment = time.time() - SCRAPE_SECONDS
+    failing = {"failing": server.failing(), "missed": server.missed()}
+    found["end"] = time.time() - SCRAPE_SECONDS
     server.load_rules(False)
     say("asks the expression of each rule")
-    found["rules"] = watched.found(cpu_of_rules(server, moment))
+    found["rules"] = watched.found(cpu_of_rules(server, found["end"])) | failing
     return found
 
 
-def cpu_per_minute(server: Server, work: Callable[[], object]) -> float:
-    """Seconds of CPU that the server takes a minute meanwhile."""
-    cpu, began = server.cpu_seconds(), time.perf_counter()
-    work()
-    return (server.cpu_seconds() - cpu) / (time.perf_counter() - began) * 60
+def without_rules(
+    server: Prometheus, batches: list[Batch], start: float, seconds: float
+) -> tuple[float, dict[str, Any]]:
+    """Live data alone -> CPU-seconds that a sample of every series costs, and the same for a minute of scrapes."""
+    cpu = server.cpu_seconds()
+    rounds = live(server, batches, start, passed(seconds))
+    round_cpu = (server.cpu_seconds() - cpu) / rounds
+    return round_cpu, {"cpu_of_data": round_cpu * 60 / SCRAPE_SECONDS}
 
 
-def queries(server: Server, fleet: Fleet, args: argparse.Namespace) -> dict[str, Any]:
+def queries(server: Server, fleet: Fleet, end: float, args: argparse.Namespace) -> dict[str, Any]:
+    """``end``: about when data ended."""
     found: dict[str, Any] = {}
-    end = time.time() - 2 * SCRAPE_SECONDS
     for name, seconds in RANGES.items():
         say(f"asks over {name}")
         found[name] = ask(server, questions(fleet), end, seconds, args.rounds)
@@ -162,7 +168,7 @@ def measure_victoriametrics(fleet: Fleet, recorded: Recorded, start: float, args
             samples += push(server, [*whole, *(day if moment % args.step < SCRAPE_SECONDS else [])], moment, start)
         time.sleep(5)  # what it is sent shows a second or so later
         found: dict[str, Any] = {"gpus": fleet.nodes * GPUS, "samples": samples, "series": server.series()}
-        return found | {"queries": queries(server, fleet, args), "resident_bytes": server.resident_bytes()}
+        return found | {"queries": queries(server, fleet, now, args), "resident_bytes": server.resident_bytes()}
 
 
 # -- what is said ----------------------------------------------------------------------------------------------------
@@ -199,7 +205,8 @@ def show_rules(server: dict[str, Any], gpus: int) -> None:
     print(f"recorded series per GPU: {listed(recorded_families(server['recorded'], gpus))}")
     print(f"recorded series: {total}; written for the day: {server['expected']}")
     print(f"CPU-seconds a minute: {server['cpu_of_data']:.1f} to take in data, ", end="")
-    print(f"{server['cpu_of_data_and_rules']:.1f} with rules as they were evaluated")
+    print(f"{server['cpu_of_rules']:.1f} of rules as they were evaluated, ", end="")
+    print(f"a sample every {server['seconds_between_samples']:.0f} s")
     print(f"rules, at their intervals: {rules['cpu_per_minute']:.2f} s of CPU a minute, ", end="")
     print(f"{rules['wall_per_minute']:.2f} s of wall time; {rules['missed']:.0f} evaluations missed")
     print("   CPU/min      CPU     wall")
@@ -208,20 +215,19 @@ def show_rules(server: dict[str, Any], gpus: int) -> None:
         print(f"  {minute:8.3f} {group['cpu']:8.3f} {group['wall']:8.3f}  {name}, every {group['interval']} s")
     print("dearest rules:")
     for rule in rules["rules"][:DEAREST]:
-        figures = f"{rule['cpu_per_minute']:8.3f} {rule['cpu']:8.3f} {rule['wall']:8.3f}"
-        print(f"  {figures}  {rule['group']}: {rule['rule']}")
+        print(f"  {rule['cpu_per_minute']:8.3f} {rule['cpu']:8.3f}           {rule['group']}: {rule['rule']}")
     for name, error in rules["failing"].items():
         print(f"  FAILS {name}: {error}")
 
 
 def show_queries(window: str, asked: dict[str, Any]) -> None:
-    for dashboard, one in {**asked["of"], "all": asked["all"]}.items():
+    for dashboard, one in {**asked["of"], "all": asked["all"], "all, CPU": asked["cpu"]}.items():
         figures = " ".join(f"{figure} {one.get(figure, 0):7.3f} s" for figure in ("p50", "p95", "max"))
         print(f"  {window:>4} {dashboard:<18} {one['queries']:4} queries  {figures}")
     print(f"       {len(asked['empty'])} empty, {len(asked['failed'])} failed; slowest:")
     for one in asked["slowest"]:
-        took = " ".join(f"{seconds:.2f}" for seconds in one["seconds"])
-        print(f"       {took} s  {one['panel']}: {' '.join(one['query'].split())[:160]}")
+        took, cpu = (" ".join(f"{seconds:.2f}" for seconds in one[of]) for of in ("seconds", "cpu"))
+        print(f"       {took} s, CPU {cpu} s  {one['panel']}: {' '.join(one['query'].split())[:160]}")
 
 
 def arguments() -> argparse.Namespace:

@@ -23,6 +23,10 @@ SCRAPE_SECONDS = 15
 RECORDED = '{__name__=~".+:.+"}'
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+GROUP = re.compile(
+    r'^prometheus_rule_group_last_(duration|evaluation_timestamp)_seconds\{rule_group="[^"]*;([^"]*)"\} (\S+)$',
+    re.MULTILINE,
+)
 Found = list[tuple[dict[str, str], float]]
 
 
@@ -138,6 +142,21 @@ class Prometheus(Server):
 
     def groups(self) -> list[dict[str, Any]]:
         return json.loads(self.get("/api/v1/rules"))["data"]["groups"]
+
+    def failing(self) -> dict[str, str]:
+        """What is wrong, by rule."""
+        rules = [rule for group in self.groups() for rule in group["rules"]]
+        return {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")}
+
+    def missed(self) -> float:
+        """Evaluations that did not take place because the one before took too long."""
+        return self.own("prometheus_rule_group_iterations_missed_total")
+
+    def last_evaluations(self) -> dict[str, tuple[float, float]]:
+        """When it was and how long it took in seconds, by group."""
+        found = {(what, group): float(value) for what, group, value in GROUP.findall(self.get("/metrics").decode())}
+        groups = {group for _, group in found}
+        return {group: (found["evaluation_timestamp", group], found["duration", group]) for group in groups}
 
     def evaluated(self) -> float:
         """How often the slowest group has been evaluated."""
