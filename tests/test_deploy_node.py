@@ -130,8 +130,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (root / "home/alice/srun.sbatch").write_text(batch.replace("    python3 ", f"    {PYTHON}/bin/python "))
     (root / "proof").write_text(PROOF)
     (root / "proof").chmod(0o755)
-    unit = root / "etc/systemd/system/multi-user.target.wants/proof.service"
+    unit = root / "etc/systemd/system/proof.service"
     unit.write_text("[Service]\nType=oneshot\nExecStart=/proof\n")
+    (unit.parent / "multi-user.target.wants" / unit.name).symlink_to(f"../{unit.name}")
     (root / "root").chmod(0o755)  # a Python below there is everybody's in here
     boot = ["systemd-nspawn", "-D", root, "--hostname=gpu1", "--register=no", "--keep-unit", "--private-network"]
     binds = [f"--bind-ro={sys.prefix}:{PYTHON}", f"--bind-ro={sys.base_prefix}"]
