@@ -100,3 +100,13 @@ httpGet:
   {{- end }}
 {{- end -}}
 {{- end -}}
+
+{{/* What the agent, and `whyidle doctor` beside it, are told of where the node is. */}}
+{{- define "whyidle.nodeArguments" -}}
+- --ledger.dir={{ .Values.ledgers.mountPath }}
+- --path.procfs=/host/proc
+- --path.sysfs=/host/sys
+{{- if or .Values.hostPaths.root .Values.hostPaths.podLogs .Values.podAttribution }}
+- --path.rootfs=/host/root
+{{- end }}
+{{- end -}}
