@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -527,3 +528,51 @@ def test_every_path_of_the_node_that_the_agent_is_told_is_mounted() -> None:
             if path.startswith(("/host/", "/dev/", "/etc/")):
                 below = [mount for mount in mounts if mount == path or path in mount or mount in path]
                 assert below, f"{name}: {word}"
+
+
+# -- what the page on Kubernetes says
+
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
+
+
+def test_what_the_page_sets_can_be_set() -> None:
+    settings = re.findall(r"--set ([^ `\n]+=[^ `\n]*)", PAGE)
+    assert len(settings) > 5
+    refused = {
+        "agent.prot=9838": "- at '/agent': additional properties 'prot' not allowed",
+        "agent.ledgerRetention=15x": 'agent.ledgerRetention is "15x": write a number and a unit, such as 90s, 15m or 24h',
+    }
+    assert all(sentence in PAGE for sentence in refused.values())
+    for setting in settings:
+        values = helm_python.parse_set_string(setting.replace("…", "x"))
+        if setting in refused:
+            assert refused[setting] in refusal(values)
+        else:
+            texts(values)
+
+
+def test_the_values_of_the_page_are_values() -> None:
+    cases = PAGE.partition("## Values for the usual cases")[2].partition("## What it may do")[0]
+    written = [yaml.safe_load(part) for part in re.findall(r"`([a-zA-Z]+: [^`]+)`", cases)]
+    written += [
+        yaml.safe_load(part.replace("$2y$10$…", HASH)) for part in re.findall(r"```yaml\n(.*?)```", cases, re.S)
+    ]
+    values = [each for each in written if each.keys() <= chart().values.keys()]
+    assert len(values) > 12
+    for each in values:
+        assert not [problem for text in texts(each).values() for problem in problems(text)]
+
+
+def test_as_a_part_of_another_chart_it_is_switched_by_its_condition(tmp_path: Path) -> None:
+    [snippet] = re.findall(r"```yaml\n(dependencies:.*?)```", PAGE, re.S)
+    shutil.copytree(CHART, tmp_path / "charts" / "whyidle")
+    (tmp_path / "Chart.yaml").write_text(f"apiVersion: v2\nname: train\nversion: 0.1.0\n{snippet}")
+    (tmp_path / "values.yaml").write_text("global: {registry: somewhere}\n")
+    with helm_python.Chart.load(tmp_path) as parent:
+        for given, made in (
+            ({"enabled": True}, True),
+            ({"enabled": False}, False),
+            ({"agent": {"enabled": False}}, False),
+        ):
+            rendered = parent.render(values={"whyidle": given}, name="train")
+            assert any("DaemonSet" in text for text in rendered.values()) == made
