@@ -47,6 +47,7 @@ LOOKS = 60
 COARSE = "$__interval"
 """In a panel of so many points. In a short time range it is as often as is scraped."""
 LOOK_HOURS = "$__interval_ms / 3600000"
+LOOKS_TAKEN = "($__range_s * 1000 / $__interval_ms)"
 BANDS = (
     ("90 % and more", 0.9, 9, INFERNO[2]),
     ("75 to 90 %", 0.75, 0.9, INFERNO[4]),
@@ -350,7 +351,7 @@ def _signals() -> Panel:
         "Nodes whose counters show a limit",
         "How many nodes have a signal of network, storage or CPU at each moment, by signal. Many nodes at once point "
         "to what they share: a switch, a file server.",
-        *(query(f"{total % family} > 0", f"{family}: {{{{signal}}}}") for family in ("network", "storage", "cpu")),
+        *(query(total % family, f"{family}: {{{{signal}}}}") for family in ("network", "storage", "cpu")),
         unit="short",
     )
     panel.maxDataPoints = 2 * LOOKS
@@ -364,7 +365,7 @@ def _troubled() -> Panel:
         "Nodes and links with most signals",
         "For how much of the time range each signal of a node's counters showed a limit. Link signals on one node "
         "alone are its cable, adapter or switch port.",
-        now(f"topk($worst, avg_over_time(({evidence})[$__range:{COARSE}] @ end()) > 0)"),
+        now(f"topk($worst, {over_range(evidence, 'sum', COARSE)} / {LOOKS_TAKEN})"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("signal", "Signal"),

@@ -149,7 +149,8 @@ def test_signals_confirm_and_refute(tmp_path: Path) -> None:
             for name, values in counters.items():
                 series[name.replace("{", f"{{@{node}, ")] = values[1 - agrees]
             found = evidence.setdefault(f'node:whyidle_{family}_evidence:max5m{{signal="{signal}"}}', {})
-            found[f'{{node="{node}", signal="{signal}"}}'] = agrees
+            if agrees:
+                found[f'{{node="{node}", signal="{signal}"}}'] = 1
             verdicts[f'{{corroboration="{word}", family="{family}", run="{run}"}}'] = 0.5
     case = {
         "name": "signals",

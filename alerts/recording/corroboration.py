@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..config import Config
-from ..promql import lines
+from ..promql import indented, lines
 from ..rule import Record
 from .names import INSTANCE_NODE, confirmed, device_seconds, evidence, share
 from .signals import Signal, signals
@@ -13,19 +13,23 @@ FAMILIES = ("network", "storage", "cpu")
 
 
 def rules(config: Config) -> tuple[Record, ...]:
-    """Evidence by node, one rule per signal, so that a counter that a node lacks is merely absent; then by run."""
+    """Evidence by node, one rule per signal, 1 where it agrees; then by run.
+
+    Where it does not, or the node has no such counter, there is none: a node has some forty signals, and hardly ever
+    one that speaks.
+    """
     return (*(_node_rule(config, signal) for signal in signals(config)), *_run_rules(config))
 
 
 def _node_rule(config: Config, signal: Signal) -> Record:
-    agrees = f">= bool {signal.threshold:g}"
-    expr = (
-        f"max {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n"
-        f"  max {config.by('instance')} ({signal.expr}{'' if signal.of_waits else f' {agrees}'})\n)"
-    )
+    of_node, target, agrees = config.by("node"), config.by("instance"), f">= {signal.threshold:g}"
+    here = f"{INSTANCE_NODE} * {config.on('instance')} group_left ()"
     if signal.of_waits:
-        waits = f'{share("node_family", config.window)}{{family="network"}}'
-        expr += f"\n/ {config.on('node')} ({waits} >= {config.verdict_share:g})\n{agrees}"
+        waits = f'({share("node_family", config.window)}{{family="network"}} >= {config.verdict_share:g})'
+        busiest = f"max {of_node} (\n  {here}\n  max {target} ({signal.expr})\n)"
+        expr = f"group {of_node} (\n{indented(busiest)}\n  / {config.on('node')} {waits}\n  {agrees}\n)"
+    else:
+        expr = f"group {of_node} (\n  {here}\n  group {target} ({signal.expr} {agrees})\n)"
     return Record(evidence(signal.family, config.window), expr, {"signal": signal.name}, why=signal.why)
 
 

@@ -14,7 +14,6 @@ from ..vocabulary import (
     falling,
     line,
     now,
-    over_range,
     query,
     section,
     share,
@@ -100,12 +99,12 @@ def _agrees(family: str) -> Panel:
         "CPU counters" if family == "cpu" else f"{family.capitalize()} counters",
         f"Whether any counter of the node agrees that {family} is the limit, within the last five minutes: see the "
         "signals below. A verdict that none of them shares stays unconfirmed.",
-        now(f"max(node:whyidle_{family}_evidence:max5m{{{v.NODE}}})"),
+        now(f"max(node:whyidle_{family}_evidence:max5m{{{v.NODE}}}) or 0 * max(node:whyidle_ranks:count{{{v.NODE}}})"),
         unit="none",
         width=3,
         mappings=EVIDENCE[family],
         background=True,
-        nothing="not seen",
+        nothing="no ranks",
     )
 
 
@@ -124,7 +123,7 @@ def _signals(family: str) -> Panel:
         f"Signals of {family}",
         f"The counters of the node that showed {family} as the limit in the time range, and when they did. Others that "
         "can are silent, or the node lacks the device.",
-        query(f"{signals} and on (signal) ({over_range(signals, 'max', '$__interval')} > 0)", "{{signal}}"),
+        query(signals, "{{signal}}"),
         mappings=EVIDENCE[family],
         width=8,
         nothing=f"No counter showed {family} as the limit",

@@ -182,7 +182,7 @@ def _signals() -> Panel:
         """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. A node's name
         leads to the counters.""",
         *(
-            query(f"({record}{{{v.NODE}}} == 1 and {here}) * {index}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
+            query(f"({record}{{{v.NODE}}} and {here}) * {index}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
             for index, (family, record) in enumerate(EVIDENCE.items(), 1)
         ),
         mappings=words({i: (f"speaks for {family}", FAMILY_COLOUR[family]) for i, family in enumerate(EVIDENCE, 1)}),
