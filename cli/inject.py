@@ -14,7 +14,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
 STARTER = "whyidle/torch_hooks/autoload"
-"""What has to be on PYTHONPATH, below the folder; the folder itself behind it is for ``import whyidle``."""
+"""What has to be on PYTHONPATH, below the folder. The folder itself it puts last on ``sys.path``, for
+``import whyidle``: first, it would hide a whole whyidle that is installed, command and all."""
+MARK = f"{STARTER}/injected"
 
 RUN = """\
 #!/bin/sh
@@ -22,7 +24,7 @@ RUN = """\
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exec "$@"
 if [ "${WHYIDLE:-}" != 0 ]; then
     WHYIDLE=1
-    PYTHONPATH=$here/%s:$here${PYTHONPATH:+:$PYTHONPATH}
+    PYTHONPATH=$here/%s${PYTHONPATH:+:$PYTHONPATH}
     export WHYIDLE PYTHONPATH
 fi
 exec "$@"
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 def python_path(folder: Path) -> str:
     """The value of PYTHONPATH by which a Python finds what is in the folder; a value that it had comes behind it."""
-    return f"{folder / STARTER}:{folder}"
+    return str(folder / STARTER)
 
 
 def inject(folder: Path) -> None:
@@ -61,6 +63,7 @@ def inject(folder: Path) -> None:
     """
     for source in hooks():
         _place(folder / "whyidle" / source.relative_to(PACKAGE), source.read_bytes(), 0o644)
+    _place(folder / MARK, b"", 0o644)
     _place(folder / "run", (RUN % STARTER).encode(), 0o755)
 
 

@@ -226,7 +226,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("agentt", {}, "additional properties 'agentt' not allowed"),
     ("agent.prot", 9838, "at '/agent': additional properties 'prot' not allowed"),
     ("image.pullPolicy", "Sometimes", "at '/image/pullPolicy': value must be one of 'IfNotPresent', 'Always', 'Never'"),
-    ("image.repository", "ghcr.io/whyidle/whyidle:1", "image.tag"),
+    ("image.repository", "registry.example.com/whyidle:1", "image.tag"),
     ("image.tag", "a b", 'image.tag is "a b": write a tag alone'),
     ("image.digest", "0123", "write sha256: and 64 hexadecimal digits"),
     ("agent.port", "9838", "at '/agent/port': got string, want integer"),

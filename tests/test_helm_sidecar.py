@@ -241,7 +241,7 @@ def test_what_the_author_has_set_stands() -> None:
 
 def test_the_authors_pythonpath_comes_behind_ours() -> None:
     variables = environment(trainer_of(injected(plain(env=[{"name": "PYTHONPATH", "value": "/app:/lib"}]))), FIELDS)
-    assert variables["PYTHONPATH"] == f"{HOOKS}/whyidle/torch_hooks/autoload:{HOOKS}:/app:/lib"
+    assert variables["PYTHONPATH"] == f"{HOOKS}/whyidle/torch_hooks/autoload:/app:/lib"
 
 
 def test_a_pythonpath_that_cannot_be_read_is_left_alone() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support_sites import bare_python, clean_env
 
-from whyidle.cli.inject import hooks, inject, python_path
+from whyidle.cli.inject import MARK, hooks, inject, python_path
 from whyidle.cli.main import main
 
 TELL = (
@@ -52,7 +52,7 @@ def test_it_is_the_hooks_and_nothing_else(injected: Path) -> None:
     names = {str(file.relative_to(injected)) for file in injected.rglob("*") if file.is_file()}
     assert {"run", "whyidle/__init__.py", "whyidle/torch_hooks/autoload/sitecustomize.py"} <= names
     assert {name.split("/")[1] for name in names if name != "run"} == {"__init__.py", "torch_hooks"}
-    assert len(names) == len(list(hooks())) + 1
+    assert len(names) == len(list(hooks())) + len(("run", MARK))
 
 
 def test_every_user_may_read_it(tmp_path: Path) -> None:
@@ -109,6 +109,13 @@ def test_a_script_may_import_it_before_torch(python: Path, injected: Path) -> No
     code = "import whyidle\nwith whyidle.phase('eval'): print(whyidle.__version__)"
     done = ask([python, "-c", code], WHYIDLE="1", PYTHONPATH=python_path(injected))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_whole_whyidle_that_is_installed_is_not_hidden(python: Path, injected: Path, tmp_path: Path) -> None:
+    (tmp_path / "whyidle").mkdir()
+    (tmp_path / "whyidle" / "__init__.py").write_text("whole = True\n")
+    done = ask([injected / "run", python, "-c", "import whyidle; print(whyidle.whole)"], PYTHONPATH=os.fspath(tmp_path))
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 @pytest.mark.parametrize("switch", ["0", ""])

@@ -32,7 +32,7 @@ PODS_HIDDEN = (
 ENVIRONMENTS_HIDDEN = (
     "Slurm jobs' names and users, and pods' names, of ranks whose environment may not be read",
     "a process shows its environment to its own user with no fewer capabilities, and to CAP_SYS_PTRACE",
-    "run the agent as the user of the ranks, or as user 0 with CAP_SYS_PTRACE",
+    "run the agent as the user of the ranks, or as user 0 with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
 )
 
 

@@ -29,7 +29,7 @@ _ROLES = ("main", "worker")
 _DENIED = (
     "I/O of ranks",
     "/proc/<pid>/io is for the owner of a process alone",
-    "run the agent as root (or with CAP_SYS_PTRACE), or as the user of the training",
+    "run the agent as root (or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH), or as the user of the training",
 )
 
 Workers = dict[int, PidStat]

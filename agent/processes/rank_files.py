@@ -52,7 +52,7 @@ _CHECKPOINT = "checkpoint"
 _DENIED = (
     "the file systems of ranks",
     "the open files of a process are for its owner alone",
-    "run the agent as root (or with CAP_SYS_PTRACE), or as the user of the training",
+    "run the agent as root (or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH), or as the user of the training",
 )
 
 How = Literal["read", "write"]

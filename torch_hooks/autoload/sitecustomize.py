@@ -20,8 +20,19 @@ def _step_aside(here):
     # From here on it is as if we had never been on the path: a sitecustomize further down runs and is the one that
     # others import, and where there is none this import fails with the very error that Python expects then.
     sys.path[:] = [entry for entry in sys.path if entry != here]
+    if _is_injected(here):
+        # For `import whyidle`. Last, since it holds the hooks alone: a whole whyidle that is installed comes first.
+        sys.path.append(here.rpartition("/whyidle/")[0])
     sys.modules.pop("sitecustomize", None)
     import sitecustomize  # noqa: F401
+
+
+def _is_injected(here):
+    try:
+        open(here + "/injected").close()
+    except (OSError, IOError):
+        return False
+    return True
 
 
 _start()

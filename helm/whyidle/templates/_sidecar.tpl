@@ -167,7 +167,7 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 
 {{/* By which a Python finds the hooks that `whyidle inject` has put there. */}}
 {{- define "whyidle.sidecar.pythonPath" -}}
-{{- printf "%s/whyidle/torch_hooks/autoload:%s" .Values.sidecar.hooks.path .Values.sidecar.hooks.path -}}
+{{- printf "%s/whyidle/torch_hooks/autoload" .Values.sidecar.hooks.path -}}
 {{- end }}
 
 {{/* All there are, as `whyidle agent --help` has them. */}}
