@@ -44,8 +44,12 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations of each rank: those of a sharded model. The node's ranks say of none."""
 LATE = {"storage": 0.02, "compute": 0.01}
 """By what the first rank of each run makes the others wait: seconds per second."""
-SILENT = ("error", "fault", "drop", "discard", "fail", "xid", "lost", "downed", "recover", "unmeasured", "recompute")
-"""Counters of faults stand still on most nodes."""
+SILENT = (
+    *("error", "fault", "drop", "discard", "fail", "xid", "lost", "downed", "recover", "unmeasured", "recompute"),
+    *("throttled", "ecn_", "cnp_", "exceeded", "retransmi", "timeout", "naks", "out_of_sequence", "pause", "_wait"),
+    *("stalled", "marks", "carrier"),
+)
+"""Counters of faults, and of what holds up, stand still on most nodes."""
 
 
 @dataclass(frozen=True)
