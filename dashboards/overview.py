@@ -63,7 +63,7 @@ def build() -> Dashboard:
 
 def _verdicts() -> Panel:
     late = f"topk by ({BY_RUN}) (1, run_rank:whyidle_late:rate${{window}}{{{v.RUN}}})"
-    named = f"{DEFAULT.late_share} * run:whyidle_ranks:count{{{v.RUN}}}"
+    named = f"{DEFAULT.late_share} * run:whyidle_device_seconds:rate${{window}}{{{v.RUN}}}"
     return table(
         "Verdict",
         """What each live run loses most to, if that takes a tenth of its time, else compute. Waits for a late rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..config import Config
-from ..recording.names import RUN_RANKS, late
+from ..recording.names import device_seconds, late
 from ..rule import Alert, Group
 from .expressions import each
 from .pace import prompt
@@ -80,7 +80,7 @@ def _late(config: Config) -> Alert:
     return Alert(
         "WhyidleLateRank",
         f"{late('run_rank', config.window)}\n"
-        f"/ {config.on('run')} group_left {RUN_RANKS}\n> {config.alerts.late_rank_share}",
+        f"/ {config.on('run')} group_left {device_seconds('run', config.window)}\n> {config.alerts.late_rank_share}",
         config.for_slow,
         "info",
         "Run {{ $labels.run }} waits {{ $value | humanizePercentage }} of its time for rank {{ $labels.rank }}.",
