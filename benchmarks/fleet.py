@@ -1,6 +1,5 @@
 """What the dashboards and rules of a fleet cost Prometheus: 1,024 nodes of 8 GPUs.
 
-    pip install google-crc32c
     python benchmarks/fleet.py [--nodes N] [--per-run N] [--live SECONDS] [--json FILE] [--victoriametrics [BINARY]]
     python benchmarks/fleet.py --rules-only --nodes 128
 

@@ -1,7 +1,5 @@
 """Writes a block of Prometheus's database, so that a day of a fleet need not be sent to it.
 
-    pip install google-crc32c       # the checksums; nothing else of this project needs it
-
 Curves are encoded once and kept in the chunks file; any number of series may refer to the same one, since an entry of
 the index is labels and references. What is left of 2.4 million series is their index. So the file of chunks is far
 smaller than a real fleet's, and so is what the kernel and the processor cache of it; what a query finds, decodes and
