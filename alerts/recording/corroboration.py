@@ -41,13 +41,14 @@ def _run_rules(config: Config) -> tuple[Record, ...]:
     return (
         Record(
             confirmed(f"ratio{window}"),
-            lines(_anywhere(config), *(_where_lost(config, family) for family in FAMILIES if family != "network")),
+            lines(_anywhere(config), *(_where_lost(config, family) for family in FAMILIES if family != "network"))
+            + f"\nor {on} 0 * {lost}",
             why="By the nodes on which the time was lost. A transfer takes part in the whole run, so that one node of "
             "it with evidence is enough.",
         ),
         Record(
             confirmed(f"rate{window}"),
-            f"{confirmed(f'ratio{window}')} * {on} {lost}\nor {on} 0 * {lost}",
+            f"{confirmed(f'ratio{window}')} * {on} {lost}",
         ),
         Record(
             confirmed(f"ratio{long}"),
