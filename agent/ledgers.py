@@ -114,8 +114,8 @@ def drop_strangers(ledgers: Iterable[Ledger], owners: Mapping[Key, int]) -> tupl
 
 def _owner(claims: list[Ledger], before: int | None) -> int:
     live = [ledger for ledger in claims if ledger.alive]
-    if any(ledger.uid == before for ledger in live):
-        return before or 0
+    if before is not None and any(ledger.uid == before for ledger in live):
+        return before
     return min(live, key=lambda ledger: ledger.created_unix_ns).uid if live else max(claims, key=age).uid
 
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .generated import stale, write
+
 COMMITTED = Path(__file__).resolve().parents[1] / "dashboards" / "generated"
 """What `--check` compares with where no other place is given."""
 
@@ -27,9 +29,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         print("---\n".join(files.values()) if args.configmaps else _listed(output.rendered()), end="")
         return 0
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (args.out / name).write_text(text, encoding="utf-8")
+    write(args.out, files)
     print(f"{len(files)} dashboards in {args.out}")
     return 0
 
@@ -41,8 +41,7 @@ def _listed(dashboards: dict[str, dict[str, Any]]) -> str:
 def _check(folder: Path, files: dict[str, str]) -> int:
     """Says which files differ, are missing, or are there and should not be."""
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    wrong = sorted(there ^ files.keys())
-    wrong += [name for name in sorted(there & files.keys()) if (folder / name).read_text("utf-8") != files[name]]
+    wrong = sorted({*(there - files.keys()), *stale(folder, files)})
     for name in wrong:
         print(f"{folder / name} is not what `whyidle dashboards` writes", file=sys.stderr)
     return 1 if wrong else 0

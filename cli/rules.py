@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from .generated import stale, write
+
 GENERATED = Path(__file__).resolve().parents[1] / "alerts" / "generated"
 """What `--check` compares with where no other place is given."""
 
@@ -32,20 +34,14 @@ def run(args: argparse.Namespace) -> int:
         whole = to_yaml(groups()) if args.format == "prometheus" else "---\n".join(texts.values())
         print(whole, end="")
         return 0
-    args.out.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (args.out / name).write_text(text)
+    write(args.out, texts)
     return 0
 
 
 def _check(directory: Path, texts: dict[str, str]) -> int:
-    stale = [name for name, text in texts.items() if not _has(directory / name, text)]
-    for name in stale:
+    wrong = stale(directory, texts)
+    for name in wrong:
         print(
             f"{directory / name} differs from what is generated: run `whyidle rules --out {directory}`", file=sys.stderr
         )
-    return int(bool(stale))
-
-
-def _has(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text() == text
+    return 1 if wrong else 0

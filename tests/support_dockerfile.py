@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MIRROR = "http://deb.debian.org/debian"
-_BASE = re.compile(r"docker\.io/library/debian:([a-z]+)-slim$")
+_BASE = re.compile(r"debian:([a-z]+)-slim$")
 _FORWARDED = ("PIP_INDEX_URL", "http_proxy", "https_proxy", "no_proxy")
 """What a builder is given on a machine whose way to the packages is its own."""
 

@@ -78,7 +78,7 @@ def verdict(window: str) -> str:
 
 
 def evidence(family: str, window: str) -> str:
-    """1 where a signal of a node's counters agrees with a family, 0 where it does not."""
+    """1 where a signal of a node's counters agrees with a family; elsewhere there is none."""
     return f"node:whyidle_{family}_evidence:max{window}"
 
 

@@ -1,0 +1,22 @@
+"""Files that a command generates: writes them, and says which are not up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Name -> text. The folder is made if it is not there. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Names of those that are missing, or say something else."""
+    return [name for name, text in files.items() if not _has(folder / name, text)]
+
+
+def _has(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
