@@ -1,7 +1,12 @@
-"""Fixtures of the collectors that look at the processes of ranks: the fake node's two ranks and their trees."""
+"""Fixtures of the collectors that look at the processes of ranks: the fake node's two ranks and their trees.
+
+And Ctrl-C as everybody has it: what a shell starts in the background ignores SIGINT, and hands that on to every process
+that a test starts and interrupts.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +15,9 @@ from fake_node import processes
 from support_ledgers import children
 
 from whyidle.agent.files import Roots
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,11 @@
-"""A real `whyidle demo` for tests: its process, its agent's address and ledgers, and nothing left of it."""
+"""A real `whyidle demo` for tests: its process, its agent's address and ledgers, nothing left of it, and its report."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import glob
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -92,3 +94,26 @@ class Demo:
 
     def _memory(self) -> list[str]:
         return glob.glob(f"/dev/shm/whyidle-demo-{self.process.pid}-*")
+
+
+def names_what_was_injected(report: dict[str, Any], family: str, late: int | None) -> None:
+    """The demo's own report has the verdict, the rank to blame if it is one, and as many seconds as were injected."""
+    explain = json.dumps({key: report[key] for key in ("seconds", "verdict", "injected", "problems")}, indent=1)
+    assert report["verdict"]["family"] == family, explain
+    if late is not None:
+        assert [entry["rank"] for entry in report["verdict"]["late_ranks"]][:1] == [late], explain
+        assert report["verdict"]["late_ranks"][0]["family"] == family, explain
+    injected = report["injected"]
+    tolerance = max(0.10 * injected["seconds"], 0.02 * report["rank_seconds"])
+    assert injected["seconds"] > 0.10 * report["rank_seconds"] * len(injected["ranks"]) / report["ranks"], explain
+    assert injected["recovered_seconds"] == pytest.approx(injected["seconds"], abs=tolerance), explain
+    sums_are_whole(report)
+
+
+def sums_are_whole(report: dict[str, Any]) -> None:
+    """Every second of every rank has its cause."""
+    for rank in report["per_rank"]:
+        assert abs(sum(rank["seconds"].values()) - rank["wall_seconds"]) <= max(0.001 * rank["wall_seconds"], 0.005)
+        assert rank["seconds"]["unattributed"] < 0.01 * rank["wall_seconds"]
+        assert rank["faults"] == 0
+    assert report["problems"] == []

@@ -23,6 +23,8 @@ SCHEMAS = Path(__file__).parent / "schemas"
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
 """The first that the chart takes, the newest there are schemas for, and one between."""
 
+_FOLDER = "kubernetes-json-schema/v{}-local-strict"
+
 Map = dict[str, Any]
 
 
@@ -88,7 +90,7 @@ def problems(text: str) -> list[str]:
 def _problems(manifest: Map) -> list[str]:
     """What Kubernetes, in each version, or the custom resource's schema has against it. Unknown fields count."""
     group = manifest["apiVersion"].rpartition("/")[0]
-    if group in ("", "apps", "batch") or group.endswith(".k8s.io"):
+    if built_in(manifest["apiVersion"]):
         validators = {version: _built_in(manifest["kind"], manifest["apiVersion"], version) for version in VERSIONS}
     else:
         validators = {group: _custom(manifest["kind"])}
@@ -100,20 +102,36 @@ def _problems(manifest: Map) -> list[str]:
     ]
 
 
+def built_in(api_version: str) -> bool:
+    """Whether every cluster has it."""
+    group = api_version.rpartition("/")[0]
+    return group in ("", "apps", "batch") or group.endswith(".k8s.io")
+
+
+def validator(kind: str, api_version: str, version: str) -> Draft202012Validator:
+    """What a cluster of that version takes, and nothing besides."""
+    return _built_in(kind, api_version, version) if built_in(api_version) else _custom(kind)
+
+
 @cache
 def _built_in(kind: str, api_version: str, version: str) -> Draft202012Validator:
     """As kubernetes_validate.validate(strict=True) does it, which reads its 5 MB of schemas for each manifest anew."""
-    folder = f"kubernetes-json-schema/v{version}-local-strict"
     group, _, name = api_version.rpartition("/")
     file = "-".join(filter(None, (kind.lower(), group.partition(".")[0], name)))
-    schema = schema_contents(f"{folder}/{file}.json", version)
-    return Draft202012Validator(schema, registry=_definitions(folder, version))
+    schema = schema_contents(f"{_FOLDER.format(version)}/{file}.json", version)
+    return Draft202012Validator(schema, registry=_registry(version))
 
 
 @cache
-def _definitions(folder: str, version: str) -> Registry[Any]:
-    resource: Resource[Any] = Resource.from_contents(schema_contents(f"{folder}/_definitions.json", version))
-    return resource @ Registry()
+def definitions(version: str) -> Map:
+    """The types that schemas of that version refer to, by their names."""
+    return schema_contents(f"{_FOLDER.format(version)}/_definitions.json", version)["$defs"]
+
+
+@cache
+def _registry(version: str) -> Registry[Any]:
+    contents = schema_contents(f"{_FOLDER.format(version)}/_definitions.json", version)
+    return Resource.from_contents(contents) @ Registry()
 
 
 @cache

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import pytest
 import support_ledgers
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from support_agent import Agent, agent, host_port
@@ -161,7 +160,6 @@ def wave(running: Agent, directory: Path, number: int) -> int:
     return seen
 
 
-@pytest.mark.xdist_group("machine")
 def test_nothing_grows(tmp_path: Path) -> None:
     flags = ("--ledger.retention=1s", "--ledger.delete-after=2s")
     with agent(tmp_path, *flags) as running:
