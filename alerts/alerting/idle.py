@@ -8,7 +8,7 @@ from ..config import Config
 from ..recording.names import charged, device_seconds, goodput, share, verdict
 from ..rule import Alert, Group
 from .expressions import alive, each
-from .pace import prompt
+from .pace import patient, prompt
 
 CORROBORATED = (
     '{{ if eq .Labels.corroboration "confirmed" }} Counters of its nodes agree.'
@@ -68,7 +68,12 @@ def losses(config: Config) -> tuple[Loss, ...]:
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (prompt(config, "idle", (*(_lost(config, loss) for loss in losses(config)), *_others(config))),)
+    lost = (_lost(config, loss) for loss in losses(config))
+    return (
+        prompt(config, "idle", (*lost, *_others(config))),
+        # It is about an hour, and looks at every rank to know since when the run has made steps.
+        patient(config, "idle", (_goodput(config),)),
+    )
 
 
 def _lost(config: Config, loss: Loss) -> Alert:
@@ -116,17 +121,21 @@ def _others(config: Config) -> tuple[Alert, ...]:
             f"Run {{{{ $labels.run }}}} has been up for {of.startup_for} without a step, and computed for "
             f"{{{{ $value | humanizePercentage }}}} of the last {config.window}.",
         ),
-        Alert(
-            "WhyidleGoodputLow",
-            f"{goodput('run', config.long_window)} < {of.goodput}\n{live}\n"
-            f"and {config.on('run')} sum {config.by('run')} ({steps} offset {config.long_window}) > 0",
-            config.for_slow,
-            "info",
-            "Run {{ $labels.run }} computes for {{ $value | humanizePercentage }} of its time.",
-            f"Over the last {config.long_window} {{{{ $value | humanizePercentage }}}} of the time of run "
-            "{{ $labels.run }} was compute. The rest may be spread over several families, or come in bursts, as "
-            "checkpoints do, so that none of their own alerts fires.",
-        ),
+    )
+
+
+def _goodput(config: Config) -> Alert:
+    of, long = config.alerts, config.long_window
+    return Alert(
+        "WhyidleGoodputLow",
+        f"{goodput('run', long)} < {of.goodput}\nand {config.on('run')} {alive(config, 'run')}\n"
+        f"and {config.on('run')} sum {config.by('run')} ({config.series('whyidle_steps_total')} offset {long}) > 0",
+        config.for_slow,
+        "info",
+        "Run {{ $labels.run }} computes for {{ $value | humanizePercentage }} of its time.",
+        f"Over the last {long} {{{{ $value | humanizePercentage }}}} of the time of run "
+        "{{ $labels.run }} was compute. The rest may be spread over several families, or come in bursts, as "
+        "checkpoints do, so that none of their own alerts fires.",
     )
 
 

@@ -85,7 +85,7 @@ def _links(config: Config) -> tuple[Alert, ...]:
 def _errors(config: Config) -> tuple[Alert, ...]:
     of, slow, hour = config.alerts, config.for_slow, config.long_window
     counters = ("whyidle_rdma_receive_errors_total", "whyidle_rdma_symbol_errors_total")
-    port_errors = f"sum {config.by(*PORT)} ({config.rate('whyidle_rdma_port_errors_total', slow)})"
+    port_errors = f"sum {config.by(*PORT)} ({config.rate('whyidle_rdma_port_errors_total', slow)} > 0)"
     rates = [f"{config.rate(metric, slow)} > {of.link_errors_per_second}" for metric in counters]
     rates.append(f"{port_errors} > {of.link_errors_per_second}")
     downed = config.series("whyidle_rdma_link_downed_total")

@@ -12,7 +12,7 @@ from .names import MISSING, OPEN, late, lateness, since_first_step
 def rules(config: Config, window: str) -> tuple[Record, ...]:
     by = config.by("run", "rank", "family")
     charges = lines(_closed(config, window), labelled(_open(config, window), "open", "yes"))
-    measured = f"sum {by} ({config.rate('whyidle_late_seconds_total', window)}) > 0"
+    measured = f"sum {by} ({config.rate('whyidle_late_seconds_total', window)} > 0)"
     return (
         Record(lateness(window), relabel(measured, "family", "family", LATE_BY)),
         Record(
