@@ -131,7 +131,8 @@ def definitions(version: str) -> Map:
 @cache
 def _registry(version: str) -> Registry[Any]:
     contents = schema_contents(f"{_FOLDER.format(version)}/_definitions.json", version)
-    return Resource.from_contents(contents) @ Registry()
+    resource: Resource[Any] = Resource.from_contents(contents)
+    return resource @ Registry()
 
 
 @cache

@@ -1,0 +1,102 @@
+"""A release of the chart: Helm's own engine, through its life, against a stand-in for a Kubernetes API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from helm_python import Chart, Config
+from helm_python.config import _native  # The Python side names fewer options than the engine has.
+from support_helm import Map, chart, documents
+from support_kube_api import Api
+from support_kube_store import Key, with_data
+
+PATCHES = {"server_side_apply": False}
+"""For `install`: to write as Helm 3 does. Upgrades and rollbacks go on as the installation did."""
+HASH = "$2y$10$" + "a" * 53
+TLS: Map = {"web": {"tls": {"secretName": "agent-tls", "serverName": "whyidle.example"}}}
+OTHERS: Map = {"kyverno": {"enabled": True}, "sidecar": {"podMonitor": {"enabled": True}}}
+
+
+def on(*names: str, **values: Map) -> Map:
+    """Values with these features enabled."""
+    return {name: {"enabled": True, **values.get(name, {})} for name in (*names, *values)}
+
+
+def passwords(hash: str = HASH) -> Map:
+    users = {"users": {"prometheus": hash}, "scrapeSecret": {"name": "scrape"}}
+    return {"web": {**TLS["web"], "basicAuth": users}}
+
+
+EVERYTHING: Map = {**on("rules", "dashboards", "serviceMonitor", "networkPolicy"), **passwords(), **OTHERS}
+"""Each kind of object that the chart makes."""
+
+_GIVEN_BY_SERVER = ("uid", "creationTimestamp", "resourceVersion", "generation")
+
+
+@dataclass
+class Release:
+    """`helm install NAME --namespace NAMESPACE --create-namespace`, and what follows. Methods raise HelmError."""
+
+    api: Api
+    name: str = "whyidle"
+    namespace: str = "monitoring"
+    config: Config = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.config = Config(kube_apiserver=self.api.url, namespace=self.namespace)
+
+    def install(self, values: Mapping[str, Any] | None = None, of: Chart | None = None, **options: Any) -> Map:
+        return self._call("helm_install", values, of, **{"create_namespace": True, **options})
+
+    def upgrade(self, values: Mapping[str, Any] | None = None, of: Chart | None = None, **options: Any) -> Map:
+        """With `reset_values` unless another way is asked for: what `values` says, over the chart's own."""
+        return self._call("helm_upgrade", values, of, **(options or {"reset_values": True}))
+
+    def _call(self, function: str, values: Mapping[str, Any] | None, of: Chart | None, **options: Any) -> Map:
+        loaded, nothing = of or chart(), _native.HANDLE(0)
+        said = json.dumps(values or {}), json.dumps(options)
+        return json.loads(
+            _native.call_string(function, self.config._raw(), nothing, loaded._raw(), None, self.name, *said)
+        )
+
+    @property
+    def revisions(self) -> list[tuple[int, str]]:
+        return [(each["revision"], each["status"]) for each in self.config.history(self.name)]
+
+    @property
+    def objects(self) -> dict[Key, Map]:
+        """All that is stored and names this release as its owner."""
+        owner = {"meta.helm.sh/release-name": self.name, "meta.helm.sh/release-namespace": self.namespace}
+        return {
+            key: found
+            for key, found in self.api.store.objects.items()
+            if owner.items() <= found["metadata"].get("annotations", {}).items()
+        }
+
+    @property
+    def said(self) -> dict[Key, Map]:
+        """What of them somebody wrote: without what the server adds."""
+        return {key: _said(found) for key, found in self.objects.items()}
+
+    def expected(self, values: Mapping[str, Any] | None = None, of: Chart | None = None) -> dict[Key, Map]:
+        """What a release with these values is to consist of."""
+        made = (of or chart()).render(values=dict(values or {}), name=self.name, namespace=self.namespace)
+        texts = [text for path, text in made.items() if not path.endswith("NOTES.txt")]
+        found = [document for text in texts for document in documents(text)]
+        return {self._key(each): self._owned(each) for each in found}
+
+    def _key(self, manifest: Map) -> Key:
+        return manifest["kind"], manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]
+
+    def _owned(self, manifest: Map) -> Map:
+        owner = {"meta.helm.sh/release-name": self.name, "meta.helm.sh/release-namespace": self.namespace}
+        meta = manifest["metadata"]
+        return with_data({**manifest, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), **owner}}})
+
+
+def _said(found: Map) -> Map:
+    meta = {name: value for name, value in found["metadata"].items() if name not in _GIVEN_BY_SERVER}
+    return {name: value for name, value in {**found, "metadata": meta}.items() if name != "status"}
