@@ -1,7 +1,8 @@
 """What the dashboards and rules of a fleet cost Prometheus: 1,024 nodes of 8 GPUs.
 
-    python benchmarks/fleet.py [--nodes N] [--per-run N] [--live SECONDS] [--json FILE] [--victoriametrics [BINARY]]
+    python benchmarks/fleet.py [--nodes N] [--per-run N] [--live SECONDS] [--json FILE]
     python benchmarks/fleet.py --rules-only --nodes 128
+    python benchmarks/fleet.py --victoriametrics [BINARY]
 
 The series are a real agent's, multiplied (benchmarks/synthetic.py):
 
@@ -16,8 +17,10 @@ Scraping is not in it. --rules-only times nothing but the rules, evaluated every
 server that was sent the last 66 minutes: all in its memory, as the hour that rules look back on is on a real one. (The
 whole benchmark has that hour in the block and the live data in memory, and merges.)
 
-VictoriaMetrics, where it is asked for, is sent the same by remote write, which takes long: --victoriametrics-nodes. Its
-rules would be vmalert's, and are not timed. These are not tests: nothing here passes or fails.
+VictoriaMetrics, where it is asked instead, is given the same through its native import (benchmarks/native_import.py): a
+day of one run and of what is recorded, an hour of everything else. Its rules would be vmalert's, and are not timed.
+
+These are not tests: nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from typing import Any
 
 from asked import ask, questions
 from evaluations import Evaluations, cpu_of_rules
-from history import DAY_SECONDS, FINE_SECONDS, live, push, write_block
+from history import DAY_SECONDS, FINE_SECONDS, HOUR_SECONDS, live, native, push, write_block
 from remote_write import Batch
 from servers import SCRAPE_SECONDS, Prometheus, Server, VictoriaMetrics
 from synthetic import GPUS, Fleet, Recorded, template
@@ -49,8 +52,6 @@ RANGES = {"30m": 1800, "24h": 86_400}
 DEAREST = 25
 FORCED_SECONDS = 30
 """Between evaluations, where only rules are looked at: what one takes does not depend on it."""
-HOUR_SECONDS = 66 * 60
-"""What rules look back on, and a little."""
 LEAD_SECONDS = 15, 0.05
 """What writing a block takes, and for each node: its last samples should be no older than now."""
 
@@ -174,20 +175,26 @@ def queries(server: Server, fleet: Fleet, end: float, args: argparse.Namespace) 
     return found
 
 
-def measure_victoriametrics(fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace) -> dict[str, Any]:
-    """The same questions, with a day of what is recorded and of a few nodes, and 40 minutes of all."""
-    whole = [*fleet.batches(range(fleet.nodes))]
-    day = [*recorded.batches(), *fleet.batches(range(min(4, fleet.nodes)))]
-    samples, now = 0, time.time()
-    recent = now - RANGES["30m"] - 600
-    with folder() as scratch, VictoriaMetrics(scratch, args.victoriametrics) as server:
-        for moment in range(int(now) - DAY_SECONDS, int(recent), args.step):
-            samples += push(server, day, moment, start)
-        for moment in range(int(recent), int(now), SCRAPE_SECONDS):
-            samples += push(server, [*whole, *(day if moment % args.step < SCRAPE_SECONDS else [])], moment, start)
-        time.sleep(5)  # what it is sent shows a second or so later
-        found: dict[str, Any] = {"gpus": fleet.nodes * GPUS, "samples": samples, "series": server.series()}
-        return found | {"queries": queries(server, fleet, now, args), "resident_bytes": server.resident_bytes()}
+def measure_victoriametrics(
+    scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace
+) -> dict[str, Any]:
+    """The same questions; with a day of what is recorded and of one run, and an hour of everything."""
+    end = aligned(time.time())
+    given = native(fleet, recorded, start, end, args.step)
+    samples, began = given.samples(), time.perf_counter()
+    say(f"gives VictoriaMetrics {samples:,} samples, {len(given.lines)} courses")
+    with VictoriaMetrics(scratch / "server", args.victoriametrics) as server:
+        given.send(server, scratch / "encoder", args.victoriametrics)
+        found: dict[str, Any] = {"gpus": fleet.nodes * GPUS, "samples": samples, "series": sum(map(len, given.names))}
+        found["import_seconds"] = time.perf_counter() - began
+        found["taken"] = server.own('vm_rows_inserted_total{type="native"}')
+        del given
+        found["resident_bytes"] = server.resident_bytes()
+        say(f"took {found['taken']:,.0f} in {found['import_seconds']:.0f} s; {found['resident_bytes'] / 1e9:.2f} GB")
+        found["queries"] = queries(server, fleet, end, args)
+        found["resident_bytes_after_queries"] = server.resident_bytes()
+        print(f"{found['series']} series, {found['resident_bytes_after_queries'] / 1e9:.2f} GB after the queries")
+        return found
 
 
 # -- what is said ----------------------------------------------------------------------------------------------------
@@ -205,12 +212,6 @@ def recorded_families(counts: dict[str, int], gpus: int) -> dict[str, float]:
     for name, count in counts.items():
         found[name.rpartition(":")[0]] += count
     return {name: count / gpus for name, count in found.most_common()}
-
-
-def keep(found: dict[str, Any], file: str | None) -> None:
-    """After each server: the next one may take long."""
-    if file:
-        Path(file).write_text(json.dumps(found, indent=2) + "\n")
 
 
 def listed(counts: dict[str, float], least: float = 0.05) -> str:
@@ -259,8 +260,7 @@ def arguments() -> argparse.Namespace:
     add("--rounds", type=int, default=3, help="times that each query is asked (default: %(default)s)")
     add("--rules-only", action="store_true", help="time the rules, ask no queries")
     add("--prometheus", default="prometheus", help="the binary (default: %(default)s)")
-    add("--victoriametrics", nargs="?", const="victoria-metrics", metavar="BINARY", help="ask VictoriaMetrics too")
-    add("--victoriametrics-nodes", type=int, default=64, help="nodes that it gets (default: %(default)s)")
+    add("--victoriametrics", nargs="?", const="victoria-metrics", metavar="BINARY", help="ask VictoriaMetrics instead")
     add("--json", metavar="FILE", help="also write the figures as JSON")
     return parser.parse_args()
 
@@ -282,19 +282,14 @@ def main() -> int:
         "gpus": args.nodes * GPUS,
         "step_seconds": args.step,
         "raw": raw_families(fleet),
-        "servers": {},
     }
     print(f"{found['date']}, {found['machine']}, {found['gpus']} GPUs")
     print("raw series per GPU:", listed(found["raw"]))
+    how = measure_victoriametrics if args.victoriametrics else measure_rules if args.rules_only else measure
     with folder() as scratch:
-        how = measure_rules if args.rules_only else measure
-        found["servers"]["prometheus"] = how(scratch, fleet, recorded, start, args)
-    keep(found, args.json)
-    if args.victoriametrics:
-        small = Fleet(fleet.lines, args.victoriametrics_nodes, min(args.per_run, args.victoriametrics_nodes))
-        again = Recorded(small, recorded.found)
-        found["servers"]["victoriametrics"] = measure_victoriametrics(small, again, start, args)
-        keep(found, args.json)
+        found |= how(scratch, fleet, recorded, start, args)
+    if args.json:
+        Path(args.json).write_text(json.dumps(found, indent=2) + "\n")
     return 0
 
 

@@ -7,10 +7,12 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+from native_import import Import
 from remote_write import Batch
 from servers import SCRAPE_SECONDS, Server
 from synthetic import Fleet, Recorded
@@ -19,6 +21,8 @@ from tsdb_block import Block, Stretch
 from whyidle.alerts.output import groups
 
 DAY_SECONDS = 86_400 + 600  # and what the first point of a day looks back on
+HOUR_SECONDS = 66 * 60
+"""What rules look back on, and a little; as much is behind the first point of half an hour."""
 FINE_SECONDS = 75 * 60
 """The end of the day, in which raw series have as many samples as scrapes give; rules look back an hour."""
 WOBBLE = np.random.default_rng(0).normal(1.0, 0.02, DAY_SECONDS // SCRAPE_SECONDS + 1)
@@ -41,12 +45,18 @@ def recorded_steps() -> dict[str, int]:
     return {rule.name: every[group.name] for group in groups() for rule in group.rules}
 
 
+class Encoder(Protocol):
+    """What keeps courses, and gives each a number."""
+
+    def curve(self, stretches: Sequence[Stretch]) -> int: ...
+
+
 class Curves:
     """The courses that series take from one moment to another, each encoded once."""
 
-    def __init__(self, block: Block, begin: float, end: float, *, step: int, start: float):
+    def __init__(self, encoder: Encoder, begin: float, end: float, *, step: int, start: float):
         """``step``: seconds between samples before the last 75 minutes; values grow from ``start`` on."""
-        self.block, self.begin, self.end, self.step, self.start = block, begin, end, step, start
+        self.encoder, self.begin, self.end, self.step, self.start = encoder, begin, end, step, start
         self.growing = functools.cache(self._growing)
         self.steady = functools.cache(self._steady)
 
@@ -60,7 +70,7 @@ class Curves:
             (self._times(self.begin, fine, self.step), self.step),
             (self._times(fine, self.end, SCRAPE_SECONDS), SCRAPE_SECONDS),
         ]
-        return self.block.curve(
+        return self.encoder.curve(
             [
                 Stretch(int(times[0]) * 1000, step * 1000, base + rate * (times - self.start))
                 for times, step in pieces
@@ -74,7 +84,7 @@ class Curves:
         values = np.full(len(times), value)
         if not value.is_integer():
             values *= np.roll(WOBBLE, zlib.crc32(struct.pack("<d", value)))[: len(times)]
-        return self.block.curve([Stretch(int(times[0]) * 1000, step * 1000, values)])
+        return self.encoder.curve([Stretch(int(times[0]) * 1000, step * 1000, values)])
 
 
 def write_block(
@@ -86,12 +96,28 @@ def write_block(
     for labels, base, rate in fleet.series():
         block.add(labels, curves.growing(base, rate))
     if recorded:
-        steps = recorded_steps()
-        for labels, value in recorded.series():
-            block.add(labels, curves.steady(value, steps[labels["__name__"]]))
+        add_recorded(block, curves, recorded)
     block.close(int(end - day - 2 * step) * 1000, int(end) * 1000)
     (data / "wal").mkdir(exist_ok=True)  # promtool wants one
     return block.samples()
+
+
+def add_recorded(into: Block | Import, curves: Curves, recorded: Recorded) -> None:
+    steps = recorded_steps()
+    for labels, value in recorded.series():
+        into.add(labels, curves.steady(value, steps[labels["__name__"]]))
+
+
+def native(fleet: Fleet, recorded: Recorded, start: float, end: float, step: int) -> Import:
+    """What VictoriaMetrics is given: a day of what is recorded and of one run, and an hour of everything."""
+    found = Import()
+    day = Curves(found, end - DAY_SECONDS, end, step=step, start=start)
+    hour = Curves(found, end - HOUR_SECONDS, end, step=step, start=start)
+    for nodes, curves in ((range(fleet.per_run), day), (range(fleet.per_run, fleet.nodes), hour)):
+        for labels, base, rate in fleet.series(nodes):
+            found.add(labels, curves.growing(base, rate))
+    add_recorded(found, day, recorded)
+    return found
 
 
 def push(server: Server, batches: Iterable[Batch], moment: float, start: float) -> int:

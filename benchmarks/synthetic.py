@@ -13,7 +13,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
@@ -179,9 +178,9 @@ class Fleet:
         if labels:
             yield Batch(labels, base, rate)
 
-    def series(self) -> Iterator[tuple[dict[str, str], float, float]]:
-        """Labels, value at the start, and growth per second of every series."""
-        for node in range(self.nodes):
+    def series(self, nodes: range | None = None) -> Iterator[tuple[dict[str, str], float, float]]:
+        """Labels, value at the start, and growth per second of every series, of all nodes unless told."""
+        for node in nodes if nodes is not None else range(self.nodes):
             for line in self.lines:
                 yield self.labels(line, node), line.value, self.rate(line, node)
 
@@ -239,8 +238,3 @@ class Recorded:
             fault, first = self.fleet.fault(node), node % self.fleet.per_run == 0
             for line in (*(self.of_runs[fault] if first else ()), *self.of_nodes[fault, first]):
                 yield self.fleet.labels(line, node), line.value
-
-    def batches(self) -> Iterator[Batch]:
-        found = self.series()
-        while part := list(islice(found, BATCH)):
-            yield Batch([labels for labels, _ in part], [value for _, value in part], [0.0] * len(part))

@@ -1,0 +1,129 @@
+"""Fills VictoriaMetrics with a fleet's series, so that a day of them need not be sent sample by sample.
+
+Series that take the same course differ in their names alone. A server of its own is given each course once, as JSON,
+and gives it back as blocks of VictoriaMetrics's native format; these are sent on with the names of all its series.
+
+Formats: docs.victoriametrics.com, "How to export/import data in native format"; the name of a series as in
+lib/storage/metric_name.go of VictoriaMetrics (MarshalNoAccountIDProjectID).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import urllib.parse
+import urllib.request
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from servers import DIRECT, VictoriaMetrics
+from tsdb_block import Stretch
+
+SEPARATOR = b"\x01"
+ESCAPED = {0: b"\x000", 1: b"\x001", 2: b"\x002"}
+COURSE = "course"
+REQUEST_BYTES = 32 << 20
+RANGE_BYTES = 16
+"""The time range that begins a stream: what is sent on has that of what was got."""
+
+
+def series_name(labels: Mapping[str, str]) -> bytes:
+    """The metric, then names and values of its labels, sorted; each with a separator behind it."""
+    metric = labels["__name__"]
+    pairs = sorted((key, value) for key, value in labels.items() if value and key != "__name__")
+    words = [metric, *(word for pair in pairs for word in pair)]
+    return b"".join(bytes(_escaped(word.encode())) + SEPARATOR for word in words)
+
+
+def _escaped(word: bytes) -> bytes:
+    if not any(byte in ESCAPED for byte in word):
+        return word
+    return b"".join(ESCAPED.get(byte, bytes([byte])) for byte in word)
+
+
+class Import:
+    """Courses and the series that take them; `send` writes all of it."""
+
+    def __init__(self):
+        self.lines: list[bytes] = []
+        self.lengths: list[int] = []
+        self.names: list[list[bytes]] = []
+        self.begins = array("q")
+
+    def curve(self, stretches: Sequence[Stretch]) -> int:
+        """Takes a course -> a number to add series with."""
+        number = len(self.lines)
+        times = [stretch.start + at * stretch.step for stretch in stretches for at in range(len(stretch.values))]
+        values = [value for stretch in stretches for value in stretch.values.tolist()]
+        course = {"metric": {"__name__": COURSE, "number": str(number)}, "values": values, "timestamps": times}
+        self.lines.append(json.dumps(course).encode())
+        self.lengths.append(len(times))
+        self.begins.append(times[0])
+        self.names.append([])
+        return number
+
+    def add(self, labels: Mapping[str, str], curve: int) -> None:
+        self.names[curve].append(series_name(labels))
+
+    def samples(self) -> int:
+        return sum(length * len(names) for length, names in zip(self.lengths, self.names, strict=True))
+
+    def send(self, server: VictoriaMetrics, scratch: Path, binary: str) -> None:
+        """Raises OSError if a server refuses; ValueError if courses came back otherwise than they went."""
+        scratch.mkdir()
+        with VictoriaMetrics(scratch, binary) as encoder:
+            for body in _requests(iter(self.lines), b"", b"\n"):
+                _post(encoder, "/api/v1/import", body)
+            encoder.get("/internal/force_flush")
+            start, blocks = self._encoded(encoder)
+        records = (
+            _sized(name) + block
+            for names, course in zip(self.names, blocks, strict=True)
+            for name in names
+            for block in course
+        )
+        for body in _requests(records, start, b""):
+            _post(server, "/api/v1/import/native", body)
+        server.get("/internal/force_flush")
+
+    def _encoded(self, encoder: VictoriaMetrics) -> tuple[bytes, list[list[bytes]]]:
+        """The stream's beginning, and the blocks of each course with their sizes."""
+        begin = min(self.begins) / 1000 - 60
+        query = urllib.parse.urlencode({"match[]": COURSE, "start": begin})
+        stream = encoder.get(f"/api/v1/export/native?{query}", timeout=600)
+        blocks: list[list[bytes]] = [[] for _ in self.lines]
+        at = RANGE_BYTES
+        while at < len(stream):
+            name, at = _taken(stream, at)
+            block, at = _taken(stream, at)
+            blocks[int(name.split(SEPARATOR)[2])].append(_sized(block))
+        if not all(blocks):
+            raise ValueError(f"{sum(not course for course in blocks)} of {len(blocks)} courses did not come back")
+        return stream[:RANGE_BYTES], blocks
+
+
+def _sized(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+def _taken(stream: bytes, at: int) -> tuple[bytes, int]:
+    begin = at + 4
+    end = begin + struct.unpack_from(">I", stream, at)[0]
+    return stream[begin:end], end
+
+
+def _requests(pieces: Iterator[bytes], head: bytes, tail: bytes) -> Iterator[bytes]:
+    """Bodies of some size, each with ``head``; ``tail`` ends each piece."""
+    body = bytearray(head)
+    for piece in pieces:
+        body += piece + tail
+        if len(body) >= REQUEST_BYTES:
+            yield bytes(body)
+            body = bytearray(head)
+    if len(body) > len(head):
+        yield bytes(body)
+
+
+def _post(server: VictoriaMetrics, path: str, body: bytes) -> None:
+    DIRECT.open(urllib.request.Request(server.url + path, data=body, method="POST"), timeout=600).close()
