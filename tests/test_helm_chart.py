@@ -76,10 +76,11 @@ FEATURES: dict[str, Map] = {
     "names": {"nameOverride": "idle", "extraLabels": {"team": "infra"}, "podLabels": {"a": "b"}},
     "pod annotations": {"podAnnotations": {"a": "b"}, "serviceAccount": {"annotations": {"c": "d"}}},
     "no account": {"serviceAccount": {"create": False}},
-    "podMonitor": {"podMonitor": {"enabled": True, "labels": {"release": "kps"}}},
+    "podMonitor": {"podMonitor": {"enabled": True, "labels": {"release": "kps"}, "sampleLimit": 10_000}},
     "serviceMonitor": {
         "serviceMonitor": {
             "enabled": True,
+            "sampleLimit": 10_000,
             "relabelings": [{"targetLabel": "cluster", "replacement": "lab"}],
             "metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "whyidle_nfs_.*", "action": "drop"}],
         }
@@ -452,7 +453,9 @@ def test_the_web_configuration_is_one_that_the_agent_takes(feature: str) -> None
 
 def test_the_monitors_keep_the_labels_of_the_ranks_and_the_job_of_the_alerts() -> None:
     for feature, endpoints in (("podMonitor", "podMetricsEndpoints"), ("serviceMonitor", "endpoints")):
-        [endpoint] = one(manifests(FEATURES[feature]), feature[0].upper() + feature[1:])["spec"][endpoints]
+        spec = one(manifests(FEATURES[feature]), feature[0].upper() + feature[1:])["spec"]
+        assert spec["sampleLimit"] == 10_000
+        [endpoint] = spec[endpoints]
         assert endpoint["honorLabels"] is True
         job = next(each["replacement"] for each in endpoint["relabelings"] if each.get("targetLabel") == "job")
         for alert in re.findall(r'up\{job=~"([^"]*)"\}', (ROOT / "alerts" / "generated" / "alerts.yaml").read_text()):
