@@ -1,0 +1,195 @@
+"""A training over two nodes while something is really slow, and what the recorded rules say of it.
+
+The rules are those that `whyidle rules` writes but for the window of evidence: a minute here, and five in what is
+shipped, so that a training of a minute and a half fills it. As elsewhere in the tests all rules are evaluated each
+second, and alerts wait for seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support_agent import WHYIDLE, Agent
+from support_bottlenecks_nodes import Node, nodes
+from support_demo import machine
+from support_ledgers import until
+from support_prometheus import Prometheus, Sample, prometheus
+
+from whyidle.alerts.config import Config
+from whyidle.alerts.output import files
+
+JOB = Path(__file__).with_name("support_bottlenecks_job.py")
+WINDOW = "1m"
+FILLED_SECONDS = 75
+"""From the first step until the window holds nothing but steps, a scrape and an evaluation included."""
+SHARDS, SHARD_BYTES = 64, 512 << 10
+FAMILIES = ("network", "storage", "cpu")
+"""Those that counters can confirm."""
+_MARK = "BOTTLENECK_TEST_MARK"
+_FOREIGN = ("WHYIDLE", "TORCHELASTIC", "PET_", "SLURM_", "MASTER_")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training happens."""
+
+    nodes: list[Node]
+    data: Path
+    checkpoints: Path
+    scratch: Path
+
+
+Disturb = Callable[[Place], AbstractContextManager[Place]]
+"""Makes something slow for as long as the block -> the place as the training should use it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is done to the machine, and what was found to be the right answer."""
+
+    name: str
+    disturb: Disturb
+    family: str
+    corroboration: str
+    signals: frozenset[str] = frozenset()
+    """Of the verdict's family: those that must speak. More of it may, where one is confirmed."""
+    alert: str = ""
+    arguments: tuple[str, ...] = ()
+    """Of the training."""
+    gap: str = ""
+    """Why whyidle does not give the right answer yet."""
+
+
+HEADINGS = ("disturbed", "verdict", "corroboration", "signals that spoke", "alerts on the run")
+
+
+@dataclass
+class Observed:
+    """What was recorded at the end of the window."""
+
+    case: Case
+    verdict: Sample
+    charged: dict[str, float]
+    signals: dict[str, set[str]]  # by family, of all nodes
+    alerts: list[dict[str, Any]]
+    report: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def firing(self) -> set[str]:
+        """The alerts on this run that fire."""
+        mine = [one for one in self.alerts if one["labels"].get("run") == self.case.name]
+        return {one["labels"]["alertname"] for one in mine if one["state"] == "firing"}
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        labels = self.verdict.labels
+        spoke = "; ".join(f"{family}: {', '.join(sorted(names))}" for family, names in self.signals.items() if names)
+        share = f"{labels['family']} {self.verdict.value:.0%}"
+        return (self.case.name, share, labels["corroboration"], spoke or "-", ", ".join(sorted(self.firing)) or "-")
+
+
+class Lab:
+    """Two nodes with an agent each, and a Prometheus that scrapes both."""
+
+    def __init__(self, scratch: Path, ledgers: Path, made: list[Node], server: Prometheus):
+        self.nodes, self.server = made, server
+        self._scratch, self._ledgers = scratch, ledgers
+        self._data = scratch / "data"
+        self._data.mkdir()
+        for number in range(SHARDS):
+            (self._data / f"shard-{number:03}").write_bytes(os.urandom(SHARD_BYTES))
+
+    def observe(self, case: Case) -> Observed:
+        """Trains while the case's disturbance lasts, for somewhat longer than the window."""
+        scratch = self._scratch / case.name
+        checkpoints = scratch / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        whole = Place(self.nodes, self._data, checkpoints, scratch)
+        with machine(), case.disturb(whole) as place, self._training(case, place):
+            until(lambda: self.server.query(f'run:whyidle_steps:rate1m{{run="{case.name}"}} > 0'))
+            time.sleep(FILLED_SECONDS)
+            return self._look(case)
+
+    def _look(self, case: Case) -> Observed:
+        ask, run = self.server.query, f'run="{case.name}"'
+        [verdict] = ask(f"run_family:whyidle_verdict:ratio{WINDOW}{{{run}}}")
+        signals = {
+            family: {sample.labels["signal"] for sample in ask(f"node:whyidle_{family}_evidence:max{WINDOW}")}
+            for family in FAMILIES
+        }
+        charged = self.server.values(f"run_family:whyidle_charged:ratio{WINDOW}{{{run}}}", "family")
+        return Observed(case, verdict, charged, signals, self.server.alerts(), self._report(case))
+
+    def _report(self, case: Case) -> dict[str, Any]:
+        """`whyidle report` over the ledgers of both nodes, as if they shared the directory."""
+        with tempfile.TemporaryDirectory(dir=self._ledgers) as both:
+            for ledger in self._ledgers.glob(f"{self.nodes[0].name[:-1]}*/*"):
+                os.link(ledger, Path(both, f"{ledger.parent.name}-{ledger.name}"))
+            words = [*WHYIDLE, "report", "--json", "--run", case.name, "--dir", both]
+            return json.loads(subprocess.run(words, capture_output=True, timeout=60, check=True).stdout)
+
+    @contextlib.contextmanager
+    def _training(self, case: Case, place: Place) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for node in place.nodes:
+                log = stack.enter_context(open(place.scratch / f"{node.name}.log", "wb"))
+                words = node.inside(self._command(case, place, node), in_group=True)
+                environment = {**self._environment(node), _MARK: case.name}
+                process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
+                stack.callback(process.wait)
+            stack.callback(_kill_all, f"{_MARK}={case.name}")
+            yield
+
+    def _command(self, case: Case, place: Place, node: Node) -> list[str]:
+        folder = self._ledgers / node.name
+        launcher = [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *(f"--nnodes={len(self.nodes)}", f"--node-rank={node.number}", "--nproc-per-node=1"),
+            *(f"--master-addr={self.nodes[0].address}", "--master-port=29500", f"--local-addr={node.address}"),
+        ]
+        job = [str(JOB), "--data", str(place.data), "--checkpoints", str(place.checkpoints), *case.arguments]
+        return [*WHYIDLE, "run", "--dir", str(folder), "--run", case.name, "--", *launcher, *job]
+
+    def _environment(self, node: Node) -> dict[str, str]:
+        env = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        return env | {"WHYIDLE_NODE": node.name, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+
+
+@contextlib.contextmanager
+def lab(scratch: Path) -> Iterator[Lab]:
+    (scratch / "prometheus").mkdir()
+    rules = []
+    for name, text in files(Config(window=WINDOW)).items():
+        rules.append(scratch / name)
+        rules[-1].write_text(text)
+    with contextlib.ExitStack() as stack:
+        made = stack.enter_context(nodes())
+        ledgers = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="whyidle-bottlenecks-")))
+        for node in made:
+            words = ["agent", f"--ledger.dir={ledgers / node.name}", f"--web.listen-address={node.scraped}"]
+            command = node.inside(["env", f"WHYIDLE_NODE={node.name}", *WHYIDLE, *words])
+            stack.enter_context(contextlib.closing(Agent(command)))
+        server = stack.enter_context(prometheus(scratch / "prometheus", *rules))
+        server.scrape({node.scraped: {} for node in made})
+        server.wait_for(*(node.scraped for node in made))
+        yield Lab(scratch, ledgers, made, server)
+
+
+def _kill_all(mark: str) -> None:
+    """Ends the processes that have this in their environment."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)

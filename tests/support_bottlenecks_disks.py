@@ -1,0 +1,71 @@
+"""Storage that is really slow: a file system of our own that waits, and a disk with a limit on its bytes per second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from fake_node.kernel import COMPILER
+from support_bottlenecks_nodes import Node
+from support_ledgers import until
+
+SOURCE = Path(__file__).with_name("slow_fs.c")
+DISK_BYTES = 256 << 20
+
+
+def missing() -> str | None:
+    """What this machine lacks for it; None if nothing."""
+    if lacking := [tool for tool in ("fusermount3", "losetup", "mkfs.ext4", "pkg-config") if not shutil.which(tool)]:
+        return f"needs {', '.join(lacking)}"
+    if not COMPILER or subprocess.run(["pkg-config", "--exists", "fuse3"]).returncode:
+        return "needs a C compiler and libfuse3-dev"
+    return None if os.path.exists("/dev/fuse") else "needs /dev/fuse"
+
+
+@contextlib.contextmanager
+def slow_folder(below: Path, at: Path, *, read_ms: int = 0, write_ms: int = 0, cached: bool = True) -> Iterator[Path]:
+    """What is below, once more at ``at``, where each request takes so much longer."""
+    at.mkdir()
+    program = at.with_name(f"{at.name}-slow_fs")
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True)
+    assert COMPILER
+    subprocess.run([COMPILER, "-O1", str(SOURCE), "-o", str(program), *flags.stdout.split()], check=True)
+    words = [str(program), str(below), str(read_ms), str(write_ms), str(int(not cached)), str(at)]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
+        try:
+            until(lambda: os.path.ismount(at))
+            yield at
+        finally:
+            subprocess.run(["fusermount3", "-u", str(at)], check=True)
+            server.wait(10)
+
+
+@contextlib.contextmanager
+def slow_disk(at: Path, nodes: list[Node], bytes_per_second: int) -> Iterator[Path]:
+    """A fresh disk, mounted at ``at``, that the jobs of these nodes read and write at so many bytes per second."""
+    at.mkdir()
+    image = at.with_name(f"{at.name}.img")
+    with open(image, "wb") as file:
+        file.truncate(DISK_BYTES)
+    with contextlib.ExitStack() as stack:
+        device = _said("losetup", "--find", "--show", "--direct-io=on", str(image))
+        stack.callback(_said, "losetup", "--detach", device)
+        _said("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
+        _said("mount", device, str(at))
+        stack.callback(_said, "umount", str(at))
+        for node in nodes:
+            stack.enter_context(node.group.disk_limit(_numbers(device), bytes_per_second))
+        yield at
+
+
+def _numbers(device: str) -> str:
+    number = os.stat(device).st_rdev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+def _said(*words: str) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()

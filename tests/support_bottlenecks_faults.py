@@ -1,0 +1,181 @@
+"""What the proofs do to the machine, as a table: links, disks and CPUs that are slow, and what looks like it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from support_bottlenecks import Case, Disturb, Place
+from support_bottlenecks_disks import slow_disk, slow_folder
+from support_bottlenecks_nodes import Node
+
+CONFIRMED, UNCONFIRMED, NONE_NEEDED = "confirmed", "unconfirmed", "none_needed"
+DISK_BYTES_PER_SECOND = 2 << 20
+NETWORK, STORAGE, CPU = "WhyidleLostToNetwork", "WhyidleLostToStorage", "WhyidleLostToCpu"
+
+_SHAPED = "tbf rate 50mbit burst 256kb latency 50ms"
+_LOST = "INPUT -i eth0 -p tcp -m statistic --mode random --probability 0.04 -j DROP"
+_UNANSWERED = "INPUT -i eth0 -p tcp --dport 9 -j DROP"
+# A client that tries a host which is gone, once a second, and holds on to its attempts for a while.
+_CALLING = """
+import socket, sys, time
+held = []
+while True:
+    held.append(socket.socket())
+    held[-1].setblocking(False)
+    held[-1].connect_ex((sys.argv[1], 9))
+    del held[:-8]
+    time.sleep(1)
+"""
+# Somebody else's writes, to a disk that the training does not use.
+_WRITING = "while :; do dd if=/dev/zero of=$0 bs=256k count=16 oflag=direct conv=fsync 2>&-; sleep 0.01; done"
+
+
+@contextlib.contextmanager
+def nothing(place: Place) -> Iterator[Place]:
+    yield place
+
+
+@contextlib.contextmanager
+def shaped(place: Place) -> Iterator[Place]:
+    """50 Mbit/s, on links that say 10 Gbit/s of themselves. TCP fits itself in: no packet is lost."""
+    queue = ("tc", "qdisc", "{}", "dev", "eth0", "root")
+    with contextlib.ExitStack() as stack:
+        for node in place.nodes:
+            _for_a_while(stack, node, queue, "add", "del", *_SHAPED.split())
+        yield place
+
+
+@contextlib.contextmanager
+def lossy(place: Place) -> Iterator[Place]:
+    """One segment in 25 is lost, in both directions."""
+    with contextlib.ExitStack() as stack:
+        for node in place.nodes:
+            _for_a_while(stack, node, ("iptables", "{}", *_LOST.split()), "-A", "-D")
+        yield place
+
+
+@contextlib.contextmanager
+def shaped_and_calling(place: Place) -> Iterator[Place]:
+    """A slow link that no counter shows, and a daemon beside the training that calls where nobody answers."""
+    caller, called = place.nodes
+    words = caller.inside([sys.executable, "-c", _CALLING, called.address])
+    with contextlib.ExitStack() as stack:
+        _for_a_while(stack, called, ("iptables", "{}", *_UNANSWERED.split()), "-A", "-D")
+        stack.enter_context(shaped(place))
+        stack.callback(stack.enter_context(subprocess.Popen(words)).kill)
+        yield place
+
+
+def _for_a_while(stack: contextlib.ExitStack, node: Node, words: Sequence[str], do: str, undo: str, *how: str) -> None:
+    """Runs a command on a node, with ``do`` for its braces now, and with ``undo`` when the stack ends."""
+    node.command(*(word.format(do) for word in words), *how)
+    stack.callback(node.command, *(word.format(undo) for word in words))
+
+
+def folder(read_ms: int, cached: bool) -> Disturb:
+    """Data on a file system where each read takes so long."""
+
+    @contextlib.contextmanager
+    def disturb(place: Place) -> Iterator[Place]:
+        with slow_folder(place.data, place.scratch / "slow", read_ms=read_ms, cached=cached) as data:
+            yield replace(place, data=data)
+
+    return disturb
+
+
+@contextlib.contextmanager
+def folder_and_neighbour(place: Place) -> Iterator[Place]:
+    """The same, past the page cache, while somebody else writes to another disk."""
+    words = ["sh", "-c", _WRITING, str(place.scratch / "neighbour")]
+    with contextlib.ExitStack() as stack:
+        slow = stack.enter_context(folder(150, cached=False)(place))
+        stack.callback(stack.enter_context(subprocess.Popen(words)).kill)
+        yield slow
+
+
+@contextlib.contextmanager
+def data_disk(place: Place) -> Iterator[Place]:
+    """Data on a disk of 2 MiB/s."""
+    with slow_disk(place.scratch / "disk", place.nodes, DISK_BYTES_PER_SECOND) as at:
+        shutil.copytree(place.data, at / "data")
+        subprocess.run(["sync", "--file-system", str(at)], check=True)
+        yield replace(place, data=at / "data")
+
+
+@contextlib.contextmanager
+def checkpoint_disk(place: Place) -> Iterator[Place]:
+    """Checkpoints on a disk of 2 MiB/s."""
+    with slow_disk(place.scratch / "disk", place.nodes, DISK_BYTES_PER_SECOND) as at:
+        yield replace(place, checkpoints=at)
+
+
+@contextlib.contextmanager
+def limited(place: Place) -> Iterator[Place]:
+    """Six tenths of a CPU for each node's job."""
+    with contextlib.ExitStack() as stack:
+        for node in place.nodes:
+            stack.enter_context(node.group.cpu_limit(0.6))
+        yield place
+
+
+BUSY_WORKERS = ("--packings", "12")
+"""Data workers with more to do for a batch than the training takes for a step."""
+
+CASES = (
+    Case("nothing", nothing, "compute", NONE_NEEDED),
+    # Nothing that the nodes export tells of it: 0.5 % of what the links say they carry, no loss, no timeout. Whoever
+    # reads "unconfirmed" looks at the links' shaping, which is where the fault is.
+    Case("shaped-link", shaped, "network", UNCONFIRMED, alert=NETWORK),
+    Case("lossy-link", lossy, "network", CONFIRMED, frozenset({"tcp_retransmits"}), NETWORK),
+    # Through the page cache the worker waits as for a disk: uninterruptible, and counted by pressure.
+    Case(
+        "slow-fuse",
+        folder(60, cached=True),
+        "storage",
+        CONFIRMED,
+        frozenset({"blocked_workers", "cgroup_io_pressure", "io_pressure"}),
+        STORAGE,
+    ),
+    # Past it, FUSE waits as one waits for a socket. No counter of the kernel's tells that apart from any other sleep.
+    Case("slow-fuse-direct", folder(150, cached=False), "storage", UNCONFIRMED, alert=STORAGE),
+    Case(
+        "slow-disk",
+        data_disk,
+        "storage",
+        CONFIRMED,
+        frozenset({"blocked_workers", "cgroup_io_pressure", "io_pressure"}),
+        STORAGE,
+    ),
+    Case(
+        "slow-checkpoints",
+        checkpoint_disk,
+        "storage",
+        CONFIRMED,
+        frozenset({"cgroup_io_pressure", "io_pressure"}),
+        STORAGE,
+        ("--save-every", "10"),
+    ),
+    Case("cpu-limit", limited, "cpu", CONFIRMED, frozenset({"throttled", "workers_queued"}), CPU, BUSY_WORKERS),
+    Case("few-cpus", nothing, "cpu", CONFIRMED, frozenset({"cpus_busy", "workers_queued"}), CPU, BUSY_WORKERS),
+    Case(
+        "shaped-link-and-a-caller",
+        shaped_and_calling,
+        "network",
+        UNCONFIRMED,
+        alert=NETWORK,
+        gap="tcp_timeouts counts attempts to connect to a host that is gone",
+    ),
+    Case(
+        "slow-fuse-direct-and-a-neighbour",
+        folder_and_neighbour,
+        "storage",
+        UNCONFIRMED,
+        alert=STORAGE,
+        gap="io_pressure of the node confirms though the job's own control group has none",
+    ),
+)
