@@ -27,6 +27,7 @@ needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="pr
 
 READ, WORKER = 'mount="/data", operation="READ"', 'run="r", rank="0", role="worker"'
 OF_RANK, PORT = 'run="r", rank="0"', 'device="mlx5_0", port="1"'
+GROUP_IO = 'cgroup="/job", resource="io", kind="some"'
 # Cause of the verdict, signal, and the counters of a node: rates per second that agree, and that do not.
 SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...] = (
     ("network", "rdma_transmit_wait", {f"whyidle_rdma_transmit_wait_ticks_total{{{PORT}}}": (2**21, 1024)}),
@@ -50,8 +51,17 @@ SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...]
         "network",
         "tcp_retransmits",
         {
-            'whyidle_tcp_retransmits_total{namespace="host"}': (16, 4),
+            'whyidle_tcp_retransmits_total{namespace="host"}': (17, 5),
+            'whyidle_tcp_syn_retransmits_total{namespace="host"}': (1, 1),
             'whyidle_tcp_sent_segments_total{namespace="host"}': (1024, 1024),
+        },
+    ),
+    (
+        "network",
+        "tcp_timeouts",
+        {
+            'whyidle_tcp_timeouts_total{namespace="host"}': (3, 2.5),
+            'whyidle_tcp_syn_retransmits_total{namespace="host"}': (2, 2),
         },
     ),
     (
@@ -60,6 +70,14 @@ SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...]
         {'whyidle_pressure_stalled_seconds_total{resource="io", kind="some"}': (0.25, 0.0625)},
     ),
     ("checkpoint_write", "disk_busy", {'whyidle_disk_io_seconds_total{device="sda"}': (0.9375, 0.5)}),
+    (
+        "data_read",
+        "cgroup_io_pressure",
+        {
+            f"whyidle_cgroup_pressure_stalled_seconds_total{{{GROUP_IO}}}": (0.25, 0.0625),
+            'whyidle_pressure_stalled_seconds_total{resource="io", kind="some"}': (0.5, 0.5),
+        },
+    ),
     (
         "data_read",
         "nfs_latency",
@@ -137,10 +155,39 @@ def test_records(path: Path, tmp_path: Path) -> None:
     assert_promtool(yaml.safe_load(path.read_text()), tmp_path)
 
 
+OTHERS: tuple[tuple[str, str, dict[str, float | str]], ...] = (
+    # What others do on the same node is no evidence of what ranks wait for.
+    (
+        "network",
+        "connects-in-vain",
+        {
+            'whyidle_tcp_timeouts_total{namespace="host"}': 4,
+            'whyidle_tcp_retransmits_total{namespace="host"}': 4,
+            'whyidle_tcp_syn_retransmits_total{namespace="host"}': 4,
+            'whyidle_tcp_sent_segments_total{namespace="host"}': 64,
+        },
+    ),
+    (
+        "checkpoint_write",
+        "another-disk",
+        {
+            'whyidle_disk_io_seconds_total{device="sda"}': 0.25,
+            'whyidle_disk_io_seconds_total{device="sdb"}': 1,
+            f'whyidle_filesystem_rank_info{{{OF_RANK}, device="sda", mount="/data"}}': "1x250",
+        },
+    ),
+)
+
+
 @needs_promtool
 def test_signals_confirm_and_refute(tmp_path: Path) -> None:
     """Each signal on a node of its own, which hosts a run of its own."""
     spent, series, evidence, verdicts = {}, {}, {}, {}
+    for index, (cause, word, counters) in enumerate(OTHERS):
+        node = f"other{index}"
+        spent[f"{word}/0@{node}"] = {"compute": 0.5, cause: 0.5}
+        series |= {name.replace("{", f"{{@{node}, "): value for name, value in counters.items()}
+        verdicts[f'{{corroboration="unconfirmed", family="{FAMILY[cause]}", run="{word}"}}'] = 0.5
     for index, (cause, signal, counters) in enumerate(SIGNALS):
         family = FAMILY.get(cause, "cpu")
         for agrees, word in ((1, "confirmed"), (0, "unconfirmed")):

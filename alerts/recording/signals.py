@@ -40,7 +40,7 @@ def _network(config: Config) -> tuple[Signal, ...]:
             Signal("network", name, config.rate(metric, config.window, matchers), threshold)
             for name, metric, matchers, threshold in _network_rates(config)
         ),
-        Signal("network", "tcp_retransmits", _retransmits(config), config.tcp_retransmit_share),
+        *_tcp(config),
     )
 
 
@@ -80,25 +80,39 @@ def _network_rates(config: Config) -> tuple[tuple[str, str, str, float], ...]:
         ("nic_allowance_exceeded", "whyidle_nic_allowance_exceeded_packets_total", "", lost),
         ("nic_pci_stalls", "whyidle_nic_pci_stalled_seconds_total", "", config.pause_share),
         ("tcp_congestion_marked", "whyidle_tcp_congestion_marks_total", "", marked),
-        ("tcp_timeouts", "whyidle_tcp_timeouts_total", "", lost),
     )
 
 
-def _retransmits(config: Config) -> str:
-    """Segments sent again by segments sent, where it is more than now and then."""
-    again = config.rate("whyidle_tcp_retransmits_total", config.window)
+def _tcp(config: Config) -> tuple[Signal, ...]:
+    """What was sent again, less what was sent again in vain to hosts that are not there: no transfer waits for that."""
+    rate, window = config.rate, config.window
+    connecting = rate("whyidle_tcp_syn_retransmits_total", window)
+    again = f"{rate('whyidle_tcp_retransmits_total', window)} - {connecting}"
+    sent = rate("whyidle_tcp_sent_segments_total", window)
+    lost = config.discards_per_second
     return (
-        f"({again} > {config.discards_per_second:g}) / {config.rate('whyidle_tcp_sent_segments_total', config.window)}"
+        Signal(
+            "network",
+            "tcp_timeouts",
+            f"{rate('whyidle_tcp_timeouts_total', window)} - {connecting}",
+            lost,
+            "Of connections that stand: each attempt to connect that has no answer is a timeout too.",
+        ),
+        Signal("network", "tcp_retransmits", f"({again} > {lost:g}) / {sent}", config.tcp_retransmit_share),
     )
 
 
 def _storage(config: Config) -> tuple[Signal, ...]:
     rate, window = config.rate, config.window
-    io = 'resource="io", kind="some"'
     return (
-        Signal("storage", "io_pressure", rate(_PRESSURE, window, io), config.io_stalled_share),
-        Signal("storage", "cgroup_io_pressure", rate(_CGROUP_PRESSURE, window, io), config.io_stalled_share),
-        Signal("storage", "disk_busy", rate("whyidle_disk_io_seconds_total", window), config.disk_busy_share),
+        *_pressure(config, "storage", "io", config.io_stalled_share),
+        Signal(
+            "storage",
+            "disk_busy",
+            _disks_of_ranks(config, rate("whyidle_disk_io_seconds_total", window)),
+            config.disk_busy_share,
+            "A disk that ranks have files on, where that is known: others may keep theirs busy.",
+        ),
         Signal("storage", "nfs_latency", _latency(config, "nfs", "requests"), config.nfs_latency),
         Signal(
             "storage",
@@ -126,8 +140,28 @@ def _storage(config: Config) -> tuple[Signal, ...]:
     )
 
 
-_PRESSURE = "whyidle_pressure_stalled_seconds_total"
-_CGROUP_PRESSURE = "whyidle_cgroup_pressure_stalled_seconds_total"
+def _disks_of_ranks(config: Config, disks: str) -> str:
+    known = config.series("whyidle_filesystem_rank_info")
+    return (
+        f"({disks} and {config.on('instance', 'device')} {known}\n  or {disks} unless {config.on('instance')} {known})"
+    )
+
+
+def _pressure(config: Config, family: str, resource: str, threshold: float) -> tuple[Signal, Signal]:
+    """Of the ranks' control groups, and of the node where its ranks' groups tell nothing of themselves."""
+    matchers = f'resource="{resource}", kind="some"'
+    group, node = "whyidle_cgroup_pressure_stalled_seconds_total", "whyidle_pressure_stalled_seconds_total"
+    groups = config.series(group, matchers)
+    return (
+        Signal(
+            family,
+            f"{resource}_pressure",
+            f"({config.rate(node, config.window, matchers)}\n  unless {config.on('instance')} {groups})",
+            threshold,
+            "Where the ranks' control groups tell nothing of themselves: all that run on the node are in it.",
+        ),
+        Signal(family, f"cgroup_{resource}_pressure", config.rate(group, config.window, matchers), threshold),
+    )
 
 
 def _latency(config: Config, what: str, unit: str) -> str:
@@ -140,13 +174,11 @@ def _latency(config: Config, what: str, unit: str) -> str:
 
 def _cpu(config: Config) -> tuple[Signal, ...]:
     rate, window = config.rate, config.window
-    cpu = 'resource="cpu", kind="some"'
     target = config.by("instance")
     idle_modes = rate("whyidle_cpu_seconds_total", window, 'mode=~"idle|iowait"')
     idle = f"sum {target} ({idle_modes})"
     return (
-        Signal("cpu", "cpu_pressure", rate(_PRESSURE, window, cpu), config.cpu_stalled_share),
-        Signal("cpu", "cgroup_cpu_pressure", rate(_CGROUP_PRESSURE, window, cpu), config.cpu_stalled_share),
+        *_pressure(config, "cpu", "cpu", config.cpu_stalled_share),
         Signal(
             "cpu",
             "throttled",
