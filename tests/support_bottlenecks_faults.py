@@ -138,7 +138,7 @@ CASES = (
         folder(60, cached=True),
         "storage",
         CONFIRMED,
-        frozenset({"blocked_workers", "cgroup_io_pressure", "io_pressure"}),
+        frozenset({"blocked_workers", "cgroup_io_pressure"}),
         STORAGE,
     ),
     # Past it, FUSE waits as one waits for a socket. No counter of the kernel's tells that apart from any other sleep.
@@ -148,7 +148,7 @@ CASES = (
         data_disk,
         "storage",
         CONFIRMED,
-        frozenset({"blocked_workers", "cgroup_io_pressure", "io_pressure"}),
+        frozenset({"blocked_workers", "cgroup_io_pressure"}),
         STORAGE,
     ),
     Case(
@@ -156,7 +156,7 @@ CASES = (
         checkpoint_disk,
         "storage",
         CONFIRMED,
-        frozenset({"cgroup_io_pressure", "io_pressure"}),
+        frozenset({"cgroup_io_pressure"}),
         STORAGE,
         ("--save-every", "10"),
     ),
