@@ -68,8 +68,6 @@ class Case:
     alert: str = ""
     arguments: tuple[str, ...] = ()
     """Of the training."""
-    gap: str = ""
-    """Why whyidle does not give the right answer yet."""
 
 
 HEADINGS = ("disturbed", "verdict", "corroboration", "signals that spoke", "alerts on the run")

@@ -64,14 +64,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) 
         print(f"\n{found.table()}", file=sys.stderr)
 
 
-def _judged(case: Case) -> object:
-    """Strictly: who closes a gap is told to say so in the table."""
-    marks = [pytest.mark.xfail(reason=case.gap, strict=True)] if case.gap else []
-    return pytest.param(case, id=case.name, marks=marks)
-
-
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-each_but_gaps = pytest.mark.parametrize("case", [_judged(case) for case in CASES])
 
 
 @each
@@ -83,12 +76,12 @@ def test_the_verdict_names_what_is_slow(seen: Seen, case: Case) -> None:
     assert observed.report["ranks"] == len(seen.lab.nodes)
 
 
-@each_but_gaps
+@each
 def test_it_is_confirmed_where_a_counter_agrees_and_nowhere_else(seen: Seen, case: Case) -> None:
     assert seen[case].verdict.labels["corroboration"] == case.corroboration, seen[case].signals
 
 
-@each_but_gaps
+@each
 def test_the_signals_that_speak_are_those_of_what_is_slow(seen: Seen, case: Case) -> None:
     signals = seen[case].signals
     silent = set(FAMILIES) - SHARED - ({case.family} if case.corroboration == CONFIRMED else set())
