@@ -59,8 +59,10 @@ class Config:
     # -- evidence: from where on a node's counter agrees with a verdict
     line_rate_share: float = 0.8
     """A port is the limit when it carries this share of its line rate."""
-    tcp_retransmit_share: float = 0.01
-    """Segments sent again, of all sent."""
+    tcp_retransmit_share: float = 0.001
+    """Segments sent again, of all sent. One connection of 1,460-byte segments and 0.1 ms there and back then carries at
+    most some 4.5 Gbit/s: segment / time × 1.22 / √share (Mathis et al., The macroscopic behavior of the TCP congestion
+    avoidance algorithm, 1997)."""
     transmit_wait_ticks_per_second: float = 1_000_000.0
     """A port waited for credits. How long a tick is depends on the adapter: of some nanoseconds each, this many are
     about a hundredth of the time."""
@@ -74,7 +76,7 @@ class Config:
     congestion_marks_per_second: float = 10.0
     """Packets marked as having met congestion, or notifications of it."""
     io_stalled_share: float = 0.1
-    """Time in which some tasks stalled on I/O (PSI)."""
+    """Time in which some tasks stalled on I/O (PSI), or that operations of a file system on the network took."""
     blocked_worker_share: float = 0.25
     """Samples that found a rank's main thread or worker in an uninterruptible wait."""
     major_faults_per_second: float = 100.0

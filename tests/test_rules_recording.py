@@ -51,7 +51,7 @@ SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...]
         "network",
         "tcp_retransmits",
         {
-            'whyidle_tcp_retransmits_total{namespace="host"}': (17, 5),
+            'whyidle_tcp_retransmits_total{namespace="host"}': (5, 1.5),
             'whyidle_tcp_syn_retransmits_total{namespace="host"}': (1, 1),
             'whyidle_tcp_sent_segments_total{namespace="host"}': (1024, 1024),
         },
@@ -165,6 +165,14 @@ OTHERS: tuple[tuple[str, str, dict[str, float | str]], ...] = (
             'whyidle_tcp_retransmits_total{namespace="host"}': 4,
             'whyidle_tcp_syn_retransmits_total{namespace="host"}': 4,
             'whyidle_tcp_sent_segments_total{namespace="host"}': 64,
+        },
+    ),
+    (
+        "data_read",
+        "one-slow-operation",
+        {
+            f"whyidle_nfs_operation_seconds_total{{{READ}}}": 0.0625,
+            f"whyidle_nfs_operation_requests_total{{{READ}}}": 0.25,
         },
     ),
     (

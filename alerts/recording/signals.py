@@ -165,10 +165,11 @@ def _pressure(config: Config, family: str, resource: str, threshold: float) -> t
 
 
 def _latency(config: Config, what: str, unit: str) -> str:
-    """Seconds per operation; those that have not occurred are no number, and agree with nothing."""
+    """Seconds per operation, where they take a share of the time: a slow one now and then holds nobody up."""
+    took = config.rate(f"whyidle_{what}_operation_seconds_total", config.window)
     return (
-        f"{config.rate(f'whyidle_{what}_operation_seconds_total', config.window)} / "
-        f"{config.rate(f'whyidle_{what}_operation_{unit}_total', config.window)}"
+        f"({took} > {config.io_stalled_share:g})\n"
+        f"  / {config.rate(f'whyidle_{what}_operation_{unit}_total', config.window)}"
     )
 
 
