@@ -151,7 +151,7 @@ def _pressure(config: Config, family: str, resource: str, threshold: float) -> t
     """Of the ranks' control groups, and of the node where its ranks' groups tell nothing of themselves."""
     matchers = f'resource="{resource}", kind="some"'
     group, node = "whyidle_cgroup_pressure_stalled_seconds_total", "whyidle_pressure_stalled_seconds_total"
-    groups = config.series(group, matchers)
+    groups = config.rate(group, config.window, matchers)
     return (
         Signal(
             family,
@@ -160,7 +160,7 @@ def _pressure(config: Config, family: str, resource: str, threshold: float) -> t
             threshold,
             "Where the ranks' control groups tell nothing of themselves: all that run on the node are in it.",
         ),
-        Signal(family, f"cgroup_{resource}_pressure", config.rate(group, config.window, matchers), threshold),
+        Signal(family, f"cgroup_{resource}_pressure", groups, threshold),
     )
 
 
