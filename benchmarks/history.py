@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from native_import import Import
 from remote_write import Batch
-from servers import SCRAPE_SECONDS, Server
+from servers import SCRAPE_SECONDS, Prometheus
 from synthetic import Fleet, Recorded
 from tsdb_block import Block, Stretch
 
@@ -120,7 +120,7 @@ def native(fleet: Fleet, recorded: Recorded, start: float, end: float, step: int
     return found
 
 
-def push(server: Server, batches: Iterable[Batch], moment: float, start: float) -> int:
+def push(server: Prometheus, batches: Iterable[Batch], moment: float, start: float) -> int:
     """One sample of each series -> how many."""
     written = 0
     for batch in batches:
@@ -129,7 +129,7 @@ def push(server: Server, batches: Iterable[Batch], moment: float, start: float) 
     return written
 
 
-def live(server: Server, batches: list[Batch], start: float, until: Callable[[], bool]) -> int:
+def live(server: Prometheus, batches: list[Batch], start: float, until: Callable[[], bool]) -> int:
     """Goes on writing every 15 s, as scrapes would, or as often as the server can take it -> rounds."""
     rounds = 0
     while not until():

@@ -10,18 +10,16 @@ lib/storage/metric_name.go of VictoriaMetrics (MarshalNoAccountIDProjectID).
 from __future__ import annotations
 
 import json
+import math
 import struct
 import urllib.parse
-import urllib.request
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from servers import DIRECT, VictoriaMetrics
+from servers import VictoriaMetrics
 from tsdb_block import Stretch
 
 SEPARATOR = b"\x01"
-ESCAPED = {0: b"\x000", 1: b"\x001", 2: b"\x002"}
 COURSE = "course"
 REQUEST_BYTES = 32 << 20
 RANGE_BYTES = 16
@@ -29,17 +27,11 @@ RANGE_BYTES = 16
 
 
 def series_name(labels: Mapping[str, str]) -> bytes:
-    """The metric, then names and values of its labels, sorted; each with a separator behind it."""
+    """The metric, then names and values of its labels, sorted; each with a separator behind it. None has one in it."""
     metric = labels["__name__"]
     pairs = sorted((key, value) for key, value in labels.items() if value and key != "__name__")
     words = [metric, *(word for pair in pairs for word in pair)]
-    return b"".join(bytes(_escaped(word.encode())) + SEPARATOR for word in words)
-
-
-def _escaped(word: bytes) -> bytes:
-    if not any(byte in ESCAPED for byte in word):
-        return word
-    return b"".join(ESCAPED.get(byte, bytes([byte])) for byte in word)
+    return b"".join(word.encode() + SEPARATOR for word in words)
 
 
 class Import:
@@ -49,7 +41,7 @@ class Import:
         self.lines: list[bytes] = []
         self.lengths: list[int] = []
         self.names: list[list[bytes]] = []
-        self.begins = array("q")
+        self.begin = math.inf
 
     def curve(self, stretches: Sequence[Stretch]) -> int:
         """Takes a course -> a number to add series with."""
@@ -59,7 +51,7 @@ class Import:
         course = {"metric": {"__name__": COURSE, "number": str(number)}, "values": values, "timestamps": times}
         self.lines.append(json.dumps(course).encode())
         self.lengths.append(len(times))
-        self.begins.append(times[0])
+        self.begin = min(self.begin, times[0] / 1000)
         self.names.append([])
         return number
 
@@ -74,7 +66,7 @@ class Import:
         scratch.mkdir()
         with VictoriaMetrics(scratch, binary) as encoder:
             for body in _requests(iter(self.lines), b"", b"\n"):
-                _post(encoder, "/api/v1/import", body)
+                encoder.post("/api/v1/import", body)
             encoder.get("/internal/force_flush")
             start, blocks = self._encoded(encoder)
         records = (
@@ -84,13 +76,12 @@ class Import:
             for block in course
         )
         for body in _requests(records, start, b""):
-            _post(server, "/api/v1/import/native", body)
+            server.post("/api/v1/import/native", body)
         server.get("/internal/force_flush")
 
     def _encoded(self, encoder: VictoriaMetrics) -> tuple[bytes, list[list[bytes]]]:
         """The stream's beginning, and the blocks of each course with their sizes."""
-        begin = min(self.begins) / 1000 - 60
-        query = urllib.parse.urlencode({"match[]": COURSE, "start": begin})
+        query = urllib.parse.urlencode({"match[]": COURSE, "start": self.begin - 60})
         stream = encoder.get(f"/api/v1/export/native?{query}", timeout=600)
         blocks: list[list[bytes]] = [[] for _ in self.lines]
         at = RANGE_BYTES
@@ -123,7 +114,3 @@ def _requests(pieces: Iterator[bytes], head: bytes, tail: bytes) -> Iterator[byt
             body = bytearray(head)
     if len(body) > len(head):
         yield bytes(body)
-
-
-def _post(server: VictoriaMetrics, path: str, body: bytes) -> None:
-    DIRECT.open(urllib.request.Request(server.url + path, data=body, method="POST"), timeout=600).close()

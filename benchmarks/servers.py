@@ -39,8 +39,6 @@ class Server:
     """A time series database behind Prometheus's API."""
 
     ready = "/-/ready"
-    write_path = "/api/v1/write"
-    series_metric = "prometheus_tsdb_head_series "
 
     def __init__(self, command: list[str], port: int):
         self.url = f"http://127.0.0.1:{port}"
@@ -71,9 +69,10 @@ class Server:
         with DIRECT.open(self.url + path, data=data, timeout=timeout) as answer:
             return answer.read()
 
-    def write(self, body: bytes) -> None:
+    def post(self, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
         """Raises OSError if it is refused."""
-        DIRECT.open(urllib.request.Request(self.url + self.write_path, data=body, headers=HEADERS), timeout=120).close()
+        request = urllib.request.Request(self.url + path, data=body, headers={**(headers or {})}, method="POST")
+        DIRECT.open(request, timeout=600).close()
 
     def ask(self, query: str, end: float, seconds: int, step: int) -> bytes:
         """The answer over a range, or at its end where it lasts 0 s. Raises OSError if refused."""
@@ -103,9 +102,6 @@ class Server:
         """What the kernel has charged its threads, to the nanosecond."""
         found = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
         return sum(int(thread.read_text().split()[0]) for thread in found) / 1e9
-
-    def series(self) -> int:
-        return int(self.own(self.series_metric))
 
 
 class Prometheus(Server):
@@ -138,7 +134,15 @@ class Prometheus(Server):
 
     def load_rules(self, rules: bool = True) -> None:
         self.configure(rules, self.every)
-        DIRECT.open(urllib.request.Request(f"{self.url}/-/reload", method="POST"), timeout=120).close()
+        self.post("/-/reload")
+
+    def series(self) -> int:
+        """In memory."""
+        return int(self.own("prometheus_tsdb_head_series "))
+
+    def write(self, body: bytes) -> None:
+        """Raises OSError if it is refused."""
+        self.post("/api/v1/write", body, HEADERS)
 
     def groups(self) -> list[dict[str, Any]]:
         return json.loads(self.get("/api/v1/rules"))["data"]["groups"]
@@ -179,10 +183,9 @@ class Prometheus(Server):
 
 
 class VictoriaMetrics(Server):
-    """A single node. What it is sent shows in answers once it was flushed, a second or so later."""
+    """A single node. What it is sent shows in answers once it was flushed."""
 
     ready = "/health"
-    series_metric = 'vm_cache_entries{type="storage/hour_metric_ids"}'
 
     def __init__(self, scratch: Path, binary: str):
         port = free_port()

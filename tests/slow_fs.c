@@ -1,8 +1,8 @@
-/* A file system that passes everything on to a directory, and takes its time over it.
+/* A file system that passes reads on to a directory, and takes its time over it.
  *
- *     slow_fs DIRECTORY READ_MS WRITE_MS DIRECT MOUNT_POINT
+ *     slow_fs DIRECTORY READ_MS DIRECT MOUNT_POINT
  *
- * Each read or write that reaches it waits for so many milliseconds, as on storage far away. With DIRECT 1 the kernel
+ * To read alone. Each read that reaches it waits for so many milliseconds, as on storage far away. With DIRECT 1 the kernel
  * caches nothing and asks for exactly what a process asks for; with 0 it goes through the page cache.
  */
 #define FUSE_USE_VERSION 31
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static const char *below;
-static int read_ms, write_ms, direct;
+static int read_ms, direct;
 
 static int result(long done) { return done < 0 ? -errno : (int)done; }
 
@@ -71,43 +71,11 @@ static int slow_open(const char *path, struct fuse_file_info *info)
     return opened(open(place(real, path), info->flags), info);
 }
 
-static int slow_create(const char *path, mode_t mode, struct fuse_file_info *info)
-{
-    char real[PATH_MAX];
-    return opened(open(place(real, path), info->flags | O_CREAT, mode), info);
-}
-
 static int slow_read(const char *path, char *to, size_t size, off_t offset, struct fuse_file_info *info)
 {
     (void)path;
     wait_ms(read_ms);
     return result(pread((int)info->fh, to, size, offset));
-}
-
-static int slow_write(const char *path, const char *from, size_t size, off_t offset, struct fuse_file_info *info)
-{
-    (void)path;
-    wait_ms(write_ms);
-    return result(pwrite((int)info->fh, from, size, offset));
-}
-
-static int slow_truncate(const char *path, off_t size, struct fuse_file_info *info)
-{
-    char real[PATH_MAX];
-    (void)info;
-    return result(truncate(place(real, path), size));
-}
-
-static int slow_fsync(const char *path, int data_only, struct fuse_file_info *info)
-{
-    (void)path, (void)data_only;
-    return result(fsync((int)info->fh));
-}
-
-static int slow_rename(const char *from, const char *to, unsigned flags)
-{
-    char a[PATH_MAX], b[PATH_MAX];
-    return flags ? -EINVAL : result(rename(place(a, from), place(b, to)));
 }
 
 static int slow_release(const char *path, struct fuse_file_info *info)
@@ -117,16 +85,14 @@ static int slow_release(const char *path, struct fuse_file_info *info)
 }
 
 static const struct fuse_operations operations = {
-    .getattr = slow_getattr, .readdir = slow_readdir,   .open = slow_open,   .create = slow_create,
-    .read = slow_read,       .write = slow_write,       .fsync = slow_fsync, .truncate = slow_truncate,
-    .rename = slow_rename,   .release = slow_release,
+    .getattr = slow_getattr, .readdir = slow_readdir, .open = slow_open, .read = slow_read, .release = slow_release,
 };
 
 int main(int count, char **words)
 {
     char *options[] = {words[0], "-f", words[count - 1], NULL};
-    if (count != 6)
+    if (count != 5)
         return 2;
-    below = words[1], read_ms = atoi(words[2]), write_ms = atoi(words[3]), direct = atoi(words[4]);
+    below = words[1], read_ms = atoi(words[2]), direct = atoi(words[3]);
     return fuse_main(3, options, &operations, NULL);
 }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,9 +22,10 @@ from typing import Any
 
 from support_agent import WHYIDLE, Agent
 from support_bottlenecks_nodes import Node, nodes
-from support_demo import machine
+from support_demo import kill_marked, machine
 from support_ledgers import until
 from support_prometheus import Prometheus, Sample, prometheus
+from support_sites import clean_env
 
 from whyidle.alerts.config import Config
 from whyidle.alerts.output import files
@@ -38,7 +38,6 @@ SHARDS, SHARD_BYTES = 64, 512 << 10
 FAMILIES = ("network", "storage", "cpu")
 """Those that counters can confirm."""
 _MARK = "BOTTLENECK_TEST_MARK"
-_FOREIGN = ("WHYIDLE", "TORCHELASTIC", "PET_", "SLURM_", "MASTER_")
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class Lab:
                 environment = {**self._environment(node), _MARK: case.name}
                 process = subprocess.Popen(words, stdout=log, stderr=log, env=environment)
                 stack.callback(process.wait)
-            stack.callback(_kill_all, f"{_MARK}={case.name}")
+            stack.callback(kill_marked, _MARK, case.name)
             yield
 
     def _command(self, case: Case, place: Place, node: Node) -> list[str]:
@@ -161,8 +160,7 @@ class Lab:
         return [*WHYIDLE, "run", "--dir", str(folder), "--run", case.name, "--", *launcher, *job]
 
     def _environment(self, node: Node) -> dict[str, str]:
-        env = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        return env | {"WHYIDLE_NODE": node.name, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
+        return clean_env(WHYIDLE_NODE=node.name, GLOO_SOCKET_IFNAME="eth0", OMP_NUM_THREADS="1")
 
 
 @contextlib.contextmanager
@@ -183,11 +181,3 @@ def lab(scratch: Path) -> Iterator[Lab]:
         server.scrape({node.scraped: {} for node in made})
         server.wait_for(*(node.scraped for node in made))
         yield Lab(scratch, ledgers, made, server)
-
-
-def _kill_all(mark: str) -> None:
-    """Ends the processes that have this in their environment."""
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)

@@ -27,14 +27,14 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def slow_folder(below: Path, at: Path, *, read_ms: int = 0, write_ms: int = 0, cached: bool = True) -> Iterator[Path]:
-    """What is below, once more at ``at``, where each request takes so much longer."""
+def slow_folder(below: Path, at: Path, *, read_ms: int, cached: bool) -> Iterator[Path]:
+    """What is below, once more at ``at``, to read: each read takes so much longer."""
     at.mkdir()
     program = at.with_name(f"{at.name}-slow_fs")
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True)
     assert COMPILER
     subprocess.run([COMPILER, "-O1", str(SOURCE), "-o", str(program), *flags.stdout.split()], check=True)
-    words = [str(program), str(below), str(read_ms), str(write_ms), str(int(not cached)), str(at)]
+    words = [str(program), str(below), str(read_ms), str(int(not cached)), str(at)]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
         try:
             until(lambda: os.path.ismount(at))

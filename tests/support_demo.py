@@ -33,6 +33,24 @@ def machine() -> Iterator[None]:
         yield
 
 
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """The processes that have this in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_marked(name: str, value: str) -> None:
+    for process in marked(name, value):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 class Demo:
     """A demo under way, all of whose processes can be told from others by a mark in their environment."""
 
@@ -53,18 +71,10 @@ class Demo:
         return self.process.returncode, out, err or ""
 
     def kill(self) -> None:
-        for process in self.processes():
-            process.kill()
+        kill_marked(MARK, self.mark)
 
     def processes(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return marked(MARK, self.mark)
 
     def wait_for_steps(self) -> list[psutil.Process]:
         """Returns its processes once it has made steps."""

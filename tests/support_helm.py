@@ -27,6 +27,12 @@ _FOLDER = "kubernetes-json-schema/v{}-local-strict"
 
 Map = dict[str, Any]
 
+HASH = "$2y$10$" + "a" * 53
+TLS: Map = {"secretName": "agent-tls", "serverName": "whyidle.example"}
+"""Of the values: web.tls."""
+PASSWORDS: Map = {"users": {"prometheus": HASH}, "scrapeSecret": {"name": "scrape"}}
+"""web.basicAuth."""
+
 
 @cache
 def chart() -> Chart:

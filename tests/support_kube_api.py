@@ -198,9 +198,8 @@ def _resources(version: str, kinds: list[Kind]) -> Map:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = (
-        True  # Head and body are two packets: the second would wait 40 ms for an answer to the first.
-    )
+    # Head and body are two packets: the second would wait 40 ms for an answer to the first.
+    disable_nagle_algorithm = True
     api: Api
 
     def _serve(self) -> None:

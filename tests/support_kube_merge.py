@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-Map = dict[str, Any]
+from support_helm import Map
+
 Item = tuple[tuple[str, Any], ...]
 Path = tuple["str | Item", ...]
 """Steps to a field: names, and for an item of a merged list the keys that it is known by."""

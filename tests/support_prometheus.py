@@ -22,6 +22,8 @@ PROMETHEUS = shutil.which("prometheus")
 SHIPPED = Path(__file__).parent.parent / "deploy" / "prometheus"
 EVERY_SECOND = "1s"
 ALERTS_WAIT = "5s"
+FAMILY_ALERT = "WhyidleLostTo"
+"""What the names of the alerts on families begin with."""
 
 Labels = dict[str, str]
 _no_proxy = build_opener(ProxyHandler({}))

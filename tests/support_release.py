@@ -9,14 +9,12 @@ from typing import Any
 
 from helm_python import Chart, Config
 from helm_python.config import _native  # The Python side names fewer options than the engine has.
-from support_helm import Map, chart, documents
+from support_helm import HASH, PASSWORDS, TLS, Map, chart, documents
 from support_kube_api import Api
 from support_kube_store import Key, with_data
 
 PATCHES = {"server_side_apply": False}
 """For `install`: to write as Helm 3 does. Upgrades and rollbacks go on as the installation did."""
-HASH = "$2y$10$" + "a" * 53
-TLS: Map = {"web": {"tls": {"secretName": "agent-tls", "serverName": "whyidle.example"}}}
 OTHERS: Map = {"kyverno": {"enabled": True}, "sidecar": {"podMonitor": {"enabled": True}}}
 
 
@@ -26,8 +24,7 @@ def on(*names: str, **values: Map) -> Map:
 
 
 def passwords(hash: str = HASH) -> Map:
-    users = {"users": {"prometheus": hash}, "scrapeSecret": {"name": "scrape"}}
-    return {"web": {**TLS["web"], "basicAuth": users}}
+    return {"web": {"tls": TLS, "basicAuth": {**PASSWORDS, "users": {"prometheus": hash}}}}
 
 
 EVERYTHING: Map = {**on("rules", "dashboards", "serviceMonitor", "networkPolicy"), **passwords(), **OTHERS}
@@ -67,13 +64,17 @@ class Release:
         return [(each["revision"], each["status"]) for each in self.config.history(self.name)]
 
     @property
+    def _owner(self) -> Map:
+        """What Helm notes on each object."""
+        return {"meta.helm.sh/release-name": self.name, "meta.helm.sh/release-namespace": self.namespace}
+
+    @property
     def objects(self) -> dict[Key, Map]:
         """All that is stored and names this release as its owner."""
-        owner = {"meta.helm.sh/release-name": self.name, "meta.helm.sh/release-namespace": self.namespace}
         return {
             key: found
             for key, found in self.api.store.objects.items()
-            if owner.items() <= found["metadata"].get("annotations", {}).items()
+            if self._owner.items() <= found["metadata"].get("annotations", {}).items()
         }
 
     @property
@@ -92,9 +93,9 @@ class Release:
         return manifest["kind"], manifest["metadata"].get("namespace", ""), manifest["metadata"]["name"]
 
     def _owned(self, manifest: Map) -> Map:
-        owner = {"meta.helm.sh/release-name": self.name, "meta.helm.sh/release-namespace": self.namespace}
         meta = manifest["metadata"]
-        return with_data({**manifest, "metadata": {**meta, "annotations": {**meta.get("annotations", {}), **owner}}})
+        notes = {**meta.get("annotations", {}), **self._owner}
+        return with_data({**manifest, "metadata": {**meta, "annotations": notes}})
 
 
 def _said(found: Map) -> Map:

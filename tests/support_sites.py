@@ -31,7 +31,7 @@ def bare_python(folder: Path, *, torch: bool = False) -> Path:
 
 def clean_env(**extra: str) -> dict[str, str]:
     """This environment without anything of whyidle's or of a launcher's."""
-    foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_", "PET_")
+    foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_", "PET_", "MASTER_")
     return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"} | extra
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.request import urlopen
 
+from support_sites import clean_env
+
 from whyidle.torch_hooks.ledger import Ledger, read_all
 
 T = TypeVar("T")
@@ -69,9 +71,7 @@ def command(script: str, *arguments: str, ranks: int = 0, options: Sequence[str]
 
 def environment(folder: Path, **extra: str) -> dict[str, str]:
     """Without anything of whyidle's; the ledgers go to ``folder``/ledgers, should there be any."""
-    foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_")
-    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"}
-    return env | {
+    return clean_env() | {
         "ACCOUNT_DIR": str(folder),
         "WHYIDLE_DIR": str(folder / "ledgers"),
         "OMP_NUM_THREADS": "1",

@@ -18,11 +18,9 @@ from support_bottlenecks import FAMILIES, HEADINGS, Case, Lab, Observed, lab
 from support_bottlenecks_disks import missing as missing_disks
 from support_bottlenecks_faults import CASES, CONFIRMED
 from support_bottlenecks_nodes import missing as missing_nodes
-from support_prometheus import PROMETHEUS
+from support_prometheus import FAMILY_ALERT, PROMETHEUS
 
 ASKED = os.environ.get("WHYIDLE_TEST_BOTTLENECKS")
-FAMILY_ALERT = "WhyidleLostTo"
-"""What the names of the alerts on families begin with."""
 SHARED = {"cpu"}
 """The ranks compute on the machine's few CPUs, so that signals of those may speak whatever is disturbed."""
 

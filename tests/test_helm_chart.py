@@ -26,7 +26,10 @@ import helm_python
 from helm_python import HelmError
 from support_helm import (
     CHART,
+    HASH,
+    PASSWORDS,
     ROOT,
+    TLS,
     Map,
     against_baseline,
     against_restricted,
@@ -48,9 +51,6 @@ from whyidle.cli.main import _parse
 from whyidle.dashboards.output import rendered as dashboards
 
 GOLDEN = Path(__file__).parent / "golden" / "helm"
-HASH = "$2y$10$" + "a" * 53
-TLS: Map = {"secretName": "agent-tls", "serverName": "whyidle.example"}
-PASSWORDS: Map = {"users": {"prometheus": HASH}, "scrapeSecret": {"name": "scrape"}}
 
 FEATURES: dict[str, Map] = {
     "no agent": {"agent": {"enabled": False}},

@@ -15,12 +15,12 @@ pytest.importorskip("helm_python", reason="Helm's engine: pip install helm-pytho
 
 import helm_python
 from helm_python import HelmError
-from support_helm import CHART, ROOT, Map, manifests, one
+from support_helm import CHART, HASH, ROOT, TLS, Map, manifests, one
 from support_kube_api import Api, serving
 from support_kube_checks import DATA_LIMIT, data_size
 from support_kube_merge import json_merged
 from support_kube_store import CORE, DAEMON_SET, NAMESPACE, SECRET, Store
-from support_release import EVERYTHING, HASH, OTHERS, PATCHES, TLS, Release, on, passwords
+from support_release import EVERYTHING, OTHERS, PATCHES, Release, on, passwords
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 WALK: list[tuple[str, Map, bool]] = [
@@ -32,7 +32,7 @@ WALK: list[tuple[str, Map, bool]] = [
     ("serviceMonitor in its place", on("serviceMonitor"), False),
     ("networkPolicy", on("serviceMonitor", "networkPolicy"), False),
     ("annotations", on("scrapeAnnotations"), True),
-    ("TLS", TLS, True),
+    ("TLS", {"web": {"tls": TLS}}, True),
     ("a password too", passwords(), True),
     ("another password", passwords(HASH.replace("a", "b")), False),
     ("sidecars and Kyverno", {**passwords(), **OTHERS}, False),

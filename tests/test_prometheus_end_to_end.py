@@ -28,7 +28,7 @@ from fake_node.whole import NODE, whole
 from support_agent import WHYIDLE, Agent
 from support_demo import Demo, machine, names_what_was_injected
 from support_ledgers import Spec, children, until
-from support_prometheus import PROMETHEUS, SHIPPED, Prometheus, Sample, finite, prometheus
+from support_prometheus import FAMILY_ALERT, PROMETHEUS, SHIPPED, Prometheus, Sample, finite, prometheus
 from support_queries import (
     DASHBOARDS,
     RULES,
@@ -89,8 +89,6 @@ FAULTS = {
     )
 }
 OBSERVED = [fault.name for fault in FAULTS.values() if fault.always or os.environ.get(EVERY_FAULT)]
-FAMILY_ALERT = "WhyidleLostTo"
-"""What the names of the alerts on families begin with."""
 
 _STEPS = Spec(run="hung", steps=64, step={"compute": 0.0625, "network": 0.03125}, op_bytes={"all_reduce": 1 << 30})
 HUNG = (
