@@ -6,10 +6,11 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..torch_hooks.ledger import REASONS, Ledger, LedgerError, ledger_paths, read_ledger
+from ..ledger.directory import Key, Problem, age, key_of, read_directory
+from ..ledger.reader import REASONS, Ledger
 from .log import Log
 from .metrics.ranks import METRICS
 
@@ -19,7 +20,6 @@ COUNTERS: tuple[str, ...] = (
 )
 """The words of a ledger that only grow, and that are summed over the attempts of a rank."""
 
-Key = tuple[str, int]  # run, rank
 Identity = tuple[str, int]  # path, creation time: a path alone could be used again
 Totals = dict[str, tuple[int, ...]]
 
@@ -39,106 +39,6 @@ class Snapshot:
     ranks: list[Rank]
     errors: dict[str, int]  # reason -> bad ledgers ever seen; every reason is there
     now_ns: int
-
-
-@dataclass(slots=True)
-class Problem:
-    """A ledger that could not be used. ``inode`` is 0 where there is none to be had."""
-
-    path: str
-    inode: int
-    reason: str
-    detail: str
-
-
-def read_directory(
-    directory: str, *, steps: bool = False, owners: Mapping[Key, int] | None = None
-) -> tuple[list[Ledger], list[Problem]]:
-    """Every sound ledger of a directory, and what was wrong with the others. A directory that is not there is empty.
-
-    ``owners`` are the users to whom ranks belonged at the last look.
-    """
-    ledgers: list[Ledger] = []
-    problems: list[Problem] = []
-    try:
-        for path in ledger_paths(directory):
-            try:
-                ledger = read_ledger(path, steps=steps)
-            except LedgerError as error:
-                if error.reason == "io" and not os.path.lexists(path):
-                    continue  # reaped while we looked
-                problems.append(_problem(path, error.reason, str(error)))
-                continue
-            ledgers.append(ledger)
-            if ledger.died_mid_write:
-                problems.append(_problem(path, "died_mid_write", f"{path}: its writer died in the middle of an update"))
-    except LedgerError as error:
-        problems.append(_problem(directory, error.reason, str(error)))
-    ledgers, strangers = drop_strangers(ledgers, owners or {})
-    ledgers, duplicates = drop_duplicates(ledgers)
-    return ledgers, problems + strangers + duplicates
-
-
-def _problem(path: str, reason: str, detail: str) -> Problem:
-    try:
-        inode = os.lstat(path).st_ino
-    except OSError:
-        inode = 0
-    return Problem(path, inode, reason, detail)
-
-
-def key_of(ledger: Ledger) -> Key:
-    return ledger.run, ledger.rank
-
-
-def drop_strangers(ledgers: Iterable[Ledger], owners: Mapping[Key, int]) -> tuple[list[Ledger], list[Problem]]:
-    """A rank is one user's: what others write in its name is neither shown nor added to it.
-
-    It stays with whose it was while that user has a live ledger of it; it goes to the oldest of those that live then.
-    """
-    by_key: dict[Key, list[Ledger]] = {}
-    for ledger in ledgers:
-        by_key.setdefault(key_of(ledger), []).append(ledger)
-    kept: list[Ledger] = []
-    problems: list[Problem] = []
-    for key, claims in by_key.items():
-        owner = _owner(claims, owners.get(key))
-        for ledger in claims:
-            if ledger.uid == owner:
-                kept.append(ledger)
-            elif ledger.alive:
-                detail = f"{ledger.path}: rank {ledger.rank} of run {ledger.run} is another user's than {ledger.uid}'s"
-                problems.append(_problem(ledger.path, "duplicate", detail))
-    return kept, problems
-
-
-def _owner(claims: list[Ledger], before: int | None) -> int:
-    live = [ledger for ledger in claims if ledger.alive]
-    if before is not None and any(ledger.uid == before for ledger in live):
-        return before
-    return min(live, key=lambda ledger: ledger.created_unix_ns).uid if live else max(claims, key=age).uid
-
-
-def drop_duplicates(ledgers: Iterable[Ledger]) -> tuple[list[Ledger], list[Problem]]:
-    """Of live ledgers that claim the same rank in the same attempt, only the oldest is believed."""
-    kept: list[Ledger] = []
-    problems: list[Problem] = []
-    seen: set[tuple[Key, int]] = set()
-    for ledger in sorted(ledgers, key=lambda ledger: (ledger.created_unix_ns, ledger.path)):
-        claim = (key_of(ledger), ledger.attempt)
-        if ledger.alive and claim in seen:
-            detail = f"{ledger.path}: another live process is already rank {ledger.rank} of run {ledger.run}"
-            problems.append(_problem(ledger.path, "duplicate", detail))
-            continue
-        if ledger.alive:
-            seen.add(claim)
-        kept.append(ledger)
-    return kept, problems
-
-
-def age(ledger: Ledger) -> tuple[bool, int, int]:
-    """Sorts the attempts of a rank, newest last. One that lives is newer than any that does not."""
-    return ledger.alive, ledger.attempt, ledger.created_unix_ns
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import ctypes
 import signal
 import threading
 
-from ..torch_hooks.ledger import reap
+from ..ledger.directory import reap
 from .exporter import Exporter
 from .ledgers import LedgerStore
 from .log import Log

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..agent.accounting import HANG_SECONDS
 from ..agent.metrics import METRIC
-from ..agent.verdict import LATE_SHARE, VERDICT_SHARE
+from ..verdict.accounts import HANG_SECONDS
+from ..verdict.verdict import LATE_SHARE, VERDICT_SHARE
 from .thresholds import Thresholds
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")

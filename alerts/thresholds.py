@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..agent.verdict import VERDICT_SHARE
+from ..verdict.verdict import VERDICT_SHARE
 
 
 @dataclass(frozen=True)

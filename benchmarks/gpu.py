@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from whyidle.torch_hooks.causes import PHASE
+from whyidle.ledger.causes import PHASE
+from whyidle.ledger.layout import LEDGER_BYTES
 from whyidle.torch_hooks.cuda_events import CudaEvents
 from whyidle.torch_hooks.device_clock import DeviceClock, Interval
-from whyidle.torch_hooks.layout import LEDGER_BYTES
 from whyidle.torch_hooks.machine import PhaseMachine
 
 torch: Any

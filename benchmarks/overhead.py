@@ -166,8 +166,8 @@ def start_child(*arguments: str, env: dict[str, str] | None = None, launcher: tu
 
 def switch(arguments: argparse.Namespace) -> dict[str, Any]:
     """One phase switch: half of an enter and leave, ns."""
-    from whyidle.torch_hooks.causes import PHASE
-    from whyidle.torch_hooks.ledger import LedgerWriter
+    from whyidle.ledger.causes import PHASE
+    from whyidle.ledger.writer import LedgerWriter
     from whyidle.torch_hooks.machine import PhaseMachine
 
     strings = {"run": "bench", "node": "n", "device": "cpu", "uuid": ""}
@@ -276,7 +276,8 @@ def agent(arguments: argparse.Namespace) -> dict[str, Any]:
     """The agent's RSS with eight live ledgers after a hundred scrapes, its time per scrape, and one ledger's read."""
     from urllib.request import urlopen
 
-    from whyidle.torch_hooks.ledger import LedgerWriter, read_ledger
+    from whyidle.ledger.reader import read_ledger
+    from whyidle.ledger.writer import LedgerWriter
     from whyidle.torch_hooks.machine import PhaseMachine
 
     with tempfile.TemporaryDirectory(dir=_memory()) as folder:
@@ -307,7 +308,7 @@ def agent(arguments: argparse.Namespace) -> dict[str, Any]:
             process.wait()
         # A process must not read a ledger that it writes: a child reads.
         code = (
-            "import sys, time; from whyidle.torch_hooks.ledger import read_ledger\n"
+            "import sys, time; from whyidle.ledger.reader import read_ledger\n"
             "for _ in range(2000):\n s = time.perf_counter_ns(); read_ledger(sys.argv[1])\n"
             " print((time.perf_counter_ns() - s) / 1000)"
         )

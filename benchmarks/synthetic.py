@@ -18,7 +18,7 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from remote_write import Batch
 
-from whyidle.torch_hooks.causes import CAUSES
+from whyidle.ledger.causes import CAUSES
 
 HERE = Path(__file__).resolve().parent
 GPUS = 8

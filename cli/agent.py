@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from ..agent.server import AgentServer
     from ..agent.service import few_arenas, hold_signals, serve
     from ..agent.web.errors import ConfigError
-    from ..agent.web.gate import gate_of
+    from ..agent.web.file_gate import gate_of
 
     if problem := directory_problem(args.directory):
         print(f"whyidle agent: {problem}", file=sys.stderr)

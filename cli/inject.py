@@ -70,7 +70,8 @@ def inject(folder: Path) -> None:
 def hooks() -> Iterator[Path]:
     """The files that a training process needs."""
     yield PACKAGE / "__init__.py"
-    yield from sorted((PACKAGE / "torch_hooks").rglob("*.py"))
+    for folder in ("ledger", "torch_hooks"):
+        yield from sorted((PACKAGE / folder).rglob("*.py"))
 
 
 def _place(target: Path, content: bytes, mode: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from ..agent.collector import COLLECTORS, Collector, Options, create_collectors
 from ..agent.files import Roots
 from ..agent.ledgers import LedgerStore
-from ..torch_hooks.ledger import ledger_dir
+from ..ledger.directory import ledger_dir
 from .durations import duration
 
 PATHS = (("procfs", "/proc", "procfs"), ("sysfs", "/sys", "sysfs"), ("rootfs", "/", "root file system"))

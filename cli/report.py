@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..agent.ledgers import read_directory
-from ..agent.report import build_report, runs
-from ..torch_hooks.causes import CAUSE_FAMILY, FAMILIES
-from ..torch_hooks.ledger import ledger_dir
+from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from ..ledger.directory import ledger_dir, read_directory
+from ..verdict.report import build_report, runs
 
 ROWS = 16
 """Ranks that the table shows; of more, those that computed least."""

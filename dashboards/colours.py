@@ -5,7 +5,7 @@ Source: M. Okabe and K. Ito, Color Universal Design (2008). Their black is grey 
 
 from __future__ import annotations
 
-from ..torch_hooks.causes import CAUSE_FAMILY, FAMILIES, PHASES
+from ..ledger.causes import CAUSE_FAMILY, FAMILIES, PHASES
 
 ORANGE = "#E69F00"
 SKY = "#56B4E9"

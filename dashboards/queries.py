@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..torch_hooks.causes import FAMILIES
+from ..ledger.causes import FAMILIES
 from .library import Target, core
 from .variables import CLUSTER_LABEL
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..torch_hooks.causes import FAMILIES
+from ..ledger.causes import FAMILIES
 from .colours import FAMILY_COLOUR, FAMILY_WORDS, GREEN, ORANGE, RED
 
 Json = dict[str, Any]

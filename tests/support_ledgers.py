@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from whyidle.torch_hooks.books import SEQUENCE, Books
-from whyidle.torch_hooks.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
+from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
+from whyidle.ledger.layout import SEQUENCE, WORD_AT
+from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
-from whyidle.torch_hooks.layout import WORD_AT
-from whyidle.torch_hooks.ledger import LedgerWriter
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 60.0

@@ -19,7 +19,7 @@ from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
 from whyidle.alerts import recording
 from whyidle.alerts.config import DEFAULT
 from whyidle.alerts.output import to_yaml
-from whyidle.torch_hooks.causes import CAUSE_FAMILY
+from whyidle.ledger.causes import CAUSE_FAMILY
 
 SAMPLES = 250
 RECORDED = re.compile(r"[a-z_]+:whyidle_\w+:\w+")

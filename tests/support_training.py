@@ -18,7 +18,8 @@ from urllib.request import urlopen
 
 from support_sites import clean_env
 
-from whyidle.torch_hooks.ledger import Ledger, read_all
+from whyidle.ledger.directory import read_directory
+from whyidle.ledger.reader import Ledger
 
 T = TypeVar("T")
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -125,7 +126,7 @@ def kill_all(folder: Path) -> None:
 
 
 def gather(folder: Path, returncode: int, stdout: str = "", stderr: str = "", seconds: float = 0.0) -> Outcome:
-    ledgers, errors = read_all(str(folder / "ledgers"), steps=True)
+    ledgers, errors = read_directory(str(folder / "ledgers"), steps=True)
     assert not errors, errors
     told = [Told(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     until(lambda: not pids_of(folder), 10.0)  # a process that is just being reaped is not left behind
@@ -155,7 +156,7 @@ def until(ask: Callable[[], T], seconds: float = 60.0) -> T:
 
 def ledgers_of(folder: Path) -> dict[int, Ledger]:
     """The ledgers as they stand now: rank -> the newest attempt's."""
-    ledgers, _ = read_all(str(folder / "ledgers"), steps=True)
+    ledgers, _ = read_directory(str(folder / "ledgers"), steps=True)
     return {ledger.rank: ledger for ledger in sorted(ledgers, key=lambda one: one.attempt)}
 
 

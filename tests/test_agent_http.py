@@ -20,8 +20,8 @@ from support_ledgers import DEADLINE_SECONDS, Spec, children, ended, until
 
 from whyidle import __version__
 from whyidle.agent.metrics import BY_COLLECTOR, METRIC, METRICS
-from whyidle.torch_hooks.causes import CAUSE_FAMILY, HOOKS, STEP_BUCKETS_SECONDS
-from whyidle.torch_hooks.ledger import REASONS
+from whyidle.ledger.causes import CAUSE_FAMILY, HOOKS, STEP_BUCKETS_SECONDS
+from whyidle.ledger.reader import REASONS
 
 FAST = Spec(
     rank=0,

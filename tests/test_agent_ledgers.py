@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support_ledgers import Spec, children, ended, until
 
-from whyidle.agent.hang import missing_ranks
 from whyidle.agent.ledgers import LedgerStore, Rank
-from whyidle.torch_hooks.ledger import REASONS
+from whyidle.ledger.reader import REASONS
+from whyidle.verdict.hang import missing_ranks
 
 STEP = {"compute": 0.1}
 KEPT = 1e9

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whyidle.torch_hooks.books import LATE_FAMILIES, Books, StepWaits
-from whyidle.torch_hooks.causes import CAUSE, CAUSES, PHASE, PHASES, STEP_BUCKETS_SECONDS
-from whyidle.torch_hooks.layout import RING_STEPS, STEP_WORDS, WORD_AT
-from whyidle.torch_hooks.ledger import LedgerWriter, Step, parse_ledger
+from whyidle.ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, PHASE, PHASES, STEP_BUCKETS_SECONDS
+from whyidle.ledger.layout import RING_STEPS, STEP_WORDS, WORD_AT
+from whyidle.ledger.reader import Step, parse_ledger
+from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks.books import Books, StepWaits
 from whyidle.torch_hooks.machine import (
     COLLECTIVE,
     COMPUTE,

@@ -23,7 +23,7 @@ from whyidle.alerts.rule import Alert, Record
 from whyidle.dashboards import output
 from whyidle.dashboards.colours import CAUSE_SHADES, FAMILY_COLOUR
 from whyidle.dashboards.queries import ORDER
-from whyidle.torch_hooks.causes import FAMILIES
+from whyidle.ledger.causes import FAMILIES
 
 Json = dict[str, Any]
 DASHBOARDS = output.rendered()

@@ -27,7 +27,7 @@ from whyidle.cli.main import main
 from whyidle.dashboards import output
 from whyidle.dashboards.colours import CAUSE_SHADES, FAMILY_COLOUR
 from whyidle.dashboards.queries import in_order
-from whyidle.torch_hooks.causes import CAUSE_FAMILY, FAMILIES
+from whyidle.ledger.causes import CAUSE_FAMILY, FAMILIES
 
 GENERATED = Path(__file__).parent.parent / "dashboards" / "generated"
 PROMTOOL = shutil.which("promtool")

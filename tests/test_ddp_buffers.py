@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from whyidle.torch_hooks.ledger import read_all
+from whyidle.ledger.directory import read_directory
 
 SCRIPT = """
 import time
@@ -43,7 +43,7 @@ def test_the_wait_in_a_broadcast_of_buffers_is_a_wait_and_no_compute(tmp_path: P
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    ledgers, errors = read_all(str(tmp_path / "ledgers"))
+    ledgers, errors = read_directory(str(tmp_path / "ledgers"))
     assert not errors
     first, second = sorted(ledgers, key=lambda ledger: ledger.rank)
     late = second.cause_ns["data_read"] / 1e9

@@ -26,7 +26,7 @@ from whyidle.cli.demo.places import NoRoom, _check_room
 from whyidle.cli.demo.scrape import RankView, parse
 from whyidle.cli.demo.truth import Trace, exposed, happened, overlap
 from whyidle.cli.demo.view import Scene, picture, stacked
-from whyidle.torch_hooks.causes import CAUSES, FAMILIES
+from whyidle.ledger.causes import CAUSES, FAMILIES
 
 pytestmark = pytest.mark.xdist_group("machine")
 

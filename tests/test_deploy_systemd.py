@@ -17,7 +17,7 @@ import pytest
 from support_ledgers import Spec, children, ended, until
 
 from whyidle.cli import agent
-from whyidle.torch_hooks.ledger import reap
+from whyidle.ledger.directory import reap
 
 FOLDER = Path(__file__).parent.parent / "deploy" / "systemd"
 DOCS = FOLDER.parent.parent / "docs"

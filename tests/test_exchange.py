@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whyidle.torch_hooks.books import LATE_FAMILIES, StepWaits
+from whyidle.ledger.causes import LATE_FAMILIES
+from whyidle.torch_hooks.books import StepWaits
 from whyidle.torch_hooks.exchange import (
     BLOCK_STEPS,
     BlockMismatch,

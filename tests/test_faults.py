@@ -30,12 +30,13 @@ from support_training import (
     until,
 )
 
-from whyidle.torch_hooks.ledger import read_all, read_ledger
+from whyidle.ledger.directory import read_directory
+from whyidle.ledger.reader import read_ledger
 
 MID_WRITE = """
 import os, signal, sys
-from whyidle.torch_hooks.books import SEQUENCE
-from whyidle.torch_hooks.ledger import LedgerWriter
+from whyidle.ledger.layout import SEQUENCE
+from whyidle.ledger.writer import LedgerWriter
 ledger = LedgerWriter(sys.argv[1], {"run": "r", "node": "n", "device": "cpu", "uuid": ""}, {"rank": 7})
 ledger.words[SEQUENCE] += 1
 os.kill(os.getpid(), signal.SIGKILL)
@@ -49,7 +50,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts a 
 
 def test_a_rank_that_dies_in_mid_write(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", MID_WRITE, str(tmp_path)], env=environment(tmp_path), check=False, timeout=60)
-    ledgers, errors = read_all(str(tmp_path))
+    ledgers, errors = read_directory(str(tmp_path))
     assert [(one.rank, one.alive, one.died_mid_write) for one in ledgers] == [(7, False, True)]
     assert [error.reason for error in errors] == ["died_mid_write"]
 
@@ -61,7 +62,7 @@ def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path) -> None:
     shared = {"WHYIDLE_DIR": str(tmp_path / "ledgers")}
 
     def named(run_name: str) -> list[int]:
-        ledgers, _ = read_all(shared["WHYIDLE_DIR"])
+        ledgers, _ = read_directory(shared["WHYIDLE_DIR"])
         return [one.steps for one in ledgers if one.run == run_name]
 
     with (
@@ -81,7 +82,7 @@ def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path) -> None:
         assert until(lambda: named("other")[0] > before + 20), "no agent, and the training goes on"
         (other / "stop").touch()
         assert second.wait(60) == 0
-    ledgers = {one.run: one for one in read_all(shared["WHYIDLE_DIR"])[0]}
+    ledgers = {one.run: one for one in read_directory(shared["WHYIDLE_DIR"])[0]}
     assert (ledgers["mine"].alive, ledgers["mine"].ended) == (False, 0)
     assert (ledgers["other"].alive, ledgers["other"].ended, ledgers["other"].faults) == (False, 1, 0)
     (told,) = gather(other, 0).told
@@ -216,7 +217,7 @@ def test_sixty_four_stale_ledgers(tmp_path: Path) -> None:
     (tmp_path / "ledgers" / "cut.ledger").write_bytes(stale.read_bytes()[:1000])
     outcome = run(recorded(command("faults.py", "plain")), tmp_path / "next", WHYIDLE_DIR=str(tmp_path / "ledgers"))
     assert outcome.returncode == 0
-    ledgers, errors = read_all(str(tmp_path / "ledgers"))
+    ledgers, errors = read_directory(str(tmp_path / "ledgers"))
     (ledger,) = (one for one in ledgers if one.pid == outcome.told[0].pid)
     assert (len(ledgers), [error.reason for error in errors]) == (65, ["short"])
     assert_every_second_is_in_one_place(outcome.told[0], ledger)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from whyidle.agent.collectors.gpu.idle_difference import STEADY_SECONDS, ActivityPoints, ComputeIdle
 from whyidle.agent.collectors.gpu.utilisation import Increase, SampleIntegral, split_unhooked
-from whyidle.torch_hooks.causes import CAUSES
+from whyidle.ledger.causes import CAUSES
 
 PERIOD_US = 200_000
 BUFFER = 100

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support_ledgers import DEADLINE_SECONDS, Child, Spec, children, ended, until
 
-from whyidle.agent.ledgers import LedgerStore, read_directory
-from whyidle.agent.report import build_report, runs
-from whyidle.torch_hooks.causes import CAUSES
-from whyidle.torch_hooks.layout import HEAD_BYTES, LEDGER_BYTES, MAGIC, RING_STEPS, VERSION, WORD_AT
-from whyidle.torch_hooks.ledger import MAX_LEDGERS, REASONS, LedgerError, read_all, read_ledger, reap
+from whyidle.agent.ledgers import LedgerStore
+from whyidle.ledger.causes import CAUSES
+from whyidle.ledger.directory import MAX_LEDGERS, read_directory, reap
+from whyidle.ledger.layout import HEAD_BYTES, LEDGER_BYTES, MAGIC, RING_STEPS, VERSION, WORD_AT
+from whyidle.ledger.reader import REASONS, LedgerError, read_ledger
+from whyidle.verdict.report import build_report, runs
 
 STEPPING = Spec(steps=20, step={"compute": 0.04, "network": 0.01})
 
@@ -128,7 +129,7 @@ def test_a_bad_file_is_named_and_costs_nobody_else(
     with pytest.raises(LedgerError) as raised:
         read_ledger(str(bad), steps=True)
     assert raised.value.reason == reason
-    ledgers, errors = read_all(str(tmp_path), steps=True)
+    ledgers, errors = read_directory(str(tmp_path), steps=True)
     assert [ledger.words["steps"][0] for ledger in ledgers] == [20]
     assert [error.reason for error in errors] == [reason]
 
@@ -153,14 +154,14 @@ def test_a_file_that_may_not_be_read(sound: bytes) -> None:
 
 def test_a_directory_that_is_a_file_and_one_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    assert [error.reason for error in read_all(str(tmp_path / "file"))[1]] == ["directory"]
-    assert read_all(str(tmp_path / "absent")) == ([], [])
+    assert [error.reason for error in read_directory(str(tmp_path / "file"))[1]] == ["directory"]
+    assert read_directory(str(tmp_path / "absent")) == ([], [])
 
 
 def test_more_entries_than_anyone_should_look_at(tmp_path: Path) -> None:
     for number in range(MAX_LEDGERS + 1):
         (tmp_path / f"{number}.ledger").touch()
-    ledgers, errors = read_all(str(tmp_path))
+    ledgers, errors = read_directory(str(tmp_path))
     assert not ledgers
     assert [error.reason for error in errors] == ["short"] * MAX_LEDGERS + ["too_many"]
 
@@ -179,8 +180,8 @@ def test_stale_ledgers_and_two_runs_at_once(tmp_path: Path) -> None:
 SCRIPT = """
     import json, sys
     from support_ledgers import Spec, write
-    from whyidle.torch_hooks.layout import WORD_AT
-    from whyidle.torch_hooks.books import SEQUENCE
+    from whyidle.ledger.layout import WORD_AT
+    from whyidle.ledger.layout import SEQUENCE
 
     ledger = write(sys.argv[1], Spec(**json.loads(sys.argv[2])[0]))
     words = ledger.words
@@ -224,7 +225,7 @@ def test_a_writer_killed_in_the_middle_of_an_update(tmp_path: Path) -> None:
         assert ledger.died_mid_write
         assert not ledger.alive
         assert ledger.words["steps"][0] == 20
-        ledgers, errors = read_all(str(directory))
+        ledgers, errors = read_directory(str(directory))
         assert len(ledgers) == 1
         assert [error.reason for error in errors] == ["died_mid_write"]
 
@@ -242,7 +243,7 @@ def _updates_seen(child: Child, wanted: int) -> list[int]:
     seen: list[int] = []
     deadline = time.monotonic() + DEADLINE_SECONDS
     while len(set(seen)) < wanted and time.monotonic() < deadline:
-        ledgers, errors = read_all(os.path.dirname(child.path))
+        ledgers, errors = read_directory(os.path.dirname(child.path))
         assert all(error.reason == "torn" for error in errors)
         for ledger in ledgers:
             number = ledger.words["steps"][0]
@@ -300,7 +301,7 @@ def test_reap_takes_the_ended_and_the_half_made_and_leaves_the_rest(tmp_path: Pa
         half_made.touch()
         os.utime(half_made, (1, 1))
         assert reap(str(tmp_path), 100.0) == 2
-        left = read_all(str(tmp_path))[0]
+        left = read_directory(str(tmp_path))[0]
         assert sorted(ledger.run for ledger in left) == ["lives", "recent"]
         assert os.path.exists(child.path)
         assert sorted(name for name in os.listdir(tmp_path) if not name[0].isdigit()) == ["foreign.ledger", "notes.txt"]
@@ -314,7 +315,7 @@ def test_reap_takes_a_ledger_from_before_the_last_boot_by_the_age_of_its_file(tm
             file.write((time.monotonic_ns() + 10**15).to_bytes(8, "little"))
         os.rename(path, tmp_path / f"{name}.ledger")
     os.utime(tmp_path / "old.ledger", (1, 1))
-    assert {error.reason for error in read_all(str(tmp_path))[1]} == {"nonsense"}
+    assert {error.reason for error in read_directory(str(tmp_path))[1]} == {"nonsense"}
     assert reap(str(tmp_path), 100.0) == 1
     assert os.listdir(tmp_path) == ["young.ledger"]
 

@@ -19,9 +19,11 @@ from support_agent import agent
 from support_ledgers import Spec, children, ended
 
 from whyidle.agent.ledgers import LedgerStore
+from whyidle.ledger.directory import MAX_LEDGERS, read_directory, reap
+from whyidle.ledger.layout import STRING_AT
+from whyidle.ledger.reader import read_ledger
+from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.identity import identify
-from whyidle.torch_hooks.layout import STRING_AT
-from whyidle.torch_hooks.ledger import MAX_LEDGERS, LedgerWriter, read_all, read_ledger, reap
 from whyidle.torch_hooks.restart import restart_of
 
 STEPPING = Spec(steps=20, step={"compute": 0.04})
@@ -55,7 +57,7 @@ def test_a_stranger_cannot_make_a_dead_rank_seem_to_live(tmp_path: Path) -> None
     [path] = ended(tmp_path, STEPPING)
     with open(path, "rb") as file:
         fcntl.lockf(file, fcntl.LOCK_SH)  # all that a descriptor for reading allows
-        code = "import sys; from whyidle.torch_hooks.ledger import read_ledger; print(read_ledger(sys.argv[1]).alive)"
+        code = "import sys; from whyidle.ledger.reader import read_ledger; print(read_ledger(sys.argv[1]).alive)"
         words = [sys.executable, "-c", code, path]
         assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "False\n"
 
@@ -100,7 +102,7 @@ def test_a_directory_that_is_full_costs_the_record_and_not_the_training() -> Non
     """In a mount namespace of its own: a tmpfs that has no room for a ledger's pages."""
     code = (
         "import os, sys\n"
-        "from whyidle.torch_hooks.ledger import LedgerWriter\n"
+        "from whyidle.ledger.writer import LedgerWriter\n"
         "try:\n    LedgerWriter('/mnt', {}, {})\n"
         "except OSError as error:\n    print(error.strerror, os.listdir('/mnt'))"
     )
@@ -119,7 +121,7 @@ def test_who_fills_the_directory_is_in_nobody_elses_way(tmp_path: Path) -> None:
             path = tmp_path / f"{number}.ledger"
             path.touch()
             os.chown(path, STRANGER, STRANGER)
-        ledgers, errors = read_all(str(tmp_path))
+        ledgers, errors = read_directory(str(tmp_path))
         assert [ledger.path for ledger in ledgers] == [child.path]
         assert [error.reason for error in errors] == ["short"] * (MAX_LEDGERS - 1) + ["too_many"]
 
@@ -130,7 +132,7 @@ def test_of_too_many_ledgers_of_one_user_the_newest_are_read(tmp_path: Path) -> 
         path.touch()
         os.utime(path, (1, 1))
     with children(tmp_path, STEPPING) as [child]:
-        assert [ledger.path for ledger in read_all(str(tmp_path))[0]] == [child.path]
+        assert [ledger.path for ledger in read_directory(str(tmp_path))[0]] == [child.path]
         assert read_ledger(child.path).alive
 
 

@@ -43,7 +43,7 @@ from support_queries import (
     without_thresholds,
 )
 
-from whyidle.torch_hooks.causes import CAUSE_FAMILY, CAUSES, FAMILIES
+from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES
 
 pytestmark = [
     pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name"),

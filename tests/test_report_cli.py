@@ -13,11 +13,11 @@ import pytest
 from support_ledgers import DEADLINE_SECONDS, Spec, ended
 
 from whyidle import __version__
-from whyidle.agent.ledgers import read_directory
-from whyidle.agent.report import build_report
 from whyidle.cli.durations import duration
 from whyidle.cli.main import COMMANDS
 from whyidle.cli.report import render_text
+from whyidle.ledger.directory import read_directory
+from whyidle.verdict.report import build_report
 
 FAST = Spec(rank=0, steps=100, step={"compute": 0.05, "straggler": 0.04, "network": 0.01})
 SLOW = Spec(rank=1, steps=100, step={"compute": 0.05, "data_read": 0.04, "network": 0.01}, late={"storage": 4.0})

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from support_ledgers import Spec, children, ended
 
-from whyidle.agent.accounting import quantile
-from whyidle.agent.ledgers import read_directory
-from whyidle.agent.report import build_report, runs
-from whyidle.torch_hooks.causes import CAUSES, FAMILIES, HOOKS
+from whyidle.ledger.causes import CAUSES, FAMILIES, HOOKS
+from whyidle.ledger.directory import read_directory
+from whyidle.verdict.accounts import quantile
+from whyidle.verdict.report import build_report, runs
 
 COMPUTE, NETWORK = {"compute": 0.05}, {"network": 0.01}
 STEP = {**COMPUTE, **NETWORK}

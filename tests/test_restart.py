@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from support_training import assert_every_second_is_in_one_place, command, ledgers_of, recorded, run
 
-from whyidle.torch_hooks.causes import CAUSE
-from whyidle.torch_hooks.ledger import Ledger, read_all
+from whyidle.ledger.causes import CAUSE
+from whyidle.ledger.directory import read_directory
+from whyidle.ledger.reader import Ledger
 
 STEPS = 24
 
@@ -37,7 +38,7 @@ def repeated_steps(ledger: Ledger) -> list[int]:
 
 
 def attempts(folder: Path, rank: int = 0) -> list[Ledger]:
-    ledgers, _ = read_all(str(folder / "ledgers"), steps=True)
+    ledgers, _ = read_directory(str(folder / "ledgers"), steps=True)
     return sorted((one for one in ledgers if one.rank == rank), key=lambda one: one.attempt)
 
 

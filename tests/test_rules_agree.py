@@ -12,11 +12,10 @@ import pytest
 from support_ledgers import Spec, ended
 from support_rules import promtool_file
 
-from whyidle.agent.accounting import account
-from whyidle.agent.ledgers import read_directory
-from whyidle.agent.verdict import look_through, verdict
-from whyidle.torch_hooks.books import LATE_FAMILIES
-from whyidle.torch_hooks.causes import CAUSES
+from whyidle.ledger.causes import CAUSES, LATE_FAMILIES
+from whyidle.ledger.directory import read_directory
+from whyidle.verdict.accounts import account
+from whyidle.verdict.verdict import look_through, verdict
 
 RUNS, STEPS = 12, 20
 TINY = 1e-6

@@ -20,8 +20,8 @@ from support_training import (
     steps_between,
 )
 
-from whyidle.torch_hooks.causes import COLLECTIVE_OP
-from whyidle.torch_hooks.ledger import Ledger
+from whyidle.ledger.causes import COLLECTIVE_OP
+from whyidle.ledger.reader import Ledger
 
 LOADER = {"step", "backward", "dataloader"}
 RANKS = {"step", "backward", "work_wait", "process_group", "ddp"}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from whyidle.torch_hooks.causes import CAUSE, CAUSES
+from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.torch_hooks.meters import shares
 from whyidle.torch_hooks.tasks import (
     OwnTask,

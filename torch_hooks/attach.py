@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable
 from types import TracebackType
 
-from .causes import PHASE, USER_PHASES
+from ..ledger.causes import PHASE, USER_PHASES
 from .machine import NOT_ENTERED
-from .session import Session, say
+from .notices import say
+from .session import Session
 
 _session = Session()
 _undo: list[Callable[[], None]] = []

@@ -13,8 +13,8 @@ from mmap import mmap
 from struct import Struct
 from typing import NamedTuple, Protocol, cast
 
-from .causes import CAUSE, CAUSE_FAMILY, CAUSES, PHASE, PHASE_CAUSE, PHASES, STEP_BUCKETS_SECONDS
-from .layout import RING_AT, RING_STEPS, STEP_WORDS, WORD_AT
+from ..ledger.causes import CAUSE, CAUSE_FAMILY, CAUSES, LATE_FAMILIES, PHASE, PHASE_CAUSE, PHASES, STEP_BUCKETS_SECONDS
+from ..ledger.layout import RING_AT, RING_STEPS, STEP_WORDS, WORD_AT
 
 Parts = tuple[tuple[int, int], ...]
 """A split of an interval: (cause, ns) for all but the last cause, then (cause, -1) for what is left."""
@@ -28,7 +28,6 @@ class Splitter(Protocol):
         ...
 
 
-SEQUENCE = WORD_AT["sequence"][0]
 _CAUSE_AT = WORD_AT["cause_ns"][0]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
 _PENDING = WORD_AT["pending_ns"][0]
@@ -49,9 +48,6 @@ _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
 _COLLECTIVE = CAUSE["collective"]
 _COLLECTIVE_PHASE = PHASE["collective"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
-
-LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattributed")
-"""By what a rank can be late: the families of its own time. (Recomputed steps are compute here.)"""
 
 _LATE_CAUSES = tuple(
     tuple(

@@ -23,9 +23,10 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .books import LATE_FAMILIES, StepWaits
-from .causes import FAMILY
-from .layout import WORD_AT
+from ..ledger.causes import FAMILY, LATE_FAMILIES
+from ..ledger.layout import WORD_AT
+from .books import StepWaits
+from .notices import debug, say
 
 if TYPE_CHECKING:
     from .machine import PhaseMachine
@@ -283,8 +284,6 @@ class Exchange:
                     words[_LATE_AT + FAMILY[family]] += late
 
     def _fail(self, why: str) -> None:
-        from .session import debug, say
-
         if debug():
             say(f"waits in collectives are not split into network and straggler: {why}")
         self._session.state("exchange", "absent" if "attached" in why else "failed")

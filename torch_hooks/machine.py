@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .books import SEQUENCE, Books, Parts, Splitter
-from .causes import CAUSE, PHASE
+from ..ledger.causes import CAUSE, PHASE
+from ..ledger.layout import SEQUENCE, WORD_AT
+from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
-from .layout import WORD_AT
 
 STARTUP, COMPUTE, EVAL, HOST, COLLECTIVE = (PHASE[p] for p in ("startup", "compute", "eval", "host", "collective"))
 _PHASE_AT = WORD_AT["phase"][0]

@@ -13,8 +13,8 @@ import os
 import time
 from typing import Any
 
+from ..ledger.causes import CAUSE
 from .books import Parts
-from .causes import CAUSE
 from .tasks import (
     Reading,
     TaskClock,

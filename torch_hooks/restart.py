@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from ..ledger.directory import read_directory
 from .identity import Identity
-from .ledger import read_all
 
 
 class Restart(NamedTuple):
@@ -24,13 +24,12 @@ def restart_of(directory: str, who: Identity) -> Restart:
     The attempt is counted on from this rank's own ledgers; how far the run had come, and what it had saved, is the
     furthest of any rank, since often rank 0 alone saves. Ledgers of other users are not believed.
     """
-    ledgers, _ = read_all(directory)
+    ledgers, _ = read_directory(directory, uid=os.geteuid())
     me = (who.pid, who.pid_start_ticks)  # this very process may have been detached, and attached again
     ended = [
         one
         for one in ledgers
-        if (one.run, one.uid, one.alive) == (who.run, os.geteuid(), False)
-        and (one.pid, one.pid_start_ticks, one.node) != (*me, who.node)
+        if (one.run, one.alive) == (who.run, False) and (one.pid, one.pid_start_ticks, one.node) != (*me, who.node)
     ]
     own = [one.attempt for one in ended if one.rank == who.rank]
     attempt = max(who.attempt, max(own, default=-1) + 1)

@@ -14,13 +14,15 @@ import time
 import traceback
 from collections.abc import Callable
 
+from ..ledger.causes import CHECKPOINT_KINDS, COLLECTIVE_OP, HOOK_STATES, HOOKS, PHASE
+from ..ledger.directory import ledger_dir, reap
+from ..ledger.layout import WORD_AT
+from ..ledger.writer import LedgerWriter
 from .books import Splitter
-from .causes import CHECKPOINT_KINDS, COLLECTIVE_OP, HOOK_STATES, HOOKS, PHASE
 from .exchange import Exchange
 from .identity import identify, nvml_uuid
-from .layout import WORD_AT
-from .ledger import LedgerWriter, ledger_dir, reap
 from .machine import COLLECTIVE, COMPUTE, EVAL, HOST, NOT_ENTERED, NullMachine, PhaseMachine
+from .notices import debug, say
 from .restart import restart_of
 from .steps import COMPILED, StepDetector
 from .tasks import OwnTask, TaskClock
@@ -41,18 +43,6 @@ _FAULTS_TOLERATED = 10
 _REGULAR_CYCLES = 8
 _LOOK_EVERY = 32
 """Steps between two looks for a process group or a GPU that came late. The first steps look each time."""
-
-
-def debug() -> bool:
-    return os.environ.get("WHYIDLE_DEBUG") == "1"
-
-
-def say(sentence: str) -> None:
-    """One line to the user, where it disturbs least."""
-    try:
-        print(f"whyidle: {sentence}", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):
-        pass
 
 
 class Session:

@@ -11,8 +11,8 @@ import os
 import time
 from typing import NamedTuple
 
+from ..ledger.causes import CAUSE
 from .books import Parts
-from .causes import CAUSE
 
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[c] for c in ("data_read", "data_cpu", "data_queue", "data_handoff"))
 _WRITE, _SAVE_CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]

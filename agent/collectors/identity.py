@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ...torch_hooks.ledger import Ledger
+from ...ledger.reader import Ledger
 from ..collector import Options
 from ..files import KeptFiles, Roots, Unreadable, names, read, word
 from ..kubelet.owners import Owners, Pod

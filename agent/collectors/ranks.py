@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
-from ...torch_hooks.causes import STEP_BUCKETS_SECONDS
-from ...torch_hooks.ledger import Ledger
+from ...ledger.causes import STEP_BUCKETS_SECONDS
+from ...ledger.reader import Ledger
+from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
-from ..hang import missing_ranks, open_seconds
 from ..ledgers import LedgerStore, Rank, Snapshot
 from ..metrics.metric import Metric
 from ..metrics.ranks import METRICS

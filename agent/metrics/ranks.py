@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...torch_hooks.books import LATE_FAMILIES
-from ...torch_hooks.causes import CAUSE_FAMILY, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES
+from ...ledger.causes import CAUSE_FAMILY, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, LATE_FAMILIES
 from .metric import Metric
 
 NS = 1_000_000_000

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ...torch_hooks.ledger import Ledger
+from ...ledger.reader import Ledger
 from ..files import Unreadable, names, read
 from ..parsers import locks, pidstat
 

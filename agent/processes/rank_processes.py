@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from ...torch_hooks.ledger import Ledger
+from ...ledger.reader import Ledger
 from ..files import Roots, Unreadable
 from ..ledgers import LedgerStore, Snapshot
 from ..reading import ReadError, Reading

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from .config import Config, parse
 from .errors import ConfigError, PairError
-from .gate import Refused, Rules
+from .gate import Gate, OpenGate, Refused, Rules
 from .limit import Limit
 
 if TYPE_CHECKING:  # imported where they are asked for
@@ -163,3 +163,8 @@ def _mark(path: str) -> object:
     except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def gate_of(path: str | None, log: Teller) -> Gate:
+    """The gate of a web configuration file, or an open one. Raises ConfigError."""
+    return OpenGate() if path is None else FileGate(path, log)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from .messages import Answer, Headers, Request
 
 if TYPE_CHECKING:  # neither is imported where it is not asked for
-    from .file_gate import Teller
     from .limit import Limit
     from .passwords import Passwords
     from .tls import Tls
@@ -57,12 +56,3 @@ class OpenGate:
 
     def rules(self) -> Rules:
         return self._rules
-
-
-def gate_of(path: str | None, log: Teller) -> Gate:
-    """The gate of a web configuration file, or an open one. Raises ConfigError."""
-    if path is None:
-        return OpenGate()
-    from .file_gate import FileGate
-
-    return FileGate(path, log)

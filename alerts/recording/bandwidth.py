@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...torch_hooks.causes import COLLECTIVE_OPS
+from ...ledger.causes import COLLECTIVE_OPS
 from ..config import Config
 from ..promql import any_of, indented, lines
 from ..rule import Record

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...agent.verdict import OPEN_PHASE_FAMILY
-from ...torch_hooks.causes import CAUSE_FAMILY, PHASE_CAUSE
+from ...ledger.causes import CAUSE_FAMILY, PHASE_CAUSE
+from ...verdict.verdict import OPEN_PHASE_FAMILY
 from ..config import Config
 from ..promql import labelled, relabel
 from ..rule import Record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
-from ...torch_hooks.causes import FAMILIES
+from ...ledger.causes import FAMILIES
 from ..config import Config
 from ..promql import indented, labelled, lines, seconds
 from ..rule import Record

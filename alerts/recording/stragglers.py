@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...agent.verdict import LATE_BY
+from ...verdict.verdict import LATE_BY
 from ..config import Config
 from ..promql import indented, labelled, lines, relabel, seconds
 from ..rule import Record

@@ -260,8 +260,8 @@ class Demo:
     # -- afterwards
 
     def _report(self) -> dict[str, Any]:
-        from ...agent.ledgers import read_directory
-        from ...agent.report import build_report
+        from ...ledger.directory import read_directory
+        from ...verdict.report import build_report
         from .truth import Trace
 
         self._agent.send_signal(signal.SIGTERM)

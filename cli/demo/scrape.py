@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ...torch_hooks.causes import CAUSE_FAMILY, FAMILIES
+from ...ledger.causes import CAUSE_FAMILY, FAMILIES
 
 _TIMEOUT_SECONDS = 3.0
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...torch_hooks.causes import FAMILIES
+from ...ledger.causes import FAMILIES
 from ..report import COLOURS, MARKS
 from .scrape import RankView
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...torch_hooks.causes import PHASES
+from ...ledger.causes import PHASES
 from .. import variables as v
 from ..colours import FAINT, FAMILY_COLOUR, GREEN, ORANGE, PHASE_COLOUR
 from ..vocabulary import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...alerts.config import DEFAULT
-from ...torch_hooks.causes import FAMILIES
+from ...ledger.causes import FAMILIES
 from .. import variables as v
 from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
 from ..vocabulary import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...alerts.config import DEFAULT
-from ...torch_hooks.causes import PHASES
+from ...ledger.causes import PHASES
 from .. import variables as v
 from ..colours import FAMILY_COLOUR, FAMILY_WORDS, PHASE_COLOUR
 from ..vocabulary import (

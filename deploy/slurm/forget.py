@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
-from whyidle.torch_hooks.ledger import Ledger, LedgerError, ledger_paths, read_ledger
+from whyidle.ledger.directory import ledger_paths
+from whyidle.ledger.reader import Ledger, LedgerError, read_ledger
 
 
 def ledgers(directory: str, run: str) -> Iterator[Ledger]:

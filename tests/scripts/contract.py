@@ -22,8 +22,8 @@ from torch.optim import optimizer as optim
 from torch.utils.data import DataLoader, dataloader
 
 import whyidle
+from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks import attach as attached
-from whyidle.torch_hooks.layout import WORD_AT
 
 OWNERS: tuple[Any, ...] = (
     torch,

@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import whyidle
+from whyidle.ledger.causes import CAUSES
+from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks import attach as attached
-from whyidle.torch_hooks.causes import CAUSES
-from whyidle.torch_hooks.layout import WORD_AT
 
 HERE = Path(os.environ["ACCOUNT_DIR"])
 NOISE = os.urandom(1 << 20)

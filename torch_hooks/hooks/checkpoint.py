@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..causes import PHASE
+from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..patching import Patches
 from ..tasks import split_save

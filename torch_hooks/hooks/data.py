@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..causes import PHASE
+from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..meters import OwnMeter, WorkerMeter
 from ..patching import Patches

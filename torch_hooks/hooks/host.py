@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..causes import PHASE
+from ...ledger.causes import PHASE
 from ..late_import import forget, when_imported
 from ..machine import NOT_ENTERED
 from ..patching import Absent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....torch_hooks.ledger import Ledger
+from ....ledger.reader import Ledger
 from ...metrics.gpu import COMPUTE_IDLE
 from .idle_difference import ActivityPoints, ComputeIdle
 from .target import Target

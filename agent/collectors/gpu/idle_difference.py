@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
-from ....torch_hooks.causes import CAUSES
+from ....ledger.causes import CAUSES
 
 BUSY_CAUSES = frozenset({"compute", "recompute", "network", "straggler", "collective"})
 _COMPUTE = tuple(index for index, cause in enumerate(CAUSES) if cause in ("compute", "recompute"))

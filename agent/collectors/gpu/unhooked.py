@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....torch_hooks.ledger import Ledger
+from ....ledger.reader import Ledger
 from ...ledgers import Snapshot
 from ...metrics.gpu import UNHOOKED_CAUSES, UNHOOKED_FAMILY
 from ...metrics.ranks import DEVICE_SECONDS

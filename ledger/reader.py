@@ -1,48 +1,24 @@
-"""The ledger: the file in which one rank keeps where its seconds went, and how another process reads it.
+"""How another process reads a ledger: a consistent copy, every field checked.
 
-One writer, wait-free; readers retry. The writer never allocates after creation (its pages are reserved, so that a
-full tmpfs cannot kill the training with SIGBUS) and never blocks. This module needs nothing but the standard
-library: the agent reads ledgers in a process that has no torch.
+A ledger is untrusted input: the agent may be root, and anyone may write to the directory.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import stat
 import struct
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, PHASES
-from .layout import (
-    HEAD_BYTES,
-    LEDGER_BYTES,
-    MAGIC,
-    RING_STEPS,
-    STEP_WORDS,
-    STRING_AT,
-    SUFFIX,
-    VERSION,
-    WORD_AT,
-)
-
-DEFAULT_DIR = "/dev/shm/whyidle"
-MAX_LEDGERS = 1024
-"""A directory that anyone may write to: a reader opens no more files than this."""
-_MAX_NAMES = 16 * MAX_LEDGERS
+from .layout import HEAD_BYTES, LEDGER_BYTES, MAGIC, RING_STEPS, STEP_WORDS, STRING_AT, VERSION, WORD_AT
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _MAX_NS = 1 << 61
 _SEQUENCE_AT = WORD_AT["sequence"][0] * 8
-
-
-def ledger_dir() -> str:
-    """``$WHYIDLE_DIR``, or the default directory."""
-    return os.environ.get("WHYIDLE_DIR") or DEFAULT_DIR
 
 
 class LedgerError(Exception):
@@ -67,82 +43,6 @@ REASONS: tuple[str, ...] = (
     "directory",  # the directory itself cannot be listed
     "io",
 )
-
-
-class LedgerWriter:
-    """Creates one ledger, holds its lock, and gives its words to those who count.
-
-    ``words`` is a writable view of signed 64-bit words; indices come from :data:`layout.WORD_AT`. Whoever changes
-    more than one word wraps the change in ``words[SEQUENCE] += 1`` before and after.
-
-    Raises OSError when the directory cannot be used (missing rights, no space, read-only).
-    """
-
-    def __init__(self, directory: str, strings: dict[str, str], numbers: dict[str, int]):
-        # Like /tmp: every user's ranks may create ledgers here, none may remove another's.
-        if not os.path.isdir(directory):
-            os.makedirs(directory, exist_ok=True)
-            try:
-                os.chmod(directory, 0o1777)
-            except OSError:
-                pass
-        name = f"{numbers.get('rank', 0)}-{os.getpid()}-{os.urandom(6).hex()}"
-        hidden = os.path.join(directory, f".{name}.new")
-        self.path = os.path.join(directory, name + SUFFIX)
-        # Nobody else can open it before it is locked: a lock for reading, which needs no right to write, would be
-        # in the way of ours.
-        self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            # A sparse file on a full tmpfs would raise SIGBUS at the first store: reserve every page now.
-            os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
-            self._map = mmap.mmap(self._fd, LEDGER_BYTES)
-            self._bytes = memoryview(self._map)
-            self.words = self._bytes.cast("q")
-            self._bytes[: len(MAGIC)] = MAGIC
-            self.words[1] = VERSION
-            for key, text in strings.items():
-                self.set_string(key, text)
-            self.set("size", LEDGER_BYTES)
-            for key, number in numbers.items():
-                self.set(key, number)
-            self.locked = self._lock()
-            os.fchmod(self._fd, 0o644)  # whatever the umask: who reads it, the agent, is another user
-            os.rename(hidden, self.path)
-        except BaseException:
-            os.close(self._fd)
-            try:
-                os.unlink(hidden)
-            except OSError:
-                pass
-            raise
-        self._pid = os.getpid()
-
-    def _lock(self) -> bool:
-        """Takes the record lock that tells readers, also in other containers, that this rank lives."""
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except OSError:  # ENOLCK: some network file systems have none; readers then see an ended rank
-            return False
-
-    def set(self, name: str, value: int) -> None:
-        self.words[WORD_AT[name][0]] = value
-
-    def set_string(self, name: str, text: str) -> None:
-        at, size = STRING_AT[name]
-        raw = text.encode("utf-8", "replace")[:size]
-        self._bytes[at : at + size] = raw.ljust(size, b"\0")
-
-    def close(self) -> None:
-        """Marks the ledger ended and drops the lock. The words stay writable, so that a late hook harms nothing.
-
-        In a forked child nothing is touched: the file and its lock are the parent's.
-        """
-        if os.getpid() != self._pid or self._fd < 0:
-            return
-        self.set("ended", 1)
-        os.close(self._fd)
-        self._fd = -1
 
 
 @dataclass(slots=True)
@@ -382,93 +282,3 @@ def _ring(raw: bytes, ledger: Ledger) -> list[Step]:
             steps.append(Step(step, end_ns, wall_ns, tuple(causes)))
         before = now
     return steps
-
-
-def ledger_paths(directory: str) -> Iterator[str]:
-    """The paths of the ledgers in a directory, at most MAX_LEDGERS: of more, the newest of each user in turn.
-
-    Raises LedgerError("directory") when it cannot be listed, and LedgerError("too_many") after the last path that
-    is given out when there are more.
-    """
-    try:
-        with os.scandir(directory) as entries:
-            names = []
-            for entry in entries:
-                if entry.name.endswith(SUFFIX):
-                    names.append(entry.name)
-                    if len(names) > _MAX_NAMES:
-                        break
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise LedgerError("directory", f"{directory}: {error.strerror}") from error
-    chosen = names if len(names) <= MAX_LEDGERS else _newest_of_each(directory, names)
-    for name in sorted(chosen):
-        yield os.path.join(directory, name)
-    if len(names) > MAX_LEDGERS:
-        raise LedgerError("too_many", f"{directory}: more than {MAX_LEDGERS} ledgers")
-
-
-def _newest_of_each(directory: str, names: list[str]) -> list[str]:
-    """MAX_LEDGERS of the names: whoever fills the directory, with a job that starts over and over say, is in nobody's
-    way but his own."""
-    of_owner: dict[int, list[tuple[int, str]]] = {}
-    for name in names:
-        try:
-            status = os.lstat(os.path.join(directory, name))
-        except OSError:  # reaped while we looked
-            continue
-        of_owner.setdefault(status.st_uid, []).append((-status.st_mtime_ns, name))
-    places = [(place, name) for files in of_owner.values() for place, (_, name) in enumerate(sorted(files))]
-    return [name for _, name in sorted(places)[:MAX_LEDGERS]]
-
-
-def read_all(directory: str, *, steps: bool = False) -> tuple[list[Ledger], list[LedgerError]]:
-    """Every sound ledger of a directory, and what was wrong with the others."""
-    ledgers: list[Ledger] = []
-    errors: list[LedgerError] = []
-    try:
-        for path in ledger_paths(directory):
-            try:
-                ledgers.append(read_ledger(path, steps=steps))
-            except LedgerError as error:
-                if error.reason == "io" and not os.path.lexists(path):
-                    continue  # reaped while we looked
-                errors.append(error)
-    except LedgerError as error:
-        errors.append(error)
-    errors += [LedgerError("died_mid_write", ledger.path) for ledger in ledgers if ledger.died_mid_write]
-    return ledgers, errors
-
-
-def reap(directory: str, older_than_seconds: float) -> int:
-    """Removes ledgers that ended before that, and files left half-made; returns how many. Never raises.
-
-    What lives, belongs to somebody else or is no ledger of this version stays. A ledger that makes no sense (of before
-    the machine's last start, on a disk) goes by the age of its file.
-    """
-    removed = 0
-    try:
-        names = os.listdir(directory)[: 4 * MAX_LEDGERS]
-    except OSError:
-        return 0
-    for name in names:
-        path = os.path.join(directory, name)
-        unfinished = name.startswith(".") and name.endswith(".new")
-        if not unfinished and not name.endswith(SUFFIX):
-            continue
-        try:
-            keep = time.time() - os.lstat(path).st_mtime < max(60.0, older_than_seconds)
-            if not unfinished:
-                try:
-                    ledger = read_ledger(path)
-                    keep = ledger.alive or ledger.idle_seconds < older_than_seconds
-                except LedgerError as error:
-                    keep = keep or error.reason != "nonsense"
-            if keep:
-                continue
-            os.unlink(path)
-            removed += 1
-        except OSError:
-            continue
-    return removed

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
-from ..torch_hooks.causes import CAUSE_FAMILY, CAUSES, FAMILIES, PHASE_CAUSE
-from ..torch_hooks.ledger import Ledger
+from ..ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES, PHASE_CAUSE
+from ..ledger.directory import age, drop_duplicates
+from ..ledger.reader import Ledger
 from .hang import Missing, missing_ranks, open_seconds
-from .ledgers import age, drop_duplicates
 
 HANG_SECONDS = 5.0
 """A report names who is missing when a wait in a collective has been open for longer."""

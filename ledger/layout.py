@@ -84,6 +84,8 @@ def _place() -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]], in
 STRING_AT, WORD_AT, _USED = _place()
 """``STRING_AT[name] = (byte offset, bytes)``; ``WORD_AT[name] = (word index, words)``."""
 
+SEQUENCE = WORD_AT["sequence"][0]
+
 HEAD_BYTES = 4096
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD

@@ -2,7 +2,7 @@
 
 Phases are observed by the hooks, causes are concluded from them, and a family is the headline that a cause
 belongs to. The order of each tuple is part of the ledger's format: append only, and raise
-:data:`whyidle.torch_hooks.layout.VERSION` when anything moves.
+:data:`layout.VERSION` when anything moves.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ CAUSE = {name: index for index, name in enumerate(CAUSES)}
 
 FAMILIES: tuple[str, ...] = ("compute", "storage", "network", "straggler", "cpu", "host", "lost", "unattributed")
 FAMILY = {name: index for index, name in enumerate(FAMILIES)}
+
+LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattributed")
+"""By what a rank can be late: the families of its own time. (Recomputed steps are compute here.)"""
 
 PHASE_CAUSE: dict[str, str] = {
     "startup": "startup",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..torch_hooks.ledger import Ledger
+from ..ledger.reader import Ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..torch_hooks.causes import CAUSE_FAMILY, FAMILIES
-from .accounting import RankAccount, RunAccount, Seconds
+from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from .accounts import RankAccount, RunAccount, Seconds
 
 VERDICT_SHARE = 0.10
 """A family other than compute is the verdict from this share of the window on."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..torch_hooks.causes import CAUSES
-from ..torch_hooks.ledger import Ledger
-from .accounting import RunAccount, account, rank_entry, shares
-from .ledgers import Problem
+from ..ledger.causes import CAUSES
+from ..ledger.directory import Problem
+from ..ledger.reader import Ledger
+from .accounts import RunAccount, account, rank_entry, shares
 from .verdict import hang_sentences, verdict
 
 

@@ -1,0 +1,197 @@
+"""A directory of ledgers: which are sound, whose they are, and when they are removed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from .layout import SUFFIX
+from .reader import Ledger, LedgerError, read_ledger
+
+DEFAULT_DIR = "/dev/shm/whyidle"
+MAX_LEDGERS = 1024
+"""A directory that anyone may write to: a reader opens no more files than this."""
+_MAX_NAMES = 16 * MAX_LEDGERS
+
+Key = tuple[str, int]  # run, rank
+
+
+def ledger_dir() -> str:
+    """``$WHYIDLE_DIR``, or the default directory."""
+    return os.environ.get("WHYIDLE_DIR") or DEFAULT_DIR
+
+
+@dataclass(slots=True)
+class Problem:
+    """A ledger that could not be used. ``inode`` is 0 where there is none to be had."""
+
+    path: str
+    inode: int
+    reason: str
+    detail: str
+
+
+def read_directory(
+    directory: str, *, steps: bool = False, owners: Mapping[Key, int] | None = None, uid: int | None = None
+) -> tuple[list[Ledger], list[Problem]]:
+    """Every sound ledger of a directory, and what was wrong with the others. A directory that is not there is empty.
+
+    ``owners`` are the users to whom ranks belonged at the last look. With ``uid`` only their ledgers are believed.
+    """
+    ledgers: list[Ledger] = []
+    problems: list[Problem] = []
+    try:
+        for path in ledger_paths(directory):
+            try:
+                ledger = read_ledger(path, steps=steps)
+            except LedgerError as error:
+                if error.reason == "io" and not os.path.lexists(path):
+                    continue  # reaped while we looked
+                problems.append(_problem(path, error.reason, str(error)))
+                continue
+            if uid is not None and ledger.uid != uid:
+                continue
+            ledgers.append(ledger)
+            if ledger.died_mid_write:
+                problems.append(_problem(path, "died_mid_write", f"{path}: its writer died in the middle of an update"))
+    except LedgerError as error:
+        problems.append(_problem(directory, error.reason, str(error)))
+    ledgers, strangers = drop_strangers(ledgers, owners or {})
+    ledgers, duplicates = drop_duplicates(ledgers)
+    return ledgers, problems + strangers + duplicates
+
+
+def _problem(path: str, reason: str, detail: str) -> Problem:
+    try:
+        inode = os.lstat(path).st_ino
+    except OSError:
+        inode = 0
+    return Problem(path, inode, reason, detail)
+
+
+def key_of(ledger: Ledger) -> Key:
+    return ledger.run, ledger.rank
+
+
+def drop_strangers(ledgers: Iterable[Ledger], owners: Mapping[Key, int]) -> tuple[list[Ledger], list[Problem]]:
+    """A rank is one user's: what others write in its name is neither shown nor added to it.
+
+    It stays with whose it was while that user has a live ledger of it; it goes to the oldest of those that live then.
+    """
+    by_key: dict[Key, list[Ledger]] = {}
+    for ledger in ledgers:
+        by_key.setdefault(key_of(ledger), []).append(ledger)
+    kept: list[Ledger] = []
+    problems: list[Problem] = []
+    for key, claims in by_key.items():
+        owner = _owner(claims, owners.get(key))
+        for ledger in claims:
+            if ledger.uid == owner:
+                kept.append(ledger)
+            elif ledger.alive:
+                detail = f"{ledger.path}: rank {ledger.rank} of run {ledger.run} is another user's than {ledger.uid}'s"
+                problems.append(_problem(ledger.path, "duplicate", detail))
+    return kept, problems
+
+
+def _owner(claims: list[Ledger], before: int | None) -> int:
+    live = [ledger for ledger in claims if ledger.alive]
+    if before is not None and any(ledger.uid == before for ledger in live):
+        return before
+    return min(live, key=lambda ledger: ledger.created_unix_ns).uid if live else max(claims, key=age).uid
+
+
+def drop_duplicates(ledgers: Iterable[Ledger]) -> tuple[list[Ledger], list[Problem]]:
+    """Of live ledgers that claim the same rank in the same attempt, only the oldest is believed."""
+    kept: list[Ledger] = []
+    problems: list[Problem] = []
+    seen: set[tuple[Key, int]] = set()
+    for ledger in sorted(ledgers, key=lambda ledger: (ledger.created_unix_ns, ledger.path)):
+        claim = (key_of(ledger), ledger.attempt)
+        if ledger.alive and claim in seen:
+            detail = f"{ledger.path}: another live process is already rank {ledger.rank} of run {ledger.run}"
+            problems.append(_problem(ledger.path, "duplicate", detail))
+            continue
+        if ledger.alive:
+            seen.add(claim)
+        kept.append(ledger)
+    return kept, problems
+
+
+def age(ledger: Ledger) -> tuple[bool, int, int]:
+    """Sorts the attempts of a rank, newest last. One that lives is newer than any that does not."""
+    return ledger.alive, ledger.attempt, ledger.created_unix_ns
+
+
+def ledger_paths(directory: str) -> Iterator[str]:
+    """The paths of the ledgers in a directory, at most MAX_LEDGERS: of more, the newest of each user in turn.
+
+    Raises LedgerError("directory") when it cannot be listed, and LedgerError("too_many") after the last path that
+    is given out when there are more.
+    """
+    try:
+        with os.scandir(directory) as entries:
+            names = []
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    names.append(entry.name)
+                    if len(names) > _MAX_NAMES:
+                        break
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LedgerError("directory", f"{directory}: {error.strerror}") from error
+    chosen = names if len(names) <= MAX_LEDGERS else _newest_of_each(directory, names)
+    for name in sorted(chosen):
+        yield os.path.join(directory, name)
+    if len(names) > MAX_LEDGERS:
+        raise LedgerError("too_many", f"{directory}: more than {MAX_LEDGERS} ledgers")
+
+
+def _newest_of_each(directory: str, names: list[str]) -> list[str]:
+    """MAX_LEDGERS of the names: whoever fills the directory, with a job that starts over and over say, is in nobody's
+    way but his own."""
+    of_owner: dict[int, list[tuple[int, str]]] = {}
+    for name in names:
+        try:
+            status = os.lstat(os.path.join(directory, name))
+        except OSError:  # reaped while we looked
+            continue
+        of_owner.setdefault(status.st_uid, []).append((-status.st_mtime_ns, name))
+    places = [(place, name) for files in of_owner.values() for place, (_, name) in enumerate(sorted(files))]
+    return [name for _, name in sorted(places)[:MAX_LEDGERS]]
+
+
+def reap(directory: str, older_than_seconds: float) -> int:
+    """Removes ledgers that ended before that, and files left half-made; returns how many. Never raises.
+
+    What lives, belongs to somebody else or is no ledger of this version stays. A ledger that makes no sense (of before
+    the machine's last start, on a disk) goes by the age of its file.
+    """
+    removed = 0
+    try:
+        names = os.listdir(directory)[: 4 * MAX_LEDGERS]
+    except OSError:
+        return 0
+    for name in names:
+        path = os.path.join(directory, name)
+        unfinished = name.startswith(".") and name.endswith(".new")
+        if not unfinished and not name.endswith(SUFFIX):
+            continue
+        try:
+            keep = time.time() - os.lstat(path).st_mtime < max(60.0, older_than_seconds)
+            if not unfinished:
+                try:
+                    ledger = read_ledger(path)
+                    keep = ledger.alive or ledger.idle_seconds < older_than_seconds
+                except LedgerError as error:
+                    keep = keep or error.reason != "nonsense"
+            if keep:
+                continue
+            os.unlink(path)
+            removed += 1
+        except OSError:
+            continue
+    return removed

@@ -1,0 +1,89 @@
+"""How a rank writes its ledger: creates the file, holds its lock, and hands out its words.
+
+One writer, wait-free. It never allocates after creation (its pages are reserved, so that a full tmpfs cannot kill the
+training with SIGBUS) and never blocks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+from .layout import LEDGER_BYTES, MAGIC, STRING_AT, SUFFIX, VERSION, WORD_AT
+
+
+class LedgerWriter:
+    """Creates one ledger, holds its lock, and gives its words to those who count.
+
+    ``words`` is a writable view of signed 64-bit words; indices come from :data:`layout.WORD_AT`. Whoever changes
+    more than one word wraps the change in ``words[SEQUENCE] += 1`` before and after.
+
+    Raises OSError when the directory cannot be used (missing rights, no space, read-only).
+    """
+
+    def __init__(self, directory: str, strings: dict[str, str], numbers: dict[str, int]):
+        # Like /tmp: every user's ranks may create ledgers here, none may remove another's.
+        if not os.path.isdir(directory):
+            os.makedirs(directory, exist_ok=True)
+            try:
+                os.chmod(directory, 0o1777)
+            except OSError:
+                pass
+        name = f"{numbers.get('rank', 0)}-{os.getpid()}-{os.urandom(6).hex()}"
+        hidden = os.path.join(directory, f".{name}.new")
+        self.path = os.path.join(directory, name + SUFFIX)
+        # Nobody else can open it before it is locked: a lock for reading, which needs no right to write, would be
+        # in the way of ours.
+        self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            # A sparse file on a full tmpfs would raise SIGBUS at the first store: reserve every page now.
+            os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
+            self._map = mmap.mmap(self._fd, LEDGER_BYTES)
+            self._bytes = memoryview(self._map)
+            self.words = self._bytes.cast("q")
+            self._bytes[: len(MAGIC)] = MAGIC
+            self.words[1] = VERSION
+            for key, text in strings.items():
+                self.set_string(key, text)
+            self.set("size", LEDGER_BYTES)
+            for key, number in numbers.items():
+                self.set(key, number)
+            self.locked = self._lock()
+            os.fchmod(self._fd, 0o644)  # whatever the umask: who reads it, the agent, is another user
+            os.rename(hidden, self.path)
+        except BaseException:
+            os.close(self._fd)
+            try:
+                os.unlink(hidden)
+            except OSError:
+                pass
+            raise
+        self._pid = os.getpid()
+
+    def _lock(self) -> bool:
+        """Takes the record lock that tells readers, also in other containers, that this rank lives."""
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:  # ENOLCK: some network file systems have none; readers then see an ended rank
+            return False
+
+    def set(self, name: str, value: int) -> None:
+        self.words[WORD_AT[name][0]] = value
+
+    def set_string(self, name: str, text: str) -> None:
+        at, size = STRING_AT[name]
+        raw = text.encode("utf-8", "replace")[:size]
+        self._bytes[at : at + size] = raw.ljust(size, b"\0")
+
+    def close(self) -> None:
+        """Marks the ledger ended and drops the lock. The words stay writable, so that a late hook harms nothing.
+
+        In a forked child nothing is touched: the file and its lock are the parent's.
+        """
+        if os.getpid() != self._pid or self._fd < 0:
+            return
+        self.set("ended", 1)
+        os.close(self._fd)
+        self._fd = -1

@@ -1,0 +1,1 @@
+"""What a run lost, and to what: pure functions over ledgers."""
