@@ -16,13 +16,16 @@ CAUSE_FAMILY: dict[str, str] = {
     "data_handoff": "host",
     "network": "network",
     "straggler": "straggler",
-    "collective": "network",
+    "collective": "communication",
+    "collective_queue": "cpu",
+    "pipeline": "pipeline",
     "checkpoint_write": "storage",
     "checkpoint_cpu": "cpu",
     "checkpoint_read": "storage",
     "host": "host",
     "host_gc": "host",
     "host_compile": "host",
+    "host_blocked": "host",
     "startup": "host",
     "unattributed": "unattributed",
 }
@@ -31,11 +34,23 @@ CAUSE_FAMILY: dict[str, str] = {
 CAUSES: tuple[str, ...] = tuple(CAUSE_FAMILY)
 CAUSE = {name: index for index, name in enumerate(CAUSES)}
 
-FAMILIES: tuple[str, ...] = ("compute", "storage", "network", "straggler", "cpu", "host", "lost", "unattributed")
+FAMILIES: tuple[str, ...] = (
+    "compute",
+    "storage",
+    "network",
+    "straggler",
+    "pipeline",
+    "communication",
+    "cpu",
+    "host",
+    "lost",
+    "unattributed",
+)
 FAMILY = {name: index for index, name in enumerate(FAMILIES)}
 
-LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattributed")
-"""By what a rank can be late: the families of its own time. (Recomputed steps are compute here.)"""
+LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattributed", "network")
+"""By what a rank can be late: the families of its own time (recomputed steps are compute here), and `network`, which is
+lateness that no time of its own explains: on a CPU rank the last collective ended later there than on the others."""
 
 PHASE_CAUSE: dict[str, str] = {
     "startup": "startup",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 1
+VERSION = 2
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -17,7 +17,7 @@ RING_STEPS = 512
 """How many of the last steps the ring keeps; step n stands at (n - 1) % RING_STEPS."""
 
 # name -> bytes. UTF-8, NUL-padded.
-STRINGS: dict[str, int] = {"run": 128, "node": 64, "device": 32, "uuid": 64}
+STRINGS: dict[str, int] = {"run": 128, "owner": 64, "node": 64, "device": 32, "uuid": 64}
 
 # name -> number of words
 WORDS: dict[str, int] = {
