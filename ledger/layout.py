@@ -1,12 +1,12 @@
 """Where everything stands in a ledger: one table, from which the writer and the reader take their offsets.
 
 A ledger is a file of fixed size: little-endian, 8-byte aligned, signed 64-bit words and a few fixed strings.
-The *head* (everything but the ring of steps) fits in one page, so that a scrape reads little.
+The *head* (everything but the ring of steps) is small, so that a scrape reads little.
 """
 
 from __future__ import annotations
 
-from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, STEP_BUCKETS_SECONDS
+from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
 VERSION = 2
@@ -15,9 +15,24 @@ SUFFIX = ".ledger"
 _WORD = 8
 RING_STEPS = 512
 """How many of the last steps the ring keeps; step n stands at (n - 1) % RING_STEPS."""
+RING_CALLS = 4096
+"""How many of the last waits the ring of calls keeps: what the last steps had no time to exchange."""
+
+SLOTS = 8
+"""Groups of ranks that a ledger tells apart: 0 the world, 1 to 6 others, 7 all whose ranks are not known."""
+UNKNOWN_SLOT = SLOTS - 1
+CULPRITS = 6
+"""Ranks that a ledger names, per group, as those for whom it waited most."""
 
 # name -> bytes. UTF-8, NUL-padded.
-STRINGS: dict[str, int] = {"run": 128, "owner": 64, "node": 64, "device": 32, "uuid": 64}
+STRINGS: dict[str, int] = {
+    "run": 128,
+    "owner": 64,
+    "node": 64,
+    "device": 32,
+    "uuid": 64,
+    **{f"group{slot}": 32 for slot in range(SLOTS)},
+}
 
 # name -> number of words
 WORDS: dict[str, int] = {
@@ -38,12 +53,31 @@ WORDS: dict[str, int] = {
     "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account; 0: up to phase_since_ns. (CUDA lags behind)
     "window_ns": 1,  # CLOCK_MONOTONIC when the first step began; 0 before
     "cause_ns": len(CAUSES),
+    "slot_waited_ns": SLOTS,  # all waits by group; it follows cause_ns, so that one copy has both
     "pending_ns": 1,  # waits in collectives that await their split into network and straggler
     "waited_ns": 1,  # all waits in collectives, split, unsplit or pending
     "window_cause_ns": len(CAUSES),  # cause_ns as it stood at window_ns
     "window_waited_ns": 1,
     "late_ns": len(FAMILIES),  # by what this rank was late, while others waited for it
     "late_steps": 1,  # steps in which it was the last to arrive
+    "waited_for_ns": len(FAMILIES),  # waits for late ranks and other stages, by what made those late, as far as known
+    "bubble_ns": 1,  # of the waits for other stages: what the schedule itself costs, at least
+    "slot_key": SLOTS,  # names the set of ranks, and whether they send to each other: a hash; 0: the slot is not used
+    "slot_size": SLOTS,  # ranks of the group
+    "slot_pairwise": SLOTS,  # 1: sends and receives, 0: collectives
+    "slot_calls": SLOTS,  # waits entered
+    "slot_pending_ns": SLOTS,
+    "slot_network_ns": SLOTS,
+    "slot_straggler_ns": SLOTS,
+    "slot_pipeline_ns": SLOTS,
+    "slot_unsplit_ns": SLOTS,
+    "slot_settled": SLOTS,  # the last step, counted in this process, whose waits are settled
+    "culprit": SLOTS * CULPRITS,  # per slot: rank + 1 for whom this rank waited; 0: none
+    "culprit_ns": SLOTS * CULPRITS,
+    "late_own_ns": SLOTS * len(LATE_FAMILIES),  # per slot: by what this rank was late there, by its own time
+    "late_elsewhere_ns": SLOTS * SLOTS,  # per slot: by what it was late there, by its waits in other slots
+    "open_slot": 1,  # the group of the open wait; -1 where the open phase is none
+    "calls_written": 1,  # waits that were ever put into the ring of calls
     "steps": 1,
     "base_step": 1,  # steps that earlier attempts had finished when this one's first step began
     "recompute_until": 1,  # steps up to this number repeat an earlier attempt's
@@ -86,7 +120,24 @@ STRING_AT, WORD_AT, _USED = _place()
 
 SEQUENCE = WORD_AT["sequence"][0]
 
-HEAD_BYTES = 4096
+HEAD_BYTES = 4608
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
-LEDGER_BYTES = HEAD_BYTES + RING_STEPS * len(STEP_WORDS) * _WORD
+CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)
+"""Word index of the ring of calls. One word a wait: step << 39 | slot << 36 | µs; see :func:`call_word`."""
+LEDGER_BYTES = (CALLS_AT + RING_CALLS) * _WORD
+
+_CALL_STEP_SHIFT, _CALL_SLOT_SHIFT = 39, 36
+_CALL_US = (1 << _CALL_SLOT_SHIFT) - 1
+_CALL_STEP = (1 << 63 - _CALL_STEP_SHIFT) - 1
+
+
+def call_word(step: int, slot: int, wait_ns: int) -> int:
+    """A wait as the ring of calls keeps it; ``step`` is the number of the step, of which the last 24 bits are kept."""
+    return (step & _CALL_STEP) << _CALL_STEP_SHIFT | slot << _CALL_SLOT_SHIFT | min(wait_ns // 1000, _CALL_US)
+
+
+def call_of(word: int, last_step: int) -> tuple[int, int, int]:
+    """-> (step, slot, ns) of a word of the ring, whose step is at most ``last_step``."""
+    step = last_step - ((last_step - (word >> _CALL_STEP_SHIFT)) & _CALL_STEP)
+    return step, word >> _CALL_SLOT_SHIFT & SLOTS - 1, (word & _CALL_US) * 1000

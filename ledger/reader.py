@@ -13,8 +13,22 @@ import struct
 import time
 from dataclasses import dataclass, field
 
-from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, PHASES
-from .layout import HEAD_BYTES, LEDGER_BYTES, MAGIC, RING_STEPS, STEP_WORDS, STRING_AT, VERSION, WORD_AT
+from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES
+from .layout import (
+    CALLS_AT,
+    CULPRITS,
+    HEAD_BYTES,
+    LEDGER_BYTES,
+    MAGIC,
+    RING_CALLS,
+    RING_STEPS,
+    SLOTS,
+    STEP_WORDS,
+    STRING_AT,
+    VERSION,
+    WORD_AT,
+    call_of,
+)
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _MAX_NS = 1 << 61
@@ -55,6 +69,35 @@ class Step:
     causes: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The waits of a rank in one group of ranks, from the start of its process on. Times in ns."""
+
+    index: int
+    label: str
+    key: int
+    """The same on all ranks of the group, and on no others."""
+    size: int
+    """How many ranks the group has."""
+    pairwise: bool
+    """Whether its ranks send to each other, rather than meet in collectives."""
+    calls: int
+    waited: int
+    pending: int
+    network: int
+    straggler: int
+    pipeline: int
+    unsplit: int
+    settled: int
+    """The last step whose waits are settled; -1: this rank never held any back."""
+    behind: dict[int, int]
+    """Ranks for which it waited most -> ns."""
+    late_own: dict[str, int]
+    """By what the rank was late here: families of its own time."""
+    late_elsewhere: dict[int, int]
+    """By what it was late here: slots in which it waited meanwhile."""
+
+
 @dataclass(slots=True)
 class Ledger:
     """A consistent copy of one ledger. Times are ns of CLOCK_MONOTONIC; durations are ns."""
@@ -65,6 +108,8 @@ class Ledger:
     strings: dict[str, str]
     words: dict[str, tuple[int, ...]]
     ring: list[Step] = field(default_factory=list)
+    calls: list[tuple[int, int, int]] = field(default_factory=list)
+    """The last waits, oldest first: (step, counted in this process; slot; ns)."""
     visible_pid: int = 0
     """The pid of the live writer as this process sees it; 0 if it is in a pid namespace out of sight."""
     uid: int = -1
@@ -92,6 +137,10 @@ class Ledger:
         return self.strings["run"]
 
     @property
+    def owner(self) -> str:
+        return self.strings["owner"]
+
+    @property
     def node(self) -> str:
         return self.strings["node"]
 
@@ -109,6 +158,38 @@ class Ledger:
         return dict(zip(CAUSES, self.words["cause_ns"], strict=True))
 
     @property
+    def slots(self) -> list[Slot]:
+        """The groups in which this rank waits."""
+        return [self._slot(index) for index in range(SLOTS) if self.words["slot_key"][index]]
+
+    def _slot(self, index: int) -> Slot:
+        def of(name: str) -> int:
+            return self.words[f"slot_{name}"][index]
+
+        culprits = slice(index * CULPRITS, (index + 1) * CULPRITS)
+        own = self.words["late_own_ns"][index * len(LATE_FAMILIES) : (index + 1) * len(LATE_FAMILIES)]
+        elsewhere = self.words["late_elsewhere_ns"][index * SLOTS : (index + 1) * SLOTS]
+        behind = zip(self.words["culprit"][culprits], self.words["culprit_ns"][culprits], strict=True)
+        return Slot(
+            index=index,
+            label=self.strings[f"group{index}"],
+            key=of("key"),
+            size=of("size"),
+            pairwise=bool(of("pairwise")),
+            calls=of("calls"),
+            waited=of("waited_ns"),
+            pending=of("pending_ns"),
+            network=of("network_ns"),
+            straggler=of("straggler_ns"),
+            pipeline=of("pipeline_ns"),
+            unsplit=of("unsplit_ns"),
+            settled=of("settled"),
+            behind={rank - 1: ns for rank, ns in behind if rank},
+            late_own={family: ns for family, ns in zip(LATE_FAMILIES, own, strict=True) if ns},
+            late_elsewhere={slot: ns for slot, ns in enumerate(elsewhere) if ns},
+        )
+
+    @property
     def hook_states(self) -> dict[str, str]:
         return {hook: HOOK_STATES[state] for hook, state in zip(HOOKS, self.words["hook_states"], strict=True)}
 
@@ -119,7 +200,7 @@ _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
 _TRIES = 50
 _COLLECTIVE = CAUSE["collective"]
-_WAITS = (CAUSE["network"], CAUSE["straggler"], _COLLECTIVE)
+_WAITS = (CAUSE["network"], CAUSE["straggler"], CAUSE["pipeline"], _COLLECTIVE)
 
 
 def read_ledger(path: str, *, steps: bool = False) -> Ledger:
@@ -183,6 +264,7 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
     _check(ledger, words)
     if len(raw) == LEDGER_BYTES:
         ledger.ring = _ring(raw, ledger)
+        ledger.calls = _calls(raw, ledger)
     return ledger
 
 
@@ -224,23 +306,30 @@ def _text(raw: bytes) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
 
-_SMALL = {"rank": 1 << 20, "world_size": 1 << 20, "local_rank": 1 << 20, "attempt": 1 << 20, "device_index": 1 << 16}
-_MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step"}
+_SMALL = {
+    "rank": 1 << 20,
+    "world_size": 1 << 20,
+    "local_rank": 1 << 20,
+    "attempt": 1 << 20,
+    "device_index": 1 << 16,
+    "open_slot": SLOTS - 1,
+}
+_MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled"}
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
     "start_ns": (-_MAX_NS, _MAX_NS),  # a process may have started before the clock did, in a time namespace
 }
-_UNLIKE_MOST = [name for name, allowed in _RANGES.items() if allowed != (0, _MAX_NS)]
+_UNLIKE_MOST = [(name, WORD_AT[name], allowed) for name, allowed in _RANGES.items() if allowed != (0, _MAX_NS)]
 
 
 def _check(ledger: Ledger, words: tuple[int, ...]) -> None:
     """Range-checks every field: a ledger is untrusted input, and one absurd value would spoil a counter for ever."""
     rest = list(words)
-    for name in _UNLIKE_MOST:
-        (at, _), (least, most) = WORD_AT[name], _RANGES[name]
-        if not least <= rest[at] <= most:
-            raise LedgerError("nonsense", f"{ledger.path}: {name} is {rest[at]}")
-        rest[at] = 0
+    for name, (first, count), (least, most) in _UNLIKE_MOST:
+        for at in range(first, first + count):
+            if not least <= rest[at] <= most:
+                raise LedgerError("nonsense", f"{ledger.path}: {name} is {rest[at]}")
+            rest[at] = 0
     rest = rest[_FIRST_WORD:_END_OF_WORDS]
     if min(rest) < 0 or max(rest) > _MAX_NS:
         name, value = _absurd(ledger)
@@ -282,3 +371,11 @@ def _ring(raw: bytes, ledger: Ledger) -> list[Step]:
             steps.append(Step(step, end_ns, wall_ns, tuple(causes)))
         before = now
     return steps
+
+
+def _calls(raw: bytes, ledger: Ledger) -> list[tuple[int, int, int]]:
+    """The last waits, oldest first. What makes no sense, a step that the rank has not begun say, is left out."""
+    written, last = ledger.calls_written, ledger.steps + 1
+    words = struct.unpack_from(f"<{RING_CALLS}Q", raw, CALLS_AT * 8)
+    found = (call_of(words[number % RING_CALLS], last) for number in range(max(0, written - RING_CALLS), written))
+    return [call for call in found if call[0] > 0]

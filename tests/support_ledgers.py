@@ -25,6 +25,7 @@ from whyidle.torch_hooks.identity import process_start
 
 T = TypeVar("T")
 DEADLINE_SECONDS = 60.0
+WAITS = ("network", "straggler", "pipeline", "collective")
 SECOND = 1_000_000_000
 
 
@@ -83,7 +84,8 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
         books.open_window(window)
     for number in range(1, spec.steps + 1):
         for cause, spent in ns.items():
-            books.charge_cause(CAUSE[cause], spent)
+            words[WORD_AT["cause_ns"][0] + CAUSE[cause]] += spent
+            words[WORD_AT["waited_ns"][0]] += spent if cause in WAITS else 0
         books.close_step(window + number * wall)
     _set(words, "phase", PHASE[spec.phase])
     _set(words, "phase_since_ns", now)

@@ -14,17 +14,12 @@ from whyidle.ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, PHASE, PHASES, S
 from whyidle.ledger.layout import RING_STEPS, STEP_WORDS, WORD_AT
 from whyidle.ledger.reader import Step, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
-from whyidle.torch_hooks.books import Books, StepWaits
-from whyidle.torch_hooks.machine import (
-    COLLECTIVE,
-    COMPUTE,
-    HOST,
-    NOT_ENTERED,
-    STARTUP,
-    PhaseMachine,
-)
+from whyidle.torch_hooks.books import Books
+from whyidle.torch_hooks.machine import COMPUTE, HOST, NOT_ENTERED, STARTUP, PhaseMachine
+from whyidle.torch_hooks.wait_codes import CONTINUES, UNKNOWN_WAIT, wait_code
 
 DATA, CHECKPOINT, GC = PHASE["data"], PHASE["checkpoint"], PHASE["gc"]
+WORLD, OTHER = wait_code(0), wait_code(1)
 
 
 @pytest.fixture
@@ -75,7 +70,7 @@ def test_a_step_is_in_the_histogram_and_in_the_ring(words: memoryview) -> None:
     books = Books(words)
     books.open_window(1_000)
     books.charge(COMPUTE, 3_000_000)
-    books.charge(COLLECTIVE, 1_000_000)
+    books.charge_wait(WORLD, 1_000_000)
     books.close_step(4_001_000)
     (step,) = ring(words)
     assert (step.number, step.end_ns, step.wall_ns) == (1, 4_001_000, 4_000_000)
@@ -104,70 +99,141 @@ def test_the_ring_keeps_the_newest_steps(words: memoryview) -> None:
     assert all(spent(step) == {"compute": 10} for step in steps)
 
 
+def slot_word(words: memoryview, name: str, slot: int = 0) -> int:
+    return words[WORD_AT[f"slot_{name}"][0] + slot]
+
+
 def test_held_back_waits_are_pending_until_they_are_settled(words: memoryview) -> None:
     books = Books(words)
-    held: list[StepWaits] = []
-    books.on_step = held.append
-    books.start_splitting()
-    books.charge(COLLECTIVE, 5)  # before the first step: there is nothing to compare it with
+    books.hold(0, (), whole=True)
+    books.charge_wait(WORLD, 5)  # before the first step: there is nothing to compare it with
     books.open_window(5)
     books.charge(COMPUTE, 50)
-    books.charge(COLLECTIVE, 40)
+    books.charge_wait(WORLD, 30)
+    books.charge_wait(WORLD, 10)
     books.close_step(95)
     assert (word(words, "pending_ns"), cause(words, "collective")) == (40, 5)
-    assert held[0].wait == 40
-    assert held[0].own[LATE_FAMILIES.index("compute")] == 50
-    books.settle(30, 10)
+    (step,) = books.held[0].steps  # type: ignore[union-attr]
+    assert (step.calls, step.total) == ([30, 10], 40)
+    assert step.own[LATE_FAMILIES.index("compute")] == 50
+    books.settle(0, {"network": 30, "straggler": 10}, through=1)
     assert (word(words, "pending_ns"), cause(words, "network"), cause(words, "straggler")) == (0, 30, 10)
+    assert [slot_word(words, part) for part in ("network_ns", "straggler_ns", "pending_ns", "settled")] == [
+        30,
+        10,
+        0,
+        1,
+    ]
     assert spent(ring(words)[0]) == {"compute": 50, "collective": 40}
 
 
 def test_a_settlement_does_not_count_in_the_step_in_which_it_arrives(words: memoryview) -> None:
     books = Books(words)
-    held: list[StepWaits] = []
-    books.on_step = held.append
-    books.start_splitting()
-    books.open_window(0)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
     for step in range(1, 4):
         books.charge(COMPUTE, 60)
-        books.charge(COLLECTIVE, 40)
+        books.charge_wait(WORLD, 40)
         if step == 2:
-            books.settle(40, 0)
+            books.settle(0, {"network": 40}, through=1)
         books.close_step(step * 100)
-    assert [one.wait for one in held] == [40, 40, 40]
+    assert [one.total for one in books.held[0].steps] == [40, 40, 40]  # type: ignore[union-attr]
     assert [spent(step) for step in ring(words)] == [{"compute": 60, "collective": 40}] * 3
 
 
 def test_own_time_runs_from_collective_to_collective(words: memoryview) -> None:
     """The optimizer's step after the last collective makes a rank late at the *next* step's: it belongs there."""
     books = Books(words)
-    held: list[StepWaits] = []
-    books.on_step = held.append
-    books.start_splitting()
-    books.open_window(0)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
     books.charge(COMPUTE, 10)
-    books.charge(COLLECTIVE, 1)
+    books.charge_wait(WORLD, 1)
     books.charge(COMPUTE, 1000)
     books.close_step(1011)
     books.charge(CHECKPOINT, 7)
-    books.charge(COLLECTIVE, 1)
+    books.charge_wait(WORLD, 1)
     books.close_step(1019)
+    held = books.held[0].steps  # type: ignore[union-attr]
     assert [one.own[0] for one in held] == [10, 1000]
     assert [one.own[LATE_FAMILIES.index("storage")] for one in held] == [0, 7]
 
 
+def test_waits_in_other_groups_are_elsewhere_where_they_do_not_hold_up_everybody(words: memoryview) -> None:
+    books = Books(words)
+    books.hold(0, (1,), whole=True)
+    books.hold(1, (), whole=True)
+    books.open_window(1)
+    books.charge_wait(OTHER, 8)
+    books.charge_wait(WORLD, 2)
+    books.charge_wait(OTHER, 1)
+    books.close_step(11)
+    world, other = (books.held[slot].steps[0] for slot in (0, 1))  # type: ignore[union-attr]
+    assert (list(world.elsewhere), list(other.elsewhere)) == ([0, 8, 0, 0, 0, 0, 0, 0], [0] * 8)
+
+
+def test_a_wait_cut_in_two_is_one_call(words: memoryview) -> None:
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    books.charge_wait(WORLD, 3)
+    books.charge(GC, 5)
+    books.charge_wait(WORLD | CONTINUES, 4)
+    books.close_step(12)
+    assert books.held[0].steps[0].calls == [7]  # type: ignore[union-attr]
+
+
+def test_a_step_with_an_unmeasured_interval_cannot_be_compared(words: memoryview) -> None:
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    books.charge_unmeasured(5)
+    books.close_step(5)
+    books.close_step(6)
+    assert [step.complete for step in books.held[0].steps] == [False, True]  # type: ignore[union-attr]
+
+
+def test_waits_of_an_unknown_group_are_collective_at_once(words: memoryview) -> None:
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    books.charge_wait(UNKNOWN_WAIT, 9)
+    assert (cause(words, "collective"), slot_word(words, "unsplit_ns", 7)) == (9, 9)
+
+
 def test_when_no_split_can_be_had_everything_held_back_is_collective(words: memoryview) -> None:
     books = Books(words)
-    books.on_step = lambda waits: None
-    books.start_splitting()
-    books.open_window(0)
-    books.charge(COLLECTIVE, 40)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    books.charge_wait(WORLD, 40)
     books.close_step(40)
-    books.stop_splitting()
-    books.charge(COLLECTIVE, 2)
+    books.release(0)
+    books.charge_wait(WORLD, 2)
     books.close_step(42)
     assert (word(words, "pending_ns"), cause(words, "collective")) == (0, 42)
     assert [spent(step) for step in ring(words)] == [{"collective": 40}, {"collective": 2}]
+    assert slot_word(words, "settled") == 1
+
+
+def test_at_the_end_the_ring_of_calls_has_what_was_never_settled(words: memoryview) -> None:
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    for step in range(1, 4):
+        books.charge_wait(WORLD, step * 1000)
+        books.close_step(step * 1000)
+    books.settle(0, {"network": 1000}, through=1)
+    books.end()
+    assert (word(words, "pending_ns"), cause(words, "collective"), slot_word(words, "settled")) == (0, 5000, 1)
+    assert parse_ledger(bytes(words), "here", alive=True).calls == [(1, 0, 1000), (2, 0, 2000), (3, 0, 3000)]
+
+
+def test_the_ranks_waited_for_most_are_named(words: memoryview) -> None:
+    books = Books(words)
+    words[WORD_AT["slot_key"][0]] = 1
+    books.blame(0, {rank: 100 + rank for rank in range(20)})
+    books.blame(0, {3: 1000})
+    behind = parse_ledger(bytes(words), "here", alive=True).slots[0].behind
+    assert behind == {3: 1103, 19: 119, 18: 118, 17: 117, 16: 116, 15: 115}
 
 
 def test_repeated_steps_are_recompute_up_to_the_earlier_attempts_last(words: memoryview) -> None:
@@ -191,9 +257,10 @@ _MOVES = st.lists(
         st.tuples(st.just("base"), st.sampled_from([COMPUTE, HOST])),
         st.tuples(st.just("begin"), st.just(0)),
         st.tuples(st.just("boundary"), st.sampled_from([COMPUTE, HOST])),
-        st.tuples(st.just("split"), st.just(0)),
+        st.tuples(st.just("enter_wait"), st.sampled_from([WORLD, OTHER, UNKNOWN_WAIT])),
+        st.tuples(st.just("hold"), st.integers(0, 1)),
         st.tuples(st.just("settle"), st.integers(0, 100)),
-        st.tuples(st.just("unsplit"), st.just(0)),
+        st.tuples(st.just("release"), st.integers(0, 1)),
     ),
     max_size=60,
 )
@@ -207,10 +274,9 @@ def test_every_nanosecond_is_in_exactly_one_place(tmp_path_factory: pytest.TempP
     words = writer.words
     start = time.monotonic_ns()
     machine = PhaseMachine(words, start)
-    machine.books.on_step = lambda waits: None
     open_brackets = []
     for what, argument in moves:
-        if what in ("enter", "enter_from_base"):
+        if what in ("enter", "enter_from_base", "enter_wait"):
             open_brackets.append(getattr(machine, what)(argument))
         elif what == "leave":
             parts = ((CAUSE["data_cpu"], 7), (CAUSE["data_read"], -1))
@@ -219,13 +285,15 @@ def test_every_nanosecond_is_in_exactly_one_place(tmp_path_factory: pytest.TempP
             getattr(machine, what)(argument)
         elif what == "begin":
             machine.begin()
-        elif what == "split":
-            machine.update(machine.books.start_splitting)
+        elif what == "hold":
+            if machine.books.held[argument] is None:
+                machine.update(machine.books.hold, argument, (1 - argument,), whole=True)
         elif what == "settle":
-            pending = word(words, "pending_ns")
-            machine.update(machine.books.settle, pending * argument // 100, pending - pending * argument // 100)
+            pending = slot_word(words, "pending_ns")
+            parts = {"network": pending * argument // 100, "straggler": pending - pending * argument // 100}
+            machine.update(machine.books.settle, 0, parts, word(words, "steps"))
         else:
-            machine.update(machine.books.stop_splitting)
+            machine.update(machine.books.release, argument)
         assert total(words) == machine.since - start
         assert word(words, "sequence") % 2 == 0
     machine.close()
@@ -238,12 +306,26 @@ def test_the_innermost_phase_wins_and_the_outer_one_goes_on_after_it(words: memo
     machine = PhaseMachine(words, time.monotonic_ns())
     machine.begin()
     old = machine.enter(DATA)
-    inner = machine.enter(COLLECTIVE)
+    inner = machine.enter_wait(WORLD)
     machine.leave(inner)
     assert machine.phase == DATA
     machine.leave(old)
     assert machine.phase == COMPUTE
     assert word(words, "collectives") == 1
+
+
+def test_a_wait_inside_one_of_another_group_is_a_call_of_its_own(words: memoryview) -> None:
+    machine = PhaseMachine(words, time.monotonic_ns())
+    machine.begin()
+    outer = machine.enter_wait(WORLD)
+    assert machine.enter_wait(WORLD) == machine.enter_wait(UNKNOWN_WAIT) == NOT_ENTERED
+    inner = machine.enter_wait(OTHER)
+    assert word(words, "open_slot") == 1
+    machine.leave(inner)
+    assert (word(words, "open_slot"), machine.phase) == (0, WORLD | CONTINUES)
+    machine.leave(outer)
+    assert word(words, "open_slot") == -1
+    assert [slot_word(words, "calls", slot) for slot in (0, 1)] == [1, 1]
 
 
 def test_what_happens_inside_a_bracket_belongs_to_it(words: memoryview) -> None:
@@ -273,7 +355,7 @@ def test_the_helper_thread_of_a_backward_pass_may(words: memoryview) -> None:
 
     def run() -> None:
         machine.helper = threading.get_ident()
-        machine.leave(machine.enter(COLLECTIVE))
+        machine.leave(machine.enter_wait(WORLD))
         machine.helper = 0
 
     thread = threading.Thread(target=run)
@@ -286,10 +368,7 @@ def test_a_failure_of_our_own_is_counted_and_does_not_get_out(words: memoryview)
     machine = PhaseMachine(words, time.monotonic_ns())
     machine.begin()
 
-    def broken(waits: StepWaits) -> None:
-        raise RuntimeError("broken")
-
-    machine.books.on_step = broken
+    machine.books.held = None  # type: ignore[assignment]
     machine.boundary(HOST)
     machine.leave(machine.enter(DATA))
     assert word(words, "faults") == 1

@@ -79,9 +79,7 @@ def step(number: int | None = None) -> None:
     try:
         if _session.asleep:
             _session.wake()
-        if not _session.steps.manual:
-            _session.steps.manual = True
-        _session.boundary(number)
+        _session.loop.step_ends(number)
     except Exception as error:  # the fence around the training
         _session.fault("step", error)
 

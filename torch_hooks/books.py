@@ -1,20 +1,44 @@
-"""The books of one rank: charges device-time to causes, closes steps, and splits waits once the others are known.
+"""The books of one rank: charges device-time to causes, closes steps, and settles waits once the others are known.
 
 Everything here is arithmetic on the ledger's words. Whoever calls it says how long an interval was and in which phase
-it lay: the phase machine on a CPU rank, the device clock on a CUDA rank, where intervals close some time after the host
-has left them, but in the same order.
+it lay: the phase machine on a CPU rank, the device clock on an accelerator, where intervals close some time after the
+host has left them, but in the same order.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from mmap import mmap
 from struct import Struct
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
-from ..ledger.causes import CAUSE, CAUSE_FAMILY, CAUSES, LATE_FAMILIES, PHASE, PHASE_CAUSE, PHASES, STEP_BUCKETS_SECONDS
-from ..ledger.layout import RING_AT, RING_STEPS, STEP_WORDS, WORD_AT
+from ..ledger.causes import (
+    CAUSE,
+    CAUSE_FAMILY,
+    CAUSES,
+    FAMILY,
+    LATE_FAMILIES,
+    PHASE,
+    PHASE_CAUSE,
+    PHASES,
+    STEP_BUCKETS_SECONDS,
+)
+from ..ledger.layout import (
+    CALLS_AT,
+    CULPRITS,
+    RING_AT,
+    RING_CALLS,
+    RING_STEPS,
+    SLOTS,
+    STEP_WORDS,
+    UNKNOWN_SLOT,
+    WORD_AT,
+    call_word,
+)
+from ..ledger.waits import StepWaits
+from .wait_codes import CONTINUES, WaitCode, peer_of, slot_of
 
 Parts = tuple[tuple[int, int], ...]
 """A split of an interval: (cause, ns) for all but the last cause, then (cause, -1) for what is left."""
@@ -30,6 +54,9 @@ class Splitter(Protocol):
 
 _CAUSE_AT = WORD_AT["cause_ns"][0]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
+_SLOT_WAITED_AT = WORD_AT["slot_waited_ns"][0]
+_MARK_END = _SLOT_WAITED_AT + SLOTS
+assert _SLOT_WAITED_AT == _CAUSE_END  # a mark is one copy of both
 _PENDING = WORD_AT["pending_ns"][0]
 _WINDOW = WORD_AT["window_ns"][0]
 _WINDOW_CAUSE_AT = WORD_AT["window_cause_ns"][0]
@@ -44,52 +71,79 @@ _ENTRY_HEAD = Struct("<4q")  # the words of STEP_WORDS before the causes
 _BASE = WORD_AT["base_step"][0]
 _UNTIL = WORD_AT["recompute_until"][0]
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
+_SLOT_PENDING_AT = WORD_AT["slot_pending_ns"][0]
+_SLOT_SETTLED_AT = WORD_AT["slot_settled"][0]
+_SLOT_PART_AT = {part: WORD_AT[f"slot_{part}_ns"][0] for part in ("network", "straggler", "pipeline", "unsplit")}
+_PART_CAUSE = {"network": "network", "straggler": "straggler", "pipeline": "pipeline", "unsplit": "collective"}
+_SLOT_UNSPLIT_AT = _SLOT_PART_AT["unsplit"]
+_CULPRIT_AT, _CULPRIT_NS_AT = WORD_AT["culprit"][0], WORD_AT["culprit_ns"][0]
+_LATE_AT, _LATE_STEPS_AT = WORD_AT["late_ns"][0], WORD_AT["late_steps"][0]
+_LATE_OWN_AT, _LATE_ELSEWHERE_AT = WORD_AT["late_own_ns"][0], WORD_AT["late_elsewhere_ns"][0]
+_CALLS_WRITTEN = WORD_AT["calls_written"][0]
 
 _COLLECTIVE = CAUSE["collective"]
 _COLLECTIVE_PHASE = PHASE["collective"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
+_CULPRITS_KEPT = 64
 
-_LATE_CAUSES = tuple(
+_WAIT_CAUSES = ("network", "straggler", "pipeline", "collective")
+_OWN_CAUSES = tuple(
     tuple(
         i
         for i, cause in enumerate(CAUSES)
-        if cause not in ("network", "straggler", "collective")
-        and {"lost": "compute"}.get(CAUSE_FAMILY[cause], CAUSE_FAMILY[cause]) == family
+        if cause not in _WAIT_CAUSES and {"lost": "compute"}.get(CAUSE_FAMILY[cause], CAUSE_FAMILY[cause]) == family
     )
     for family in LATE_FAMILIES
 )
 
 
-class StepWaits(NamedTuple):
-    """What one step of this rank puts into the exchange; times in ns.
+class Held:
+    """The waits of one group that are held back until their split is known."""
 
-    ``own`` is the rank's own time per LATE_FAMILIES from the end of the previous step's last collective to the end of
-    this step's: whatever makes a rank arrive late at a collective lies there, and not between optimizer steps.
-    """
+    __slots__ = ("before", "calls", "complete", "mark", "outside", "peers", "size", "slot", "steps")
 
-    wait: int
-    own: tuple[int, ...]
-    wall: int = 0
-    """How long the step took."""
-    number: int = 0
-    """The step's number in this process, from 1: not a time."""
+    def __init__(self, slot: int, outside: tuple[int, ...], mark: list[int]):
+        self.slot = slot
+        self.outside = outside
+        """Slots in which the rank may be held up on its way to this group."""
+        self.calls: list[int] = []  # waits of the step that is open, ns
+        self.peers: list[int] = []  # of each, where ranks meet in pairs
+        self.complete = True  # whether each wait of the open step was measured
+        self.mark = self.before = mark  # causes and slots at the end of the last wait; the same, of the step before
+        self.steps: deque[StepWaits] = deque()
+        self.size = 0
+        """What the steps hold, in numbers: for a bound on memory."""
+
+    def close_step(self, number: int, wall: int) -> None:
+        before, mark = self.before, self.mark
+        self.before = mark
+        calls, self.calls = self.calls, []
+        peers, self.peers = self.peers, []
+        elsewhere = [0] * SLOTS
+        if mark is before:
+            own: Sequence[int] = _NO_OWN
+        else:
+            own = _own(mark, before)
+            for slot in self.outside:
+                elsewhere[slot] = mark[len(CAUSES) + slot] - before[len(CAUSES) + slot]
+        step = StepWaits(number, wall, calls, own, elsewhere, peers, self.complete)
+        self.steps.append(step)
+        self.size += step.size
+        self.complete = True
+
+
+_NO_OWN = (0,) * len(LATE_FAMILIES)
+
+
+def _own(now: list[int], before: list[int]) -> list[int]:
+    """A rank's own time between two marks, per LATE_FAMILIES."""
+    return [sum([now[i] - before[i] for i in causes]) for causes in _OWN_CAUSES]
 
 
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
 
-    __slots__ = (
-        "_before",
-        "_last_end",
-        "_map",
-        "_mark",
-        "_waited",
-        "on_step",
-        "repeating",
-        "slots",
-        "splitting",
-        "words",
-    )
+    __slots__ = ("_culprits", "_last_end", "_map", "held", "repeating", "slots", "words")
 
     def __init__(self, words: memoryview):
         self.words = words
@@ -97,13 +151,12 @@ class Books:
         self.repeating = False
         self.slots = [_CAUSE_AT + CAUSE[PHASE_CAUSE[phase]] for phase in PHASES]
         """Phase -> the word that an interval in it is added to."""
-        self.splitting = False
-        self.on_step: Callable[[StepWaits], None] | None = None
-        """The exchange, while it holds back the waits of steps."""
-        self._waited = 0  # waited_ns at the last step boundary
+        self.held: list[Held | None] = [None] * SLOTS
+        """Per slot: its waits, where they are held back. They are `collective` at once where not."""
+        self._culprits: dict[int, dict[int, int]] = {}
         self._last_end = 0
-        self._mark = [0] * len(CAUSES)  # causes at the end of the last collective
-        self._before = self._mark  # the same, of the step before
+        for slot in range(SLOTS):
+            words[_SLOT_SETTLED_AT + slot] = -1
 
     # -- intervals
 
@@ -112,20 +165,45 @@ class Books:
         words = self.words
         if parts is None:
             words[self.slots[phase]] += ns
-        else:
-            rest = ns
-            for cause, part in parts:
-                if part < 0 or part > rest:
-                    part = rest
-                words[_CAUSE_AT + cause] += part
-                rest -= part
-        if phase == _COLLECTIVE_PHASE:
-            words[_WAITED] += ns
-            if self.on_step is not None:
-                self._mark = words[_CAUSE_AT:_CAUSE_END].tolist()
+            return
+        rest = ns
+        for cause, part in parts:
+            if part < 0 or part > rest:
+                part = rest
+            words[_CAUSE_AT + cause] += part
+            rest -= part
 
-    def charge_cause(self, cause: int, ns: int) -> None:
-        self.words[_CAUSE_AT + cause] += ns
+    def charge_wait(self, code: WaitCode, ns: int, parts: Parts | None = None) -> None:
+        """Adds an interval of a wait. Of ``parts`` all but the last are causes of their own: the rest is the wait."""
+        words = self.words
+        if parts is not None:
+            for cause, part in parts[:-1]:
+                part = min(part, ns)
+                words[_CAUSE_AT + cause] += part
+                ns -= part
+        slot = slot_of(code)
+        words[_WAITED] += ns
+        words[_SLOT_WAITED_AT + slot] += ns
+        held = self.held[slot]
+        if held is None or not words[_WINDOW]:
+            words[_CAUSE_AT + _COLLECTIVE] += ns
+            words[_SLOT_UNSPLIT_AT + slot] += ns
+            return
+        words[_PENDING] += ns
+        words[_SLOT_PENDING_AT + slot] += ns
+        if code & CONTINUES and held.calls:
+            held.calls[-1] += ns
+        else:
+            held.calls.append(ns)
+            held.peers.append(peer_of(code))
+        held.mark = words[_CAUSE_AT:_MARK_END].tolist()
+
+    def charge_unmeasured(self, ns: int) -> None:
+        """Adds an interval of which nobody knows in which phase the device was: a wait may have been in it."""
+        self.words[_CAUSE_AT + CAUSE["unattributed"]] += ns
+        for held in self.held:
+            if held is not None:
+                held.complete = False
 
     # -- steps
 
@@ -133,11 +211,11 @@ class Books:
         """The first step begins: what came before is startup."""
         words = self.words
         words[_WINDOW_CAUSE_AT : _WINDOW_CAUSE_AT + len(CAUSES)] = words[_CAUSE_AT:_CAUSE_END]
-        words[_WINDOW_WAITED] = self._waited = words[_WAITED]
+        words[_WINDOW_WAITED] = words[_WAITED]
         words[_WINDOW] = self._last_end = now_ns
-        self._mark = self._before = words[_CAUSE_AT:_CAUSE_END].tolist()
-        if self.splitting:
-            self.slots[_COLLECTIVE_PHASE] = _PENDING
+        for held in self.held:
+            if held is not None:
+                held.mark = held.before = self.mark()
         self.charge_recompute()
 
     def charge_recompute(self) -> None:
@@ -157,49 +235,88 @@ class Books:
         self._last_end = end_ns
         words[_STEP_NS] += wall
         words[_BUCKETS + bisect_left(_BOUNDS_NS, wall)] += 1
-        waited = words[_WAITED]
         at = _RING_BYTE + done % RING_STEPS * _ENTRY_BYTES
-        _ENTRY_HEAD.pack_into(self._map, at, words[_BASE] + done + 1, end_ns, wall, waited)
+        _ENTRY_HEAD.pack_into(self._map, at, words[_BASE] + done + 1, end_ns, wall, words[_WAITED])
         self._map.move(at + _ENTRY_HEAD.size, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
-        if self.on_step is not None:
-            wait, self._waited = waited - self._waited, waited
-            before, mark = self._before, self._mark
-            self._before = mark
-            self.on_step(
-                StepWaits(wait, tuple([_spent(mark, before, which) for which in _LATE_CAUSES]), wall, done + 1)
-            )
+        for held in self.held:
+            if held is not None:
+                if held.calls:
+                    self._keep(done + 1, held)
+                held.close_step(done + 1, wall)
+
+    def _keep(self, step: int, held: Held) -> None:
+        """Puts the waits of a step into the ring of calls, for a report on what was never exchanged."""
+        words, written = self.words, self.words[_CALLS_WRITTEN]
+        for wait in held.calls:
+            words[CALLS_AT + written % RING_CALLS] = call_word(step, held.slot, wait)
+            written += 1
+        words[_CALLS_WRITTEN] = written
 
     # -- the split of waits
 
-    def start_splitting(self) -> None:
-        """Waits of steps are held back until the exchange says how much of each was the transfer."""
-        self.splitting = True
+    def mark(self) -> list[int]:
+        return self.words[_CAUSE_AT:_MARK_END].tolist()
+
+    def hold(self, slot: int, outside: tuple[int, ...], *, whole: bool) -> int:
+        """From now on the waits of this slot are held back -> the first step of which they are.
+
+        ``whole``: the open step has not waited there yet. Otherwise its waits cannot be compared.
+        """
         words = self.words
-        self._waited = words[_WAITED]
-        self._mark = self._before = words[_CAUSE_AT:_CAUSE_END].tolist()
-        if words[_WINDOW]:
-            self.slots[_COLLECTIVE_PHASE] = _PENDING
+        held = self.held[slot] = Held(slot, outside, self.mark())
+        held.complete = whole
+        words[_SLOT_SETTLED_AT + slot] = words[_STEPS]
+        return words[_STEPS] + 1
 
-    def settle(self, network_ns: int, straggler_ns: int, unsplit_ns: int = 0) -> None:
-        """Moves waits out of `pending` to where they belong. The caller holds the seqlock."""
+    def settle(self, slot: int, parts: Mapping[str, int], through: int) -> None:
+        """Moves waits of a slot out of `pending`, to where they belong. The caller holds the seqlock.
+
+        ``parts`` has ns of network, straggler, pipeline and unsplit; ``through`` is the last step that they are of.
+        """
         words = self.words
-        words[_PENDING] -= network_ns + straggler_ns + unsplit_ns
-        words[_CAUSE_AT + CAUSE["network"]] += network_ns
-        words[_CAUSE_AT + CAUSE["straggler"]] += straggler_ns
-        words[_CAUSE_AT + _COLLECTIVE] += unsplit_ns
+        for part, ns in parts.items():
+            words[_PENDING] -= ns
+            words[_SLOT_PENDING_AT + slot] -= ns
+            words[_CAUSE_AT + CAUSE[_PART_CAUSE[part]]] += ns
+            words[_SLOT_PART_AT[part] + slot] += ns
+        words[_SLOT_SETTLED_AT + slot] = through
 
-    def stop_splitting(self) -> None:
-        """No split can be had any more: waits are `collective`, those held back too. The caller holds the seqlock."""
-        self.splitting = False
-        self.on_step = None
-        self.slots[_COLLECTIVE_PHASE] = _CAUSE_AT + _COLLECTIVE
-        self.settle(0, 0, self.words[_PENDING])
+    def blame(self, slot: int, behind: Mapping[int, int]) -> None:
+        """Adds to the ranks for which this one waited: rank -> ns."""
+        known = self._culprits.setdefault(slot, {})
+        for rank, ns in behind.items():
+            known[rank] = known.get(rank, 0) + ns
+        worst = sorted(known.items(), key=lambda entry: -entry[1])
+        if len(worst) > _CULPRITS_KEPT:
+            self._culprits[slot] = dict(worst[: _CULPRITS_KEPT // 2])
+        words, at = self.words, slot * CULPRITS
+        for place, (rank, ns) in enumerate(worst[:CULPRITS]):
+            words[_CULPRIT_AT + at + place] = rank + 1
+            words[_CULPRIT_NS_AT + at + place] = ns
 
+    def late(self, slot: int, own: Iterable[int], elsewhere: Iterable[int], steps: int) -> None:
+        """This rank made the others of a group wait: ns by its own time (LATE_FAMILIES) and by other slots."""
+        words = self.words
+        words[_LATE_STEPS_AT] += steps
+        for index, ns in enumerate(own):
+            words[_LATE_OWN_AT + slot * len(LATE_FAMILIES) + index] += ns
+            words[_LATE_AT + FAMILY[LATE_FAMILIES[index]]] += ns
+        for index, ns in enumerate(elsewhere):
+            words[_LATE_ELSEWHERE_AT + slot * SLOTS + index] += ns
 
-def _spent(now: list[int], before: list[int], which: tuple[int, ...]) -> int:
-    total = 0
-    for i in which:
-        total += now[i] - before[i]
-    return total
+    def release(self, slot: int) -> None:
+        """No split of this slot can be had: its waits are `collective`, those held back too."""
+        words = self.words
+        self.held[slot] = None
+        self.settle(slot, {"unsplit": words[_SLOT_PENDING_AT + slot]}, words[_STEPS])
+
+    def end(self) -> None:
+        """Nothing more is settled: what is held back is `collective`, and can still be split from the ring of calls."""
+        words = self.words
+        for slot in range(UNKNOWN_SLOT):
+            if self.held[slot] is not None:
+                settled = words[_SLOT_SETTLED_AT + slot]
+                self.release(slot)
+                words[_SLOT_SETTLED_AT + slot] = settled

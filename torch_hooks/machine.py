@@ -13,23 +13,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from ..ledger.causes import CAUSE, PHASE
-from ..ledger.layout import SEQUENCE, WORD_AT
+from ..ledger.causes import PHASE
+from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
 from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
+from .wait_codes import CONTINUES, PHASE_MASK, WaitCode, slot_of
+from .wait_codes import LEAST as LEAST_WAIT
 
-STARTUP, COMPUTE, EVAL, HOST, COLLECTIVE = (PHASE[p] for p in ("startup", "compute", "eval", "host", "collective"))
+if TYPE_CHECKING:
+    from mmap import mmap
+
+STARTUP, COMPUTE, EVAL, HOST = (PHASE[p] for p in ("startup", "compute", "eval", "host"))
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
 _ACCOUNTED_AT = WORD_AT["accounted_ns"][0]
 _COLLECTIVES_AT = WORD_AT["collectives"][0]
 _UNMEASURED_AT = WORD_AT["unmeasured"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
+_OPEN_SLOT_AT = WORD_AT["open_slot"][0]
+_SLOT_CALLS_AT = WORD_AT["slot_calls"][0]
+
 BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
 """What the loop is in when no bracket is open."""
-_UNATTRIBUTED = CAUSE["unattributed"]
 
 NOT_ENTERED = -1
 """What ``enter`` returns when nothing was entered; ``leave(NOT_ENTERED)`` does nothing."""
@@ -62,6 +69,7 @@ class PhaseMachine:
         self._owner = _thread()
         self._busy = False
         words[_PHASE_AT] = STARTUP
+        words[_OPEN_SLOT_AT] = -1
         words[_SINCE_AT] = start_ns
 
     def mine(self) -> bool:
@@ -72,10 +80,21 @@ class PhaseMachine:
         """Opens ``phase``; returns what to ``leave``: the phase before, or NOT_ENTERED."""
         if phase == self.phase:
             return NOT_ENTERED
-        old = self._cut(phase, None, NOTHING)
+        return self._cut(phase, None, NOTHING)
+
+    def enter_wait(self, code: WaitCode) -> int:
+        """Opens a wait; returns what to ``leave``.
+
+        A wait inside one of the same group is a part of that one, and so is one whose group is not known.
+        """
+        if self.phase >= LEAST_WAIT and (slot_of(code) == UNKNOWN_SLOT or slot_of(code) == slot_of(self.phase)):
+            return NOT_ENTERED
+        old = self._cut(code, None, NOTHING)
         # Here and not where phases are cut: to come back from a garbage collection inside a wait is no new wait.
-        if phase == COLLECTIVE and old != NOT_ENTERED:
-            self.words[_COLLECTIVES_AT] += 1
+        if old != NOT_ENTERED:
+            words = self.words
+            words[_COLLECTIVES_AT] += 1
+            words[_SLOT_CALLS_AT + slot_of(code)] += 1
         return old
 
     def enter_from_base(self, phase: int) -> int:
@@ -107,7 +126,7 @@ class PhaseMachine:
         return self._cut(then if self.phase in BASES else self.phase, None, STEP) != NOT_ENTERED
 
     def _cut(self, phase: int, parts: Parts | Splitter | None, what: int) -> int:
-        """Ends the open interval now and opens ``phase``; -> the phase that ended, or NOT_ENTERED.
+        """Ends the open interval now and opens ``phase``; -> what to go back to later, or NOT_ENTERED.
 
         The hot path: what it does in line rather than in a call of the books shows in a fast loop.
         """
@@ -122,7 +141,9 @@ class PhaseMachine:
             if parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
             if self.device is None:
-                if parts is None and old != COLLECTIVE:
+                if old >= LEAST_WAIT:
+                    self.books.charge_wait(old, now - self.since, parts)
+                elif parts is None:
                     words[self._slots[old]] += now - self.since
                 else:
                     self.books.charge(old, now - self.since, parts)
@@ -136,14 +157,18 @@ class PhaseMachine:
                     self.device.harvest(now)
                     words[_UNMEASURED_AT] = self.device.unmeasured
             self.since = words[_SINCE_AT] = now
-            self.phase = words[_PHASE_AT] = phase
+            self.phase = phase
+            words[_PHASE_AT] = phase & PHASE_MASK
+            if old >= LEAST_WAIT or phase >= LEAST_WAIT:
+                words[_OPEN_SLOT_AT] = slot_of(phase) if phase >= LEAST_WAIT else -1
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
-            self.phase = words[_PHASE_AT] = phase  # which then takes the interval that could not be charged
+            self.phase = phase
+            words[_PHASE_AT] = phase & PHASE_MASK  # which then takes the interval that could not be charged
         finally:
             words[SEQUENCE] = sequence + 1
             self._busy = False
-        return old
+        return old if old < LEAST_WAIT else old | CONTINUES
 
     def drive(self, events: EventSource) -> None:
         """From now on a GPU's event clock says how long an interval was."""
@@ -154,7 +179,9 @@ class PhaseMachine:
         """The device has passed the end of an interval. Runs inside a cut, hence inside the seqlock."""
         books = self.books
         if interval.phase < 0:
-            books.charge_cause(_UNATTRIBUTED, interval.ns)
+            books.charge_unmeasured(interval.ns)
+        elif interval.phase >= LEAST_WAIT:
+            books.charge_wait(interval.phase, interval.ns, interval.parts)
         else:
             books.charge(interval.phase, interval.ns, interval.parts)
         self.words[_ACCOUNTED_AT] = interval.end_ns
@@ -163,14 +190,19 @@ class PhaseMachine:
         elif interval.then == WINDOW:
             books.open_window(interval.end_ns)
 
-    def update(self, change: Callable[..., None], *args: Any) -> None:
+    def label(self, slot: int, text: str) -> None:
+        """Names a group in the ledger."""
+        at, size = STRING_AT[f"group{slot}"]
+        cast("mmap", self.words.obj)[at : at + size] = text.encode("utf-8", "replace")[:size].ljust(size, b"\0")
+
+    def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         """Runs a change of the books that does not belong to a cut, inside the seqlock."""
         if self._busy or _thread() != self._owner:
             return
         self._busy = True
         self.words[SEQUENCE] += 1
         try:
-            change(*args)
+            change(*args, **kwargs)
         except Exception:  # the fence around the training
             self.words[_FAULTS_AT] += 1
         finally:
@@ -184,8 +216,7 @@ class PhaseMachine:
         if self.device is not None:
             self.update(self.device.close, self.since)
             self.words[_UNMEASURED_AT] = self.device.unmeasured
-        if self.books.splitting:
-            self.update(self.books.stop_splitting)
+        self.update(self.books.end)
 
 
 class NullMachine:
@@ -200,7 +231,7 @@ class NullMachine:
     def enter(self, phase: int) -> int:
         return NOT_ENTERED
 
-    enter_from_base = enter
+    enter_from_base = enter_wait = enter
 
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
         pass

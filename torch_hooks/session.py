@@ -1,4 +1,4 @@
-"""The state of this process: its ledger, its phase machine, and what the hooks tell them.
+"""The life of a recording: when it begins, what it consists of, and how it ends.
 
 A session is armed first (hooks are in place, nothing is recorded) and wakes at the first sign of training: a batch is
 asked for, a backward pass or a collective begins. Launchers and data-loading workers, which show no such sign, thus
@@ -12,35 +12,35 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable
+from typing import Any
 
-from ..ledger.causes import CHECKPOINT_KINDS, COLLECTIVE_OP, HOOK_STATES, HOOKS, PHASE
+from ..ledger.causes import COLLECTIVE_OP, HOOK_STATES, HOOKS
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
-from .books import Splitter
-from .exchange import Exchange
+from .exchange.exchange import Exchange
+from .exchange.side_group import after_fork as forget_device
+from .groups import ALONE
 from .identity import identify, nvml_uuid
-from .machine import COLLECTIVE, COMPUTE, EVAL, HOST, NOT_ENTERED, NullMachine, PhaseMachine
+from .loop import Loop
+from .machine import NOT_ENTERED, NullMachine, PhaseMachine
 from .notices import debug, say
 from .restart import restart_of
-from .steps import COMPILED, StepDetector
+from .saves import Saves
 from .tasks import OwnTask, TaskClock
+from .wait_codes import UNKNOWN_WAIT, WaitCode, wait_code
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
 _STATE = {name: index for index, name in enumerate(HOOK_STATES)}
 _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes"][0]
-_BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
-_BACKWARDS_AT, _FAULTS_AT = WORD_AT["backwards"][0], WORD_AT["faults"][0]
-_CHECKPOINTS_AT, _CHECKPOINT_BYTES_AT = WORD_AT["checkpoints"][0], WORD_AT["checkpoint_bytes"][0]
-_CHECKPOINT_KIND = {name: index for index, name in enumerate(CHECKPOINT_KINDS)}
-_DATA = PHASE["data"]
+_FAULTS_AT = WORD_AT["faults"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
 """A hook whose own code failed this often is switched off."""
 
-_REGULAR_CYCLES = 8
 _LOOK_EVERY = 32
 """Steps between two looks for a process group or a GPU that came late. The first steps look each time."""
 
@@ -55,32 +55,20 @@ class Session:
         self.task: TaskClock | None = None
         self.asleep = False
         """Armed, and waiting for the first sign of training."""
-        self.world_size = 1
-        self.mixed = False
-        """In this step a collective ran on some ranks only: the waits of the step cannot be compared."""
-        self.resolved = 0
-        """Functional collectives whose group is known and that have not been waited for."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
+        self.off: set[str] = set()
+        """Hooks that have failed too often."""
         self._faults: dict[str, int] = {}
-        self._off: set[str] = set()
-        self.compiled_steps: list[bool] = []
-        """Optimizer steps inside compiled graphs, which could not call us; taken note of when the loop next does."""
+        self.loop = Loop(self)
+        self.saves = Saves(self)
         self._forget()
 
     def _forget(self) -> None:
-        self.steps = StepDetector()
-        self.grad_bytes: dict[int, int] = {}
-        """Gradients that the next backward pass reduces: id of the DDP module -> bytes."""
-        self._grouped = False
+        self.world_size = 1
+        self._world: weakref.ref[Any] | None = None
         self._looked = self._look_in = 0
-        self._fed = False  # a batch was delivered since the last boundary
-        self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
-        self._host_between = True  # the loop asks for its batch after the step, not before
-        self._regular = 0
-        self._restored = False
-        self._restored_early = False
-        self._restore_step = -1
-        self._saving_step = -1
+        self.loop.forget()
+        self.saves.forget()
 
     # -- life
 
@@ -117,15 +105,13 @@ class Session:
             if debug():
                 traceback.print_exc()
             return False
-        self._restore_step = before.checkpoint_step
-        if self._restored_early:
-            self._go_on()
+        self.saves.resume(before.checkpoint_step)
         self.world_size = who.world_size
         self.machine = PhaseMachine(self.writer.words, who.start_ns)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
-        self._find_group()
+        self.find_group()
         _close_with_child(self.close)
         return True
 
@@ -133,8 +119,8 @@ class Session:
         """Accounts for everything and ends the ledger."""
         self.asleep = False
         try:
-            if self.compiled_steps:
-                self._take_note()
+            if self.loop.compiled_steps:
+                self.loop.take_note()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         machine, self.machine = self.machine, NullMachine()
@@ -150,16 +136,39 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         self.writer = self.task = None
-        self.world_size = 1
         self._forget()
 
     def after_fork(self, armed: bool) -> None:
         """In a forked child: the ledger is the parent's. The child may wake on its own if it was armed for that."""
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = None
-        self.world_size = 1
+        forget_device()
         self._forget()
         self.asleep = armed
+
+    def begin(self) -> None:
+        """The first step begins."""
+        self._find_device()
+        self.machine.begin()
+
+    def after_step(self) -> None:
+        """A step has ended."""
+        if self.exchange is not None:
+            self.exchange.poll()
+        self._look_in -= 1
+        if self._look_in <= 0:
+            self._look()
+
+    def _look(self) -> None:
+        """Whether a process group or a GPU has come: at each of the first steps, then now and then."""
+        self._looked += 1
+        self._look_in = _LOOK_EVERY if self._looked > _LOOK_EVERY else 1
+        machine = self.machine
+        self.find_group()
+        if machine.device is None:
+            self._find_device()
+        elif machine.device.dead and self.works("device_clock"):
+            self.state("device_clock", "failed")
 
     # -- hooks
 
@@ -177,160 +186,59 @@ class Session:
             traceback.print_exception(error)
         if count == _FAULTS_TOLERATED:
             self.state(hook, "failed")
-            self._off.add(hook)
+            self.off.add(hook)
             say(f"the hook '{hook}' failed {count} times and is off ({_why(error)}). The training is not affected.")
         return NOT_ENTERED
 
     def works(self, hook: str) -> bool:
         return self.states[hook] != "failed"
 
-    # What hooks call in the midst of the training never raises, and does nothing once the hook is off. The fence stands
-    # in each method, not in a decorator: it would cost every step another call.
+    # -- collectives
 
-    # -- data
+    def code_of(self, group: Any, pairwise: bool = False, peer: int = -1) -> WaitCode:
+        """What a wait in a process group is; NOT_ENTERED in one of this rank alone. ``peer``: a rank of the group."""
+        exchange = self.exchange
+        if exchange is None:
+            if self.writer is None:
+                return UNKNOWN_WAIT
+            exchange = self.find_group()
+            if exchange is None:
+                return UNKNOWN_WAIT
+        groups = exchange.groups
+        slot = groups.known(group, pairwise)
+        if slot is None:
+            exchange = self.find_group() or exchange  # whoever makes a new world makes new groups
+            groups = exchange.groups
+            slot = groups.slot_of(group, pairwise)
+        if slot == ALONE:
+            return NOT_ENTERED
+        return wait_code(slot, groups.peer_of(group, peer) if peer >= 0 else -1)
 
-    def batch_wanted(self) -> int:
-        """The loop asks for a batch -> what to leave when it is there."""
+    def wait_for(self, handle: Any) -> int:
+        """The wait for a work or a future begins -> what to leave."""
         try:
             if self.asleep:
                 self.wake()
-            machine = self.machine
-            if not machine.stepping:
-                self._begin()
-            if self.compiled_steps:
-                self._take_note()
-            if self._off and "dataloader" in self._off:
-                return NOT_ENTERED
-            if self._unused_batch and self._host_between and self.writer is not None:
-                self.writer.words[_EVAL_AT] += 1
-            self._unused_batch = False
-            return machine.enter(_DATA)
-        except Exception as error:  # the fence around the training
-            return self.fault("dataloader", error)
-
-    def batch_came(self, old: int, splitter: Splitter | None, samples: int, training: bool) -> None:
-        """A batch is there. ``samples`` is 0 where it cannot be told."""
-        if old == NOT_ENTERED or self.writer is None:
-            return
-        try:
-            self.machine.leave_to(old, COMPUTE if training else EVAL, splitter)
-            self._fed = self._unused_batch = True
-            words = self.writer.words
-            words[_BATCHES_AT] += 1
-            words[_SAMPLES_AT] += samples
-        except Exception as error:  # the fence around the training
-            self.fault("dataloader", error)
-
-    def no_batch(self, old: int, splitter: Splitter | None) -> None:
-        """The loader is exhausted, or raised: what follows is the loop's own Python."""
-        try:
-            self.machine.leave_to(old, HOST, splitter)
-        except Exception as error:  # the fence around the training
-            self.fault("dataloader", error)
-
-    # -- steps
-
-    def _begin(self) -> None:
-        self._find_device()
-        self.machine.begin()
-
-    def backward_begins(self) -> None:
-        try:
-            if self.asleep:
-                self.wake()
-            if self.compiled_steps:
-                self._take_note()
-            if self.steps.backward_begins() or self.writer is None:
-                return
-            machine = self.machine
-            if not machine.stepping:
-                self._begin()
-            if machine.phase == HOST:
-                # The batch of this backward pass was fetched before the last step ended, so the forward pass that we
-                # took for host time was compute. Do not make that mistake again in this loop.
-                self._host_between = False
-                self._regular = 0
-                machine.base(COMPUTE)
-            elif self._fed and not self._host_between:
-                self._regular += 1
-                self._host_between = self._regular > _REGULAR_CYCLES
-            self._unused_batch = False
-            self.writer.words[_BACKWARDS_AT] += 1
-        except Exception as error:  # the fence around the training
-            self.fault("backward", error)
-
-    def backward_ends(self) -> None:
-        try:
-            if self.grad_bytes:
-                self.count_collective("all_reduce", sum(self.grad_bytes.values()))
-                self.grad_bytes.clear()
-            if self.steps.backward_ends():
-                self.boundary()
-        except Exception as error:  # the fence around the training
-            self.fault("backward", error)
-
-    def optimizer_stepped(self, optimizer: int) -> None:
-        try:
-            if self.steps.optimizer_stepped(optimizer) and not (self._off and "step" in self._off):
-                self.boundary()
-        except Exception as error:  # the fence around the training
-            self.fault("step", error)
-
-    def _take_note(self) -> None:
-        """Of a step inside a compiled graph, late: what ran in between counts as a part of it."""
-        self.compiled_steps.clear()
-        self.optimizer_stepped(COMPILED)
-
-    def boundary(self, number: int | None = None) -> None:
-        """A step ends here; ``number`` is its own number, from 1, where the user says it."""
-        machine = self.machine
-        if not machine.stepping:
-            # The first call of whyidle.step() in a loop without loader and backward pass: what it ends began unseen.
-            self._begin()
-            return
-        writer = self.writer
-        if writer is None:
-            return
-        if number is not None:
-            words = writer.words
-            words[WORD_AT["base_step"][0]] = max(0, number - 1 - words[WORD_AT["steps"][0]])
-        if self.exchange is not None:
-            self.exchange.note(self.mixed)
-        self.mixed = False
-        if not machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
-            if self.exchange is not None:
-                self.exchange.take_back()
-            return
-        self._fed = self._unused_batch = False
-        if self.exchange is not None:
-            self.exchange.poll()
-        self._look_in -= 1
-        if self._look_in <= 0:
-            self._look()
-
-    def _look(self) -> None:
-        """Whether a process group or a GPU has come: at each of the first steps, then now and then."""
-        self._looked += 1
-        self._look_in = _LOOK_EVERY if self._looked > _LOOK_EVERY else 1
-        machine = self.machine
-        if not self._grouped:
-            self._find_group()
-        if machine.device is None:
-            self._find_device()
-        elif machine.device.dead and self.works("device_clock"):
-            self.state("device_clock", "failed")
-
-    # -- collectives and checkpoints
-
-    def collective_begins(self) -> int:
-        try:
-            if self.asleep:
-                self.wake()
-            if self._off and "work_wait" in self._off:
-                return NOT_ENTERED
-            return self.machine.enter(COLLECTIVE)
+            exchange = self.exchange
+            code = exchange.groups.code_of(handle) if exchange is not None else None
+            return self.wait_begins(UNKNOWN_WAIT if code is None else code)
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
+
+    def wait_begins(self, code: WaitCode) -> int:
+        """-> what to leave."""
+        if code == NOT_ENTERED or (self.off and "work_wait" in self.off):
+            return NOT_ENTERED
+        return self.machine.enter_wait(code)
+
+    def wait_in(self, group: Any) -> int:
+        """A wait in all members of a process group begins, without a work -> what to leave."""
+        try:
+            if self.asleep:
+                self.wake()
+            return self.wait_begins(self.code_of(group))
+        except Exception as error:  # the fence around the training
+            return self.fault("process_group", error)
 
     def count_collective(self, op: str, size: int) -> None:
         if self.writer is not None:
@@ -341,64 +249,38 @@ class Session:
     def own_task(self) -> OwnTask:
         return OwnTask(self.task)
 
-    def save_begins_behind(self) -> None:
-        """An asynchronous save begins: what it will have saved is the state of now, not of when it is through."""
-        if self.writer is not None:
-            self._saving_step = self._step_number()
-
-    def checkpoint_done(self, kind: str, size: int, behind: bool = False) -> None:
-        """A save or load has finished; ``size`` in bytes, 0 where unknown. ``behind``: in a thread of its own."""
-        if self.writer is None:
-            # A script that is not recorded before its first batch has often restored by then.
-            self._restored_early = self._restored_early or (self.asleep and kind == "load")
-            return
-        words = self.writer.words
-        index = _CHECKPOINT_KIND[kind]
-        words[_CHECKPOINTS_AT + index] += 1
-        words[_CHECKPOINT_BYTES_AT + index] += size
-        if kind == "save":
-            words[WORD_AT["checkpoint_step"][0]] = self._saving_step if behind else self._step_number()
-        else:
-            self._go_on()
-
-    def _step_number(self) -> int:
-        words = self.writer.words  # type: ignore[union-attr]
-        return words[WORD_AT["base_step"][0]] + words[WORD_AT["steps"][0]]
-
-    def _go_on(self) -> None:
-        """Restored before the first step: this attempt goes on from the last step that was saved."""
-        words = self.writer.words  # type: ignore[union-attr]
-        if words[WORD_AT["steps"][0]] or self._restored:
-            return
-        self._restored = True
-        if self._restore_step >= 0:
-            words[WORD_AT["base_step"][0]] = self._restore_step
-        else:
-            # Restored from a save that no ledger here knows of (rank 0 of another node's): which steps are repeated
-            # cannot be told, so none is said to be.
-            words[WORD_AT["recompute_until"][0]] = 0
-
     # -- the others
 
-    def _find_group(self) -> None:
-        """Learns of the process group as soon as there is one, and offers the exchange to its ranks."""
+    def find_group(self) -> Exchange | None:
+        """Learns of the process group as soon as there is one, and of the next one after it -> its exchange."""
         distributed = sys.modules.get("torch.distributed")
         try:
             if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-                return
-            self._grouped = True
+                return self.exchange
+            world = distributed.group.WORLD
+            if self._world is not None and self._world() is world:
+                return self.exchange
             writer, machine = self.writer, self.machine
-            if writer is None or not isinstance(machine, PhaseMachine):
-                return
+            if writer is None or not isinstance(machine, PhaseMachine) or not machine.mine():
+                return self.exchange
+            self._world = weakref.ref(world)
             self.world_size = distributed.get_world_size()
             rank = distributed.get_rank()
             writer.set("rank", rank)
             writer.set("world_size", self.world_size)
+            taken = None
+            if self.exchange is not None:
+                taken = self.exchange.abandon()
+                self.exchange = None
             if self.world_size > 1:
-                self.exchange = Exchange(self, machine, rank, self.world_size)
-                self.exchange.start()
+                ranks = tuple(sorted(distributed.get_process_group_ranks(world)))
+                self.exchange = Exchange(machine, rank, ranks, _raise_failure, self._exchange_state, taken)
         except Exception as error:  # the fence around the training
             self.fault("exchange", error)
+        return self.exchange
+
+    def _exchange_state(self, state: str) -> None:
+        self.state("exchange", state)
 
     def _find_device(self) -> None:
         """Drives the machine by the GPU's clock from the first boundary on at which there is a GPU in use."""
@@ -419,6 +301,12 @@ class Session:
             self.state("device_clock", "active")
         except Exception as error:  # the fence around the training
             self.fault("device_clock", error)
+
+
+def _raise_failure(work: Any) -> None:
+    """Raises what a finished operation has failed with. (``is_success`` says so too, but warns the user each time.)"""
+    wait = type(work).wait
+    getattr(wait, "__wrapped__", wait)(work)
 
 
 def _why(error: BaseException) -> str:

@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..machine import COLLECTIVE, NOT_ENTERED
+from ..machine import NOT_ENTERED
 from ..patching import Absent, Patches
+from ..wait_codes import WaitCode
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -26,7 +27,7 @@ def install_step(session: Session) -> Callable[[], None]:
         raise Absent("torch.optim.optimizer.register_optimizer_step_post_hook")
 
     known: dict[int, weakref.ref[Any]] = {}
-    unseen = session.compiled_steps
+    unseen = session.loop.compiled_steps
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_compiling():
@@ -36,11 +37,11 @@ def install_step(session: Session) -> Callable[[], None]:
         key = id(optimizer)
         if key not in known:
             known[key] = weakref.ref(optimizer, lambda _: gone(key))
-        session.optimizer_stepped(key)
+        session.loop.optimizer_stepped(key)
 
     def gone(key: int) -> None:
         known.pop(key, None)
-        session.steps.forget(key)
+        session.loop.steps.forget(key)
 
     handle = register(stepped)
     session.state("step", "active")
@@ -65,14 +66,16 @@ def install_backward(session: Session) -> Callable[[], None]:
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(t_outputs, *args, **kwargs)
-            session.backward_begins()
-            bracket = _FinalBracket(session, t_outputs) if session.world_size > 1 else None
+            session.loop.backward_begins()
+            bracket = None
+            if session.world_size > 1 and (code := session.loop.reduced_in()) is not None:
+                bracket = _FinalBracket(session, t_outputs, code)
             try:
                 return original(t_outputs, *args, **kwargs)
             finally:
                 if bracket is not None:
                     bracket.close()
-                session.backward_ends()
+                session.loop.backward_ends()
 
         return _engine_run_backward
 
@@ -86,10 +89,11 @@ def install_backward(session: Session) -> Callable[[], None]:
 class _FinalBracket:
     """Around the engine's final callbacks: the waits of DDP and FSDP1."""
 
-    __slots__ = ("_handle", "_old", "_session")
+    __slots__ = ("_code", "_handle", "_old", "_session")
 
-    def __init__(self, session: Session, outputs: Any):
+    def __init__(self, session: Session, outputs: Any, code: WaitCode):
         self._session = session
+        self._code = code
         self._old = NOT_ENTERED
         self._handle = None
         try:
@@ -111,7 +115,7 @@ class _FinalBracket:
     def _before(self) -> None:
         try:
             _queue_callback(self._after)
-            self._old = self._session.machine.enter(COLLECTIVE)
+            self._old = self._session.wait_begins(self._code)
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
@@ -153,9 +157,8 @@ def install_ddp(session: Session) -> Callable[[], None]:
             if not is_compiling() and is_grad_enabled():
                 try:
                     if module.require_backward_grad_sync:
-                        session.grad_bytes[id(module)] = gradient_bytes(module)
-                        if module.process_group.size() != session.world_size:
-                            session.mixed = True
+                        code = session.code_of(module.process_group)
+                        session.loop.reduces(id(module), gradient_bytes(module), code)
                 except Exception as error:  # the fence around the training
                     session.fault("ddp", error)
             return original(module, *args, **kwargs)
@@ -177,7 +180,7 @@ def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callab
         def _distributed_broadcast_coalesced(module: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(module, tensors, *args, **kwargs)
-            old = session.collective_begins()
+            old = session.wait_in(module.process_group)
             try:
                 return original(module, tensors, *args, **kwargs)
             finally:

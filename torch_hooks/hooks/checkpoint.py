@@ -96,7 +96,7 @@ def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]
         def save(*args: Any, **kwargs: Any) -> Any:
             machine = session.machine
             if size is None:
-                session.save_begins_behind()
+                session.saves.begins_behind()
             behind = size is _dcp_size and not machine.mine()
             old = machine.enter_from_base(_SAVE)
             if old == NOT_ENTERED and not behind:
@@ -139,7 +139,7 @@ def _count(
     session: Session, kind: str, size: Size | None, args: tuple[Any, ...], kwargs: dict[str, Any], behind: bool = False
 ) -> None:
     try:
-        session.checkpoint_done(kind, size(args, kwargs) if size is not None else 0, behind)
+        session.saves.done(kind, size(args, kwargs) if size is not None else 0, behind)
     except Exception as error:  # the fence around the training
         session.fault("torch_save", error)
 

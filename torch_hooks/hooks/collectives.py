@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..machine import COLLECTIVE, NOT_ENTERED
+from ..groups import ALONE
+from ..machine import NOT_ENTERED
 from ..patching import Absent, Patches
+from ..wait_codes import UNKNOWN_WAIT, WaitCode, slot_of, wait_code
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -35,7 +37,7 @@ def install_work_wait(session: Session) -> Callable[[], None]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            old = session.collective_begins()
+            old = session.wait_for(work)
             try:
                 return original(work, *args, **kwargs)
             finally:
@@ -43,9 +45,24 @@ def install_work_wait(session: Session) -> Callable[[], None]:
 
         return wait
 
+    def make_get_future(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_future(work: Any) -> Any:
+            future = original(work)
+            try:
+                exchange = session.exchange
+                code = exchange.groups.code_of(work) if exchange is not None else None
+                if exchange is not None and code is not None:
+                    exchange.groups.issued(future, code)
+            except Exception as error:  # the fence around the training
+                session.fault("work_wait", error)
+            return future
+
+        return get_future
+
     patches.replace(c10d.Work, "wait", make)
     # What work.get_future() gives; comm hooks and remote calls wait for it.
     patches.replace(torch._C.Future, "wait", make)
+    patches.replace(c10d.Work, "get_future", make_get_future)
     session.state("work_wait", "active")
     return patches.undo
 
@@ -53,8 +70,8 @@ def install_work_wait(session: Session) -> Callable[[], None]:
 def install_functional_wait(session: Session) -> Callable[[], None]:
     """Functional collectives wait in an operator of their own, which DTensor and tensor parallelism use.
 
-    Which ranks take part is known only where their group is resolved. A wait for one that was not seen there cannot be
-    compared with the other ranks'.
+    Which ranks take part is known only where their group is resolved; the tensor that is returned next carries it to
+    the wait.
     """
     patches = Patches()
 
@@ -63,6 +80,8 @@ def install_functional_wait(session: Session) -> Callable[[], None]:
         # Their name since 2025, and before.
         resolve = "_resolve_group" if hasattr(module, "_resolve_group") else "_resolve_group_name"
         patches.replace(module, resolve, _resolving(session))
+        if hasattr(module, "_maybe_wrap_tensor"):
+            patches.replace(module, "_maybe_wrap_tensor", _wrapping(session))
         session.state("functional_wait", "active")
 
     patches.when_imported("torch.distributed._functional_collectives", patch)
@@ -77,11 +96,13 @@ def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callabl
         def wait_tensor(tensor: Any) -> Any:
             if is_compiling():
                 return original(tensor)
-            if session.resolved:
-                session.resolved -= 1
-            else:
-                session.mixed = True
-            old = session.collective_begins()
+            old = NOT_ENTERED
+            try:
+                if session.asleep:
+                    session.wake()
+                old = session.wait_begins(_code_of_tensor(session, tensor))
+            except Exception as error:  # the fence around the training
+                session.fault("functional_wait", error)
             try:
                 return original(tensor)
             finally:
@@ -92,6 +113,13 @@ def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callabl
     return make
 
 
+def _code_of_tensor(session: Session, tensor: Any) -> WaitCode:
+    if session.exchange is None:
+        return UNKNOWN_WAIT
+    slot = session.exchange.groups.slot_of_tensor(tensor)
+    return NOT_ENTERED if slot == ALONE else wait_code(slot)
+
+
 def _resolving(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     from torch.compiler import is_compiling
 
@@ -100,9 +128,9 @@ def _resolving(session: Session) -> Callable[[Callable[..., Any]], Callable[...,
             group = original(*args, **kwargs)
             if not is_compiling():
                 try:
-                    session.resolved += 1
-                    if _members(group) != session.world_size:
-                        session.mixed = True
+                    code = session.code_of(_process_group(group))
+                    if session.exchange is not None:
+                        session.exchange.groups.resolved = ALONE if code == NOT_ENTERED else slot_of(code)
                 except Exception as error:  # the fence around the training
                     session.fault("functional_wait", error)
             return group
@@ -112,12 +140,29 @@ def _resolving(session: Session) -> Callable[[Callable[..., Any]], Callable[...,
     return make
 
 
-def _members(group: Any) -> int:
+def _wrapping(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _maybe_wrap_tensor(tensor: Any) -> Any:
+            if not is_compiling() and session.exchange is not None:
+                try:
+                    session.exchange.groups.wrapped(tensor)
+                except Exception as error:  # the fence around the training
+                    session.fault("functional_wait", error)
+            return original(tensor)
+
+        return _maybe_wrap_tensor
+
+    return make
+
+
+def _process_group(group: Any) -> Any:
     if isinstance(group, str):
         from torch._C import _distributed_c10d as c10d
 
-        group = c10d._resolve_process_group(group)  # pyright: ignore[reportArgumentType] - a NewType of str
-    return group.size()
+        return c10d._resolve_process_group(group)  # pyright: ignore[reportArgumentType] - a NewType of str
+    return group
 
 
 def _size(value: Any) -> int:
@@ -159,7 +204,8 @@ Sizes are those of nccl-tests: what is reduced, all that was gathered, all that 
 this rank's share.
 """
 
-_PAIRWISE = frozenset({"send", "recv"})
+_PEER: dict[str, int] = {"send": 1, "recv": 1}
+"""Method of ProcessGroup that meets one rank alone -> which argument names it, as a rank of the group."""
 
 
 def install_process_group(session: Session) -> Callable[[], None]:
@@ -169,31 +215,43 @@ def install_process_group(session: Session) -> Callable[[], None]:
     patches = Patches()
     for method, (op, sized) in _METHODS.items():
         if hasattr(c10d.ProcessGroup, method):
-            patches.replace(c10d.ProcessGroup, method, _counting(session, op, sized))
+            patches.replace(c10d.ProcessGroup, method, _counting(session, op, sized, _PEER.get(method)))
     session.state("process_group", "active")
     return patches.undo
 
 
-def _counting(session: Session, op: str, sized: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _counting(
+    session: Session, op: str, sized: int, peer_at: int | None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    pairwise = op in ("send", "recv")
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             old = NOT_ENTERED
+            code = UNKNOWN_WAIT
             try:
                 if session.asleep:
                     session.wake()
                 session.count_collective(op, _size(args[sized]) if 0 <= sized < len(args) else 0)
-                if op in _PAIRWISE or group.size() != session.world_size:
-                    session.mixed = True
+                peer = args[peer_at] if peer_at is not None and peer_at < len(args) else -1
+                code = session.code_of(group, pairwise, peer)
                 # Since mid-2025 a synchronous NCCL collective runs on the current stream and returns no work to wait
                 # for: the call itself is what the device waits in.
                 if session.machine.device is not None and _on_current_stream(args, kwargs):
-                    old = session.machine.enter(COLLECTIVE)
+                    old = session.wait_begins(code)
             except Exception as error:  # the fence around the training
                 session.fault("process_group", error)
             try:
-                return original(group, *args, **kwargs)
+                work = original(group, *args, **kwargs)
             finally:
                 session.machine.leave(old)
+            exchange = session.exchange
+            if work is not None and exchange is not None:
+                try:
+                    exchange.groups.issued(work, code)
+                except Exception as error:  # the fence around the training
+                    session.fault("process_group", error)
+            return work
 
         return call
 

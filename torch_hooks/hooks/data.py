@@ -63,7 +63,7 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
-            old = session.batch_wanted()
+            old = session.loop.batch_wanted()
             if old == NOT_ENTERED:
                 return original(iterator)
             try:
@@ -75,9 +75,9 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
             try:
                 batch = original(iterator)
             except BaseException:
-                session.no_batch(old, meter)
+                session.loop.no_batch(old, meter)
                 raise
-            session.batch_came(old, meter, _samples(batch), is_grad_enabled())
+            session.loop.batch_came(old, meter, _samples(batch), is_grad_enabled())
             return batch
 
         return __next__

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..machine import COLLECTIVE
 from ..patching import Patches
 
 if TYPE_CHECKING:
@@ -31,13 +30,16 @@ def install_fsdp2(session: Session) -> Callable[[], None]:
             # On a CPU rank these calls wait in Work.wait, where the rest of them is compute.
             if is_compiling() or machine.device is None:
                 return original(group, *args, **kwargs)
-            old = machine.enter(COLLECTIVE)
+            old = session.wait_in(_process_group(group))
             try:
                 return original(group, *args, **kwargs)
             finally:
                 machine.leave(old)
 
         return wait
+
+    def _process_group(group: Any) -> Any:
+        return getattr(group, "_all_gather_process_group", None) or group.mesh_info.mesh.get_group()
 
     def patch(module: ModuleType) -> None:
         group = getattr(module, "FSDPParamGroup", None)

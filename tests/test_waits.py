@@ -1,0 +1,182 @@
+"""The split of waits as arithmetic: blocks of several ranks, reduced here as gloo would, must give the known split."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whyidle.ledger.causes import LATE_FAMILIES
+from whyidle.ledger.layout import SLOTS
+from whyidle.ledger.waits import (
+    MOST_WIDTH,
+    BlockMismatch,
+    Settled,
+    StepWaits,
+    lateness_of,
+    pack,
+    split,
+    width_for,
+    words_of,
+)
+from whyidle.torch_hooks.exchange.slot import BLOCK_STEPS, block_length
+
+MS = 1_000_000
+NOWHERE = (0,) * SLOTS
+NETWORK = LATE_FAMILIES.index("network")
+
+
+def own(**families: int) -> tuple[int, ...]:
+    return tuple(families.get(family, 0) for family in LATE_FAMILIES)
+
+
+def step(calls: Sequence[int], own_time: Sequence[int] = own(), *, number: int = 1, wall: int = MS) -> StepWaits:
+    return StepWaits(number, wall, calls, own_time, NOWHERE, [-1] * len(calls))
+
+
+def exchange(ranks: dict[int, list[StepWaits]], *, length: int = 8, width: int = 8) -> dict[int, Settled]:
+    """Packs, takes the minimum word by word, and splits for every rank."""
+    buffers = []
+    for rank, steps in ranks.items():
+        buffer = array("q", bytes(8 * words_of(length, width)))
+        pack(buffer, rank, steps, length, width)
+        buffers.append(buffer)
+    result = array("q", [min(words) for words in zip(*buffers, strict=True)])
+    return {rank: split(result, rank, sorted(ranks), steps, width) for rank, steps in ranks.items()}
+
+
+def test_the_worked_example() -> None:
+    """DESIGN's two ranks: 50 ms of compute, 10 ms of transfer, and rank 1 reads for 40 ms a step."""
+    early = [step([50 * MS], own(compute=50 * MS))] * 8
+    late = [step([10 * MS], own(compute=50 * MS, storage=40 * MS))] * 8
+    found = exchange({0: early, 1: late})
+    first, second = found[0], found[1]
+    assert (first.network, first.straggler, first.behind) == (80 * MS, 320 * MS, {1: 320 * MS})
+    assert (second.network, second.straggler, second.late_steps) == (80 * MS, 0, 8)
+    assert second.late_own == list(own(storage=320 * MS))
+    assert first.late_by == second.late_by == {1: 320 * MS}
+
+
+def test_ranks_that_are_late_in_turns_within_a_step_are_told_apart() -> None:
+    """Over the step both waited 31 ms, which a minimum of sums would call the transfer."""
+    found = exchange({0: [step([30 * MS, 1 * MS])], 1: [step([1 * MS, 30 * MS])]})
+    assert [(one.network, one.straggler) for one in found.values()] == [(2 * MS, 29 * MS)] * 2
+    assert (found[0].behind, found[1].behind) == ({1: 29 * MS}, {0: 29 * MS})
+
+
+def test_a_step_with_calls_that_not_all_made_stays_unsplit_on_all() -> None:
+    found = exchange({0: [step([9 * MS]), step([9 * MS])], 1: [step([2 * MS, 1 * MS]), step([2 * MS])]})
+    assert [(one.unsplit, one.network) for one in found.values()] == [(9 * MS, 2 * MS), (3 * MS, 2 * MS)]
+
+
+def test_a_step_that_one_rank_did_not_measure_stays_unsplit_on_all() -> None:
+    found = exchange({0: [step([9 * MS])], 1: [step([2 * MS])._replace(complete=False)]})
+    assert [one.unsplit for one in found.values()] == [9 * MS, 2 * MS]
+
+
+def test_a_block_that_is_cut_short_at_the_end_is_split_as_far_as_all_have_it() -> None:
+    long = [step([9 * MS], number=number) for number in (1, 2, 3)]
+    found = exchange({0: long, 1: long[:2]})
+    assert [(one.network, one.unsplit, one.through) for one in found.values()] == [
+        (18 * MS, 9 * MS, 3),
+        (18 * MS, 0, 2),
+    ]
+
+
+def test_more_calls_than_words_are_compared_in_contiguous_runs() -> None:
+    """Eight calls in four words: pairs of neighbours. Within a pair, late ranks that take turns are not told apart."""
+    fast = [step([3 * MS] * 4 + [1 * MS] * 4)]
+    slow = [step([1 * MS] * 4 + [3 * MS] * 4)]
+    found = exchange({0: fast, 1: slow}, width=4)
+    assert [(one.network, one.straggler) for one in found.values()] == [(8 * MS, 8 * MS)] * 2
+    assert found[0].most_calls == 8
+
+
+@pytest.mark.parametrize("firsts", [[3, 4], [4, 3]])
+def test_ranks_out_of_step_are_noticed_by_every_rank(firsts: list[int]) -> None:
+    for rank in range(2):
+        buffers = []
+        steps = [[step([MS], number=first)] for first in firsts]
+        for other in range(2):
+            buffers.append(array("q", bytes(8 * words_of(8, 8))))
+            pack(buffers[-1], other, steps[other], 8, 8)
+        result = array("q", [min(words) for words in zip(*buffers, strict=True)])
+        with pytest.raises(BlockMismatch):
+            split(result, rank, (0, 1), steps[rank], 8)
+
+
+def test_a_result_that_never_left_its_rank_is_noticed() -> None:
+    for rank in range(2):
+        buffer = array("q", bytes(8 * words_of(8, 8)))
+        pack(buffer, rank, [step([MS])], 8, 8)
+        with pytest.raises(BlockMismatch):
+            split(buffer, rank, (0, 1), [step([MS])], 8)
+
+
+waits = st.integers(0, 10**12)
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda calls: st.lists(
+            st.lists(
+                st.builds(
+                    step,
+                    st.lists(waits, min_size=calls, max_size=calls),
+                    st.tuples(*[waits] * len(LATE_FAMILIES)),
+                ),
+                min_size=2,
+                max_size=2,
+            ),
+            min_size=2,
+            max_size=5,
+        )
+    )
+)
+def test_whatever_the_waits_nothing_is_lost_and_nobody_is_blamed_for_more_than_the_longest(
+    ranks: list[list[StepWaits]],
+) -> None:
+    found = exchange(dict(enumerate(ranks)))
+    for rank, steps in enumerate(ranks):
+        settled = found[rank]
+        assert settled.network + settled.straggler + settled.unsplit == sum(one.total for one in steps)
+        assert sum(settled.behind.values()) == settled.straggler
+        assert sum(settled.late_own) + sum(settled.late_elsewhere) == settled.late_by.get(rank, 0)
+        assert min(settled.network, settled.straggler, *settled.late_own, *settled.late_elsewhere) >= 0
+    assert len({tuple(sorted(one.late_by.items())) for one in found.values()}) == 1
+
+
+def test_lateness_that_no_family_explains_goes_to_the_rest() -> None:
+    late, _ = lateness_of(10, step([], own(storage=7)), (*own(storage=3), *NOWHERE), NETWORK)
+    assert late == list(own(storage=4, network=6))
+
+
+def test_excesses_beyond_the_lateness_are_shares_of_it() -> None:
+    late, _ = lateness_of(10, step([], own(compute=30, storage=10)), (*own(), *NOWHERE), NETWORK)
+    assert late == list(own(compute=7, storage=2, network=1))
+
+
+def test_a_wait_elsewhere_is_a_part_of_the_lateness() -> None:
+    one = step([], own(compute=5))._replace(elsewhere=(0, 9, 0, 0, 0, 0, 0, 0))
+    assert lateness_of(8, one, (*own(compute=5), *(0, 1, 0, 0, 0, 0, 0, 0)), NETWORK)[1][1] == 8
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "ranks", "steps"),
+    [(0.0005, 2, 256), (0.005, 2, 128), (0.03, 2, 16), (0.1, 2, 8), (30.0, 2, 8), (0.0, 2, 256), (0.1, 1024, 32)],
+)
+def test_a_block_takes_about_half_a_second_within_its_bounds(step_seconds: float, ranks: int, steps: int) -> None:
+    assert block_length(int(step_seconds * 1e9), ranks) == steps
+
+
+@pytest.mark.parametrize(("calls", "width"), [(0, 1), (1, 1), (2, 2), (3, 4), (40, 64), (9000, MOST_WIDTH)])
+def test_a_step_has_words_for_its_calls_up_to_a_bound(calls: int, width: int) -> None:
+    assert width_for(calls) == width
+
+
+def test_the_slowest_rank_tells_the_length_of_blocks() -> None:
+    steps = {rank: [step([MS], wall=wall)] * BLOCK_STEPS[0] for rank, wall in enumerate((5 * MS, 40 * MS))}
+    assert {one.step_ns for one in exchange(steps).values()} == {40 * MS}

@@ -1,0 +1,251 @@
+"""The exchanges of this rank, one per group: from the first wait in a group to its last block."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...ledger.layout import WORD_AT
+from ..groups import Group, Groups
+from ..notices import debug, say
+from .formation import Formation
+from .side_group import build, connect, server_of_store
+from .slot import Lost, SlotExchange
+
+if TYPE_CHECKING:
+    from ..machine import PhaseMachine
+
+OFFER_AFTER_STEPS = 2
+"""A group is formed once this rank has waited there in so many steps: not for what only happens once."""
+CONNECT_SECONDS = 60.0
+LAST_BLOCK_SECONDS = 0.2
+"""How long the end of a process waits for the last blocks: if every rank leaves within it, they are split too."""
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_LARGE = 0.01, 1.0, 5.0
+_LARGE = 256
+_KEY_AT, _SIZE_AT, _PAIRWISE_AT = (WORD_AT[f"slot_{name}"][0] for name in ("key", "size", "pairwise"))
+_CALLS_AT = WORD_AT["slot_calls"][0]
+
+
+class _Offer:
+    """A group on its way: what the training thread and the thread that forms groups tell each other."""
+
+    def __init__(self, exchange: SlotExchange, held_from: int):
+        self.exchange = exchange
+        self.held_from: int | None = held_from
+        self.wants_hold = False
+        self.steps = self.calls = 0
+        self.given = False  # to the thread that forms groups
+        self.formation: Formation | None = None
+        self.formed: tuple[Any, int] | None = None
+        """The side group, and the first step that all members hold."""
+        self.failure = ""
+
+
+class Exchange:
+    """Holds back the waits of steps until it can say what they were. Called on the training thread only."""
+
+    def __init__(
+        self,
+        machine: PhaseMachine,
+        rank: int,
+        world: tuple[int, ...],
+        finished: Callable[[Any], None],
+        state: Callable[[str], None],
+        taken: dict[int, Group] | None = None,
+    ):
+        """``finished`` raises what a work has failed with; ``state`` is told the state of the hook `exchange`.
+
+        ``taken``: slots of an earlier world of this process.
+        """
+        self.groups = Groups(rank, world, self._found, taken)
+        self._machine = machine
+        self._rank = rank
+        self._finished = finished
+        self._state = state
+        self._server = server_of_store(sys.modules["torch.distributed"])
+        self._offers: list[_Offer] = []
+        self._exchanges: list[SlotExchange] = []
+        self._queue: list[_Offer] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.requests = 0
+        """Questions to the store so far, by all groups."""
+
+    def _found(self, group: Group) -> None:
+        """The rank is about to wait in a group for the first time."""
+        machine = self._machine
+        words, slot = machine.words, group.slot
+        words[_KEY_AT + slot], words[_SIZE_AT + slot] = group.key, len(group.ranks)
+        words[_PAIRWISE_AT + slot] = group.pairwise
+        machine.label(slot, group.label)
+        if group.pairwise or self._server is None:
+            return
+        exchange = SlotExchange(machine, group, self._rank, self._finished)
+        self._offers.append(_Offer(exchange, self._hold(slot, whole=True)))
+        for held in machine.books.held:
+            if held is not None:
+                held.outside = self.groups.outside(held.slot)
+
+    def _hold(self, slot: int, *, whole: bool) -> int:
+        """-> the first step whose waits are held back."""
+        first: list[int] = []
+        books = self._machine.books
+        self._machine.update(lambda: first.append(books.hold(slot, self.groups.outside(slot), whole=whole)))
+        return first[0] if first else 1 << 60  # in the middle of an update: no step of this process is held
+
+    # -- at each step boundary
+
+    def poll(self) -> None:
+        """Waits for nothing. Raises nothing: a group that fails costs itself only."""
+        if self._offers:
+            self._poll_offers()
+        for exchange in self._exchanges:
+            try:
+                exchange.poll()
+            except Exception as error:  # the fence around the training
+                self._lose(exchange, error)
+                return  # the list has changed
+
+    def _poll_offers(self) -> None:
+        for offer in list(self._offers):
+            exchange = offer.exchange
+            try:
+                if offer.failure:
+                    raise Lost(offer.failure)
+                if offer.formed is not None:
+                    exchange.begin(*offer.formed)
+                    self._offers.remove(offer)
+                    self._exchanges.append(exchange)
+                    self._state("active")
+                    continue
+                if offer.wants_hold and offer.held_from is None:
+                    offer.held_from = self._hold(exchange.group.slot, whole=False)
+                if not offer.given:
+                    self._give(offer)
+                exchange.poll()
+            except Lost as lost:
+                self._let_go(offer, lost)
+            except Exception as error:  # the fence around the training
+                self._let_go(offer, error)
+
+    def _give(self, offer: _Offer) -> None:
+        """To the thread that forms groups, once the rank has waited there in some steps."""
+        calls = self._machine.words[_CALLS_AT + offer.exchange.group.slot]
+        offer.steps += calls > offer.calls
+        offer.calls = calls
+        if offer.steps < OFFER_AFTER_STEPS:
+            return
+        offer.given = True
+        with self._lock:
+            self._queue.append(offer)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._form, name="whyidle-groups", daemon=True)
+                self._thread.start()
+
+    def _let_go(self, offer: _Offer, why: Exception) -> None:
+        """Waits are `collective` from here. A group whose members do not come is still waited for in the background."""
+        slot = offer.exchange.group.slot
+        self._machine.update(self._machine.books.release, slot)
+        offer.held_from = None
+        offer.wants_hold = False
+        if offer.failure or not isinstance(why, Lost):
+            self._offers.remove(offer)
+            self._tell(offer.exchange, why)
+
+    def _lose(self, exchange: SlotExchange, why: Exception) -> None:
+        self._exchanges.remove(exchange)
+        self._machine.update(self._machine.books.release, exchange.group.slot)
+        self._tell(exchange, why)
+
+    def _tell(self, exchange: SlotExchange, why: Exception) -> None:
+        if not self._exchanges and not self._offers:
+            self._state("failed")
+        if debug():
+            say(f"waits in the group {exchange.group.label} are not split into network and straggler: {why}")
+
+    # -- forming groups: a thread of its own, with its own connection
+
+    def _form(self) -> None:
+        offers: list[_Offer] = []
+        try:
+            assert self._server is not None
+            store = connect(self._server, CONNECT_SECONDS)
+            pause = _SHORTEST_PAUSE
+            while True:
+                with self._lock:
+                    fresh, self._queue = self._queue, []
+                    if not fresh and not offers:
+                        self._thread = None
+                        return
+                offers += fresh
+                if fresh:
+                    pause = _SHORTEST_PAUSE
+                offers = [offer for offer in offers if not self._poll_formation(offer, store)]
+                # Polled, not waited for: a thread inside the store would crash the interpreter at its end.
+                if offers and self._stop.wait(pause):
+                    return
+                large = any(len(offer.exchange.group.ranks) > _LARGE for offer in offers)
+                pause = min(_LONGEST_PAUSE_LARGE if large else _LONGEST_PAUSE, pause * 1.5)
+        except Exception as error:
+            with self._lock:
+                offers += self._queue
+                self._queue = []
+                self._thread = None
+            for offer in offers:
+                offer.failure = str(error) or type(error).__name__
+
+    def _poll_formation(self, offer: _Offer, store: Any) -> bool:
+        """-> whether this group is formed, or cannot be."""
+        group = offer.exchange.group
+        try:
+            formation = offer.formation
+            if formation is None:
+                formation = offer.formation = Formation(store, group.key, group.ranks, self._rank)
+            before = formation.requests
+            first = formation.poll(offer.held_from)
+            self.requests += formation.requests - before
+            if formation.called and offer.held_from is None:
+                offer.wants_hold = True
+            if first is None:
+                return False
+            distributed = sys.modules["torch.distributed"]
+            place = distributed.PrefixStore(f"{group.key:x}/{formation.token}", store)
+            offer.formed = build(place, group.ranks.index(self._rank), len(group.ranks)), first
+        except Exception as error:
+            offer.failure = str(error) or type(error).__name__
+        return True
+
+    # -- the end
+
+    def abandon(self) -> dict[int, Group]:
+        """The process has made a new world: what awaits its split stays unsplit. -> the slots in use."""
+        self._stop.set()
+        books = self._machine.books
+        for held in list(books.held):
+            if held is not None:
+                self._machine.update(books.release, held.slot)
+        return {**self.groups.taken, **self.groups.slots}
+
+    def close(self) -> None:
+        """Settles what comes back in time; what is in flight after that stays unsplit."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=2.0)
+        until = time.monotonic() + LAST_BLOCK_SECONDS
+        left = list(self._exchanges)
+        while left:
+            for exchange in list(left):
+                try:
+                    if exchange.finish():
+                        left.remove(exchange)
+                except Exception:  # the fence around the training
+                    left.remove(exchange)
+            if left and time.monotonic() > until:
+                return
+            if left:
+                time.sleep(0.002)

@@ -1,0 +1,84 @@
+"""A gloo group of our own beside torch.distributed's bookkeeping: names, order and number of the user's groups stay as
+they are."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+from typing import Any
+
+_THREADS = 1
+_device: Any = None
+_kept: list[Any] = []
+
+
+def server_of_store(distributed: Any) -> tuple[str, int] | None:
+    """Host and port of the process group's store; None if it has no server to connect to."""
+    store = distributed.distributed_c10d._get_default_store()
+    while isinstance(store, distributed.PrefixStore):
+        store = store.underlying_store
+    return (store.host, store.port) if isinstance(store, distributed.TCPStore) else None
+
+
+def connect(server: tuple[str, int], timeout_seconds: float) -> Any:
+    """A connection of our own to the store: the training's serves one request at a time, and none of ours may stand
+    before one of its."""
+    distributed = sys.modules["torch.distributed"]
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    client = distributed.TCPStore(*server, is_master=False, wait_for_workers=False, timeout=timeout)
+    return distributed.PrefixStore("whyidle", client)
+
+
+def build(store: Any, index: int, size: int) -> Any:
+    """A gloo group of ``size`` ranks, of which this is number ``index``. With lazy connections it waits for nobody."""
+    distributed = sys.modules["torch.distributed"]
+    gloo = distributed.ProcessGroupGloo
+    options = gloo._Options()
+    options._threads = _THREADS
+    options._timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
+    device = _lazy_device(gloo)
+    # torch 2.4 knows no lazy connections: each rank then connects to all others.
+    options._devices = [device] if device is not None else [_eager_device(gloo)]
+    group = gloo(store, index, size, options)
+    _never_destroy(group)
+    return group
+
+
+def _lazy_device(gloo: Any) -> Any:
+    """One device, whose event loop all our groups share, and which connects two ranks when they first talk."""
+    global _device
+    if _device is None:
+        try:
+            interface = _interface()
+            _device = (
+                gloo.create_device(interface=interface, lazy_init=True)
+                if interface
+                else gloo.create_default_device(lazy_init=True)
+            )
+        except TypeError:
+            return None
+    return _device
+
+
+def _eager_device(gloo: Any) -> Any:
+    interface = _interface()
+    return gloo.create_device(interface=interface) if interface else gloo.create_default_device()
+
+
+def _interface() -> str:
+    return os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+
+
+def after_fork() -> None:
+    """The device's event loop is a thread, which the child does not have."""
+    global _device
+    _device = None
+
+
+def _never_destroy(group: Any) -> None:
+    """Keeps a group beyond the interpreter's end: its destructor waits for operations that a dead peer never joins."""
+    import ctypes
+
+    _kept.append(group)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

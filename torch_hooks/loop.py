@@ -1,0 +1,174 @@
+"""The training loop as the hooks see it: batches come, backward passes run, optimizers step, and steps end.
+
+No public method raises, and none does anything once its hook is off. The fence stands in each method, not in a
+decorator: that would cost every step another call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ledger.causes import PHASE
+from ..ledger.layout import WORD_AT
+from .books import Splitter
+from .machine import COMPUTE, EVAL, HOST, NOT_ENTERED
+from .steps import COMPILED, StepDetector
+from .wait_codes import UNKNOWN_WAIT, WaitCode
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
+_BACKWARDS_AT = WORD_AT["backwards"][0]
+_BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
+_DATA = PHASE["data"]
+
+_REGULAR_CYCLES = 8
+
+
+class Loop:
+    """What the hooks of the loader, the backward pass and the optimizer talk to."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self.compiled_steps: list[bool] = []
+        """Optimizer steps inside compiled graphs, which could not call us; taken note of when the loop next does."""
+        self.forget()
+
+    def forget(self) -> None:
+        self.steps = StepDetector()
+        self._reduced: dict[int, tuple[int, WaitCode]] = {}
+        """Gradients that the next backward pass reduces: id of the DDP module -> bytes, and where it waits."""
+        self._reducers_seen = False
+        self._fed = False  # a batch was delivered since the last boundary
+        self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
+        self._host_between = True  # the loop asks for its batch after the step, not before
+        self._regular = 0
+
+    # -- data
+
+    def batch_wanted(self) -> int:
+        """The loop asks for a batch -> what to leave when it is there."""
+        session = self._session
+        try:
+            if session.asleep:
+                session.wake()
+            machine = session.machine
+            if not machine.stepping:
+                session.begin()
+            if self.compiled_steps:
+                self.take_note()
+            if session.off and "dataloader" in session.off:
+                return NOT_ENTERED
+            if self._unused_batch and self._host_between and session.writer is not None:
+                session.writer.words[_EVAL_AT] += 1
+            self._unused_batch = False
+            return machine.enter(_DATA)
+        except Exception as error:  # the fence around the training
+            return session.fault("dataloader", error)
+
+    def batch_came(self, old: int, splitter: Splitter | None, samples: int, training: bool) -> None:
+        """A batch is there. ``samples`` is 0 where it cannot be told."""
+        session = self._session
+        if old == NOT_ENTERED or session.writer is None:
+            return
+        try:
+            session.machine.leave_to(old, COMPUTE if training else EVAL, splitter)
+            self._fed = self._unused_batch = True
+            words = session.writer.words
+            words[_BATCHES_AT] += 1
+            words[_SAMPLES_AT] += samples
+        except Exception as error:  # the fence around the training
+            session.fault("dataloader", error)
+
+    def no_batch(self, old: int, splitter: Splitter | None) -> None:
+        """The loader is exhausted, or raised: what follows is the loop's own Python."""
+        try:
+            self._session.machine.leave_to(old, HOST, splitter)
+        except Exception as error:  # the fence around the training
+            self._session.fault("dataloader", error)
+
+    # -- steps
+
+    def backward_begins(self) -> None:
+        session = self._session
+        try:
+            if session.asleep:
+                session.wake()
+            if self.compiled_steps:
+                self.take_note()
+            if self.steps.backward_begins() or session.writer is None:
+                return
+            machine = session.machine
+            if not machine.stepping:
+                session.begin()
+            if machine.phase == HOST:
+                # The batch of this backward pass was fetched before the last step ended, so the forward pass that we
+                # took for host time was compute. Do not make that mistake again in this loop.
+                self._host_between = False
+                self._regular = 0
+                machine.base(COMPUTE)
+            elif self._fed and not self._host_between:
+                self._regular += 1
+                self._host_between = self._regular > _REGULAR_CYCLES
+            self._unused_batch = False
+            session.writer.words[_BACKWARDS_AT] += 1
+        except Exception as error:  # the fence around the training
+            session.fault("backward", error)
+
+    def reduces(self, module: int, size: int, code: WaitCode) -> None:
+        """The next backward pass of a DDP module reduces gradients of ``size`` bytes."""
+        self._reduced[module] = size, code
+        self._reducers_seen = True
+
+    def reduced_in(self) -> WaitCode | None:
+        """What the wait at the end of this backward pass is; None where nothing is known to wait there.
+
+        One bracket holds the waits of all reducers: of several groups it cannot be told which one held it up.
+        """
+        codes = {code for _, code in self._reduced.values()} - {NOT_ENTERED}
+        if len(codes) == 1:
+            return codes.pop()
+        return UNKNOWN_WAIT if codes or not self._reducers_seen else None
+
+    def backward_ends(self) -> None:
+        try:
+            if self._reduced:
+                self._session.count_collective("all_reduce", sum(size for size, _ in self._reduced.values()))
+                self._reduced.clear()
+            if self.steps.backward_ends():
+                self.boundary()
+        except Exception as error:  # the fence around the training
+            self._session.fault("backward", error)
+
+    def optimizer_stepped(self, optimizer: int) -> None:
+        session = self._session
+        try:
+            if self.steps.optimizer_stepped(optimizer) and not (session.off and "step" in session.off):
+                self.boundary()
+        except Exception as error:  # the fence around the training
+            session.fault("step", error)
+
+    def take_note(self) -> None:
+        """Of a step inside a compiled graph, late: what ran in between counts as a part of it."""
+        self.compiled_steps.clear()
+        self.optimizer_stepped(COMPILED)
+
+    def step_ends(self, number: int | None) -> None:
+        """The user says that a step ends here; ``number`` is its own number, from 1."""
+        self.steps.manual = True
+        writer = self._session.writer
+        if number is not None and writer is not None and self._session.machine.stepping:
+            writer.words[_BASE_AT] = max(0, number - 1 - writer.words[_STEPS_AT])
+        self.boundary()
+
+    def boundary(self) -> None:
+        """A step ends here."""
+        session = self._session
+        machine = session.machine
+        if not machine.stepping:
+            # The first call of whyidle.step() in a loop without loader and backward pass: what it ends began unseen.
+            session.begin()
+        elif session.writer is not None and machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
+            self._fed = self._unused_batch = False
+            session.after_step()
