@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .causes import LATE_FAMILIES
@@ -24,16 +25,29 @@ from .layout import SLOTS
 MOST_WIDTH = 512
 """Words that a step may have for its calls; of more calls, neighbours share a word."""
 RANK_BITS = 20
-_RANK_MASK = (1 << RANK_BITS) - 1
-_NOTHING = (1 << 63) - 1
+RANK_MASK = (1 << RANK_BITS) - 1
+NOTHING = (1 << 63) - 1
 """A word that is never the least."""
 
-_HEADER = 7  # first step, -first step, steps, -mean step time, -most calls, rank, -rank
+HEADER = 7  # first step, -first step, steps, -mean step time, -most calls, rank, -rank
 _PER_STEP = 2 + len(LATE_FAMILIES) + SLOTS  # calls, -calls, own time per family, waits elsewhere per slot
-_US = 1000  # ns
+US = 1000  # ns
+LATE_STEP = 0.05
+"""A step counts as late if the rank's own time made it late by this share of the step."""
 _STEP_SIZE = 64
 _NETWORK = LATE_FAMILIES.index("network")
 _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+
+
+class Message(NamedTuple):
+    """One send or receive that this rank waited for. Times in ns of its CLOCK_MONOTONIC."""
+
+    peer: int
+    """The global rank at the other end; -1 where it is not known."""
+    sent: bool
+    issued: int
+    end: int
+    """When the wait for it ended."""
 
 
 class StepWaits(NamedTuple):
@@ -52,6 +66,8 @@ class StepWaits(NamedTuple):
     elsewhere: Sequence[int] = ()
     peers: Sequence[int] = ()
     """Of each wait the rank at its other end; -1 where there is none."""
+    messages: Sequence[Message] = ()
+    """Of each wait the send or receive, where ranks meet in pairs."""
     complete: bool = True
     """Whether each wait was seen and measured. The calls of the step cannot be compared otherwise."""
 
@@ -66,27 +82,36 @@ class StepWaits(NamedTuple):
         return sum(self.calls)
 
 
-class Settled(NamedTuple):
+@dataclass(slots=True)
+class Settled:
     """What the waits of a block turned out to be for one rank. Times in ns; lists per LATE_FAMILIES or per slot."""
 
-    network: int
-    straggler: int
-    unsplit: int
-    behind: dict[int, int]
-    """Rank that was late -> the part of `straggler` that is its doing."""
-    late_own: list[int]
-    """By what this rank made the others wait: its own time."""
-    late_elsewhere: list[int]
-    """The same: its waits in other groups."""
-    late_steps: int
-    late_by: dict[int, int]
-    """Rank -> by how much it was late; the same on all members."""
     through: int
     """The number of the last step in the block."""
     step_ns: int
     """The mean step time of the slowest member."""
     most_calls: int
     """The most calls that a step of any member had."""
+    network: int = 0
+    straggler: int = 0
+    pipeline: int = 0
+    unsplit: int = 0
+    schedule: int = 0
+    """Of `pipeline`: what the schedule itself costs, at least."""
+    behind: dict[int, int] = field(default_factory=dict)
+    """Rank that was late -> the part of `straggler` or `pipeline` that is its doing."""
+    late_own: list[int] = field(default_factory=lambda: [0] * len(LATE_FAMILIES))
+    """By what this rank made the others wait: its own time."""
+    late_elsewhere: list[int] = field(default_factory=lambda: [0] * SLOTS)
+    """The same: its waits in other groups."""
+    late_steps: int = 0
+    """Steps in which its own time made it late by more than a trifle, LATE_STEP."""
+    late_by: dict[int, int] = field(default_factory=dict)
+    """Rank -> by how much it was late; the same on all members."""
+
+    @classmethod
+    def empty(cls, result: Sequence[int], steps: Sequence[StepWaits]) -> Settled:
+        return cls(steps[-1].number, -result[3], -result[4])
 
 
 class BlockMismatch(Exception):
@@ -95,7 +120,7 @@ class BlockMismatch(Exception):
 
 def words_of(length: int, width: int) -> int:
     """How many words a block of ``length`` steps has, with up to ``width`` words for the calls of each."""
-    return _HEADER + length * (_PER_STEP + 2 * width)
+    return HEADER + length * (_PER_STEP + 2 * width)
 
 
 def width_for(most_calls: int) -> int:
@@ -108,21 +133,19 @@ def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int,
 
     There may be fewer steps than ``length``, at the end of a run, but not none.
     """
-    first = steps[0].number
-    most = max(len(step.calls) for step in steps)
-    words = [first, -first, len(steps), -(sum(step.wall for step in steps) // len(steps)), -most, rank, -rank]
+    words = header(rank, steps)
     for step in steps:
         calls = step.calls
         # A count that no other member has: the calls of this step cannot be compared.
         count = len(calls) if step.complete else -1 - rank
         words += (count, -count, *step.own, *step.elsewhere)
-        waits = [wait // _US for wait in _runs(calls, width)]
-        padding = [_NOTHING] * (width - len(waits))
+        waits = [wait // US for wait in _runs(calls, width)]
+        padding = [NOTHING] * (width - len(waits))
         words += [wait << RANK_BITS | rank for wait in waits]
         words += padding
         words += [-wait for wait in waits]
         words += padding
-    words += [_NOTHING] * (words_of(length, width) - len(words))
+    words += [NOTHING] * (words_of(length, width) - len(words))
     buffer[: len(words)] = array("q", words)
 
 
@@ -143,55 +166,51 @@ def split(
     there than on the others (retransmissions do that). On an accelerator it stays `unattributed`: the events that
     bracket a wait are recorded by a host that may itself have been late, so the rest may be ours.
     """
-    first = steps[0].number
-    if (result[0], result[1], result[5], result[6]) != (first, -first, members[0], -members[-1]):
-        raise BlockMismatch(f"step {first} of rank {rank}: the block is {list(result[:_HEADER])}")
-    network = straggler = unsplit = late_steps = 0
-    behind: dict[int, int] = {}
-    late_by: dict[int, int] = {}
-    late_own, late_elsewhere = [0] * len(LATE_FAMILIES), [0] * SLOTS
+    check(result, rank, members, steps)
+    settled = Settled.empty(result, steps)
     rest = _UNATTRIBUTED if accelerator else _NETWORK
-    shared = result[2]
     for index, step in enumerate(steps):
         calls = step.calls
-        at = _HEADER + index * (_PER_STEP + 2 * width)
-        if index >= shared or not step.complete or not result[at] == -result[at + 1] == len(calls):
-            unsplit += step.total
+        at = HEADER + index * (_PER_STEP + 2 * width)
+        if index >= result[2] or not step.complete or not result[at] == -result[at + 1] == len(calls):
+            settled.unsplit += step.total
             continue
         late = 0
         keys = at + _PER_STEP
         for run, wait in enumerate(_runs(calls, width)):
             key = result[keys + run]
-            least, who = (key >> RANK_BITS) * _US, key & _RANK_MASK
-            lateness = -result[keys + width + run] * _US - least
-            if wait - least < _US:  # the words are whole µs
-                network += wait
+            least, last = (key >> RANK_BITS) * US, key & RANK_MASK
+            lateness = -result[keys + width + run] * US - least
+            if wait - least < US:  # the words are whole µs
+                settled.network += wait
             else:
-                network += least
-                straggler += wait - least
-                behind[who] = behind.get(who, 0) + wait - least
+                settled.network += least
+                settled.straggler += wait - least
+                settled.behind[last] = settled.behind.get(last, 0) + wait - least
             if lateness:
-                late_by[who] = late_by.get(who, 0) + lateness
-                if who == rank:
+                settled.late_by[last] = settled.late_by.get(last, 0) + lateness
+                if last == rank:
                     late += lateness
         if late:
-            late_steps += 1
             own, elsewhere = lateness_of(late, step, result[at + 2 : at + _PER_STEP], rest)
-            late_own = [a + b for a, b in zip(late_own, own, strict=True)]
-            late_elsewhere = [a + b for a, b in zip(late_elsewhere, elsewhere, strict=True)]
-    return Settled(
-        network,
-        straggler,
-        unsplit,
-        behind,
-        late_own,
-        late_elsewhere,
-        late_steps,
-        late_by,
-        steps[-1].number,
-        -result[3],
-        -result[4],
-    )
+            settled.late_steps += sum(own) >= LATE_STEP * step.wall
+            settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
+            settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]
+    return settled
+
+
+def header(rank: int, steps: Sequence[StepWaits]) -> list[int]:
+    """The words by which a block is known."""
+    first = steps[0].number
+    most = max(len(step.calls) for step in steps)
+    return [first, -first, len(steps), -(sum(step.wall for step in steps) // len(steps)), -most, rank, -rank]
+
+
+def check(result: Sequence[int], rank: int, members: Sequence[int], steps: Sequence[StepWaits]) -> None:
+    """Raises BlockMismatch where the minimum is not one of the same steps of every member."""
+    first = steps[0].number
+    if (result[0], result[1], result[5], result[6]) != (first, -first, members[0], -members[-1]):
+        raise BlockMismatch(f"step {first} of rank {rank}: the block is {list(result[:HEADER])}")
 
 
 def lateness_of(late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> tuple[list[int], list[int]]:

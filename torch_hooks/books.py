@@ -7,6 +7,7 @@ host has left them, but in the same order.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +38,7 @@ from ..ledger.layout import (
     WORD_AT,
     call_word,
 )
-from ..ledger.waits import StepWaits
+from ..ledger.waits import Message, StepWaits
 from .wait_codes import CONTINUES, WaitCode, peer_of, slot_of
 
 Parts = tuple[tuple[int, int], ...]
@@ -86,6 +87,8 @@ _COLLECTIVE_PHASE = PHASE["collective"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
 _CULPRITS_KEPT = 64
 
+_now = time.monotonic_ns
+
 _WAIT_CAUSES = ("network", "straggler", "pipeline", "collective")
 _OWN_CAUSES = tuple(
     tuple(
@@ -100,10 +103,24 @@ _OWN_CAUSES = tuple(
 class Held:
     """The waits of one group that are held back until their split is known."""
 
-    __slots__ = ("before", "calls", "complete", "mark", "outside", "peers", "size", "slot", "steps")
+    __slots__ = (
+        "before",
+        "calls",
+        "complete",
+        "mark",
+        "messages",
+        "outside",
+        "pairwise",
+        "peers",
+        "size",
+        "slot",
+        "steps",
+    )
 
-    def __init__(self, slot: int, outside: tuple[int, ...], mark: list[int]):
+    def __init__(self, slot: int, outside: tuple[int, ...], mark: list[int], pairwise: bool):
         self.slot = slot
+        self.pairwise = pairwise
+        self.messages: list[Message] = []
         self.outside = outside
         """Slots in which the rank may be held up on its way to this group."""
         self.calls: list[int] = []  # waits of the step that is open, ns
@@ -119,6 +136,7 @@ class Held:
         self.before = mark
         calls, self.calls = self.calls, []
         peers, self.peers = self.peers, []
+        messages, self.messages = self.messages, []
         elsewhere = [0] * SLOTS
         if mark is before:
             own: Sequence[int] = _NO_OWN
@@ -126,7 +144,7 @@ class Held:
             own = _own(mark, before)
             for slot in self.outside:
                 elsewhere[slot] = mark[len(CAUSES) + slot] - before[len(CAUSES) + slot]
-        step = StepWaits(number, wall, calls, own, elsewhere, peers, self.complete)
+        step = StepWaits(number, wall, calls, own, elsewhere, peers, messages, self.complete)
         self.steps.append(step)
         self.size += step.size
         self.complete = True
@@ -143,7 +161,7 @@ def _own(now: list[int], before: list[int]) -> list[int]:
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
 
-    __slots__ = ("_culprits", "_last_end", "_map", "held", "repeating", "slots", "words")
+    __slots__ = ("_culprits", "_last_end", "_map", "held", "message", "repeating", "slots", "words")
 
     def __init__(self, words: memoryview):
         self.words = words
@@ -153,6 +171,8 @@ class Books:
         """Phase -> the word that an interval in it is added to."""
         self.held: list[Held | None] = [None] * SLOTS
         """Per slot: its waits, where they are held back. They are `collective` at once where not."""
+        self.message = (False, 0)
+        """Of the send or receive that is waited for now: whether it is a send, and when it was issued, ns."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._last_end = 0
         for slot in range(SLOTS):
@@ -196,6 +216,8 @@ class Books:
         else:
             held.calls.append(ns)
             held.peers.append(peer_of(code))
+            if held.pairwise:
+                held.messages.append(Message(peer_of(code), *self.message, _now()))
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 
     def charge_unmeasured(self, ns: int) -> None:
@@ -259,13 +281,13 @@ class Books:
     def mark(self) -> list[int]:
         return self.words[_CAUSE_AT:_MARK_END].tolist()
 
-    def hold(self, slot: int, outside: tuple[int, ...], *, whole: bool) -> int:
+    def hold(self, slot: int, outside: tuple[int, ...], *, whole: bool, pairwise: bool = False) -> int:
         """From now on the waits of this slot are held back -> the first step of which they are.
 
         ``whole``: the open step has not waited there yet. Otherwise its waits cannot be compared.
         """
         words = self.words
-        held = self.held[slot] = Held(slot, outside, self.mark())
+        held = self.held[slot] = Held(slot, outside, self.mark(), pairwise)
         held.complete = whole
         words[_SLOT_SETTLED_AT + slot] = words[_STEPS]
         return words[_STEPS] + 1

@@ -55,7 +55,7 @@ class Groups:
         self._by_ranks: dict[tuple[tuple[int, ...], bool], int] = {}
         self._of_group: dict[tuple[int, bool], tuple[weakref.ref[Any], int]] = {}
         self._members: dict[int, list[int]] = {}
-        self._waited: dict[int, tuple[weakref.ref[Any], WaitCode]] = {}
+        self._waited: dict[int, tuple[weakref.ref[Any], WaitCode, tuple[bool, int]]] = {}
         self._of_storage: dict[int, int] = {}
         self.resolved = UNKNOWN_SLOT
         """The slot of the group that a functional collective has just resolved."""
@@ -128,31 +128,32 @@ class Groups:
     def outside(self, slot: int) -> tuple[int, ...]:
         """The slots in which a rank may be held up on its way to ``slot``: not those whose waits hold all of it up.
 
-        A group that contains this one holds all of its members up at once; sends and receives never do.
+        The collectives of a group that contains this one hold all of its members up at once. Sends and receives never
+        do, and whoever is late for a message may have waited anywhere.
         """
-        mine = set(self.slots[slot].ranks)
+        mine = self.slots[slot]
         return tuple(
             other
             for other, group in self.slots.items()
-            if other != slot and (group.pairwise or not mine <= set(group.ranks))
+            if other != slot and (group.pairwise or mine.pairwise or not set(mine.ranks) <= set(group.ranks))
         )
 
     # -- from a call to its wait
 
-    def issued(self, handle: Any, code: WaitCode) -> None:
-        """A work or a future that will be waited for."""
+    def issued(self, handle: Any, code: WaitCode, message: tuple[bool, int] = (False, 0)) -> None:
+        """A work or a future that will be waited for. ``message``: whether it is a send, and when it was issued, ns."""
         waited = self._waited
-        waited[id(handle)] = (weakref.ref(handle), code)
+        waited[id(handle)] = (weakref.ref(handle), code, message)
         if len(waited) > _KEPT:
-            for key in [key for key, (alive, _) in waited.items() if alive() is None]:
+            for key in [key for key, (alive, _, _) in waited.items() if alive() is None]:
                 del waited[key]
             if len(waited) > _KEPT:
                 waited.clear()
 
-    def code_of(self, handle: Any) -> WaitCode | None:
-        """What the wait for a work or a future is; None where its call was not seen."""
+    def issue_of(self, handle: Any) -> tuple[WaitCode, tuple[bool, int]] | None:
+        """What the wait for a work or a future is, and of which message; None where its call was not seen."""
         entry = self._waited.get(id(handle))
-        return entry[1] if entry is not None and entry[0]() is handle else None
+        return entry[1:] if entry is not None and entry[0]() is handle else None
 
     def wrapped(self, tensor: Any) -> None:
         """A functional collective returns ``tensor``, whose group has just been resolved."""

@@ -220,8 +220,13 @@ class Session:
             if self.asleep:
                 self.wake()
             exchange = self.exchange
-            code = exchange.groups.code_of(handle) if exchange is not None else None
-            return self.wait_begins(UNKNOWN_WAIT if code is None else code)
+            issue = exchange.groups.issue_of(handle) if exchange is not None else None
+            if issue is None:
+                return self.wait_begins(UNKNOWN_WAIT)
+            old = self.wait_begins(issue[0])
+            if old != NOT_ENTERED:
+                self.machine.books.message = issue[1]  # type: ignore[union-attr]
+            return old
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.layout import WORD_AT
+from ...ledger.messages import MOST_STAGES
 from ..groups import Group, Groups
 from ..notices import debug, say
 from .formation import Formation
 from .side_group import build, connect, server_of_store
-from .slot import Lost, SlotExchange
+from .slot import CollectiveExchange, Lost, MessageExchange, SlotExchange
 
 if TYPE_CHECKING:
     from ..machine import PhaseMachine
@@ -82,19 +83,27 @@ class Exchange:
         words[_KEY_AT + slot], words[_SIZE_AT + slot] = group.key, len(group.ranks)
         words[_PAIRWISE_AT + slot] = group.pairwise
         machine.label(slot, group.label)
-        if group.pairwise or self._server is None:
+        if self._server is None:
             return
-        exchange = SlotExchange(machine, group, self._rank, self._finished)
-        self._offers.append(_Offer(exchange, self._hold(slot, whole=True)))
+        if group.pairwise and (machine.device is not None or len(group.ranks) > MOST_STAGES):
+            return  # host times say nothing about messages between accelerators
+        kind = MessageExchange if group.pairwise else CollectiveExchange
+        exchange = kind(machine, group, self._rank, self._finished)
+        self._offers.append(_Offer(exchange, self._hold(group, whole=True)))
         for held in machine.books.held:
             if held is not None:
                 held.outside = self.groups.outside(held.slot)
 
-    def _hold(self, slot: int, *, whole: bool) -> int:
+    def _hold(self, group: Group, *, whole: bool) -> int:
         """-> the first step whose waits are held back."""
         first: list[int] = []
         books = self._machine.books
-        self._machine.update(lambda: first.append(books.hold(slot, self.groups.outside(slot), whole=whole)))
+        outside = self.groups.outside(group.slot)
+
+        def hold() -> None:
+            first.append(books.hold(group.slot, outside, whole=whole, pairwise=group.pairwise))
+
+        self._machine.update(hold)
         return first[0] if first else 1 << 60  # in the middle of an update: no step of this process is held
 
     # -- at each step boundary
@@ -123,7 +132,7 @@ class Exchange:
                     self._state("active")
                     continue
                 if offer.wants_hold and offer.held_from is None:
-                    offer.held_from = self._hold(exchange.group.slot, whole=False)
+                    offer.held_from = self._hold(exchange.group, whole=False)
                 if not offer.given:
                     self._give(offer)
                 exchange.poll()

@@ -10,6 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...ledger.layout import WORD_AT
+from ...ledger.messages import (
+    Stages,
+    pack_stages,
+    pack_times,
+    split_stages,
+    stages_of,
+    stages_words,
+    times_words,
+    transfers,
+)
 from ...ledger.waits import BlockMismatch, Settled, StepWaits, pack, split, width_for, words_of
 from ..groups import Group
 
@@ -30,6 +41,7 @@ MOST_HELD = 1 << 17
 LONGEST_EXCHANGE_SECONDS = 120.0
 """When an exchange takes longer than this, while steps go on, some rank no longer takes part."""
 _IN_FLIGHT = 2
+_BUBBLE_AT = WORD_AT["bubble_ns"][0]
 
 
 class Shape(NamedTuple):
@@ -39,9 +51,7 @@ class Shape(NamedTuple):
     width: int
 
 
-class _Block(NamedTuple):
-    steps: list[StepWaits]
-    shape: Shape
+class _Operation(NamedTuple):
     words: array[int]
     tensor: Any
     work: Any
@@ -59,7 +69,7 @@ def block_length(step_ns: int, ranks: int) -> int:
 
 
 class SlotExchange:
-    """Settles the waits of one group; until `begin` they are only held back."""
+    """Settles the waits of one group of ranks; until `begin` they are only held back. Base of what follows."""
 
     def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None]):
         self.group = group
@@ -68,9 +78,6 @@ class SlotExchange:
         self._finished = finished  # raises what an operation failed with
         self._side: Any = None
         self._from = 0
-        self._inflight: deque[_Block] = deque()
-        self._shapes = deque([Shape(BLOCK_STEPS[0], FIRST_WIDTH)] * _IN_FLIGHT)
-        """Of the next blocks; each told by a block that every rank has settled before it issues the one in question."""
 
     @property
     def begun(self) -> bool:
@@ -89,20 +96,11 @@ class SlotExchange:
         if self._side is None:
             if held.size > MOST_HELD:
                 raise Lost("its members do not come together")
-        elif not self._shapes or len(held.steps) >= self._shapes[0].length:
-            self._advance(held.steps)
+        elif self._due(held.steps):
+            self._drop_early(held.steps)
+            self._advance(held.steps, last=False)
             if held.size > 2 * MOST_HELD:
                 raise Lost("a rank stopped taking part")
-
-    def _advance(self, steps: deque[StepWaits]) -> None:
-        while self._inflight and self._inflight[0].work.is_completed():
-            self._settle(self._inflight.popleft())
-        self._drop_early(steps)
-        while self._shapes and len(steps) >= self._shapes[0].length:
-            shape = self._shapes.popleft()
-            self._issue(shape, [steps.popleft() for _ in range(shape.length)])
-        if self._inflight and time.monotonic() - self._inflight[0].issued > LONGEST_EXCHANGE_SECONDS:
-            raise Lost("a rank stopped taking part")
 
     def _drop_early(self, steps: deque[StepWaits]) -> None:
         """Steps that not all members have held back stay unsplit."""
@@ -121,56 +119,138 @@ class SlotExchange:
             held.size -= step.size
         return step.total
 
-    def _issue(self, shape: Shape, steps: list[StepWaits]) -> None:
-        torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
-        words = array("q", bytes(8 * words_of(*shape)))
-        pack(words, self._rank, steps, *shape)
-        tensor = torch.frombuffer(words, dtype=torch.int64)
-        options = distributed.AllreduceOptions()
-        options.reduceOp = distributed.ReduceOp.MIN
-        options.timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
-        work = self._side.allreduce([tensor], options)
-        self._inflight.append(_Block(steps, shape, words, tensor, work, time.monotonic()))
-
-    def _settle(self, block: _Block) -> None:
-        self._finished(block.work)
-        try:
-            settled = split(
-                block.words,
-                self._rank,
-                self.group.ranks,
-                block.steps,
-                block.shape.width,
-                accelerator=self._machine.device is not None,
-            )
-        except BlockMismatch as error:
-            raise Lost(str(error)) from error
-        for step in block.steps:
-            self._let_go(step)
-        self._shapes.append(Shape(block_length(settled.step_ns, len(self.group.ranks)), width_for(settled.most_calls)))
-        self._machine.update(self._enter, settled)
-
-    def _enter(self, settled: Settled) -> None:
-        books, slot = self._machine.books, self.group.slot
-        parts = {"network": settled.network, "straggler": settled.straggler, "unsplit": settled.unsplit}
-        books.settle(slot, parts, settled.through)
-        if settled.behind:
-            books.blame(slot, settled.behind)
-        if settled.late_steps:
-            books.late(slot, settled.late_own, settled.late_elsewhere, settled.late_steps)
-
-    # -- the end
-
     def finish(self) -> bool:
         """Issues what is left and settles what has come back; -> whether everything is settled. Raises Lost."""
         held = self._machine.books.held[self.group.slot]
         if held is None or self._side is None:
             return True
-        while self._inflight and self._inflight[0].work.is_completed():
-            self._settle(self._inflight.popleft())
-        steps = held.steps
-        self._drop_early(steps)
-        while self._shapes and steps:
+        self._drop_early(held.steps)
+        self._advance(held.steps, last=True)
+        return not held.steps and self._idle()
+
+    def _due(self, steps: deque[StepWaits]) -> bool:
+        """Whether `_advance` might have something to do: asked at each step."""
+        raise NotImplementedError
+
+    def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
+        """Settles what has come back, and issues what is full; the ``last`` block may be short."""
+        raise NotImplementedError
+
+    def _idle(self) -> bool:
+        raise NotImplementedError
+
+    # -- operations
+
+    def _start(self, words: array[int]) -> _Operation:
+        torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
+        tensor = torch.frombuffer(words, dtype=torch.int64)
+        options = distributed.AllreduceOptions()
+        options.reduceOp = distributed.ReduceOp.MIN
+        options.timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
+        return _Operation(words, tensor, self._side.allreduce([tensor], options), time.monotonic())
+
+    def _came_back(self, operation: _Operation) -> bool:
+        """Whether an operation is through. Raises Lost if it takes too long, and what it failed with."""
+        if operation.work.is_completed():
+            self._finished(operation.work)
+            return True
+        if time.monotonic() - operation.issued > LONGEST_EXCHANGE_SECONDS:
+            raise Lost("a rank stopped taking part")
+        return False
+
+    def _take(self, steps: deque[StepWaits], length: int) -> list[StepWaits]:
+        return [steps.popleft() for _ in range(min(length, len(steps)))]
+
+    def _enter(self, steps: list[StepWaits], settled: Settled) -> None:
+        for step in steps:
+            self._let_go(step)
+        self._machine.update(self._enter_books, settled)
+
+    def _enter_books(self, settled: Settled) -> None:
+        books, slot = self._machine.books, self.group.slot
+        parts = {part: getattr(settled, part) for part in ("network", "straggler", "pipeline", "unsplit")}
+        books.settle(slot, parts, settled.through)
+        self._machine.words[_BUBBLE_AT] += settled.schedule
+        if settled.behind:
+            books.blame(slot, settled.behind)
+        if any(settled.late_own) or any(settled.late_elsewhere):
+            books.late(slot, settled.late_own, settled.late_elsewhere, settled.late_steps)
+
+
+class CollectiveExchange(SlotExchange):
+    """Of collectives: up to two blocks are under way at a time."""
+
+    def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None]):
+        super().__init__(machine, group, rank, finished)
+        self._inflight: deque[tuple[_Operation, list[StepWaits], Shape]] = deque()
+        self._shapes = deque([Shape(BLOCK_STEPS[0], FIRST_WIDTH)] * _IN_FLIGHT)
+        """Of the next blocks; each told by a block that every rank has settled before it issues the one in question."""
+
+    def _due(self, steps: deque[StepWaits]) -> bool:
+        return not self._shapes or len(steps) >= self._shapes[0].length
+
+    def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
+        while self._inflight and self._came_back(self._inflight[0][0]):
+            self._settle(*self._inflight.popleft())
+        while self._shapes and len(steps) >= (1 if last else self._shapes[0].length):
             shape = self._shapes.popleft()
-            self._issue(shape, [steps.popleft() for _ in range(min(shape.length, len(steps)))])
-        return not self._inflight and not steps
+            block = self._take(steps, shape.length)
+            words = array("q", bytes(8 * words_of(*shape)))
+            pack(words, self._rank, block, *shape)
+            self._inflight.append((self._start(words), block, shape))
+
+    def _idle(self) -> bool:
+        return not self._inflight
+
+    def _settle(self, operation: _Operation, steps: list[StepWaits], shape: Shape) -> None:
+        on_device = self._machine.device is not None
+        try:
+            settled = split(operation.words, self._rank, self.group.ranks, steps, shape.width, accelerator=on_device)
+        except BlockMismatch as error:
+            raise Lost(str(error)) from error
+        length = block_length(settled.step_ns, len(self.group.ranks))
+        self._shapes.append(Shape(length, width_for(settled.most_calls)))
+        self._enter(steps, settled)
+
+
+class MessageExchange(SlotExchange):
+    """Of sends and receives: one block at a time, which goes round twice (ledger/messages.py)."""
+
+    def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None]):
+        super().__init__(machine, group, rank, finished)
+        self._length = BLOCK_STEPS[0]
+        self._block: list[StepWaits] = []
+        self._operation: _Operation | None = None
+        self._stages: Stages | None = None  # once the transfers are known
+
+    def _due(self, steps: deque[StepWaits]) -> bool:
+        return self._operation is not None or len(steps) >= self._length
+
+    def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
+        if self._operation is not None and self._came_back(self._operation):
+            operation, self._operation = self._operation, None
+            try:
+                self._go_on(operation.words)
+            except BlockMismatch as error:
+                raise Lost(str(error)) from error
+        if self._operation is None and len(steps) >= (1 if last else self._length):
+            self._block = self._take(steps, self._length)
+            words = array("q", bytes(8 * times_words(len(self.group.ranks))))
+            pack_times(words, self._rank, self.group.ranks, self._block, self._length)
+            self._operation = self._start(words)
+
+    def _idle(self) -> bool:
+        return self._operation is None
+
+    def _go_on(self, result: array[int]) -> None:
+        slot, ranks, steps = self.group.slot, self.group.ranks, self._block
+        if self._stages is None:
+            self._stages = stages_of(steps, transfers(result, self._rank, ranks, steps))
+            words = array("q", bytes(8 * stages_words(self._length)))
+            pack_stages(words, self._rank, slot, steps, self._stages, self._length)
+            self._operation = self._start(words)
+            return
+        settled = split_stages(result, self._rank, ranks, slot, steps, self._stages)
+        self._stages = None
+        self._length = block_length(settled.step_ns, len(ranks))
+        self._enter(steps, settled)

@@ -6,6 +6,7 @@ collectives (they are compute), and NCCL's synchronous ones, which run on the cu
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +51,9 @@ def install_work_wait(session: Session) -> Callable[[], None]:
             future = original(work)
             try:
                 exchange = session.exchange
-                code = exchange.groups.code_of(work) if exchange is not None else None
-                if exchange is not None and code is not None:
-                    exchange.groups.issued(future, code)
+                issue = exchange.groups.issue_of(work) if exchange is not None else None
+                if exchange is not None and issue is not None:
+                    exchange.groups.issued(future, *issue)
             except Exception as error:  # the fence around the training
                 session.fault("work_wait", error)
             return future
@@ -228,13 +229,15 @@ def _counting(
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             old = NOT_ENTERED
-            code = UNKNOWN_WAIT
+            code, message = UNKNOWN_WAIT, (False, 0)
             try:
                 if session.asleep:
                     session.wake()
                 session.count_collective(op, _size(args[sized]) if 0 <= sized < len(args) else 0)
                 peer = args[peer_at] if peer_at is not None and peer_at < len(args) else -1
                 code = session.code_of(group, pairwise, peer)
+                if pairwise:
+                    message = (op == "send", time.monotonic_ns())
                 # Since mid-2025 a synchronous NCCL collective runs on the current stream and returns no work to wait
                 # for: the call itself is what the device waits in.
                 if session.machine.device is not None and _on_current_stream(args, kwargs):
@@ -248,7 +251,7 @@ def _counting(
             exchange = session.exchange
             if work is not None and exchange is not None:
                 try:
-                    exchange.groups.issued(work, code)
+                    exchange.groups.issued(work, code, message)
                 except Exception as error:  # the fence around the training
                     session.fault("process_group", error)
             return work

@@ -1,0 +1,181 @@
+"""How the waits of a pipeline's stages for each other are told apart: the arithmetic of a block. Pure functions.
+
+A stage waits for a message because the message is under way, because the schedule has a bubble there, or because
+another stage is late. A block of steps is exchanged twice, each time as a minimum of words over the stages:
+
+1. `pack_times`: of some messages of each link, when the sender issued it and when the receiver had it, each on its own
+   clock. In each direction the least difference is the transfer plus the offset of the two clocks, and the offset
+   cancels in the mean of both directions (as in NTP, RFC 5905, section 8). A message that its receiver was already
+   waiting for tells it, also where the sender's buffer hides the link from the sender.
+2. `pack_stages`: each stage's wait of a step, less the transfers of its messages. The stage that waits least is the
+   busiest: what it waits is the bubble of all stages, at least (p - 1) / m of the least busy stage's time for p stages
+   and m microbatches (GPipe and 1F1B: arXiv 2104.04473, section 2.2). The rest is waited for the busiest stage.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .causes import LATE_FAMILIES
+from .layout import SLOTS
+from .waits import (
+    HEADER,
+    LATE_STEP,
+    NOTHING,
+    RANK_BITS,
+    RANK_MASK,
+    US,
+    Message,
+    Settled,
+    StepWaits,
+    check,
+    header,
+    lateness_of,
+)
+
+MESSAGES = 32
+"""Messages of each direction of a link that are compared in a block."""
+MOST_STAGES = 64
+_PER_STEP = (
+    1 + len(LATE_FAMILIES) + SLOTS + 2
+)  # -(not measured), own time, waits elsewhere, pipeline with rank, -pipeline
+_UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+
+
+class Stages(NamedTuple):
+    """What this rank's own waits of a block are, once the transfers are known. ns per step."""
+
+    network: list[int]
+    pipeline: list[int]
+    microbatches: list[int]
+
+
+def times_words(ranks: int) -> int:
+    return HEADER + 4 * ranks * MESSAGES
+
+
+def stages_words(length: int) -> int:
+    return HEADER + length * _PER_STEP
+
+
+def _link(ranks: Sequence[int], source: int, target: int) -> int | None:
+    """The number of a directed link between neighbours on the ring of stages; None between others."""
+    count = len(ranks)
+    here, there = ranks.index(source), ranks.index(target)
+    if there == (here + 1) % count and not (count == 2 and here == 1):
+        return 2 * here
+    return 2 * there + 1 if here == (there + 1) % count else None
+
+
+def pack_times(buffer: array[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits], length: int) -> None:
+    """Writes when messages were issued and received."""
+    words = [*header(rank, steps), *[NOTHING] * (times_words(len(ranks)) - HEADER)]
+    for index, step in enumerate(steps):
+        for (peer, sent), messages in _by_direction(step).items():
+            if peer not in ranks:
+                continue
+            link = _link(ranks, rank, peer) if sent else _link(ranks, peer, rank)
+            if link is None:
+                continue
+            for number, message in _chosen(messages, index, length):
+                at = HEADER + (link * MESSAGES + number) * 2
+                words[at + (not sent)] = (message.issued if sent else message.end) // US
+    buffer[: len(words)] = array("q", words)
+
+
+def _by_direction(step: StepWaits) -> dict[tuple[int, bool], list[Message]]:
+    found: dict[tuple[int, bool], list[Message]] = {}
+    for message in step.messages:
+        found.setdefault((message.peer, message.sent), []).append(message)
+    return found
+
+
+def _chosen(messages: list[Message], index: int, length: int) -> list[tuple[int, Message]]:
+    """The first messages of a step, with their numbers in the block: the same on both ends."""
+    per_step = max(1, MESSAGES // length)
+    first = index * per_step
+    return [(first + number, message) for number, message in enumerate(messages[:per_step]) if first < MESSAGES]
+
+
+def transfers(result: Sequence[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits]) -> dict[int, int]:
+    """How long a message of each of this rank's links is under way: peer -> ns. Raises BlockMismatch."""
+    check(result, rank, ranks, steps)
+    found: dict[int, int] = {}
+    for peer in ranks:
+        ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
+        least = [_least_time(result, link) for link in ways if link is not None]
+        if len(least) == 2 and None not in least:
+            found[peer] = max(0, sum(way for way in least if way is not None) * US // 2)
+    return found
+
+
+def _least_time(result: Sequence[int], link: int) -> int | None:
+    """The least difference of a directed link, µs, with the offset of its clocks."""
+    at = HEADER + link * MESSAGES * 2
+    times = zip(result[at : at + 2 * MESSAGES : 2], result[at + 1 : at + 2 * MESSAGES : 2], strict=True)
+    return min((end - issued for issued, end in times if NOTHING not in (issued, end)), default=None)
+
+
+def stages_of(steps: Sequence[StepWaits], floors: Mapping[int, int]) -> Stages:
+    """This rank's waits of each step, as transfers and the rest."""
+    network, pipeline, microbatches = [], [], []
+    for step in steps:
+        links = sum(min(ns, floors.get(peer, 0)) for peer, ns in zip(step.peers, step.calls, strict=True))
+        network.append(links)
+        pipeline.append(step.total - links)
+        microbatches.append(max((len(messages) for messages in _by_direction(step).values()), default=0))
+    return Stages(network, pipeline, microbatches)
+
+
+def pack_stages(
+    buffer: array[int], rank: int, slot: int, steps: Sequence[StepWaits], stages: Stages, length: int
+) -> None:
+    """Writes what each stage waited, its own time, and, as its waits elsewhere, the transfers of its own messages."""
+    words = header(rank, steps)
+    for index, step in enumerate(steps):
+        words += (-(not step.complete), *step.own, *_elsewhere(step, slot, stages.network[index]))
+        words += (stages.pipeline[index] // US << RANK_BITS | rank, -(stages.pipeline[index] // US))
+    words += [NOTHING] * (stages_words(length) - len(words))
+    buffer[: len(words)] = array("q", words)
+
+
+def _elsewhere(step: StepWaits, slot: int, network: int) -> list[int]:
+    elsewhere = [*step.elsewhere]
+    elsewhere[slot] = network
+    return elsewhere
+
+
+def split_stages(
+    result: Sequence[int], rank: int, ranks: Sequence[int], slot: int, steps: Sequence[StepWaits], stages: Stages
+) -> Settled:
+    """Reads the minimum over all stages beside this rank's own waits. Raises BlockMismatch."""
+    check(result, rank, ranks, steps)
+    settled = Settled.empty(result, steps)
+    for index, step in enumerate(steps):
+        at = HEADER + index * _PER_STEP
+        if index >= result[2] or result[at]:
+            settled.unsplit += step.total
+            continue
+        key, most = result[at + _PER_STEP - 2], -result[at + _PER_STEP - 1] * US
+        least, last = (key >> RANK_BITS) * US, key & RANK_MASK
+        busy = result[at + 1]  # the least busy stage's compute
+        bound = busy * (len(ranks) - 1) // max(1, stages.microbatches[index])
+        waited = stages.pipeline[index]
+        bubble = waited if last == rank else min(waited, max(least, bound))
+        settled.network += stages.network[index]
+        settled.pipeline += waited
+        settled.schedule += min(waited, bound)
+        if waited > bubble:
+            settled.behind[last] = settled.behind.get(last, 0) + waited - bubble
+        late = most - max(least, bound)
+        if late > 0:
+            settled.late_by[last] = settled.late_by.get(last, 0) + late
+            if last == rank:
+                mine = step._replace(elsewhere=_elsewhere(step, slot, stages.network[index]))
+                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 2], _UNATTRIBUTED)
+                settled.late_steps += sum(own) >= LATE_STEP * step.wall
+                settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
+                settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]
+    return settled
