@@ -28,6 +28,11 @@ TOLERANCE = 1e-9
 """The share of all waiting that may still be under way when the chain counts as solved."""
 MAX_SWEEPS = 2_000
 """A closed circle (each rank late only because of the next) never ends: what is left in it stays where it is."""
+OFTEN = 0.5
+STEADY = 0.8
+RIVAL = 0.5
+"""Ranks take turns if all together are late in OFTEN of the steps, none of them in STEADY of the steps, and a second
+one in more than RIVAL of the steps in which the first one is."""
 
 
 class Group(NamedTuple):
@@ -57,6 +62,9 @@ class GroupWaits:
     network: float = 0.0
     unsplit: float = 0.0
     bubble: float = 0.0
+    """Point-to-point: what even the stage that waited least had to wait, and nobody is late for."""
+    schedule: float = 0.0
+    """The part of ``bubble`` that the schedule costs with even microbatches: (p - 1) / m of the busy time."""
     behind: Mapping[int, float] = field(default_factory=dict)
     """Late rank -> how long this rank waited for it."""
     links: Mapping[int, float] = field(default_factory=dict)
@@ -66,8 +74,10 @@ class GroupWaits:
     late_elsewhere: Mapping[Group, float] = field(default_factory=dict)
     """Group -> by how much this rank was late through its waits there (point-to-point: the group itself as well,
     which then means its transfers)."""
+    late_unexplained: float = 0.0
+    """By how much it was late for no reason on record: this stays `straggler` (or `pipeline`) of this rank."""
     late_steps: int = 0
-    """In how many steps this rank was the last one, at least once."""
+    """In how many steps the rank's own time made it late by more than a trifle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,7 @@ class RankWaits:
     own: Mapping[str, float]
     groups: tuple[GroupWaits, ...] = ()
     node: str = ""
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,13 @@ class Conclusion:
     nodes: Mapping[int, str]
     missing: frozenset[int]
     """Late ranks without a ledger: what made them late is not known."""
+    steps: int
     late_steps: Mapping[int, int]
+    """Rank -> in how many steps its own time made it late for some group."""
+    bubble: float
+    """Seconds of waiting in pipelines for which nobody was late."""
+    schedule: float
+    """The part of ``bubble`` that the schedules cost with even microbatches."""
     open: float
     """Seconds that went round in circles and stayed `straggler` or `pipeline`."""
 
@@ -103,18 +120,22 @@ class Conclusion:
         return total
 
     def culprits(self) -> list[tuple[Culprit, float]]:
-        """Who can be named, most seconds first. Computing and the bubble of the schedule are nobody's fault."""
+        """Who can be named, most seconds first. Nobody is to blame for compute and for bubbles."""
         named = [
             (culprit, spent)
             for culprit, spent in self.charged.items()
-            if culprit.family != "compute" and (culprit.rank is not None or culprit.group is not None)
+            if culprit.family not in ("compute", "pipeline") and (culprit.rank is not None or culprit.group is not None)
         ]
         return sorted(named, key=lambda item: (-item[1], item[0].family, item[0].rank or 0, item[0].group or ()))
 
-    def take_turns(self, share: float = 0.5) -> bool:
-        """Whether no rank was late in at least ``share`` of all the steps in which some rank was."""
-        total = sum(self.late_steps.values())
-        return total > 0 and max(self.late_steps.values()) < share * total
+    def take_turns(self, family: str) -> bool:
+        """Whether ranks are late by a family in many steps, but not always the same rank."""
+        if family in ("network", "communication", "pipeline"):
+            return False
+        late = sorted(self.late_steps.values(), reverse=True)
+        if len(late) < 2 or sum(late) < OFTEN * self.steps:
+            return False
+        return late[0] < STEADY * self.steps and late[1] > RIVAL * late[0]
 
 
 State = tuple[int, Group]
@@ -144,10 +165,13 @@ def conclude(ranks: Iterable[RankWaits]) -> Conclusion:
         _add(charged, culprit, spent)
     late_steps: dict[int, int] = {}
     for (rank, _), waits in known.items():
-        late_steps[rank] = late_steps.get(rank, 0) + waits.late_steps
+        late_steps[rank] = max(late_steps.get(rank, 0), waits.late_steps)
+    steps = max((rank.steps for rank in by_rank.values()), default=0)
     missing = frozenset(rank for rank, _ in start if rank not in by_rank)
     nodes = {rank.rank: rank.node for rank in by_rank.values()}
-    return Conclusion(charged, waited, nodes, missing, late_steps, left)
+    bubble = sum(waits.bubble for waits in known.values())
+    schedule = sum(waits.schedule for waits in known.values())
+    return Conclusion(charged, waited, nodes, missing, steps, late_steps, bubble, schedule, left)
 
 
 def _ends(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:
@@ -189,11 +213,12 @@ def row(state: State, known: Mapping[State, GroupWaits]) -> Row:
     weights: list[tuple[Group | str, float]] = []
     if waits is not None:
         weights = [item for item in (*waits.late_own.items(), *waits.late_elsewhere.items()) if item[1] > 0]
-    total = sum(weight for _, weight in weights)
+    unexplained = waits.late_unexplained if waits is not None else 0.0
+    total = sum(weight for _, weight in weights) + unexplained
     if total <= 0:
         return [], [(_unexplained(state), 1.0)]
     nexts: list[tuple[State, float]] = []
-    ends: list[tuple[Culprit, float]] = []
+    ends: list[tuple[Culprit, float]] = [(_unexplained(state), unexplained / total)] if unexplained > 0 else []
     for cause, weight in weights:
         share = weight / total
         if isinstance(cause, str):

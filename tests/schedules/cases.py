@@ -58,5 +58,6 @@ def cases() -> list[Case]:
                 if possible(mesh, kind):
                     random = Random(f"{number} {kind} {size}")
                     where = random.randrange(mesh.pp if kind == "stage" else mesh.ranks)
-                    table.append(replace(mesh, seed=len(table), fault=Fault(kind, where, size)))
+                    steps = 10 if kind == "microbatches" and mesh.dp == 2 else mesh.steps
+                    table.append(replace(mesh, seed=len(table), steps=steps, fault=Fault(kind, where, size)))
     return table

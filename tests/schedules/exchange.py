@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from whyidle.verdict.lookthrough import Group, GroupWaits, RankWaits
 
 from .case import COMPUTE, FAMILIES, Case
+from .programs import Message
 from .replay import Replay, Wait
 
 RANK_BITS = 20
+LATE_STEP = 0.02
+"""A step counts as late if the rank's own time made it late by this share of the step."""
 Words = dict[tuple, int]
 
 
@@ -27,7 +30,7 @@ class Options:
     elsewhere: bool = True  # waits in other groups may have made a rank late
     leave_out: bool = True  # groups that contain this one are left out of them
     excess: bool = True  # over the least of the members; otherwise all of the rank's own time
-    segments: int = 1  # of a step, for the own time and the waits elsewhere
+    messages: int = 1 << 30  # of each direction of a link in a step that are compared
     unexplained: str = "scale"
 
 
@@ -48,6 +51,8 @@ class Member:
         self.groups: dict[str, Group] = {}
         self.slices: dict[Group, list[Slice]] = {}
         self.own = replay.own(rank)
+        ends = [0, *(step.end for step in replay.steps[rank])]
+        self.walls = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
         own = [0] * len(FAMILIES)
         waited: dict[str, int] = {}
         marks: dict[Group, tuple[list[int], dict[str, int]]] = {}
@@ -104,6 +109,7 @@ def exchange(replay: Replay, options: Options | None = None) -> list[RankWaits]:
             member.rank,
             {family: ns / 1e9 for family, ns in zip(FAMILIES, member.own, strict=True)},
             tuple(split[member.rank]),
+            steps=len(member.walls),
         )
         for member in members
     ]
@@ -164,6 +170,7 @@ def _collectives(group, members: list[Member], dimensions, options: Options, spl
                 behind=_seconds(behind),
                 late_own=_seconds(reasons.own),
                 late_elsewhere=_seconds(reasons.elsewhere),
+                late_unexplained=reasons.unexplained / 1e9,
                 late_steps=reasons.steps,
             )
         )
@@ -195,6 +202,7 @@ class Reasons:
         self.own: dict[str, int] = {}
         self.elsewhere: dict[Group, int] = {}
         self.steps = 0
+        self.unexplained = 0
 
     def add(
         self,
@@ -208,7 +216,6 @@ class Reasons:
         """A step in which the rank was ``late`` ns late; ``transfers``: what it is by its own messages' transfers."""
         if late <= 0:
             return
-        self.steps += 1
         excess: dict[str | Group, int] = {}
         for family, ns in enumerate(slice_.own):
             excess[FAMILIES[family]] = ns - (words["own", number, family] if options.excess else 0)
@@ -219,15 +226,17 @@ class Reasons:
                 excess[there] = slice_.elsewhere.get(name, 0) - base
         if transfers is not None:
             excess[transfers[0]] = transfers[1]
-        total = sum(excess.values())
+        total = sum(ns for ns in excess.values() if ns > 0)
+        excess = {cause: ns for cause, ns in excess.items() if ns > 0}
+        if options.unexplained != "scale" and total < late:
+            self.unexplained += late - total
+            late = total
         if total <= 0:
             excess, total = {FAMILIES[COMPUTE]: 1}, 1
-        if options.unexplained == "unattributed" and total < late:
-            excess["unattributed"] = excess.get("unattributed", 0) + late - total
-            total = late
+        by_own = sum(ns for cause, ns in excess.items() if isinstance(cause, str))
+        if min(late * by_own // total, by_own) >= LATE_STEP * self.member.walls[number]:
+            self.steps += 1
         for cause, ns in excess.items():
-            if ns <= 0:
-                continue
             part = late * ns // total
             if isinstance(cause, str):
                 self.own[cause] = self.own.get(cause, 0) + part
@@ -279,6 +288,7 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
         links: dict[int, int] = {}
         behind: dict[int, int] = {}
         bubbles = 0
+        schedule = 0
         for number, slice_ in enumerate(member.slices[group]):
             total, by_peer, by_peer_rest = waits[member.rank][number]
             for peer, ns in by_peer.items():
@@ -294,6 +304,7 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
                     bubble = pipeline
                     reasons.add(max(0, -words["most", number] * 1000 - max(shortest, bound)), slice_, number, words, options, transfers)
                 bubbles += bubble
+                schedule += min(bubble, bound)
                 if pipeline > bubble:
                     behind[last] = behind.get(last, 0) + pipeline - bubble
                 continue
@@ -321,10 +332,12 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
                 group,
                 network=whole / 1e9,
                 bubble=bubbles / 1e9,
+                schedule=schedule / 1e9,
                 behind=_seconds(behind),
                 links=_seconds(links),
                 late_own=_seconds(reasons.own),
                 late_elsewhere=_seconds(reasons.elsewhere),
+                late_unexplained=reasons.unexplained / 1e9,
                 late_steps=reasons.steps,
             )
         )
@@ -344,32 +357,49 @@ def _step(member: Member, group: Group, number: int, floors, options: Options):
     return total, links, rest
 
 
+WAITED = 10_000
+"""ns from which on a receiver waited for a message, so that the message was under way no longer than it had to."""
 OFFSETS = 7_000_000_000
 """ns by which the clocks of two neighbours differ in the simulator: no formula may depend on it."""
 
 
 def _floors(case: Case, group: Group, members: list[Member], options: Options) -> dict:
     """How long a message of a link takes, by what ``options.floor`` says."""
-    ends: dict = {}
+    ends: dict[Message, dict[int, tuple[Wait, int]]] = {}
     for member in members:
         for number, slice_ in enumerate(member.slices[group]):
+            count: dict[tuple[int, int], int] = {}
             for call in slice_.calls:
-                ends.setdefault(call.message, {})[member.rank] = (call, number)
+                assert call.message is not None
+                way = call.message[:2]
+                count[way] = count.get(way, 0) + 1
+                if count[way] <= options.messages:
+                    ends.setdefault(call.message, {})[member.rank] = (call, number)
     floors: dict = {}
     apart: dict[tuple[int, int], dict[bool, int]] = {}
     for message, both in ends.items():
+        if len(both) < 2:
+            continue
         (sent, number), (received, _) = both[message.source], both[message.target]
         pair = (min(message[:2]), max(message[:2]))
+        ns = min(sent.ns, received.ns)
         if options.floor == "clock":
             skew = OFFSETS * (message.target - message.source)
             forward = message.target > message.source
             here = apart.setdefault(pair, {})
             here[forward] = min(here.get(forward, 1 << 62), received.end - sent.issued + skew)
+            if ns >= WAITED and fresh(sent) and fresh(received):
+                floors[pair, 0] = min(floors.get((pair, 0), ns), ns)
             continue
-        ns = min(sent.ns, received.ns)
         key = message if options.floor == "call" else (pair, number if options.floor == "step" else 0)
         floors[key] = min(floors.get(key, ns), ns)
     for pair, ways in apart.items():
         if len(ways) == 2:
-            floors[pair, 0] = max(0, sum(ways.values()) // 2)
+            ns = max(0, sum(ways.values()) // 2)
+            floors[pair, 0] = min(floors.get((pair, 0), ns), ns)
     return floors
+
+
+def fresh(wait: Wait) -> bool:
+    """Whether the wait began when its message was issued, not after the wait for another message of its batch."""
+    return wait.end - wait.ns - wait.issued < WAITED

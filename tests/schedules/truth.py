@@ -1,16 +1,17 @@
 """What a fault cost, by replaying the same run without it.
 
 Removing the fault changes the wall time of every rank, and all ranks' seconds are own time or waiting. The truth that a
-conclusion is held against is what an exact account would charge to the fault:
+conclusion is held against is what an exact account charges to the fault: what it took on the guilty ranks themselves,
+and what it made ranks wait.
 
-* for a fault in a rank's own time (reads, decoding, pauses): all of its own seconds in that family, and what *other*
-  ranks waited more than in the run without the fault;
-* for slow compute (a rank, a stage, uneven microbatches): only what other ranks waited more, since computing slowly is
-  counted as compute on the rank itself;
-* for a slow link: the transfers of that group in the healthy run, and what all ranks waited more (own time does not
-  change, so this is exactly the number of ranks times the longer wall time).
+* A rank's own time (reads, decoding, pauses): all of its own seconds in that family in the faulty run, and what the
+  other ranks waited more than in the run without the fault.
+* Slow compute (a rank, a stage, uneven microbatches): only the waiting, since computing slowly is counted as compute on
+  the rank itself.
+* A slow link: the transfers of its group in the faulty run, and what ranks waited more outside these transfers.
 
-A rank that is late waits less itself. This is not taken off: the account charges its own seconds as they were spent.
+A guilty rank that is late waits less itself. This is not taken off: the account charges its own seconds as they were
+spent, although some of them would have been spent waiting. If a guilty rank waits more, that counts.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Truth:
     ranks: frozenset[int]  # whose fault it is; empty for a link
     group: Group | None
     seconds: float
+    uneven: bool = False  # microbatches of unequal length make the bubble longer, too
 
 
 def guilty(case: Case) -> frozenset[int]:
@@ -52,18 +54,26 @@ def truth(faulty: Replay, healthy: Replay) -> Truth:
     case = faulty.case
     assert case.fault is not None
     family, ranks = FAMILY[case.fault.kind], guilty(case)
-    more = {rank: faulty.waited(rank) - healthy.waited(rank) for rank in range(case.ranks)}
-    if family == "network":
-        group = slow_group(faulty)
-        spent = sum(more.values())
-        for wait in (wait for rank in group.ranks for wait in healthy.waits(rank)):
-            if wait.group == group or (group.p2p and wait.group.p2p and wait.peer in group.ranks):
-                spent += wait.transfer
-        return Truth(family, ranks, group, max(0, spent) / 1e9)
-    own = sum(faulty.own(rank)[FAMILIES.index(family)] for rank in ranks) if family in FAMILIES else 0
+    group = slow_group(faulty) if family == "network" else None
+    spent = sum(faulty.own(rank)[FAMILIES.index(family)] for rank in ranks) if family in FAMILIES else 0
     everyone = len(ranks) == case.ranks
-    spent = own + sum(ns for rank, ns in more.items() if everyone or rank not in ranks)
-    return Truth(family, ranks, None, max(0, spent) / 1e9)
+    for rank in range(case.ranks):
+        transfers = transferred(faulty, rank, group)
+        more = (faulty.waited(rank) - transfers) - (healthy.waited(rank) - transferred(healthy, rank, group))
+        guilty_rank = rank in (group.ranks if group else ranks) and not everyone
+        spent += transfers + (max(0, more) if guilty_rank else more)
+    return Truth(family, ranks, group, max(0, spent) / 1e9, case.fault.kind == "microbatches")
+
+
+def transferred(run: Replay, rank: int, group: Group | None) -> int:
+    """ns of a rank's waits that were transfers of a group, or of the link of two neighbours."""
+    if group is None or rank not in group.ranks:
+        return 0
+    return sum(
+        wait.transfer
+        for wait in run.waits(rank)
+        if wait.group == group or (group.p2p and wait.group.p2p and wait.peer in group.ranks)
+    )
 
 
 def slow_group(faulty: Replay) -> Group:
@@ -89,7 +99,8 @@ class Outcome:
 
 
 def found(conclusion: Conclusion, wanted: Truth) -> float:
-    return sum(
+    uneven = conclusion.seconds.get("pipeline", 0.0) - conclusion.schedule if wanted.uneven else 0.0
+    return uneven + sum(
         spent
         for culprit, spent in conclusion.charged.items()
         if culprit.family == wanted.family
@@ -109,8 +120,11 @@ def judge(case: Case, options: Options | None = None, pair: tuple[Replay, Replay
     network = sum(waits.network for rank in ledgers for waits in rank.groups)
     culprits = conclusion.culprits()
     named = culprits[0][0] if culprits else None
-    right = named is not None and named.family == wanted.family
-    if right and named is not None:
+    family = named.family if named is not None else ""
+    right = family == wanted.family and not conclusion.take_turns(family)
+    if case.fault and case.fault.kind in ("microbatches", "reads_turn"):
+        right = conclusion.take_turns(family)
+    elif right and named is not None:
         right = named.group == wanted.group if wanted.group else named.rank in wanted.ranks
     return Outcome(
         case,
