@@ -64,7 +64,8 @@ class GroupWaits:
     bubble: float = 0.0
     """Point-to-point: what even the stage that waited least had to wait, and nobody is late for."""
     schedule: float = 0.0
-    """The part of ``bubble`` that the schedule costs with even microbatches: (p - 1) / m of the busy time."""
+    """Point-to-point: what the schedule costs with even microbatches, (p - 1) / m of the least busy stage's time. A
+    part of it may be waited in a collective after the last message."""
     behind: Mapping[int, float] = field(default_factory=dict)
     """Late rank -> how long this rank waited for it."""
     links: Mapping[int, float] = field(default_factory=dict)
@@ -104,10 +105,8 @@ class Conclusion:
     steps: int
     late_steps: Mapping[int, int]
     """Rank -> in how many steps its own time made it late for some group."""
-    bubble: float
-    """Seconds of waiting in pipelines for which nobody was late."""
     schedule: float
-    """The part of ``bubble`` that the schedules cost with even microbatches."""
+    """What the schedules of pipelines cost with even microbatches: to be shown beside ``seconds["pipeline"]``."""
     open: float
     """Seconds that went round in circles and stayed `straggler` or `pipeline`."""
 
@@ -135,7 +134,7 @@ class Conclusion:
         late = sorted(self.late_steps.values(), reverse=True)
         if len(late) < 2 or sum(late) < OFTEN * self.steps:
             return False
-        return late[0] < STEADY * self.steps and late[1] > RIVAL * late[0]
+        return late[0] < STEADY * self.steps and late[1] >= RIVAL * late[0]
 
 
 State = tuple[int, Group]
@@ -169,9 +168,8 @@ def conclude(ranks: Iterable[RankWaits]) -> Conclusion:
     steps = max((rank.steps for rank in by_rank.values()), default=0)
     missing = frozenset(rank for rank, _ in start if rank not in by_rank)
     nodes = {rank.rank: rank.node for rank in by_rank.values()}
-    bubble = sum(waits.bubble for waits in known.values())
     schedule = sum(waits.schedule for waits in known.values())
-    return Conclusion(charged, waited, nodes, missing, steps, late_steps, bubble, schedule, left)
+    return Conclusion(charged, waited, nodes, missing, steps, late_steps, schedule, left)
 
 
 def _ends(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:

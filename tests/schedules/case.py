@@ -54,6 +54,9 @@ class Case:
     pp_transfer: int = 200_000
     buffered: bool = False  # sends return at once; otherwise a send ends with its receive
     norm: bool = True  # one small all-reduce over the world at the end of a step
+    heavy_last: float = 0.0  # how much more the last stage computes (a head over a large vocabulary)
+    lengths: float = 0.0  # spread of the microbatches' lengths (sigma of a lognormal), without any fault
+    late_norm: tuple[int, float] | None = None  # (rank, healthy steps): host time just before the norm, no fault either
     fault: Fault | None = None
     seed: int = 0
 
@@ -81,6 +84,8 @@ class Case:
         fault = f"{self.fault.kind}@{self.fault.at}x{self.fault.size:g}" if self.fault else "healthy"
         sends = " buffered" if self.buffered and self.pp > 1 else ""
         norm = "" if self.norm else " no-norm"
+        norm += " heavy-last" if self.heavy_last else ""
+        norm += " noisy" if self.lengths or self.jitter > 0.05 else ""
         mesh = f"dp{self.dp} pp{self.pp} tp{self.tp}"
         return f"{mesh} m{self.microbatches} {self.schedule}{sends}{norm} seed{self.seed} {fault}"
 

@@ -25,6 +25,10 @@ MESHES: tuple[Case, ...] = (
     Case(dp=2, pp=4, tp=2, microbatches=8),
     Case(pp=2, tp=4, microbatches=6, norm=False),
     Case(pp=8, microbatches=16, steps=4),
+    Case(dp=2, pp=4, microbatches=8, heavy_last=0.25),
+    Case(dp=2, pp=2, tp=2, microbatches=6, jitter=0.10, lengths=0.10),
+    Case(dp=4, tp=2, jitter=0.10, lengths=0.15),
+    Case(dp=2, pp=4, microbatches=12, schedule="gpipe", jitter=0.10, heavy_last=0.15, steps=4),
 )
 
 SIZES: dict[str, tuple[float, ...]] = {

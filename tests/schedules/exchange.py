@@ -15,7 +15,7 @@ from .programs import Message
 from .replay import Replay, Wait
 
 RANK_BITS = 20
-LATE_STEP = 0.02
+LATE_STEP = 0.05
 """A step counts as late if the rank's own time made it late by this share of the step."""
 Words = dict[tuple, int]
 
@@ -28,10 +28,9 @@ class Options:
     late_stage: str = "stage"  # who is late in a pipeline: "stage", or by peer: "netted", "gross"
     bubble: bool = True  # the schedule's bound counts
     elsewhere: bool = True  # waits in other groups may have made a rank late
-    leave_out: bool = True  # groups that contain this one are left out of them
+    leave_out: bool | str = True  # groups that contain this one are left out of them
     excess: bool = True  # over the least of the members; otherwise all of the rank's own time
     messages: int = 1 << 30  # of each direction of a link in a step that are compared
-    unexplained: str = "scale"
 
 
 @dataclass(slots=True)
@@ -68,7 +67,6 @@ class Member:
                     self.slices[group] = [Slice() for _ in replay.steps[rank]]
                 waited[group.name] = waited.get(group.name, 0) + event.ns
                 self.slices[group][number].calls.append(event)
-                here[group] = (own, waited)
                 # A snapshot at the end of the last call only: what made a rank late in a group lies before it.
                 here[group] = (own.copy(), waited.copy())
             for group, (own_now, waited_now) in here.items():
@@ -123,7 +121,7 @@ def _dimensions(group: Group, members: list[Member], options: Options) -> list[s
     if not options.elsewhere:
         return []
     names = sorted({name for member in members for name in member.groups if name != group.name})
-    if not options.leave_out:
+    if not options.leave_out or (group.p2p and options.leave_out != "all"):
         return names
     inside = set(group.ranks)
     return [
@@ -228,7 +226,7 @@ class Reasons:
             excess[transfers[0]] = transfers[1]
         total = sum(ns for ns in excess.values() if ns > 0)
         excess = {cause: ns for cause, ns in excess.items() if ns > 0}
-        if options.unexplained != "scale" and total < late:
+        if total < late:
             self.unexplained += late - total
             late = total
         if total <= 0:
@@ -277,7 +275,7 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
             words["pipeline", number] = (pipeline // 1000) << RANK_BITS | member.rank
             words["most", number] = -(pipeline // 1000)
             words["links", number] = sum(links.values())
-            words["busy", number] = slice_.own[COMPUTE] + slice_.elsewhere.get("tp", 0)
+            words["busy", number] = slice_.own[COMPUTE]
             for peer, ns in waits[member.rank][number][2].items():
                 words["peer", number, member.rank, peer] = ns
             _pack_own(words, number, slice_, dimensions)
@@ -304,9 +302,10 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
                     bubble = pipeline
                     reasons.add(max(0, -words["most", number] * 1000 - max(shortest, bound)), slice_, number, words, options, transfers)
                 bubbles += bubble
-                schedule += min(bubble, bound)
-                if pipeline > bubble:
-                    behind[last] = behind.get(last, 0) + pipeline - bubble
+                schedule += bound
+                rest = pipeline - bubble
+                if rest > 0:
+                    behind[last] = behind.get(last, 0) + rest
                 continue
             bubble = min(pipeline, bound)
             net = {

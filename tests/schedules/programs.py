@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
+from zlib import crc32
 
 from .case import COMPUTE, CPU, HOST, STORAGE, Case, dp_groups, links, pp_groups, tp_groups, world
 from whyidle.verdict.lookthrough import Group
@@ -42,6 +43,11 @@ class EndOfStep(NamedTuple):
 Op = Own | Collective | Batch | EndOfStep
 
 
+def _draw(name: str) -> float:
+    """A number in [0, 1) that depends on the name only."""
+    return crc32(name.encode()) / 2**32
+
+
 class Programs:
     """The programs of all ranks of a case, and how long its transfers take."""
 
@@ -68,12 +74,12 @@ class Programs:
 
     def transfer(self, group: Group, index: int) -> int:
         """How long call ``index`` of a group takes once every member has entered."""
-        draw = 1.0 + self.case.jitter * Random(f"{self.case.seed} {group.name} {group.ranks[0]} {index}").random()
+        draw = 1.0 + self.case.jitter * _draw(f"{self.case.seed} {group.name} {group.ranks[0]} {index}")
         return int(self._transfers[group.name] * draw * self._factor(group))
 
     def delivery(self, message: Message) -> int:
         pair = (min(message[:2]), max(message[:2]))
-        draw = 1.0 + self.case.jitter * Random(f"{self.case.seed} {message}").random()
+        draw = 1.0 + self.case.jitter * _draw(f"{self.case.seed} {message.source} {message.target} {message.key}")
         return int(self.case.pp_transfer * draw * self._factor(pair))
 
     # -- one rank's program
@@ -89,10 +95,11 @@ class Programs:
     def _before(self, rank: int, step: int, random: Random) -> Iterator[Op]:
         case, fault = self.case, self.case.fault
         read, decode = case.step * 0.005 * (0.5 + random.random()), case.step * 0.003 * (0.5 + random.random())
+        more = 0.8 + 0.4 * random.random()  # drawn with and without the fault
         if fault and fault.at == rank and fault.kind == "read":
-            read += case.step * fault.size * (0.8 + 0.4 * random.random())
+            read += case.step * fault.size * more
         if fault and fault.at == rank and fault.kind == "decode":
-            decode += case.step * fault.size * (0.8 + 0.4 * random.random())
+            decode += case.step * fault.size * more
         if fault and fault.kind == "reads_turn" and (fault.at + step * 7) % case.ranks == rank:
             read += case.step * fault.size
         yield Own(STORAGE, int(read))
@@ -103,6 +110,8 @@ class Programs:
         if case.dp > 1:
             yield Collective(self.dp[rank])
             yield Collective(self.dp[rank])
+        if case.late_norm and case.late_norm[0] == rank:
+            yield Own(HOST, int(case.step * case.late_norm[1]))
         if case.norm and case.ranks > 1:
             yield Collective(self.world)
         yield Own(COMPUTE, int(case.step * 0.02))
@@ -124,16 +133,21 @@ class Programs:
         case, fault = self.case, self.case.fault
         replica, stage, _ = case.place(rank)
         work = [float(case.forward)] * case.microbatches
-        if fault is None:
-            return work
-        if (fault.kind == "compute" and fault.at == rank) or (fault.kind == "stage" and fault.at == stage):
-            return [ns * (1.0 + fault.size) for ns in work]
-        if fault.kind == "microbatches":
+        if stage == case.pp - 1:
+            work = [ns * (1.0 + case.heavy_last) for ns in work]
+        spread = case.lengths
+        if fault and fault.kind == "microbatches":
+            spread = fault.size
+        if spread:
             random = Random(f"{case.seed} lengths {step}")
-            lengths = [random.lognormvariate(0.0, fault.size) for _ in range(case.dp * case.microbatches)]
+            lengths = [random.lognormvariate(0.0, spread) for _ in range(case.dp * case.microbatches)]
             mean = sum(lengths) / len(lengths)
             mine = lengths[replica * case.microbatches : (replica + 1) * case.microbatches]
-            return [ns * length / mean for ns, length in zip(work, mine, strict=True)]
+            work = [ns * length / mean for ns, length in zip(work, mine, strict=True)]
+        if fault and (
+            (fault.kind == "compute" and fault.at == rank) or (fault.kind == "stage" and fault.at == stage)
+        ):
+            work = [ns * (1.0 + fault.size) for ns in work]
         return work
 
     def _schedule(self, rank: int, step: int, random: Random) -> Iterator[Op]:

@@ -123,7 +123,7 @@ def judge(case: Case, options: Options | None = None, pair: tuple[Replay, Replay
     family = named.family if named is not None else ""
     right = family == wanted.family and not conclusion.take_turns(family)
     if case.fault and case.fault.kind in ("microbatches", "reads_turn"):
-        right = conclusion.take_turns(family)
+        right = conclusion.take_turns(wanted.family)
     elif right and named is not None:
         right = named.group == wanted.group if wanted.group else named.rank in wanted.ranks
     return Outcome(
