@@ -136,7 +136,9 @@ def test_circle_with_a_way_out_is_solved_exactly():
             0, {}, (GroupWaits(DP, behind={1: 3.0}), GroupWaits(other, late_own={"host": 1}, late_elsewhere={DP: 1}))
         ),
         RankWaits(
-            1, {}, (GroupWaits(DP, late_own={"storage": 1}, late_elsewhere={other: 1}), GroupWaits(other, behind={0: 3}))
+            1,
+            {},
+            (GroupWaits(DP, late_own={"storage": 1}, late_elsewhere={other: 1}), GroupWaits(other, behind={0: 3})),
         ),
     ]
     charged = conclude(ranks).charged
@@ -146,7 +148,13 @@ def test_circle_with_a_way_out_is_solved_exactly():
 
 @pytest.mark.parametrize(
     ("late_steps", "turns"),
-    [([40, 35, 30, 20], True), ([98, 3, 1, 0], False), ([50, 3, 1, 0], False), ([6, 5, 4, 3], False), ([95, 94], False)],
+    [
+        ([40, 35, 30, 20], True),
+        ([98, 3, 1, 0], False),
+        ([50, 3, 1, 0], False),
+        ([6, 5, 4, 3], False),
+        ([95, 94], False),
+    ],
 )
 def test_ranks_take_turns_by_counts_of_late_steps(late_steps: list[int], turns: bool):
     group = Group("dp", tuple(range(len(late_steps))))

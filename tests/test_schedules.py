@@ -136,7 +136,9 @@ def mean_error(chosen: list[Case], options: Options, replays: dict[Case, tuple[R
     return mean(judge(case, options, replays[case]).error for case in chosen)
 
 
-@pytest.mark.parametrize(("options", "chosen", "gain"), [row[1:] for row in CORRECTIONS], ids=[r[0] for r in CORRECTIONS])
+@pytest.mark.parametrize(
+    ("options", "chosen", "gain"), [row[1:] for row in CORRECTIONS], ids=[r[0] for r in CORRECTIONS]
+)
 def test_correction_lowers_the_error(options: Options, chosen: list[Case], gain: float, replays):
     with_it, without = mean_error(chosen, Options(), replays), mean_error(chosen, options, replays)
     print(f"\nmean error {with_it:.2f} points with, {without:.2f} without", end="")
@@ -165,9 +167,9 @@ def test_transfers_are_followed_last(monkeypatch: pytest.MonkeyPatch, replays):
     with_it = mean_error(MIXED, Options(), replays)
     in_order = lookthrough._share_out
 
-    def in_proportion(rank, waits, excess, *more, **keywords):
+    def in_proportion(rank, waits, excess, **keywords):
         whole = sum(waits.behind.values()) + waits.unsplit + waits.bubble + waits.network
-        in_order(rank, waits, max(excess, whole), *more, **keywords)
+        return in_order(rank, waits, max(excess, whole), **keywords)
 
     monkeypatch.setattr(lookthrough, "_share_out", in_proportion)
     without = mean_error(MIXED, Options(), replays)

@@ -19,15 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 LATE_BY: dict[str, str] = {"compute": "straggler", "lost": "straggler"}
 """Family of a late rank's own time -> the family that those who waited for it lost their time to."""
 
 TOLERANCE = 1e-9
 """The share of all waiting that may still be under way when the chain counts as solved."""
-MAX_SWEEPS = 2_000
-"""A closed circle (each rank late only because of the next) never ends: what is left in it stays where it is."""
+MAX_SWEEPS = 5_000
+MAX_WORK = 20_000_000
+"""A closed circle (each rank late only because of the next) never ends: after so many sweeps, or so many shares passed
+on (some 10 s), what is left in it stays where it is."""
+Key = TypeVar("Key")
 OFTEN = 0.5
 STEADY = 0.8
 RIVAL = 0.5
@@ -137,56 +140,44 @@ class Conclusion:
         return late[0] < STEADY * self.steps and late[1] >= RIVAL * late[0]
 
 
-State = tuple[int, Group]
-Row = tuple[list[tuple[State, float]], list[tuple[Culprit, float]]]
-"""Where a state leads: shares to other states, and shares that end. They add up to 1."""
+State = tuple[int, int]
+"""A rank that was late, and the number of the group in which it was."""
+Shares = list[tuple[int, float]]
 
 
 def conclude(ranks: Iterable[RankWaits]) -> Conclusion:
     """Charges each second of each rank to what took it."""
     by_rank = {rank.rank: rank for rank in ranks}
-    known = {(rank.rank, waits.group): waits for rank in by_rank.values() for waits in rank.groups}
+    chain = _Chain(by_rank.values())
     charged: dict[Culprit, float] = {}
-    waited: dict[Culprit, float] = {}
-    start: dict[State, float] = {}
+    start: dict[int, float] = {}
+    late_steps: dict[int, int] = {}
     for rank in by_rank.values():
         for family, spent in rank.own.items():
             _add(charged, Culprit(family, rank.rank), spent)
         for waits in rank.groups:
-            for culprit, spent in _ends(rank.rank, waits):
-                _add(waited, culprit, spent)
+            late_steps[rank.rank] = max(late_steps.get(rank.rank, 0), waits.late_steps)
             for late, spent in waits.behind.items():
-                _add(start, (late, waits.group), spent)
-    ends, left = _follow(start, known)
-    for culprit, spent in ends.items():
-        _add(waited, culprit, spent)
+                _add(start, chain.state(late, waits.group), spent)
+    waited, left = chain.follow(start)
+    for rank in by_rank.values():
+        for waits in rank.groups:
+            _add(waited, Culprit("communication", None, waits.group), waits.unsplit)
+            _add(waited, Culprit("pipeline"), waits.bubble)
+            for culprit, spent in _transfers(rank.rank, waits):
+                _add(waited, culprit, spent)
     for culprit, spent in waited.items():
         _add(charged, culprit, spent)
-    late_steps: dict[int, int] = {}
-    for (rank, _), waits in known.items():
-        late_steps[rank] = max(late_steps.get(rank, 0), waits.late_steps)
-    steps = max((rank.steps for rank in by_rank.values()), default=0)
-    missing = frozenset(rank for rank, _ in start if rank not in by_rank)
-    nodes = {rank.rank: rank.node for rank in by_rank.values()}
-    schedule = sum(waits.schedule for waits in known.values())
-    return Conclusion(charged, waited, nodes, missing, steps, late_steps, schedule, left)
-
-
-def _ends(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:
-    """What needs no looking through: transfers, bubble, and what could not be split."""
-    ends = [
-        (Culprit("communication", None, waits.group), waits.unsplit),
-        (Culprit("pipeline", None, None), waits.bubble),
-    ]
-    return ends + _transfers(rank, waits)
-
-
-def _transfers(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:
-    if not waits.group.p2p:
-        return [(Culprit("network", None, waits.group), waits.network)]
-    rest = max(0.0, waits.network - sum(waits.links.values()))
-    ends = [(Culprit("network", None, link(waits.group, rank, peer)), spent) for peer, spent in waits.links.items()]
-    return [*ends, (Culprit("network", None, waits.group), rest)]
+    return Conclusion(
+        charged=charged,
+        waited=waited,
+        nodes={rank.rank: rank.node for rank in by_rank.values()},
+        missing=frozenset(rank for rank in chain.late_ranks() if rank not in by_rank),
+        steps=max((rank.steps for rank in by_rank.values()), default=0),
+        late_steps=late_steps,
+        schedule=sum(waits.schedule for rank in by_rank.values() for waits in rank.groups),
+        open=left,
+    )
 
 
 def link(group: Group, rank: int, peer: int) -> Group:
@@ -194,104 +185,130 @@ def link(group: Group, rank: int, peer: int) -> Group:
     return Group(group.name, (min(rank, peer), max(rank, peer)), p2p=True)
 
 
-def _add(totals: dict, key: object, amount: float) -> None:
+def _add(totals: dict[Key, float], key: Key, amount: float) -> None:
     if amount > 0:
         totals[key] = totals.get(key, 0.0) + amount
 
 
-def _unexplained(state: State) -> Culprit:
-    rank, group = state
+def _transfers(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:
+    """The transfers of a rank in a group: of a collective's group, of each link of a pipeline."""
+    rest = max(0.0, waits.network - sum(waits.links.values()))
+    ends = [(Culprit("network", None, link(waits.group, rank, peer)), spent) for peer, spent in waits.links.items()]
+    return [*ends, (Culprit("network", None, waits.group), rest)]
+
+
+class _Chain:
+    """The absorbing chain. States and ends have numbers: to hash a group of a thousand ranks takes as long as a sweep
+    over a rank's waits."""
+
+    def __init__(self, ranks: Iterable[RankWaits]):
+        self._groups: dict[Group, int] = {}
+        self._numbers: dict[State, int] = {}
+        self._states: list[tuple[int, Group]] = []
+        self._waits: dict[State, GroupWaits] = {}
+        self._ends: dict[Culprit, int] = {}
+        self._rows: dict[int, tuple[Shares, Shares]] = {}
+        for rank in ranks:
+            for waits in rank.groups:
+                self._waits[rank.rank, self._group(waits.group)] = waits
+
+    def _group(self, group: Group) -> int:
+        return self._groups.setdefault(group, len(self._groups))
+
+    def state(self, rank: int, group: Group) -> int:
+        """The number of "this rank was late in this group"."""
+        return self._state(rank, group, self._group(group))
+
+    def _state(self, rank: int, group: Group, number: int) -> int:
+        found = self._numbers.get((rank, number))
+        if found is None:
+            found = self._numbers[rank, number] = len(self._states)
+            self._states.append((rank, group))
+        return found
+
+    def late_ranks(self) -> set[int]:
+        """The ranks of all states that were reached."""
+        return {rank for rank, _ in self._states}
+
+    def follow(self, start: Mapping[int, float]) -> tuple[dict[Culprit, float], float]:
+        """Follows seconds from their states to their ends -> (seconds by culprit, seconds that go in circles)."""
+        moving = dict(start)
+        ended: dict[int, float] = {}
+        enough = TOLERANCE * sum(moving.values())
+        sweeps = work = 0
+        left = sum(moving.values())
+        while left > enough and sweeps < MAX_SWEEPS and work < MAX_WORK:
+            sweeps += 1
+            then: dict[int, float] = {}
+            for state, spent in moving.items():
+                row = self._rows.get(state)
+                if row is None:
+                    row = self._rows[state] = self._row(state)
+                for target, share in row[0]:
+                    then[target] = then.get(target, 0.0) + spent * share
+                for end, share in row[1]:
+                    ended[end] = ended.get(end, 0.0) + spent * share
+                work += len(row[0]) + 1
+            moving = then
+            left = sum(moving.values())
+        for state, spent in moving.items():
+            _add(ended, self._end(_unexplained(*self._states[state])), spent)
+        culprits = list(self._ends)
+        return {culprits[end]: spent for end, spent in ended.items()}, left
+
+    def _end(self, culprit: Culprit) -> int:
+        return self._ends.setdefault(culprit, len(self._ends))
+
+    def _row(self, state: int) -> tuple[Shares, Shares]:
+        """Where the lateness of a rank in a group comes from: shares of other states, and of ends. They add up to 1."""
+        rank, group = self._states[state]
+        waits = self._waits.get((rank, self._groups[group]))
+        ends: dict[int, float] = {}
+        nexts: dict[int, float] = {}
+        total = 0.0
+        if waits is not None:
+            total = sum((*waits.late_own.values(), *waits.late_elsewhere.values(), waits.late_unexplained))
+        if waits is None or total <= 0:
+            return [], [(self._end(_unexplained(rank, group)), 1.0)]
+        _add(ends, self._end(_unexplained(rank, group)), waits.late_unexplained / total)
+        for family, weight in waits.late_own.items():
+            _add(ends, self._end(Culprit(LATE_BY.get(family, family), rank)), weight / total)
+        for elsewhere, weight in waits.late_elsewhere.items():
+            if weight <= 0:
+                continue
+            there = self._waits.get((rank, self._group(elsewhere)))
+            if there is None:
+                _add(ends, self._end(_unexplained(rank, group)), weight / total)
+                continue
+            for target, share in _share_out(rank, there, weight, transfers_only=elsewhere == group):
+                if isinstance(target, int):
+                    _add(nexts, self._state(target, elsewhere, self._groups[elsewhere]), share * weight / total)
+                else:
+                    _add(ends, self._end(target), share * weight / total)
+        return list(nexts.items()), list(ends.items())
+
+
+def _unexplained(rank: int, group: Group) -> Culprit:
     return Culprit("pipeline" if group.p2p else "straggler", rank)
 
 
-def row(state: State, known: Mapping[State, GroupWaits]) -> Row:
-    """Where the lateness of a rank in a group comes from, as shares."""
-    rank, group = state
-    waits = known.get(state)
-    weights: list[tuple[Group | str, float]] = []
-    if waits is not None:
-        weights = [item for item in (*waits.late_own.items(), *waits.late_elsewhere.items()) if item[1] > 0]
-    unexplained = waits.late_unexplained if waits is not None else 0.0
-    total = sum(weight for _, weight in weights) + unexplained
-    if total <= 0:
-        return [], [(_unexplained(state), 1.0)]
-    nexts: list[tuple[State, float]] = []
-    ends: list[tuple[Culprit, float]] = [(_unexplained(state), unexplained / total)] if unexplained > 0 else []
-    for cause, weight in weights:
-        share = weight / total
-        if isinstance(cause, str):
-            ends.append((Culprit(LATE_BY.get(cause, cause), rank), share))
-            continue
-        there = known.get((rank, cause))
-        if there is None:
-            ends.append((_unexplained(state), share))
-            continue
-        _share_out(rank, there, weight, share, nexts, ends, transfers_only=cause == group)
-    return nexts, ends
-
-
 def _share_out(
-    rank: int,
-    waits: GroupWaits,
-    excess: float,
-    share: float,
-    nexts: list[tuple[State, float]],
-    ends: list[tuple[Culprit, float]],
-    *,
-    transfers_only: bool = False,
-) -> None:
-    """Shares ``share`` out over a rank's waits in a group, of which ``excess`` seconds made it late elsewhere."""
-    behind = sum(waits.behind.values())
-    kinds = [
-        (behind + waits.unsplit, [*waits.behind.items(), (None, waits.unsplit)]),
-        (waits.bubble, [(Culprit("pipeline"), waits.bubble)]),
-        (waits.network, _transfers(rank, waits)),
+    rank: int, waits: GroupWaits, excess: float, *, transfers_only: bool = False
+) -> list[tuple[int | Culprit, float]]:
+    """What ``excess`` seconds of a rank's waits in a group were: shares of late ranks and of ends, which add up to 1."""
+    behind: list[tuple[int | Culprit, float]] = [
+        *waits.behind.items(),
+        (Culprit("communication", None, waits.group), waits.unsplit),
     ]
-    if transfers_only:
-        kinds = kinds[2:]
-    taken: list[float] = []
+    kinds = [behind, [(Culprit("pipeline"), waits.bubble)], _transfers(rank, waits)]
     rest = excess
-    for size, _ in kinds:
-        taken.append(min(size, rest))
-        rest -= taken[-1]
-    whole = sum(taken)
+    shares: list[tuple[int | Culprit, float]] = []
+    for items in kinds[2:] if transfers_only else kinds:
+        size = sum(spent for _, spent in items)
+        taken = min(size, rest)
+        rest -= taken
+        shares += [(target, taken * spent / size) for target, spent in items if taken > 0 and spent > 0]
+    whole = sum(spent for _, spent in shares)
     if whole <= 0:
-        ends.append((_unexplained((rank, waits.group)), share))
-        return
-    for part, (size, items) in zip(taken, kinds, strict=True):
-        if part <= 0:
-            continue
-        for target, spent in items:
-            portion = share * part / whole * spent / size
-            if portion <= 0:
-                continue
-            if isinstance(target, int):
-                nexts.append(((target, waits.group), portion))
-            else:
-                ends.append((target or Culprit("communication", None, waits.group), portion))
-
-
-def _follow(start: Mapping[State, float], known: Mapping[State, GroupWaits]) -> tuple[dict[Culprit, float], float]:
-    """Follows all seconds to their ends -> (seconds by culprit, seconds that were left in circles)."""
-    ended: dict[Culprit, float] = {}
-    rows: dict[State, Row] = {}
-    moving = dict(start)
-    enough = TOLERANCE * sum(moving.values())
-    sweeps = 0
-    while moving and (left := sum(moving.values())) > enough and sweeps < MAX_SWEEPS:
-        sweeps += 1
-        then: dict[State, float] = {}
-        for state, spent in moving.items():
-            known_row = rows.get(state)
-            if known_row is None:
-                known_row = rows[state] = row(state, known)
-            nexts, ends = known_row
-            for target, share in nexts:
-                then[target] = then.get(target, 0.0) + spent * share
-            for culprit, share in ends:
-                ended[culprit] = ended.get(culprit, 0.0) + spent * share
-        moving = then
-    left = sum(moving.values())
-    for state, spent in moving.items():
-        _add(ended, _unexplained(state), spent)
-    return ended, left
+        return [(_unexplained(rank, waits.group), 1.0)]
+    return [(target, spent / whole) for target, spent in shares]

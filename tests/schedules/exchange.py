@@ -265,7 +265,10 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
        own messages as one dimension more.
     """
     floors = _floors(case, group, members, options)
-    waits = {member.rank: [_step(member, group, number, floors, options) for number in range(case.steps)] for member in members}
+    waits = {
+        member.rank: [_step(member, group, number, floors, options) for number in range(case.steps)]
+        for member in members
+    }
     contributions = []
     for member in members:
         words: Words = {}
@@ -300,7 +303,14 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
                 bubble = min(pipeline, max(shortest, bound))
                 if last == member.rank:
                     bubble = pipeline
-                    reasons.add(max(0, -words["most", number] * 1000 - max(shortest, bound)), slice_, number, words, options, transfers)
+                    reasons.add(
+                        max(0, -words["most", number] * 1000 - max(shortest, bound)),
+                        slice_,
+                        number,
+                        words,
+                        options,
+                        transfers,
+                    )
                 bubbles += bubble
                 schedule += bound
                 rest = pipeline - bubble
@@ -309,7 +319,9 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
                 continue
             bubble = min(pipeline, bound)
             net = {
-                peer: max(0, ns - (words.get(("peer", number, peer, member.rank), 0) if options.late_stage == "netted" else 0))
+                peer: max(
+                    0, ns - (words.get(("peer", number, peer, member.rank), 0) if options.late_stage == "netted" else 0)
+                )
                 for peer, ns in by_peer_rest.items()
             }
             rest = max(0, min(sum(net.values()), pipeline - bubble))
@@ -348,7 +360,9 @@ def _step(member: Member, group: Group, number: int, floors, options: Options):
     for call in member.slices[group][number].calls:
         assert call.peer is not None
         pair = (min(member.rank, call.peer), max(member.rank, call.peer))
-        floor = floors.get(call.message if options.floor == "call" else (pair, number if options.floor == "step" else 0), 0)
+        floor = floors.get(
+            call.message if options.floor == "call" else (pair, number if options.floor == "step" else 0), 0
+        )
         network = min(call.ns, floor)
         total += call.ns
         links[call.peer] = links.get(call.peer, 0) + network

@@ -144,9 +144,7 @@ class Programs:
             mean = sum(lengths) / len(lengths)
             mine = lengths[replica * case.microbatches : (replica + 1) * case.microbatches]
             work = [ns * length / mean for ns, length in zip(work, mine, strict=True)]
-        if fault and (
-            (fault.kind == "compute" and fault.at == rank) or (fault.kind == "stage" and fault.at == stage)
-        ):
+        if fault and ((fault.kind == "compute" and fault.at == rank) or (fault.kind == "stage" and fault.at == stage)):
             work = [ns * (1.0 + fault.size) for ns in work]
         return work
 
