@@ -8,6 +8,7 @@ from math import fsum
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from whyidle.verdict.lookthrough import Culprit, Group, GroupWaits, RankWaits, conclude, link
 
 DP = Group("dp", (0, 1))

@@ -295,7 +295,7 @@ def _unexplained(rank: int, group: Group) -> Culprit:
 def _share_out(
     rank: int, waits: GroupWaits, excess: float, *, transfers_only: bool = False
 ) -> list[tuple[int | Culprit, float]]:
-    """What ``excess`` seconds of a rank's waits in a group were: shares of late ranks and of ends, which add up to 1."""
+    """What ``excess`` seconds of a rank's waits in a group were, as shares of late ranks and of ends."""
     behind: list[tuple[int | Culprit, float]] = [
         *waits.behind.items(),
         (Culprit("communication", None, waits.group), waits.unsplit),

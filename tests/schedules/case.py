@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from whyidle.verdict.lookthrough import Group
 
@@ -116,4 +117,4 @@ def world(case: Case) -> Group:
 
 def links(case: Case) -> list[tuple[int, int]]:
     """The pairs of ranks that are neighbours in a pipeline."""
-    return [pair for group in pp_groups(case) for pair in zip(group.ranks, group.ranks[1:], strict=False)]
+    return [pair for group in pp_groups(case) for pair in pairwise(group.ranks)]

@@ -6,7 +6,10 @@ Only two things enter the result of a rank: what it measured itself, and MINs of
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 from whyidle.verdict.lookthrough import Group, GroupWaits, RankWaits
 
@@ -49,9 +52,9 @@ class Member:
         self.rank = rank
         self.groups: dict[str, Group] = {}
         self.slices: dict[Group, list[Slice]] = {}
-        self.own = replay.own(rank)
+        self.steps_own = [replay.own(rank, step) for step in replay.steps[rank]]
         ends = [0, *(step.end for step in replay.steps[rank])]
-        self.walls = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+        self.walls = [end - begin for begin, end in pairwise(ends)]
         own = [0] * len(FAMILIES)
         waited: dict[str, int] = {}
         marks: dict[Group, tuple[list[int], dict[str, int]]] = {}
@@ -78,6 +81,17 @@ class Member:
                 }
                 marks[group] = (own_now, waited_now)
 
+    def own(self) -> list[int]:
+        """ns of own time by family."""
+        return [sum(column) for column in zip(*self.steps_own, strict=True)]
+
+    def block(self, steps: slice) -> Member:
+        """The same rank, in some of the steps only."""
+        part = copy(self)
+        part.slices = {group: slices[steps] for group, slices in self.slices.items()}
+        part.walls, part.steps_own = self.walls[steps], self.steps_own[steps]
+        return part
+
 
 def least(contributions: Iterable[Words]) -> Words:
     """The MIN all-reduce; a word that some member lacks is absent from its contribution."""
@@ -89,23 +103,32 @@ def least(contributions: Iterable[Words]) -> Words:
     return result
 
 
+def measure(replay: Replay) -> list[Member]:
+    """What each rank measured."""
+    return [Member(replay, rank) for rank in range(replay.case.ranks)]
+
+
 def exchange(replay: Replay, options: Options | None = None) -> list[RankWaits]:
-    """The ledgers of all ranks after their exchanges."""
+    """The ledgers of all ranks after the exchange of one block, which is the whole run."""
+    return split_block(replay.case, measure(replay), options)
+
+
+def split_block(case: Case, members: list[Member], options: Options | None = None) -> list[RankWaits]:
+    """What the ranks add to their ledgers when a block of steps has been exchanged."""
     options = options or Options()
-    members = [Member(replay, rank) for rank in range(replay.case.ranks)]
     groups = {group for member in members for group in member.slices}
     split: dict[int, list[GroupWaits]] = {member.rank: [] for member in members}
     for group in sorted(groups):
         inside = [members[rank] for rank in group.ranks]
         dimensions = _dimensions(group, inside, options)
         if group.p2p:
-            _pipelines(replay.case, group, inside, dimensions, options, split)
+            _pipelines(case, group, inside, dimensions, options, split)
         else:
             _collectives(group, inside, dimensions, options, split)
     return [
         RankWaits(
             member.rank,
-            {family: ns / 1e9 for family, ns in zip(FAMILIES, member.own, strict=True)},
+            {family: ns / 1e9 for family, ns in zip(FAMILIES, member.own(), strict=True)},
             tuple(split[member.rank]),
             steps=len(member.walls),
         )
@@ -214,7 +237,7 @@ class Reasons:
         """A step in which the rank was ``late`` ns late; ``transfers``: what it is by its own messages' transfers."""
         if late <= 0:
             return
-        excess: dict[str | Group, int] = {}
+        excess: dict[Any, int] = {}
         for family, ns in enumerate(slice_.own):
             excess[FAMILIES[family]] = ns - (words["own", number, family] if options.excess else 0)
         for name in self.dimensions:
@@ -266,7 +289,7 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
     """
     floors = _floors(case, group, members, options)
     waits = {
-        member.rank: [_step(member, group, number, floors, options) for number in range(case.steps)]
+        member.rank: [_step(member, group, number, floors, options) for number in range(len(member.walls))]
         for member in members
     }
     contributions = []
@@ -337,7 +360,7 @@ def _pipelines(case: Case, group, members: list[Member], dimensions, options: Op
                 late = sum(words.get(("peer", number, peer, member.rank), 0) for peer in group.ranks)
             reasons.add(late, slice_, number, words, options, transfers)
             # Late for one neighbour because it waited for the other one.
-        whole = sum(sum(waits[member.rank][n][1].values()) for n in range(case.steps))
+        whole = sum(sum(waits[member.rank][n][1].values()) for n in range(len(member.walls)))
         split[member.rank].append(
             GroupWaits(
                 group,

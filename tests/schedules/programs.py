@@ -10,8 +10,9 @@ from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
-from .case import COMPUTE, CPU, HOST, STORAGE, Case, dp_groups, links, pp_groups, tp_groups, world
 from whyidle.verdict.lookthrough import Group
+
+from .case import COMPUTE, CPU, HOST, STORAGE, Case, dp_groups, links, pp_groups, tp_groups, world
 
 
 class Own(NamedTuple):

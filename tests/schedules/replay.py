@@ -50,9 +50,10 @@ class Replay:
     def total(self) -> int:
         return sum(self.wall(rank) for rank in range(self.case.ranks))
 
-    def own(self, rank: int) -> list[int]:
+    def own(self, rank: int, only: Step | None = None) -> list[int]:
+        """ns of a rank's own time by family, in all steps or in one."""
         own = [0] * len(FAMILIES)
-        for step in self.steps[rank]:
+        for step in [only] if only else self.steps[rank]:
             for event in step.events:
                 if not isinstance(event, Wait):
                     own[event[0]] += event[1]
