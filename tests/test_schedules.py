@@ -8,7 +8,8 @@ from statistics import mean
 import pytest
 from schedules.case import Case, Fault
 from schedules.cases import cases
-from schedules.exchange import Options, exchange
+from schedules.exchange import exchange
+from schedules.member import Options
 from schedules.replay import Replay, replay
 from schedules.truth import Outcome, judge
 

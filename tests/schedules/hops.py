@@ -1,17 +1,17 @@
 """Looking through without a place that knows everything: each rank hands on, once a block, who made it late.
 
-With the exchange of a block, rank r puts one *mix* per group into a word of its own: the shares, by family, of what made
-it late there, as far as it knows. It computes the mix as the chain of `whyidle.verdict.lookthrough` does, one hop:
+With the exchange of a block, rank r puts one *mix* per group into a word of its own: the shares, by family, of what
+made it late there, as far as it knows. It computes the mix as the chain of `whyidle.verdict.lookthrough` does, one hop:
 
     mix(r, g) = own shares of r's lateness in g
               + for each group h in which r's waits made it late: its waits in h, shared out as there, where a wait
                 behind rank q counts as the newest mix(q, h) that r has received.
 
 A mix that was never received counts as `straggler` (or `pipeline`). A wait behind q in block b is charged by q's mix of
-block b. With one hop a block, that mix knows from other groups only what was true in the blocks before: exact for steady
-faults after as many blocks as the chain has links, wrong where late ranks take turns. With ``rounds`` hops for the same
-block it is right for both. This takes no further exchange: a rank keeps the last ``rounds`` blocks open, puts one word for
-each of them into every exchange, and charges a block when its last word has come, ``rounds`` blocks later.
+block b. With one hop a block, that mix knows from other groups only what was true in the blocks before: exact for
+steady faults after as many blocks as the chain has links, wrong where late ranks take turns. With ``rounds`` hops for
+the same block it is right for both. This takes no further exchange: a rank keeps the last ``rounds`` blocks open, puts
+one word for each of them into every exchange, and charges a block when its last word has come, ``rounds`` blocks later.
 """
 
 from __future__ import annotations

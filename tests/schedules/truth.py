@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from whyidle.verdict.lookthrough import Conclusion, Culprit, Group, conclude
 
 from .case import FAMILIES, Case
-from .exchange import Options, exchange
+from .exchange import exchange
+from .member import Options
 from .replay import Replay, replay
 
 FAMILY = {"read": "storage", "reads_turn": "storage", "decode": "cpu", "pause": "host", "compute": "straggler"}
