@@ -1,0 +1,192 @@
+"""Sends and receives of a pipeline: the transfer of each link, the bubble, and the stage that is late.
+
+1. *Transfer of a link*, one number for a block of steps. Of the first messages in each direction of a step, each end
+   puts the times of its own clock into words that only it fills (MIN with INT64_MAX: a gather): when the sender issued
+   it, and when the receiver's wait for it ended. ``MIN(end - issued)`` of a direction is the transfer plus the offset
+   of the two clocks, as soon as one receiver was already waiting; in the other direction the offset counts negatively:
+
+       transfer <= (MIN forward (end - issued) + MIN backward (end - issued)) / 2
+
+   as in NTP. Where both ends waited for a message, and neither had waited for another one of the same batch just
+   before, the shorter of the two waits is a bound as well (a send that ends with its receive). The least bound is
+   taken, and of each wait ``network = min(wait, transfer)``.
+
+2. *Bubble*. ``pipeline = wait - network``, summed over the step. Like the last rank in a collective, the busiest stage
+   waits least, and its wait is what the schedule costs every stage. The schedule itself costs at least
+
+       bound = (p - 1) / m * (the least compute of any stage in the step)
+
+   with p stages and m microbatches (the messages of one direction of a link in the step, so that interleaved stages are
+   right, too). ``bubble = min(pipeline, max(MIN pipeline, bound))``; the rest is ``behind`` the stage with the MIN.
+
+3. *Lateness*. The stage with the MIN was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its
+   excesses as in a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
+
+The words of 2 need the transfers of 1, so they go into the exchange of the next block.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from whyidle.verdict.lookthrough import Group, GroupWaits
+
+from .case import COMPUTE, Case
+from .member import RANK_BITS, Member, Options, Reasons, Words, least, pack_own, seconds
+from .programs import Message
+from .replay import Wait
+
+WAITED = 10_000
+"""ns: what is shorter is no wait."""
+OFFSETS = 7_000_000_000
+"""ns by which the clocks of two neighbours differ in the simulator: no formula may depend on it."""
+
+
+def link_of(rank: int, peer: int) -> tuple[int, int]:
+    return min(rank, peer), max(rank, peer)
+
+
+def link_floors(group: Group, members: list[Member], options: Options) -> dict[tuple[int, int], int]:
+    """Link -> how long one of its messages takes, ns."""
+    floors: dict[tuple[int, int], int] = {}
+    apart: dict[tuple[int, int], int] = {}  # sender, receiver -> MIN(end - issued)
+    for message, (sent, received) in _both_ends(group, members, options).items():
+        way, pair = message[:2], link_of(*message[:2])
+        shorter = min(sent.ns, received.ns)
+        if options.floor == "least":
+            floors[pair] = min(floors.get(pair, shorter), shorter)
+            continue
+        passed = received.end - sent.issued + OFFSETS * (message.target - message.source)
+        apart[way] = min(apart.get(way, passed), passed)
+        if shorter >= WAITED and fresh(sent) and fresh(received):
+            floors[pair] = min(floors.get(pair, shorter), shorter)
+    for (source, target), passed in apart.items():
+        if source < target and (target, source) in apart:
+            transfer = max(0, (passed + apart[target, source]) // 2)
+            floors[source, target] = min(floors.get((source, target), transfer), transfer)
+    return floors
+
+
+def _both_ends(group: Group, members: list[Member], options: Options) -> dict[Message, tuple[Wait, Wait]]:
+    """The first messages of each direction in each step -> the waits of sender and receiver."""
+    ends: dict[Message, dict[int, Wait]] = {}
+    for member in members:
+        for slice_ in member.slices[group]:
+            count: dict[tuple[int, int], int] = {}
+            for call in slice_.calls:
+                assert call.message is not None
+                way = call.message[:2]
+                count[way] = count.get(way, 0) + 1
+                if count[way] <= options.messages or options.floor == "least":
+                    ends.setdefault(call.message, {})[member.rank] = call
+    return {message: (both[message.source], both[message.target]) for message, both in ends.items() if len(both) == 2}
+
+
+def fresh(wait: Wait) -> bool:
+    """Whether the wait began when its message was issued, not after the wait for another message of its batch."""
+    return wait.end - wait.ns - wait.issued < WAITED
+
+
+class StepWait(NamedTuple):
+    """The waits of one rank for messages in one step, ns."""
+
+    links: dict[int, int]  # peer -> transfers
+    rest: dict[int, int]  # peer -> what was waited beyond them
+
+    @property
+    def network(self) -> int:
+        return sum(self.links.values())
+
+    @property
+    def pipeline(self) -> int:
+        return sum(self.rest.values())
+
+
+def split_messages(
+    case: Case, group: Group, members: list[Member], dimensions: list[str], options: Options
+) -> dict[int, GroupWaits]:
+    """The waits of each member, by the three rules above."""
+    floors = link_floors(group, members, options)
+    waits = {
+        member.rank: [_step(member, slice_.calls, floors) for slice_ in member.slices[group]] for member in members
+    }
+    words = least(_pack(member, group, dimensions, waits[member.rank]) for member in members)
+    per_busy = (len(group.ranks) - 1) / case.microbatches if options.bubble else 0.0
+    blame = _behind_the_stage if options.late_stage == "stage" else _behind_peers
+    split = {}
+    for member in members:
+        reasons = Reasons(member, group, dimensions)
+        links: dict[int, int] = {}
+        behind: dict[int, int] = {}
+        bubble = schedule = 0
+        for number, (wait, slice_) in enumerate(zip(waits[member.rank], member.slices[group], strict=True)):
+            bound = int(words["busy", number] * per_busy)
+            blamed, late = blame(member.rank, number, wait, bound, words, options)
+            bubble += wait.pipeline - sum(blamed.values())
+            schedule += bound
+            reasons.add(late, number, slice_, words, options, wait.network - words["network", number])
+            for total, some in ((links, wait.links), (behind, blamed)):
+                for peer, ns in some.items():
+                    total[peer] = total.get(peer, 0) + ns
+        split[member.rank] = GroupWaits(
+            group,
+            network=sum(links.values()) / 1e9,
+            bubble=bubble / 1e9,
+            schedule=schedule / 1e9,
+            behind=seconds(behind),
+            links=seconds(links),
+            **reasons.fields(),
+        )
+    return split
+
+
+def _step(member: Member, calls: list[Wait], floors: dict[tuple[int, int], int]) -> StepWait:
+    wait = StepWait({}, {})
+    for call in calls:
+        assert call.peer is not None
+        network = min(call.ns, floors.get(link_of(member.rank, call.peer), 0))
+        wait.links[call.peer] = wait.links.get(call.peer, 0) + network
+        wait.rest[call.peer] = wait.rest.get(call.peer, 0) + call.ns - network
+    return wait
+
+
+def _pack(member: Member, group: Group, dimensions: list[str], waits: list[StepWait]) -> Words:
+    words: Words = {}
+    for number, (wait, slice_) in enumerate(zip(waits, member.slices[group], strict=True)):
+        words["pipeline", number] = (wait.pipeline // 1000) << RANK_BITS | member.rank
+        words["most", number] = -(wait.pipeline // 1000)
+        words["network", number] = wait.network
+        words["busy", number] = slice_.own[COMPUTE]
+        for peer, ns in wait.rest.items():
+            words["peer", number, member.rank, peer] = ns  # for _behind_peers alone
+        pack_own(words, number, slice_, dimensions)
+    return words
+
+
+def _behind_the_stage(
+    rank: int, number: int, wait: StepWait, bound: int, words: Words, options: Options
+) -> tuple[dict[int, int], int]:
+    """-> (late rank -> ns waited behind it, ns by which this rank was late)."""
+    word = words["pipeline", number]
+    bubble, last = max((word >> RANK_BITS) * 1000, bound), word & ((1 << RANK_BITS) - 1)
+    if last == rank:
+        return {}, max(0, -words["most", number] * 1000 - bubble)
+    return {last: max(0, wait.pipeline - bubble)}, 0
+
+
+def _behind_peers(
+    rank: int, number: int, wait: StepWait, bound: int, words: Words, options: Options
+) -> tuple[dict[int, int], int]:
+    """The same, but each wait is blamed on its peer, netted against what the peer waited for this rank, or gross.
+
+    Kept to compare: it follows a slow stage through all stages between, and each of them adds its error.
+    """
+    theirs = {peer: words.get(("peer", number, peer, rank), 0) for peer in wait.rest}
+    if options.late_stage == "gross":
+        net, late = wait.rest, sum(theirs.values())
+    else:
+        net = {peer: max(0, ns - theirs[peer]) for peer, ns in wait.rest.items()}
+        late = sum(max(0, theirs[peer] - ns) for peer, ns in wait.rest.items())
+    total = sum(net.values())
+    blamed = min(total, max(0, wait.pipeline - bound))
+    return {peer: blamed * ns // total for peer, ns in net.items() if total}, late

@@ -1,0 +1,56 @@
+"""Hops: how far live counters are from the exact chain when each rank hands on what made it late once a block."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedules.cases import cases
+from schedules.hops import MIX_FAMILIES, errors, pack_mix, read_mix
+from schedules.replay import replay
+
+pytestmark = pytest.mark.timeout(300)
+
+TURNING = ("microbatches", "reads_turn")
+CASES = [case for case in cases() if case.ranks <= 8 and case.microbatches <= 8]
+STEADY = [replace(case, steps=12) for case in CASES if case.fault and case.fault.kind not in TURNING][::8]
+ROTATING = [replace(case, steps=12) for case in CASES if case.fault and case.fault.kind in TURNING][::5]
+
+
+@given(st.lists(st.integers(0, 100), min_size=len(MIX_FAMILIES), max_size=len(MIX_FAMILIES)).filter(any))
+def test_mix_survives_its_word(weights: list[int]):
+    mix = {family: weight / sum(weights) for family, weight in zip(MIX_FAMILIES, weights, strict=True)}
+    word = pack_mix(mix)
+    assert 0 <= word < 1 << 63
+    again = read_mix(word)
+    assert sum(again.values()) == pytest.approx(1.0)
+    assert all(again.get(family, 0.0) == pytest.approx(share, abs=0.04) for family, share in mix.items())
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[tuple[str, int], list[float]]:
+    """(kind, rounds) -> the mean error of each block of two steps, in points of wall."""
+    rows = {}
+    for kind, chosen in (("steady", STEADY), ("rotating", ROTATING)):
+        runs = [replay(case) for case in chosen]
+        for rounds in (1, 2, 3):
+            by_block = zip(*(errors(run, 2, rounds) for run in runs), strict=True)
+            rows[kind, rounds] = [mean(block) for block in by_block]
+            print(f"\n{kind}, {rounds} hops a block:", *(f"{error:.2f}" for error in rows[kind, rounds]), end="")
+    return rows
+
+
+def test_steady_faults_are_within_a_point_after_three_blocks_of_one_hop(table):
+    assert max(table["steady", 1][2:]) <= 1.0
+
+
+def test_three_hops_a_block_are_within_half_a_point_from_the_first_block(table):
+    assert max(table["steady", 3]) <= 0.5
+
+
+def test_rotating_faults_need_three_hops_for_the_same_block(table):
+    assert max(table["rotating", 3]) <= 1.0
+    assert mean(table["rotating", 1]) > mean(table["rotating", 3])

@@ -1,0 +1,180 @@
+"""Injected faults in simulated DP x PP x TP runs: what the look-through concludes, against an exact replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import mean
+
+import pytest
+from schedules.case import Case, Fault
+from schedules.cases import cases
+from schedules.exchange import exchange
+from schedules.member import Options
+from schedules.replay import Replay, replay
+from schedules.truth import Outcome, judge
+
+from whyidle.verdict import lookthrough
+from whyidle.verdict.lookthrough import conclude
+
+pytestmark = pytest.mark.timeout(300)
+
+
+# -- the simulator
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_balanced_pipeline_has_the_bubble_of_the_formula(schedule: str):
+    case = Case(pp=4, microbatches=8, schedule=schedule, jitter=0, pp_transfer=0, norm=False, steps=1)
+    run = replay(case)
+    expected = (case.pp - 1) / (case.microbatches + case.pp - 1)
+    # The last stage ends first; the first stage ends last and bounds the step.
+    longest = run.wall(0)
+    busy = case.step
+    assert (longest - busy) / longest == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize("case", cases()[::40], ids=lambda case: case.name)
+def test_own_time_and_waits_of_a_rank_add_up_to_its_wall_time(case: Case):
+    run = replay(case)
+    for rank in range(case.ranks):
+        assert sum(run.own(rank)) + run.waited(rank) == run.wall(rank)
+
+
+def test_removing_the_fault_changes_no_other_draw():
+    case = Case(dp=2, pp=2, microbatches=4, fault=Fault("read", 1, 0.5))
+    faulty, healthy = replay(case), replay(case.healthy())
+    for rank in (0, 2, 3):
+        assert faulty.own(rank) == healthy.own(rank)
+    assert faulty.own(1)[0] == healthy.own(1)[0]  # compute
+    assert faulty.own(1)[1] > healthy.own(1)[1]  # storage
+
+
+def test_fewer_microbatches_than_stages_do_not_block():
+    for schedule in ("gpipe", "1f1b"):
+        assert replay(Case(pp=4, microbatches=2, schedule=schedule)).total > 0
+
+
+# -- the conclusions
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    found = [judge(case) for case in cases()]
+    for outcome in found:
+        if outcome.error > 8 or outcome.network_error > 1 or not outcome.right:
+            print(
+                f"\nmiss: {outcome.case.name}: charged {100 * outcome.found:.1f} of {100 * outcome.truth:.1f} % "
+                "of wall, "
+                f"network off by {outcome.network_error:.1f} points, named {outcome.named}",
+                end="",
+            )
+    return found
+
+
+def test_share_of_the_right_family_and_rank_is_close_to_the_replay(outcomes: list[Outcome]):
+    assert len(outcomes) >= 200
+    assert mean(outcome.error for outcome in outcomes) <= 2.5  # points of wall; the limit is 8
+
+
+def test_culprit_is_named(outcomes: list[Outcome]):
+    assert mean(outcome.right for outcome in outcomes) >= 0.95
+
+
+def test_network_is_within_a_point_of_the_transfers(outcomes: list[Outcome]):
+    assert mean(outcome.network_error for outcome in outcomes) <= 0.1
+    # With buffered sends, a stage that begins each step late never waits for its first stage neighbour's messages: in
+    # that direction nothing shows how long they take.
+    missed = [outcome.case for outcome in outcomes if outcome.network_error > 1]
+    assert len(missed) <= 2
+    assert all(case.buffered for case in missed)
+
+
+def test_no_fault_names_nobody():
+    for mesh in (Case(dp=4), Case(dp=2, pp=4, microbatches=8), Case(dp=2, pp=2, tp=2, microbatches=6)):
+        run = replay(mesh)
+        conclusion = conclude(exchange(run))
+        blamed = [spent for culprit, spent in conclusion.culprits() if culprit.rank is not None]
+        assert max(blamed) < 0.03 * run.total / 1e9
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_bubble_of_a_healthy_pipeline_is_the_one_of_the_schedule(norm: bool):
+    """With a collective at the end of the step, a part of the bubble is waited there."""
+    case = Case(pp=4, microbatches=8, jitter=0.01, pp_transfer=10_000, norm=norm, steps=10)
+    run = replay(case)
+    conclusion = conclude(exchange(run))
+    expected = (case.pp - 1) / (case.microbatches + case.pp - 1)
+    assert conclusion.schedule * 1e9 / run.total == pytest.approx(expected, abs=0.02)
+    assert conclusion.seconds["pipeline"] == pytest.approx(conclusion.schedule, rel=0.12)
+
+
+def test_uneven_microbatches_show_as_a_bubble_beyond_the_schedule():
+    run = replay(Case(pp=4, microbatches=8, lengths=0.8, norm=False))
+    conclusion = conclude(exchange(run))
+    assert conclusion.seconds["pipeline"] > 1.25 * conclusion.schedule
+    assert not any(spent > 0.05 * run.total / 1e9 for _, spent in conclusion.culprits())
+
+
+# -- each correction, with and without it
+
+PIPELINES = [case for case in cases() if case.pp > 1][::6]
+MIXED = cases()[::9]
+
+CORRECTIONS = [
+    # what is taken away, cases, gain in points of wall of the mean error
+    ("floor of messages from clocks", Options(floor="least"), PIPELINES, 1.0),
+    ("busiest stage instead of peers", Options(late_stage="netted"), PIPELINES, 2.0),
+    ("bubble bound", Options(bubble=False), PIPELINES, 1.5),
+    ("waits elsewhere", Options(elsewhere=False), MIXED, 3.0),
+    ("excess over the least member, per dimension", Options(excess=False), MIXED, 5.0),
+]
+
+
+@pytest.fixture(scope="module")
+def replays() -> dict[Case, tuple[Replay, Replay]]:
+    return {case: (replay(case), replay(case.healthy())) for case in {*PIPELINES, *MIXED}}
+
+
+def mean_error(chosen: list[Case], options: Options, replays: dict[Case, tuple[Replay, Replay]]) -> float:
+    return mean(judge(case, options, replays[case]).error for case in chosen)
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen", "gain"), [row[1:] for row in CORRECTIONS], ids=[r[0] for r in CORRECTIONS]
+)
+def test_correction_lowers_the_error(options: Options, chosen: list[Case], gain: float, replays):
+    with_it, without = mean_error(chosen, Options(), replays), mean_error(chosen, options, replays)
+    print(f"\nmean error {with_it:.2f} points with, {without:.2f} without", end="")
+    assert without - with_it >= gain
+
+
+def test_netting_over_the_step_lowers_the_error_of_blame_by_peer(replays):
+    netted = mean_error(PIPELINES, Options(late_stage="netted"), replays)
+    gross = mean_error(PIPELINES, Options(late_stage="gross"), replays)
+    print(f"\nmean error {netted:.2f} points netted, {gross:.2f} gross", end="")
+    assert gross - netted >= 0.1
+
+
+@pytest.mark.parametrize("mesh", [Case(tp=4), Case(dp=4)], ids=["tp", "dp"])
+def test_groups_that_contain_this_one_are_left_out(mesh: Case):
+    """Rank 0 is late in its group; rank 1 is late afterwards, in the world, and rank 0 waits for it there."""
+    kind = "compute" if mesh.tp > 1 else "read"
+    case = replace(mesh, late_norm=(1, 0.3), fault=Fault(kind, 0, 0.3))
+    run = replay(case), replay(case.healthy())
+    kept, left_out = judge(case, Options(leave_out=False), run).error, judge(case, Options(), run).error
+    assert left_out < 1.0
+    assert kept - left_out >= 1.5
+
+
+def test_transfers_are_followed_last(monkeypatch: pytest.MonkeyPatch, replays):
+    with_it = mean_error(MIXED, Options(), replays)
+    in_order = lookthrough._share_out
+
+    def in_proportion(rank, waits, excess, **keywords):
+        whole = sum(waits.behind.values()) + waits.unsplit + waits.bubble + waits.network
+        return in_order(rank, waits, max(excess, whole), **keywords)
+
+    monkeypatch.setattr(lookthrough, "_share_out", in_proportion)
+    without = mean_error(MIXED, Options(), replays)
+    print(f"\nmean error {with_it:.2f} points with, {without:.2f} without", end="")
+    assert without - with_it >= 0.3
