@@ -1,0 +1,82 @@
+"""One rank of a run, from its network namespace to its last step."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from parallel.shapes import SHAPES, Worker
+from parallel.spec import COMPUTE, RANKS, READS, Spec
+from parallel.stamps import Stamps, cable_bytes
+from parallel.work import BURN_SECONDS, Samples, batches
+
+CLONE_NEWNET = 0x40000000
+
+
+def enter_network(name: str) -> None:
+    """Moves this thread, and those that it will start, to a network namespace; Python 3.11 has no os.setns."""
+    with open(f"/run/netns/{name}") as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns to {name}")
+
+
+def prepare(spec: Spec, rank: int, port: int) -> None:
+    """Gives this process the environment and the network of a rank."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(RANKS),
+        MASTER_ADDR=spec.address,
+        MASTER_PORT=str(port),
+        GLOO_SOCKET_IFNAME=spec.interface,
+        WHYIDLE_DIR=str(spec.ledgers),
+        WHYIDLE_RUN=spec.name,
+        **spec.environment,
+    )
+    if spec.namespaces:
+        enter_network(spec.namespaces[rank])
+
+
+def train(spec: Spec, rank: int) -> None:
+    """Trains all steps and writes this rank's log."""
+    if spec.recorded:
+        import whyidle
+
+        assert whyidle.attach()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    stamps = Stamps(rank)
+    with (Path(spec.folder) / f"losses-{rank}.txt").open("w") as losses:
+        try:
+            _steps(spec, rank, stamps, losses)
+        finally:
+            stamps.write(spec.log(rank))
+
+
+def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    shape = SHAPES[spec.shape]
+    burn = BURN_SECONDS if spec.fault == COMPUTE and shape.compute == rank else 0.0
+    net, step = shape.build(Worker(rank, stamps, burn))
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+    slow = spec.fault == READS and shape.reads == rank
+    data = batches(Samples(stamps, shape.rows, 1_000_000 * shape.reader_of(rank), slow))
+    dist.barrier()  # the start of a step is comparable from the first one on
+    for stamps.step in range(spec.steps):
+        with stamps.interval("step", bytes=cable_bytes()):
+            x, y = next(data)
+            loss = step(x, y)
+            optimizer.step()
+            optimizer.zero_grad()
+        if loss is not None:
+            print(float(loss).hex(), file=losses)  # type: ignore[call-overload]
+    stamps.note("cable", bytes=cable_bytes())
+    with contextlib.suppress(RuntimeError):
+        dist.destroy_process_group()
+    stamps.note("end")
