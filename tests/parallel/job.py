@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -59,8 +62,29 @@ def train(spec: Spec, rank: int) -> None:
             stamps.write(spec.log(rank))
 
 
+CALLS = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "all_to_all_single")
+"""What the script, and FSDP2 for it, calls by these names of torch.distributed; all of them return when it is done."""
+
+
+def stamp_calls(stamps: Stamps) -> None:
+    """Notes when each of CALLS is entered and left. DDP, DTensor and pipelines communicate in other ways."""
+    for name in CALLS:
+        setattr(dist, name, _stamped(stamps, name, getattr(dist, name)))
+
+
+def _stamped(stamps: Stamps, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        group = kwargs.get("group") or dist.group.WORLD
+        with stamps.interval("call", op=name, group=sorted(dist.get_process_group_ranks(group))):
+            return original(*args, **kwargs)
+
+    return call
+
+
 def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    stamp_calls(stamps)
     shape = SHAPES[spec.shape]
     burn = BURN_SECONDS if spec.fault == COMPUTE and shape.compute == rank else 0.0
     net, step = shape.build(Worker(rank, stamps, burn))

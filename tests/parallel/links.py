@@ -18,8 +18,10 @@ from parallel.stamps import CABLE
 
 BRIDGE = "whyidle-pb"
 INTERFACE = "eth0"
-SEND_BUFFER = 32 << 10
-"""Most bytes that a socket takes before they have left. A sender with megabytes of buffer would not notice a slow link."""
+BURST = 4 << 10
+"""Bytes that may pass at once, of a link that was idle."""
+SEND_BUFFER, USUAL_BUFFER = 8 << 10, 4 << 20
+"""Most bytes that a socket takes before they have left. With megabytes of it, a sender does not notice a slow link."""
 
 
 def namespace(rank: int) -> str:
@@ -54,9 +56,12 @@ def network() -> Iterator[tuple[str, ...]]:
             stack.callback(_remove, (name,))
         _ip(BRIDGE, "link add b0 type bridge", "link set b0 up")
         for rank, name in enumerate(names):
-            _ip(BRIDGE, f"link add p{rank} type veth peer name {INTERFACE} netns {name}", f"link set p{rank} master b0 up")
+            _ip(
+                BRIDGE,
+                f"link add p{rank} type veth peer name {INTERFACE} netns {name}",
+                f"link set p{rank} master b0 up",
+            )
             _ip(name, "link set lo up", f"addr add {address(rank)}/24 dev {INTERFACE}", f"link set {INTERFACE} up")
-            _inside(name, "sh", "-c", f"echo 4096 16384 {SEND_BUFFER} > /proc/sys/net/ipv4/tcp_wmem")
         yield names
 
 
@@ -68,13 +73,21 @@ def slow_cable(ranks: tuple[int, int], bits_per_second: int) -> Iterator[None]:
     _ip(namespace(one), ends[0])
     try:
         for mine, theirs in ((one, other), (other, one)):
-            shape = f"root tbf rate {bits_per_second} burst 16kb limit 4mb"
+            _send_buffers(mine, SEND_BUFFER)
+            shape = f"root tbf rate {bits_per_second} burst {BURST} limit 4mb"
             _ip(namespace(mine), ends[1])
             _inside(namespace(mine), "tc", "qdisc", "add", "dev", CABLE, *shape.split())
             _ip(namespace(mine), f"route add {address(theirs)}/32 dev {CABLE} src {address(mine)}")
         yield
     finally:
         _ip(namespace(one), f"link del {CABLE}")
+        for rank in ranks:
+            _send_buffers(rank, USUAL_BUFFER)
+
+
+def _send_buffers(rank: int, largest: int) -> None:
+    default = min(16 << 10, largest)
+    _inside(namespace(rank), "sh", "-c", f"echo 4096 {default} {largest} > /proc/sys/net/ipv4/tcp_wmem")
 
 
 def _ip(name: str, *commands: str) -> None:

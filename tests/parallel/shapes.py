@@ -74,16 +74,12 @@ def _mse(step_of: Callable[[Tensor], Tensor], stamps: Stamps) -> Step:
 
 
 def _layers(worker: Worker) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(WIDTH, WIDTH), nn.ReLU(), worker.section(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
-    )
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), worker.section(), nn.Linear(WIDTH, WIDTH))
 
 
 def _sharded(worker: Worker, mesh: Any) -> Built:
     net = _layers(worker)
-    for layer in net:
-        if isinstance(layer, nn.Linear):
-            fully_shard(layer, mesh=mesh)
+    fully_shard(net[0], mesh=mesh)
     fully_shard(net, mesh=mesh)
     return net, _mse(net, worker.stamps)
 
@@ -122,8 +118,7 @@ def experts(worker: Worker) -> Built:
 
     def exchanged(tokens: Tensor) -> Tensor:
         out = torch.empty_like(tokens)
-        with stamps.interval("call", op="all_to_all", group=sorted(dist.get_process_group_ranks(group))):
-            dist.all_to_all_single(out, tokens, group=group)
+        dist.all_to_all_single(out, tokens, group=group)
         return out
 
     def forward(x: Tensor, y: Tensor) -> Tensor:
@@ -135,8 +130,7 @@ def experts(worker: Worker) -> Built:
             loss.backward()
         grad = dense.weight.grad
         assert grad is not None
-        with stamps.interval("call", op="all_reduce", group=list(range(RANKS))):
-            dist.all_reduce(grad)
+        dist.all_reduce(grad)
         return loss
 
     return nn.ModuleList([dense, expert]), forward
@@ -187,26 +181,26 @@ def pp_dp(worker: Worker) -> Built:
 
 MBIT = 1_000_000
 SHAPES: dict[str, Shape] = {
-    "fsdp2": Shape(fsdp2, reads=1, compute=2, link=(1, 2), bits_per_second=240 * MBIT, held={}),
-    "hsdp": Shape(hsdp, reads=1, compute=2, link=(0, 2), bits_per_second=50 * MBIT, held={}),
+    "fsdp2": Shape(fsdp2, reads=1, compute=2, link=(1, 2), bits_per_second=25 * MBIT, held={}),
+    "hsdp": Shape(hsdp, reads=1, compute=2, link=(0, 2), bits_per_second=7 * MBIT, held={}),
     "tp-dp": Shape(
-        tp_dp, reads=1, compute=2, link=(0, 2), bits_per_second=60 * MBIT, held={}, reader_of=lambda rank: rank // 2
+        tp_dp, reads=1, compute=2, link=(0, 2), bits_per_second=20 * MBIT, held={}, reader_of=lambda rank: rank // 2
     ),
     "two-ddp": Shape(
         two_ddp,
         reads=3,
         compute=1,
         link=(2, 3),
-        bits_per_second=100 * MBIT,
+        bits_per_second=14 * MBIT,
         held={"slow-reads": (2, 3), "slow-compute": (0, 1), "slow-link": (2, 3)},
     ),
-    "experts": Shape(experts, reads=2, compute=3, link=(0, 1), bits_per_second=35 * MBIT, held={}, rows=256),
+    "experts": Shape(experts, reads=2, compute=3, link=(0, 1), bits_per_second=32 * MBIT, held={}, rows=256),
     "pp-dp": Shape(
         pp_dp,
         reads=0,
         compute=3,
         link=(0, 1),
-        bits_per_second=35 * MBIT,
+        bits_per_second=7 * MBIT,
         held={},
         rows=256,
         reader_of=lambda rank: rank % 2,
@@ -218,9 +212,9 @@ SHAPES: dict[str, Shape] = {
         reads=0,
         compute=2,
         link=(1, 2),
-        bits_per_second=140 * MBIT,
+        bits_per_second=24 * MBIT,
         held={},
-        rows=512,
+        rows=256,
         reader_of=lambda rank: 0,
         stages=4,
         microbatches=4,
@@ -230,11 +224,11 @@ SHAPES: dict[str, Shape] = {
         reads=0,
         compute=2,
         link=(1, 2),
-        bits_per_second=140 * MBIT,
+        bits_per_second=24 * MBIT,
         held={},
-        rows=512,
+        rows=256,
         reader_of=lambda rank: 0,
         stages=4,
-        microbatches=8,
+        microbatches=4,
     ),
 }

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from parallel.stamps import Stamps
 
-WIDTH = 256
-READ_SECONDS = 0.060
-BURN_SECONDS = 0.060
+WIDTH = 128
+READ_SECONDS = 0.080
+BURN_SECONDS = 0.080
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
