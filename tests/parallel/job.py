@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import whyidle
 from parallel.shapes import SHAPES, Worker
 from parallel.spec import COMPUTE, RANKS, READS, Spec
 from parallel.stamps import Stamps, cable_bytes
@@ -49,8 +50,6 @@ def prepare(spec: Spec, rank: int, port: int) -> None:
 def train(spec: Spec, rank: int) -> None:
     """Trains all steps and writes this rank's log."""
     if spec.recorded:
-        import whyidle
-
         assert whyidle.attach()
     torch.set_num_threads(1)
     torch.manual_seed(7)
@@ -59,10 +58,11 @@ def train(spec: Spec, rank: int) -> None:
         try:
             _steps(spec, rank, stamps, losses)
         finally:
+            whyidle.detach()  # here, and not at exit: torch takes 0.2 s there to take its libraries down
             stamps.write(spec.log(rank))
 
 
-CALLS = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "all_to_all_single")
+CALLS = ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single")
 """What the script, and FSDP2 for it, calls by these names of torch.distributed; all of them return when it is done."""
 
 
@@ -99,7 +99,7 @@ def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:
             optimizer.step()
             optimizer.zero_grad()
         if loss is not None:
-            print(float(loss).hex(), file=losses)  # type: ignore[call-overload]
+            print(loss.item().hex(), file=losses)  # type: ignore[call-overload]
     stamps.note("cable", bytes=cable_bytes())
     with contextlib.suppress(RuntimeError):
         dist.destroy_process_group()

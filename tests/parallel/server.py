@@ -8,7 +8,6 @@ It reads one run per line from stdin (spec.Spec as JSON), and answers each with 
 
 from __future__ import annotations
 
-import atexit
 import gc
 import json
 import os
@@ -65,8 +64,7 @@ class Server:
 
 
 def serve() -> None:
-    import whyidle  # noqa: F401 - imported, not attached: each rank does that itself
-    from parallel import job
+    from parallel import job  # imports torch and whyidle, which is not attached: each rank does that itself
 
     gc.freeze()  # the ranks share these pages
     for line in sys.stdin:
@@ -88,16 +86,13 @@ def _fork(job: Any, spec: Spec, rank: int, port: int) -> int:
         _redirect(spec.errors(rank))
         job.prepare(spec, rank, port)
         job.train(spec, rank)
-        # What the interpreter runs at exit, but without the destructors of C++ after it: in one run of some 25, torch
-        # aborts in those of gloo.
-        atexit._run_exitfuncs()
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(status)  # past the destructors of C++: in one run of some 25, torch aborts in those of gloo
 
 
 def _redirect(path: Path) -> None:

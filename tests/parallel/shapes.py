@@ -181,26 +181,26 @@ def pp_dp(worker: Worker) -> Built:
 
 MBIT = 1_000_000
 SHAPES: dict[str, Shape] = {
-    "fsdp2": Shape(fsdp2, reads=1, compute=2, link=(1, 2), bits_per_second=25 * MBIT, held={}),
-    "hsdp": Shape(hsdp, reads=1, compute=2, link=(0, 2), bits_per_second=7 * MBIT, held={}),
+    "fsdp2": Shape(fsdp2, reads=1, compute=2, link=(1, 2), bits_per_second=20 * MBIT, held={}),
+    "hsdp": Shape(hsdp, reads=1, compute=2, link=(0, 2), bits_per_second=5 * MBIT, held={}),
     "tp-dp": Shape(
-        tp_dp, reads=1, compute=2, link=(0, 2), bits_per_second=20 * MBIT, held={}, reader_of=lambda rank: rank // 2
+        tp_dp, reads=1, compute=2, link=(0, 2), bits_per_second=14 * MBIT, held={}, reader_of=lambda rank: rank // 2
     ),
     "two-ddp": Shape(
         two_ddp,
         reads=3,
         compute=1,
         link=(2, 3),
-        bits_per_second=14 * MBIT,
+        bits_per_second=10 * MBIT,
         held={"slow-reads": (2, 3), "slow-compute": (0, 1), "slow-link": (2, 3)},
     ),
-    "experts": Shape(experts, reads=2, compute=3, link=(0, 1), bits_per_second=32 * MBIT, held={}, rows=256),
+    "experts": Shape(experts, reads=2, compute=3, link=(0, 1), bits_per_second=24 * MBIT, held={}, rows=256),
     "pp-dp": Shape(
         pp_dp,
         reads=0,
         compute=3,
         link=(0, 1),
-        bits_per_second=7 * MBIT,
+        bits_per_second=5 * MBIT,
         held={},
         rows=256,
         reader_of=lambda rank: rank % 2,
@@ -212,7 +212,7 @@ SHAPES: dict[str, Shape] = {
         reads=0,
         compute=2,
         link=(1, 2),
-        bits_per_second=24 * MBIT,
+        bits_per_second=18 * MBIT,
         held={},
         rows=256,
         reader_of=lambda rank: 0,
@@ -224,7 +224,7 @@ SHAPES: dict[str, Shape] = {
         reads=0,
         compute=2,
         link=(1, 2),
-        bits_per_second=24 * MBIT,
+        bits_per_second=18 * MBIT,
         held={},
         rows=256,
         reader_of=lambda rank: 0,

@@ -8,8 +8,8 @@ each *other* rank lost to it follows from stamps of all ranks, step by step:
   this step: what the late rank is late by beyond that is no fault of ours.
 * **Slow compute in a pipeline.** A stage that is slower than the others paces the pipeline: m microbatches take
   m * x longer for every stage, x being what is injected in each. So each other rank lost all that was injected.
-* **Slow link, calls that are stamped** (FSDP2, HSDP, tensor x data parallel, experts). In a call of a group that has the
-  link in it the transfer begins when the last member enters, so a member lost exit - max(entries) in each call.
+* **Slow link, calls that are stamped** (FSDP2, HSDP, tensor x data parallel, experts). In a call of a group that has
+  the link in it, the transfer begins when the last member enters, so a member lost exit - max(entries) in each call.
 * **Slow link, calls inside DDP or a pipeline.** The interface counts what was sent, and the shaped rate is known: the
   wire was busy for bytes / rate. The directions of a ring of two run at the same time (the larger counts), those of a
   pipeline one after the other (they add up).
@@ -147,29 +147,40 @@ def _late(shape: Shape, what: str, culprit: int, held: Sequence[int], logs: Sequ
 
 def _link(shape: Shape, held: Sequence[int], logs: Sequence[Log]) -> tuple[float, list[float]]:
     """(seconds of transfer, seconds lost per rank)"""
-    each = stamped_transfers(shape.link, logs) or [wire_seconds(shape, logs)] * 2
-    slowest = max(each)
-    members = dict(zip(shape.link, each, strict=True))
+    members = stamped_transfers(shape.link, logs) or dict.fromkeys(shape.link, wire_seconds(shape, logs))
+    slowest = max(members.values())
     idle = [sum(log.idle()) / 1e9 for log in logs]
     return slowest, [min(members.get(rank, slowest), idle[rank]) if rank in held else 0.0 for rank in range(RANKS)]
 
 
-def stamped_transfers(link: tuple[int, int], logs: Sequence[Log]) -> list[float]:
-    """Seconds per end of the link in transfers of groups that have it in them; empty if there are no such calls."""
-    calls: dict[tuple[Any, ...], dict[int, Entry]] = {}
+def stamped_transfers(link: tuple[int, int], logs: Sequence[Log]) -> dict[int, float]:
+    """Seconds per rank in calls of groups that have the link in them; empty if no such calls were stamped."""
+    calls: dict[tuple[int, ...], dict[int, list[Entry]]] = {}
     for rank, log in enumerate(logs):
-        counts: dict[tuple[int, ...], int] = {}
         for entry in log.of("call"):
-            group = tuple(entry["group"])
-            counts[group] = counts.get(group, 0) + 1
-            calls.setdefault((group, counts[group]), {})[rank] = entry
-    shared = [members for (group, _), members in calls.items() if set(link) <= set(group)]
-    begun = [max(entry["start"] for entry in members.values()) for members in shared]
-    return [
-        sum(max(0, members[rank]["end"] - start) for members, start in zip(shared, begun, strict=True)) / 1e9
-        for rank in link
-        if shared
-    ]
+            calls.setdefault(tuple(entry["group"]), {}).setdefault(rank, []).append(entry)
+    lost: dict[int, float] = {}
+    for group, members in calls.items():
+        if set(link) <= set(group):
+            for rank in group:
+                lost[rank] = lost.get(rank, 0.0) + _transfers(rank, members) / 1e9
+    return lost
+
+
+def _transfers(rank: int, members: dict[int, list[Entry]]) -> int:
+    """ns that a member of a group lost to the transfers of its calls.
+
+    From the last entry on it is the transfer. Before, it is a wait for the last member: lost to the link as well, as
+    far as that member left the call before later than this one did.
+    """
+    total, before = 0, dict.fromkeys(members, 0)
+    for number, mine in enumerate(members[rank]):
+        last = max(members, key=lambda one: members[one][number]["start"])
+        entered = members[last][number]["start"]
+        total += max(0, mine["end"] - entered)
+        total += max(0, min(entered - mine["start"], before[last] - before[rank]))
+        before = {one: members[one][number]["end"] for one in members}
+    return total
 
 
 def wire_seconds(shape: Shape, logs: Sequence[Log]) -> float:
