@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 import whyidle
 from parallel.shapes import SHAPES, Worker
@@ -67,19 +69,32 @@ CALLS = ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all
 
 
 def stamp_calls(stamps: Stamps) -> None:
-    """Notes when each of CALLS is entered and left. DDP, DTensor and pipelines communicate in other ways."""
+    """Notes when each of CALLS is entered and left; of DTensor's all-reduces, which are awaited later, the entry alone.
+
+    What DDP does inside a backward the shapes stamp themselves. Sends and receives of pipelines are not stamped.
+    """
     for name in CALLS:
-        setattr(dist, name, _stamped(stamps, name, getattr(dist, name)))
+        setattr(dist, name, _stamped(stamps, name, getattr(dist, name), dist.group))
+    functional.all_reduce = _stamped(stamps, "functional", functional.all_reduce)
 
 
-def _stamped(stamps: Stamps, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _stamped(stamps: Stamps, name: str, original: Callable[..., Any], default: Any = None) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        group = kwargs.get("group") or dist.group.WORLD
-        with stamps.interval("call", op=name, group=sorted(dist.get_process_group_ranks(group))):
+        group = signature.bind(*args, **kwargs).arguments.get("group") or default.WORLD
+        with stamps.interval("call", op=name, group=_ranks(group)):
             return original(*args, **kwargs)
 
     return call
+
+
+def _ranks(group: Any) -> list[int]:
+    """Of a process group, or of what DTensor says instead: a mesh with a dimension of it."""
+    found = group if isinstance(group, dist.ProcessGroup) else functional._resolve_group(group)
+    found = dist.distributed_c10d._resolve_process_group(found) if isinstance(found, str) else found
+    return sorted(dist.get_process_group_ranks(found))
 
 
 def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:

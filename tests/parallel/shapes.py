@@ -6,6 +6,7 @@ whatever communication the shape has. What precedes it (reading) and what follow
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -58,16 +59,22 @@ class Shape:
     """In a batch of one rank."""
     reader_of: Callable[[int], int] = lambda rank: rank
     """Ranks with the same value read the same data."""
-    stages: int = 1
+    pipelines: tuple[tuple[int, ...], ...] = ()
+    """The ranks of each pipeline, by stage."""
     microbatches: int = 1
 
+    @property
+    def stages(self) -> int:
+        return len(self.pipelines[0])
 
-def _mse(step_of: Callable[[Tensor], Tensor], stamps: Stamps) -> Step:
+
+def _mse(step_of: Callable[[Tensor], Tensor], stamps: Stamps, after: Callable[[], None] = lambda: None) -> Step:
     def step(x: Tensor, y: Tensor) -> Tensor:
         with stamps.interval("forward"):
             loss = nn.functional.mse_loss(step_of(x), y)
         with stamps.interval("backward"):
             loss.backward()
+        after()
         return loss
 
     return step
@@ -103,11 +110,23 @@ def tp_dp(worker: Worker) -> Built:
     return net, _mse(net, worker.stamps)
 
 
+def _replicated(worker: Worker, net: nn.Sequential, group: Any) -> tuple[nn.Module, Callable[[], None]]:
+    """DDP, with all gradients in one bucket -> (the model, what to call after the backward).
+
+    Its all-reduce begins when the last gradient is there: one of the first layer, whose hooks know the moment.
+    """
+    arrived = [0]
+    for parameter in net[0].parameters():
+        parameter.register_hook(lambda _: arrived.__setitem__(0, time.monotonic_ns()))
+    ranks = sorted(dist.get_process_group_ranks(group))
+    return DistributedDataParallel(net, process_group=group), lambda: worker.stamps.call("ddp", ranks, arrived[0])
+
+
 def two_ddp(worker: Worker) -> Built:
     """Two trainings of two ranks each, [0,1] and [2,3], which share a job and nothing else."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    net = DistributedDataParallel(_layers(worker), process_group=groups[worker.rank // 2])
-    return net, _mse(net, worker.stamps)
+    net, stamp = _replicated(worker, _layers(worker), groups[worker.rank // 2])
+    return net, _mse(net, worker.stamps, stamp)
 
 
 def experts(worker: Worker) -> Built:
@@ -175,8 +194,15 @@ def pp_dp(worker: Worker) -> Built:
     """Two stages, [0,2] and [1,3] being pipelines; each stage data parallel, over [0,1] and [2,3]."""
     shape = SHAPES["pp-dp"]
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
-    net = DistributedDataParallel(_stage(worker, shape.microbatches), process_group=mesh.get_group("dp"))
-    return net, _pipeline(worker, shape, Schedule1F1B, mesh.get_group("pp"), worker.rank // 2, net)
+    net, stamp = _replicated(worker, _stage(worker, shape.microbatches), mesh.get_group("dp"))
+    step = _pipeline(worker, shape, Schedule1F1B, mesh.get_group("pp"), worker.rank // 2, net)
+
+    def stamped(x: Tensor, y: Tensor) -> Tensor | None:
+        loss = step(x, y)
+        stamp()
+        return loss
+
+    return net, stamped
 
 
 MBIT = 1_000_000
@@ -204,7 +230,7 @@ SHAPES: dict[str, Shape] = {
         held={},
         rows=256,
         reader_of=lambda rank: rank % 2,
-        stages=2,
+        pipelines=((0, 2), (1, 3)),
         microbatches=4,
     ),
     "gpipe": Shape(
@@ -216,7 +242,7 @@ SHAPES: dict[str, Shape] = {
         held={},
         rows=256,
         reader_of=lambda rank: 0,
-        stages=4,
+        pipelines=((0, 1, 2, 3),),
         microbatches=4,
     ),
     "1f1b": Shape(
@@ -228,7 +254,7 @@ SHAPES: dict[str, Shape] = {
         held={},
         rows=256,
         reader_of=lambda rank: 0,
-        stages=4,
+        pipelines=((0, 1, 2, 3),),
         microbatches=4,
     ),
 }

@@ -35,6 +35,12 @@ class Stamps:
             entry["cpu"] = time.thread_time_ns() - cpu
             self._entries.append(entry)
 
+    def call(self, op: str, group: list[int], start: int) -> None:
+        """Notes a call that began at a moment which is known, and ends now."""
+        self._entries.append(
+            {"what": "call", "step": self.step, "op": op, "group": group, "start": start, "end": time.monotonic_ns()}
+        )
+
     def note(self, what: str, **known: Any) -> None:
         self._entries.append({"what": what, "step": self.step, "at": time.monotonic_ns(), **known})
 
