@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
 import whyidle
-from parallel.shapes import SHAPES, Worker
+from parallel.cases import SHAPES
+from parallel.shapes import BUILDERS, Worker
 from parallel.spec import COMPUTE, RANKS, READS, Spec
 from parallel.stamps import Stamps, cable_bytes
 from parallel.work import BURN_SECONDS, Samples, batches
@@ -43,7 +44,6 @@ def prepare(spec: Spec, rank: int, port: int) -> None:
         GLOO_SOCKET_IFNAME=spec.interface,
         WHYIDLE_DIR=str(spec.ledgers),
         WHYIDLE_RUN=spec.name,
-        **spec.environment,
     )
     if spec.namespaces:
         enter_network(spec.namespaces[rank])
@@ -102,7 +102,7 @@ def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:
     stamp_calls(stamps)
     shape = SHAPES[spec.shape]
     burn = BURN_SECONDS if spec.fault == COMPUTE and shape.compute == rank else 0.0
-    net, step = shape.build(Worker(rank, stamps, burn))
+    net, step = BUILDERS[spec.shape](Worker(rank, stamps, burn))
     optimizer = torch.optim.SGD(net.parameters(), 0.05)
     slow = spec.fault == READS and shape.reads == rank
     data = batches(Samples(stamps, shape.rows, 1_000_000 * shape.reader_of(rank), slow))

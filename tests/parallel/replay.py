@@ -48,7 +48,10 @@ class Met:
 
 @dataclass(frozen=True)
 class Piped:
-    """The stages of a pipeline in one step: each has waited for the latest, but for no longer than it was idle."""
+    """The stages of a pipeline, in the order in which data pass them: forwards, or backwards for the gradients.
+
+    Each has waited for the latest of those before it, but for no longer than it was idle.
+    """
 
     at: int
     idle: Mapping[int, int]
@@ -77,8 +80,9 @@ class Losses:
             self.delay[rank] = later + transfer
 
     def piped(self, event: Piped) -> None:
-        latest = max(self.delay[rank] for rank in event.idle)
+        latest = 0
         for rank, idle in event.idle.items():
+            latest = max(latest, self.delay[rank])
             self.lost[rank] += min(idle, latest - self.delay[rank])
             self.delay[rank] = latest
 

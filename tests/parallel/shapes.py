@@ -20,6 +20,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+from parallel.cases import SHAPES, Shape
 from parallel.spec import RANKS
 from parallel.stamps import Stamps
 from parallel.work import WIDTH, Section
@@ -41,31 +42,6 @@ class Worker:
 
 
 Built = tuple[nn.Module, Step]
-
-
-@dataclass(frozen=True)
-class Shape:
-    build: Callable[[Worker], Built]
-    reads: int
-    """The rank whose reads are slow in the case of that name."""
-    compute: int
-    """The rank whose compute is slow."""
-    link: tuple[int, int]
-    """The two ranks between which the link is slow: a group, or neighbours in a ring or pipeline."""
-    bits_per_second: int
-    held: dict[str, tuple[int, ...]]
-    """Per fault: the ranks that the fault holds up, the culprit among them. Absent: all ranks."""
-    rows: int = 32
-    """In a batch of one rank."""
-    reader_of: Callable[[int], int] = lambda rank: rank
-    """Ranks with the same value read the same data."""
-    pipelines: tuple[tuple[int, ...], ...] = ()
-    """The ranks of each pipeline, by stage."""
-    microbatches: int = 1
-
-    @property
-    def stages(self) -> int:
-        return len(self.pipelines[0])
 
 
 def _mse(step_of: Callable[[Tensor], Tensor], stamps: Stamps, after: Callable[[], None] = lambda: None) -> Step:
@@ -205,56 +181,13 @@ def pp_dp(worker: Worker) -> Built:
     return net, stamped
 
 
-MBIT = 1_000_000
-SHAPES: dict[str, Shape] = {
-    "fsdp2": Shape(fsdp2, reads=1, compute=2, link=(1, 2), bits_per_second=20 * MBIT, held={}),
-    "hsdp": Shape(hsdp, reads=1, compute=2, link=(0, 2), bits_per_second=5 * MBIT, held={}),
-    "tp-dp": Shape(
-        tp_dp, reads=1, compute=2, link=(0, 2), bits_per_second=14 * MBIT, held={}, reader_of=lambda rank: rank // 2
-    ),
-    "two-ddp": Shape(
-        two_ddp,
-        reads=3,
-        compute=1,
-        link=(2, 3),
-        bits_per_second=10 * MBIT,
-        held={"slow-reads": (2, 3), "slow-compute": (0, 1), "slow-link": (2, 3)},
-    ),
-    "experts": Shape(experts, reads=2, compute=3, link=(0, 1), bits_per_second=24 * MBIT, held={}, rows=256),
-    "pp-dp": Shape(
-        pp_dp,
-        reads=0,
-        compute=3,
-        link=(0, 1),
-        bits_per_second=5 * MBIT,
-        held={},
-        rows=256,
-        reader_of=lambda rank: rank % 2,
-        pipelines=((0, 2), (1, 3)),
-        microbatches=4,
-    ),
-    "gpipe": Shape(
-        gpipe,
-        reads=0,
-        compute=2,
-        link=(1, 2),
-        bits_per_second=18 * MBIT,
-        held={},
-        rows=256,
-        reader_of=lambda rank: 0,
-        pipelines=((0, 1, 2, 3),),
-        microbatches=4,
-    ),
-    "1f1b": Shape(
-        one_f_one_b,
-        reads=0,
-        compute=2,
-        link=(1, 2),
-        bits_per_second=18 * MBIT,
-        held={},
-        rows=256,
-        reader_of=lambda rank: 0,
-        pipelines=((0, 1, 2, 3),),
-        microbatches=4,
-    ),
+BUILDERS: dict[str, Callable[[Worker], Built]] = {
+    "fsdp2": fsdp2,
+    "hsdp": hsdp,
+    "tp-dp": tp_dp,
+    "two-ddp": two_ddp,
+    "experts": experts,
+    "pp-dp": pp_dp,
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
 }

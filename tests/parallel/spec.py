@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 RANKS = 4
@@ -26,7 +26,6 @@ class Spec:
     address: str = "127.0.0.1"
     """Where rank 0 serves the store."""
     interface: str = "lo"
-    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -8,8 +8,10 @@ when each entered which call (replay.py).
 The share is of the time of all ranks from the start of the first step to the end of the job. For slow reads the time of
 the late rank itself is lost to storage too; a rank that is slow to compute does compute, and only the others lose time.
 
-Every step of a pipeline is one event: a stage that is slower than the others, by x in each of m microbatches, paces it,
-and all stages take m * x longer. The two directions of a link between stages carry forwards and backwards, one after
+A step of a pipeline is two events, forwards and backwards: a stage that is slower than the others, by x in each of m
+microbatches, paces it, and all stages take m * x longer.
+
+The two directions of a link between stages carry forwards and backwards, one after
 the other: they add up.
 """
 
@@ -18,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from parallel.cases import SHAPES, Shape
 from parallel.links import BURST
 from parallel.logs import Entry, Log
 from parallel.replay import Event, Injected, Met, Piped, replay
-from parallel.shapes import SHAPES, Shape
 from parallel.spec import COMPUTE, LINK, RANKS, READS, Spec
 
 FAMILY = {READS: "storage", COMPUTE: "straggler", LINK: "network"}
@@ -97,10 +99,10 @@ def _pipelines(shape: Shape, slow: tuple[int, int] | None, logs: Sequence[Log]) 
                 yield from (Injected(at, rank, min(each, idle[rank][step])) for rank in slow)
             waits = {rank: idle[rank][step] for rank in pipeline}
             yield Piped(at, waits)
-            # A last stage under DDP sends its last gradients back when it has reduced its own.
-            for call in of_step[pipeline[0]]:
-                if call["what"] == "call":
-                    yield Piped(call["start"] - 1, waits)
+            # Gradients arrive before the first stage enters DDP's all-reduce, which a last stage has done by then.
+            ends = [call["start"] - 1 for call in of_step[pipeline[0]] if call["what"] == "call"]
+            ends += [entry["end"] for entry in of_step[pipeline[0]] if entry["what"] == "schedule"]
+            yield Piped(ends[0], dict(reversed(waits.items())))
 
 
 def wire_seconds(shape: Shape, logs: Sequence[Log]) -> float:
