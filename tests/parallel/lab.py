@@ -26,7 +26,7 @@ STEPS, SOUND_STEPS = 30, 60
 class Run:
     spec: Spec
     seconds: float
-    logs: list[Log]
+    logs: list[Log] = field(repr=False)
 
     @property
     def truth(self) -> Truth:
@@ -49,7 +49,7 @@ class Lab:
 
     folder: Path
     lacks: str | None = field(default_factory=links.missing)
-    _done: dict[Spec, Run] = field(default_factory=dict)
+    _done: dict[Spec, Run] = field(default_factory=dict, repr=False)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> Lab:
