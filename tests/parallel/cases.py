@@ -1,0 +1,81 @@
+"""The shapes as a table: which rank has which fault, and which ranks lose time by it. Without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    reads: int
+    """The rank whose reads are slow in the case of that name."""
+    compute: int
+    """The rank whose compute is slow."""
+    link: tuple[int, int]
+    """The two ranks between which the link is slow: a group, or neighbours in a ring or pipeline."""
+    bits_per_second: int
+    held: dict[str, tuple[int, ...]]
+    """Per fault: the ranks that the fault holds up, the culprit among them. Absent: all ranks."""
+    rows: int = 32
+    """In a batch of one rank."""
+    reader_of: Callable[[int], int] = lambda rank: rank
+    """Ranks with the same value read the same data."""
+    pipelines: tuple[tuple[int, ...], ...] = ()
+    """The ranks of each pipeline, by stage."""
+    microbatches: int = 1
+
+    @property
+    def stages(self) -> int:
+        return len(self.pipelines[0])
+
+
+MBIT = 1_000_000
+SHAPES: dict[str, Shape] = {
+    "fsdp2": Shape(reads=1, compute=2, link=(1, 2), bits_per_second=20 * MBIT, held={}),
+    "hsdp": Shape(reads=1, compute=2, link=(0, 2), bits_per_second=5 * MBIT, held={}),
+    "tp-dp": Shape(
+        reads=1, compute=2, link=(0, 2), bits_per_second=14 * MBIT, held={}, reader_of=lambda rank: rank // 2
+    ),
+    "two-ddp": Shape(
+        reads=3,
+        compute=1,
+        link=(2, 3),
+        bits_per_second=10 * MBIT,
+        held={"slow-reads": (2, 3), "slow-compute": (0, 1), "slow-link": (2, 3)},
+    ),
+    "experts": Shape(reads=2, compute=3, link=(0, 1), bits_per_second=24 * MBIT, held={}, rows=256),
+    "pp-dp": Shape(
+        reads=0,
+        compute=3,
+        link=(0, 1),
+        bits_per_second=5 * MBIT,
+        held={},
+        rows=256,
+        reader_of=lambda rank: rank % 2,
+        pipelines=((0, 2), (1, 3)),
+        microbatches=4,
+    ),
+    "gpipe": Shape(
+        reads=0,
+        compute=2,
+        link=(1, 2),
+        bits_per_second=18 * MBIT,
+        held={},
+        rows=256,
+        reader_of=lambda rank: 0,
+        pipelines=((0, 1, 2, 3),),
+        microbatches=4,
+    ),
+    "1f1b": Shape(
+        reads=0,
+        compute=2,
+        link=(1, 2),
+        bits_per_second=18 * MBIT,
+        held={},
+        rows=256,
+        reader_of=lambda rank: 0,
+        pipelines=((0, 1, 2, 3),),
+        microbatches=4,
+    ),
+}

@@ -1,0 +1,121 @@
+"""One rank of a run, from its network namespace to its last step."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+
+import whyidle
+from parallel.cases import SHAPES
+from parallel.shapes import BUILDERS, Worker
+from parallel.spec import COMPUTE, RANKS, READS, Spec
+from parallel.stamps import Stamps, cable_bytes
+from parallel.work import BURN_SECONDS, Samples, batches
+
+CLONE_NEWNET = 0x40000000
+
+
+def enter_network(name: str) -> None:
+    """Moves this thread, and those that it will start, to a network namespace; Python 3.11 has no os.setns."""
+    with open(f"/run/netns/{name}") as file:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(file.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"setns to {name}")
+
+
+def prepare(spec: Spec, rank: int, port: int) -> None:
+    """Gives this process the environment and the network of a rank."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(RANKS),
+        MASTER_ADDR=spec.address,
+        MASTER_PORT=str(port),
+        GLOO_SOCKET_IFNAME=spec.interface,
+        WHYIDLE_DIR=str(spec.ledgers),
+        WHYIDLE_RUN=spec.name,
+    )
+    if spec.namespaces:
+        enter_network(spec.namespaces[rank])
+
+
+def train(spec: Spec, rank: int) -> None:
+    """Trains all steps and writes this rank's log."""
+    if spec.recorded:
+        assert whyidle.attach()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    stamps = Stamps(rank)
+    with (Path(spec.folder) / f"losses-{rank}.txt").open("w") as losses:
+        try:
+            _steps(spec, rank, stamps, losses)
+        finally:
+            whyidle.detach()  # here, and not at exit: torch takes 0.2 s there to take its libraries down
+            stamps.write(spec.log(rank))
+
+
+CALLS = ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single")
+"""What the script, and FSDP2 for it, calls by these names of torch.distributed; all of them return when it is done."""
+
+
+def stamp_calls(stamps: Stamps) -> None:
+    """Notes when each of CALLS is entered and left; of DTensor's all-reduces, which are awaited later, the entry alone.
+
+    What DDP does inside a backward the shapes stamp themselves. Sends and receives of pipelines are not stamped.
+    """
+    for name in CALLS:
+        setattr(dist, name, _stamped(stamps, name, getattr(dist, name), dist.group))
+    functional.all_reduce = _stamped(stamps, "functional", functional.all_reduce)
+
+
+def _stamped(stamps: Stamps, name: str, original: Callable[..., Any], default: Any = None) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        group = signature.bind(*args, **kwargs).arguments.get("group") or default.WORLD
+        with stamps.interval("call", op=name, group=_ranks(group)):
+            return original(*args, **kwargs)
+
+    return call
+
+
+def _ranks(group: Any) -> list[int]:
+    """Of a process group, or of what DTensor says instead: a mesh with a dimension of it."""
+    found = group if isinstance(group, dist.ProcessGroup) else functional._resolve_group(group)
+    found = dist.distributed_c10d._resolve_process_group(found) if isinstance(found, str) else found
+    return sorted(dist.get_process_group_ranks(found))
+
+
+def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    stamp_calls(stamps)
+    shape = SHAPES[spec.shape]
+    burn = BURN_SECONDS if spec.fault == COMPUTE and shape.compute == rank else 0.0
+    net, step = BUILDERS[spec.shape](Worker(rank, stamps, burn))
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+    slow = spec.fault == READS and shape.reads == rank
+    data = batches(Samples(stamps, shape.rows, 1_000_000 * shape.reader_of(rank), slow))
+    dist.barrier()  # the start of a step is comparable from the first one on
+    for stamps.step in range(spec.steps):
+        with stamps.interval("step", bytes=cable_bytes()):
+            x, y = next(data)
+            loss = step(x, y)
+            optimizer.step()
+            optimizer.zero_grad()
+        if loss is not None:
+            print(loss.item().hex(), file=losses)  # type: ignore[call-overload]
+    stamps.note("cable", bytes=cable_bytes())
+    with contextlib.suppress(RuntimeError):
+        dist.destroy_process_group()
+    stamps.note("end")

@@ -1,0 +1,86 @@
+"""Runs cases on a fork server and a network of namespaces, each case once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from support_sites import report
+
+from parallel import links
+from parallel.cases import SHAPES
+from parallel.logs import Log, read_logs
+from parallel.server import Server
+from parallel.spec import LINK, NOTHING, RANKS, Spec
+from parallel.truth import Truth, truth
+
+STEPS, SOUND_STEPS = 30, 60
+"""Of a run with a fault, and of one without, whose steps are shorter."""
+
+
+@dataclass(frozen=True)
+class Run:
+    spec: Spec
+    seconds: float
+    logs: list[Log] = field(repr=False)
+
+    @property
+    def truth(self) -> Truth:
+        return truth(self.spec, self.logs)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What `whyidle report` says of it."""
+        return report(self.spec.ledgers)
+
+    @property
+    def losses(self) -> list[list[str]]:
+        """Per rank, per step, to the bit."""
+        return [Path(self.spec.folder, f"losses-{rank}.txt").read_text().split() for rank in range(RANKS)]
+
+
+@dataclass
+class Lab:
+    """Without the right to make namespaces the ranks meet on the loopback interface, and no link can be slow."""
+
+    folder: Path
+    lacks: str | None = field(default_factory=links.missing)
+    _done: dict[Spec, Run] = field(default_factory=dict, repr=False)
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def __enter__(self) -> Lab:
+        self._server = self._stack.enter_context(Server())
+        self._names = () if self.lacks else self._stack.enter_context(links.network())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def run(self, shape: str, fault: str, steps: int = 0, recorded: bool = True) -> Run:
+        steps = steps or (SOUND_STEPS if fault == NOTHING else STEPS)
+        spec = Spec(shape, fault, "", steps, recorded)
+        if spec not in self._done:
+            self._done[spec] = self._train(spec)
+        return self._done[spec]
+
+    def _train(self, spec: Spec) -> Run:
+        spec = replace(spec, folder=str(self.folder / f"{len(self._done)}-{spec.name}"))
+        if self._names:
+            where = {"namespaces": self._names, "address": links.address(0), "interface": links.INTERFACE}
+            spec = replace(spec, **where)
+        with self._link(spec):
+            seconds = self._server.run(spec)
+        return Run(spec, seconds, read_logs(spec))
+
+    @contextlib.contextmanager
+    def _link(self, spec: Spec) -> Iterator[None]:
+        if spec.fault != LINK:
+            yield
+            return
+        shape = SHAPES[spec.shape]
+        with links.slow_cable(shape.link, shape.bits_per_second):
+            yield

@@ -1,0 +1,50 @@
+"""What a run is asked to do. Written by the test, read by the ranks; plain JSON in between."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RANKS = 4
+NOTHING, READS, COMPUTE, LINK = "nothing", "slow-reads", "slow-compute", "slow-link"
+FAULTS = (NOTHING, READS, COMPUTE, LINK)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One run: a shape, a fault in it, and where its ranks leave their logs and ledgers."""
+
+    shape: str
+    fault: str
+    folder: str
+    steps: int
+    recorded: bool = True
+    """Whether whyidle is attached."""
+    namespaces: tuple[str, ...] = ()
+    """One network namespace per rank; empty if all ranks share the loopback interface."""
+    address: str = "127.0.0.1"
+    """Where rank 0 serves the store."""
+    interface: str = "lo"
+
+    @property
+    def name(self) -> str:
+        return f"{self.shape}-{self.fault}"
+
+    @property
+    def ledgers(self) -> Path:
+        return Path(self.folder, "ledgers")
+
+    def log(self, rank: int) -> Path:
+        return Path(self.folder, f"rank-{rank}.jsonl")
+
+    def errors(self, rank: int) -> Path:
+        return Path(self.folder, f"rank-{rank}.err")
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def load(cls, text: str) -> Spec:
+        fields = json.loads(text)
+        return cls(**{**fields, "namespaces": tuple(fields["namespaces"])})

@@ -1,0 +1,111 @@
+"""What a run lost, and to what, by the clocks of its own ranks. Pure: logs in, an expectation out.
+
+What is injected is known exactly, because the rank in which it happens stamps it: a slow read, a slow compute section.
+The transfers over a slow link are stamped by those who wait for them, or, between the stages of a pipeline, known from
+the bytes that the interface has counted and the rate that it is shaped to. What the other ranks lose by it follows from
+when each entered which call (replay.py).
+
+The share is of the time of all ranks from the start of the first step to the end of the job. For slow reads the time of
+the late rank itself is lost to storage too; a rank that is slow to compute does compute, and only the others lose time.
+
+A step of a pipeline is two events, forwards and backwards: a stage that is slower than the others, by x in each of m
+microbatches, paces it, and all stages take m * x longer.
+
+The two directions of a link between stages carry forwards and backwards, one after
+the other: they add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from parallel.cases import SHAPES, Shape
+from parallel.links import BURST
+from parallel.logs import Entry, Log
+from parallel.replay import Event, Injected, Met, Piped, replay
+from parallel.spec import COMPUTE, LINK, RANKS, READS, Spec
+
+FAMILY = {READS: "storage", COMPUTE: "straggler", LINK: "network"}
+
+
+@dataclass(frozen=True)
+class Truth:
+    family: str | None
+    """None if nothing was injected."""
+    culprit: int | None
+    """The late rank, if one is."""
+    link: tuple[int, int] | None
+    injected: float
+    """Seconds, in all steps, on the culprit or in transfers."""
+    lost: tuple[float, ...]
+    """Seconds per rank."""
+    rank_seconds: float
+
+    @property
+    def share(self) -> float:
+        """Of all ranks' time in the window."""
+        return sum(self.lost) / self.rank_seconds
+
+
+def truth(spec: Spec, logs: Sequence[Log]) -> Truth:
+    shape = SHAPES[spec.shape]
+    slow = shape.link if spec.fault == LINK else None
+    events = [*_injections(spec, logs), *_meetings(slow, logs), *_pipelines(shape, slow, logs)]
+    lost = replay(events)
+    injected = sum(event.ns for event in events if isinstance(event, Injected)) / 1e9
+    return Truth(
+        family=FAMILY.get(spec.fault),
+        culprit={READS: shape.reads, COMPUTE: shape.compute}.get(spec.fault),
+        link=slow,
+        injected=max(lost) if slow else injected,
+        lost=tuple(lost) if spec.fault in FAMILY else (0.0,) * RANKS,
+        rank_seconds=sum(log.window_seconds for log in logs),
+    )
+
+
+def _injections(spec: Spec, logs: Sequence[Log]) -> Iterator[Event]:
+    for rank, log in enumerate(logs):
+        for what in ("read", "section"):
+            for entry in log.of(what):
+                if entry["injected"]:
+                    yield Injected(entry["end"], rank, entry["injected"], lost=what == "read")
+
+
+def _meetings(slow: tuple[int, int] | None, logs: Sequence[Log]) -> Iterator[Event]:
+    """The calls of each group in their order, which is the same on all its members."""
+    calls: dict[tuple[int, ...], dict[int, list[Entry]]] = {}
+    for rank, log in enumerate(logs):
+        for entry in log.of("call"):
+            calls.setdefault(tuple(entry["group"]), {}).setdefault(rank, []).append(entry)
+    for group, members in calls.items():
+        for entries in zip(*(members[rank] for rank in group), strict=True):
+            yield Met(
+                {rank: entry["start"] for rank, entry in zip(group, entries, strict=True)},
+                {rank: entry["end"] for rank, entry in zip(group, entries, strict=True)},
+                slow=slow is not None and set(slow) <= set(group),
+            )
+
+
+def _pipelines(shape: Shape, slow: tuple[int, int] | None, logs: Sequence[Log]) -> Iterator[Event]:
+    idle = [log.idle() for log in logs]
+    for pipeline in shape.pipelines:
+        wire = wire_seconds(shape, logs) if slow is not None and set(slow) <= set(pipeline) else 0.0
+        for step in range(len(idle[0])):
+            of_step = {rank: [entry for entry in logs[rank].entries if entry["step"] == step] for rank in pipeline}
+            at = max(entry["end"] for rank in pipeline for entry in of_step[rank] if entry["what"] == "section")
+            if slow and wire:
+                each = round(wire * 1e9 / len(idle[0]))
+                yield from (Injected(at, rank, min(each, idle[rank][step])) for rank in slow)
+            waits = {rank: idle[rank][step] for rank in pipeline}
+            yield Piped(at, waits)
+            # Gradients arrive before the first stage enters DDP's all-reduce, which a last stage has done by then.
+            ends = [call["start"] - 1 for call in of_step[pipeline[0]] if call["what"] == "call"]
+            ends += [entry["end"] for entry in of_step[pipeline[0]] if entry["what"] == "schedule"]
+            yield Piped(ends[0], dict(reversed(waits.items())))
+
+
+def wire_seconds(shape: Shape, logs: Sequence[Log]) -> float:
+    """How long the slow cable was busy, by its counters and its rate; the directions one after the other."""
+    bursts = BURST * len(logs[0].steps)
+    return sum(max(0, logs[rank].sent - bursts) * 8 / shape.bits_per_second for rank in shape.link)

@@ -1,0 +1,53 @@
+"""Where a report and the truth of a run disagree. The one place that knows the shape of a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parallel.truth import Truth
+
+TOLERANCE = 0.05
+"""Of the wall: four ranks share two cores."""
+SUM_TOLERANCE = 0.001
+NOTHING_SHARE = 0.15
+"""More than that of storage, stragglers or network is a false alarm where nothing was injected."""
+FALSE_ALARMS = ("storage", "straggler", "network")
+
+
+def disagreements(report: dict[str, Any], truth: Truth) -> list[str]:
+    """Sentences; none if the report is right."""
+    return [*_sums(report), *(_nothing(report) if truth.family is None else _fault(report, truth))]
+
+
+def _sums(report: dict[str, Any]) -> list[str]:
+    """Every second of every rank is in exactly one cause."""
+    found = list(report["problems"])
+    for rank in report["per_rank"]:
+        wall, total = rank["wall_seconds"], sum(rank["seconds"].values())
+        if abs(total - wall) > SUM_TOLERANCE * wall:
+            found.append(f"rank {rank['rank']}: the causes sum to {total:.4f} s of {wall:.4f} s")
+    return found
+
+
+def _nothing(report: dict[str, Any]) -> list[str]:
+    """Four ranks on two cores: computing, queueing for a CPU, and waits that nobody can split may be the verdict."""
+    family, share = report["verdict"]["family"], report["verdict"]["share"]
+    if family in FALSE_ALARMS and share > NOTHING_SHARE:
+        return [f"nothing was injected, and the verdict is {family} {share:.1%}"]
+    return []
+
+
+def _fault(report: dict[str, Any], truth: Truth) -> list[str]:
+    verdict, found = report["verdict"], []
+    if verdict["family"] != truth.family:
+        return [f"the verdict is {verdict['family']} {verdict['share']:.1%}, not {truth.family} {truth.share:.1%}"]
+    if abs(verdict["share"] - truth.share) > TOLERANCE:
+        found.append(f"{verdict['family']} has {verdict['share']:.1%} of the wall, not {truth.share:.1%}")
+    late = [(entry["rank"], entry["family"]) for entry in verdict["late_ranks"]]
+    if truth.culprit is not None and late[:1] != [(truth.culprit, truth.family)]:
+        found.append(f"late by the report: {late}; by the clocks: rank {truth.culprit}, by {truth.family}")
+    if truth.link is not None:
+        elsewhere = [entry for entry in verdict["late_ranks"] if entry["rank"] not in truth.link]
+        if any(entry["share"] > TOLERANCE for entry in elsewhere):
+            found.append(f"the slow link is between {truth.link}, and these are said to be late: {elsewhere}")
+    return found
