@@ -28,6 +28,10 @@ class Thresholds:
     """... to the loop's own Python, garbage collection and compilation."""
     straggler_share: float = VERDICT_SHARE
     """... to waits for ranks that computed for longer than the others."""
+    pipeline_share: float = 0.2
+    """... to waits for other pipeline stages. Higher than most: a schedule has a bubble that nobody can avoid."""
+    communication_share: float = 0.2
+    """... to waits in collectives that could not be split. As high as for the network, which a part of them may be."""
     main_share: float = 0.5
     """A family is worth an alert only if it has this share of what the run's worst family takes: first things first."""
     unattributed_share: float = 0.01

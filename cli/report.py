@@ -22,6 +22,8 @@ COLOURS: dict[str, int] = {
     "storage": 33,
     "network": 34,
     "straggler": 35,
+    "pipeline": 95,
+    "communication": 94,
     "cpu": 36,
     "host": 31,
     "lost": 91,
@@ -127,12 +129,13 @@ def _causes(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[st
     causes = [(cause, spent) for cause, spent in report["seconds"].items() if spent / whole >= 0.0005]
     causes.sort(key=lambda entry: -entry[1])
     width = max((len(cause) for cause, _ in causes), default=0)
+    of = max((12, *(len(CAUSE_FAMILY[cause]) for cause, _ in causes)))
     lines = []
     for cause, spent in causes:
         family = CAUSE_FAMILY[cause]
         share = spent / whole
         bar = paint("█" * round(share * BAR), family)
-        lines.append(f"{cause:<{width}}   {family:<12}   {spent:>9.2f} s   {_percent(share, 1):>7}   {bar}".rstrip())
+        lines.append(f"{cause:<{width}}   {family:<{of}}   {spent:>9.2f} s   {_percent(share, 1):>7}   {bar}".rstrip())
     return lines
 
 
@@ -147,7 +150,19 @@ def _bar(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
     return ["".join(pieces), "  ".join(legend)]
 
 
-MARKS: dict[str, str] = dict(zip(FAMILIES, "█▓▒░▚▞×·", strict=True))
+MARKS: dict[str, str] = {
+    "compute": "█",
+    "storage": "▓",
+    "network": "▒",
+    "straggler": "░",
+    "pipeline": "=",
+    "communication": "~",
+    "cpu": "▚",
+    "host": "▞",
+    "lost": "×",
+    "unattributed": "·",
+}
+"""Family -> how it looks in a bar, for readers who see no colour."""
 
 
 def _ends(shares: Iterable[float]) -> list[tuple[int, int]]:

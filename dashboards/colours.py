@@ -15,6 +15,9 @@ BLUE = "#0072B2"
 RED = "#D55E00"
 PINK = "#CC79A7"
 GREY = "#999999"
+WINE = "#882255"
+LAVENDER = "#A79FE1"
+"""Okabe and Ito have eight colours. Wine is from Paul Tol's scheme "muted"; lavender is lighter than their blue."""
 FAINT = "#66666640"
 """For what is as it should be and wants no attention."""
 
@@ -32,6 +35,8 @@ FAMILY_COLOUR: dict[str, str] = {
     "storage": ORANGE,
     "network": BLUE,
     "straggler": PINK,
+    "pipeline": WINE,
+    "communication": LAVENDER,
     "cpu": YELLOW,
     "host": SKY,
     "lost": RED,
@@ -49,13 +54,16 @@ CAUSE_SHADES: dict[str, str] = {
     "data_handoff": "#56B4E9",
     "network": "#0072B2",
     "straggler": "#CC79A7",
-    "collective": "#4C9BCB",
+    "collective": LAVENDER,
+    "collective_queue": "#8F8620",
+    "pipeline": WINE,
     "checkpoint_write": "#A66F00",
     "checkpoint_cpu": "#F7F0A0",
     "checkpoint_read": "#FFC84D",
     "host": "#2F86B5",
     "host_gc": "#9AD3F5",
     "host_compile": "#1B5E85",
+    "host_blocked": "#6FA3BF",
     "startup": "#BFE4FA",
     "unattributed": "#999999",
 }
@@ -68,7 +76,7 @@ PHASE_COLOUR: dict[str, str] = {
     "host": SKY,
     "data": ORANGE,
     "data_start": "#9AD3F5",
-    "collective": BLUE,
+    "collective": LAVENDER,
     "checkpoint": "#A66F00",
     "restore": "#FFC84D",
     "gc": PINK,
@@ -85,7 +93,9 @@ FAMILY_WORDS: dict[str, str] = {
     "storage": "Storage: reads or checkpoints",
     "network": "Network: the transfers themselves",
     "straggler": "A slow rank makes the others wait",
-    "cpu": "CPU: data workers",
+    "pipeline": "Pipeline: stages wait for one another",
+    "communication": "Communication: waits that could not be split",
+    "cpu": "CPU: data workers, communication threads",
     "host": "Host: the loop's own Python",
     "lost": "Repeating steps after a restart",
     "unattributed": "Unexplained",

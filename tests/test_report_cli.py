@@ -15,7 +15,8 @@ from support_ledgers import DEADLINE_SECONDS, Spec, ended
 from whyidle import __version__
 from whyidle.cli.durations import duration
 from whyidle.cli.main import COMMANDS
-from whyidle.cli.report import render_text
+from whyidle.cli.report import COLOURS, MARKS, render_text
+from whyidle.ledger.causes import FAMILIES
 from whyidle.ledger.directory import read_directory
 from whyidle.verdict.report import build_report
 
@@ -62,6 +63,13 @@ def test_the_json(tmp_path: Path) -> None:
     assert {*keys, "unaccounted_seconds"} <= set(report)
     assert report["verdict"]["family"] == "storage"
     assert {"family", "share", "corroborated", "evidence", "late_ranks"} <= set(report["verdict"])
+
+
+def test_each_family_has_a_mark_and_a_colour_that_no_other_has() -> None:
+    for looks in (MARKS, COLOURS):
+        assert tuple(sorted(looks)) == tuple(sorted(FAMILIES))
+        assert len(set(looks.values())) == len(FAMILIES)
+    assert {len(mark) for mark in MARKS.values()} == {1}
 
 
 def test_colour_changes_the_paint_and_not_the_words(tmp_path: Path) -> None:

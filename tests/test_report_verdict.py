@@ -81,7 +81,7 @@ VERDICTS: list[tuple[tuple[Spec, ...], str, float, str]] = [
     (both(compute=0.02, data_cpu=0.08), "cpu", 0.8, "data workers are busy on the CPU"),
     (both(compute=0.05, data_queue=0.03, data_cpu=0.02), "cpu", 0.5, "data workers get no CPU"),
     (both(compute=0.05, network=0.05), "network", 0.5, "the transfers themselves take long"),
-    (both(compute=0.05, collective=0.05), "network", 0.5, "waits in collectives, which could not be split"),
+    (both(compute=0.05, collective=0.05), "communication", 0.5, "waits in collectives could not be split"),
     (both(compute=0.05, checkpoint_write=0.05), "storage", 0.5, "saves block the loop"),
     (both(compute=0.05, recompute=0.05), "lost", 0.5, "steps are repeated that an earlier attempt had finished"),
     (both(compute=0.05, unattributed=0.05), "unattributed", 0.5, "nothing that was measured explains it"),
@@ -131,7 +131,7 @@ def test_who_was_late_by_next_to_nothing_is_not_named(tmp_path: Path) -> None:
 
 def test_waits_that_nobody_could_split_are_evidence(tmp_path: Path) -> None:
     evidence = of(tmp_path, *both(compute=0.05, collective=0.05))["verdict"]["evidence"]
-    assert evidence[0] == "all 2 ranks: 5.0 s waiting in collectives (collective)"
+    assert evidence[0] == "all 2 ranks: 5.0 s waiting in collectives that could not be split (collective)"
     assert evidence[1].startswith("5.0 s of waits in collectives could not be split into network and straggler: not e")
 
 
@@ -249,7 +249,7 @@ def test_a_hang_names_who_is_missing_and_is_charged_to_it(tmp_path: Path, phase:
         assert verdict["summary"].startswith("rank 1 is late: others have been waiting 2")
         assert verdict["late_ranks"][0]["rank"] == 1
         assert verdict["evidence"][0].startswith("rank 1 is missing: rank 0 waiting 2")
-        assert got["families"]["network"] > 0.3  # the raw cause stays as it was measured
+        assert got["families"]["communication"] > 0.3  # the raw cause stays as it was measured
 
 
 def test_a_hang_before_the_first_step_is_a_problem(tmp_path: Path) -> None:

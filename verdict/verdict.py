@@ -47,13 +47,16 @@ WORDS: dict[str, str] = {
     "data_handoff": "waiting for a batch that was made but had not arrived",
     "network": "in transfers that every rank had entered",
     "straggler": "waiting in collectives for a late rank",
-    "collective": "waiting in collectives",
+    "collective": "waiting in collectives that could not be split",
+    "collective_queue": "waiting in collectives while its communication threads got no CPU",
+    "pipeline": "waiting for another pipeline stage",
     "checkpoint_write": "blocked in a save",
     "checkpoint_cpu": "serialising or copying in a save",
     "checkpoint_read": "restoring",
     "host": "in the loop's own Python",
     "host_gc": "in garbage collection",
     "host_compile": "compiling",
+    "host_blocked": "blocked in the loop's own code",
     "startup": "starting up",
     "unattributed": "that nothing explains",
 }
@@ -68,13 +71,16 @@ REASONS: dict[str, str] = {
     "data_handoff": "batches are slow to reach the loop",
     "network": "the transfers themselves take long",
     "straggler": "ranks wait for a late one",
-    "collective": "waits in collectives, which could not be split",
+    "collective": "waits in collectives could not be split",
+    "collective_queue": "the ranks' communication threads get no CPU",
+    "pipeline": "pipeline stages wait for one another",
     "checkpoint_write": "saves block the loop",
     "checkpoint_cpu": "saves serialise or copy on the CPU",
     "checkpoint_read": "restores block the loop",
     "host": "the loop runs Python of its own between phases",
     "host_gc": "garbage collection pauses the loop",
     "host_compile": "compilation stops the loop",
+    "host_blocked": "the loop's own code is blocked outside of any known phase",
     "startup": "a rank is starting up",
     "unattributed": "nothing that was measured explains it",
 }
@@ -123,7 +129,7 @@ def look_through(account: RunAccount) -> tuple[Seconds, list[Charge]]:
     totals = account.family_seconds()
     closed, opened = late_charges(account), open_charges(account)
     totals["straggler"] -= sum(charge.seconds for charge in closed)
-    totals["network"] -= sum(charge.seconds for charge in opened)
+    totals["communication"] -= sum(charge.seconds for charge in opened)
     for charge in (*closed, *opened):
         totals[charge.family] += charge.seconds
     return totals, closed + opened

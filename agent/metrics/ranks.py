@@ -28,7 +28,8 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "seconds",
         RANK,
-        "Waits in collectives that are in no cause yet, because their split into network and straggler is still due.",
+        "Waits in collectives that are in no cause yet, because their split is still due. What cannot be split becomes "
+        "the cause collective.",
         "<pending>",
     ),
     Metric(

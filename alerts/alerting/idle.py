@@ -64,6 +64,20 @@ def losses(config: Config) -> tuple[Loss, ...]:
             "ranks that compute for longer than the others",
             "the others wait for them in collectives",
         ),
+        Loss(
+            "WhyidleLostToPipeline",
+            "pipeline",
+            of.pipeline_share,
+            "waits between pipeline stages",
+            "its ranks wait for sends or receives of other stages: the bubble of the schedule, or a slow stage",
+        ),
+        Loss(
+            "WhyidleLostToCommunication",
+            "communication",
+            of.communication_share,
+            "waits in collectives that could not be split",
+            "nobody knows whether the transfer or a late rank took the time; attach whyidle on all ranks of the run",
+        ),
     )
 
 

@@ -48,7 +48,7 @@ def _charged(config: Config, window: str) -> str:
         spent,
         labelled(f"sum {config.by('run', 'family')} ({late('run_rank_family', window)})", "part", "late"),
         labelled(closed, "part", "closed"),
-        labelled(labelled(opened, "family", "network"), "part", "open"),
+        labelled(labelled(opened, "family", "communication"), "part", "open"),
     )
     return (
         f"clamp_min(sum {config.by('run', 'family')} (\n{indented(parts)}\n), 0)\n"

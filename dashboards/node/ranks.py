@@ -272,8 +272,8 @@ def _idle_compute() -> Panel:
 def _pending() -> Panel:
     return trend(
         "Waits not split yet, and intervals not measured",
-        "Waits in collectives whose split into network and straggler is still due, in seconds; and how many intervals "
-        "per second the device clock could not measure, whose time is unattributed.",
+        "Waits in collectives whose split into network, straggler and pipeline is still due, in seconds; and how many "
+        "intervals per second the device clock could not measure, whose time is unattributed.",
         level("whyidle_device_pending_seconds", RANK, NAMED + " pending"),
         grows("whyidle_unmeasured_total", RANK, NAMED + " unmeasured"),
         unit="short",

@@ -25,9 +25,10 @@ def section() -> Section:
 def _split() -> Panel:
     return causes(
         "Waits in collectives",
-        """network: every rank is in it, and the transfer takes that long. straggler: a rank has not come yet.
-        collective: the two could not be told apart, or the wait is still open. Shares of all ranks' time.""",
-        ("network", "straggler", "collective"),
+        """network: every rank is in it, and the transfer takes that long. straggler: a rank has not entered yet.
+        pipeline: another stage has not sent or received yet. collective: these could not be told apart, or the wait is
+        still open. collective_queue: the rank's own communication threads get no CPU. Shares of all ranks' time.""",
+        ("network", "straggler", "pipeline", "collective", "collective_queue"),
     )
 
 

@@ -45,9 +45,10 @@ def _repeated() -> Panel:
 def _host() -> Panel:
     return causes(
         "The loop's own time",
-        """host: Python between phases. host_gc: garbage collection. host_compile: compilation. All while the GPU had
-        nothing to do, as far as could be measured.""",
-        ("host", "host_gc", "host_compile"),
+        """host: Python between phases. host_gc: garbage collection. host_compile: compilation. host_blocked: the loop's
+        own code waits for something that no hook sees. All while the GPU had nothing to do, as far as could be
+        measured.""",
+        ("host", "host_gc", "host_compile", "host_blocked"),
         width=8,
     )
 
