@@ -92,6 +92,11 @@ class Ledger:
         return self.strings["run"]
 
     @property
+    def owner(self) -> str:
+        """Whose run it is; empty in a ledger that does not say."""
+        return self.strings["owner"]
+
+    @property
     def node(self) -> str:
         return self.strings["node"]
 
