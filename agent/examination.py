@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from .collector import COLLECTORS, Collector
 from .fence import Fences, Result, State
 from .metrics import BY_COLLECTOR
+from .metrics.ranks import RANK
 from .reading import Blind, ReadError
 
 PAUSE_SECONDS = 1.0
 """Between the two rounds: what is integrated over time has nothing to say at the first."""
 DEVICE_LABELS: dict[str, tuple[str, ...]] = {
-    "ranks": ("run", "rank"),
+    "ranks": RANK,
     "gpu": ("gpu",),
     "nic": ("device",),
     "rdma": ("device",),
@@ -22,7 +23,7 @@ DEVICE_LABELS: dict[str, tuple[str, ...]] = {
     "nfs": ("mount",),
     "lustre": ("mount",),
     "filesystem": ("mount",),
-    "process": ("run", "rank"),
+    "process": RANK,
 }
 """The labels that tell a collector's devices apart."""
 
@@ -92,7 +93,7 @@ def _devices(name: str, result: Result) -> list[str]:
         if set(wanted) <= set(metric.labels):
             at = [metric.labels.index(label) for label in wanted]
             found |= {tuple(labels[i] for i in at) for labels in result.reading.samples.get(metric, ())}
-    return ["/".join(device) for device in sorted(found) if all(device)]
+    return ["/".join(device) for device in sorted(found) if device[-1]]
 
 
 def ledger_directory_problem(directory: str) -> tuple[str, str] | None:

@@ -75,6 +75,16 @@ def add(totals: Totals, ledger: Ledger) -> Totals:
     }  # fmt: skip
 
 
+def rank_labels(ledger: Ledger) -> tuple[str, str, str]:
+    """The labels that tell a rank from all others, as declared in :data:`metrics.ranks.RANK`."""
+    return ledger.owner, ledger.run, str(ledger.rank)
+
+
+def rank_name(ledger: Ledger) -> str:
+    """A rank in messages and in the label `device` of read errors."""
+    return "/".join(rank_labels(ledger))
+
+
 class LedgerStore:
     """The ranks of one directory, read anew at each look. Safe to use from several threads.
 
@@ -98,8 +108,8 @@ class LedgerStore:
     def look(self) -> Snapshot:
         """Reads the directory. A problem that was not there at the last look is counted and logged."""
         with self._lock:
-            owners = {key_of(rank.newest): rank.newest.uid for rank in self.latest.ranks}
-            ledgers, problems = read_directory(self.directory, owners=owners)
+            users = {key_of(rank.newest): rank.newest.uid for rank in self.latest.ranks}
+            ledgers, problems = read_directory(self.directory, users=users)
             self._count(problems)
             by_key: dict[Key, dict[Identity, Ledger]] = {}
             for ledger in ledgers:

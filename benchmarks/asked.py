@@ -72,7 +72,12 @@ def _of(dashboard: Json, fleet: Fleet) -> Iterator[Question]:
 
 
 def _value(variable: Json, fleet: Fleet) -> str:
-    first = {"run": fleet.run(0), "node": fleet.node(0), "instance": re.escape(fleet.instance(0)).replace("\\", "\\\\")}
+    first = {
+        "owner": fleet.owner(),
+        "run": fleet.run(0),
+        "node": fleet.node(0),
+        "instance": re.escape(fleet.instance(0)).replace("\\", "\\\\"),
+    }
     if "allValue" in variable:
         return variable["allValue"]
     return first.get(variable["name"]) or str(variable["current"].get("value", ""))

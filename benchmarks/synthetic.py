@@ -98,6 +98,9 @@ class Fleet:
     def __init__(self, lines: list[Line], nodes: int, per_run: int):
         self.lines, self.nodes, self.per_run = lines, nodes, per_run
 
+    def owner(self) -> str:
+        return "research"
+
     def run(self, node: int) -> str:
         return f"train-{node // self.per_run:03d}"
 
@@ -115,6 +118,8 @@ class Fleet:
         changed = {"__name__": line.name, **line.labels}
         if "instance" in line.labels:
             changed["instance"] = self.instance(node)
+        if "owner" in line.labels:
+            changed["owner"] = self.owner()
         if "run" in line.labels:
             changed["run"] = self.run(node)
         if "rank" in line.labels:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
-from ..ledger.directory import ledger_dir, read_directory
+from ..ledger.directory import Run, ledger_dir, read_directory
 from ..verdict.report import build_report, runs
 
 ROWS = 16
@@ -37,28 +37,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers are (default: %(default)s)"
     )
     parser.add_argument("--run", dest="run_name", metavar="RUN", help="which run (default: the newest)")
+    parser.add_argument("--owner", help="whose run, where several owners have runs of one name")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(args: argparse.Namespace) -> int:
     ledgers, problems = read_directory(args.dir, steps=True)
     found = runs(ledgers)
-    name = args.run_name or (found[0] if found else None)
-    if name not in found:
-        what = f"no ledger of run {name}" if args.run_name else "no ledgers"
-        known = f"; there are ledgers of {', '.join(found)}" if found else ""
+    meant = [run for run in found if _is_meant(run, args)]
+    if not meant:
+        what = f"no ledger of {_wanted(args)}" if args.run_name or args.owner else "no ledgers"
+        known = f"; there are ledgers of {_names(found)}" if found else ""
         print(f"whyidle report: {what} in {args.dir}{known}", file=sys.stderr)
         for problem in problems:
             print(f"whyidle report: {problem.detail}", file=sys.stderr)
         return 1
-    if not args.run_name and len(found) > 1:
-        print(f"whyidle report: showing {name}; also here: {', '.join(found[1:])}", file=sys.stderr)
-    report = build_report(name, ledgers, time.monotonic_ns(), problems)
+    if args.run_name and len(meant) > 1:
+        owners = ", ".join(sorted(owner for owner, _ in meant))
+        print(
+            f"whyidle report: several owners have a run {args.run_name}: {owners}. Say which with --owner.",
+            file=sys.stderr,
+        )
+        return 1
+    if len(meant) > 1:
+        print(f"whyidle report: showing {_names(meant[:1])}; also here: {_names(meant[1:])}", file=sys.stderr)
+    report = build_report(meant[0], ledgers, time.monotonic_ns(), problems)
     if args.json:
         print(json.dumps(report, indent=2))
     else:
         print(render_text(report, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")), end="")
     return 0
+
+
+def _is_meant(run: Run, args: argparse.Namespace) -> bool:
+    owner, name = run
+    return args.run_name in (None, name) and args.owner in (None, owner)
+
+
+def _wanted(args: argparse.Namespace) -> str:
+    run = f"run {args.run_name}" if args.run_name else "a run"
+    return f"{run} of owner {args.owner}" if args.owner else run
+
+
+def _names(runs: Iterable[Run]) -> str:
+    return ", ".join(_name(owner, name) for owner, name in runs)
+
+
+def _name(owner: str, run: str) -> str:
+    """A run with its owner, as Kubernetes writes a namespace and a name."""
+    return f"{owner}/{run}" if owner else run
 
 
 def render_text(report: dict[str, Any], colour: bool) -> str:
@@ -84,7 +111,8 @@ def _title(report: dict[str, Any]) -> list[str]:
         known += f" of {report['world_size']} here"
     state = "live" if alive == ranks else "ended" if not alive else f"{alive} live"
     return [
-        f"run {report['run']} · {known}, {state} · {report['steps']} steps in {report['wall_seconds']:.1f} s"
+        f"run {_name(report['owner'], report['run'])} · {known}, {state} · {report['steps']} steps"
+        f" in {report['wall_seconds']:.1f} s"
         f" · startup {report['startup_seconds']:.1f} s"
     ]
 

@@ -37,7 +37,7 @@ from .vocabulary import (
 
 HOURS = "count:GPU-h"
 BY_NODE = f"{v.CLUSTER_LABEL}, node"
-BY_RUN = f"{v.CLUSTER_LABEL}, run"
+BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 BY_RANK = f"{BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
 RATES = f"cluster_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}, {LOST}}}"
@@ -235,6 +235,7 @@ def _runs() -> Panel:
         now(used),
         now(f"topk by ({BY_RUN}) (1, {stood})"),
         columns=[
+            Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("A", "GPU-hours lost", HOURS, cell="gauge"),
             Column("B", "Cost", "short"),
@@ -385,7 +386,7 @@ def _bus_bandwidth() -> Panel:
         "Bus bandwidth of runs, of their links",
         "Bytes per second that each run's collectives move over its slowest link, by the factors of nccl-tests, as a "
         "share of that link's rate; over all of the time, not that of the transfers alone.",
-        query(f"topk($worst, {moved}) / on ({BY_RUN}) group_left () {limit}", "{{run}}"),
+        query(f"topk($worst, {moved}) / on ({BY_RUN}) group_left () {limit}", "{{owner}}/{{run}}"),
         unit="percentunit",
         links=[series_to("run")],
         nothing="No run with a link: each is on one node",
@@ -426,6 +427,7 @@ def _late_ranks() -> Panel:
         now(f"topk($worst, {device_hours(late)} > 0)"),
         now(f"topk by ({BY_RANK}) (1, {by_family})"),
         columns=[
+            Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank"),
             Column("A", "GPU-hours of others", HOURS, cell="gauge"),
@@ -443,7 +445,7 @@ def _late_over_time() -> Panel:
     panel = trend(
         "GPUs that wait for them",
         "How many GPUs wait for each of the ranks that made others wait most, over time.",
-        query(f"{late} and on ({BY_RANK}) topk($worst, {score})", "{{run}} rank {{rank}}"),
+        query(f"{late} and on ({BY_RANK}) topk($worst, {score})", "{{owner}}/{{run}} rank {{rank}}"),
         unit="short",
         width=10,
         links=[series_to("run")],

@@ -7,26 +7,27 @@ from .variables import CLUSTER, RUN
 from .vocabulary import Annotation
 
 # Rank 0 speaks for its run: an elastic restart is one of all ranks, and every rank saves or none.
-_ATTEMPTS = f'group by (run, attempt) (whyidle_rank_info{{{RUN}, rank="0"}}'
+_ATTEMPTS = f'group by (owner, run, attempt) (whyidle_rank_info{{{RUN}, rank="0"}}'
 
 RESTARTS = Annotation(
     "Restarts",
     f'{_ATTEMPTS[:-1]}, attempt!="0"}}) unless {_ATTEMPTS} offset 1m)',
     "Restart",
-    "{{run}}, attempt {{attempt}}",
+    "{{owner}}/{{run}}, attempt {{attempt}}",
     RED,
 )
 CHECKPOINTS = Annotation(
     "Checkpoints",
-    f'sum by (run) (increase(whyidle_checkpoints_total{{{RUN}, rank="0", kind="save"}}[1m])) > 0',
+    f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{RUN}, rank="0", kind="save"}}[1m])) > 0',
     "Checkpoint",
-    "{{run}}",
+    "{{owner}}/{{run}}",
     GREY,
 )
 ALERTS = Annotation(
     "Firing alerts",
-    f'max by (alertname, severity, run, node) (ALERTS{{alertstate="firing", alertname=~"Whyidle.+", {CLUSTER}}})',
+    "max by (alertname, severity, owner, run, node) "
+    f'(ALERTS{{alertstate="firing", alertname=~"Whyidle.+", {CLUSTER}}})',
     "{{alertname}}",
-    "{{severity}} {{run}} {{node}}",
+    "{{severity}} {{owner}}/{{run}} {{node}}",
     PINK,
 )

@@ -34,7 +34,7 @@ from .vocabulary import (
     words,
 )
 
-BY_RUN = f"{v.CLUSTER_LABEL}, run"
+BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 IDLE = 'family!="compute"'
 SEVERITIES = {"critical": ("critical", RED), "warning": ("warning", ORANGE), "info": ("info", SKY)}
 
@@ -45,7 +45,7 @@ def build() -> Dashboard:
         "whyidle / Overview",
         """Why is my GPU idle? Where the time of every run goes, and what it costs. A run's name leads to its
         ranks.""",
-        variables=[v.data_source(), v.cluster(), v.runs(), v.window()],
+        variables=[v.data_source(), v.cluster(), v.owners(), v.runs(), v.window()],
         annotations=[RESTARTS, ALERTS],
         sections=[
             section(
@@ -74,6 +74,7 @@ def _verdicts() -> Panel:
         now(f"run:whyidle_ranks:count{{{v.RUN}}}"),
         now(f"{late} > on ({BY_RUN}) group_left () {named}"),
         columns=[
+            Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=270),
             Column("A", "Share", unit="percentunit", decimals=0, width=70),
@@ -200,7 +201,7 @@ def _verdicts_over_time() -> Panel:
         "Verdict over time",
         """The verdict of each run at each moment, those that have ended included. A run that changes colour has met
         something: the marks above it are restarts and alerts.""",
-        query(states, "{{run}}"),
+        query(states, "{{owner}}/{{run}}"),
         mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
         links=[series_to("run")],
     )
@@ -219,6 +220,7 @@ def _worst_runs() -> Panel:
         now(all_hours),
         now(f"topk by ({BY_RUN}) (1, {over_range(stood, 'count')})"),
         columns=[
+            Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("A", "GPU-hours lost", unit="count:GPU-h", cell="gauge"),
             Column("B", "Compute", unit="percentunit", decimals=0, thresholds=GOOD, cell="color-text", width=110),
@@ -233,7 +235,7 @@ def _goodput_by_run() -> Panel:
     return trend(
         "Goodput by run",
         "Share of each run's device time that was compute for new steps. A step down is a change worth finding.",
-        query(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}", "{{run}}"),
+        query(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}", "{{owner}}/{{run}}"),
         unit="percentunit",
         most=1,
         thresholds=GOOD,
@@ -248,7 +250,7 @@ def _lost_by_run() -> Panel:
         "Device-seconds per second of each run that are no compute. The highest costs most, however good its goodput.",
         query(
             f"sum by ({BY_RUN}) (run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}, {IDLE}}})",
-            "{{run}}",
+            "{{owner}}/{{run}}",
         ),
         unit="short",
         links=[series_to("run")],
@@ -263,6 +265,7 @@ def _alerts() -> Panel:
         columns=[
             Column("alertname", "Alert"),
             Column("severity", "Severity", mappings=words(SEVERITIES), cell="color-text", width=100),
+            Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("node", "Node"),
             Column("rank", "Rank", width=80),

@@ -47,7 +47,7 @@ def blamed(matchers: str, families: str = "", by: str = "") -> str:
 
     ``families`` are further matchers of what is wanted, and ``by`` further labels to tell apart.
     """
-    ranks = f"on ({CLUSTER_LABEL}, run) group_left () run:whyidle_ranks:count{{{matchers}}}"
+    ranks = f"on ({CLUSTER_LABEL}, owner, run) group_left () run:whyidle_ranks:count{{{matchers}}}"
     charged = f"run_family:whyidle_charged:ratio${{window}}{{{matchers}%s}} * {ranks}"
     wanted, whole = charged % (f", {families}" if families else ""), charged % ""
     labels = f"{by}, family" if by else "family"

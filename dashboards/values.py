@@ -77,8 +77,8 @@ KEPT = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
 
 
 def to_run() -> Link:
-    """From a table's cell that holds a run to that run."""
-    return _to("run", "${__value.text:percentencode}")
+    """From a table's cell that holds a run to that run. The row has its owner too."""
+    return _to("run", "${__value.text:percentencode}", "&var-owner=${__data.fields.owner:percentencode}")
 
 
 def to_node() -> Link:
@@ -88,11 +88,12 @@ def to_node() -> Link:
 
 def series_to(variable: Literal["run", "node"]) -> Link:
     """From a series that has the label to what it names."""
-    return _to(variable, f"${{__field.labels.{variable}:percentencode}}")
+    owner = "&var-owner=${__field.labels.owner:percentencode}" if variable == "run" else ""
+    return _to(variable, f"${{__field.labels.{variable}:percentencode}}", owner)
 
 
-def _to(variable: str, value: str) -> Link:
-    return Link(f"This {variable}", f"/d/whyidle-{variable}?var-{variable}={value}&{KEPT}")
+def _to(variable: str, value: str, more: str = "") -> Link:
+    return Link(f"This {variable}", f"/d/whyidle-{variable}?var-{variable}={value}{more}&{KEPT}")
 
 
 def threshold_steps(thresholds: Sequence[Step]) -> list[Json]:

@@ -12,7 +12,8 @@ DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 CLUSTER_LABEL = DEFAULT.cluster_label
 
 CLUSTER = f'{CLUSTER_LABEL}=~"$cluster"'
-RUN = f'{CLUSTER}, run=~"$run"'
+OWNER = f'{CLUSTER}, owner=~"$owner"'
+RUN = f'{OWNER}, run=~"$run"'
 NODE = f'{CLUSTER}, node=~"$node"'
 RUN_NODE = f'{RUN}, node=~"$node"'
 """Matchers for the inside of a selector: ``metric{RUN}``."""
@@ -29,14 +30,24 @@ def cluster() -> Template:
     return _listed("cluster", "Cluster", f"label_values(run:whyidle_ranks:count, {CLUSTER_LABEL})", multi=True)
 
 
+def owners() -> Template:
+    """Any number of owners of runs, all unless some are chosen."""
+    return _listed("owner", "Owner", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, owner)", multi=True)
+
+
+def owner() -> Template:
+    """Exactly one owner: two owners' runs of one name are two runs."""
+    return _listed("owner", "Owner", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, owner)", multi=False)
+
+
 def runs() -> Template:
     """Any number of runs, all unless some are chosen."""
-    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, run)", multi=True)
+    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNER}}}, run)", multi=True)
 
 
 def run() -> Template:
     """Exactly one run."""
-    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, run)", multi=False)
+    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNER}}}, run)", multi=False)
 
 
 def nodes(metric: str = "node:whyidle_ranks:count", matchers: str = CLUSTER) -> Template:

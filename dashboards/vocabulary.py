@@ -37,7 +37,8 @@ A dashboard is a function ``build() -> Dashboard`` in a module of its own, liste
 - Families are stacked in one order, compute lowest: :func:`share` sees to it, elsewhere ``in_order(expr)``.
 - ``nothing="..."`` says what it means when there is nothing to draw.
 - Ids, data source, tag, links and the removal of what is dead are the output pass's: leave them alone.
-- No more than 64 series in a picture: ``worst(selector, score, "run, rank")`` keeps those with the highest score.
+- No more than 64 series in a picture: ``worst(selector, score, "owner, run, rank")`` keeps those of the highest
+  score.
 """
 
 from __future__ import annotations

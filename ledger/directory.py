@@ -15,7 +15,8 @@ MAX_LEDGERS = 1024
 """A directory that anyone may write to: a reader opens no more files than this."""
 _MAX_NAMES = 16 * MAX_LEDGERS
 
-Key = tuple[str, int]  # run, rank
+Run = tuple[str, str]  # owner, run: two owners' runs of one name are two runs
+Key = tuple[str, str, int]  # owner, run, rank
 
 
 def ledger_dir() -> str:
@@ -34,11 +35,11 @@ class Problem:
 
 
 def read_directory(
-    directory: str, *, steps: bool = False, owners: Mapping[Key, int] | None = None, uid: int | None = None
+    directory: str, *, steps: bool = False, users: Mapping[Key, int] | None = None, uid: int | None = None
 ) -> tuple[list[Ledger], list[Problem]]:
     """Every sound ledger of a directory, and what was wrong with the others. A directory that is not there is empty.
 
-    ``owners`` are the users to whom ranks belonged at the last look. With ``uid`` only their ledgers are believed.
+    ``users`` are the uids to whom ranks belonged at the last look. With ``uid`` only their ledgers are believed.
     """
     ledgers: list[Ledger] = []
     problems: list[Problem] = []
@@ -58,7 +59,7 @@ def read_directory(
                 problems.append(_problem(path, "died_mid_write", f"{path}: its writer died in the middle of an update"))
     except LedgerError as error:
         problems.append(_problem(directory, error.reason, str(error)))
-    ledgers, strangers = drop_strangers(ledgers, owners or {})
+    ledgers, strangers = drop_strangers(ledgers, users or {})
     ledgers, duplicates = drop_duplicates(ledgers)
     return ledgers, problems + strangers + duplicates
 
@@ -71,11 +72,15 @@ def _problem(path: str, reason: str, detail: str) -> Problem:
     return Problem(path, inode, reason, detail)
 
 
+def run_of(ledger: Ledger) -> Run:
+    return ledger.owner, ledger.run
+
+
 def key_of(ledger: Ledger) -> Key:
-    return ledger.run, ledger.rank
+    return ledger.owner, ledger.run, ledger.rank
 
 
-def drop_strangers(ledgers: Iterable[Ledger], owners: Mapping[Key, int]) -> tuple[list[Ledger], list[Problem]]:
+def drop_strangers(ledgers: Iterable[Ledger], users: Mapping[Key, int]) -> tuple[list[Ledger], list[Problem]]:
     """A rank is one user's: what others write in its name is neither shown nor added to it.
 
     It stays with whose it was while that user has a live ledger of it; it goes to the oldest of those that live then.
@@ -86,9 +91,9 @@ def drop_strangers(ledgers: Iterable[Ledger], owners: Mapping[Key, int]) -> tupl
     kept: list[Ledger] = []
     problems: list[Problem] = []
     for key, claims in by_key.items():
-        owner = _owner(claims, owners.get(key))
+        user = _user(claims, users.get(key))
         for ledger in claims:
-            if ledger.uid == owner:
+            if ledger.uid == user:
                 kept.append(ledger)
             elif ledger.alive:
                 detail = f"{ledger.path}: rank {ledger.rank} of run {ledger.run} is another user's than {ledger.uid}'s"
@@ -96,7 +101,7 @@ def drop_strangers(ledgers: Iterable[Ledger], owners: Mapping[Key, int]) -> tupl
     return kept, problems
 
 
-def _owner(claims: list[Ledger], before: int | None) -> int:
+def _user(claims: list[Ledger], before: int | None) -> int:
     live = [ledger for ledger in claims if ledger.alive]
     if before is not None and any(ledger.uid == before for ledger in live):
         return before
@@ -153,14 +158,14 @@ def ledger_paths(directory: str) -> Iterator[str]:
 def _newest_of_each(directory: str, names: list[str]) -> list[str]:
     """MAX_LEDGERS of the names: whoever fills the directory, with a job that starts over and over say, is in nobody's
     way but his own."""
-    of_owner: dict[int, list[tuple[int, str]]] = {}
+    of_user: dict[int, list[tuple[int, str]]] = {}
     for name in names:
         try:
             status = os.lstat(os.path.join(directory, name))
         except OSError:  # reaped while we looked
             continue
-        of_owner.setdefault(status.st_uid, []).append((-status.st_mtime_ns, name))
-    places = [(place, name) for files in of_owner.values() for place, (_, name) in enumerate(sorted(files))]
+        of_user.setdefault(status.st_uid, []).append((-status.st_mtime_ns, name))
+    places = [(place, name) for files in of_user.values() for place, (_, name) in enumerate(sorted(files))]
     return [name for _, name in sorted(places)[:MAX_LEDGERS]]
 
 

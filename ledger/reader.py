@@ -138,6 +138,7 @@ class Ledger:
 
     @property
     def owner(self) -> str:
+        """Whose run it is; empty in a ledger that does not say."""
         return self.strings["owner"]
 
     @property

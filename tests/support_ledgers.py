@@ -35,6 +35,7 @@ class Spec:
 
     rank: int = 0
     run: str = "r1"
+    owner: str = "lab"
     world_size: int = 2
     attempt: int = 0
     node: str = "n1"
@@ -63,7 +64,13 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
     start = window - int(spec.startup * SECOND)
     ledger = LedgerWriter(
         directory,
-        {"run": spec.run, "node": spec.node, "device": spec.device, "uuid": spec.uuid or f"GPU-{spec.rank}"},
+        {
+            "run": spec.run,
+            "owner": spec.owner,
+            "node": spec.node,
+            "device": spec.device,
+            "uuid": spec.uuid or f"GPU-{spec.rank}",
+        },
         {
             "rank": spec.rank,
             "world_size": spec.world_size,

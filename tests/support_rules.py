@@ -2,8 +2,8 @@
 
 A case says what ranks spent, by cause, and what nodes counted. A number is the rate of a counter, per second; text is a
 series in promtool's notation, a sample each 15 s or `every` so many, the same for all of a file. `run/rank@node` is a
-rank; `@node` in a series stands for the labels of that node's agent. `windows` are those that are looked at, and when;
-W stands for them in what is expected.
+rank, `owner:run/rank@node` a rank of an owner's run; `@node` in a series stands for the labels of that node's agent.
+`windows` are those that are looked at, and when; W stands for them in what is expected.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def _rank(place: str) -> str:
     """`run/rank@node`, or `@node` for a device that nobody's rank drives."""
     who, _, node = place.partition("@")
     run, _, rank = who.partition("/")
-    return f'{_agent(node)}, run="{run}", rank="{rank}"' if who else _agent(node)
+    owner, _, run = run.rpartition(":")
+    of = f'owner="{owner}", ' if owner else ""
+    return f'{_agent(node)}, {of}run="{run}", rank="{rank}"' if who else _agent(node)
 
 
 def _place(place: str) -> str:

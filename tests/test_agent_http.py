@@ -41,6 +41,17 @@ SLOW = Spec(
 )
 
 
+def test_two_owners_runs_of_one_name_are_two(tmp_path: Path) -> None:
+    step = {"compute": 0.1}
+    specs = [Spec(run="llama", owner=owner, steps=count, step=step) for owner, count in (("a", 3), ("b", 5))]
+    with children(tmp_path, *specs), agent(tmp_path) as running:
+        for owner, count in (("a", 3), ("b", 5)):
+            assert running.values("whyidle_steps_total", owner=owner, run="llama", rank="0") == [count]
+            assert running.values("whyidle_rank_up", owner=owner, run="llama", rank="0") == [1]
+            assert len(running.values("whyidle_device_seconds_total", owner=owner, cause="compute")) == 1
+        assert running.value("whyidle_ledger_errors_total", reason="duplicate") == 0
+
+
 def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> None:
     with children(tmp_path, FAST, SLOW), agent(tmp_path) as running:
         families = {family.name: family for family in parse(running.get()[2].decode())}

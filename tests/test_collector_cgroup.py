@@ -57,7 +57,9 @@ def test_the_group_of_the_ranks_and_the_one_above_that_limits_it(ledgers: Path, 
     series, errors = read(Scrapes(create, ledgers, roots))
     assert not errors
     assert ranks(series) == {
-        ("r1", rank, group, level) for rank in "01" for group, level in ((fake.CONTAINER, "own"), (fake.POD, "above"))
+        ("lab", "r1", rank, group, level)
+        for rank in "01"
+        for group, level in ((fake.CONTAINER, "own"), (fake.POD, "above"))
     }
     assert of_group(series, fake.POD) == {
         ("pressure_stalled_seconds_total", "cpu", "some"): 1.100001,
@@ -133,7 +135,7 @@ def test_a_rank_whose_group_cannot_be_told_costs_itself(ledgers: Path, roots: Ro
         lambda: Anew(make) if fault in ("missing", "EINVAL") else make(),
         Path(roots.procfs, "4100/cgroup"),
         fault,
-        lambda series: series[1][:2] == ("r1", "0"),
+        lambda series: series[1][:3] == ("lab", "r1", "0"),
         counted=fault != "missing",  # it has ended
     )
 
@@ -144,7 +146,7 @@ def test_a_group_that_goes_takes_its_series_along(ledgers: Path, roots: Roots) -
     put(roots, f"0::{fake.POD}\n")
     series, errors = read(scrapes)
     assert not errors
-    assert ranks(series) == {("r1", rank, fake.POD, "own") for rank in "01"}
+    assert ranks(series) == {("lab", "r1", rank, fake.POD, "own") for rank in "01"}
     assert not of_group(series, fake.CONTAINER)
     put(roots, fake.CGROUP)
     assert read(scrapes)[0] == before
@@ -157,9 +159,9 @@ def test_from_a_namespace_of_its_own_the_agent_finds_a_group_by_its_name(ledgers
     pod, container = fake.CONTAINER.split("/")[-2:]
     put(roots, f"0::/../../../kubepods-burstable.slice/{pod}/{container}\n")
     scrapes = Scrapes(create, ledgers, roots)
-    assert ("r1", "0", fake.CONTAINER, "own") in ranks(read(scrapes)[0])
+    assert ("lab", "r1", "0", fake.CONTAINER, "own") in ranks(read(scrapes)[0])
     put(roots, f"0::/../{container}\n")
-    assert ("r1", "0", fake.CONTAINER, "own") in ranks(read(scrapes)[0])
+    assert ("lab", "r1", "0", fake.CONTAINER, "own") in ranks(read(scrapes)[0])
     assert not blind(scrapes)
 
 
@@ -169,7 +171,7 @@ def test_a_name_that_two_groups_have_is_told_apart_by_its_processes(ledgers: Pat
         folder.mkdir(parents=True)
         folder.joinpath("cgroup.procs").write_text(procs)
     put(roots, "0::/../../main\n")
-    assert ("r1", "0", "/kubepods.slice/pod-b/main", "own") in ranks(read(Scrapes(create, ledgers, roots))[0])
+    assert ("lab", "r1", "0", "/kubepods.slice/pod-b/main", "own") in ranks(read(Scrapes(create, ledgers, roots))[0])
     Path(f"{roots.sysfs}/fs/cgroup/kubepods.slice/pod-b/main/cgroup.procs").write_text("0\n0\n")
     scrapes = Scrapes(create, ledgers, roots)
     assert not read(scrapes)[0]
@@ -306,7 +308,7 @@ def test_a_real_group(tmp_path: Path) -> None:
             spin = f"import os; open('{group}/cgroup.procs', 'w').write(str(os.getpid())); sum(range(3_000_000))"
             subprocess.run([sys.executable, "-c", spin], check=True)
             series, _ = read(Scrapes(create, tmp_path))
-            assert ("r1", "0", f"/{group.name}", "own") in ranks(series)
+            assert ("lab", "r1", "0", f"/{group.name}", "own") in ranks(series)
             spent = of_group(series, f"/{group.name}")["cpu_seconds_total",]
             assert isinstance(spent, float)
             assert 0.01 < spent < 60.0

@@ -35,7 +35,11 @@ LOCAL = ("/mnt/local", "ext4", "/dev/nvme0n1p1", "nvme0n1")
 
 def uses(series: dict[Series, object], rank: int = 0) -> set[tuple[str, ...]]:
     """The file systems of a rank and what it uses them for, as far as known."""
-    return {labels[2:] for (name, labels) in series if name == f"{PREFIX}rank_info" and labels[:2] == ("r1", str(rank))}
+    return {
+        labels[3:]
+        for (name, labels) in series
+        if name == f"{PREFIX}rank_info" and labels[:3] == ("lab", "r1", str(rank))
+    }
 
 
 def space(series: dict[Series, object]) -> set[tuple[str, ...]]:
@@ -132,7 +136,7 @@ def test_a_file_spoilt_costs_its_rank_alone(ledgers: Path, roots: Roots, file: s
             assert rest_is_there()
     # One that is missing has ended, or closed the file; of maps only the lines that make sense are looked at.
     silent = fault == "missing" or (file == "maps" and fault not in ("huge", "EINVAL"))
-    assert {error.device for error in errors} == (set() if silent else {"r1/0"})
+    assert {error.device for error in errors} == (set() if silent else {"lab/r1/0"})
 
 
 def test_a_file_system_that_cannot_be_asked_costs_itself(ledgers: Path, roots: Roots) -> None:

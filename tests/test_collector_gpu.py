@@ -539,7 +539,7 @@ def test_a_ledger_speaks_for_its_gpu(bench: Bench) -> None:
         assert sum(answer.seconds("cuda:0")) == 10
         answer = bench.look(10)
         assert sum(answer.seconds("cuda:0")) == 10
-        assert answer.value("whyidle_compute_idle_seconds_total", "r1", "0", "sampled") == 0
+        assert answer.value("whyidle_compute_idle_seconds_total", "lab", "r1", "0", "sampled") == 0
     answer = bench.look(10)
     assert sum(answer.seconds("cuda:0")) == 10  # it was hooked until we looked
     answer = bench.look(10)

@@ -227,6 +227,7 @@ def test_a_real_process_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         collector.collect(reading)
     assert series(reading, metrics.RANK_SLURM) == [
         {
+            "owner": "lab",
             "run": "r1",
             "rank": "3",
             "cluster": "alps",
@@ -336,7 +337,7 @@ def test_the_pod_of_a_rank(
                 reading = node.scrape()
         else:
             reading = node.scrape()
-    wanted = [] if expected is None else [{"run": "r1", "rank": "0"} | expected]
+    wanted = [] if expected is None else [{"owner": "lab", "run": "r1", "rank": "0"} | expected]
     assert series(reading, metrics.RANK_POD) == wanted
     assert not reading.errors
 
@@ -409,9 +410,9 @@ def test_a_failure_is_tried_again(node: Node):
         sound = (folder / "environ").read_bytes()
         (folder / "environ").write_bytes(b"my own title\0\0\0\0")
         reading = node.scrape()
-        assert reading.errors == [ReadError("r1/0", "environ", "garbage")]
+        assert reading.errors == [ReadError("lab/r1/0", "environ", "garbage")]
         assert series(reading, metrics.RANK_SLURM) == [
-            {"run": "r1", "rank": "0", "job_id": "81234", "step": "0", "evidence": "cgroup"}
+            {"owner": "lab", "run": "r1", "rank": "0", "job_id": "81234", "step": "0", "evidence": "cgroup"}
         ]
         (folder / "environ").write_bytes(sound)
         reading = node.scrape()
@@ -476,7 +477,7 @@ def test_without_rights_the_cgroup_still_tells(open_node: Node):
             return found, again.errors, again.blind_spots
 
         (slurm, pod, gpus), errors, blind = as_nobody(look)
-    rank = {"run": "r1", "rank": "0", "evidence": "cgroup"}
+    rank = {"owner": "lab", "run": "r1", "rank": "0", "evidence": "cgroup"}
     assert slurm == [rank | {"job_id": "81234", "step": "0"}]
     assert pod == [rank | LLAMA | INSIDE]
     assert gpus == errors == []

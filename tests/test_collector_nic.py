@@ -472,7 +472,7 @@ def test_ranks_in_a_namespace_of_their_own(namespace: str, tmp_path: Path) -> No
         series, errors = read(two)
         assert not errors
         whose = {labels for name, labels in series if name == "whyidle_tcp_namespace_info"}
-        assert whose == {("host", "r1", "0"), ("r1/1", "r1", "1"), ("r1/1", "r1", "2")}
+        assert whose == {("host", "lab", "r1", "0"), ("lab/r1/1", "lab", "r1", "1"), ("lab/r1/1", "lab", "r1", "2")}
         assert series["whyidle_tcp_sent_segments_total", ("r1/1",)] == 0
         held = os.listdir("/proc/self/fd")
     store.look()

@@ -157,7 +157,7 @@ def test_a_rank_that_cannot_be_read_is_absent(ledgers: Path, roots: Roots, fault
         during, errors = read(scrapes)
     assert not of_rank(during)
     assert of_rank(during, 1).keys() == of_rank(before, 1).keys()
-    assert [(error.device, error.file) for error in errors] == [("r1/0", "stat")]
+    assert [(error.device, error.file) for error in errors] == [("lab/r1/0", "stat")]
     assert read(scrapes)[0].keys() == before.keys()
 
 
@@ -299,7 +299,7 @@ def test_a_worker_that_waits_for_storage_is_seen_in_state_d(tmp_path: Path) -> N
     point.mkdir()
     if not may_mount(point):
         pytest.skip("needs root: a FUSE mount that hangs")
-    key = (f"{PREFIX}uninterruptible_samples_total", ("r1", "0", "worker"))
+    key = (f"{PREFIX}uninterruptible_samples_total", ("lab", "r1", "0", "worker"))
     with children(tmp_path, Spec(), script=RANK) as (rank,):
         scrapes = Scrapes(create, tmp_path)
         assert read(scrapes)[0][key] == 0

@@ -176,6 +176,13 @@ def clusters_stay_apart(expr: str) -> Iterator[str]:
             yield f"{word} ({', '.join(labels)}) mixes clusters"
 
 
+def owners_stay_apart(expr: str) -> Iterator[str]:
+    """Two owners may have a run of one name."""
+    for word, labels in groupings(expr):
+        if word in ("by", "on") and "run" in labels and "owner" not in labels:
+            yield f"{word} ({', '.join(labels)}) mixes owners"
+
+
 # -- rules of queries
 
 
@@ -322,6 +329,12 @@ def thresholds_rise(panel: Json) -> Iterator[str]:
         yield f"thresholds {[step['value'] for step in steps]}"
 
 
+def links_to_a_run_name_its_owner(panel: Json) -> Iterator[str]:
+    for url in re.findall(r"/d/whyidle-run\?[^\"]*", json.dumps(panel)):
+        if "var-run=" in url and "var-owner=" not in url:
+            yield f"{url} does not say whose run"
+
+
 def links_lead_somewhere(panel: Json) -> Iterator[str]:
     for uid, rest in re.findall(r"/d/([\w-]+)\?([^\"]*)", json.dumps(panel)):
         target = DASHBOARDS.get(uid)
@@ -409,6 +422,7 @@ OF_PANELS: tuple[Callable[[Json], Iterator[str]], ...] = (
     absence_is_explained,
     thresholds_rise,
     links_lead_somewhere,
+    links_to_a_run_name_its_owner,
 )
 OF_ALERTS: tuple[Callable[[Alert], Iterator[str]], ...] = (
     alerts_say_what_to_do,
@@ -492,9 +506,11 @@ BAD_EXPRESSIONS = (
     (names_exist, '{__name__=~"nobody:.*"}'),
     (clusters_stay_apart, "sum by (run) (rate(whyidle_steps_total[5m]))"),
     (clusters_stay_apart, "a * on (node) group_left () b"),
+    (owners_stay_apart, "sum by (cluster, run) (rate(whyidle_steps_total[5m]))"),
+    (owners_stay_apart, "a * on (cluster, run, rank) group_left () b"),
 )
 GOOD_EXPRESSIONS = (
-    'sum by (cluster, run) (rate(whyidle_steps_total{run=~"a{2}"}[5m])) > bool 1e3',
+    'sum by (cluster, owner, run) (rate(whyidle_steps_total{run=~"a{2}"}[5m])) > bool 1e3',
     "histogram_quantile(0.5, sum by (le) (rate(whyidle_step_seconds_bucket[5m])))",
     "absent(whyidle_steps_total) or vector(0) unless whyidle_rank_up offset 5m",
     'label_replace(whyidle_rank_info, "to", "whyidle_steps_total", "run", "(.*)") @ end()',
@@ -555,6 +571,7 @@ BAD_PANELS = (
     (links_lead_somewhere, {**A_PANEL, "links": [{"url": "/d/whyidle-nowhere?var-run=a&${__url_time_range}"}]}),
     (links_lead_somewhere, {**A_PANEL, "links": [{"url": "/d/whyidle-run?var-rum=a&${__url_time_range}"}]}),
     (links_lead_somewhere, {**A_PANEL, "links": [{"url": "/d/whyidle-run?var-run=a"}]}),
+    (links_to_a_run_name_its_owner, {**A_PANEL, "links": [{"url": "/d/whyidle-run?var-run=a&${__url_time_range}"}]}),
 )
 AN_ALERT = Alert("WhyidleNothing", "vector(1)", "5m", "info", "All is well.", "Nothing to do.")
 BAD_ALERTS = (

@@ -19,7 +19,7 @@ from whyidle.agent.reading import Absent, Reading
 from whyidle.cli.doctor import render_text
 
 DOCTOR = [sys.executable, "-m", "whyidle.cli.main", "doctor"]
-A_METRIC = next(metric for metric in METRICS if metric.labels == ("run", "rank"))
+A_METRIC = next(metric for metric in METRICS if metric.labels == ("owner", "run", "rank"))
 
 
 def doctor(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +34,7 @@ def test_every_collector_is_named_with_what_it_sees(tmp_path: Path) -> None:
     found = {finding["name"]: finding for finding in report["collectors"]}
     assert list(found) == [entry.name for entry in COLLECTORS]
     assert found["ranks"]["state"] == "up"
-    assert found["ranks"]["devices"] == ["r1/0"]
+    assert found["ranks"]["devices"] == ["lab/r1/0"]
     assert report["ledgers"]["live_ranks"] == 1
     assert report["ledgers"]["failed_hooks"] == ["exchange"]
     assert {finding["state"] for finding in found.values()} <= {"up", "absent"}
@@ -81,7 +81,7 @@ def test_it_runs_as_nobody(tmp_path: Path) -> None:
 
 class Working:
     def collect(self, reading: Reading) -> None:
-        reading.add(A_METRIC, ("r1", "0"), 1)
+        reading.add(A_METRIC, ("lab", "r1", "0"), 1)
         reading.error("mlx5_0", "port_rcv_data", "denied")
         reading.blind("open files of ranks", "they belong to another user", "run the agent as root")
 
@@ -116,7 +116,7 @@ def test_what_fails_is_said_with_its_remedy() -> None:
         "rdma": "absent",
     }
     text = render_text(_report(list(findings.values())), colour=False)
-    assert "  ranks      ok      1 series, 1 values that could not be read: r1/0" in text
+    assert "  ranks      ok      1 series, 1 values that could not be read: lab/r1/0" in text
     assert "  nfs        hangs   no answer in 0.2 s" in text
     assert "  disk       failed  ValueError: of ours" in text
     assert "  rdma       absent  no /sys/class/infiniband" in text

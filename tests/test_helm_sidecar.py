@@ -56,7 +56,8 @@ def test_every_combination_is_a_pod(pod: Any, enabled: bool, hooks: bool, label:
     variables = environment(trainer, FIELDS | {"metadata.labels['x/job']": "train"})
     assert variables["WHYIDLE"] == "1"
     assert variables["WHYIDLE_NODE"] == "gpu-7"
-    assert variables.get("WHYIDLE_RUN") == ("team/train" if label else None)
+    assert variables.get("WHYIDLE_RUN") == ("train" if label else None)
+    assert variables["WHYIDLE_NAMESPACE"] == "team"  # the owner of the run
     assert ("PYTHONPATH" in variables) == hooks
     mounted = {
         mount["name"]
@@ -210,7 +211,7 @@ def test_the_policy_adds_what_a_chart_would_include(pod: Any) -> None:
     assert made["metadata"]["labels"].items() >= template["metadata"]["labels"].items()
     variables = environment(trainer_of(made), FIELDS)
     included = environment(template["spec"]["containers"][0], FIELDS)
-    assert variables == {name: included[name] for name in included if name not in ("WHYIDLE_NAMESPACE", "WHYIDLE_JOB")}
+    assert variables == {name: included[name] for name in included if name != "WHYIDLE_JOB"}
     mounts = {one["mountPath"]: one for one in trainer_of(made)["volumeMounts"]}
     assert mounts == {
         one["mountPath"]: one
@@ -252,8 +253,8 @@ def test_a_pythonpath_that_cannot_be_read_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("labels", "run"),
     [
-        ({JOB_LABEL: "train-node-0", "jobset.sigs.k8s.io/jobset-name": "train"}, "team/train"),
-        ({"training.kubeflow.org/job-name": "train"}, "team/train"),
+        ({JOB_LABEL: "train-node-0", "jobset.sigs.k8s.io/jobset-name": "train"}, "train"),
+        ({"training.kubeflow.org/job-name": "train"}, "train"),
         ({}, None),
     ],
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from whyidle.torch_hooks.identity import identify, nvml_uuid, process_start, run_id
+from whyidle.torch_hooks.identity import identify, nvml_uuid, owner_of, process_start, run_id
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
 
@@ -24,6 +27,47 @@ RUNS = [
 @pytest.mark.parametrize(("env", "expected"), RUNS)
 def test_the_run(env: dict[str, str], expected: str) -> None:
     assert run_id(env) == expected
+
+
+OWNERS = [
+    ({"WHYIDLE_OWNER": "me", "POD_NAMESPACE": "ns", "SLURM_JOB_ACCOUNT": "acct"}, "me"),
+    ({"POD_NAMESPACE": "ns", "WHYIDLE_NAMESPACE": "other", "SLURM_JOB_ACCOUNT": "acct"}, "ns"),
+    ({"WHYIDLE_NAMESPACE": " ns\n", "SLURM_JOB_ACCOUNT": "acct"}, "ns"),
+    ({"SLURM_JOB_ACCOUNT": "acct"}, "acct"),
+    ({"WHYIDLE_OWNER": "  ", "SLURM_JOB_ACCOUNT": "acct"}, "acct"),
+    ({"WHYIDLE_OWNER": "x" * 1000}, "x" * 64),
+]
+
+
+@pytest.mark.parametrize(("env", "expected"), OWNERS)
+def test_the_owner(env: dict[str, str], expected: str, tmp_path: Path) -> None:
+    assert owner_of(env, str(tmp_path / "absent")) == expected
+
+
+def test_in_a_pod_the_owner_is_the_namespace_of_its_service_account(tmp_path: Path) -> None:
+    namespace = tmp_path / "namespace"
+    namespace.write_text("research\n")
+    assert owner_of({"SLURM_JOB_ACCOUNT": "acct"}, str(namespace)) == "research"
+    assert owner_of({"WHYIDLE_OWNER": "me"}, str(namespace)) == "me"
+    namespace.write_bytes(b"\xff" * 5000)
+    assert len(owner_of({}, str(namespace))) == 64
+    assert owner_of({"SLURM_JOB_ACCOUNT": "acct"}, str(tmp_path)) == "acct"
+
+
+def test_elsewhere_the_owner_is_the_user(tmp_path: Path) -> None:
+    assert owner_of({}, str(tmp_path / "absent")) == pwd.getpwuid(os.geteuid()).pw_name
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without a name")
+def test_a_user_without_a_name_is_a_number() -> None:
+    code = (
+        "import os, pwd\n"
+        "from whyidle.torch_hooks.identity import owner_of\n"
+        "os.setuid(54321)\n"
+        "print(owner_of({}, '/absent'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "54321\n"
 
 
 def test_torchrun() -> None:

@@ -170,7 +170,7 @@ def test_a_name_that_another_user_had_before_begins_anew(tmp_path: Path) -> None
 @needs_root
 def test_a_training_believes_no_other_users_ledgers(tmp_path: Path) -> None:
     [path] = ended(tmp_path, Spec(run="r", steps=30, attempt=3))
-    who = replace(identify({}), run="r", node="n1", rank=0, attempt=0, resumable=True)
+    who = replace(identify({}), owner="lab", run="r", node="n1", rank=0, attempt=0, resumable=True)
     assert restart_of(str(tmp_path), who).attempt == 4
     os.chown(path, STRANGER, STRANGER)
     assert restart_of(str(tmp_path), who) == (0, 0, -1)
@@ -190,5 +190,5 @@ def test_a_thousand_sound_ledgers_of_one_user_leave_the_others_rank_in_the_metri
         with agent(directory) as running:
             page = running.get()[2].decode()
     assert 'whyidle_collector_up{collector="ranks"} 1' in page
-    assert 'whyidle_rank_up{run="mine",rank="0"} 1' in page
+    assert 'whyidle_rank_up{owner="lab",run="mine",rank="0"} 1' in page
     assert len(re.findall("^whyidle_rank_up{", page, re.MULTILINE)) == MAX_LEDGERS

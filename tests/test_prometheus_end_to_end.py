@@ -149,7 +149,7 @@ class Run:
 
     @property
     def place(self) -> Place:
-        return Place({"run": self.name, "node": self.node}, self.at)
+        return Place({"owner": self.report["owner"], "run": self.name, "node": self.node}, self.at)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -223,7 +223,11 @@ class World:
     def places(self) -> list[Place]:
         """What a dashboard may be looked at for, and when: each run at its end, then the fake node."""
         runs = [self.run(name) for name in OBSERVED]
-        fake = ({"run": "llama", "node": NODE}, {"run": HUNG[1].run, "node": HUNG[1].node})
+        hung = HUNG[1]
+        fake = (
+            {"owner": hung.owner, "run": "llama", "node": NODE},
+            {"owner": hung.owner, "run": hung.run, "node": hung.node},
+        )
         return [*(run.place for run in runs), *(Place(chosen, runs[-1].at) for chosen in fake)]
 
     def variables(self, path: Path, place: Place) -> dict[str, str]:

@@ -137,7 +137,7 @@ def test_workers_that_cannot_be_told_are_not_none(ledgers: Path, roots: Roots) -
     assert known == {0: False, 1: True}
     reading = Reading()
     options.processes.report(reading)
-    assert reading.errors == [("r1/0", "children", "garbage")]
+    assert reading.errors == [("lab/r1/0", "children", "garbage")]
 
 
 def test_a_bounded_number_of_workers_and_no_endless_tree(ledgers: Path, roots: Roots) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ FAST = Spec(rank=0, steps=100, step={"compute": 0.05, "straggler": 0.04, "networ
 SLOW = Spec(rank=1, steps=100, step={"compute": 0.05, "data_read": 0.04, "network": 0.01}, late={"storage": 4.0})
 
 TEXT = """\
-run r1 · 2 ranks, ended · 100 steps in 10.0 s · startup 3.0 s
+run lab/r1 · 2 ranks, ended · 100 steps in 10.0 s · startup 3.0 s
 
 rank   steps   wall s   compute   storage   network   straggler
    0     100     10.0    50.0 %     0.0 %    10.0 %      40.0 %
@@ -74,7 +75,7 @@ def test_each_family_has_a_mark_and_a_colour_that_no_other_has() -> None:
 
 def test_colour_changes_the_paint_and_not_the_words(tmp_path: Path) -> None:
     ended(tmp_path, FAST, SLOW)
-    report = build_report("r1", read_directory(str(tmp_path), steps=True)[0], 0)
+    report = build_report(("lab", "r1"), read_directory(str(tmp_path), steps=True)[0], 0)
     painted = render_text(report, colour=True)
     assert "\x1b[33mstorage 40 %\x1b[0m" in painted
     assert re.sub(r"\x1b\[\d+m", "", painted) == render_text(report, colour=False) == TEXT
@@ -93,11 +94,29 @@ def test_many_ranks_are_cut_to_those_that_computed_least(tmp_path: Path) -> None
 def test_of_several_runs_the_newest_and_the_others_are_named(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="old", created=1), Spec(run="new", created=2))
     done = whyidle("report", "--dir", str(tmp_path))
-    assert done.stdout.startswith("run new ")
+    assert done.stdout.startswith("run lab/new ")
     assert "verdict  none yet — no rank has begun its first step" in done.stdout
-    assert done.stderr == "whyidle report: showing new; also here: old\n"
+    assert done.stderr == "whyidle report: showing lab/new; also here: lab/old\n"
     done = whyidle("report", "--dir", str(tmp_path), "--run", "old")
-    assert (done.stdout.startswith("run old "), done.stderr) == (True, "")
+    assert (done.stdout.startswith("run lab/old "), done.stderr) == (True, "")
+
+
+def test_runs_of_one_name_of_two_owners_are_two(tmp_path: Path) -> None:
+    ended(tmp_path, replace(FAST, owner="team-a"), replace(SLOW, owner="team-b"), Spec(run="other", created=1))
+    asked = whyidle("report", "--dir", str(tmp_path), "--run", "r1")
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr == "whyidle report: several owners have a run r1: team-a, team-b. Say which with --owner.\n"
+    for owner, ranks in (("team-a", [0]), ("team-b", [1])):
+        done = whyidle("report", "--dir", str(tmp_path), "--run", "r1", "--owner", owner, "--json")
+        report = json.loads(done.stdout)
+        assert (report["owner"], report["run"]) == (owner, "r1")
+        assert [rank["rank"] for rank in report["per_rank"]] == ranks
+    nobodys = whyidle("report", "--dir", str(tmp_path), "--run", "r1", "--owner", "team-c")
+    assert nobodys.returncode == 1
+    assert "no ledger of run r1 of owner team-c" in nobodys.stderr
+    newest = whyidle("report", "--dir", str(tmp_path), "--owner", "team-a")
+    assert newest.stdout.startswith("run team-a/r1 ")
+    assert newest.stderr == ""
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
@@ -108,7 +127,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     (tmp_path / "0-0-bad.ledger").touch()
     done = whyidle("report", "--dir", str(tmp_path), "--run", "nope")
     assert done.returncode == 1
-    assert f"no ledger of run nope in {tmp_path}; there are ledgers of r1" in done.stderr
+    assert f"no ledger of run nope in {tmp_path}; there are ledgers of lab/r1" in done.stderr
     assert "0-0-bad.ledger" in done.stderr
 
 

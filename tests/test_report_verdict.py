@@ -20,7 +20,7 @@ STEP = {**COMPUTE, **NETWORK}
 
 def report(directory: Path, run: str = "r1") -> dict[str, Any]:
     ledgers, problems = read_directory(str(directory), steps=True)
-    return build_report(run, ledgers, time.monotonic_ns(), problems)
+    return build_report(("lab", run), ledgers, time.monotonic_ns(), problems)
 
 
 def of(tmp_path: Path, *specs: Spec) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def test_all_ranks_in_a_collective_is_no_hang(tmp_path: Path) -> None:
 
 def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="old", created=1), Spec(run="new", created=9), Spec(run="old", rank=1, created=2))
-    assert runs(read_directory(str(tmp_path))[0]) == ["new", "old"]
+    assert runs(read_directory(str(tmp_path))[0]) == [("lab", "new"), ("lab", "old")]
 
 
 @pytest.mark.parametrize(("q", "expected"), [(0.0, 1.0), (0.5, 2.0), (0.51, 3.0), (0.95, 4.0), (1.0, 4.0)])

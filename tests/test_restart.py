@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from support_ledgers import Spec, ended
 from support_training import assert_every_second_is_in_one_place, command, ledgers_of, recorded, run
 
 from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
+from whyidle.torch_hooks.identity import identify
+from whyidle.torch_hooks.restart import restart_of
 
 STEPS = 24
 
@@ -40,6 +43,13 @@ def repeated_steps(ledger: Ledger) -> list[int]:
 def attempts(folder: Path, rank: int = 0) -> list[Ledger]:
     ledgers, _ = read_directory(str(folder / "ledgers"), steps=True)
     return sorted((one for one in ledgers if one.rank == rank), key=lambda one: one.attempt)
+
+
+def test_another_owners_run_of_the_same_name_is_no_earlier_attempt(tmp_path: Path) -> None:
+    ended(tmp_path, Spec(run="llama", owner="team-a", steps=30, attempt=3))
+    who = replace(identify({}), owner="team-a", run="llama", node="n1", rank=0, attempt=0, resumable=True)
+    assert restart_of(str(tmp_path), who) == (4, 30, -1)
+    assert restart_of(str(tmp_path), replace(who, owner="team-b")) == (0, 0, -1)
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

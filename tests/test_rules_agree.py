@@ -37,7 +37,7 @@ def ranks_of(run: str, chance: random.Random) -> list[Spec]:
 
 def expectations(run: str, directory: Path) -> dict[str, dict[str, float]]:
     """What the report says of a run, as queries that answer 1 if the rules say so too."""
-    whole = account(run, read_directory(str(directory), steps=True)[0], 0)
+    whole = account(("lab", run), read_directory(str(directory), steps=True)[0], 0)
     totals, charges = look_through(whole)
     found: dict[str, dict[str, float]] = {}
     for family, spent in totals.items():

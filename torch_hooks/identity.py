@@ -12,6 +12,12 @@ from dataclasses import dataclass
 RUN_VARIABLES = ("WHYIDLE_RUN", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_JOB_ID", "TORCHELASTIC_RUN_ID")
 """Where a run's id comes from, in order. A scheduler's id outlives a restart; torchrun's is a new UUID per launch."""
 
+OWNER_VARIABLES = ("WHYIDLE_OWNER", "POD_NAMESPACE", "WHYIDLE_NAMESPACE")
+"""Where a run's owner comes from, in order, before the files and variables that nobody sets on purpose."""
+_POD_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_SLURM_ACCOUNT = "SLURM_JOB_ACCOUNT"
+_OWNER_CHARACTERS = 64
+
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -21,6 +27,7 @@ _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 @dataclass
 class Identity:
     run: str
+    owner: str
     node: str
     rank: int
     world_size: int
@@ -42,6 +49,7 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
     ticks, start_ns = process_start()
     return Identity(
         run=run_id(env),
+        owner=owner_of(env),
         node=env.get("WHYIDLE_NODE") or env.get("NODE_NAME") or socket.gethostname(),
         rank=rank,
         world_size=_number(env, _WORLD, 1),
@@ -78,6 +86,40 @@ def run_id(env: Mapping[str, str]) -> str:
     pid = parent.pid if parent is not None else os.getpid()
     script = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
     return f"{script or 'python'}-{pid}"
+
+
+def owner_of(env: Mapping[str, str], namespace_file: str = _POD_NAMESPACE_FILE) -> str:
+    """Whose run it is: WHYIDLE_OWNER, else the Kubernetes namespace, else the Slurm account, else the user.
+
+    Never raises. At most 64 characters.
+    """
+    for name in OWNER_VARIABLES:
+        if owner := _bounded(env.get(name, "")):
+            return owner
+    return _namespace(namespace_file) or _bounded(env.get(_SLURM_ACCOUNT, "")) or _user()
+
+
+def _bounded(text: str) -> str:
+    return text.strip()[:_OWNER_CHARACTERS]
+
+
+def _namespace(path: str) -> str:
+    """The namespace of this pod, from the token volume that the kubelet mounts; empty elsewhere."""
+    try:
+        with open(path, "rb") as file:
+            return _bounded(file.read(4 * _OWNER_CHARACTERS).decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return ""
+
+
+def _user() -> str:
+    uid = os.geteuid()
+    try:
+        import pwd
+
+        return _bounded(pwd.getpwuid(uid).pw_name) or str(uid)
+    except (ImportError, KeyError, OSError):  # a container often has no entry for its user
+        return str(uid)
 
 
 def _number(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from ..ledger.directory import read_directory
+from ..ledger.directory import read_directory, run_of
 from .identity import Identity
 
 
@@ -29,7 +29,8 @@ def restart_of(directory: str, who: Identity) -> Restart:
     ended = [
         one
         for one in ledgers
-        if (one.run, one.alive) == (who.run, False) and (one.pid, one.pid_start_ticks, one.node) != (*me, who.node)
+        if (*run_of(one), one.alive) == (who.owner, who.run, False)
+        and (one.pid, one.pid_start_ticks, one.node) != (*me, who.node)
     ]
     own = [one.attempt for one in ended if one.rank == who.rank]
     attempt = max(who.attempt, max(own, default=-1) + 1)

@@ -83,7 +83,7 @@ class Session:
         try:
             who = identify()
             before = restart_of(directory, who)
-            strings = {"run": who.run, "node": who.node, "device": "cpu", "uuid": ""}
+            strings = {"run": who.run, "owner": who.owner, "node": who.node, "device": "cpu", "uuid": ""}
             numbers = {
                 "rank": who.rank,
                 "world_size": who.world_size,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES, PHASE_CAUSE
-from ..ledger.directory import age, drop_duplicates
+from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.reader import Ledger
 from .hang import Missing, missing_ranks, open_seconds
 
@@ -56,6 +56,7 @@ class RunAccount:
     run: str
     ranks: list[RankAccount]
     missing: list[Missing]
+    owner: str = ""
 
     @property
     def rank_seconds(self) -> float:
@@ -70,15 +71,16 @@ class RunAccount:
         return totals
 
 
-def account(run: str, ledgers: Iterable[Ledger], now_ns: int) -> RunAccount:
-    """Accounts for one run; ``ledgers`` (of any run) are read with their steps."""
-    believed, _ = drop_duplicates(ledger for ledger in ledgers if ledger.run == run)
+def account(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> RunAccount:
+    """Accounts for one run, given as owner and name; ``ledgers`` (of any run) are read with their steps."""
+    believed, _ = drop_duplicates(ledger for ledger in ledgers if run_of(ledger) == run)
     by_rank: dict[int, list[Ledger]] = {}
     for ledger in believed:
         by_rank.setdefault(ledger.rank, []).append(ledger)
     ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns) for rank in sorted(by_rank)]
     missing = missing_ranks((rank.newest for rank in ranks), now_ns, longer_than=HANG_SECONDS)
-    return RunAccount(run, ranks, missing)
+    owner, name = run
+    return RunAccount(name, ranks, missing, owner)
 
 
 def _account_rank(attempts: list[Ledger], now_ns: int) -> RankAccount:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..ledger.directory import run_of
 from ..ledger.reader import Ledger
 
 
@@ -44,7 +45,7 @@ def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) 
 
 
 def _waits_for(waiter: Ledger, candidate: Ledger) -> bool:
-    if candidate.run != waiter.run or candidate.rank == waiter.rank or candidate.rank >= waiter.world_size:
+    if run_of(candidate) != run_of(waiter) or candidate.rank == waiter.rank or candidate.rank >= waiter.world_size:
         return False
     if candidate.alive and candidate.phase_name == "collective":
         return False

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ledger.causes import CAUSES
-from ..ledger.directory import Problem
+from ..ledger.directory import Problem, Run, run_of
 from ..ledger.reader import Ledger
 from .accounts import RunAccount, account, rank_entry, shares
 from .verdict import hang_sentences, verdict
 
 
-def runs(ledgers: Sequence[Ledger]) -> list[str]:
-    """The runs that have ledgers, newest first."""
-    created: dict[str, int] = {}
+def runs(ledgers: Sequence[Ledger]) -> list[Run]:
+    """The runs that have ledgers, each as owner and name; newest first."""
+    created: dict[Run, int] = {}
     for ledger in ledgers:
-        created[ledger.run] = max(created.get(ledger.run, 0), ledger.created_unix_ns)
+        run = run_of(ledger)
+        created[run] = max(created.get(run, 0), ledger.created_unix_ns)
     return sorted(created, key=lambda run: -created[run])
 
 
 def build_report(
-    run: str, ledgers: Sequence[Ledger], now_ns: int, problems: Sequence[Problem] = ()
+    run: Run, ledgers: Sequence[Ledger], now_ns: int, problems: Sequence[Problem] = ()
 ) -> dict[str, object]:
-    """The report on ``run`` from ledgers that were read with their steps; ``now_ns`` is CLOCK_MONOTONIC.
+    """The report on ``run`` (its owner and its name) from ledgers that were read with their steps.
+
+    ``now_ns`` is CLOCK_MONOTONIC.
 
     ``seconds`` are summed over ranks and attempts, ``families`` are shares of all ranks' time in the window;
     ``wall_seconds`` and ``startup_seconds`` are those of the rank with the most. ``verdict`` is None before the first
@@ -32,7 +35,8 @@ def build_report(
     conclusion = verdict(whole)
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     return {
-        "run": run,
+        "owner": whole.owner,
+        "run": whole.run,
         "ranks": len(whole.ranks),
         "world_size": max((rank.newest.world_size for rank in whole.ranks), default=0),
         "steps": max((rank.steps for rank in whole.ranks), default=0),

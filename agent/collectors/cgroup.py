@@ -11,6 +11,7 @@ from functools import partial
 from ..collector import Options
 from ..files import KeptFiles, Unreadable, number
 from ..kernel.cgroup_tree import Cgroup, CgroupTree
+from ..ledgers import rank_labels
 from ..metrics import cgroup as metrics
 from ..metrics.metric import Metric
 from ..parsers import cgroups, psi
@@ -83,7 +84,7 @@ class CgroupCollector:
         self, reading: Reading, rank: RankProcess, now: float, places: dict[tuple[int, bytes], _Place], used: set[str]
     ) -> None:
         ledger = rank.ledger
-        name = (ledger.run, str(ledger.rank))
+        name = rank_labels(ledger)
         try:
             data = self._kept.attribute(f"{self._procfs}/{rank.pid}/cgroup")
             key = (rank.pid, data)

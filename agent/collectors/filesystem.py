@@ -8,6 +8,7 @@ import time
 from ..collector import Options
 from ..fence import Fences
 from ..files import reason_of
+from ..ledgers import rank_labels
 from ..metrics import filesystem as metrics
 from ..processes.rank_files import RankFiles, Use
 from ..reading import Absent, Labels, Reading
@@ -97,7 +98,7 @@ class FilesystemCollector:
         ranks = self._processes.look()
         seen: dict[Labels, int] = {}
         for process, uses in self._files.sample(reading, ranks):
-            rank = (process.ledger.run, str(process.ledger.rank))
+            rank = rank_labels(process.ledger)
             for use in uses:
                 labels = _labels(use)
                 seen.setdefault(labels, process.pid)

@@ -11,6 +11,7 @@ from ..collector import Options
 from ..files import KeptFiles, Roots, Unreadable, names, read, word
 from ..kubelet.owners import Owners, Pod
 from ..kubelet.pod_resources import Listing, PodResources
+from ..ledgers import rank_labels, rank_name
 from ..metrics.identity import ALLOCATABLE, ALLOCATED, DEVICE_POD, GPU_POD, NODE, RANK_POD, RANK_SLURM
 from ..parsers import kubernetes, slurm
 from ..parsers.environ import environ
@@ -133,7 +134,7 @@ class IdentityCollector:
                 continue
             if about.whole:
                 known[key] = about
-            rank = (ledger.run, str(ledger.rank))
+            rank = rank_labels(ledger)
             if about.slurm:
                 reading.add(RANK_SLURM, (*rank, *about.slurm), 1)
             if pod := self._pod(about, ledger, reading):
@@ -160,7 +161,7 @@ class IdentityCollector:
         if hidden:
             del failures["environ"]
         for file, reason in failures.items():
-            reading.error(f"{process.ledger.run}/{process.ledger.rank}", file, reason)
+            reading.error(rank_name(process.ledger), file, reason)
         uid, container_id = kubernetes.pod_cgroup(cgroup)
         job = slurm.slurm_job(environment, cgroup)
         return _Known(job, kubernetes.claim(environment), uid, container_id, hidden, whole=not failures)

@@ -6,8 +6,10 @@ import os
 import time
 from dataclasses import dataclass, field
 
+from ...ledger.directory import Key, key_of
 from ..collector import Options
 from ..files import KeptFiles, Unreadable
+from ..ledgers import rank_labels
 from ..metrics import process as metrics
 from ..parsers import pidio, pidstat
 from ..parsers.pidstat import PidStat
@@ -33,6 +35,7 @@ _DENIED = (
 )
 
 Workers = dict[int, PidStat]
+_Key = tuple[Key, int, int]  # rank, pid, start time
 
 
 def create(options: Options) -> ProcessCollector:
@@ -44,8 +47,8 @@ class _Rank:
     """What is kept of one rank's process between scrapes."""
 
     name: str
-    rank: tuple[str, str]
-    roles: tuple[tuple[str, str, str], ...]
+    rank: tuple[str, str, str]
+    roles: tuple[tuple[str, str, str, str], ...]
     modes: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # by role: user, system
     user: Rising = field(default_factory=Rising)
     system: Rising = field(default_factory=Rising)
@@ -68,7 +71,7 @@ class ProcessCollector:
         self._procfs = options.roots.procfs
         self._kept = KeptFiles(KEPT)
         self._paths: dict[int, tuple[str, str, str]] = {}
-        self._ranks: dict[tuple[str, int, int, int], _Rank] = {}
+        self._ranks: dict[_Key, _Rank] = {}
         self._had: set[str] = set()  # files that this kernel has
 
     def collect(self, reading: Reading) -> None:
@@ -227,13 +230,13 @@ class ProcessCollector:
             del self._ranks[key]
 
 
-def _key(process: RankProcess) -> tuple[str, int, int, int]:
+def _key(process: RankProcess) -> _Key:
     ledger = process.ledger
-    return ledger.run, ledger.rank, process.pid, ledger.pid_start_ticks
+    return key_of(ledger), process.pid, ledger.pid_start_ticks
 
 
 def _kept(process: RankProcess) -> _Rank:
-    rank = (process.ledger.run, str(process.ledger.rank))
+    rank = rank_labels(process.ledger)
     roles = tuple((*rank, role) for role in _ROLES)
     modes = tuple(((*role, "user"), (*role, "system")) for role in roles)
     return _Rank("/".join(rank), rank, roles, modes)

@@ -9,9 +9,9 @@ from ...ledger.causes import STEP_BUCKETS_SECONDS
 from ...ledger.reader import Ledger
 from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
-from ..ledgers import LedgerStore, Rank, Snapshot
+from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
 from ..metrics.metric import Metric
-from ..metrics.ranks import METRICS
+from ..metrics.ranks import METRICS, RANK
 from ..reading import Histogram, Labels, Reading
 
 Samples = Iterable[tuple[Labels, float]]
@@ -42,18 +42,18 @@ class RankCollector:
                 reading.series(metric).update(compute(snapshot))
                 continue
             samples = reading.series(metric)
-            for rank, rank_labels in of_rank:
+            for rank, kept in of_rank:
                 if metric.type == "histogram":
-                    samples[rank_labels.rank] = _histogram(metric, rank)
+                    samples[kept.rank] = _histogram(metric, rank)
                 else:
-                    _add_words(samples, metric, rank_labels.of[metric], rank.totals[metric.source])
+                    _add_words(samples, metric, kept.of[metric], rank.totals[metric.source])
 
 
 class _RankLabels:
     """The labels of one rank's series, put together once: this is most of what a scrape would cost."""
 
     def __init__(self, place: Labels):
-        self.rank = place[:2]
+        self.rank = place[: len(RANK)]
         self.of = {
             metric: [
                 None if labels is None else (*(place if "device" in metric.labels else self.rank), *labels)
@@ -76,12 +76,8 @@ def _add_words(samples: Series, metric: Metric, labels_of: list[Labels | None], 
             samples[labels] = value / per if per != 1 else value
 
 
-def _rank(ledger: Ledger) -> Labels:
-    return ledger.run, str(ledger.rank)
-
-
 def _place(ledger: Ledger) -> Labels:
-    return ledger.run, str(ledger.rank), ledger.node, ledger.device
+    return *rank_labels(ledger), ledger.node, ledger.device
 
 
 def _newest(snapshot: Snapshot) -> Iterator[Ledger]:
@@ -96,8 +92,8 @@ def _open_phase(snapshot: Snapshot) -> Samples:
 
 def _hang(snapshot: Snapshot) -> Samples:
     missing = missing_ranks(_newest(snapshot), snapshot.now_ns, longer_than=MISSING_AFTER_SECONDS)
-    found = {_rank(one.ledger): one.seconds for one in missing}
-    return [(_rank(ledger), found.get(_rank(ledger), 0.0)) for ledger in _newest(snapshot)]
+    found = {rank_labels(one.ledger): one.seconds for one in missing}
+    return [(rank_labels(ledger), found.get(rank_labels(ledger), 0.0)) for ledger in _newest(snapshot)]
 
 
 def _identity(snapshot: Snapshot) -> Samples:
@@ -108,17 +104,17 @@ def _identity(snapshot: Snapshot) -> Samples:
 
 def _hooks(snapshot: Snapshot) -> Samples:
     for ledger in _newest(snapshot):
-        run, rank = _rank(ledger)
+        rank = rank_labels(ledger)
         for hook, state in ledger.hook_states.items():
-            yield (run, rank, hook, state), 1
+            yield (*rank, hook, state), 1
 
 
 def _pending(snapshot: Snapshot) -> Samples:
-    return [(_rank(ledger), ledger.pending_ns / 1e9) for ledger in _newest(snapshot)]
+    return [(rank_labels(ledger), ledger.pending_ns / 1e9) for ledger in _newest(snapshot)]
 
 
 def _up(snapshot: Snapshot) -> Samples:
-    return [(_rank(ledger), float(ledger.alive)) for ledger in _newest(snapshot)]
+    return [(rank_labels(ledger), float(ledger.alive)) for ledger in _newest(snapshot)]
 
 
 def _errors(snapshot: Snapshot) -> Samples:

@@ -37,8 +37,8 @@ class TcpCollector:
         if not sum(self._read(folder, file, HOST, self._files.text, reading) for file in _FILES):
             raise Absent(f"{folder}/snmp")
         for namespace in self._namespaces.look(folder, reading):
-            for run, rank in namespace.ranks:
-                reading.add(NAMESPACE_INFO, (namespace.name, run, rank), 1)
+            for rank in namespace.ranks:
+                reading.add(NAMESPACE_INFO, (namespace.name, *rank), 1)
             if namespace.name != HOST:
                 for file in _FILES:
                     self._read(namespace.folder, file, namespace.name, read, reading)

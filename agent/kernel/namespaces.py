@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from ...ledger.directory import key_of
 from ..collector import Options
 from ..files import Roots, Unreadable, reason_of
+from ..ledgers import rank_labels
 from ..processes.rank_processes import RankProcess
 from ..reading import Reading
 
@@ -42,7 +44,7 @@ class Namespace:
 
     name: str
     folder: str  # the `net` of one of its processes; not to be kept open, which would keep the namespace alive
-    ranks: tuple[tuple[str, str], ...]  # run and rank
+    ranks: tuple[tuple[str, str, str], ...]  # owner, run and rank
 
 
 class RankNamespaces:
@@ -86,8 +88,8 @@ class RankNamespaces:
         return f"{self._options.roots.procfs}/{pid}/net"
 
     def _namespace(self, own: bool, processes: list[RankProcess]) -> Namespace:
-        processes = sorted(processes, key=lambda process: (process.ledger.run, process.ledger.rank))
-        ranks = tuple((process.ledger.run, str(process.ledger.rank)) for process in processes)
+        processes = sorted(processes, key=lambda process: key_of(process.ledger))
+        ranks = tuple(rank_labels(process.ledger) for process in processes)
         return Namespace(HOST if own else "/".join(ranks[0]), self._folder(processes[0].pid), ranks)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .metric import Metric
+from .ranks import RANK
 
 _CGROUP = ("cgroup",)
 US = 1_000_000
@@ -11,7 +12,7 @@ INFO = Metric(
     "whyidle_cgroup_rank_info",
     "gauge",
     "info",
-    ("run", "rank", "cgroup", "level"),
+    (*RANK, "cgroup", "level"),
     "The control group that a rank's process is in (level own), and those above it that set a limit on CPU or memory "
     "(level above). Always 1.",
     "<pid>/cgroup",

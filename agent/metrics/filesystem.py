@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .metric import Metric
+from .ranks import RANK
 
 _MOUNT = ("mount", "fstype", "source", "device")
 _STATVFS = "statvfs(<pid>/root/<mount>)"
@@ -11,7 +12,7 @@ INFO = Metric(
     "whyidle_filesystem_rank_info",
     "gauge",
     "info",
-    ("run", "rank", *_MOUNT, "use"),
+    (*RANK, *_MOUNT, "use"),
     "A file system on which a rank or its workers had files open or mapped of late, for reading or for writing (use). "
     "Mount is where the rank sees it; device is the disk under it, as the collector disk calls it, or else its number. "
     "Found by samples: a file that is open for moments can be missed. Always 1.",

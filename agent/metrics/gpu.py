@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .metric import Metric
+from .ranks import RANK
 
 GPU = ("gpu", "uuid")
 MHZ = 1_000_000
@@ -255,7 +256,7 @@ COMPUTE_IDLE = Metric(
     "whyidle_compute_idle_seconds_total",
     "counter",
     "seconds",
-    ("run", "rank", "evidence"),
+    (*RANK, "evidence"),
     "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
     "kernels. Idle seconds of the GPU less those in the rank's idle causes (evidence sampled); about a minute late. "
     "Absent where several ranks share the GPU.",

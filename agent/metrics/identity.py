@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .metric import Metric
+from .ranks import RANK
 
-_RANK = ("run", "rank")
 _OWNER = ("namespace", "pod", "container")
 
 NODE = Metric(
@@ -20,7 +20,7 @@ RANK_SLURM = Metric(
     "gauge",
     "info",
     (
-        *_RANK,
+        *RANK,
         "cluster",
         "job_id",
         "job_name",
@@ -42,7 +42,7 @@ RANK_POD = Metric(
     "whyidle_rank_pod_info",
     "gauge",
     "info",
-    (*_RANK, *_OWNER, "pod_uid", "container_id", "workload", "evidence"),
+    (*RANK, *_OWNER, "pod_uid", "container_id", "workload", "evidence"),
     "The Kubernetes pod of a live rank; always 1. Evidence says whence the pod's name comes: cgroup (its uid, and the "
     "kubelet's log directories), pod_resources (the kubelet gave it the rank's GPU), downward_api (the rank's "
     "environment) or hostname (the one pod of this node that fits it).",

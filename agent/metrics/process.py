@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .metric import Metric
+from .ranks import RANK
 
-_RANK = ("run", "rank")
-_ROLE = (*_RANK, "role")
+_ROLE = (*RANK, "role")
 _STAT, _IO, _SCHEDSTAT = "<pid>/stat", "<pid>/io", "<pid>/schedstat"
 
 CPU = Metric(
@@ -67,7 +67,7 @@ SYSCALL_READ = Metric(
     "whyidle_process_syscall_read_bytes_total",
     "counter",
     "bytes",
-    _RANK,
+    RANK,
     "Bytes that a rank and its descendants got from read calls, whatever served them: page cache, FUSE, pipes. Reads "
     "through mmap are not in it.",
     f"{_IO}: rchar",
@@ -76,7 +76,7 @@ SYSCALL_WRITE = Metric(
     "whyidle_process_syscall_write_bytes_total",
     "counter",
     "bytes",
-    _RANK,
+    RANK,
     "Bytes that a rank and its descendants handed to write calls, whatever took them: page cache, FUSE, pipes.",
     f"{_IO}: wchar",
 )
@@ -84,7 +84,7 @@ STORAGE_READ = Metric(
     "whyidle_process_storage_read_bytes_total",
     "counter",
     "bytes",
-    _RANK,
+    RANK,
     "Bytes that were fetched from storage for a rank and its descendants, page faults of mmap included. FUSE and most "
     "object stores count nothing here.",
     f"{_IO}: read_bytes",
@@ -93,7 +93,7 @@ STORAGE_WRITE = Metric(
     "whyidle_process_storage_write_bytes_total",
     "counter",
     "bytes",
-    _RANK,
+    RANK,
     "Bytes of page cache that a rank and its descendants made dirty, and so sent towards storage, sooner or later.",
     f"{_IO}: write_bytes",
 )
@@ -101,7 +101,7 @@ MAJOR_FAULTS = Metric(
     "whyidle_process_major_faults_total",
     "counter",
     "faults",
-    _RANK,
+    RANK,
     "Page faults of a rank and its descendants that had to wait for storage. They grow where data is read through mmap "
     "or memory is swapped.",
     _STAT,
@@ -126,7 +126,7 @@ WORKERS = Metric(
     "whyidle_process_workers",
     "gauge",
     "processes",
-    _RANK,
+    RANK,
     "Descendants of a rank's process: data loader workers and what they started. Those beyond 256 are not looked at.",
     "<pid>/task/<tid>/children",
 )

@@ -7,7 +7,11 @@ from .metric import Metric
 
 NS = 1_000_000_000
 """The ledgers count durations in ns."""
-RANK = ("run", "rank")
+RUN = ("owner", "run")
+RANK = (*RUN, "rank")
+"""What tells a rank from all others: two owners may have a run of one name."""
+NO_RANK = ("",) * len(RANK)
+"""In place of a rank's labels, for a device that no rank drives."""
 PLACE = (*RANK, "node", "device")
 DEVICE_SECONDS = Metric(
     "whyidle_device_seconds_total",
@@ -15,7 +19,7 @@ DEVICE_SECONDS = Metric(
     "seconds",
     (*PLACE, "cause", "family"),
     "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A GPU "
-    "without a ledger has no run and no rank here, and the causes unhooked_busy, unhooked_idle and empty.",
+    "without a ledger has no owner, run and rank here, and the causes unhooked_busy, unhooked_idle and empty.",
     "cause_ns",
     tuple(CAUSE_FAMILY.items()),
     per=NS,

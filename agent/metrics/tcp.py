@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .metric import Metric
+from .ranks import RANK
 
 _NAMESPACE = ("namespace",)
 MS = 1000
@@ -16,7 +17,7 @@ NAMESPACE_INFO = Metric(
     "whyidle_tcp_namespace_info",
     "gauge",
     "info",
-    (*_NAMESPACE, "run", "rank"),
+    (*_NAMESPACE, *RANK),
     "The network namespace that a rank lives in, to join on; always 1. It is host for the node's own; any other, as a "
     "pod's, has the name of the first of its ranks.",
     "/proc/<pid>/net/dev",

@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from ...ledger.directory import Key, key_of
 from ..files import Roots, Unreadable, read, reason_of
+from ..ledgers import rank_name
 from ..parsers import mountinfo
 from ..parsers.mountinfo import Mount
 from ..reading import Reading
@@ -85,7 +87,7 @@ class RankFiles:
     def __init__(self, roots: Roots):
         self._procfs = roots.procfs
         self._sysfs = roots.sysfs
-        self._ranks: dict[tuple[str, int, int], _Rank] = {}
+        self._ranks: dict[tuple[Key, int], _Rank] = {}
         self._tables: dict[str, _Table] = {}
         self._disks: dict[tuple[str, str], str] = {}
         self._bad_lines = 0
@@ -115,7 +117,7 @@ class RankFiles:
         """Looks at one process of a rank -> how much that cost, in links."""
         if now < rank.denied_until:
             return 0
-        pid, name = process.pid, f"{process.ledger.run}/{process.ledger.rank}"
+        pid, name = process.pid, rank_name(process.ledger)
         if rank.looks % 2 and process.workers and _CHECKPOINT not in process.ledger.phase_name:
             pid = process.workers[rank.looks // 2 % len(process.workers)]
         rank.looks += 1
@@ -214,5 +216,5 @@ class RankFiles:
         return None
 
 
-def _key(process: RankProcess) -> tuple[str, int, int]:
-    return process.ledger.run, process.ledger.rank, process.pid
+def _key(process: RankProcess) -> tuple[Key, int]:
+    return key_of(process.ledger), process.pid

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...ledger.reader import Ledger
 from ..files import Roots, Unreadable
-from ..ledgers import LedgerStore, Snapshot
+from ..ledgers import LedgerStore, Snapshot, rank_name
 from ..reading import ReadError, Reading
 from .descendants import Descendants
 from .rank_pids import RankPids
@@ -79,7 +79,7 @@ class RankProcesses:
         for ledger, pid in seen:
             workers = below[pid]
             if isinstance(workers, Unreadable):
-                self._errors.append(ReadError(f"{ledger.run}/{ledger.rank}", "children", workers.reason))
+                self._errors.append(ReadError(rank_name(ledger), "children", workers.reason))
                 found.append(RankProcess(ledger, pid, (), workers_known=False))
             else:
                 found.append(RankProcess(ledger, pid, workers))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
 from ..rule import Alert, Group
-from .expressions import COUNT, NODE, RATE, TARGET, named, started
+from .expressions import COUNT, NODE, RATE, RUN_NAME, TARGET, named, started
 from .pace import patient, prompt
 
 HARMLESS = "died_mid_write|duplicate|torn"
@@ -98,20 +99,20 @@ def _hooks(config: Config) -> tuple[Alert, ...]:
     return (
         Alert(
             "WhyidleHookFailed",
-            f"count {config.by('run', 'hook')} (\n  {failed} and {config.on(*TARGET, 'run', 'rank')} {live}\n)",
+            f"count {config.by(*RUN, 'hook')} (\n  {failed} and {config.on(*TARGET, *RANK)} {live}\n)",
             config.for_soon,
             "warning",
-            "The hook {{ $labels.hook }} failed in run {{ $labels.run }}.",
-            "The hook {{ $labels.hook }} is switched off on {{ $value }} ranks of run {{ $labels.run }}. Training is "
+            f"The hook {{{{ $labels.hook }}}} failed in run {RUN_NAME}.",
+            f"The hook {{{{ $labels.hook }}}} is switched off on {{{{ $value }}}} ranks of run {RUN_NAME}. Training is "
             "not affected; what the hook sees is missing from the causes.",
         ),
         Alert(
             "WhyidleHookFaults",
-            started(config, "whyidle_hook_faults_total", "", config.long_window, "run"),
+            started(config, "whyidle_hook_faults_total", "", config.long_window, *RUN),
             "0s",
             "info",
-            "The hooks in run {{ $labels.run }} met faults of their own.",
-            "Exceptions of whyidle's own that were caught in the ranks of run {{ $labels.run }} within "
+            f"The hooks in run {RUN_NAME} met faults of their own.",
+            f"Exceptions of whyidle's own that were caught in the ranks of run {RUN_NAME} within "
             f"{config.long_window}: {COUNT}. Training is not affected; some intervals may be missing.",
         ),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..recording.names import share
 from ..rule import Alert, Group, Record
+from .expressions import RUN_NAME
 
 SAVES = 'cause=~"checkpoint_write|checkpoint_cpu"'
 SECONDS, COUNT = "run:whyidle_checkpoint_seconds:rate", "run:whyidle_checkpoints:rate"
@@ -30,8 +32,8 @@ def _records(config: Config) -> tuple[Record, ...]:
     spent = config.rate("whyidle_device_seconds_total", window, SAVES)
     saved = config.rate("whyidle_checkpoints_total", window, 'kind="save"')
     return (
-        Record(f"{SECONDS}{window}", f"sum {config.by('run')} ({spent})", why="rank-seconds in saves, a second"),
-        Record(f"{COUNT}{window}", f"sum {config.by('run')} ({saved})", why="saves by ranks, a second"),
+        Record(f"{SECONDS}{window}", f"sum {config.by(*RUN)} ({spent})", why="rank-seconds in saves, a second"),
+        Record(f"{COUNT}{window}", f"sum {config.by(*RUN)} ({saved})", why="saves by ranks, a second"),
         Record(
             _mean(config),
             f"avg_over_time({SECONDS}{window}[{long}])\n/ (avg_over_time({COUNT}{window}[{long}]) > 0)",
@@ -48,8 +50,8 @@ def _slower(config: Config) -> Alert:
         f"{mean} > {of.checkpoint_slowdown} * {before}\nand {mean} > {of.checkpoint_seconds} + {before}",
         config.for_slow,
         "warning",
-        "Checkpoints of run {{ $labels.run }} take {{ $value | humanizeDuration }}, longer than before.",
-        f"In the last {long} a checkpoint of run {{{{ $labels.run }}}} held up the rank that saved it for "
+        f"Checkpoints of run {RUN_NAME} take {{{{ $value | humanizeDuration }}}}, longer than before.",
+        f"In the last {long} a checkpoint of run {RUN_NAME} held up the rank that saved it for "
         f"{{{{ $value | humanizeDuration }}}}, more than {of.checkpoint_slowdown:g} times the mean of the "
         f"{of.checkpoint_reference} before. What is staged or written in the background is not in it.",
     )
@@ -61,7 +63,7 @@ def _recompute(config: Config) -> Alert:
         f'{share("run_family", config.long_window)}{{family="lost"}} > {config.alerts.recompute_share}',
         config.for_slow,
         "warning",
-        "Run {{ $labels.run }} spent {{ $value | humanizePercentage }} of its time on steps that it had done before.",
+        f"Run {RUN_NAME} spent {{{{ $value | humanizePercentage }}}} of its time on steps that it had done before.",
         f"Over the last {config.long_window} {{{{ $value | humanizePercentage }}}} of the time of run "
-        "{{ $labels.run }} went to steps that an earlier attempt had finished and no checkpoint had kept.",
+        f"{RUN_NAME} went to steps that an earlier attempt had finished and no checkpoint had kept.",
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
 from ..recording.names import device_seconds, late
 from ..rule import Alert, Group
-from .expressions import each
+from .expressions import RUN_NAME, each
 from .pace import prompt
 
 
@@ -16,24 +17,24 @@ def groups(config: Config) -> tuple[Group, ...]:
 def _hung(config: Config) -> Alert:
     """An agent sees who is missing among the ranks of its own node; across nodes it takes all agents together."""
     hang = config.alerts.hang_seconds
-    rank, run = config.by("run", "rank"), config.by("run")
+    rank, run = config.by(*RANK), config.by(*RUN)
     missing = config.series("whyidle_collective_missing_seconds")
     open_elsewhere = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     up = config.series("whyidle_rank_up")
     phases, info = config.series("whyidle_phase_open_seconds"), config.series("whyidle_rank_info")
-    phase = each(config, phases, ("run", "rank"), " It is in {{ .Labels.phase }}.", " It has ended.")
-    place = each(config, info, ("run", "rank"), " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
+    phase = each(config, phases, RANK, " It is in {{ .Labels.phase }}.", " It has ended.")
+    place = each(config, info, RANK, " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
     return Alert(
         "WhyidleCollectiveHung",
         f"(\n  max {rank} ({missing}) > {hang}\n  or\n"
         f"  0 * (max {rank} ({open_elsewhere}) > {hang} or max {rank} ({up}) == 0)\n"
-        f"  + {config.on('run')} group_left max {run} ({waits}) > {hang}\n)\n"
-        f"unless {config.on('run', 'rank')} {waits}",
+        f"  + {config.on(*RUN)} group_left max {run} ({waits}) > {hang}\n)\n"
+        f"unless {config.on(*RANK)} {waits}",
         config.for_now,
         "critical",
-        "Run {{ $labels.run }} hangs: rank {{ $labels.rank }} has not entered a collective.",
-        "Other ranks of run {{ $labels.run }} have waited {{ $value | humanizeDuration }} in a collective for rank "
+        f"Run {RUN_NAME} hangs: rank {{{{ $labels.rank }}}} has not entered a collective.",
+        f"Other ranks of run {RUN_NAME} have waited {{{{ $value | humanizeDuration }}}} in a collective for rank "
         "{{ $labels.rank }}." + place + phase + " Take its stack before NCCL's timeout ends the job.",
     )
 
@@ -44,13 +45,13 @@ def _stuck(config: Config) -> Alert:
     others = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
     return Alert(
         "WhyidleCollectiveStuck",
-        f"min {config.by('run')} ({waits}) > {hang}\n"
-        f"unless {config.on('run')} {others}\n"
-        f"unless {config.on('run')} max {config.by('run', 'rank')} ({config.series('whyidle_rank_up')}) == 0",
+        f"min {config.by(*RUN)} ({waits}) > {hang}\n"
+        f"unless {config.on(*RUN)} {others}\n"
+        f"unless {config.on(*RUN)} max {config.by(*RANK)} ({config.series('whyidle_rank_up')}) == 0",
         config.for_now,
         "critical",
-        "Run {{ $labels.run }} hangs: every rank waits in a collective.",
-        "All ranks of run {{ $labels.run }} that whyidle sees have been in a collective for at least "
+        f"Run {RUN_NAME} hangs: every rank waits in a collective.",
+        f"All ranks of run {RUN_NAME} that whyidle sees have been in a collective for at least "
         "{{ $value | humanizeDuration }}, and none is missing: the transfer itself does not end, ranks wait in "
         "different collectives, or the missing rank is one that no agent sees.",
     )
@@ -60,11 +61,11 @@ def _compute(config: Config) -> Alert:
     compute = config.series("whyidle_phase_open_seconds", 'phase="compute"')
     return Alert(
         "WhyidleComputeStuck",
-        f"max {config.by('run')} ({compute}) > {config.alerts.compute_hang_seconds}",
+        f"max {config.by(*RUN)} ({compute}) > {config.alerts.compute_hang_seconds}",
         config.for_now,
         "critical",
-        "Run {{ $labels.run }} may hang: a rank has computed for {{ $value | humanizeDuration }} without a break.",
-        "A rank of run {{ $labels.run }} has been in one stretch of compute for {{ $value | humanizeDuration }}, "
+        f"Run {RUN_NAME} may hang: a rank has computed for {{{{ $value | humanizeDuration }}}} without a break.",
+        f"A rank of run {RUN_NAME} has been in one stretch of compute for {{{{ $value | humanizeDuration }}}}, "
         "without a batch, a collective or a step. So looks a kernel that never ends, or a collective inside a compiled "
         "graph that does not.",
     )
@@ -74,17 +75,17 @@ def _late(config: Config) -> Alert:
     family = each(
         config,
         late("run_rank_family", config.window),
-        ("run", "rank"),
+        RANK,
         "{{ if gt .Value 0.0 }} By {{ .Labels.family }}: {{ .Value | humanize }} GPU-seconds a second.{{ end }}",
     )
     return Alert(
         "WhyidleLateRank",
         f"{late('run_rank', config.window)}\n"
-        f"/ {config.on('run')} group_left {device_seconds('run', config.window)}\n> {config.alerts.late_rank_share}",
+        f"/ {config.on(*RUN)} group_left {device_seconds('run', config.window)}\n> {config.alerts.late_rank_share}",
         config.for_slow,
         "info",
-        "Run {{ $labels.run }} waits {{ $value | humanizePercentage }} of its time for rank {{ $labels.rank }}.",
-        f"In the last {config.window} the other ranks of run {{{{ $labels.run }}}} waited for rank "
+        f"Run {RUN_NAME} waits {{{{ $value | humanizePercentage }}}} of its time for rank {{{{ $labels.rank }}}}.",
+        f"In the last {config.window} the other ranks of run {RUN_NAME} waited for rank "
         "{{ $labels.rank }} in collectives."
         + family
         + " That is {{ $value | humanizePercentage }} of the time of all ranks.",

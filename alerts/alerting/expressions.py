@@ -9,6 +9,8 @@ TARGET = ("job", "instance")
 
 NODE = "{{ or $labels.node $labels.instance }}"
 """The node's name, or the agent's address where the name is not known."""
+RUN_NAME = "{{ with $labels.owner }}{{ . }}/{{ end }}{{ $labels.run }}"
+"""A run with its owner, as Kubernetes writes a namespace and a name."""
 COUNT = '{{ $value | printf "%.0f" }}'
 """`increase` extrapolates to the whole window, so that three events can be 3.05."""
 RATE = '{{ if lt $value 1.0 }}{{ printf "%.2g" $value }}{{ else }}{{ humanize $value }}{{ end }}'

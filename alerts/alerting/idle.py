@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..recording.names import charged, device_seconds, goodput, share, verdict
 from ..rule import Alert, Group
-from .expressions import alive, each
+from .expressions import RUN_NAME, alive, each
 from .pace import patient, prompt
 
 CORROBORATED = (
@@ -92,18 +93,18 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 def _lost(config: Config, loss: Loss) -> Alert:
     own = f'{charged(config.window)}{{family="{loss.family}"}}'
-    worst = f'max {config.by("run")} ({charged(config.window)}{{family!="compute"}})'
+    worst = f'max {config.by(*RUN)} ({charged(config.window)}{{family!="compute"}})'
     found = f'{verdict(config.window)}{{family="{loss.family}"}}'
     return Alert(
         loss.name,
-        f"{own} >= {loss.threshold}\nand {config.on('run')}\n"
-        f"{own} >= {config.on('run')} {config.alerts.main_share} * {worst}",
+        f"{own} >= {loss.threshold}\nand {config.on(*RUN)}\n"
+        f"{own} >= {config.on(*RUN)} {config.alerts.main_share} * {worst}",
         config.for_slow,
         "warning",
-        f"Run {{{{ $labels.run }}}} loses {{{{ $value | humanizePercentage }}}} of its time to {loss.what}.",
+        f"Run {RUN_NAME} loses {{{{ $value | humanizePercentage }}}} of its time to {loss.what}.",
         f"In the last {config.window} {{{{ $value | humanizePercentage }}}} of the time of all ranks of run "
-        f"{{{{ $labels.run }}}} went to {loss.what}: {loss.look}."
-        + each(config, found, ("run",), CORROBORATED)
+        f"{RUN_NAME} went to {loss.what}: {loss.look}."
+        + each(config, found, RUN, CORROBORATED)
         + " Waits for late ranks are charged to what made them late.",
         keep_firing_for=config.keep_firing,
     )
@@ -114,25 +115,25 @@ def _others(config: Config) -> tuple[Alert, ...]:
     shares = share("run_family", config.window)
     computes = f'{shares}{{family="compute"}} < {of.idle_compute_share}'
     steps = config.series("whyidle_steps_total")
-    live = f"and {config.on('run')} {alive(config, 'run')}"
+    live = f"and {config.on(*RUN)} {alive(config, *RUN)}"
     return (
         _unattributed(config),
         Alert(
             "WhyidleRunIdle",
-            f"{computes}\n{live}\nand {config.on('run')} sum {config.by('run')} ({steps}) > 0",
+            f"{computes}\n{live}\nand {config.on(*RUN)} sum {config.by(*RUN)} ({steps}) > 0",
             config.for_slow,
             "critical",
-            "Run {{ $labels.run }} holds its GPUs and does not compute.",
-            f"Of the last {config.window} run {{{{ $labels.run }}}} computed for {{{{ $value | humanizePercentage "
+            f"Run {RUN_NAME} holds its GPUs and does not compute.",
+            f"Of the last {config.window} run {RUN_NAME} computed for {{{{ $value | humanizePercentage "
             "}}, although its processes live and it has made steps before. Its mean over the day hides this.",
         ),
         Alert(
             "WhyidleStartupSlow",
-            f"{computes}\n{live}\nand {config.on('run')} sum {config.by('run')} ({steps}) == 0",
+            f"{computes}\n{live}\nand {config.on(*RUN)} sum {config.by(*RUN)} ({steps}) == 0",
             of.startup_for,
             "warning",
-            "Run {{ $labels.run }} has not made its first step.",
-            f"Run {{{{ $labels.run }}}} has been up for {of.startup_for} without a step, and computed for "
+            f"Run {RUN_NAME} has not made its first step.",
+            f"Run {RUN_NAME} has been up for {of.startup_for} without a step, and computed for "
             f"{{{{ $value | humanizePercentage }}}} of the last {config.window}.",
         ),
     )
@@ -142,13 +143,13 @@ def _goodput(config: Config) -> Alert:
     of, long = config.alerts, config.long_window
     return Alert(
         "WhyidleGoodputLow",
-        f"{goodput('run', long)} < {of.goodput}\nand {config.on('run')} {alive(config, 'run')}\n"
-        f"and {config.on('run')} sum {config.by('run')} ({config.series('whyidle_steps_total')} offset {long}) > 0",
+        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {alive(config, *RUN)}\n"
+        f"and {config.on(*RUN)} sum {config.by(*RUN)} ({config.series('whyidle_steps_total')} offset {long}) > 0",
         config.for_slow,
         "info",
-        "Run {{ $labels.run }} computes for {{ $value | humanizePercentage }} of its time.",
+        f"Run {RUN_NAME} computes for {{{{ $value | humanizePercentage }}}} of its time.",
         f"Over the last {long} {{{{ $value | humanizePercentage }}}} of the time of run "
-        "{{ $labels.run }} was compute. The rest may be spread over several families, or come in bursts, as "
+        f"{RUN_NAME} was compute. The rest may be spread over several families, or come in bursts, as "
         "checkpoints do, so that none of their own alerts fires.",
     )
 
@@ -159,10 +160,10 @@ def _unattributed(config: Config) -> Alert:
     whole = device_seconds("run", config.window)
     return Alert(
         "WhyidleUnattributed",
-        f"sum {config.by('run')} ({unexplained})\n/ {config.on('run')} {whole}\n> {config.alerts.unattributed_share}",
+        f"sum {config.by(*RUN)} ({unexplained})\n/ {config.on(*RUN)} {whole}\n> {config.alerts.unattributed_share}",
         config.for_slow,
         "warning",
-        "Nothing explains {{ $value | humanizePercentage }} of the time of run {{ $labels.run }}.",
+        f"Nothing explains {{{{ $value | humanizePercentage }}}} of the time of run {RUN_NAME}.",
         f"In the last {config.window} whyidle could not say where {{{{ $value | humanizePercentage }}}} of the "
-        "time of run {{ $labels.run }} went. The other shares are right, and the rest is missing from them.",
+        f"time of run {RUN_NAME} went. The other shares are right, and the rest is missing from them.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...agent.metrics.ranks import RANK, RUN
 from ...ledger.causes import COLLECTIVE_OPS
 from ..config import Config
 from ..promql import any_of, indented, lines
@@ -35,10 +36,10 @@ def rules(config: Config) -> tuple[Record, ...]:
     return (
         Record(
             steps(window),
-            f"max {config.by('run')} ({config.rate('whyidle_steps_total', window)})",
+            f"max {config.by(*RUN)} ({config.rate('whyidle_steps_total', window)})",
             why="Every rank counts the same steps.",
         ),
-        Record(buckets, f"sum {config.by('run', 'le')} ({config.rate('whyidle_step_seconds_bucket', window)})"),
+        Record(buckets, f"sum {config.by(*RUN, 'le')} ({config.rate('whyidle_step_seconds_bucket', window)})"),
         *(
             Record(step_seconds(name, window), f"histogram_quantile({q:g}, {buckets}) >= 0")
             for name, q in QUANTILES.items()
@@ -51,8 +52,8 @@ def rules(config: Config) -> tuple[Record, ...]:
         Record(NODE_LINK, _node_link(config), why="What a node's links carry in one direction: RDMA if there is any."),
         Record(
             RUN_LINK,
-            f"min {config.by('run')} (\n  0 * {RUN_NODE_RANKS} + {config.on('node')} group_left () {NODE_LINK}\n)\n"
-            f"and {config.on('run')} count {config.by('run')} ({RUN_NODE_RANKS}) > 1",
+            f"min {config.by(*RUN)} (\n  0 * {RUN_NODE_RANKS} + {config.on('node')} group_left () {NODE_LINK}\n)\n"
+            f"and {config.on(*RUN)} count {config.by(*RUN)} ({RUN_NODE_RANKS}) > 1",
             why="Of the node with the least: a ring passes through all. A run on one node does not use them.",
         ),
     )
@@ -63,14 +64,14 @@ def _bus_bandwidth(config: Config) -> str:
     for op in COLLECTIVE_OPS:
         groups.setdefault(BUS_FACTOR.get(op, "1"), []).append(op)
     parts = lines(*(_moved(config, factor, ops) for factor, ops in groups.items()))
-    return f"avg {config.by('run')} (\n  sum {config.by('run', 'rank')} (\n{indented(indented(parts))}\n  )\n)"
+    return f"avg {config.by(*RUN)} (\n  sum {config.by(*RANK)} (\n{indented(indented(parts))}\n  )\n)"
 
 
 def _moved(config: Config, factor: str, ops: list[str]) -> str:
     rate = config.rate("whyidle_collective_bytes_total", config.window, f'op=~"{any_of(ops)}"')
     if factor == "1":
         return rate
-    return f"{rate} * {config.on('run')} group_left () ({factor.replace('n', RUN_RANKS)})"
+    return f"{rate} * {config.on(*RUN)} group_left () ({factor.replace('n', RUN_RANKS)})"
 
 
 def _node_link(config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..promql import indented, lines
 from ..rule import Record
@@ -37,7 +38,7 @@ def _run_rules(config: Config) -> tuple[Record, ...]:
     """How much of what a run lost to a family is confirmed."""
     window, long = config.window, config.long_window
     lost = f"{device_seconds('run_family', window)}{{{_families()}}}"
-    on = config.on("run", "family")
+    on = config.on(*RUN, "family")
     return (
         Record(
             confirmed(f"ratio{window}"),
@@ -64,7 +65,7 @@ def _families() -> str:
 
 def _lost_by_node(config: Config, family: str) -> str:
     ranks = device_seconds("rank_family", config.window)
-    return f'sum {config.by("run", "node", "family")} ({ranks}{{run!="", family="{family}"}})'
+    return f'sum {config.by(*RUN, "node", "family")} ({ranks}{{run!="", family="{family}"}})'
 
 
 def _agrees(config: Config, family: str) -> str:
@@ -72,11 +73,11 @@ def _agrees(config: Config, family: str) -> str:
 
 
 def _anywhere(config: Config) -> str:
-    by = config.by("run", "family")
+    by = config.by(*RUN, "family")
     return f"max {by} ((0 * {_lost_by_node(config, 'network')} + 1) * {_agrees(config, 'network')})"
 
 
 def _where_lost(config: Config, family: str) -> str:
-    lost, by = _lost_by_node(config, family), config.by("run", "family")
+    lost, by = _lost_by_node(config, family), config.by(*RUN, "family")
     whole = f'{device_seconds("run_family", config.window)}{{family="{family}"}}'
-    return f"sum {by} ({lost} * {_agrees(config, family)}) / {config.on('run', 'family')} {whole}"
+    return f"sum {by} ({lost} * {_agrees(config, family)}) / {config.on(*RUN, 'family')} {whole}"

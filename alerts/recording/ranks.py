@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...agent.metrics.ranks import RANK, RUN
 from ...ledger.causes import CAUSE_FAMILY, PHASE_CAUSE
 from ...verdict.verdict import OPEN_PHASE_FAMILY
 from ..config import Config
@@ -24,10 +25,10 @@ def rules(config: Config) -> tuple[Record, ...]:
         ),
         Record(
             RUN_NODE_RANKS,
-            f"count {config.by('run', 'node')} (\n  {info} and {config.on('instance', 'run', 'rank')} ({up} == 1)\n)",
+            f"count {config.by(*RUN, 'node')} (\n  {info} and {config.on('instance', *RANK)} ({up} == 1)\n)",
             why="Live ranks.",
         ),
-        Record(RUN_RANKS, f"sum {config.by('run')} ({RUN_NODE_RANKS})"),
+        Record(RUN_RANKS, f"sum {config.by(*RUN)} ({RUN_NODE_RANKS})"),
         Record(NODE_RANKS, f"sum {config.by('node')} ({RUN_NODE_RANKS})"),
         Record(OPEN, _open(config), why="Phases that have been open for long, and what they count as meanwhile."),
         Record(
@@ -40,7 +41,7 @@ def rules(config: Config) -> tuple[Record, ...]:
 
 
 def _open(config: Config) -> str:
-    by = config.by("run", "rank", "node", "phase")
+    by = config.by(*RANK, "node", "phase")
     phases = f"max {by} (\n  {config.series('whyidle_phase_open_seconds')} > {config.open_seconds:g}\n)"
     return relabel(relabel(phases, "cause", "phase", OPEN_CAUSE), "family", "cause", _open_families())
 
@@ -50,7 +51,7 @@ def _open_families() -> dict[str, str]:
 
 
 def _missing(config: Config) -> str:
-    run, rank = config.by("run"), config.by("run", "rank")
+    run, rank = config.by(*RUN), config.by(*RANK)
     # Not the family that the phase counts under: who waits for a rank that computes waits for a straggler.
     keeps = relabel(
         labelled(f'{OPEN}{{phase!="collective"}}', "family", "straggler"), "family", "phase", OPEN_PHASE_FAMILY
@@ -58,10 +59,10 @@ def _missing(config: Config) -> str:
     told = f"max {rank} ({config.series('whyidle_collective_missing_seconds')} > {config.open_seconds:g})"
     return "\n".join(
         (
-            f"max {config.by('run', 'rank', 'family')} (",
+            f"max {config.by(*RANK, 'family')} (",
             f"  0 * {keeps}",
-            f'  + {config.on("run")} group_left () max {run} ({OPEN}{{phase="collective"}})',
+            f'  + {config.on(*RUN)} group_left () max {run} ({OPEN}{{phase="collective"}})',
             ")",
-            f"or {config.on('run', 'rank')} {labelled(told, 'family', 'straggler')}",
+            f"or {config.on(*RANK)} {labelled(told, 'family', 'straggler')}",
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
+from ...agent.metrics.ranks import RANK, RUN
 from ...ledger.causes import FAMILIES
 from ..config import Config
 from ..promql import indented, labelled, lines, seconds
@@ -22,7 +23,7 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
 def _ranks(config: Config, window: str) -> Iterator[Record]:
     whole = seconds(window)
     counted = f"{config.rate('whyidle_device_seconds_total', window)} > 0"
-    by = config.by("run", "rank", "node", "cause", "family")
+    by = config.by(*RANK, "node", "cause", "family")
     yield Record(
         device_seconds("rank_cause", window),
         f"sum {by} (\n{indented(lines(counted, f'clamp_max({OPEN}, {whole}) / {whole}'))}\n)",
@@ -32,7 +33,7 @@ def _ranks(config: Config, window: str) -> Iterator[Record]:
     )
     yield Record(
         device_seconds("rank_family", window),
-        f"sum {config.by('run', 'rank', 'node', 'family')} ({device_seconds('rank_cause', window)})",
+        f"sum {config.by(*RANK, 'node', 'family')} ({device_seconds('rank_cause', window)})",
     )
 
 
@@ -40,9 +41,9 @@ def _above(config: Config, window: str) -> Iterator[Record]:
     """What is above ranks goes by way of causes, so that all ranks are looked at once for each level."""
     ranks = device_seconds("rank_cause", window)
     runs, nodes = device_seconds("run_cause", window), device_seconds("node_cause", window)
-    yield Record(runs, f"sum {config.by('run', 'cause', 'family')} ({ranks}{_OF_RUNS})")
+    yield Record(runs, f"sum {config.by(*RUN, 'cause', 'family')} ({ranks}{_OF_RUNS})")
     yield Record(nodes, f"sum {config.by('node', 'cause', 'family')} ({ranks})")
-    yield from _level(config, "run", ("run",), runs, window)
+    yield from _level(config, "run", RUN, runs, window)
     yield from _level(config, "node", ("node",), nodes, window)
     yield from _level(config, "cluster", (), device_seconds("node_family", window), window)
 
@@ -60,15 +61,15 @@ def _level(config: Config, level: str, labels: tuple[str, ...], source: str, win
 
 def _shares(config: Config, window: str) -> Iterator[Record]:
     ranks = device_seconds("rank_family", window)
-    on = config.on("run", "rank", "node")
+    on = config.on(*RANK, "node")
     yield Record(
         share("rank_family", window),
-        f"{ranks}{_OF_RUNS}\n/ {on} group_left ()\nsum {config.by('run', 'rank', 'node')} ({ranks}{_OF_RUNS})",
+        f"{ranks}{_OF_RUNS}\n/ {on} group_left ()\nsum {config.by(*RANK, 'node')} ({ranks}{_OF_RUNS})",
     )
     levels = (
         ("node_family", "node", ("node",)),
-        ("run_family", "run", ("run",)),
-        ("run_cause", "run", ("run",)),
+        ("run_family", "run", RUN),
+        ("run_cause", "run", RUN),
         ("cluster_family", "cluster", ()),
     )
     for level, whole, labels in levels:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...agent.metrics.ranks import RANK
 from ..config import Config
 
 
@@ -205,6 +206,6 @@ def _cpu(config: Config) -> tuple[Signal, ...]:
 
 
 def _per_worker(config: Config, what: str) -> str:
-    by = config.by("instance", "run", "rank")
+    by = config.by("instance", *RANK)
     counter = config.rate(f"whyidle_process_{what}_seconds_total", config.window, 'role="worker"')
     return f"sum {by} ({counter}) / (max {by} ({config.series('whyidle_process_workers')}) > 0)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...agent.metrics.ranks import RANK, RUN
 from ...verdict.verdict import LATE_BY
 from ..config import Config
 from ..promql import indented, labelled, lines, relabel, seconds
@@ -10,7 +11,7 @@ from .names import MISSING, OPEN, late, lateness, since_first_step
 
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
-    by = config.by("run", "rank", "family")
+    by = config.by(*RANK, "family")
     charges = lines(_closed(config, window), labelled(_open(config, window), "open", "yes"))
     measured = f"sum {by} ({config.rate('whyidle_late_seconds_total', window)} > 0)"
     return (
@@ -21,22 +22,22 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
             why="The waits for stragglers, shared out over the late ranks as their lateness is; and waits that are "
             "open, over the ranks that are missing.",
         ),
-        Record(late("run_rank", window), f"sum {config.by('run', 'rank')} ({late('run_rank_family', window)})"),
+        Record(late("run_rank", window), f"sum {config.by(*RANK)} ({late('run_rank_family', window)})"),
     )
 
 
 def _closed(config: Config, window: str) -> str:
-    mine, run = lateness(window), config.on("run")
+    mine, run = lateness(window), config.on(*RUN)
     return (
-        f"{mine} / {run} group_left () sum {config.by('run')} ({mine})\n"
+        f"{mine} / {run} group_left () sum {config.by(*RUN)} ({mine})\n"
         f'* {run} group_left () {since_first_step(window)}{{family="straggler"}}'
     )
 
 
 def _open(config: Config, window: str) -> str:
-    run = config.on("run")
+    run = config.on(*RUN)
     return (
-        f"(0 * {MISSING} + 1) / {run} group_left () count {config.by('run')} ({MISSING})"
+        f"(0 * {MISSING} + 1) / {run} group_left () count {config.by(*RUN)} ({MISSING})"
         f" * {run} group_left () ({open_waits(config, window)})"
     )
 
@@ -44,4 +45,4 @@ def _open(config: Config, window: str) -> str:
 def open_waits(config: Config, window: str) -> str:
     """Device-seconds per second in collectives that are open."""
     whole = seconds(window)
-    return f'sum {config.by("run")} (clamp_max({OPEN}{{phase="collective"}}, {whole})) / {whole}'
+    return f'sum {config.by(*RUN)} (clamp_max({OPEN}{{phase="collective"}}, {whole})) / {whole}'

@@ -260,7 +260,7 @@ class Demo:
     # -- afterwards
 
     def _report(self) -> dict[str, Any]:
-        from ...ledger.directory import read_directory
+        from ...ledger.directory import read_directory, run_of
         from ...verdict.report import build_report
         from .truth import Trace
 
@@ -270,7 +270,8 @@ class Demo:
         except subprocess.TimeoutExpired:
             pass  # close() kills it
         ledgers, problems = read_directory(self._places.ledgers, steps=True)
-        report: dict[str, Any] = build_report(self._run, ledgers, time.monotonic_ns(), problems)
+        run = next((run_of(ledger) for ledger in ledgers if ledger.run == self._run), ("", self._run))
+        report: dict[str, Any] = build_report(run, ledgers, time.monotonic_ns(), problems)
         if report["ranks"] != self._injection.world or report["verdict"] is None:
             sentence = f"{report['ranks']} of {self._injection.world} ranks have left a ledger with steps"
             raise DemoError(f"{sentence}; the end of the job's log is above", self._tail("job"))

@@ -122,7 +122,7 @@ def _hooks() -> Panel:
         "How many hooks of the ranks are active, absent or failed; and exceptions of whyidle's own per second that a "
         "hook swallowed. What a failed hook would have seen goes to host or unattributed.",
         query(f"count by (state) ({series('whyidle_hook_state')})", "{{state}}"),
-        grows("whyidle_hook_faults_total", "run, rank", "{{run}} rank {{rank}} faults"),
+        grows("whyidle_hook_faults_total", "owner, run, rank", "{{owner}}/{{run}} rank {{rank}} faults"),
         unit="short",
         width=8,
     )
@@ -203,6 +203,7 @@ def _clock_source() -> Panel:
 
 def _ranks() -> Panel:
     names = {
+        "owner": "Owner",
         "run": "Run",
         "rank": "Rank",
         "local_rank": "Local rank",
@@ -221,7 +222,7 @@ def _ranks() -> Panel:
 
 
 def _pods() -> Panel:
-    names = ("run", "rank", "namespace", "pod", "container", "workload", "evidence")
+    names = ("owner", "run", "rank", "namespace", "pod", "container", "workload", "evidence")
     return table(
         "Pods of ranks",
         "The pod of each live rank, and whence it is known.",
@@ -232,7 +233,7 @@ def _pods() -> Panel:
 
 
 def _slurm() -> Panel:
-    names = ("run", "rank", "job_id", "job_name", "user", "account", "partition", "qos", "step", "evidence")
+    names = ("owner", "run", "rank", "job_id", "job_name", "user", "account", "partition", "qos", "step", "evidence")
     return table(
         "Slurm jobs of ranks",
         "The job of each live rank of Slurm's.",

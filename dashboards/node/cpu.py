@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..vocabulary import Column, Panel, Section, line, now, query, section, steps, table, trend
 from .selection import each, grows, level, levels, mean, rate, series, total
 
-RANK = "{{run}} rank {{rank}}"
-ROLE = "{{run}} rank {{rank}} {{role}}"
-BY_ROLE = "run, rank, role"
+RANK = "{{owner}}/{{run}} rank {{rank}}"
+ROLE = "{{owner}}/{{run}} rank {{rank}} {{role}}"
+BY_ROLE = "owner, run, rank, role"
 
 
 def sections() -> list[Section]:
@@ -150,7 +150,7 @@ def _processes() -> Panel:
     return trend(
         "Workers and threads",
         "Processes under each rank, and threads by role. Many more threads than CPUs make them wait for one another.",
-        level("whyidle_process_workers", "run, rank", RANK + " workers"),
+        level("whyidle_process_workers", "owner, run, rank", RANK + " workers"),
         level("whyidle_process_threads", BY_ROLE, ROLE + " threads"),
         unit="short",
         width=8,
@@ -213,7 +213,7 @@ def _shortage() -> Panel:
                 "whyidle_memory_oom_kills_total": "kills",
             }
         ),
-        grows("whyidle_process_major_faults_total", "run, rank", RANK + " major faults"),
+        grows("whyidle_process_major_faults_total", "owner, run, rank", RANK + " major faults"),
         unit="short",
         width=8,
     )
@@ -245,6 +245,7 @@ def _cgroups() -> Panel:
         "The group that each rank is in (own), and those above it that set a limit.",
         now(series("whyidle_cgroup_rank_info")),
         columns=[
+            Column("owner", "Owner"),
             Column("run", "Run"),
             Column("rank", "Rank"),
             Column("level", "Level"),

@@ -221,7 +221,12 @@ def _namespaces() -> Panel:
         "Network namespaces of ranks",
         "Which namespace each rank lives in; host is the node's own.",
         now(series("whyidle_tcp_namespace_info")),
-        columns=[Column("namespace", "Namespace"), Column("run", "Run"), Column("rank", "Rank")],
+        columns=[
+            Column("namespace", "Namespace"),
+            Column("owner", "Owner"),
+            Column("run", "Run"),
+            Column("rank", "Rank"),
+        ],
         width=8,
     )
 

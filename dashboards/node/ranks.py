@@ -27,8 +27,8 @@ from ..vocabulary import (
 )
 from .selection import HERE, grows, level, rate, series
 
-RANK = "run, rank"
-NAMED = "{{run}} rank {{rank}}"
+RANK = "owner, run, rank"
+NAMED = "{{owner}}/{{run}} rank {{rank}}"
 EVIDENCE = {
     family: words({0: ("no", FAINT), 1: ("agrees", FAMILY_COLOUR[family])}) for family in ("network", "storage", "cpu")
 }
@@ -142,6 +142,7 @@ def _ranks() -> Panel:
         now(f"max by ({RANK}) ({series('whyidle_process_workers')})"),
         now(f"max by ({RANK}) ({series('whyidle_rank_up')})"),
         columns=[
+            Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank", width=60),
             Column("A", "Computing", "percentunit", thresholds=GOOD, cell="gauge", most=1, decimals=0, width=130),
@@ -251,7 +252,7 @@ def _open() -> Panel:
     return trend(
         "Time in the present phase",
         "For how long each rank has been in its phase. A line that keeps climbing is a hang, or a very long save.",
-        query(f"max by (run, rank, phase) ({series('whyidle_phase_open_seconds')})", NAMED + " {{phase}}"),
+        query(f"max by (owner, run, rank, phase) ({series('whyidle_phase_open_seconds')})", NAMED + " {{phase}}"),
         unit="s",
         width=8,
         thresholds=((None, GREEN), (60, ORANGE)),

@@ -7,7 +7,7 @@ from .selection import each, grows, level, levels, mean, rate, series, total
 
 DISK = "{{device}}"
 MOUNT = "{{mount}}"
-RANK = "{{run}} rank {{rank}}"
+RANK = "{{owner}}/{{run}} rank {{rank}}"
 
 
 def sections() -> list[Section]:
@@ -44,7 +44,7 @@ def _pressure() -> Panel:
 
 
 def _uninterruptible() -> Panel:
-    by = "run, rank, role"
+    by = "owner, run, rank, role"
     found, looked = "whyidle_process_uninterruptible_samples_total", "whyidle_process_state_samples_total"
     return trend(
         "Ranks and workers found waiting for storage",
@@ -64,8 +64,8 @@ def _read_by_ranks() -> Panel:
         "Read and written by ranks, from storage",
         "Bytes per second that were fetched for a rank and its workers, page faults of mmap included, or sent towards "
         "storage. FUSE and most object stores count nothing here: see the calls below.",
-        grows("whyidle_process_storage_read_bytes_total", "run, rank", RANK + " read"),
-        grows("whyidle_process_storage_write_bytes_total", "run, rank", RANK + " written"),
+        grows("whyidle_process_storage_read_bytes_total", "owner, run, rank", RANK + " read"),
+        grows("whyidle_process_storage_write_bytes_total", "owner, run, rank", RANK + " written"),
         unit="Bps",
         width=8,
     )
@@ -120,8 +120,12 @@ def _used() -> Panel:
         "File systems that ranks use",
         "Where each rank's and its workers' open files lie: what to look for in the pictures around. A file that is "
         "open for moments can be missed.",
-        now(f"count by (run, rank, use, mount, fstype, source, device) ({series('whyidle_filesystem_rank_info')})"),
+        now(
+            "count by (owner, run, rank, use, mount, fstype, source, device) "
+            f"({series('whyidle_filesystem_rank_info')})"
+        ),
         columns=[
+            Column("owner", "Owner"),
             Column("run", "Run"),
             Column("rank", "Rank", width=60),
             Column("use", "Use", width=80),
@@ -273,8 +277,8 @@ def _syscalls() -> Panel:
         "Read and written by ranks, by calls",
         "Bytes per second of read and write calls of a rank and its workers, whatever served them: page cache, FUSE, "
         "pipes. Reads through mmap are not in it.",
-        grows("whyidle_process_syscall_read_bytes_total", "run, rank", RANK + " read"),
-        grows("whyidle_process_syscall_write_bytes_total", "run, rank", RANK + " written"),
+        grows("whyidle_process_syscall_read_bytes_total", "owner, run, rank", RANK + " read"),
+        grows("whyidle_process_syscall_write_bytes_total", "owner, run, rank", RANK + " written"),
         unit="Bps",
         width=8,
     )

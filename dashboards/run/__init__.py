@@ -17,6 +17,7 @@ def build() -> Dashboard:
         variables=[
             v.data_source(),
             v.cluster(),
+            v.owner(),
             v.run(),
             v.nodes("run_node:whyidle_ranks:count", v.RUN),
             v.ranks(),

@@ -25,7 +25,7 @@ from ..vocabulary import (
 from ..vocabulary import section as _section
 from .parts import MOST_RANKS
 
-BY_RUN = f"{v.CLUSTER_LABEL}, run"
+BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 VERDICT = "run_family:whyidle_verdict:ratio${window}"
 CORROBORATIONS = tuple(CORROBORATION_WORDS)
 EVIDENCE = {family: f"node:whyidle_{family}_evidence:max5m" for family in ("network", "storage", "cpu")}

@@ -105,15 +105,15 @@ def _saving() -> Panel:
 
 def _seconds_per_save() -> Panel:
     spent = (
-        f"sum by (run) (rank_cause:whyidle_device_seconds:rate${{window}}"
+        f"sum by (owner, run) (rank_cause:whyidle_device_seconds:rate${{window}}"
         f'{{{v.RUN}, rank="0", cause=~"checkpoint_write|checkpoint_cpu"}})'
     )
-    saves = f'sum by (run) (rate(whyidle_checkpoints_total{{{v.RUN}, rank="0", kind="save"}}[${{window}}]))'
+    saves = f'sum by (owner, run) (rate(whyidle_checkpoints_total{{{v.RUN}, rank="0", kind="save"}}[${{window}}]))'
     return trend(
         "Seconds per save",
         """For how long a save held up rank 0, over the chosen average. Times the saves per hour, it is what
         checkpoints cost.""",
-        query(f"{spent} / ({saves} > 0)", "{{run}}"),
+        query(f"{spent} / ({saves} > 0)", "{{owner}}/{{run}}"),
         unit="s",
         width=8,
         nothing="No save within that time",

@@ -28,7 +28,7 @@ from ..vocabulary import section as _section
 from .parts import MOST_RANKS, RANKS
 
 SHARE = "rank_family:whyidle_share:ratio"
-BY_RANK = "run, rank"
+BY_RANK = "owner, run, rank"
 LATENESS = over_range(f'run_rank:whyidle_late:rate5m{{{v.RUN}, rank=~"$rank"}}')
 LATE = f"{LATENESS} > {DEFAULT.late_share} * {MOST_RANKS}"
 """Without a bound somebody is always the latest, and as bright as one who is late."""

@@ -59,7 +59,7 @@ def _by_rank() -> Panel:
         "Mean step time of each rank",
         """The brighter, the longer. Ranks that step together have the same; a row that differs does not wait for the
         others. Of the ranks that compute least.""",
-        query(worst(f"({mean})", f"sum by (run, rank) ({score})", "run, rank"), "rank {{rank}}"),
+        query(worst(f"({mean})", f"sum by (owner, run, rank) ({score})", "owner, run, rank"), "rank {{rank}}"),
         unit="s",
         most=None,
     )

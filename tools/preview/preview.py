@@ -132,7 +132,8 @@ def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Sc
         start = time.time()
         steps = f'whyidle_steps_total{{run=~".*{fault}"}} > 0'
         until(lambda: server.query(steps))
-        run = server.query(steps)[0].labels["run"]
+        found = server.query(steps)[0].labels
+        owner, run = found["owner"], found["run"]
         time.sleep(seconds - SETTLED_SECONDS)
         end = time.time()
         node = server.query(f'whyidle_rank_info{{run="{run}"}}', end)[0].labels["node"]
@@ -148,7 +149,9 @@ def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Sc
         f"its own report says {verdict['family']}, {verdict['share']:.0%}."
     )
     # Rates over 5 minutes rise for as long; the demo does not last.
-    return Scene(fault, start, end, about, {"run": run, "node": node, "instance": agent, "window": "1m"})
+    return Scene(
+        fault, start, end, about, {"owner": owner, "run": run, "node": node, "instance": agent, "window": "1m"}
+    )
 
 
 def simulated(server: Prometheus, folder: Path) -> Scene:

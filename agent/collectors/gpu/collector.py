@@ -32,6 +32,7 @@ GPUS_MOST = 64
 LOST_AGAIN_SECONDS = 300.0
 """So often the library is started anew while a GPU is lost: one that was reset is found only then."""
 FORGET_SECONDS = 300.0
+_DEVICE = DEVICE_SECONDS.labels.index("device")
 _COUNT = "nvmlDeviceGetCount_v2"
 _HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 
@@ -146,7 +147,7 @@ class GpuCollector:
             if metric is metrics.COMPUTE_IDLE:
                 gone = []
             elif metric is DEVICE_SECONDS:
-                gone = [labels for labels in samples if labels[3] == device or labels[3].startswith(f"{device}:")]
+                gone = [labels for labels in samples if f"{labels[_DEVICE]}:".startswith(f"{device}:")]
             else:
                 gone = [labels for labels in samples if labels[0] == gpu]
             for labels in gone:

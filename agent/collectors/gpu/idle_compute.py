@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ....ledger.directory import Key, key_of
 from ....ledger.reader import Ledger
+from ...ledgers import rank_labels
 from ...metrics.gpu import COMPUTE_IDLE
 from .idle_difference import ActivityPoints, ComputeIdle
 from .target import Target
@@ -19,7 +21,7 @@ class IdleCompute:
     def __init__(self) -> None:
         self._points = ActivityPoints()
         self._counter = ComputeIdle()
-        self._rank: tuple[str, int] | None = None
+        self._rank: Key | None = None
         self._process: tuple[str, int] | None = None
 
     def read(self, target: Target, increase: Increase | None, ledger: Ledger | None) -> None:
@@ -29,7 +31,7 @@ class IdleCompute:
         if ledger is None:
             self._rank = self._process = None
             return
-        rank, process = (ledger.run, ledger.rank), (ledger.path, ledger.created_unix_ns)
+        rank, process = key_of(ledger), (ledger.path, ledger.created_unix_ns)
         if rank != self._rank:
             self._counter = ComputeIdle()
         if process != self._process:
@@ -37,4 +39,4 @@ class IdleCompute:
         self._rank, self._process = rank, process
         causes = [spent / _NS for spent in ledger.words["cause_ns"]]
         seconds = self._counter.add(ledger.until_ns / _NS, causes, self._points)
-        target.reading.add(COMPUTE_IDLE, (ledger.run, str(ledger.rank), "sampled"), seconds)
+        target.reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....ledger.reader import Ledger
 from ...ledgers import Snapshot
 from ...metrics.gpu import UNHOOKED_CAUSES, UNHOOKED_FAMILY
-from ...metrics.ranks import DEVICE_SECONDS
+from ...metrics.ranks import DEVICE_SECONDS, NO_RANK
 from .plain import SEEN_BYTES
 from .target import Target
 from .utilisation import Increase, split_unhooked
@@ -87,4 +87,4 @@ class Unhooked:
         if self._sums:
             samples = target.reading.series(DEVICE_SECONDS)
             for cause, total in zip(UNHOOKED_CAUSES, self._sums, strict=True):
-                samples["", "", node, device, cause, UNHOOKED_FAMILY] = total
+                samples[(*NO_RANK, node, device, cause, UNHOOKED_FAMILY)] = total

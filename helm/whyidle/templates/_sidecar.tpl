@@ -107,16 +107,12 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{- define "whyidle.sidecar.env" -}}
 {{- include "whyidle.sidecar.ownEnv" . }}
 {{- with .Values.sidecar.run.label }}
-- name: WHYIDLE_NAMESPACE
-  valueFrom:
-    fieldRef:
-      fieldPath: metadata.namespace
 - name: WHYIDLE_JOB
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['{{ . }}']
 - name: WHYIDLE_RUN
-  value: $(WHYIDLE_NAMESPACE)/$(WHYIDLE_JOB)
+  value: $(WHYIDLE_JOB)
 {{- end }}
 {{- if .Values.sidecar.hooks.enabled }}
 - name: PYTHONPATH
@@ -133,6 +129,10 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
+- name: WHYIDLE_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
 {{- end }}
 
 {{/* For the training container: it writes ledgers, and reads the hooks. */}}
