@@ -76,6 +76,25 @@ def test_excess_beyond_the_waits_behind_others_is_transfer():
     assert conclusion.charged == pytest.approx({Culprit("host", 2): 2.0, Culprit("network", None, TP): 8.0})
 
 
+@pytest.mark.parametrize(
+    ("group", "families"),
+    [
+        (Group("world", (0, 1, 2, 3)), {"pipeline": 3.0}),  # its stages have different parts of the bubble
+        (Group("dp", (0, 3)), {"network": 3.0}),  # rank 3 has a pipeline of its own, with the same bubble
+    ],
+)
+def test_bubble_explains_lateness_only_where_the_whole_pipeline_is_compared(group: Group, families: dict[str, float]):
+    stage = GroupWaits(PIPE, network=3.0, links={1: 3.0}, bubble=5.0)
+    ranks = [
+        RankWaits(0, {}, (GroupWaits(group, late_elsewhere={PIPE: 3.0}), stage)),
+        RankWaits(3, {}, (GroupWaits(group, behind={0: 3.0}),)),
+    ]
+    expected = {"pipeline": 5.0, "network": 3.0}
+    for family, seconds in families.items():
+        expected[family] += seconds
+    assert conclude(ranks).seconds == pytest.approx(expected)
+
+
 def test_unsplit_link_of_the_chain_ends_in_communication():
     ranks = [
         RankWaits(0, {}, (GroupWaits(DP, behind={1: 4.0}),)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import mean
+from typing import Any
 
 import pytest
 from schedules.case import Case, Fault
@@ -14,7 +16,7 @@ from schedules.replay import Replay, replay
 from schedules.truth import Outcome, judge
 
 from whyidle.verdict import lookthrough
-from whyidle.verdict.lookthrough import conclude
+from whyidle.verdict.lookthrough import GroupWaits, conclude
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -68,12 +70,19 @@ def outcomes() -> list[Outcome]:
                 f"network off by {outcome.network_error:.1f} points, named {outcome.named}",
                 end="",
             )
+    error, right = mean(one.error for one in found), mean(one.right for one in found)
+    network = [one.network_error for one in found]
+    print(
+        f"\n{len(found)} cases: share off by {error:.2f} points of wall on average, culprit right in {right:.1%}, "
+        f"network off by {mean(network):.2f} points on average and at most {max(network):.2f}",
+        end="",
+    )
     return found
 
 
 def test_share_of_the_right_family_and_rank_is_close_to_the_replay(outcomes: list[Outcome]):
     assert len(outcomes) >= 200
-    assert mean(outcome.error for outcome in outcomes) <= 2.5  # points of wall; the limit is 8
+    assert mean(outcome.error for outcome in outcomes) <= 2.0  # points of wall; the limit is 8
 
 
 def test_culprit_is_named(outcomes: list[Outcome]):
@@ -82,11 +91,7 @@ def test_culprit_is_named(outcomes: list[Outcome]):
 
 def test_network_is_within_a_point_of_the_transfers(outcomes: list[Outcome]):
     assert mean(outcome.network_error for outcome in outcomes) <= 0.1
-    # With buffered sends, a stage that begins each step late never waits for its first stage neighbour's messages: in
-    # that direction nothing shows how long they take.
-    missed = [outcome.case for outcome in outcomes if outcome.network_error > 1]
-    assert len(missed) <= 2
-    assert all(case.buffered for case in missed)
+    assert max(outcome.network_error for outcome in outcomes) <= 1.0
 
 
 def test_no_fault_names_nobody():
@@ -132,7 +137,7 @@ CORRECTIONS = [
 
 @pytest.fixture(scope="module")
 def replays() -> dict[Case, tuple[Replay, Replay]]:
-    return {case: (replay(case), replay(case.healthy())) for case in {*PIPELINES, *MIXED}}
+    return {case: (replay(case), replay(case.healthy())) for case in {*PIPELINES, *MIXED, *LINKS}}
 
 
 def mean_error(chosen: list[Case], options: Options, replays: dict[Case, tuple[Replay, Replay]]) -> float:
@@ -166,15 +171,36 @@ def test_groups_that_contain_this_one_are_left_out(mesh: Case):
     assert kept - left_out >= 1.5
 
 
-def test_transfers_are_followed_last(monkeypatch: pytest.MonkeyPatch, replays):
-    with_it = mean_error(MIXED, Options(), replays)
-    in_order = lookthrough._share_out
+def share_out_otherwise(monkeypatch: pytest.MonkeyPatch, change: Callable[..., dict[str, Any]]) -> None:
+    """Has the chain share waits elsewhere out with other arguments."""
+    original = lookthrough._share_out
 
-    def in_proportion(rank, waits, excess, **keywords):
-        whole = sum(waits.behind.values()) + waits.unsplit + waits.bubble + waits.network
-        return in_order(rank, waits, max(excess, whole), **keywords)
+    def changed(rank: int, waits: GroupWaits, excess: float, **how: bool):
+        return original(rank, waits, **change(waits=waits, excess=excess, **how))
 
-    monkeypatch.setattr(lookthrough, "_share_out", in_proportion)
-    without = mean_error(MIXED, Options(), replays)
+    monkeypatch.setattr(lookthrough, "_share_out", changed)
+
+
+def in_proportion(waits: GroupWaits, excess: float, **how: bool) -> dict[str, Any]:
+    whole = sum(waits.behind.values()) + waits.unsplit + waits.bubble + waits.network
+    return {"excess": max(excess, whole), **how}
+
+
+def bubble_first(waits: GroupWaits, excess: float, **how: bool) -> dict[str, Any]:
+    return {"excess": excess, **how, "bubble_last": False}
+
+
+LINKS = [case for case in cases() if case.fault and case.fault.kind == "link_pp" and case.dp * case.tp > 1][::2]
+
+
+@pytest.mark.parametrize(
+    ("change", "chosen", "gain"),
+    [(in_proportion, MIXED, 0.3), (bubble_first, LINKS, 1.5)],
+    ids=["transfers after the waits behind others", "bubbles last where others have the same"],
+)
+def test_order_of_following_waits_elsewhere_lowers_the_error(monkeypatch, replays, change, chosen, gain):
+    with_it = mean_error(chosen, Options(), replays)
+    share_out_otherwise(monkeypatch, change)
+    without = mean_error(chosen, Options(), replays)
     print(f"\nmean error {with_it:.2f} points with, {without:.2f} without", end="")
-    assert without - with_it >= 0.3
+    assert without - with_it >= gain

@@ -10,15 +10,41 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
-from ..ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES, PHASE_CAUSE
+from ..ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
 from ..ledger.directory import Run, age, drop_duplicates, run_of
-from ..ledger.reader import Ledger
+from ..ledger.reader import Ledger, Slot
+from ..ledger.waits import Settled
 from .hang import Missing, missing_ranks, open_seconds
+from .tail import split_tails
 
 HANG_SECONDS = 5.0
 """A report names who is missing when a wait in a collective has been open for longer."""
 
 Seconds = dict[str, float]
+
+
+@dataclass(slots=True)
+class GroupAccount:
+    """The waits of one rank in one group of ranks, in seconds."""
+
+    key: int
+    label: str
+    size: int
+    pairwise: bool
+    network: float = 0.0
+    straggler: float = 0.0
+    pipeline: float = 0.0
+    unsplit: float = 0.0
+    behind: dict[int, float] = field(default_factory=dict)
+    """Ranks for which it waited most."""
+    late_own: Seconds = field(default_factory=dict)
+    """By what it was late here: families of its own time."""
+    late_elsewhere: dict[int, float] = field(default_factory=dict)
+    """The same: keys of groups in which it waited meanwhile."""
+
+    @property
+    def waited(self) -> float:
+        return self.network + self.straggler + self.pipeline + self.unsplit
 
 
 @dataclass(slots=True)
@@ -35,6 +61,9 @@ class RankAccount:
     unmeasured: int = 0
     seconds: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
     late: Seconds = field(default_factory=dict)  # by what it was late, by family
+    late_steps: int = 0
+    bubble: float = 0.0  # of seconds["pipeline"]: what the schedule itself costs, at least
+    groups: dict[int, GroupAccount] = field(default_factory=dict)
     open_wait: float = 0.0  # of seconds["collective"]: the wait that is open now
     step_seconds: list[float] = field(default_factory=list)  # of the last steps
 
@@ -78,6 +107,11 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> RunAccount:
     for ledger in believed:
         by_rank.setdefault(ledger.rank, []).append(ledger)
     ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns) for rank in sorted(by_rank)]
+    tails = split_tails(rank.newest for rank in ranks)
+    for rank in ranks:
+        for group in rank.groups.values():
+            if tail := tails.get((rank.rank, group.key)):
+                _add_tail(rank, group, tail)
     missing = missing_ranks((rank.newest for rank in ranks), now_ns, longer_than=HANG_SECONDS)
     owner, name = run
     return RunAccount(name, ranks, missing, owner)
@@ -107,7 +141,49 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     for family, late_ns in zip(FAMILIES, ledger.words["late_ns"], strict=True):
         if late_ns:
             account.late[family] = account.late.get(family, 0.0) + late_ns / 1e9
+    account.late_steps += ledger.late_steps
+    account.bubble += ledger.bubble_ns / 1e9
     account.step_seconds += [step.wall_ns / 1e9 for step in ledger.ring]
+    for slot in ledger.slots:
+        _add_group(account, ledger, slot)
+
+
+def _add_group(account: RankAccount, ledger: Ledger, slot: Slot) -> None:
+    keys = {other.index: other.key for other in ledger.slots}
+    group = account.groups.setdefault(slot.key, GroupAccount(slot.key, slot.label, slot.size, slot.pairwise))
+    group.network += slot.network / 1e9
+    group.straggler += slot.straggler / 1e9
+    group.pipeline += slot.pipeline / 1e9
+    group.unsplit += (slot.unsplit + slot.pending) / 1e9
+    for rank, ns in slot.behind.items():
+        group.behind[rank] = group.behind.get(rank, 0.0) + ns / 1e9
+    for family, ns in slot.late_own.items():
+        group.late_own[family] = group.late_own.get(family, 0.0) + ns / 1e9
+    for index, ns in slot.late_elsewhere.items():
+        if (key := keys.get(index)) is not None:
+            group.late_elsewhere[key] = group.late_elsewhere.get(key, 0.0) + ns / 1e9
+
+
+def _add_tail(account: RankAccount, group: GroupAccount, tail: Settled) -> None:
+    """The last waits, which the ledger has as unsplit, or as waiting for their split."""
+    keys = {slot.index: slot.key for slot in account.newest.slots}
+    network, straggler = tail.network / 1e9, tail.straggler / 1e9
+    account.seconds["collective"] -= network + straggler
+    account.seconds["network"] += network
+    account.seconds["straggler"] += straggler
+    group.unsplit -= network + straggler
+    group.network += network
+    group.straggler += straggler
+    account.late_steps += tail.late_steps
+    for rank, ns in tail.behind.items():
+        group.behind[rank] = group.behind.get(rank, 0.0) + ns / 1e9
+    for family, ns in zip(LATE_FAMILIES, tail.late_own, strict=True):
+        if ns:
+            group.late_own[family] = group.late_own.get(family, 0.0) + ns / 1e9
+            account.late[family] = account.late.get(family, 0.0) + ns / 1e9
+    for index, ns in enumerate(tail.late_elsewhere):
+        if ns and (key := keys.get(index)) is not None:
+            group.late_elsewhere[key] = group.late_elsewhere.get(key, 0.0) + ns / 1e9
 
 
 def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..ledger.directory import run_of
-from ..ledger.reader import Ledger
+from ..ledger.reader import Ledger, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +52,19 @@ def _waits_for(waiter: Ledger, candidate: Ledger) -> bool:
     if candidate.attempt != waiter.attempt:
         # The waiter's attempt goes on without this rank: it has not come back. An older waiter proves nothing.
         return candidate.attempt < waiter.attempt
-    # A rank that has entered more collectives than the waiter was there and has gone on.
-    return candidate.collectives <= waiter.collectives
+    where = _open_group(waiter)
+    if where is None:
+        # A rank that has entered more collectives than the waiter was there and has gone on.
+        return candidate.collectives <= waiter.collectives
+    if where.pairwise:
+        return False  # a stage waits for messages whenever another one is busy
+    there = next((slot for slot in candidate.slots if slot.key == where.key), None)
+    if there is None:
+        # Every rank is in the world; of another group this one is a member only if it has ever waited there.
+        return where.size == waiter.world_size and not where.pairwise
+    return there.calls < where.calls
+
+
+def _open_group(waiter: Ledger) -> Slot | None:
+    """The group in which a rank waits now; None where it is not known."""
+    return next((slot for slot in waiter.slots if slot.index == waiter.open_slot), None)

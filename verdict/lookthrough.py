@@ -8,9 +8,11 @@ The chain has one state per (rank, group): "this rank was late in this group". F
 
 * its share ``late_own[family]`` of the lateness ends in (family, rank);
 * its share ``late_elsewhere[h]`` goes on to the rank's own waits in group h. The waits behind others are followed first
-  (to their states), then the bubble, and the transfer last: every member waits for a transfer, so an excess of waiting
-  over the other members is more likely a wait behind somebody. A part of the waits in h that could not be split stands
-  with the waits behind others, and ends in `communication`.
+  (to their states), and the transfers later: every member waits for transfers, so an excess of waiting over the other
+  members is more likely a wait behind somebody. The bubble of a pipeline comes before the transfers if the whole
+  pipeline is in the group where the rank was late (its stages have different parts of the bubble there), and last if
+  it is not: other members then have pipelines of their own, with the same bubble. A part of the waits in h that could
+  not be split stands with the waits behind others, and ends in `communication`.
 
 Lateness by compute ends in `straggler` (a slow GPU, an uneven batch), and so does recomputation.
 """
@@ -203,6 +205,7 @@ class _Chain:
 
     def __init__(self, ranks: Iterable[RankWaits]):
         self._groups: dict[Group, int] = {}
+        self._inner: dict[tuple[int, int], bool] = {}
         self._numbers: dict[State, int] = {}
         self._states: list[tuple[int, Group]] = []
         self._waits: dict[State, GroupWaits] = {}
@@ -214,6 +217,14 @@ class _Chain:
 
     def _group(self, group: Group) -> int:
         return self._groups.setdefault(group, len(self._groups))
+
+    def _inside(self, inner: Group, outer: Group) -> bool:
+        """Whether all ranks of a group are in another one."""
+        key = self._groups[inner], self._groups[outer]
+        found = self._inner.get(key)
+        if found is None:
+            found = self._inner[key] = set(inner.ranks) <= set(outer.ranks)
+        return found
 
     def state(self, rank: int, group: Group) -> int:
         """The number of "this rank was late in this group"."""
@@ -280,7 +291,10 @@ class _Chain:
             if there is None:
                 _add(ends, self._end(_unexplained(rank, group)), weight / total)
                 continue
-            for target, share in _share_out(rank, there, weight, transfers_only=elsewhere == group):
+            bubble_last = not self._inside(elsewhere, group)
+            for target, share in _share_out(
+                rank, there, weight, bubble_last=bubble_last, transfers_only=elsewhere == group
+            ):
                 if isinstance(target, int):
                     _add(nexts, self._state(target, elsewhere, self._groups[elsewhere]), share * weight / total)
                 else:
@@ -293,17 +307,19 @@ def _unexplained(rank: int, group: Group) -> Culprit:
 
 
 def _share_out(
-    rank: int, waits: GroupWaits, excess: float, *, transfers_only: bool = False
+    rank: int, waits: GroupWaits, excess: float, *, bubble_last: bool = False, transfers_only: bool = False
 ) -> list[tuple[int | Culprit, float]]:
     """What ``excess`` seconds of a rank's waits in a group were, as shares of late ranks and of ends."""
     behind: list[tuple[int | Culprit, float]] = [
         *waits.behind.items(),
         (Culprit("communication", None, waits.group), waits.unsplit),
     ]
-    kinds = [behind, [(Culprit("pipeline"), waits.bubble)], _transfers(rank, waits)]
+    bubble: list[tuple[int | Culprit, float]] = [(Culprit("pipeline"), waits.bubble)]
+    transfers: list[tuple[int | Culprit, float]] = [*_transfers(rank, waits)]
+    kinds = [behind, transfers, bubble] if bubble_last else [behind, bubble, transfers]
     rest = excess
     shares: list[tuple[int | Culprit, float]] = []
-    for items in kinds[2:] if transfers_only else kinds:
+    for items in [transfers] if transfers_only else kinds:
         size = sum(spent for _, spent in items)
         taken = min(size, rest)
         rest -= taken

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from .accounts import RankAccount, RunAccount, Seconds
+from .chain import conclusion_of
+from .lookthrough import Conclusion
 
 VERDICT_SHARE = 0.10
 """A family other than compute is the verdict from this share of the window on."""
@@ -23,9 +25,6 @@ EVIDENCE_SHARE = 0.01
 """A cause is worth a sentence from this share of the window on."""
 UNSPLIT_SHARE = 0.05
 """Waits in collectives that nobody could split are worth a sentence from this share of the window on."""
-
-LATE_BY: dict[str, str] = {"compute": "straggler", "lost": "straggler"}
-"""Lateness by compute has no one else to blame; lateness by any other family goes to that family."""
 
 OPEN_PHASE_FAMILY: dict[str, str] = {
     "checkpoint": "storage",
@@ -89,7 +88,7 @@ REASONS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """``seconds`` that others waited for ``rank``, which was late by ``family`` (after LATE_BY)."""
+    """``seconds`` that others waited for ``rank``, which was late by ``family`` (after LATE_BY of lookthrough.py)."""
 
     rank: int
     family: str
@@ -97,16 +96,12 @@ class Charge:
     open: bool = False  # it is still missing, and who waits is another rule's to say
 
 
-def late_charges(account: RunAccount) -> list[Charge]:
-    """The waits for stragglers, shared out over the late ranks and over what made each late, as late_seconds are."""
-    waited = sum(rank.seconds["straggler"] for rank in account.ranks)
-    late = sum(sum(rank.late.values()) for rank in account.ranks)
-    if not waited or not late:
-        return []
+def late_charges(conclusion: Conclusion) -> list[Charge]:
+    """The waits for late ranks and other stages, by the rank at the end of the chain and by what made it late."""
     return [
-        Charge(rank.rank, LATE_BY.get(family, family), waited * seconds / late)
-        for rank in account.ranks
-        for family, seconds in rank.late.items()
+        Charge(culprit.rank, culprit.family, spent)
+        for culprit, spent in conclusion.waited.items()
+        if culprit.rank is not None and culprit.rank >= 0 and culprit.family not in ("network", "communication")
     ]
 
 
@@ -124,15 +119,15 @@ def open_charges(account: RunAccount) -> list[Charge]:
     return [Charge(first.ledger.rank, OPEN_PHASE_FAMILY.get(phase, "straggler"), seconds, open=True)]
 
 
-def look_through(account: RunAccount) -> tuple[Seconds, list[Charge]]:
-    """Seconds per family with the waits for late ranks charged to what made them late -> (seconds, charges)."""
-    totals = account.family_seconds()
-    closed, opened = late_charges(account), open_charges(account)
-    totals["straggler"] -= sum(charge.seconds for charge in closed)
+def look_through(account: RunAccount) -> tuple[Seconds, list[Charge], Conclusion]:
+    """Seconds per family with the waits for late ranks charged to what made them late; who was late; and the chain."""
+    conclusion = conclusion_of(account)
+    totals = dict.fromkeys(FAMILIES, 0.0) | conclusion.seconds
+    opened = open_charges(account)
     totals["communication"] -= sum(charge.seconds for charge in opened)
-    for charge in (*closed, *opened):
+    for charge in opened:
         totals[charge.family] += charge.seconds
-    return totals, closed + opened
+    return totals, late_charges(conclusion) + opened, conclusion
 
 
 def verdict(account: RunAccount) -> dict[str, object] | None:
@@ -140,11 +135,11 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
     window = account.rank_seconds
     if window <= 0:
         return None
-    totals, charges = look_through(account)
+    totals, charges, conclusion = look_through(account)
     family = max((name for name in FAMILIES if name != "compute"), key=lambda name: totals[name])
     if totals[family] < VERDICT_SHARE * window:
         family = "compute"
-    case = Case(account, family, totals, charges)
+    case = Case(account, family, totals, charges, conclusion)
     return {
         "family": family,
         "share": totals[family] / window,
@@ -152,6 +147,8 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
         "summary": summary(case),
         "evidence": [sentence for rule in RULES for sentence in rule(case)],
         "late_ranks": late_ranks(case),
+        "late_groups": late_groups(case),
+        "take_turns": conclusion.take_turns(family),
     }
 
 
@@ -163,6 +160,7 @@ class Case:
     family: str
     totals: Seconds  # after look-through
     charges: list[Charge]
+    conclusion: Conclusion
 
     @property
     def window(self) -> float:
@@ -183,13 +181,30 @@ def late_ranks(case: Case) -> list[dict[str, object]]:
     return [{"rank": rank, "share": share, "family": family} for share, rank, family in entries if share >= LATE_SHARE]
 
 
+def late_groups(case: Case) -> list[dict[str, object]]:
+    """Groups by the seconds that their transfers took, or that could not be split, worst first."""
+    found: dict[tuple[str, tuple[int, ...], str], float] = {}
+    for culprit, spent in case.conclusion.waited.items():
+        if culprit.group is not None and culprit.family in ("network", "communication"):
+            key = culprit.group.name, culprit.group.ranks, culprit.family
+            found[key] = found.get(key, 0.0) + spent
+    return [
+        {"group": name, "ranks": list(ranks), "family": family, "share": spent / case.window}
+        for (name, ranks, family), spent in sorted(found.items(), key=lambda entry: -entry[1])
+        if spent >= LATE_SHARE * case.window
+    ]
+
+
 def summary(case: Case) -> str:
     """The headline's reason, e.g. `rank 1 is late: data workers are blocked on reads`."""
     if case.family == "compute":
         return "no other family takes a tenth of the time"
     names = [entry["rank"] for entry in late_ranks(case) if entry["family"] == case.family]
+    if case.conclusion.take_turns(case.family):
+        cause = "compute" if case.family == "straggler" else _top_cause(case.account.ranks, case.family)
+        return f"ranks are late in turns: {REASONS[cause]}"
     if len(names) > len(case.account.ranks) / 2:
-        names = []  # they take turns: being late is not what tells them from the others
+        names = []  # being late is not what tells them from the others
     late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
     if late:
         lead = f"{_ranks([rank.rank for rank in late])} {'is' if len(late) == 1 else 'are'} late: "
@@ -270,6 +285,27 @@ def _waits(case: Case) -> Iterator[str]:
             yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}, which was late{_by(by)}"
 
 
+def _groups(case: Case) -> Iterator[str]:
+    """Where transfers took long, if that is the verdict."""
+    if case.family == "network":
+        for entry in late_groups(case)[:2]:
+            ranks = entry["ranks"]
+            if entry["family"] == "network" and isinstance(ranks, list) and ranks:
+                share = entry["share"]
+                yield f"transfers in the group {entry['group']} ({_ranks(ranks)}): {100 * share:.0f} % of the time"  # type: ignore[operator]
+
+
+def _bubble(case: Case) -> Iterator[str]:
+    """The pipeline's waits beside what its schedule costs in any case."""
+    waited = sum(rank.seconds["pipeline"] for rank in case.account.ranks)
+    if waited >= UNSPLIT_SHARE * case.window:
+        schedule = sum(rank.bubble for rank in case.account.ranks)
+        yield (
+            f"stages waited {waited:.1f} s for one another; the schedule alone costs at least {schedule:.1f} s "
+            "((stages - 1) / microbatches of the quickest stage's time)"
+        )
+
+
 def _hangs(case: Case) -> Iterator[str]:
     yield from hang_sentences(case.account)
 
@@ -303,4 +339,12 @@ def _unsplit(case: Case) -> Iterator[str]:
     yield f"{waited:.1f} s of waits in collectives could not be split into network and straggler: {why}"
 
 
-RULES: tuple[Callable[[Case], Iterator[str]], ...] = (_hangs, _causes, _waits, _unexplained_lateness, _unsplit)
+RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
+    _hangs,
+    _causes,
+    _waits,
+    _groups,
+    _bubble,
+    _unexplained_lateness,
+    _unsplit,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...agent.metrics.ranks import RANK, RUN
-from ...verdict.verdict import LATE_BY
+from ...verdict.lookthrough import LATE_BY
 from ..config import Config
 from ..promql import indented, labelled, lines, relabel, seconds
 from ..rule import Record

@@ -64,7 +64,10 @@ def one_hop(rank: RankWaits, waits: GroupWaits, heard: Mapping[tuple[int, Group]
         if group not in there:
             add(mix, unknown(waits.group), weight / total)
             continue
-        for target, share in _share_out(rank.rank, there[group], weight, transfers_only=group == waits.group):
+        inside = set(group.ranks) <= set(waits.group.ranks)
+        for target, share in _share_out(
+            rank.rank, there[group], weight, bubble_last=not inside, transfers_only=group == waits.group
+        ):
             if isinstance(target, int):
                 add(mix, heard.get((target, group), unknown(group)), share * weight / total)
             else:

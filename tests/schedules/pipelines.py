@@ -9,7 +9,9 @@
 
    as in NTP. Where both ends waited for a message, and neither had waited for another one of the same batch just
    before, the shorter of the two waits is a bound as well (a send that ends with its receive). The least bound is
-   taken, and of each wait ``network = min(wait, transfer)``.
+   taken, and of each wait ``network = min(wait, transfer)``. A message tells something only if its receive was issued
+   before it arrived. If none did in one of the directions (buffered sends to a stage that is always late) and no send
+   was waited for either, the shortest wait of a receiver of this link stands in.
 
 2. *Bubble*. ``pipeline = wait - network``, summed over the step. Like the last rank in a collective, the busiest stage
    waits least, and its wait is what the schedule costs every stage. The schedule itself costs at least
@@ -50,21 +52,27 @@ def link_floors(group: Group, members: list[Member], options: Options) -> dict[t
     """Link -> how long one of its messages takes, ns."""
     floors: dict[tuple[int, int], int] = {}
     apart: dict[tuple[int, int], int] = {}  # sender, receiver -> MIN(end - issued)
+    received_in: dict[tuple[int, int], int] = {}  # link -> the shortest wait of a receiver
     for message, (sent, received) in _both_ends(group, members, options).items():
         way, pair = message[:2], link_of(*message[:2])
         shorter = min(sent.ns, received.ns)
         if options.floor == "least":
-            floors[pair] = min(floors.get(pair, shorter), shorter)
+            _least(floors, pair, shorter)
             continue
-        passed = received.end - sent.issued + OFFSETS * (message.target - message.source)
-        apart[way] = min(apart.get(way, passed), passed)
+        if received.end - received.issued >= WAITED:
+            _least(apart, way, received.end - sent.issued + OFFSETS * (message.target - message.source))
+        if received.ns >= WAITED:
+            _least(received_in, pair, received.ns)
         if shorter >= WAITED and fresh(sent) and fresh(received):
-            floors[pair] = min(floors.get(pair, shorter), shorter)
+            _least(floors, pair, shorter)
     for (source, target), passed in apart.items():
         if source < target and (target, source) in apart:
-            transfer = max(0, (passed + apart[target, source]) // 2)
-            floors[source, target] = min(floors.get((source, target), transfer), transfer)
-    return floors
+            _least(floors, (source, target), max(0, (passed + apart[target, source]) // 2))
+    return {**received_in, **floors}
+
+
+def _least(values: dict[tuple[int, int], int], key: tuple[int, int], value: int) -> None:
+    values[key] = min(values.get(key, value), value)
 
 
 def _both_ends(group: Group, members: list[Member], options: Options) -> dict[Message, tuple[Wait, Wait]]:
