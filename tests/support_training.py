@@ -199,10 +199,10 @@ def sum_of_causes(ledger: Ledger) -> int:
     return sum(ledger.cause_ns.values()) + ledger.pending_ns
 
 
-def assert_every_second_is_in_one_place(told: Told, ledger: Ledger, last_handler_ns: int = 50_000_000) -> None:
+def assert_every_second_is_in_one_place(told: Told, ledger: Ledger, last_handler_ns: int = 300_000_000) -> None:
     """The first law: the causes sum to the wall time that the process itself has measured.
 
-    The script's clock is read just before our own exit handler, and what that takes (some 0.3 ms, more where others
+    The script's clock is read just before our own exit handler, and what that takes (some 0.3 ms, up to 200 ms while the last waits are settled, more where others
     have the CPU) the process lives as well: ``last_handler_ns`` bounds it.
     """
     assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns

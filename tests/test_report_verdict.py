@@ -54,6 +54,8 @@ def test_the_worked_example(tmp_path: Path) -> None:
             "rank 0 waited 4.0 s for rank 1, which was late by storage",
         ],
         "late_ranks": [{"rank": 1, "share": pytest.approx(0.2), "family": "storage"}],
+            "late_groups": [],
+            "take_turns": False,
     }
     assert not got["problems"]
     assert not got["hangs"]

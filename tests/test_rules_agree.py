@@ -38,7 +38,7 @@ def ranks_of(run: str, chance: random.Random) -> list[Spec]:
 def expectations(run: str, directory: Path) -> dict[str, dict[str, float]]:
     """What the report says of a run, as queries that answer 1 if the rules say so too."""
     whole = account(("lab", run), read_directory(str(directory), steps=True)[0], 0)
-    totals, charges = look_through(whole)
+    totals, charges, _ = look_through(whole)
     found: dict[str, dict[str, float]] = {}
     for family, spent in totals.items():
         charged = f'run_family:whyidle_charged:ratio5m{{run="{run}", family="{family}"}}'

@@ -185,7 +185,7 @@ def late_groups(case: Case) -> list[dict[str, object]]:
     """Groups by the seconds that their transfers took, or that could not be split, worst first."""
     found: dict[tuple[str, tuple[int, ...], str], float] = {}
     for culprit, spent in case.conclusion.waited.items():
-        if culprit.group is not None and culprit.family in ("network", "communication"):
+        if culprit.group is not None and culprit.group.ranks and culprit.family in ("network", "communication"):
             key = culprit.group.name, culprit.group.ranks, culprit.family
             found[key] = found.get(key, 0.0) + spent
     return [
