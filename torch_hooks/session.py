@@ -21,7 +21,6 @@ from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
 from .exchange.exchange import Exchange
-from .exchange.side_group import after_fork as forget_device
 from .groups import ALONE
 from .identity import identify, nvml_uuid
 from .loop import Loop
@@ -142,7 +141,6 @@ class Session:
         """In a forked child: the ledger is the parent's. The child may wake on its own if it was armed for that."""
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = None
-        forget_device()
         self._forget()
         self.asleep = armed
 

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 _THREADS = 1
-_device: Any = None
 _kept: list[Any] = []
 
 
@@ -46,19 +45,17 @@ def build(store: Any, index: int, size: int) -> Any:
 
 
 def _lazy_device(gloo: Any) -> Any:
-    """One device, whose event loop all our groups share, and which connects two ranks when they first talk."""
-    global _device
-    if _device is None:
-        try:
-            interface = _interface()
-            _device = (
-                gloo.create_device(interface=interface, lazy_init=True)
-                if interface
-                else gloo.create_default_device(lazy_init=True)
-            )
-        except TypeError:
-            return None
-    return _device
+    """A device that connects two ranks when they first talk; None where torch knows none.
+
+    Each group has its own: groups of one device that connect at the same time were seen to be connected crosswise.
+    """
+    try:
+        interface = _interface()
+        if interface:
+            return gloo.create_device(interface=interface, lazy_init=True)
+        return gloo.create_default_device(lazy_init=True)
+    except TypeError:
+        return None
 
 
 def _eager_device(gloo: Any) -> Any:
@@ -68,12 +65,6 @@ def _eager_device(gloo: Any) -> Any:
 
 def _interface() -> str:
     return os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-
-
-def after_fork() -> None:
-    """The device's event loop is a thread, which the child does not have."""
-    global _device
-    _device = None
 
 
 def _never_destroy(group: Any) -> None:

@@ -1,0 +1,120 @@
+"""From the accounts of ranks to the chain of the look-through: who waited where, for whom, and what made those late."""
+
+from __future__ import annotations
+
+from ..ledger.causes import CAUSE_FAMILY
+from .accounts import GroupAccount, RankAccount, RunAccount, Seconds
+from .lookthrough import Conclusion, Group, GroupWaits, RankWaits, conclude
+
+_WAITS = ("network", "straggler", "pipeline", "collective")
+UNKNOWN = Group("unknown", ())
+"""Waits of which the group is not on record."""
+
+
+def conclusion_of(account: RunAccount) -> Conclusion:
+    """What took the seconds of a run, with the waits for late ranks and other stages looked through."""
+    groups = _groups(account)
+    late = _lateness(account)
+    return conclude(_rank_waits(rank, groups, late) for rank in account.ranks)
+
+
+def _groups(account: RunAccount) -> dict[int, Group]:
+    """Key -> group, with the ranks whose ledgers are here."""
+    ranks: dict[int, list[RankAccount]] = {}
+    for rank in account.ranks:
+        for key in rank.groups:
+            ranks.setdefault(key, []).append(rank)
+    found = {}
+    for key, members in ranks.items():
+        first = members[0].groups[key]
+        found[key] = Group(first.label, tuple(member.rank for member in members), first.pairwise)
+    return found
+
+
+def _lateness(account: RunAccount) -> dict[int, dict[int, float]]:
+    """Key of a group -> rank -> by how much it was late there. 0 stands for no group on record."""
+    late: dict[int, dict[int, float]] = {0: {rank.rank: sum(rank.late.values()) for rank in account.ranks}}
+    for rank in account.ranks:
+        for key, group in rank.groups.items():
+            by = sum(group.late_own.values()) + sum(group.late_elsewhere.values())
+            late.setdefault(key, {})[rank.rank] = by
+    return late
+
+
+def _rank_waits(rank: RankAccount, groups: dict[int, Group], late: dict[int, dict[int, float]]) -> RankWaits:
+    own = {
+        family: spent
+        for family in {CAUSE_FAMILY[cause] for cause in rank.seconds}
+        if (
+            spent := sum(
+                s for cause, s in rank.seconds.items() if CAUSE_FAMILY[cause] == family and cause not in _WAITS
+            )
+        )
+    }
+    waits = [_group_waits(group, groups, late.get(key, {}), rank) for key, group in rank.groups.items()]
+    return RankWaits(rank.rank, own, (*waits, *_rest(rank, waits, late[0])), rank.newest.node, rank.steps)
+
+
+def _group_waits(
+    group: GroupAccount, groups: dict[int, Group], late: dict[int, float], rank: RankAccount
+) -> GroupWaits:
+    behind = dict(group.behind)
+    if group.pairwise:
+        bubble = max(0.0, group.pipeline - sum(behind.values()))
+    else:
+        bubble = 0.0
+        _share_out(behind, group.straggler - sum(behind.values()), late, rank.rank)
+    late_own = dict(group.late_own)
+    return GroupWaits(
+        groups[group.key],
+        network=group.network,
+        unsplit=0.0,  # counted once per rank, below: what was unsplit before the first step is startup
+        bubble=bubble,
+        schedule=rank.bubble if group.pairwise else 0.0,
+        behind=behind,
+        late_own=late_own,
+        late_elsewhere={groups[key]: spent for key, spent in group.late_elsewhere.items() if key in groups},
+        late_steps=rank.late_steps,
+    )
+
+
+def _share_out(behind: dict[int, float], rest: float, late: dict[int, float], own: int) -> None:
+    """Waits for late ranks of whom no name is on record: shared out over the late ranks of the group."""
+    total = sum(by for rank, by in late.items() if rank != own)
+    if rest <= 0 or total <= 0:
+        return
+    for rank, by in late.items():
+        if rank != own and by > 0:
+            behind[rank] = behind.get(rank, 0.0) + rest * by / total
+
+
+def _rest(rank: RankAccount, waits: list[GroupWaits], late: dict[int, float]) -> list[GroupWaits]:
+    """What the groups do not have: waits that could not be split, and all waits of a ledger without groups."""
+    seconds = rank.seconds
+    network = max(0.0, seconds["network"] - sum(one.network for one in waits))
+    straggler = max(0.0, seconds["straggler"] - sum(sum(one.behind.values()) for one in waits if not one.group.p2p))
+    pipeline = max(
+        0.0, seconds["pipeline"] - sum(sum(one.behind.values()) + one.bubble for one in waits if one.group.p2p)
+    )
+    behind: dict[int, float] = {}
+    _share_out(behind, straggler, late, rank.rank)
+    late_own: Seconds = {} if waits else dict(rank.late)
+    unnamed = straggler - sum(behind.values())
+    found = [
+        GroupWaits(
+            UNKNOWN,
+            network=network,
+            unsplit=max(0.0, seconds["collective"]),
+            behind=behind,
+            late_own=late_own,
+        ),
+    ]
+    if pipeline > 0:
+        found.append(GroupWaits(Group("unknown", (), p2p=True), bubble=pipeline))
+    if unnamed > 0:
+        found.append(GroupWaits(Group("unnamed", ()), behind={NOBODY: unnamed}))
+    return found
+
+
+NOBODY = -1
+"""Stands for a late rank that has no ledger here."""

@@ -1,0 +1,96 @@
+"""The waits that a run had no time to exchange, split from the ledgers themselves. Pure functions.
+
+The last steps of a run await a split that never comes. Where the ledgers of all ranks of a group can be read, their
+rings still hold each wait of those steps, and the minimum that the ranks would have taken together is taken here.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from ..ledger.causes import CAUSE_FAMILY, CAUSES, LATE_FAMILIES
+from ..ledger.layout import RING_CALLS, SLOTS
+from ..ledger.reader import Ledger, Slot
+from ..ledger.waits import Settled, StepWaits, pack, split, width_for, words_of
+
+_WAITS = ("network", "straggler", "pipeline", "collective")
+Member = tuple[Ledger, Slot]
+
+
+def split_tails(newest: Iterable[Ledger]) -> dict[tuple[int, int], Settled]:
+    """``newest``: one ledger per rank, read with its steps -> (rank, key of the group) -> its last waits, split.
+
+    The last steps are those after the last one that was settled on every member.
+    """
+    groups: dict[int, list[Member]] = {}
+    for ledger in newest:
+        for slot in ledger.slots:
+            if not slot.pairwise and slot.settled >= 0:
+                groups.setdefault(slot.key, []).append((ledger, slot))
+    found: dict[tuple[int, int], Settled] = {}
+    for key, members in groups.items():
+        if len(members) == members[0][1].size and len({ledger.attempt for ledger, _ in members}) == 1:
+            for rank, settled in _split_group(members).items():
+                found[rank, key] = settled
+    return found
+
+
+def _split_group(members: list[Member]) -> dict[int, Settled]:
+    first = max(slot.settled for _, slot in members) + 1
+    last = min(ledger.steps for ledger, _ in members)
+    first = max(first, *(_first_step(ledger) for ledger, _ in members))
+    if first > last:
+        return {}
+    steps = {ledger.rank: _steps_of(ledger, slot, first, last) for ledger, slot in members}
+    if any(len(own) != last - first + 1 for own in steps.values()):
+        return {}
+    width = width_for(max(len(step.calls) for own in steps.values() for step in own))
+    length = last - first + 1
+    words = []
+    for rank, own in steps.items():
+        words.append(array("q", bytes(8 * words_of(length, width))))
+        pack(words[-1], rank, own, length, width)
+    least = [min(of_all) for of_all in zip(*words, strict=True)]
+    accelerator = any(ledger.device != "cpu" for ledger, _ in members)
+    ranks = sorted(steps)
+    return {rank: split(least, rank, ranks, own, width, accelerator=accelerator) for rank, own in steps.items()}
+
+
+def _first_step(ledger: Ledger) -> int:
+    """The first step of which the rings have everything."""
+    if not ledger.ring:
+        return ledger.steps + 1
+    kept = ledger.steps - len(ledger.ring) + 1
+    if ledger.calls_written <= RING_CALLS or not ledger.calls:
+        return kept
+    return max(kept, ledger.calls[0][0] + 1)
+
+
+def _steps_of(ledger: Ledger, slot: Slot, first: int, last: int) -> list[StepWaits]:
+    calls: dict[int, list[list[int]]] = {number: [[] for _ in range(SLOTS)] for number in range(first, last + 1)}
+    for number, index, ns in ledger.calls:
+        if number in calls:
+            calls[number][index].append(ns)
+    found = []
+    for step in ledger.ring:
+        number = step.number - ledger.base_step
+        if first <= number <= last:
+            elsewhere = [sum(waits) for waits in calls[number]]
+            elsewhere[slot.index] = 0
+            for other in ledger.slots:
+                if other.size >= slot.size and not other.pairwise:
+                    elsewhere[other.index] = 0  # it holds up all ranks of this group at once
+            waits = calls[number][slot.index]
+            found.append(StepWaits(number, step.wall_ns, waits, _own(step.causes), elsewhere, [-1] * len(waits)))
+    return found
+
+
+def _own(causes: tuple[int, ...]) -> list[int]:
+    """A step's own time, per LATE_FAMILIES."""
+    totals = dict.fromkeys(LATE_FAMILIES, 0)
+    for cause, ns in zip(CAUSES, causes, strict=True):
+        family = {"lost": "compute"}.get(CAUSE_FAMILY[cause], CAUSE_FAMILY[cause])
+        if cause not in _WAITS and family in totals:
+            totals[family] += ns
+    return list(totals.values())
