@@ -59,7 +59,8 @@ class Job:
         words += ["--max-restarts=5", "--rdzv-conf", f"{TIMEOUTS},is_host={serves}"]
         words += ["--monitor-interval=0.1", "--local-addr=127.0.0.1", str(SCRIPTS / "elastic.py")]
         with open(self.folder / "launchers.err", "ab") as errors:
-            env = environment(self.folder, WHYIDLE_RUN="elastic")
+            # Else torch 2.13 deadlocks if a launcher that has come back sorts before the one with the store.
+            env = environment(self.folder, WHYIDLE_RUN="elastic", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
             return subprocess.Popen(words, env=env, stderr=errors, start_new_session=True)
 
     def parts(self) -> dict[int, Part]:

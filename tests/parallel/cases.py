@@ -1,4 +1,4 @@
-"""The shapes as a table: which rank has which fault, and which ranks lose time by it. Without torch."""
+"""The shapes as a table: which rank has which fault. Without torch: the test reads it too."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ class Shape:
     link: tuple[int, int]
     """The two ranks between which the link is slow: a group, or neighbours in a ring or pipeline."""
     bits_per_second: int
-    held: dict[str, tuple[int, ...]]
-    """Per fault: the ranks that the fault holds up, the culprit among them. Absent: all ranks."""
     rows: int = 32
     """In a batch of one rank."""
     reader_of: Callable[[int], int] = lambda rank: rank
@@ -32,25 +30,21 @@ class Shape:
 
 MBIT = 1_000_000
 SHAPES: dict[str, Shape] = {
-    "fsdp2": Shape(reads=1, compute=2, link=(1, 2), bits_per_second=20 * MBIT, held={}),
-    "hsdp": Shape(reads=1, compute=2, link=(0, 2), bits_per_second=5 * MBIT, held={}),
-    "tp-dp": Shape(
-        reads=1, compute=2, link=(0, 2), bits_per_second=14 * MBIT, held={}, reader_of=lambda rank: rank // 2
-    ),
+    "fsdp2": Shape(reads=1, compute=2, link=(1, 2), bits_per_second=20 * MBIT),
+    "hsdp": Shape(reads=1, compute=2, link=(0, 2), bits_per_second=5 * MBIT),
+    "tp-dp": Shape(reads=1, compute=2, link=(0, 2), bits_per_second=14 * MBIT, reader_of=lambda rank: rank // 2),
     "two-ddp": Shape(
         reads=3,
         compute=1,
         link=(2, 3),
         bits_per_second=10 * MBIT,
-        held={"slow-reads": (2, 3), "slow-compute": (0, 1), "slow-link": (2, 3)},
     ),
-    "experts": Shape(reads=2, compute=3, link=(0, 1), bits_per_second=24 * MBIT, held={}, rows=256),
+    "experts": Shape(reads=2, compute=3, link=(0, 1), bits_per_second=24 * MBIT, rows=256),
     "pp-dp": Shape(
         reads=0,
         compute=3,
         link=(0, 1),
         bits_per_second=5 * MBIT,
-        held={},
         rows=256,
         reader_of=lambda rank: rank % 2,
         pipelines=((0, 2), (1, 3)),
@@ -61,7 +55,6 @@ SHAPES: dict[str, Shape] = {
         compute=2,
         link=(1, 2),
         bits_per_second=18 * MBIT,
-        held={},
         rows=256,
         reader_of=lambda rank: 0,
         pipelines=((0, 1, 2, 3),),
@@ -72,7 +65,6 @@ SHAPES: dict[str, Shape] = {
         compute=2,
         link=(1, 2),
         bits_per_second=18 * MBIT,
-        held={},
         rows=256,
         reader_of=lambda rank: 0,
         pipelines=((0, 1, 2, 3),),

@@ -11,8 +11,7 @@ the late rank itself is lost to storage too; a rank that is slow to compute does
 A step of a pipeline is two events, forwards and backwards: a stage that is slower than the others, by x in each of m
 microbatches, paces it, and all stages take m * x longer.
 
-The two directions of a link between stages carry forwards and backwards, one after
-the other: they add up.
+The two directions of a link between stages carry forwards and backwards, one after the other: they add up.
 """
 
 from __future__ import annotations
