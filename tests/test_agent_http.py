@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
-from support_agent import Agent, agent, fails, host_port
+from support_agent import WHYIDLE, Agent, agent, fails, host_port
 from support_ledgers import DEADLINE_SECONDS, Spec, children, ended, until
+from support_signals import ignoring
 
 from whyidle import __version__
 from whyidle.agent.metrics import BY_COLLECTOR, METRIC, METRICS
@@ -155,6 +156,19 @@ def test_it_ends_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) ->
         assert running.get("/healthz")[0] == 200
         running.process.send_signal(number)
         assert running.process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_it_ends_at_sigterm_even_if_that_was_ignored_and_a_scripts_ctrl_c_does_not_end_it(tmp_path: Path) -> None:
+    """In a script, `nohup whyidle agent &` starts it with all three ignored, if the script ignores SIGTERM."""
+    flags = [f"--ledger.dir={tmp_path}", "--web.listen-address=127.0.0.1:0"]
+    words = [*ignoring(signal.SIGINT, signal.SIGHUP, signal.SIGTERM), *WHYIDLE, "agent", *flags]
+    with contextlib.closing(Agent(words)) as running:
+        for number in (signal.SIGINT, signal.SIGHUP):
+            running.process.send_signal(number)
+            assert running.get("/healthz")[0] == 200
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(DEADLINE_SECONDS) == 0
+        assert "signal=SIGTERM" in running.log()[-1]
 
 
 HANGING = """
