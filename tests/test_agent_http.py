@@ -87,6 +87,7 @@ def test_the_histogram_of_steps(tmp_path: Path) -> None:
         assert running.value("whyidle_step_seconds_sum") == 10.0
 
 
+@pytest.mark.ages
 def test_a_hang_shows_while_it_lasts(tmp_path: Path) -> None:
     waiting = Spec(rank=0, phase="collective", idle=8.0, collectives=5)
     with children(tmp_path, waiting, Spec(rank=1, phase="host", collectives=4)), agent(tmp_path) as running:
@@ -110,6 +111,7 @@ def test_a_killed_rank_stays_with_its_last_values_and_a_bad_file_costs_it_nothin
         assert running.value("whyidle_ledger_errors_total", reason="not_regular") == 1
 
 
+@pytest.mark.ages
 def test_ended_ranks_go_after_the_retention_and_their_ledgers_after_theirs(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="old", idle=80.0), Spec(run="older", idle=200.0), Spec(run="recent"))
     with agent(tmp_path, "--ledger.retention=1m", "--ledger.delete-after=2m30s") as running:

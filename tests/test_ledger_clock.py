@@ -118,6 +118,21 @@ def test_a_ledger_whose_kernel_tells_no_id_is_of_this_start(tmp_path: Path) -> N
     assert 20.0 <= look(tmp_path).idle_seconds < 20.0 + DEADLINE_SECONDS
 
 
+@pytest.mark.parametrize("ticks", [0, 7, 10**11, -1, -150, -(10**11)])
+def test_start_times_before_the_clocks_begin_are_negative(ticks: int) -> None:
+    hertz = os.sysconf("SC_CLK_TCK")
+    as_the_kernel_has_it = ticks * SECOND // hertz % (1 << 64) * hertz // SECOND
+    assert signed_ticks(as_the_kernel_has_it) == pytest.approx(ticks, abs=1)
+
+
+def test_offsets_of_a_time_namespace() -> None:
+    assert parse_offsets("monotonic       -1475         0\nboottime          86400 500000000\n") == (
+        -1475 * SECOND,
+        86400 * SECOND + SECOND // 2,
+    )
+    assert parse_offsets("") == parse_offsets("monotonic\nboottime one two\nnonsense") == (0, 0)
+
+
 # -- real time namespaces
 
 
@@ -190,18 +205,3 @@ def test_a_process_that_started_before_its_clock_did() -> None:
     assert start_ns < 0
     assert 2 * SECOND <= now_ns - start_ns <= time.monotonic_ns() - began + SECOND / 50
     assert ticks == pytest.approx(start_ns * os.sysconf("SC_CLK_TCK") / SECOND, abs=2)
-
-
-@pytest.mark.parametrize("ticks", [0, 7, 10**11, -1, -150, -(10**11)])
-def test_start_times_before_the_clocks_begin_are_negative(ticks: int) -> None:
-    hertz = os.sysconf("SC_CLK_TCK")
-    as_the_kernel_has_it = ticks * SECOND // hertz % (1 << 64) * hertz // SECOND
-    assert signed_ticks(as_the_kernel_has_it) == pytest.approx(ticks, abs=1)
-
-
-def test_offsets_of_a_time_namespace() -> None:
-    assert parse_offsets("monotonic       -1475         0\nboottime          86400 500000000\n") == (
-        -1475 * SECOND,
-        86400 * SECOND + SECOND // 2,
-    )
-    assert parse_offsets("") == parse_offsets("monotonic\nboottime one two\nnonsense") == (0, 0)
