@@ -9,6 +9,7 @@ import os
 import resource
 import time
 
+from ..ledger.clock import signed_ticks
 from .files import KeptFiles, Unreadable, number
 from .metrics import own
 from .reading import Reading
@@ -58,7 +59,7 @@ def _start_seconds() -> float | None:
     """When this process started, in Unix time."""
     try:
         with open("/proc/self/stat", "rb") as file:
-            since_boot = int(file.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+            since_boot = signed_ticks(int(file.read().rpartition(b")")[2].split()[19])) / os.sysconf("SC_CLK_TCK")
         with open("/proc/stat", "rb") as file:
             boot = next(int(line.split()[1]) for line in file if line.startswith(b"btime "))
     except (OSError, ValueError, IndexError, StopIteration):

@@ -12,16 +12,25 @@ from .ledgers import LedgerStore
 from .log import Log
 from .server import AgentServer
 
-STOP = frozenset({signal.SIGTERM, signal.SIGINT})
 REAP_EVERY_SECONDS = 60.0
 _M_ARENA_MAX = -8  # malloc.h
 ROUND_EVERY_SECONDS = 10.0
 """The collectors are asked at least so often, scraped or not: NVML's sample buffer holds some 20 s of utilisation."""
 
 
+def stop_signals() -> set[signal.Signals]:
+    """What ends the agent: SIGTERM always, and SIGINT unless it was ignored from the start.
+
+    A script's shell starts its background commands with SIGINT ignored, because Ctrl-C is for the script. The kernel
+    keeps a blocked SIGTERM for sigwait even where it is ignored (`sig_ignored` in the kernel's kernel/signal.c).
+    """
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return {signal.SIGTERM} if ignored else {signal.SIGTERM, signal.SIGINT}
+
+
 def hold_signals() -> None:
     """Before any thread starts: the stop signals wait for :func:`serve`, and a lost terminal stops nothing."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
@@ -38,14 +47,14 @@ def few_arenas() -> None:
 
 
 def serve(server: AgentServer, ledgers: LedgerStore, delete_after_seconds: float, log: Log) -> None:
-    """Serves until SIGTERM or SIGINT. Call :func:`hold_signals` first, from the main thread."""
+    """Serves until one of :func:`stop_signals`. Call :func:`hold_signals` first, from the main thread."""
     stopping = threading.Event()
     threading.Thread(target=server.serve, name="http", daemon=True).start()
     threading.Thread(
         target=_tidy, args=(ledgers, delete_after_seconds, stopping, log), name="tidy", daemon=True
     ).start()
     threading.Thread(target=_keep_up, args=(server.exporter, stopping, log), name="keep-up", daemon=True).start()
-    number = signal.sigwait(STOP)
+    number = signal.sigwait(stop_signals())
     log.info("stopping", signal=signal.Signals(number).name)
     stopping.set()
     server.close()

@@ -172,8 +172,8 @@ def _newest_of_each(directory: str, names: list[str]) -> list[str]:
 def reap(directory: str, older_than_seconds: float) -> int:
     """Removes ledgers that ended before that, and files left half-made; returns how many. Never raises.
 
-    What lives, belongs to somebody else or is no ledger of this version stays. A ledger that makes no sense (of before
-    the machine's last start, on a disk) goes by the age of its file.
+    What lives, belongs to somebody else or is no ledger of this version stays. A ledger that makes no sense goes by the
+    age of its file.
     """
     removed = 0
     try:

@@ -31,6 +31,7 @@ STRINGS: dict[str, int] = {
     "node": 64,
     "device": 32,
     "uuid": 64,
+    "boot": 40,
     **{f"group{slot}": 32 for slot in range(SLOTS)},
 }
 
@@ -46,6 +47,8 @@ WORDS: dict[str, int] = {
     "pid": 1,  # in the writer's own pid namespace
     "pid_start_ticks": 1,  # field 22 of /proc/<pid>/stat
     "created_unix_ns": 1,
+    "created_ns": 1,  # CLOCK_MONOTONIC at the same moment
+    "clock_offsets_ns": 2,  # of the writer's time namespace: CLOCK_MONOTONIC, CLOCK_BOOTTIME
     "start_ns": 1,  # CLOCK_MONOTONIC when the process started: the accounting begins here
     "ended": 1,  # 1 after a clean close
     "phase": 1,  # the open phase: index into PHASES

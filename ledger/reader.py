@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 
 from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES
+from .clock import Clock, shift_ns, shift_ticks
 from .layout import (
     CALLS_AT,
     CULPRITS,
@@ -100,7 +101,11 @@ class Slot:
 
 @dataclass(slots=True)
 class Ledger:
-    """A consistent copy of one ledger. Times are ns of CLOCK_MONOTONIC; durations are ns."""
+    """A consistent copy of one ledger. Durations are ns, moments are ns of the CLOCK_MONOTONIC of who reads it.
+
+    A moment is negative if it lies before that clock began: the rank is of before the machine's last start, or one of
+    both is in a time namespace.
+    """
 
     path: str
     alive: bool
@@ -263,8 +268,10 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
         words={name: words[at : at + count] for name, (at, count) in WORD_AT.items()},
     )
     _check(ledger, words)
+    shift = _to_own_clock(ledger)
+    _check_times(ledger)
     if len(raw) == LEDGER_BYTES:
-        ledger.ring = _ring(raw, ledger)
+        ledger.ring = _ring(raw, ledger, shift)
         ledger.calls = _calls(raw, ledger)
     return ledger
 
@@ -316,9 +323,11 @@ _SMALL = {
     "open_slot": SLOTS - 1,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled"}
+_MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns")
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
-    "start_ns": (-_MAX_NS, _MAX_NS),  # a process may have started before the clock did, in a time namespace
+    # A process may have started before its clock did, in a time namespace, and is in its first phase since then.
+    **dict.fromkeys((*_MOMENTS, "created_ns", "pid_start_ticks", "clock_offsets_ns"), (-_MAX_NS, _MAX_NS)),
 }
 _UNLIKE_MOST = [(name, WORD_AT[name], allowed) for name, allowed in _RANGES.items() if allowed != (0, _MAX_NS)]
 
@@ -341,6 +350,26 @@ def _check(ledger: Ledger, words: tuple[int, ...]) -> None:
         raise LedgerError("nonsense", f"{ledger.path}: a hook's state is unknown")
     if not ledger.run:
         raise LedgerError("nonsense", f"{ledger.path}: no run")
+
+
+def _to_own_clock(ledger: Ledger) -> int:
+    """Moves all moments to the clock of this process -> by how much, in ns."""
+    words = ledger.words
+    writer = Clock(ledger.strings["boot"], *words["clock_offsets_ns"])
+    latest = max(ledger.phase_since_ns, ledger.until_ns)
+    shift = shift_ns(writer, ledger.created_unix_ns, ledger.created_ns, latest)
+    if shift:
+        for name in _MOMENTS:
+            (moment,) = words[name]
+            # 0 says that there is none yet, but a process may start when its clock does.
+            if moment or name == "start_ns":
+                words[name] = (moment + shift,)
+    if (ticks := shift_ticks(writer)) and ledger.pid_start_ticks:
+        words["pid_start_ticks"] = (ledger.pid_start_ticks + ticks,)
+    return shift
+
+
+def _check_times(ledger: Ledger) -> None:
     now = time.monotonic_ns() + 1_000_000_000
     if ledger.phase_since_ns > now or sum(ledger.words["cause_ns"]) > now - min(ledger.start_ns, 0) + 1_000_000_000:
         raise LedgerError("nonsense", f"{ledger.path}: accounts for more time than this machine has been up")
@@ -356,8 +385,11 @@ def _absurd(ledger: Ledger) -> tuple[str, int]:
     raise AssertionError("every value is in its range")
 
 
-def _ring(raw: bytes, ledger: Ledger) -> list[Step]:
-    """The last steps, oldest first; one fewer than the ring holds once it is full, since it takes two to tell one."""
+def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
+    """The last steps, oldest first; one fewer than the ring holds once it is full, since it takes two to tell one.
+
+    ``shift`` moves the ends to the reader's clock.
+    """
     written = ledger.steps
     first = max(0, written - RING_STEPS)
     before = (ledger.window_waited_ns, *ledger.words["window_cause_ns"])
@@ -369,7 +401,7 @@ def _ring(raw: bytes, ledger: Ledger) -> list[Step]:
             for cause in _WAITS:
                 causes[cause] = 0
             causes[_COLLECTIVE] = waited
-            steps.append(Step(step, end_ns, wall_ns, tuple(causes)))
+            steps.append(Step(step, end_ns + shift, wall_ns, tuple(causes)))
         before = now
     return steps
 

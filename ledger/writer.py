@@ -9,7 +9,9 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import time
 
+from .clock import own_clock
 from .layout import LEDGER_BYTES, MAGIC, STRING_AT, SUFFIX, VERSION, WORD_AT
 
 
@@ -47,6 +49,11 @@ class LedgerWriter:
             for key, text in strings.items():
                 self.set_string(key, text)
             self.set("size", LEDGER_BYTES)
+            self.set_string("boot", own_clock().boot)
+            self.set("created_unix_ns", time.time_ns())
+            self.set("created_ns", time.monotonic_ns())
+            at, _ = WORD_AT["clock_offsets_ns"]
+            self.words[at], self.words[at + 1] = own_clock()[1:]
             for key, number in numbers.items():
                 self.set(key, number)
             self.locked = self._lock()

@@ -1,7 +1,7 @@
 """Fixtures of the collectors that look at the processes of ranks: the fake node's two ranks and their trees.
 
-And Ctrl-C as everybody has it: what a shell starts in the background ignores SIGINT, and hands that on to every process
-that a test starts and interrupts.
+And signals as a terminal has them: what a shell starts in the background ignores SIGINT, what `nohup` starts ignores
+SIGHUP, and both hand that on to every process that a test starts and signals.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ from support_ledgers import children
 
 from whyidle.agent.files import Roots
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def _lost_terminal(number: int, frame: object) -> None:
+    """Under `nohup` the tests themselves go on. A handler is not inherited across exec: what they start has none."""
+
+
+_USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: _lost_terminal}
+for _number, _handler in _USUAL.items():
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 
 @pytest.fixture(scope="module")

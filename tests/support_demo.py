@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,12 @@ def kill_marked(name: str, value: str) -> None:
 class Demo:
     """A demo under way, all of whose processes can be told from others by a mark in their environment."""
 
-    def __init__(self, tmp_path: Path, *arguments: str, stderr: int = subprocess.PIPE):
+    def __init__(self, tmp_path: Path, *arguments: str, stderr: int = subprocess.PIPE, launcher: Sequence[str] = ()):
         self.tmp_path = tmp_path
         self.mark = uuid.uuid4().hex
         env = {**os.environ, "TMPDIR": str(tmp_path), MARK: self.mark}
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments], env=env, stdout=subprocess.PIPE, stderr=stderr, text=True
+            [*launcher, *COMMAND, *arguments], env=env, stdout=subprocess.PIPE, stderr=stderr, text=True
         )
 
     def finish(self) -> tuple[int, str, str]:

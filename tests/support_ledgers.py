@@ -12,12 +12,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
+from whyidle.ledger.clock import own_clock
 from whyidle.ledger.layout import SEQUENCE, WORD_AT
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
@@ -31,7 +32,10 @@ SECOND = 1_000_000_000
 
 @dataclass
 class Spec:
-    """One rank, as its ledger should say. Times in seconds; the steps end now, or ``idle`` seconds ago."""
+    """One rank, as its ledger should say. Times in seconds; the steps end now, or ``idle`` seconds ago.
+
+    All that may lie before the machine's start: a ledger may hold negative moments.
+    """
 
     rank: int = 0
     run: str = "r1"
@@ -42,6 +46,8 @@ class Spec:
     device: str = "cpu"
     uuid: str = ""  # default: GPU-<rank>
     created: int = 0  # unix ns; 0: now
+    ahead: float = 0.0  # of the writer's clock, against that of this process
+    boot: str = ""  # of which start of a machine that clock is; default: this one's, but in another time namespace
     startup: float = 3.0
     steps: int = 0
     step: dict[str, float] = field(default_factory=dict)  # cause -> seconds of each step; waits by their split
@@ -57,7 +63,8 @@ class Spec:
 
 def write(directory: str, spec: Spec) -> LedgerWriter:
     """Writes the ledger of ``spec`` and leaves it open. For child processes."""
-    now = time.monotonic_ns() - int(spec.idle * SECOND)
+    ahead = int(spec.ahead * SECOND)
+    now = time.monotonic_ns() + ahead - int(spec.idle * SECOND)
     ns = {cause: int(seconds * SECOND) for cause, seconds in spec.step.items()}
     wall = sum(ns.values())
     window = now - spec.steps * wall - int(spec.pending * SECOND)
@@ -86,6 +93,11 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
     )
     words, books = ledger.words, Books(ledger.words)
     words[SEQUENCE] += 1
+    if spec.boot:
+        ledger.set_string("boot", spec.boot)
+    else:
+        _set(words, "clock_offsets_ns", own_clock().monotonic_offset_ns + ahead)
+    _set(words, "created_ns", time.monotonic_ns() + ahead)
     books.charge(PHASE["startup"], int(spec.startup * SECOND))
     if spec.steps:
         books.open_window(window)
@@ -119,9 +131,9 @@ def _set(words: memoryview, name: str, value: int, index: int = 0) -> None:
 class Child:
     """A rank: a process that wrote its ledger and holds it open until it is told otherwise."""
 
-    def __init__(self, directory: str | Path, spec: Spec, script: str | Path = __file__):
+    def __init__(self, directory: str | Path, spec: Spec, script: str | Path = __file__, launcher: Sequence[str] = ()):
         self.process = subprocess.Popen(
-            [sys.executable, str(script), str(directory), json.dumps([vars(spec)]), "hold"],
+            [*launcher, sys.executable, str(script), str(directory), json.dumps([vars(spec)]), "hold"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -149,12 +161,14 @@ class Child:
 
 
 @contextlib.contextmanager
-def children(directory: str | Path, *specs: Spec, script: str | Path = __file__) -> Iterator[list[Child]]:
+def children(
+    directory: str | Path, *specs: Spec, script: str | Path = __file__, launcher: Sequence[str] = ()
+) -> Iterator[list[Child]]:
     """Live ranks, gone at the end of the block."""
     started: list[Child] = []
     try:
         for spec in specs:
-            started.append(Child(directory, spec, script))
+            started.append(Child(directory, spec, script, launcher))
         yield started
     finally:
         for child in started:

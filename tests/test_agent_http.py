@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
-from support_agent import Agent, agent, fails, host_port
+from support_agent import WHYIDLE, Agent, agent, fails, host_port
 from support_ledgers import DEADLINE_SECONDS, Spec, children, ended, until
+from support_signals import ignoring
 
 from whyidle import __version__
 from whyidle.agent.metrics import BY_COLLECTOR, METRIC, METRICS
@@ -97,6 +98,7 @@ def test_the_histogram_of_steps(tmp_path: Path) -> None:
         assert running.value("whyidle_step_seconds_sum") == 10.0
 
 
+@pytest.mark.ages
 def test_a_hang_shows_while_it_lasts(tmp_path: Path) -> None:
     waiting = Spec(rank=0, phase="collective", idle=8.0, collectives=5)
     with children(tmp_path, waiting, Spec(rank=1, phase="host", collectives=4)), agent(tmp_path) as running:
@@ -120,6 +122,7 @@ def test_a_killed_rank_stays_with_its_last_values_and_a_bad_file_costs_it_nothin
         assert running.value("whyidle_ledger_errors_total", reason="not_regular") == 1
 
 
+@pytest.mark.ages
 def test_ended_ranks_go_after_the_retention_and_their_ledgers_after_theirs(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="old", idle=80.0), Spec(run="older", idle=200.0), Spec(run="recent"))
     with agent(tmp_path, "--ledger.retention=1m", "--ledger.delete-after=2m30s") as running:
@@ -166,6 +169,19 @@ def test_it_ends_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) ->
         assert running.get("/healthz")[0] == 200
         running.process.send_signal(number)
         assert running.process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_it_ends_at_sigterm_even_if_that_was_ignored_and_a_scripts_ctrl_c_does_not_end_it(tmp_path: Path) -> None:
+    """In a script, `nohup whyidle agent &` starts it with all three ignored, if the script ignores SIGTERM."""
+    flags = [f"--ledger.dir={tmp_path}", "--web.listen-address=127.0.0.1:0"]
+    words = [*ignoring(signal.SIGINT, signal.SIGHUP, signal.SIGTERM), *WHYIDLE, "agent", *flags]
+    with contextlib.closing(Agent(words)) as running:
+        for number in (signal.SIGINT, signal.SIGHUP):
+            running.process.send_signal(number)
+            assert running.get("/healthz")[0] == 200
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(DEADLINE_SECONDS) == 0
+        assert "signal=SIGTERM" in running.log()[-1]
 
 
 HANGING = """

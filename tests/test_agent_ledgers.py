@@ -63,6 +63,7 @@ def test_of_two_live_claims_to_a_rank_the_older_is_believed(tmp_path: Path) -> N
             assert snapshot.errors["duplicate"] == 1
 
 
+@pytest.mark.ages
 def test_an_ended_rank_stays_for_the_retention_and_then_goes(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="gone", idle=200.0), Spec(run="kept", idle=20.0))
     with children(tmp_path, Spec(run="live", idle=200.0)):
@@ -107,6 +108,7 @@ def test_ready_only_after_a_look_at_a_directory_that_can_be_read(tmp_path: Path)
 WAITING = Spec(rank=0, phase="collective", idle=8.0, collectives=12)
 
 
+@pytest.mark.ages
 @pytest.mark.parametrize(
     ("other", "missing"),
     [
@@ -130,6 +132,7 @@ def test_who_is_missing(tmp_path: Path, other: Spec, missing: bool) -> None:
         assert not missing_ranks([rank.newest for rank in snapshot.ranks], snapshot.now_ns, longer_than=1e6)
 
 
+@pytest.mark.ages
 def test_a_rank_that_died_is_missing_too(tmp_path: Path) -> None:
     ended(tmp_path, Spec(rank=1, phase="collective", collectives=11))
     with children(tmp_path, WAITING):

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from support_demo import DEADLINE, Demo, machine, names_what_was_injected, sums_are_whole
+from support_signals import ignoring
 
 from whyidle.cli.demo.faults import FAULTS
 from whyidle.cli.demo.injection import KINDS, choose
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.xdist_group("machine")
 def start(tmp_path: Path) -> Iterator[Any]:
     started: list[Demo] = []
 
-    def begin(*arguments: str, **options: int) -> Demo:
+    def begin(*arguments: str, **options: Any) -> Demo:
         started.append(Demo(tmp_path, *arguments, **options))
         return started[-1]
 
@@ -114,6 +115,17 @@ def test_a_signal_ends_everything(start: Any, number: signal.Signals) -> None:
     assert code == 128 + number
     assert out == ""
     assert f"stopped by {number.name}" in err
+
+
+def test_under_nohup_it_outlives_its_terminal_and_ends_at_sigterm(start: Any) -> None:
+    demo = start("--seconds", "600", launcher=ignoring(signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+    demo.wait_for_steps()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        demo.process.send_signal(number)
+    code, out, err = demo.finish()
+    assert code == 128 + signal.SIGTERM
+    assert out == ""
+    assert "stopped by SIGTERM" in err
 
 
 def test_a_rank_that_dies_ends_the_demo_with_its_log(start: Any) -> None:

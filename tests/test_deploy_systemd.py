@@ -184,6 +184,7 @@ def test_a_link_in_its_place_is_not_followed(make: Callable[[], Path], tmp_path:
     assert _about(target) == ("drwxr-xr-x", 0)
 
 
+@pytest.mark.ages
 @needs_root
 def test_its_owner_removes_the_ledgers_of_ended_ranks_and_no_one_else(tmp_path: Path) -> None:
     """So the agent needs no right to do it; and of the living it leaves everybody's."""

@@ -88,6 +88,7 @@ def test_nonsense_in_the_environment_is_ignored() -> None:
     assert (who.rank, who.world_size, who.local_rank) == (0, 1, 0)
 
 
+@pytest.mark.ages
 def test_the_start_of_this_process_lies_before_now_and_after_its_parents() -> None:
     code = "from whyidle.torch_hooks.identity import process_start; print(process_start()[1])"
     before = time.monotonic_ns()

@@ -119,6 +119,7 @@ FAULTS: list[tuple[Callable[[Path, bytes], None], str]] = [
 ]
 
 
+@pytest.mark.ages
 @pytest.mark.parametrize(("spoil", "reason"), FAULTS)
 def test_a_bad_file_is_named_and_costs_nobody_else(
     tmp_path: Path, sound: bytes, spoil: Callable[[Path, bytes], None], reason: str
@@ -292,6 +293,7 @@ def test_a_spoilt_ledger_stops_neither_agent_nor_report(
 # -- the broom
 
 
+@pytest.mark.ages
 def test_reap_takes_the_ended_and_the_half_made_and_leaves_the_rest(tmp_path: Path) -> None:
     with children(tmp_path, Spec(run="lives", idle=200.0)) as [child]:
         ended(tmp_path, Spec(run="old", idle=200.0), Spec(run="recent"))
@@ -307,10 +309,11 @@ def test_reap_takes_the_ended_and_the_half_made_and_leaves_the_rest(tmp_path: Pa
         assert sorted(name for name in os.listdir(tmp_path) if not name[0].isdigit()) == ["foreign.ledger", "notes.txt"]
 
 
-def test_reap_takes_a_ledger_from_before_the_last_boot_by_the_age_of_its_file(tmp_path: Path) -> None:
+@pytest.mark.ages
+def test_reap_takes_a_ledger_that_makes_no_sense_by_the_age_of_its_file(tmp_path: Path) -> None:
     for name in ("old", "young"):
         [path] = ended(tmp_path, Spec(run=name))
-        with open(path, "r+b") as file:  # CLOCK_MONOTONIC began anew since
+        with open(path, "r+b") as file:
             file.seek(WORD_AT["phase_since_ns"][0] * 8)
             file.write((time.monotonic_ns() + 10**15).to_bytes(8, "little"))
         os.rename(path, tmp_path / f"{name}.ledger")

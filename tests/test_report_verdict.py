@@ -29,6 +29,7 @@ def of(tmp_path: Path, *specs: Spec) -> dict[str, Any]:
     return report(tmp_path)
 
 
+@pytest.mark.ages
 def test_the_worked_example(tmp_path: Path) -> None:
     """Two ranks, 100 steps; rank 1's reads take 40 ms a step, and rank 0 waits for it."""
     got = of(
@@ -54,8 +55,8 @@ def test_the_worked_example(tmp_path: Path) -> None:
             "rank 0 waited 4.0 s for rank 1, which was late by storage",
         ],
         "late_ranks": [{"rank": 1, "share": pytest.approx(0.2), "family": "storage"}],
-            "late_groups": [],
-            "take_turns": False,
+        "late_groups": [],
+        "take_turns": False,
     }
     assert not got["problems"]
     assert not got["hangs"]
@@ -226,6 +227,7 @@ def test_waits_that_await_their_split_count_as_collective(tmp_path: Path) -> Non
     assert got["unaccounted_seconds"] == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.ages
 def test_what_the_device_clock_has_not_harvested_is_unattributed(tmp_path: Path) -> None:
     now = time.monotonic_ns()
     second = 1_000_000_000
@@ -235,6 +237,7 @@ def test_what_the_device_clock_has_not_harvested_is_unattributed(tmp_path: Path)
     assert got["unaccounted_seconds"] == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.ages
 @pytest.mark.parametrize(
     ("phase", "family"), [("compute", "straggler"), ("checkpoint", "storage"), ("host", "host"), ("restore", "storage")]
 )
@@ -254,6 +257,7 @@ def test_a_hang_names_who_is_missing_and_is_charged_to_it(tmp_path: Path, phase:
         assert got["families"]["communication"] > 0.3  # the raw cause stays as it was measured
 
 
+@pytest.mark.ages
 def test_a_hang_before_the_first_step_is_a_problem(tmp_path: Path) -> None:
     with children(tmp_path, Spec(rank=0, phase="collective", idle=20.0), Spec(rank=1, phase="startup", idle=20.0)):
         got = report(tmp_path)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support_signals import ignoring
 
 from whyidle.cli import run as run_command
 
@@ -69,7 +70,6 @@ def test_signals_kill_the_command(number: signal.Signals) -> None:
         env=clean_env(),
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # nohup-like runners ignore it
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -98,6 +98,15 @@ def test_signal_dispositions_are_those_of_a_shell() -> None:
     script = [shutil.which("grep") or "grep", "SigIgn", "/proc/self/status"]
     plain = subprocess.run(script, env=clean_env(), capture_output=True, text=True, timeout=60, check=True)
     assert whyidle("--", *script).stdout == plain.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_what_the_caller_ignores_the_command_ignores(number: signal.Signals) -> None:
+    """`nohup whyidle run -- CMD` is `nohup CMD`."""
+    script = ["grep", "SigIgn", "/proc/self/status"]
+    words = [*ignoring(number), *WHYIDLE_RUN, "--", *script]
+    done = subprocess.run(words, env=clean_env(), capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout.split()[1], 16) & 1 << number - 1
 
 
 def test_standard_streams_are_the_commands() -> None:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..ledger.clock import signed_ticks
+
 RUN_VARIABLES = ("WHYIDLE_RUN", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_JOB_ID", "TORCHELASTIC_RUN_ID")
 """Where a run's id comes from, in order. A scheduler's id outlives a restart; torchrun's is a new UUID per launch."""
 
@@ -136,10 +138,11 @@ def process_start() -> tuple[int, int]:
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        ticks = int(fields[19])  # field 22 of proc(5), counted from the state (field 3) as 0
+        ticks = signed_ticks(int(fields[19]))  # field 22 of proc(5), counted from the state (field 3) as 0
         since_boot = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        # starttime is on CLOCK_BOOTTIME, which a suspend moves away from CLOCK_MONOTONIC.
-        asleep = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - now
+        # starttime is on CLOCK_BOOTTIME, which a suspend moves away from CLOCK_MONOTONIC. Between two readings of them
+        # the process may wait for a CPU, which makes the difference too large.
+        asleep = min(-time.monotonic_ns() + time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(5))
         return ticks, min(now, since_boot - asleep)
     except (OSError, ValueError, IndexError, AttributeError):
         return 0, now

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -91,7 +90,6 @@ class Session:
                 "attempt": before.attempt,
                 "pid": who.pid,
                 "pid_start_ticks": who.pid_start_ticks,
-                "created_unix_ns": time.time_ns(),
                 "start_ns": who.start_ns,
                 "checkpoint_step": -1,
                 "recompute_until": before.steps,

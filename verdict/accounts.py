@@ -128,7 +128,9 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.steps += ledger.words["steps"][0]
     account.faults += ledger.faults
     account.unmeasured += ledger.unmeasured
-    end_ns = max(ledger.until_ns, ledger.phase_since_ns, now_ns if ledger.alive else 0)
+    end_ns = max(ledger.until_ns, ledger.phase_since_ns)
+    if ledger.alive:
+        end_ns = max(end_ns, now_ns)
     account.startup += ((ledger.window_ns or end_ns) - ledger.start_ns) / 1e9
     if not ledger.window_ns:
         return

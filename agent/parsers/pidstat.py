@@ -9,6 +9,7 @@ import re
 from operator import itemgetter
 from typing import NamedTuple
 
+from ...ledger.clock import signed_ticks
 from ..files import Unreadable
 
 _NSPID = re.compile(rb"^NSpid:((?:\s+\d{1,10})+)\s*$", re.MULTILINE)
@@ -31,7 +32,7 @@ class PidStat(NamedTuple):
     children_user_ticks: int
     children_system_ticks: int
     threads: int
-    start_ticks: int  # since the machine's start
+    start_ticks: int  # since the machine's start; negative before that of the reader's time namespace
     resident_pages: int
     block_io_ticks: int  # of its main thread; 0 unless kernel.task_delayacct was on when it started
 
@@ -49,7 +50,9 @@ def parse(data: bytes) -> PidStat:
         raise Unreadable("garbage") from None
     if len(state) != 1 or not state.isalpha() or min(numbers) < 0 or max(numbers) >= _MOST:
         raise Unreadable("garbage")
-    return PidStat(state, *numbers)
+    stat = PidStat(state, *numbers)
+    started = signed_ticks(stat.start_ticks)
+    return stat if started == stat.start_ticks else stat._replace(start_ticks=started)
 
 
 _NUMBERS = itemgetter(1, 9, 10, 11, 12, 13, 14, 17, 19, 21, 39)

@@ -93,7 +93,7 @@ class RankPids:
         due = {
             claim: ledger
             for claim, ledger in missing.items()
-            if (wanted := self._wanted.get(claim)) and wanted.due <= now and ledger.pid_start_ticks > 0
+            if (wanted := self._wanted.get(claim)) and wanted.due <= now and ledger.pid_start_ticks
         }
         if not due or now < self._next_search:
             return

@@ -122,12 +122,16 @@ def _print(report: dict[str, Any], injection: Injection, as_json: bool) -> None:
 
 
 class _StopSignals:
-    """Remembers the first signal that asks us to stop: no exception may hit us in the middle of cleaning up."""
+    """Remembers the first signal that asks us to stop: no exception may hit us in the middle of cleaning up.
+
+    What was ignored from the start stays so: under `nohup` the demo outlives its terminal, and Ctrl-C is not for what a
+    script put in the background. Only SIGTERM always ends it.
+    """
 
     def __init__(self) -> None:
         self.number = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:
+            if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._received)
 
     def _received(self, number: int, frame: object) -> None:
