@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from schedules.case import Case, Fault
-from schedules.cases import cases
+from schedules.cases import cases, random_cases
 from schedules.exchange import exchange
 from schedules.member import Options
 from schedules.replay import Replay, replay
@@ -92,6 +92,18 @@ def test_culprit_is_named(outcomes: list[Outcome]):
 def test_network_is_within_a_point_of_the_transfers(outcomes: list[Outcome]):
     assert mean(outcome.network_error for outcome in outcomes) <= 0.1
     assert max(outcome.network_error for outcome in outcomes) <= 1.0
+
+
+def test_drawn_cases_are_judged_as_well_as_the_table():
+    drawn = [judge(case) for case in random_cases(40)]
+    large = [one for one in drawn if one.truth >= 0.05]  # below, another loss of the run may well be the largest
+    error, right = mean(one.error for one in drawn), mean(one.right for one in large)
+    print(f"\n{len(drawn)} drawn cases: share off by {error:.2f} points, culprit right in {right:.1%}", end="")
+    for one in drawn:
+        if one.error > 8 or (not one.right and one in large):
+            print(f"\nmiss: {one.case.name}: charged {one.found:.1%} of {one.truth:.1%}, named {one.named}", end="")
+    assert error <= 3.0
+    assert right >= 0.85
 
 
 def test_no_fault_names_nobody():

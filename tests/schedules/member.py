@@ -89,6 +89,19 @@ class Member:
         return part
 
 
+def containing(group: Group, members: list[Member]) -> list[str]:
+    """The dimensions in whose collectives all members of a group take part together, and so leave together."""
+    inside = set(group.ranks)
+    return [
+        name
+        for name, other in members[0].groups.items()
+        if name != group.name
+        and not other.p2p
+        and inside <= set(other.ranks)
+        and all(member.groups.get(name) == other for member in members)
+    ]
+
+
 def least(contributions: Iterable[Words]) -> Words:
     """The MIN all-reduce; a word that some member lacks is absent from its contribution."""
     result: Words = {}
