@@ -25,6 +25,7 @@ class Options:
 
     floor: str = "clock"  # how long a message takes: by "clock", or the "least" single wait of its link in the block
     late_stage: str = "stage"  # who is late in a pipeline: "stage", or by peer: "netted", "gross"
+    together: bool = True  # the late stage is found with its waits in collectives of the whole pipeline
     bubble: bool = True  # the schedule's bound counts
     elsewhere: bool = True  # waits in other groups may have made a rank late
     leave_out: bool = True  # but not waits in collectives of groups that contain this one

@@ -28,8 +28,8 @@
 
    All waits of the late stage itself are bubble.
 
-4. *Lateness*. The late stage was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its excesses as in
-   a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
+4. *Lateness*. The late stage was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its excesses as
+   in a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
 
 The words of 2 to 4 need the transfers of 1, so they go into the exchange of the next block.
 """
@@ -129,7 +129,7 @@ def split_messages(
 ) -> dict[int, GroupWaits]:
     """The waits of each member, by the rules above."""
     floors = link_floors(group, members, options)
-    together = containing(group, members)
+    together = containing(group, members) if options.together else []
     waits = {
         member.rank: [_step(member, slice_, together, floors) for slice_ in member.slices[group]] for member in members
     }
