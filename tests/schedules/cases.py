@@ -65,3 +65,34 @@ def cases() -> list[Case]:
                     steps = 10 if kind == "microbatches" and mesh.dp == 2 else mesh.steps
                     table.append(replace(mesh, seed=len(table), steps=steps, fault=Fault(kind, where, size)))
     return table
+
+
+def random_cases(count: int, seed: int = 7) -> list[Case]:
+    """Cases that no formula was tried on when it was chosen: meshes, times and faults are drawn."""
+    random = Random(seed)
+    table: list[Case] = []
+    while len(table) < count:
+        kind = random.choice([*SIZES])
+        case = Case(
+            dp=random.choice([1, 2, 3, 4]),
+            pp=random.choice([1, 2, 4, 6]),
+            tp=random.choice([1, 2, 4]),
+            microbatches=random.choice([4, 6, 8, 12]),
+            schedule=random.choice(["1f1b", "gpipe"]),
+            steps=6,
+            layers=random.choice([1, 2, 3]),
+            jitter=random.choice([0.02, 0.05, 0.10]),
+            tp_transfer=random.choice([50, 150, 400]) * 1_000,
+            dp_transfer=random.choice([1, 3, 8]) * 1_000_000,
+            pp_transfer=random.choice([50, 200, 800]) * 1_000,
+            buffered=random.random() < 0.4,
+            norm=random.random() < 0.5,
+            heavy_last=random.choice([0.0, 0.0, 0.1]),
+            lengths=random.choice([0.0, 0.0, 0.1]),
+            seed=len(table),
+        )
+        if 2 <= case.ranks <= 16 and possible(case, kind):
+            at = random.randrange(case.pp if kind == "stage" else case.ranks)
+            size = random.choice([0.5, 1.0]) * max(SIZES[kind])
+            table.append(replace(case, fault=Fault(kind, at, size)))
+    return table

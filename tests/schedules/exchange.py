@@ -8,7 +8,7 @@ from __future__ import annotations
 from whyidle.verdict.lookthrough import Group, GroupWaits, RankWaits
 
 from .case import FAMILIES, Case
-from .member import RANK_BITS, Member, Options, Reasons, Words, least, pack_own, seconds
+from .member import RANK_BITS, Member, Options, Reasons, Words, containing, least, pack_own, seconds
 from .pipelines import split_messages
 from .replay import Replay
 
@@ -51,23 +51,15 @@ def split_block(case: Case, members: list[Member], options: Options | None = Non
 def _dimensions(group: Group, members: list[Member], options: Options) -> list[str]:
     """In which other dimensions a member's waits may have made it late in this group.
 
-    All members leave a collective of a larger group together, so what they waited there makes none of them late in a
-    collective here. In a pipeline it may: the stage that ends its last backward first waits there for the others.
+    All members leave a collective of a larger group together, so what they waited there makes none of them late here.
     """
     if not options.elsewhere:
         return []
-    names = sorted({name for member in members for name in member.groups if name != group.name})
-    if not options.leave_out or group.p2p:
-        return names
-    inside = set(group.ranks)
-    return [
-        name
-        for name in names
-        if not all(
-            name in member.groups and not member.groups[name].p2p and inside <= set(member.groups[name].ranks)
-            for member in members
-        )
-    ]
+    left_out = {group.name, *(containing(group, members) if options.leave_out else ())}
+    return sorted({name for member in members for name in member.groups} - left_out)
+
+
+# -- collectives
 
 
 def split_collectives(

@@ -25,6 +25,7 @@ class Options:
 
     floor: str = "clock"  # how long a message takes: by "clock", or the "least" single wait of its link in the block
     late_stage: str = "stage"  # who is late in a pipeline: "stage", or by peer: "netted", "gross"
+    together: bool = True  # the late stage is found with its waits in collectives of the whole pipeline
     bubble: bool = True  # the schedule's bound counts
     elsewhere: bool = True  # waits in other groups may have made a rank late
     leave_out: bool = True  # but not waits in collectives of groups that contain this one
@@ -87,6 +88,19 @@ class Member:
         part.slices = {group: slices[steps] for group, slices in self.slices.items()}
         part.walls, part.steps_own = self.walls[steps], self.steps_own[steps]
         return part
+
+
+def containing(group: Group, members: list[Member]) -> list[str]:
+    """The dimensions in whose collectives all members of a group take part together, and so leave together."""
+    inside = set(group.ranks)
+    return [
+        name
+        for name, other in members[0].groups.items()
+        if name != group.name
+        and not other.p2p
+        and inside <= set(other.ranks)
+        and all(member.groups.get(name) == other for member in members)
+    ]
 
 
 def least(contributions: Iterable[Words]) -> Words:

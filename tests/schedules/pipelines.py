@@ -13,18 +13,25 @@
    before it arrived. If none did in one of the directions (buffered sends to a stage that is always late) and no send
    was waited for either, the shortest wait of a receiver of this link stands in.
 
-2. *Bubble*. ``pipeline = wait - network``, summed over the step. Like the last rank in a collective, the busiest stage
-   waits least, and its wait is what the schedule costs every stage. The schedule itself costs at least
+2. *Late stage*. ``pipeline = wait - network``, summed over the step. Like the last rank in a collective, the busiest
+   stage waits least. A part of the bubble may be waited in a collective that the whole pipeline takes part in (a norm
+   over the world at the end of the step: the last stage gets there first), so the stage that is late is the one with
+
+       MIN(pipeline + waits in collectives of groups that contain this one)
+
+3. *Bubble*. What even the stage that waits least for messages has to wait is nobody's fault, nor is what the schedule
+   itself costs, with p stages and m microbatches (the messages of one direction of a link in the step, so that it is
+   right for interleaved stages, too):
 
        bound = (p - 1) / m * (the least compute of any stage in the step)
+       bubble = min(pipeline, max(MIN pipeline, bound)),   behind[late stage] = pipeline - bubble
 
-   with p stages and m microbatches (the messages of one direction of a link in the step, so that interleaved stages are
-   right, too). ``bubble = min(pipeline, max(MIN pipeline, bound))``; the rest is ``behind`` the stage with the MIN.
+   All waits of the late stage itself are bubble.
 
-3. *Lateness*. The stage with the MIN was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its
-   excesses as in a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
+4. *Lateness*. The late stage was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its excesses as
+   in a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
 
-The words of 2 need the transfers of 1, so they go into the exchange of the next block.
+The words of 2 to 4 need the transfers of 1, so they go into the exchange of the next block.
 """
 
 from __future__ import annotations
@@ -34,7 +41,7 @@ from typing import NamedTuple
 from whyidle.verdict.lookthrough import Group, GroupWaits
 
 from .case import COMPUTE, Case
-from .member import RANK_BITS, Member, Options, Reasons, Words, least, pack_own, seconds
+from .member import RANK_BITS, Member, Options, Reasons, Slice, Words, containing, least, pack_own, seconds
 from .programs import Message
 from .replay import Wait
 
@@ -98,6 +105,8 @@ def fresh(wait: Wait) -> bool:
 class StepWait(NamedTuple):
     """The waits of one rank for messages in one step, ns."""
 
+    together: int  # what it waited in collectives that the whole pipeline takes part in
+
     links: dict[int, int]  # peer -> transfers
     rest: dict[int, int]  # peer -> what was waited beyond them
 
@@ -109,14 +118,20 @@ class StepWait(NamedTuple):
     def pipeline(self) -> int:
         return sum(self.rest.values())
 
+    @property
+    def idle(self) -> int:
+        """What the stage waited for the pipeline at most: part of its bubble may lie in such a collective."""
+        return self.pipeline + self.together
+
 
 def split_messages(
     case: Case, group: Group, members: list[Member], dimensions: list[str], options: Options
 ) -> dict[int, GroupWaits]:
-    """The waits of each member, by the three rules above."""
+    """The waits of each member, by the rules above."""
     floors = link_floors(group, members, options)
+    together = containing(group, members) if options.together else []
     waits = {
-        member.rank: [_step(member, slice_.calls, floors) for slice_ in member.slices[group]] for member in members
+        member.rank: [_step(member, slice_, together, floors) for slice_ in member.slices[group]] for member in members
     }
     words = least(_pack(member, group, dimensions, waits[member.rank]) for member in members)
     per_busy = (len(group.ranks) - 1) / case.microbatches if options.bubble else 0.0
@@ -148,9 +163,9 @@ def split_messages(
     return split
 
 
-def _step(member: Member, calls: list[Wait], floors: dict[tuple[int, int], int]) -> StepWait:
-    wait = StepWait({}, {})
-    for call in calls:
+def _step(member: Member, slice_: Slice, together: list[str], floors: dict[tuple[int, int], int]) -> StepWait:
+    wait = StepWait(sum(slice_.elsewhere.get(name, 0) for name in together), {}, {})
+    for call in slice_.calls:
         assert call.peer is not None
         network = min(call.ns, floors.get(link_of(member.rank, call.peer), 0))
         wait.links[call.peer] = wait.links.get(call.peer, 0) + network
@@ -161,8 +176,9 @@ def _step(member: Member, calls: list[Wait], floors: dict[tuple[int, int], int])
 def _pack(member: Member, group: Group, dimensions: list[str], waits: list[StepWait]) -> Words:
     words: Words = {}
     for number, (wait, slice_) in enumerate(zip(waits, member.slices[group], strict=True)):
-        words["pipeline", number] = (wait.pipeline // 1000) << RANK_BITS | member.rank
-        words["most", number] = -(wait.pipeline // 1000)
+        words["idle", number] = (wait.idle // 1000) << RANK_BITS | member.rank
+        words["pipeline", number] = wait.pipeline
+        words["most", number] = -wait.pipeline
         words["network", number] = wait.network
         words["busy", number] = slice_.own[COMPUTE]
         for peer, ns in wait.rest.items():
@@ -175,10 +191,10 @@ def _behind_the_stage(
     rank: int, number: int, wait: StepWait, bound: int, words: Words, options: Options
 ) -> tuple[dict[int, int], int]:
     """-> (late rank -> ns waited behind it, ns by which this rank was late)."""
-    word = words["pipeline", number]
-    bubble, last = max((word >> RANK_BITS) * 1000, bound), word & ((1 << RANK_BITS) - 1)
+    last = words["idle", number] & ((1 << RANK_BITS) - 1)
+    bubble = max(words["pipeline", number], bound)
     if last == rank:
-        return {}, max(0, -words["most", number] * 1000 - bubble)
+        return {}, max(0, -words["most", number] - bubble)
     return {last: max(0, wait.pipeline - bubble)}, 0
 
 
