@@ -98,6 +98,7 @@ def test_a_report_adds_up_on_any_clock(tmp_path: Path, clock: Spec) -> None:
 
 def test_a_restart_goes_on_from_any_clock(tmp_path: Path, clock: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHYIDLE_RUN", "r1")
+    monkeypatch.setenv("WHYIDLE_OWNER", "lab")
     ended(tmp_path, of(clock, steps=30, step=STEP, idle=1000.0, words={"checkpoint_step": 20}))
     assert restart_of(str(tmp_path), identify()) == (1, 30, 20)
 
