@@ -4,12 +4,14 @@ A stage waits for a message because the message is under way, because the schedu
 another stage is late. A block of steps is exchanged twice, each time as a minimum of words over the stages:
 
 1. `pack_times`: of some messages of each link, when the sender issued it and when the receiver had it, each on its own
-   clock. In each direction the least difference is the transfer plus the offset of the two clocks, and the offset
-   cancels in the mean of both directions (as in NTP, RFC 5905, section 8). A message that its receiver was already
-   waiting for tells it, also where the sender's buffer hides the link from the sender.
+   clock. The least difference of a direction is a transfer plus the offset of the two clocks, so that half of the
+   difference of both directions is the offset (as in NTP, RFC 5905, section 8). A message is then under way from when
+   it was issued, or the one before it had arrived, to when it arrives. Only a message that its receiver was waiting
+   for tells something. Where a direction has none, the receiver's shortest wait stands in.
 2. `pack_stages`: each stage's wait of a step, less the transfers of its messages. The stage that waits least is the
-   busiest: what it waits is the bubble of all stages, at least (p - 1) / m of the least busy stage's time for p stages
-   and m microbatches (GPipe and 1F1B: arXiv 2104.04473, section 2.2). The rest is waited for the busiest stage.
+   busiest, counting what it waits in collectives of the whole pipeline. What is waited at least is the bubble of all
+   stages: (p - 1) / m of the least busy stage's time for p stages and m microbatches (GPipe and 1F1B: arXiv
+   2104.04473, section 2.2). The rest is waited for the busiest stage.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Stages(NamedTuple):
 
 
 def times_words(ranks: int) -> int:
-    return HEADER + 4 * ranks * MESSAGES
+    return HEADER + 2 * ranks * MESSAGES * _WORDS_OF_MESSAGE
 
 
 def stages_words(length: int) -> int:
@@ -80,8 +82,12 @@ def pack_times(buffer: array[int], rank: int, ranks: Sequence[int], steps: Seque
             if link is None:
                 continue
             for number, message in _chosen(messages, index, length):
-                at = HEADER + (link * MESSAGES + number) * 2
-                words[at + (not sent)] = (message.issued if sent else message.end) // US
+                at = HEADER + (link * MESSAGES + number) * _WORDS_OF_MESSAGE
+                if sent:
+                    words[at] = message.issued // US
+                elif message.end - message.issued >= _WAITED:  # it was asked for before it came
+                    words[at + 1] = message.end // US
+                    words[at + 2] = message.ns // US
     buffer[: len(words)] = array("q", words)
 
 
@@ -105,17 +111,34 @@ def transfers(result: Sequence[int], rank: int, ranks: Sequence[int], steps: Seq
     found: dict[int, int] = {}
     for peer in ranks:
         ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
-        least = [_least_time(result, link) for link in ways if link is not None]
-        if len(least) == 2 and None not in least:
-            found[peer] = max(0, sum(way for way in least if way is not None) * US // 2)
+        links = [_messages_of(result, link) for link in ways if link is not None]
+        if len(links) == 2 and all(links):
+            found[peer] = _transfer(*links) * US
+        elif waited := [wait for link in links for _, _, wait in link if wait * US >= _WAITED]:
+            found[peer] = min(waited) * US
     return found
 
 
-def _least_time(result: Sequence[int], link: int) -> int | None:
-    """The least difference of a directed link, µs, with the offset of its clocks."""
-    at = HEADER + link * MESSAGES * 2
-    times = zip(result[at : at + 2 * MESSAGES : 2], result[at + 1 : at + 2 * MESSAGES : 2], strict=True)
-    return min((end - issued for issued, end in times if NOTHING not in (issued, end)), default=None)
+def _messages_of(result: Sequence[int], link: int) -> list[tuple[int, int, int]]:
+    """Of a directed link the messages that their receiver waited for: issued, received, waited, µs."""
+    at = HEADER + link * MESSAGES * _WORDS_OF_MESSAGE
+    words = result[at : at + MESSAGES * _WORDS_OF_MESSAGE]
+    messages = zip(words[::3], words[1::3], words[2::3], strict=True)
+    return [message for message in messages if NOTHING not in message]
+
+
+def _transfer(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]]) -> int:
+    """The median time for which a message of a link is under way, µs."""
+    least = [min(end - issued for issued, end, _ in way) for way in (there, back)]
+    offset = (least[0] - least[1]) // 2
+    times = []
+    for way, ahead in ((there, offset), (back, -offset)):
+        before = None
+        for issued, end, _ in way:
+            begun = issued + ahead if before is None else max(issued + ahead, before)
+            times.append(max(0, end - begun))
+            before = end
+    return sorted(times)[len(times) // 2]
 
 
 def stages_of(steps: Sequence[StepWaits], floors: Mapping[int, int]) -> Stages:
@@ -130,13 +153,25 @@ def stages_of(steps: Sequence[StepWaits], floors: Mapping[int, int]) -> Stages:
 
 
 def pack_stages(
-    buffer: array[int], rank: int, slot: int, steps: Sequence[StepWaits], stages: Stages, length: int
+    buffer: array[int],
+    rank: int,
+    slot: int,
+    together: Sequence[int],
+    steps: Sequence[StepWaits],
+    stages: Stages,
+    length: int,
 ) -> None:
-    """Writes what each stage waited, its own time, and, as its waits elsewhere, the transfers of its own messages."""
+    """Writes what each stage waited, its own time, and, as its waits elsewhere, the transfers of its own messages.
+
+    ``together``: slots of collectives that the whole pipeline takes part in. A part of the bubble may be waited there:
+    the last stage is first at a norm over the world.
+    """
     words = header(rank, steps)
     for index, step in enumerate(steps):
         words += (-(not step.complete), *step.own, *_elsewhere(step, slot, stages.network[index]))
-        words += (stages.pipeline[index] // US << RANK_BITS | rank, -(stages.pipeline[index] // US))
+        pipeline = stages.pipeline[index] // US
+        idle = pipeline + sum(step.elsewhere[other] for other in together) // US
+        words += (idle << RANK_BITS | rank, pipeline, -pipeline)
     words += [NOTHING] * (stages_words(length) - len(words))
     buffer[: len(words)] = array("q", words)
 
@@ -158,8 +193,8 @@ def split_stages(
         if index >= result[2] or result[at]:
             settled.unsplit += step.total
             continue
-        key, most = result[at + _PER_STEP - 2], -result[at + _PER_STEP - 1] * US
-        least, last = (key >> RANK_BITS) * US, key & RANK_MASK
+        last = result[at + _PER_STEP - 3] & RANK_MASK
+        least, most = result[at + _PER_STEP - 2] * US, -result[at + _PER_STEP - 1] * US
         busy = result[at + 1]  # the least busy stage's compute
         bound = busy * (len(ranks) - 1) // max(1, stages.microbatches[index])
         waited = stages.pipeline[index]
@@ -174,7 +209,7 @@ def split_stages(
             settled.late_by[last] = settled.late_by.get(last, 0) + late
             if last == rank:
                 mine = step._replace(elsewhere=_elsewhere(step, slot, stages.network[index]))
-                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 2], _UNATTRIBUTED)
+                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 3], _UNATTRIBUTED)
                 settled.late_steps += sum(own) >= LATE_STEP * step.wall
                 settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
                 settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]

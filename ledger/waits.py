@@ -48,6 +48,8 @@ class Message(NamedTuple):
     issued: int
     end: int
     """When the wait for it ended."""
+    ns: int
+    """How long that wait was."""
 
 
 class StepWaits(NamedTuple):

@@ -217,7 +217,7 @@ class Books:
             held.calls.append(ns)
             held.peers.append(peer_of(code))
             if held.pairwise:
-                held.messages.append(Message(peer_of(code), *self.message, _now()))
+                held.messages.append(Message(peer_of(code), *self.message, _now(), ns))
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 
     def charge_unmeasured(self, ns: int) -> None:

@@ -138,6 +138,12 @@ class Groups:
             if other != slot and (group.pairwise or mine.pairwise or not set(mine.ranks) <= set(group.ranks))
         )
 
+    def containing(self, inner: Group) -> tuple[int, ...]:
+        """The slots of collectives that all ranks of a group take part in."""
+        return tuple(
+            slot for slot, group in self.slots.items() if not group.pairwise and set(inner.ranks) <= set(group.ranks)
+        )
+
     # -- from a call to its wait
 
     def issued(self, handle: Any, code: WaitCode, message: tuple[bool, int] = (False, 0)) -> None:

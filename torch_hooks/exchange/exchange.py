@@ -93,6 +93,9 @@ class Exchange:
         for held in machine.books.held:
             if held is not None:
                 held.outside = self.groups.outside(held.slot)
+        for one in (*self._exchanges, *(offer.exchange for offer in self._offers)):
+            if isinstance(one, MessageExchange):
+                one.together = self.groups.containing(one.group)
 
     def _hold(self, group: Group, *, whole: bool) -> int:
         """-> the first step whose waits are held back."""

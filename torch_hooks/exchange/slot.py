@@ -222,6 +222,8 @@ class MessageExchange(SlotExchange):
         self._block: list[StepWaits] = []
         self._operation: _Operation | None = None
         self._stages: Stages | None = None  # once the transfers are known
+        self.together: tuple[int, ...] = ()
+        """Slots of collectives that all ranks of this group take part in."""
 
     def _due(self, steps: deque[StepWaits]) -> bool:
         return self._operation is not None or len(steps) >= self._length
@@ -247,7 +249,7 @@ class MessageExchange(SlotExchange):
         if self._stages is None:
             self._stages = stages_of(steps, transfers(result, self._rank, ranks, steps))
             words = array("q", bytes(8 * stages_words(self._length)))
-            pack_stages(words, self._rank, slot, steps, self._stages, self._length)
+            pack_stages(words, self._rank, slot, self.together, steps, self._stages, self._length)
             self._operation = self._start(words)
             return
         settled = split_stages(result, self._rank, ranks, slot, steps, self._stages)
