@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 
 from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES
-from .clock import Clock, shift_ns, shift_ticks
+from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .layout import (
     CALLS_AT,
     CULPRITS,
@@ -356,6 +356,8 @@ def _to_own_clock(ledger: Ledger) -> int:
     """Moves all moments to the clock of this process -> by how much, in ns."""
     words = ledger.words
     writer = Clock(ledger.strings["boot"], *words["clock_offsets_ns"])
+    if writer == own_clock():
+        return 0
     latest = max(ledger.phase_since_ns, ledger.until_ns)
     shift = shift_ns(writer, ledger.created_unix_ns, ledger.created_ns, latest)
     if shift:
