@@ -16,8 +16,26 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 from .causes import LATE_FAMILIES
 from .layout import SLOTS
+from .waits import (
+    HEADER,
+    LATE_STEP,
+    NOTHING,
+    RANK_BITS,
+    RANK_MASK,
+    US,
+    Message,
+    Settled,
+    StepWaits,
+    check,
+    header,
+    lateness_of,
+)
 
 MESSAGES = 32
 """Messages of each direction of a link that are compared in a block."""
@@ -27,3 +45,174 @@ _WAITED = 10_000
 _WORDS_OF_MESSAGE = 3  # when it was issued, when it was received, how long the receiver waited
 _PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 3
 """-(not measured), own time per family, waits elsewhere per slot, idle with rank, pipeline, -pipeline"""
+_UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+
+
+class Stages(NamedTuple):
+    """What this rank's own waits of a block are, once the transfers are known. ns per step."""
+
+    network: list[int]
+    pipeline: list[int]
+    microbatches: list[int]
+
+
+def times_words(ranks: int) -> int:
+    return HEADER + 2 * ranks * MESSAGES * _WORDS_OF_MESSAGE
+
+
+def stages_words(length: int) -> int:
+    return HEADER + length * _PER_STEP
+
+
+def _link(ranks: Sequence[int], source: int, target: int) -> int | None:
+    """The number of a directed link between neighbours on the ring of stages; None between others."""
+    count = len(ranks)
+    here, there = ranks.index(source), ranks.index(target)
+    if there == (here + 1) % count and not (count == 2 and here == 1):
+        return 2 * here
+    return 2 * there + 1 if here == (there + 1) % count else None
+
+
+def pack_times(buffer: array[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits], length: int) -> None:
+    """Writes when messages were issued and received."""
+    words = [*header(rank, steps), *[NOTHING] * (times_words(len(ranks)) - HEADER)]
+    for index, step in enumerate(steps):
+        for (peer, sent), messages in _by_direction(step).items():
+            if peer not in ranks:
+                continue
+            link = _link(ranks, rank, peer) if sent else _link(ranks, peer, rank)
+            if link is None:
+                continue
+            for number, message in _chosen(messages, index, length):
+                at = HEADER + (link * MESSAGES + number) * _WORDS_OF_MESSAGE
+                if sent:
+                    words[at] = message.issued // US
+                elif message.end - message.issued >= _WAITED:  # it was asked for before it came
+                    words[at + 1] = message.end // US
+                    words[at + 2] = message.ns // US
+    buffer[: len(words)] = array("q", words)
+
+
+def _by_direction(step: StepWaits) -> dict[tuple[int, bool], list[Message]]:
+    found: dict[tuple[int, bool], list[Message]] = {}
+    for message in step.messages:
+        found.setdefault((message.peer, message.sent), []).append(message)
+    return found
+
+
+def _chosen(messages: list[Message], index: int, length: int) -> list[tuple[int, Message]]:
+    """The first messages of a step, with their numbers in the block: the same on both ends."""
+    per_step = max(1, MESSAGES // length)
+    first = index * per_step
+    return [(first + number, message) for number, message in enumerate(messages[:per_step]) if first < MESSAGES]
+
+
+def transfers(result: Sequence[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits]) -> dict[int, int]:
+    """How long a message of each of this rank's links is under way: peer -> ns. Raises BlockMismatch."""
+    check(result, rank, ranks, steps)
+    found: dict[int, int] = {}
+    for peer in ranks:
+        ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
+        links = [_messages_of(result, link) for link in ways if link is not None]
+        if len(links) == 2 and all(links):
+            found[peer] = _transfer(*links) * US
+        elif waited := [wait for link in links for _, _, wait in link if wait * US >= _WAITED]:
+            found[peer] = min(waited) * US
+    return found
+
+
+def _messages_of(result: Sequence[int], link: int) -> list[tuple[int, int, int]]:
+    """Of a directed link the messages that their receiver waited for: issued, received, waited, µs."""
+    at = HEADER + link * MESSAGES * _WORDS_OF_MESSAGE
+    words = result[at : at + MESSAGES * _WORDS_OF_MESSAGE]
+    messages = zip(words[::3], words[1::3], words[2::3], strict=True)
+    return [message for message in messages if NOTHING not in message]
+
+
+def _transfer(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]]) -> int:
+    """The median time for which a message of a link is under way, µs."""
+    least = [min(end - issued for issued, end, _ in way) for way in (there, back)]
+    offset = (least[0] - least[1]) // 2
+    times = []
+    for way, ahead in ((there, offset), (back, -offset)):
+        before = None
+        for issued, end, _ in way:
+            begun = issued + ahead if before is None else max(issued + ahead, before)
+            times.append(max(0, end - begun))
+            before = end
+    return sorted(times)[len(times) // 2]
+
+
+def stages_of(steps: Sequence[StepWaits], floors: Mapping[int, int]) -> Stages:
+    """This rank's waits of each step, as transfers and the rest."""
+    network, pipeline, microbatches = [], [], []
+    for step in steps:
+        links = sum(min(ns, floors.get(peer, 0)) for peer, ns in zip(step.peers, step.calls, strict=True))
+        network.append(links)
+        pipeline.append(step.total - links)
+        microbatches.append(max((len(messages) for messages in _by_direction(step).values()), default=0))
+    return Stages(network, pipeline, microbatches)
+
+
+def pack_stages(
+    buffer: array[int],
+    rank: int,
+    slot: int,
+    together: Sequence[int],
+    steps: Sequence[StepWaits],
+    stages: Stages,
+    length: int,
+) -> None:
+    """Writes what each stage waited, its own time, and, as its waits elsewhere, the transfers of its own messages.
+
+    ``together``: slots of collectives that the whole pipeline takes part in. A part of the bubble may be waited there:
+    the last stage is first at a norm over the world.
+    """
+    words = header(rank, steps)
+    for index, step in enumerate(steps):
+        words += (-(not step.complete), *step.own, *_elsewhere(step, slot, stages.network[index]))
+        pipeline = stages.pipeline[index] // US
+        idle = pipeline + sum(step.elsewhere[other] for other in together) // US
+        words += (idle << RANK_BITS | rank, pipeline, -pipeline)
+    words += [NOTHING] * (stages_words(length) - len(words))
+    buffer[: len(words)] = array("q", words)
+
+
+def _elsewhere(step: StepWaits, slot: int, network: int) -> list[int]:
+    elsewhere = [*step.elsewhere]
+    elsewhere[slot] = network
+    return elsewhere
+
+
+def split_stages(
+    result: Sequence[int], rank: int, ranks: Sequence[int], slot: int, steps: Sequence[StepWaits], stages: Stages
+) -> Settled:
+    """Reads the minimum over all stages beside this rank's own waits. Raises BlockMismatch."""
+    check(result, rank, ranks, steps)
+    settled = Settled.empty(result, steps)
+    for index, step in enumerate(steps):
+        at = HEADER + index * _PER_STEP
+        if index >= result[2] or result[at]:
+            settled.unsplit += step.total
+            continue
+        last = result[at + _PER_STEP - 3] & RANK_MASK
+        least, most = result[at + _PER_STEP - 2] * US, -result[at + _PER_STEP - 1] * US
+        busy = result[at + 1]  # the least busy stage's compute
+        bound = busy * (len(ranks) - 1) // max(1, stages.microbatches[index])
+        waited = stages.pipeline[index]
+        bubble = waited if last == rank else min(waited, max(least, bound))
+        settled.network += stages.network[index]
+        settled.pipeline += waited
+        settled.schedule += min(waited, bound)
+        if waited > bubble:
+            settled.behind[last] = settled.behind.get(last, 0) + waited - bubble
+        late = most - max(least, bound)
+        if late > 0:
+            settled.late_by[last] = settled.late_by.get(last, 0) + late
+            if last == rank:
+                mine = step._replace(elsewhere=_elsewhere(step, slot, stages.network[index]))
+                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 3], _UNATTRIBUTED)
+                settled.late_steps += sum(own) >= LATE_STEP * step.wall
+                settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
+                settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]
+    return settled
