@@ -79,6 +79,7 @@ _PART_CAUSE = {"network": "network", "straggler": "straggler", "pipeline": "pipe
 _SLOT_UNSPLIT_AT = _SLOT_PART_AT["unsplit"]
 _CULPRIT_AT, _CULPRIT_NS_AT = WORD_AT["culprit"][0], WORD_AT["culprit_ns"][0]
 _LATE_AT, _LATE_STEPS_AT = WORD_AT["late_ns"][0], WORD_AT["late_steps"][0]
+_WAITED_FOR_AT = WORD_AT["waited_for_ns"][0]
 _LATE_OWN_AT, _LATE_ELSEWHERE_AT = WORD_AT["late_own_ns"][0], WORD_AT["late_elsewhere_ns"][0]
 _CALLS_WRITTEN = WORD_AT["calls_written"][0]
 
@@ -327,6 +328,12 @@ class Books:
             words[_LATE_AT + FAMILY[LATE_FAMILIES[index]]] += ns
         for index, ns in enumerate(elsewhere):
             words[_LATE_ELSEWHERE_AT + slot * SLOTS + index] += ns
+
+    def charge_waited_for(self, charged: Sequence[int]) -> None:
+        """Waits for late ranks and other stages, ns per FAMILIES, by what made those late."""
+        words = self.words
+        for index, ns in enumerate(charged):
+            words[_WAITED_FOR_AT + index] += ns
 
     def release(self, slot: int) -> None:
         """No split of this slot can be had: its waits are `collective`, those held back too."""

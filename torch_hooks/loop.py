@@ -39,7 +39,9 @@ class Loop:
         self.steps = StepDetector()
         self._reduced: dict[int, tuple[int, WaitCode]] = {}
         """Gradients that the next backward pass reduces: id of the DDP module -> bytes, and where it waits."""
-        self._reducers_seen = False
+        self._reducers_seen = False  # in a forward pass
+        self.reducers_exist = False
+        """A DDP module was made. In a compiled graph its forward pass is not seen."""
         self._fed = False  # a batch was delivered since the last boundary
         self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
         self._host_between = True  # the loop asks for its batch after the step, not before
@@ -129,7 +131,7 @@ class Loop:
         codes = {code for _, code in self._reduced.values()} - {NOT_ENTERED}
         if len(codes) == 1:
             return codes.pop()
-        return UNKNOWN_WAIT if codes or not self._reducers_seen else None
+        return UNKNOWN_WAIT if codes or (self.reducers_exist and not self._reducers_seen) else None
 
     def backward_ends(self) -> None:
         try:

@@ -13,6 +13,7 @@ from ...ledger.messages import MOST_STAGES
 from ..groups import Group, Groups
 from ..notices import debug, say
 from .formation import Formation
+from .mixes import Mixes
 from .side_group import build, connect, server_of_store
 from .slot import CollectiveExchange, Lost, MessageExchange, SlotExchange
 
@@ -66,6 +67,7 @@ class Exchange:
         self._rank = rank
         self._finished = finished
         self._state = state
+        self._mixes = Mixes(rank)
         self._server = server_of_store(sys.modules["torch.distributed"])
         self._offers: list[_Offer] = []
         self._exchanges: list[SlotExchange] = []
@@ -88,7 +90,7 @@ class Exchange:
         if group.pairwise and (machine.device is not None or len(group.ranks) > MOST_STAGES):
             return  # host times say nothing about messages between accelerators
         kind = MessageExchange if group.pairwise else CollectiveExchange
-        exchange = kind(machine, group, self._rank, self._finished)
+        exchange = kind(machine, group, self._rank, self._finished, self._mixes)
         self._offers.append(_Offer(exchange, self._hold(group, whole=True)))
         for held in machine.books.held:
             if held is not None:
@@ -257,7 +259,9 @@ class Exchange:
                         left.remove(exchange)
                 except Exception:  # the fence around the training
                     left.remove(exchange)
-            if left and time.monotonic() > until:
-                return
+            if time.monotonic() > until:
+                break
             if left:
                 time.sleep(0.002)
+        for exchange in self._exchanges:
+            exchange.charge_open()

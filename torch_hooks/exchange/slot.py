@@ -7,7 +7,7 @@ import sys
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ledger.layout import WORD_AT
@@ -23,6 +23,7 @@ from ...ledger.messages import (
 )
 from ...ledger.waits import BlockMismatch, Settled, StepWaits, pack, split, width_for, words_of
 from ..groups import Group
+from .mixes import ROUNDS, Mixes, OpenBlock, open_block
 
 if TYPE_CHECKING:
     from ..machine import PhaseMachine
@@ -71,13 +72,19 @@ def block_length(step_ns: int, ranks: int) -> int:
 class SlotExchange:
     """Settles the waits of one group of ranks; until `begin` they are only held back. Base of what follows."""
 
-    def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None]):
+    lag = 1
+    """How many blocks before the one that is issued was settled on every rank."""
+
+    def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None], mixes: Mixes):
         self.group = group
         self._machine = machine
         self._rank = rank
         self._finished = finished  # raises what an operation failed with
+        self._mixes = mixes
         self._side: Any = None
         self._from = 0
+        self._issued = self._settled = 0  # blocks
+        self._open: dict[int, OpenBlock] = {}  # settled blocks by number, whose waits for late ranks are to be charged
 
     @property
     def begun(self) -> bool:
@@ -161,12 +168,29 @@ class SlotExchange:
     def _take(self, steps: deque[StepWaits], length: int) -> list[StepWaits]:
         return [steps.popleft() for _ in range(min(length, len(steps)))]
 
-    def _enter(self, steps: list[StepWaits], settled: Settled) -> None:
+    def _enter(self, steps: list[StepWaits], settled: Settled, said: Sequence[int]) -> None:
+        """A block is settled; ``said`` are the words about earlier blocks that came with it."""
         for step in steps:
             self._let_go(step)
-        self._machine.update(self._enter_books, settled)
+        number = self._settled
+        self._settled += 1
+        self._mixes.settled(self.group, settled)
+        self._mixes.hear(self.group, self._open_before(number), said)
+        self._open[number] = open_block(settled)
+        through = self._open.pop(number - self.lag - ROUNDS + 1, None)
+        self._machine.update(self._enter_books, settled, through)
 
-    def _enter_books(self, settled: Settled) -> None:
+    def _open_before(self, number: int) -> list[OpenBlock | None]:
+        """The blocks of which ranks say something with block ``number``: settled on all when it was issued."""
+        return [self._open.get(number - self.lag - age) for age in range(ROUNDS)]
+
+    def _mix_words(self) -> list[int]:
+        """What this rank says of earlier blocks with the block that is issued now."""
+        number = self._issued
+        self._issued += 1
+        return self._mixes.words(self.group, self._open_before(number))
+
+    def _enter_books(self, settled: Settled, through: OpenBlock | None) -> None:
         books, slot = self._machine.books, self.group.slot
         parts = {part: getattr(settled, part) for part in ("network", "straggler", "pipeline", "unsplit")}
         books.settle(slot, parts, settled.through)
@@ -175,13 +199,23 @@ class SlotExchange:
             books.blame(slot, settled.behind)
         if any(settled.late_own) or any(settled.late_elsewhere):
             books.late(slot, settled.late_own, settled.late_elsewhere, settled.late_steps)
+        if through is not None:
+            books.charge_waited_for(self._mixes.charge(self.group, through))
+
+    def charge_open(self) -> None:
+        """The end: the waits of the last blocks are charged by what is known of them."""
+        for number in sorted(self._open):
+            block = self._open.pop(number)
+            self._machine.update(self._machine.books.charge_waited_for, self._mixes.charge(self.group, block))
 
 
 class CollectiveExchange(SlotExchange):
     """Of collectives: up to two blocks are under way at a time."""
 
-    def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None]):
-        super().__init__(machine, group, rank, finished)
+    lag = _IN_FLIGHT
+
+    def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None], mixes: Mixes):
+        super().__init__(machine, group, rank, finished, mixes)
         self._inflight: deque[tuple[_Operation, list[StepWaits], Shape]] = deque()
         self._shapes = deque([Shape(BLOCK_STEPS[0], FIRST_WIDTH)] * _IN_FLIGHT)
         """Of the next blocks; each told by a block that every rank has settled before it issues the one in question."""
@@ -197,6 +231,7 @@ class CollectiveExchange(SlotExchange):
             block = self._take(steps, shape.length)
             words = array("q", bytes(8 * words_of(*shape)))
             pack(words, self._rank, block, *shape)
+            words.extend(self._mix_words())
             self._inflight.append((self._start(words), block, shape))
 
     def _idle(self) -> bool:
@@ -210,14 +245,14 @@ class CollectiveExchange(SlotExchange):
             raise Lost(str(error)) from error
         length = block_length(settled.step_ns, len(self.group.ranks))
         self._shapes.append(Shape(length, width_for(settled.most_calls)))
-        self._enter(steps, settled)
+        self._enter(steps, settled, operation.words[words_of(*shape) :])
 
 
 class MessageExchange(SlotExchange):
     """Of sends and receives: one block at a time, which goes round twice (ledger/messages.py)."""
 
-    def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None]):
-        super().__init__(machine, group, rank, finished)
+    def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None], mixes: Mixes):
+        super().__init__(machine, group, rank, finished, mixes)
         self._length = BLOCK_STEPS[0]
         self._block: list[StepWaits] = []
         self._operation: _Operation | None = None
@@ -250,9 +285,11 @@ class MessageExchange(SlotExchange):
             self._stages = stages_of(steps, transfers(result, self._rank, ranks, steps))
             words = array("q", bytes(8 * stages_words(self._length)))
             pack_stages(words, self._rank, slot, self.together, steps, self._stages, self._length)
+            words.extend(self._mix_words())
             self._operation = self._start(words)
             return
         settled = split_stages(result, self._rank, ranks, slot, steps, self._stages)
+        said = result[stages_words(self._length) :]
         self._stages = None
         self._length = block_length(settled.step_ns, len(ranks))
-        self._enter(steps, settled)
+        self._enter(steps, settled, said)

@@ -165,6 +165,14 @@ def install_ddp(session: Session) -> Callable[[], None]:
 
         return forward
 
+    def make_init(original: Callable[..., Any]) -> Callable[..., Any]:
+        def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
+            session.loop.reducers_exist = True
+            original(module, *args, **kwargs)
+
+        return __init__
+
+    patches.replace(DistributedDataParallel, "__init__", make_init)
     patches.replace(DistributedDataParallel, "forward", make)
     # A model with buffers (batch norm's, say) has them broadcast by rank 0 in each forward pass, and C++ waits for it.
     if hasattr(DistributedDataParallel, "_distributed_broadcast_coalesced"):

@@ -1,0 +1,160 @@
+"""What made late ranks late, handed on from rank to rank: the look-through of live metrics.
+
+A rank that others waited for may itself have waited, in another group, for yet another rank. With each block of an
+exchange the late ranks of earlier blocks say what made them late, as shares by family, as far as they know it: one word
+a rank. What a rank hears so in one group it hands on in the next. A block stays open for `ROUNDS` exchanges, so that
+what is said of it has passed through as many groups, and is charged then.
+
+A report that reads the ledgers of all ranks solves the same chain exactly (verdict/lookthrough.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...ledger.causes import FAMILIES, LATE_FAMILIES
+from ...ledger.waits import NOTHING, Settled
+from ..groups import Group
+
+ROUNDS = 3
+NAMED = 16
+"""Late ranks of a block that say what made them late."""
+MIX_FAMILIES = ("storage", "cpu", "host", "straggler", "network", "pipeline", "communication", "unattributed")
+_LEVELS = 127
+"""A word has seven bits for each of the eight shares."""
+
+Mix = Mapping[str, float]
+"""Family -> share; the shares add up to 1."""
+
+
+def pack_mix(mix: Mix) -> int:
+    word = 0
+    for family in MIX_FAMILIES:
+        word = word << 7 | round(mix.get(family, 0.0) * _LEVELS)
+    return word
+
+
+def read_mix(word: int) -> Mix:
+    shares = {}
+    for family in reversed(MIX_FAMILIES):
+        shares[family] = float(word & _LEVELS)
+        word >>= 7
+    total = sum(shares.values())
+    return {family: share / total for family, share in shares.items() if share} if total else {}
+
+
+@dataclass(slots=True)
+class OpenBlock:
+    """A settled block whose waits for late ranks are not charged yet."""
+
+    named: list[int]
+    """The ranks that were latest: the same, in the same order, on all members."""
+    settled: Settled
+    heard: dict[int, Mix] = field(default_factory=dict)
+
+
+def open_block(settled: Settled) -> OpenBlock:
+    latest = sorted(settled.late_by.items(), key=lambda entry: (-entry[1], entry[0]))
+    return OpenBlock([rank for rank, _ in latest[:NAMED]], settled)
+
+
+class Mixes:
+    """What this rank knows of why ranks were late, in all of its groups."""
+
+    def __init__(self, rank: int):
+        self._rank = rank
+        self._heard: dict[tuple[int, int], Mix] = {}  # slot, rank
+        self._newest: dict[int, Settled] = {}
+        self._groups: dict[int, Group] = {}
+
+    def settled(self, group: Group, settled: Settled) -> None:
+        self._groups[group.slot] = group
+        self._newest[group.slot] = settled
+
+    def words(self, group: Group, blocks: Sequence[OpenBlock | None]) -> list[int]:
+        """What this rank says of the open blocks of a group: as many words on each member."""
+        count = min(NAMED, len(group.ranks))
+        words = []
+        for block in blocks:
+            said = [NOTHING] * count
+            if block is not None and self._rank in block.named:
+                mix = self._mix(group, block.settled)
+                if mix:
+                    said[block.named.index(self._rank)] = pack_mix(mix)
+            words += said
+        return words
+
+    def hear(self, group: Group, blocks: Sequence[OpenBlock | None], words: Sequence[int]) -> None:
+        """What all members have said."""
+        count = min(NAMED, len(group.ranks))
+        for number, block in enumerate(blocks):
+            if block is None:
+                continue
+            for place, rank in enumerate(block.named):
+                word = words[number * count + place]
+                if word != NOTHING and (mix := read_mix(word)):
+                    block.heard[rank] = mix
+                    self._heard[group.slot, rank] = mix
+
+    def charge(self, group: Group, block: OpenBlock) -> list[int]:
+        """The waits of a block for late ranks, ns per FAMILIES."""
+        charged = [0] * len(FAMILIES)
+        for rank, ns in block.settled.behind.items():
+            mix = block.heard.get(rank) or self._heard.get((group.slot, rank)) or _unknown(group)
+            for family, share in mix.items():
+                charged[FAMILIES.index(family)] += int(ns * share)
+        return charged
+
+    def _mix(self, group: Group, settled: Settled) -> Mix:
+        """What made this rank late in a group."""
+        total = sum(settled.late_own) + sum(settled.late_elsewhere)
+        if total <= 0:
+            return {}
+        mix: dict[str, float] = {}
+        for family, ns in zip(LATE_FAMILIES, settled.late_own, strict=True):
+            _add(mix, {"straggler" if family == "compute" else family: 1.0}, ns / total)
+        for slot, ns in enumerate(settled.late_elsewhere):
+            if ns:
+                self._follow(mix, group, slot, ns, ns / total)
+        return mix
+
+    def _follow(self, mix: dict[str, float], group: Group, slot: int, ns: int, weight: float) -> None:
+        """``ns`` of waits in another group made this rank late: waits for late ranks first, and transfers last."""
+        if slot == group.slot:  # of messages: their own transfers
+            _add(mix, {"network": 1.0}, weight)
+            return
+        there = self._newest.get(slot)
+        if there is None:
+            _add(mix, {"communication": 1.0}, weight)
+            return
+        elsewhere = self._groups[slot]
+        behind: list[tuple[Mix, int]] = [
+            (self._heard.get((slot, rank), _unknown(elsewhere)), waited) for rank, waited in there.behind.items()
+        ]
+        behind.append(({"communication": 1.0}, there.unsplit))
+        bubble = [({"pipeline": 1.0}, max(0, there.pipeline - sum(there.behind.values())))]
+        transfers = [({"network": 1.0}, there.network)]
+        inside = set(elsewhere.ranks) <= set(group.ranks)
+        rest = ns
+        taken: list[tuple[Mix, float]] = []
+        for kind in (behind, bubble, transfers) if inside else (behind, transfers, bubble):
+            size = sum(waited for _, waited in kind)
+            part = min(size, rest)
+            rest -= part
+            taken += [(one, part * waited / size) for one, waited in kind if part and waited]
+        whole = sum(share for _, share in taken)
+        if whole <= 0:
+            _add(mix, _unknown(elsewhere), weight)
+        for one, share in taken:
+            _add(mix, one, weight * share / whole)
+
+
+def _unknown(group: Group) -> Mix:
+    return {"pipeline" if group.pairwise else "straggler": 1.0}
+
+
+def _add(mix: dict[str, float], other: Mix, weight: float) -> None:
+    for family, share in other.items():
+        if share * weight > 0:
+            mix[family] = mix.get(family, 0.0) + share * weight
