@@ -19,6 +19,12 @@ RING_STEPS = 512
 # name -> bytes. UTF-8, NUL-padded.
 STRINGS: dict[str, int] = {"run": 128, "owner": 64, "node": 64, "device": 32, "uuid": 64}
 
+GROUPS = 8
+"""Process groups that a ledger tells apart."""
+GROUP_LABELS: tuple[str, ...] = tuple(f"group{slot}" for slot in range(GROUPS))
+"""The strings that name the group of each slot, such as `world` or `dp`; empty where a slot is not used."""
+STRINGS |= dict.fromkeys(GROUP_LABELS, 32)
+
 # name -> number of words
 WORDS: dict[str, int] = {
     "size": 1,  # of the whole file, bytes
@@ -62,6 +68,13 @@ WORDS: dict[str, int] = {
     "hook_states": len(HOOKS),
     "faults": 1,  # exceptions of our own that a hook swallowed
     "unmeasured": 1,  # device-clock boundaries that could not be recorded
+    "waited_for_ns": len(FAMILIES),  # waits of the causes straggler and pipeline, by what made the others late
+    "slot_network_ns": GROUPS,  # waits in each group's collectives, by their split
+    "slot_straggler_ns": GROUPS,
+    "slot_pipeline_ns": GROUPS,
+    "slot_unsplit_ns": GROUPS,
+    "slot_calls": GROUPS,
+    "bubble_ns": 1,  # waits of the cause pipeline that the schedule itself costs, at least
 }
 
 STEP_WORDS = ("step", "end_ns", "wall_ns", "waited_ns", *CAUSES)
