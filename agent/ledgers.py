@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..ledger.directory import Key, Problem, age, key_of, read_directory
+from ..ledger.layout import GROUP_LABELS
 from ..ledger.reader import REASONS, Ledger
 from .log import Log
-from .metrics.ranks import METRICS
+from .metrics.ranks import GROUP_PARTS, METRICS
 
 COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
@@ -20,8 +21,16 @@ COUNTERS: tuple[str, ...] = (
 )
 """The words of a ledger that only grow, and that are summed over the attempts of a rank."""
 
+GROUP_WORDS: tuple[str, ...] = (*(f"slot_{part}_ns" for part in GROUP_PARTS), "slot_calls")
+"""What a ledger counts of each process group, in words that have an entry per slot."""
+MOST_GROUPS = 64
+"""Labels of groups that are kept apart for one rank: a ledger is untrusted input, and restarts may bring new ones."""
+OTHER_GROUPS = "other"
+
 Identity = tuple[str, int]  # path, creation time: a path alone could be used again
 Totals = dict[str, tuple[int, ...]]
+Groups = dict[str, tuple[int, ...]]
+"""Label of a process group -> :data:`GROUP_WORDS`."""
 
 
 @dataclass(slots=True)
@@ -30,6 +39,7 @@ class Rank:
 
     newest: Ledger
     totals: Totals
+    groups: Groups
 
 
 @dataclass(slots=True)
@@ -50,12 +60,15 @@ class _History:
 
     uid: int
     base: Totals = field(default_factory=dict)
+    base_groups: Groups = field(default_factory=dict)
     attempts: dict[Identity, Ledger] = field(default_factory=dict)
 
     def update(self, read: dict[Identity, Ledger]) -> None:
         for identity in self.attempts.keys() - read.keys():
             if not os.path.lexists(identity[0]):
-                self.base = add(self.base, self.attempts.pop(identity))
+                ended = self.attempts.pop(identity)
+                self.base = add(self.base, ended)
+                self.base_groups = add_groups(self.base_groups, ended)
         self.attempts.update(read)
 
     def totals(self) -> Totals:
@@ -63,6 +76,12 @@ class _History:
         for ledger in self.attempts.values():
             totals = add(totals, ledger)
         return totals
+
+    def groups(self) -> Groups:
+        groups = self.base_groups
+        for ledger in self.attempts.values():
+            groups = add_groups(groups, ledger)
+        return groups
 
 
 def add(totals: Totals, ledger: Ledger) -> Totals:
@@ -73,6 +92,20 @@ def add(totals: Totals, ledger: Ledger) -> Totals:
         name: tuple(a + b for a, b in zip(totals[name], ledger.words[name], strict=True))
         for name in COUNTERS
     }  # fmt: skip
+
+
+def add_groups(groups: Groups, ledger: Ledger) -> Groups:
+    """The counters of the process groups of one more attempt on top of ``groups``. Slots of one label are one group."""
+    total = dict(groups)
+    for slot, name in enumerate(GROUP_LABELS):
+        label = ledger.strings[name]
+        if not label:
+            continue
+        if label not in total and len(total) >= MOST_GROUPS:
+            label = OTHER_GROUPS
+        before = total.get(label) or (0,) * len(GROUP_WORDS)
+        total[label] = tuple(a + ledger.words[word][slot] for a, word in zip(before, GROUP_WORDS, strict=True))
+    return total
 
 
 def rank_labels(ledger: Ledger) -> tuple[str, str, str]:
@@ -144,7 +177,7 @@ class LedgerStore:
         self._histories[key] = history
         if any(path in unreadable and age(old) > age(newest) for (path, _), old in history.attempts.items()):
             return None
-        return Rank(newest, history.totals())
+        return Rank(newest, history.totals(), history.groups())
 
     def _forget(self, present: Iterable[Key], unreadable: set[str]) -> None:
         """Drops ranks that are gone; one whose ledger is merely unreadable just now comes back with its sums."""

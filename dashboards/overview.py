@@ -62,17 +62,15 @@ def build() -> Dashboard:
 
 
 def _verdicts() -> Panel:
-    late = f"topk by ({BY_RUN}) (1, run_rank:whyidle_late:rate${{window}}{{{v.RUN}}})"
-    named = f"{DEFAULT.late_share} * run:whyidle_device_seconds:rate${{window}}{{{v.RUN}}}"
     return table(
         "Verdict",
         """What each live run loses most to, if that takes a tenth of its time, else compute. Waits for a late rank
-        count for what made it late, and the rank stands at the end. The share is of all its ranks' time, as averaged
-        above.""",
+        count for what made it late, and the rank that is late by it most stands at the end, unless ranks take turns.
+        The share is of all its ranks' time, as averaged above.""",
         now(f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUN}}}"),
         now(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}"),
         now(f"run:whyidle_ranks:count{{{v.RUN}}}"),
-        now(f"{late} > on ({BY_RUN}) group_left () {named}"),
+        now(f"sum by ({BY_RUN}, rank) (run_rank_family:whyidle_culprit:rate${{window}}{{{v.RUN}}})"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),

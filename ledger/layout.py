@@ -21,6 +21,8 @@ RING_CALLS = 4096
 SLOTS = 8
 """Groups of ranks that a ledger tells apart: 0 the world, 1 to 6 others, 7 all whose ranks are not known."""
 UNKNOWN_SLOT = SLOTS - 1
+GROUP_LABELS: tuple[str, ...] = tuple(f"group{slot}" for slot in range(SLOTS))
+"""The strings that name the group of each slot, such as `world` or `dp`; empty where a slot is not used."""
 CULPRITS = 6
 """Ranks that a ledger names, per group, as those for whom it waited most."""
 
@@ -32,7 +34,7 @@ STRINGS: dict[str, int] = {
     "device": 32,
     "uuid": 64,
     "boot": 40,
-    **{f"group{slot}": 32 for slot in range(SLOTS)},
+    **dict.fromkeys(GROUP_LABELS, 32),
 }
 
 # name -> number of words

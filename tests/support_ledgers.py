@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
 from whyidle.ledger.clock import own_clock
-from whyidle.ledger.layout import SEQUENCE, WORD_AT
+from whyidle.ledger.layout import GROUP_LABELS, SEQUENCE, WORD_AT
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
@@ -52,6 +52,10 @@ class Spec:
     steps: int = 0
     step: dict[str, float] = field(default_factory=dict)  # cause -> seconds of each step; waits by their split
     late: dict[str, float] = field(default_factory=dict)  # family -> seconds in all
+    waited_for: dict[str, float] = field(default_factory=dict)  # family -> seconds in all
+    late_steps: int = 0
+    bubble: float = 0.0
+    groups: list[tuple[str, dict[str, float], int]] = field(default_factory=list)  # label, seconds by part, calls
     pending: float = 0.0
     phase: str = "host"
     idle: float = 0.0  # how long ago the phase was entered
@@ -113,6 +117,15 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
     _set(words, "collectives", spec.steps if spec.collectives is None else spec.collectives)
     for family, seconds in spec.late.items():
         _set(words, "late_ns", int(seconds * SECOND), FAMILY[family])
+    for family, seconds in spec.waited_for.items():
+        _set(words, "waited_for_ns", int(seconds * SECOND), FAMILY[family])
+    _set(words, "late_steps", spec.late_steps)
+    _set(words, "bubble_ns", int(spec.bubble * SECOND))
+    for slot, (label, parts, calls) in enumerate(spec.groups):
+        ledger.set_string(GROUP_LABELS[slot], label)
+        _set(words, "slot_calls", calls, slot)
+        for part, seconds in parts.items():
+            _set(words, f"slot_{part}_ns", int(seconds * SECOND), slot)
     for op, size in spec.op_bytes.items():
         _set(words, "collective_bytes", size, COLLECTIVE_OP[op])
         _set(words, "collective_calls", 1, COLLECTIVE_OP[op])

@@ -75,6 +75,11 @@ def _series(case: dict[str, Any]) -> Series:
     for place, families in case.get("late", {}).items():
         for family, values in families.items():
             yield f'whyidle_late_seconds_total{{{_rank(place)}, family="{family}"}}', _values(values, every)
+    for place, families in case.get("waited_for", {}).items():
+        for family, values in families.items():
+            yield f'whyidle_waited_for_seconds_total{{{_rank(place)}, family="{family}"}}', _values(values, every)
+    for place, values in case.get("late_steps", {}).items():
+        yield f"whyidle_late_steps_total{{{_rank(place)}}}", _values(values, every)
     for place, phases in case.get("open", {}).items():
         for phase, values in phases.items():
             yield (

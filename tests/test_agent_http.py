@@ -25,6 +25,7 @@ from whyidle.ledger.causes import CAUSE_FAMILY, HOOKS, STEP_BUCKETS_SECONDS
 from whyidle.ledger.reader import REASONS
 
 FAST = Spec(
+    groups=[("world", {"network": 1.0, "straggler": 4.0}, 100)],
     rank=0,
     steps=100,
     step={"compute": 0.05, "straggler": 0.04, "network": 0.01},
@@ -51,6 +52,29 @@ def test_two_owners_runs_of_one_name_are_two(tmp_path: Path) -> None:
             assert running.values("whyidle_rank_up", owner=owner, run="llama", rank="0") == [1]
             assert len(running.values("whyidle_device_seconds_total", owner=owner, cause="compute")) == 1
         assert running.value("whyidle_ledger_errors_total", reason="duplicate") == 0
+
+
+def test_waits_by_group_and_by_what_was_waited_for(tmp_path: Path) -> None:
+    groups = [("dp", {"network": 1.5, "straggler": 2.5}, 10), ("p2p pp", {"pipeline": 4.0, "unsplit": 0.5}, 20)]
+    spec = Spec(groups=groups, waited_for={"storage": 2.0, "straggler": 1.0}, late_steps=7, bubble=1.25)
+    with children(tmp_path, spec), agent(tmp_path) as running:
+        waits = {
+            (labels["group"], labels["part"]): value
+            for name, labels, value in running.samples()
+            if name == "whyidle_group_wait_seconds_total"
+        }
+        assert {key: value for key, value in waits.items() if value} == {
+            ("dp", "network"): 1.5,
+            ("dp", "straggler"): 2.5,
+            ("p2p pp", "pipeline"): 4.0,
+            ("p2p pp", "unsplit"): 0.5,
+        }
+        assert len(waits) == 8
+        assert running.value("whyidle_group_calls_total", group="p2p pp") == 20
+        assert running.value("whyidle_waited_for_seconds_total", family="storage") == 2.0
+        assert running.value("whyidle_waited_for_seconds_total", family="straggler") == 1.0
+        assert running.value("whyidle_late_steps_total") == 7
+        assert running.value("whyidle_pipeline_bubble_seconds_total") == 1.25
 
 
 def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> None:

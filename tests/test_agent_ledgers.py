@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from support_ledgers import Spec, children, ended, until
+from support_ledgers import SECOND, Spec, children, ended, until
 
-from whyidle.agent.ledgers import LedgerStore, Rank
+from whyidle.agent.ledgers import MOST_GROUPS, OTHER_GROUPS, LedgerStore, Rank
 from whyidle.ledger.reader import REASONS
 from whyidle.verdict.hang import missing_ranks
 
@@ -44,6 +44,38 @@ def test_a_counter_does_not_fall_when_an_old_attempts_ledger_goes(tmp_path: Path
         assert steps(store) == 37
     until(lambda: not ranks(store)["r1", 0].newest.alive)
     assert steps(store) == 37
+
+
+def test_groups_are_summed_by_label_over_slots_and_attempts(tmp_path: Path) -> None:
+    first = [
+        ("dp", {"network": 1.0, "straggler": 2.0}, 10),
+        ("tp", {"unsplit": 4.0}, 20),
+        ("dp", {"pipeline": 8.0}, 40),
+    ]
+    second = [("tp", {"network": 16.0}, 80)]
+    [old] = ended(tmp_path, Spec(groups=first))
+    store = LedgerStore(str(tmp_path), KEPT)
+    with children(tmp_path, Spec(groups=second, attempt=1)):
+        expected = {
+            "dp": (1 * SECOND, 2 * SECOND, 8 * SECOND, 0, 50),
+            "tp": (16 * SECOND, 0, 0, 4 * SECOND, 100),
+        }
+        [rank] = store.look().ranks
+        assert rank.groups == expected
+        os.unlink(old)
+        assert [rank.groups for rank in store.look().ranks] == [expected]
+
+
+def test_a_rank_has_no_more_groups_than_are_kept_apart(tmp_path: Path) -> None:
+    store = LedgerStore(str(tmp_path), KEPT)
+    attempts = [
+        Spec(attempt=attempt, groups=[(f"g{attempt}-{slot}", {"network": 1.0}, 1) for slot in range(8)])
+        for attempt in range(10)
+    ]
+    ended(tmp_path, *attempts)
+    [rank] = store.look().ranks
+    assert len(rank.groups) == MOST_GROUPS + 1
+    assert rank.groups[OTHER_GROUPS][-1] == 80 - MOST_GROUPS
 
 
 def test_a_dead_ledger_never_supersedes_a_live_one(tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_version_1_beside_2(ledgers: Path, roots: Roots, tmp_path: Path) -> None
     )
     series, errors = read(Scrapes(create, ledgers, roots))
     assert not errors
-    assert {labels[2:] for labels in ranks(series)} == {
+    assert {labels[3:] for labels in ranks(series)} == {
         ("/slurm", "own"),
         ("/slurm/job_7/step_0", "own"),
         ("/slurm/job_7", "above"),

@@ -62,7 +62,7 @@ class Answer:
 
 def _gpu_of(series: Series) -> str:
     name, labels = series
-    return labels[3].split(":")[1] if name == "whyidle_device_seconds_total" else labels[0]
+    return labels[4].split(":")[1] if name == "whyidle_device_seconds_total" else labels[0]
 
 
 class Bench:

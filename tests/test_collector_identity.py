@@ -380,7 +380,7 @@ def test_a_spoilt_file_costs_its_series(node: Node, fault: str):
             node.create().collect(reading)
 
     def of_rank(rank: str) -> Callable[[Series], bool]:
-        return lambda one: one[0].startswith("whyidle_rank") and one[1][1] == rank
+        return lambda one: one[0].startswith("whyidle_rank") and one[1][2] == rank
 
     kernel = Path(node.roots.procfs, "sys/kernel")
     with children(node.ledgers, Spec(rank=0), Spec(rank=1), Spec(rank=2)) as ranks:

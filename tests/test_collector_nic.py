@@ -467,18 +467,18 @@ def test_ranks_in_a_namespace_of_their_own(namespace: str, tmp_path: Path) -> No
         store.look()
         series, errors = read(one)
         inside = {labels[:2] for name, labels in series if name == f"{NIC}namespace_bytes_total"}
-        assert inside == {("r1/1", "eth0"), ("r1/1", "v1")}
+        assert inside == {("lab/r1/1", "eth0"), ("lab/r1/1", "v1")}
         assert len([name for name, _ in series if name.startswith(f"{NIC}namespace_")]) == 8
         series, errors = read(two)
         assert not errors
         whose = {labels for name, labels in series if name == "whyidle_tcp_namespace_info"}
         assert whose == {("host", "lab", "r1", "0"), ("lab/r1/1", "lab", "r1", "1"), ("lab/r1/1", "lab", "r1", "2")}
-        assert series["whyidle_tcp_sent_segments_total", ("r1/1",)] == 0
+        assert series["whyidle_tcp_sent_segments_total", ("lab/r1/1",)] == 0
         held = os.listdir("/proc/self/fd")
     store.look()
 
     def gone() -> bool:  # ranks are looked up anew once a second
-        return not any("r1/1" in labels for _, labels in read(one)[0].keys() | read(two)[0].keys())
+        return not any("lab/r1/1" in labels for _, labels in read(one)[0].keys() | read(two)[0].keys())
 
     assert until(gone)
     assert len(os.listdir("/proc/self/fd")) <= len(held)

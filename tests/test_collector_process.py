@@ -41,9 +41,9 @@ def _may_be_another_user() -> bool:
 def of_rank(series: dict[Series, object], rank: int = 0) -> dict[tuple[str, ...], object]:
     """The series of one rank, by what follows the common start of the names, and the labels after the rank."""
     return {
-        (name.removeprefix(PREFIX), *labels[2:]): value
+        (name.removeprefix(PREFIX), *labels[3:]): value
         for (name, labels), value in series.items()
-        if labels[1] == str(rank)
+        if labels[2] == str(rank)
     }
 
 
@@ -101,7 +101,7 @@ def _spoils(path: Path, fault: str, series: Series) -> bool:
     """Whether a series needs what the file says."""
     name, labels = series[0].removeprefix(PREFIX), series[1]
     pid = int(path.parts[path.parts.index("proc") + 1])
-    if labels[1] != ("0" if pid < 4200 else "1"):
+    if labels[2] != ("0" if pid < 4200 else "1"):
         return False
     main = pid in fake.RANKS
     of_workers = name.startswith(_WORKER) or "worker" in labels
@@ -110,7 +110,7 @@ def _spoils(path: Path, fault: str, series: Series) -> bool:
     if path.name == "io":
         return name.startswith(("syscall_", "storage_"))
     if path.name == "schedstat":
-        return name.startswith(("runqueue", "block")) and labels[2] == ("main" if main else "worker")
+        return name.startswith(("runqueue", "block")) and labels[3] == ("main" if main else "worker")
     if path.name == "children":
         return of_workers and fault != "empty"  # which is what most are
     return main or of_workers

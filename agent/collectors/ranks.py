@@ -11,7 +11,7 @@ from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
 from ..metrics.metric import Metric
-from ..metrics.ranks import METRICS, RANK
+from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, RANK
 from ..reading import Histogram, Labels, Reading
 
 Samples = Iterable[tuple[Labels, float]]
@@ -113,6 +113,21 @@ def _pending(snapshot: Snapshot) -> Samples:
     return [(rank_labels(ledger), ledger.pending_ns / 1e9) for ledger in _newest(snapshot)]
 
 
+def _group_waits(snapshot: Snapshot) -> Samples:
+    for rank in snapshot.ranks:
+        labels = rank_labels(rank.newest)
+        for group, words in rank.groups.items():
+            for part, spent in zip(GROUP_PARTS, words, strict=False):  # the calls follow the parts
+                yield (*labels, group, part), GROUP_WAITS.base(spent)
+
+
+def _group_calls(snapshot: Snapshot) -> Samples:
+    for rank in snapshot.ranks:
+        labels = rank_labels(rank.newest)
+        for group, (*_, calls) in rank.groups.items():
+            yield (*labels, group), calls
+
+
 def _up(snapshot: Snapshot) -> Samples:
     return [(rank_labels(ledger), float(ledger.alive)) for ledger in _newest(snapshot)]
 
@@ -125,6 +140,8 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<pending>": _pending,
     "<open phase>": _open_phase,
     "<hang>": _hang,
+    "<group waits>": _group_waits,
+    "<group calls>": _group_calls,
     "<identity>": _identity,
     "<up>": _up,
     "<hooks>": _hooks,

@@ -25,6 +25,26 @@ DEVICE_SECONDS = Metric(
     per=NS,
 )
 
+GROUP_PARTS: tuple[str, ...] = ("network", "straggler", "pipeline", "unsplit")
+GROUP_WAITS = Metric(
+    "whyidle_group_wait_seconds_total",
+    "counter",
+    "seconds",
+    (*RANK, "group", "part"),
+    "Waits of a rank in the collectives of one process group, by their split. Part unsplit could not be split. The "
+    "group unknown has the calls whose process group whyidle does not know.",
+    "<group waits>",
+    per=NS,
+)
+GROUP_CALLS = Metric(
+    "whyidle_group_calls_total",
+    "counter",
+    "calls",
+    (*RANK, "group"),
+    "Collectives of a rank that were waited for, by process group.",
+    "<group calls>",
+)
+
 METRICS: tuple[Metric, ...] = (
     DEVICE_SECONDS,
     Metric(
@@ -115,6 +135,37 @@ METRICS: tuple[Metric, ...] = (
         tuple((family,) if family in LATE_FAMILIES else None for family in FAMILIES),
         per=NS,
     ),
+    Metric(
+        "whyidle_late_steps_total",
+        "counter",
+        "steps",
+        RANK,
+        "Steps in which this rank was the last to arrive. If all ranks of a run have about as many, they take turns.",
+        "late_steps",
+    ),
+    Metric(
+        "whyidle_waited_for_seconds_total",
+        "counter",
+        "seconds",
+        (*RANK, "family"),
+        "Waits for late ranks and for other pipeline stages (causes straggler and pipeline), by the family that made "
+        "those late, as far as it has been resolved.",
+        "waited_for_ns",
+        tuple((family,) for family in FAMILIES),
+        per=NS,
+    ),
+    Metric(
+        "whyidle_pipeline_bubble_seconds_total",
+        "counter",
+        "seconds",
+        RANK,
+        "The part of the pipeline waits that the schedule itself costs, at least: (stages − 1) / microbatches × the "
+        "quickest stage's own time.",
+        "bubble_ns",
+        per=NS,
+    ),
+    GROUP_WAITS,
+    GROUP_CALLS,
     Metric(
         "whyidle_rank_info",
         "gauge",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ...agent.metrics.ranks import RUN
 from ..config import Config
-from ..recording.names import charged, device_seconds, goodput, share, verdict
+from ..recording.names import charged, culprit, device_seconds, goodput, share, verdict
 from ..rule import Alert, Group
 from .expressions import RUN_NAME, alive, each
 from .pace import patient, prompt
@@ -95,6 +95,7 @@ def _lost(config: Config, loss: Loss) -> Alert:
     own = f'{charged(config.window)}{{family="{loss.family}"}}'
     worst = f'max {config.by(*RUN)} ({charged(config.window)}{{family!="compute"}})'
     found = f'{verdict(config.window)}{{family="{loss.family}"}}'
+    blamed = f'{culprit(config.window)}{{family="{loss.family}"}}'
     return Alert(
         loss.name,
         f"{own} >= {loss.threshold}\nand {config.on(*RUN)}\n"
@@ -105,6 +106,7 @@ def _lost(config: Config, loss: Loss) -> Alert:
         f"In the last {config.window} {{{{ $value | humanizePercentage }}}} of the time of all ranks of run "
         f"{RUN_NAME} went to {loss.what}: {loss.look}."
         + each(config, found, RUN, CORROBORATED)
+        + each(config, blamed, RUN, " Rank {{ .Labels.rank }} is late by it most.")
         + " Waits for late ranks are charged to what made them late.",
         keep_firing_for=config.keep_firing,
     )

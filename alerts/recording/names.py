@@ -62,6 +62,21 @@ def late(level: str, window: str) -> str:
     return f"{level}:whyidle_late:rate{window}"
 
 
+def waited_for(window: str) -> str:
+    """Waits for late ranks and other pipeline stages, by the family that made those late, as far as it is known."""
+    return f"run_family:whyidle_waited_for:rate{window}"
+
+
+def late_steps(window: str) -> str:
+    """Steps per second in which a rank was the last to arrive: evenly spread where ranks take turns."""
+    return f"run_rank:whyidle_late_steps:rate{window}"
+
+
+def culprit(window: str) -> str:
+    """The rank that is late most by the verdict's own family, and for how long it makes the others wait."""
+    return f"run_rank_family:whyidle_culprit:rate{window}"
+
+
 def charged(window: str) -> str:
     """Shares of a run by family after looking through stragglers."""
     return f"run_family:whyidle_charged:ratio{window}"

@@ -7,8 +7,23 @@ from ..config import Config
 from ..promql import any_of, indented, labelled, lines
 from ..rule import Record
 from .corroboration import FAMILIES
-from .names import MISSING, charged, confirmed, device_seconds, late, lateness, leading, since_first_step, verdict
-from .stragglers import open_waits
+from .names import (
+    MISSING,
+    RUN_RANKS,
+    charged,
+    confirmed,
+    culprit,
+    device_seconds,
+    late,
+    leading,
+    since_first_step,
+    verdict,
+    waited_for,
+)
+from .stragglers import open_charges, open_waits
+
+WAITS = "straggler|pipeline"
+"""The families that are looked through: waits for ranks that are late for a reason of their own."""
 
 
 def basis(config: Config, window: str) -> tuple[Record, ...]:
@@ -25,35 +40,68 @@ def basis(config: Config, window: str) -> tuple[Record, ...]:
 
 
 def conclusion(config: Config, window: str) -> tuple[Record, ...]:
-    """The family that a verdict names."""
+    """The family that a verdict names, and the rank that is to blame for it."""
     worst = f'topk {config.by(*RUN)} (1, {charged(window)}{{family!="compute"}} >= {config.verdict_share:g})'
     return (
         Record(
             charged(window),
             _charged(config, window),
-            why="Waits for late ranks are charged to what made them late: a conclusion, not a measurement.",
+            why="Waits for late ranks and for other pipeline stages are charged to what made those late, as far as the "
+            "ranks have found out; the rest stays straggler and pipeline. A conclusion, not a measurement.",
         ),
         Record(
             leading(window),
             f'{worst}\nor {config.on(*RUN)} {charged(window)}{{family="compute"}}',
             why="The largest family other than compute if it is large enough, else compute.",
         ),
+        Record(
+            culprit(window),
+            _culprit(config, window),
+            why="The rank that was late most by the verdict's family. Where more than half of all ranks are late by "
+            "it, they take turns, and none is to blame.",
+        ),
     )
 
 
 def _charged(config: Config, window: str) -> str:
     spent, run = since_first_step(window), config.on(*RUN)
-    closed = f'-{spent}{{family="straggler"}} and {run} {lateness(window)}'
-    opened = f"-({open_waits(config, window)}) and {run} {MISSING}"
     parts = lines(
-        spent,
-        labelled(f"sum {config.by(*RUN, 'family')} ({late('run_rank_family', window)})", "part", "late"),
-        labelled(closed, "part", "closed"),
-        labelled(labelled(opened, "family", "communication"), "part", "open"),
+        f'{spent}{{family!~"{WAITS}"}}',
+        *_waits(config, window),
+        labelled(f"sum {config.by(*RUN, 'family')} ({open_charges(config, window)})", "part", "missing"),
+        labelled(
+            labelled(f"-({open_waits(config, window)}) and {run} {MISSING}", "family", "communication"), "part", "open"
+        ),
     )
     return (
         f"clamp_min(sum {config.by(*RUN, 'family')} (\n{indented(parts)}\n), 0)\n"
         f"/ {run} group_left ()\n(sum {config.by(*RUN)} ({spent}) > 0)"
+    )
+
+
+def _waits(config: Config, window: str) -> tuple[str, str]:
+    """Waits by what made the others late, and what of them is not known.
+
+    What is known arrives some steps after the waits, so that at times there is more of it than there are waits: no more
+    than those are charged.
+    """
+    run = config.on(*RUN)
+    waits, known = f'{since_first_step(window)}{{family=~"{WAITS}"}}', waited_for(window)
+    whole, resolved = f"sum {config.by(*RUN)} ({waits})", f"sum {config.by(*RUN)} ({known})"
+    unknown = f"clamp_min(1 - {resolved} / ({whole} > 0), 0)"
+    return (
+        labelled(f"{known} * {run} group_left () clamp_max({whole} / {resolved}, 1)", "part", "resolved"),
+        labelled(f"({waits} * {run} group_left () {unknown}\nor {waits})", "part", "unresolved"),
+    )
+
+
+def _culprit(config: Config, window: str) -> str:
+    run = config.on(*RUN)
+    mine = f"({late('run_rank_family', window)} and {config.on(*RUN, 'family')} {leading(window)})"
+    late_ranks = f"{mine}\n>= {run} group_left () {config.late_share:g} * {device_seconds('run', window)}"
+    return (
+        f"topk {config.by(*RUN)} (1,\n{indented(late_ranks)}\n)\n"
+        f"unless {run} count {config.by(*RUN)} (\n{indented(late_ranks)}\n) > {run} 0.5 * {RUN_RANKS}"
     )
 
 

@@ -1,9 +1,9 @@
-"""Network or straggler? The waits in collectives, split, and who was late by what."""
+"""Network, straggler or pipeline? The waits in collectives, split, and who was late by what."""
 
 from __future__ import annotations
 
 from .. import variables as v
-from ..colours import BLUE, GREY
+from ..colours import BLUE, CAUSE_SHADES, GREY
 from ..vocabulary import Panel, Section, bars, line, now, over_range, query, trend
 from ..vocabulary import section as _section
 from .parts import causes
@@ -15,10 +15,12 @@ NOBODY = "Nobody made others wait"
 
 def section() -> Section:
     return _section(
-        "Network or straggler?",
-        line(8, _split(), _late_by()),
-        line(8, _culprits(), _bandwidth()),
-        line(8, _bytes(), _missing()),
+        "Network, straggler or pipeline?",
+        line(8, _split(), _by_group()),
+        line(8, _late_by(), _culprits()),
+        line(8, _turns(), _bubble()),
+        line(8, _bandwidth(), _bytes()),
+        line(7, _missing(), _calls()),
     )
 
 
@@ -29,6 +31,65 @@ def _split() -> Panel:
         pipeline: another stage has not sent or received yet. collective: these could not be told apart, or the wait is
         still open. collective_queue: the rank's own communication threads get no CPU. Shares of all ranks' time.""",
         ("network", "straggler", "pipeline", "collective", "collective_queue"),
+    )
+
+
+def _by_group() -> Panel:
+    waits = f"rate(whyidle_group_wait_seconds_total{{{v.RUN}}}[$__rate_interval])"
+    return trend(
+        "Waits by group",
+        """Which process group the ranks wait in, and for what: network, a late rank (straggler), another stage
+        (pipeline), or not known (unsplit). GPU-seconds per second of all ranks. The group unknown has calls whose
+        process group whyidle does not know.""",
+        query(f"sum by (group, part) ({waits}) > {LATE}", "{{group}}: {{part}}"),
+        unit="count:GPUs",
+        legend="table",
+        nothing="Nobody waited in a collective",
+    )
+
+
+def _turns() -> Panel:
+    return trend(
+        "Who arrives last",
+        """Steps per second in which each rank was the last to arrive, of the eight ranks that were most often. One line
+        far above the others is a slow rank; lines at one height are ranks that take turns, as with uneven batches.""",
+        query(
+            f"run_rank:whyidle_late_steps:rate${{window}}{{{v.RUN}}} and on (rank) "
+            f"topk(8, {over_range(f'run_rank:whyidle_late_steps:rate5m{{{v.RUN}}}')})",
+            "rank {{rank}}",
+        ),
+        unit="ops",
+        nothing="No rank arrived after the others",
+    )
+
+
+def _bubble() -> Panel:
+    waits = f'sum(run_cause:whyidle_share:ratio${{window}}{{{v.RUN}, cause="pipeline"}})'
+    bubble = f"sum(rate(whyidle_pipeline_bubble_seconds_total{{{v.RUN}}}[${{window}}]))"
+    whole = f"sum(run:whyidle_device_seconds:rate${{window}}{{{v.RUN}}})"
+    return trend(
+        "Pipeline bubble",
+        """Waits between pipeline stages as a share of all ranks' time, and the bubble: what the schedule itself costs,
+        at least, which is (stages − 1) / microbatches × the quickest stage's time. Waits far above the bubble: a stage
+        is slow. Close to it: use more microbatches or another schedule.""",
+        query(waits, "waits between stages"),
+        query(f"{bubble} / {whole}", "bubble of the schedule"),
+        unit="percentunit",
+        colours={"waits between stages": CAUSE_SHADES["pipeline"], "bubble of the schedule": GREY},
+        dotted=["bubble of the schedule"],
+        nothing="No rank waited for another stage",
+    )
+
+
+def _calls() -> Panel:
+    calls = f"rate(whyidle_group_calls_total{{{v.RUN}}}[$__rate_interval])"
+    return trend(
+        "Collectives by group",
+        """Collectives per second that ranks waited for, by process group, all ranks together. Many calls with little
+        time each pay for latency: fuse them.""",
+        query(f"sum by (group) ({calls})", "{{group}}"),
+        unit="ops",
+        nothing="No collective of a known group",
     )
 
 
