@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..patching import Patches
-from ..tasks import split_save
+from ..splits import split_save
 
 if TYPE_CHECKING:
     from types import ModuleType

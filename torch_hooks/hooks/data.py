@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
-from ..meters import OwnMeter, WorkerMeter
+from ..meters.data import OwnMeter, WorkerMeter
 from ..patching import Patches
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Measures the waits for batches of one loader, and how much of that it can afford.
+"""Measures the waits for batches of one loader, and decides how often it can afford to.
 
 A reading of another task takes some microseconds, which is nothing beside a wait worth asking about, and too much in a
 loop whose batches come at once. So a wait begins with a reading only while waits have been long lately, and now and
@@ -13,18 +13,10 @@ import os
 import time
 from typing import Any
 
-from ..ledger.causes import CAUSE
-from .books import Parts
-from .tasks import (
-    Reading,
-    TaskClock,
-    WorkerClock,
-    cpu_between,
-    queued,
-    split_data_wait,
-    split_handoff,
-    split_own_read,
-)
+from ...ledger.causes import CAUSE
+from ..books import Parts
+from ..splits import cpu_between, shares, split_data_wait, split_handoff, split_own_read
+from ..tasks import Reading, TaskClock, WorkerClock, queued
 
 _LONG_NS = 1_000_000
 _NOW_AND_THEN = 8
@@ -179,16 +171,6 @@ class WorkerMeter:
     def _pin_now(self) -> int:
         reading = self._pin.read() if self._pin is not None else None
         return reading.cpu if reading is not None else 0
-
-
-def shares(parts: Parts, ns: int) -> tuple[tuple[int, float], ...]:
-    """The parts of ``ns`` as shares of it."""
-    rest, found = ns, []
-    for cause, part in parts[:-1]:
-        part = min(part, rest)
-        rest -= part
-        found.append((cause, part / max(ns, 1)))
-    return (*found, (parts[-1][0], rest / max(ns, 1)))
 
 
 def _is_made(iterator: Any, worker: int) -> bool:
