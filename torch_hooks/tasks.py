@@ -28,20 +28,30 @@ _LOOK_AGAIN = 64
 class TaskClock:
     """One task of one process. Keeps a descriptor: a read of it costs 1 µs, an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "_pid")
+    __slots__ = ("_clock", "_fd", "_pid", "booked_ns")
 
     def __init__(self, pid: int, tid: int | None = None):
+        self.booked_ns = 0
+        """Of the training thread: CPU and queue in phases of their own (data, collectives, checkpoints), as far as they
+        were measured. Cumulative; the meters and brackets of those phases add to it."""
         self._pid = pid
         self._clock = (~pid << 3) | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers.h
-        self._fd = _open_schedstat(pid, pid if tid is None else tid)
+        self._fd = open_schedstat(pid, pid if tid is None else tid)
 
     def read(self) -> Reading | None:
         """None when the task is gone or the kernel keeps no such figures."""
         try:
-            cpu, queue = _read_schedstat(self._fd)
+            cpu, queue = read_schedstat(self._fd)
             return Reading(cpu, queue, time.clock_gettime_ns(self._clock))
         except (OSError, ValueError, IndexError):
             return None
+
+    def queue(self) -> int:
+        """ns that it has been runnable without a CPU; 0 where that is not known."""
+        try:
+            return read_schedstat(self._fd)[1]
+        except (OSError, ValueError, IndexError):
+            return 0
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -67,7 +77,7 @@ class WorkerClock(TaskClock):
         queue = 0
         for tid in [*self._find_helpers()]:
             try:
-                queue += _read_schedstat(self._helpers[tid])[1]
+                queue += read_schedstat(self._helpers[tid])[1]
             except (OSError, ValueError, IndexError):  # that thread has ended
                 os.close(self._helpers.pop(tid))
         return queue
@@ -80,7 +90,7 @@ class WorkerClock(TaskClock):
             try:
                 for tid in map(int, os.listdir(f"/proc/{self._pid}/task")):
                     if tid != self._pid and tid not in self._helpers and len(self._helpers) < _HELPERS:
-                        fd = _open_schedstat(self._pid, tid)
+                        fd = open_schedstat(self._pid, tid)
                         if fd >= 0:
                             self._helpers[tid] = fd
             except OSError:
@@ -94,14 +104,14 @@ class WorkerClock(TaskClock):
         self._helpers.clear()
 
 
-def _open_schedstat(pid: int, tid: int) -> int:
+def open_schedstat(pid: int, tid: int) -> int:
     try:
         return os.open(f"/proc/{pid}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return -1
 
 
-def _read_schedstat(fd: int) -> tuple[int, int]:
+def read_schedstat(fd: int) -> tuple[int, int]:
     """-> (ns on a CPU, ns runnable without one)."""
     raw = os.pread(fd, 64, 0).split()
     return int(raw[0]), int(raw[1])
@@ -118,11 +128,13 @@ class OwnTask:
         self._cpu = time.thread_time_ns()
 
     def spent(self) -> tuple[int, int]:
-        """-> (ns on a CPU, ns queued for one)."""
-        return time.thread_time_ns() - self._cpu, queued(self._task) - self._queue
+        """Ends it -> (ns on a CPU, ns queued for one)."""
+        cpu, queue = time.thread_time_ns() - self._cpu, queued(self._task) - self._queue
+        if self._task is not None:
+            self._task.booked_ns += cpu + queue
+        return cpu, queue
 
 
 def queued(task: TaskClock | None) -> int:
     """ns that a task has been runnable without a CPU; 0 where that is not known."""
-    reading = task.read() if task is not None else None
-    return reading.queue if reading is not None else 0
+    return task.queue() if task is not None else 0

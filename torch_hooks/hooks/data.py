@@ -48,10 +48,13 @@ def _around_iter(session: Session) -> Callable[[Callable[..., Any]], Callable[..
         def __iter__(loader: Any) -> Any:
             machine = session.machine
             old = machine.enter_from_base(_START) if machine.stepping else NOT_ENTERED
+            own = session.own_task() if old != NOT_ENTERED else None
             try:
                 return original(loader)
             finally:
-                machine.leave(old)
+                if own is not None:
+                    own.spent()
+                    machine.leave(old)
 
         return __iter__
 
