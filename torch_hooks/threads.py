@@ -21,19 +21,22 @@ _POOLS = ("libgomp",)
 
 _MOST = 64
 """Threads whose descriptors are kept open; what the others do is in the process's CPU time only."""
+_SEEN_ENOUGH = 3
+_PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
 _FIRST_LOOK_NS, _LAST_LOOK_NS = 250_000_000, 16_000_000_000
 
 
 class OwnThread:
     """One of them. Keeps a descriptor: a read of it costs 1 µs, an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "name", "pool", "tid")
+    __slots__ = ("_clock", "_fd", "asleep", "name", "pool", "tid")
 
     def __init__(self, tid: int):
         self.tid = tid
         self.name = ""
         self.pool = False
         """It works only while the training thread does: between the fork and the join of an OpenMP region."""
+        self.asleep = 0  # how often it was seen asleep, and not in a pool
         self._clock = (~tid << 3) | 6  # MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED), include/linux/posix-timers_types.h
         self._fd = open_schedstat(os.getpid(), tid)
 
@@ -60,7 +63,7 @@ class OwnThread:
 class OwnThreads:
     """The threads of this process besides the training thread, which constructs it."""
 
-    __slots__ = ("_look_after", "_look_at", "_pool_ranges", "all", "communication", "helpers")
+    __slots__ = ("_look_after", "_look_at", "_pool_ranges", "_sorter", "all", "communication", "helpers")
 
     def __init__(self) -> None:
         self.all: dict[int, OwnThread] = {}
@@ -70,6 +73,7 @@ class OwnThreads:
         self._look_at = 0
         self._look_after = _FIRST_LOOK_NS
         self._pool_ranges: list[tuple[int, int]] | None = None
+        self._sorter: threading.Thread | None = None
 
     def look(self, now_ns: int) -> None:
         """Looks for threads that have come or gone, if the last look is long enough ago.
@@ -89,6 +93,42 @@ class OwnThreads:
             thread.close()
             self._sort()
 
+    def tell_pools(self) -> None:
+        """Finds out which helpers belong to a pool. A thread of ours does that, and ends when it knows, or soon.
+
+        OpenMP's threads have no name of their own. But libgomp calls futex(2) itself, not through the C library, so the
+        program counter of one that sleeps lies in libgomp. They sleep while the training thread is blocked; at a step
+        boundary, where that one can look, they mostly still spin.
+        """
+        if self._sorter is None or not self._sorter.is_alive():
+            self._sorter = threading.Thread(target=self._watch_sleepers, name="whyidle-threads", daemon=True)
+            self._sorter.start()
+
+    def pools_told(self) -> bool:
+        """Whether all helpers were seen asleep."""
+        return all(thread.pool or thread.asleep >= _SEEN_ENOUGH for thread in self.helpers)
+
+    def _watch_sleepers(self) -> None:
+        if not self._pool_ranges:
+            self._pool_ranges = _ranges_of(_POOLS)
+        for pause in _PAUSES_SECONDS:
+            time.sleep(pause)
+            for thread in self.helpers:
+                if not thread.pool and thread.asleep < _SEEN_ENOUGH:
+                    self._watch_sleeper(thread)
+            if self.pools_told():
+                return
+
+    def _watch_sleeper(self, thread: OwnThread) -> None:
+        fields = _line(thread.tid, "syscall").split()
+        if len(fields) != 9:  # it runs, or is blocked outside a system call
+            return
+        counter = int(fields[8], 16)
+        if any(start <= counter < end for start, end in self._pool_ranges or ()):
+            thread.pool = True
+        else:
+            thread.asleep += 1
+
     def _find(self) -> bool:
         try:
             tids = set(map(int, os.listdir("/proc/self/task")))
@@ -104,24 +144,12 @@ class OwnThreads:
         for thread in self.all.values():
             if not thread.communicates:
                 thread.name = _line(thread.tid, "comm")
-                thread.pool = thread.pool or self._sleeps_in_a_pool(thread.tid)
         self._sort()
         return bool(gone or new)
 
     def _sort(self) -> None:
         self.communication = tuple([thread for thread in self.all.values() if thread.communicates])
         self.helpers = tuple([thread for thread in self.all.values() if not thread.communicates])
-
-    def _sleeps_in_a_pool(self, tid: int) -> bool:
-        """OpenMP's threads have no name of their own. But libgomp calls futex(2) itself, not through the C library, so
-        the program counter of one that sleeps lies in libgomp."""
-        fields = _line(tid, "syscall").split()
-        if len(fields) != 9:  # it runs, or is blocked outside a system call
-            return False
-        if self._pool_ranges is None or not self._pool_ranges:
-            self._pool_ranges = _ranges_of(_POOLS)
-        counter = int(fields[8], 16)
-        return any(start <= counter < end for start, end in self._pool_ranges)
 
 
 def _line(tid: int, file: str) -> str:

@@ -19,6 +19,8 @@ _NEGLIGIBLE = 0.01
 _WATCHED_SPANS = 64
 """So many spans other threads are asked, after the last one in which that made a difference."""
 
+_ASK_POOLS_NS = 10_000_000_000
+
 _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
@@ -38,6 +40,7 @@ class BlockedMeter:
     """
 
     __slots__ = (
+        "_ask_pools_ns",
         "_booked",
         "_compute",
         "_cpu",
@@ -63,9 +66,9 @@ class BlockedMeter:
         self._host = self._compute = 0  # the causes' words after the last boundary
         self._moved = self._owed = 0
         self._gross = self._span_gross = 0
-        self._due_ns = 0
+        self._due_ns = self._ask_pools_ns = 0
         self._cpu = self._queue = self._booked = self._process = 0
-        self._watch = 0  # spans for which other threads are still asked
+        self._watch = _WATCHED_SPANS  # spans for which other threads are still asked
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the span's start
 
     def start(self, now_ns: int, host_ns: int, compute_ns: int) -> None:
@@ -75,8 +78,7 @@ class BlockedMeter:
         self._span_gross = host_ns + compute_ns + self._moved
         self._cpu, self._queue, self._process = _thread_cpu(), self._task.queue(), _process_cpu()
         self._booked = self._task.booked_ns
-        self._others = None
-        self._due_ns = now_ns + _SPAN_NS
+        self._begin_span(now_ns)
 
     def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
         """A step ends -> ns that were blocked, to be taken from (host, compute).
@@ -111,17 +113,23 @@ class BlockedMeter:
 
         doubtful = gap > wall * _NEGLIGIBLE and others_cpu > gap * _NEGLIGIBLE
         self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
+        if doubtful and now_ns >= self._ask_pools_ns and not self._threads.pools_told():
+            self._ask_pools_ns = now_ns + _ASK_POOLS_NS
+            self._threads.tell_pools()
         blocked = gap - others_cpu
         if self._others is not None:
             blocked = gap - helped(self._spent(self._others), own_cpu, others_cpu)
         elif doubtful:
             blocked = 0  # what other threads queued for is not known
+        self._begin_span(now_ns)
+        return max(blocked, 0)
+
+    def _begin_span(self, now_ns: int) -> None:
         self._others = None
         if self._watch > 0:
             self._threads.look(now_ns)
             self._others = self._read()
         self._due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
-        return max(blocked, 0)
 
     def _read(self) -> list[tuple[OwnThread, int, int]]:
         found = []
