@@ -87,6 +87,11 @@ class OwnThreads:
         self._look_after = _FIRST_LOOK_NS if changed else min(2 * self._look_after, _LAST_LOOK_NS)
         self._look_at = now_ns + self._look_after
 
+    def look_soon(self) -> None:
+        """There are threads that are not known here: the next ``look`` looks."""
+        self._look_at = 0
+        self._look_after = _FIRST_LOOK_NS
+
     def drop(self, thread: OwnThread) -> None:
         """It has ended."""
         if self.all.pop(thread.tid, None) is not None:

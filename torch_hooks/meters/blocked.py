@@ -112,15 +112,19 @@ class BlockedMeter:
         self._span_gross, self._cpu, self._queue, self._process, self._booked = gross, cpu, queue, process, booked
 
         doubtful = gap > wall * _NEGLIGIBLE and others_cpu > gap * _NEGLIGIBLE
-        self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
         if doubtful and now_ns >= self._ask_pools_ns and not self._threads.pools_told():
             self._ask_pools_ns = now_ns + _ASK_POOLS_NS
             self._threads.tell_pools()
         blocked = gap - others_cpu
         if self._others is not None:
-            blocked = gap - helped(self._spent(self._others), own_cpu, others_cpu)
+            helped_ns, unknown_ns = helped(self._spent(self._others), own_cpu, others_cpu)
+            blocked = gap - helped_ns - unknown_ns
+            if unknown_ns > gap * _NEGLIGIBLE:
+                doubtful, blocked = True, 0
+                self._threads.look_soon()
         elif doubtful:
             blocked = 0  # what other threads queued for is not known
+        self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
         self._begin_span(now_ns)
         return max(blocked, 0)
 
@@ -150,15 +154,15 @@ class BlockedMeter:
         return spent
 
 
-def helped(spent: list[tuple[OwnThread, int, int]], own_cpu: int, others_cpu: int) -> int:
-    """ns that other threads may have worked, or queued for a CPU, while the training thread waited for them.
+def helped(spent: list[tuple[OwnThread, int, int]], own_cpu: int, others_cpu: int) -> tuple[int, int]:
+    """What other threads did while the training thread may have waited for them.
 
     ``spent`` is (thread, CPU, queue); ``others_cpu`` is the CPU time of all other threads, also of those not in there.
+    -> (ns that they worked or queued for a CPU, CPU ns of threads that are not in there: what they queued is unknown).
     """
     unknown, total = others_cpu, 0
     for thread, cpu, queue in spent:
         unknown -= cpu
-        if thread.communicates:
-            continue
-        total += queue + (max(cpu - own_cpu, 0) if thread.pool else cpu)
-    return total + max(unknown, 0)
+        if not thread.communicates:
+            total += queue + (max(cpu - own_cpu, 0) if thread.pool else cpu)
+    return total, max(unknown, 0)
