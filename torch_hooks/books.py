@@ -11,10 +11,13 @@ from bisect import bisect_left
 from collections.abc import Callable
 from mmap import mmap
 from struct import Struct
-from typing import NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from ..ledger.causes import CAUSE, CAUSE_FAMILY, CAUSES, LATE_FAMILIES, PHASE, PHASE_CAUSE, PHASES, STEP_BUCKETS_SECONDS
 from ..ledger.layout import RING_AT, RING_STEPS, STEP_WORDS, WORD_AT
+
+if TYPE_CHECKING:
+    from .meters.blocked import BlockedMeter
 
 Parts = tuple[tuple[int, int], ...]
 """A split of an interval: (cause, ns) for all but the last cause, then (cause, -1) for what is left."""
@@ -115,6 +118,10 @@ class Books:
         else:
             rest = ns
             for cause, part in parts:
+                if part < 0 and phase == _COLLECTIVE_PHASE:
+                    words[self.slots[phase]] += rest
+                    ns = rest  # what the exchange splits is the wait less its queue
+                    break
                 if part < 0 or part > rest:
                     part = rest
                 words[_CAUSE_AT + cause] += part
@@ -126,6 +133,15 @@ class Books:
 
     def charge_cause(self, cause: int, ns: int) -> None:
         self.words[_CAUSE_AT + cause] += ns
+
+    def take_blocked(self, meter: BlockedMeter, now_ns: int) -> None:
+        words, host, compute = self.words, _CAUSE_AT + CAUSE["host"], self.slots[_COMPUTE_PHASES[0]]
+        computed = words[_CAUSE_AT + CAUSE["compute"]] + words[_CAUSE_AT + CAUSE["recompute"]]
+        from_host, from_compute = meter.step(now_ns, words[host], computed)
+        if from_host or from_compute:
+            words[host] -= from_host
+            words[compute] -= from_compute
+            words[_CAUSE_AT + CAUSE["host_blocked"]] += from_host + from_compute
 
     # -- steps
 

@@ -19,6 +19,8 @@ from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import SEQUENCE, WORD_AT
 from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
+from .meters.blocked import BlockedMeter
+from .meters.collective import WaitMeter
 
 STARTUP, COMPUTE, EVAL, HOST, COLLECTIVE = (PHASE[p] for p in ("startup", "compute", "eval", "host", "collective"))
 _PHASE_AT = WORD_AT["phase"][0]
@@ -48,13 +50,28 @@ class PhaseMachine:
     No method raises: what goes wrong is counted in the ledger's ``faults``.
     """
 
-    __slots__ = ("_busy", "_owner", "_slots", "books", "device", "helper", "phase", "since", "stepping", "words")
+    __slots__ = (
+        "_busy",
+        "_owner",
+        "_slots",
+        "blocked",
+        "books",
+        "device",
+        "helper",
+        "phase",
+        "since",
+        "stepping",
+        "waits",
+        "words",
+    )
 
     def __init__(self, words: memoryview, start_ns: int):
         self.words = words
         self.books = Books(words)
         self._slots = self.books.slots
         self.device: DeviceClock | None = None
+        self.waits: WaitMeter | None = None
+        self.blocked: BlockedMeter | None = None
         self.phase = STARTUP
         self.since = start_ns
         self.stepping = False  # whether the first step has begun
@@ -119,7 +136,9 @@ class PhaseMachine:
         old = self.phase
         try:
             now = _now()
-            if parts is not None and not isinstance(parts, tuple):
+            if parts is None and old == COLLECTIVE and self.waits is not None:
+                parts = self.waits.split(now - self.since)
+            elif parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
             if self.device is None:
                 if parts is None and old != COLLECTIVE:
@@ -127,9 +146,13 @@ class PhaseMachine:
                 else:
                     self.books.charge(old, now - self.since, parts)
                 if what == STEP:
+                    if self.blocked is not None:
+                        self.books.take_blocked(self.blocked, now)
                     self.books.close_step(now)
                 elif what == WINDOW:
                     self.books.open_window(now)
+                    if self.blocked is not None:
+                        self.books.take_blocked(self.blocked, now)
             else:
                 self.device.mark(now, old, parts, what)
                 if what == STEP:
@@ -137,6 +160,8 @@ class PhaseMachine:
                     words[_UNMEASURED_AT] = self.device.unmeasured
             self.since = words[_SINCE_AT] = now
             self.phase = words[_PHASE_AT] = phase
+            if phase == COLLECTIVE and self.waits is not None:
+                self.waits.begin()
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
             self.phase = words[_PHASE_AT] = phase  # which then takes the interval that could not be charged
@@ -149,6 +174,7 @@ class PhaseMachine:
         """From now on a GPU's event clock says how long an interval was."""
         if self.device is None and self._cut(self.phase, None, NOTHING) != NOT_ENTERED:
             self.device = DeviceClock(events, self._receive, self.since)
+            self.waits = self.blocked = None
 
     def _receive(self, interval: Interval) -> None:
         """The device has passed the end of an interval. Runs inside a cut, hence inside the seqlock."""

@@ -22,10 +22,13 @@ from .books import Splitter
 from .exchange import Exchange
 from .identity import identify, nvml_uuid
 from .machine import COLLECTIVE, COMPUTE, EVAL, HOST, NOT_ENTERED, NullMachine, PhaseMachine
+from .meters.blocked import BlockedMeter
+from .meters.collective import WaitMeter
 from .notices import debug, say
 from .restart import restart_of
 from .steps import COMPILED, StepDetector
 from .tasks import OwnTask, TaskClock
+from .threads import OwnThreads
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
@@ -123,6 +126,9 @@ class Session:
         self.world_size = who.world_size
         self.machine = PhaseMachine(self.writer.words, who.start_ns)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
+        threads = OwnThreads()
+        self.machine.waits = WaitMeter(self.task, threads)
+        self.machine.blocked = BlockedMeter(self.task, threads)
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         self._find_group()
