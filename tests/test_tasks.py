@@ -11,16 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from whyidle.ledger.causes import CAUSE, CAUSES
-from whyidle.torch_hooks.meters import shares
-from whyidle.torch_hooks.tasks import (
-    OwnTask,
-    Reading,
-    TaskClock,
-    WorkerClock,
-    split_data_wait,
-    split_handoff,
-    split_save,
-)
+from whyidle.torch_hooks.splits import shares, split_data_wait, split_handoff, split_save
+from whyidle.torch_hooks.tasks import OwnTask, Reading, TaskClock, WorkerClock
 
 MS = 1_000_000
 NOTHING = Reading(0, 0, 0)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from mmap import mmap
 from struct import Struct
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ..ledger.causes import (
     CAUSE,
@@ -40,6 +40,9 @@ from ..ledger.layout import (
 )
 from ..ledger.waits import Message, StepWaits
 from .wait_codes import CONTINUES, WaitCode, peer_of, slot_of
+
+if TYPE_CHECKING:
+    from .meters.blocked import BlockedMeter
 
 Parts = tuple[tuple[int, int], ...]
 """A split of an interval: (cause, ns) for all but the last cause, then (cause, -1) for what is left."""
@@ -227,6 +230,16 @@ class Books:
         for held in self.held:
             if held is not None:
                 held.complete = False
+
+    def take_blocked(self, meter: BlockedMeter, now_ns: int) -> None:
+        """Moves what the meter finds blocked out of `host` and `compute`. At a boundary, before the step is closed."""
+        words, host, compute = self.words, _CAUSE_AT + CAUSE["host"], self.slots[_COMPUTE_PHASES[0]]
+        computed = words[_CAUSE_AT + CAUSE["compute"]] + words[_CAUSE_AT + CAUSE["recompute"]]
+        from_host, from_compute = meter.step(now_ns, words[host], computed)
+        if from_host or from_compute:
+            words[host] -= from_host
+            words[compute] -= from_compute
+            words[_CAUSE_AT + CAUSE["host_blocked"]] += from_host + from_compute
 
     # -- steps
 

@@ -19,6 +19,8 @@ from ..ledger.causes import PHASE
 from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
 from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
+from .meters.blocked import BlockedMeter
+from .meters.collective import WaitMeter
 from .wait_codes import CONTINUES, PHASE_MASK, WaitCode, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
 
@@ -55,13 +57,30 @@ class PhaseMachine:
     No method raises: what goes wrong is counted in the ledger's ``faults``.
     """
 
-    __slots__ = ("_busy", "_owner", "_slots", "books", "device", "helper", "phase", "since", "stepping", "words")
+    __slots__ = (
+        "_busy",
+        "_owner",
+        "_slots",
+        "blocked",
+        "books",
+        "device",
+        "helper",
+        "phase",
+        "since",
+        "stepping",
+        "waits",
+        "words",
+    )
 
     def __init__(self, words: memoryview, start_ns: int):
         self.words = words
         self.books = Books(words)
         self._slots = self.books.slots
         self.device: DeviceClock | None = None
+        self.waits: WaitMeter | None = None
+        """Of a CPU rank: how long its communication threads queue for a CPU."""
+        self.blocked: BlockedMeter | None = None
+        """Of a CPU rank: how long its own code is blocked."""
         self.phase = STARTUP
         self.since = start_ns
         self.stepping = False  # whether the first step has begun
@@ -138,7 +157,9 @@ class PhaseMachine:
         old = self.phase
         try:
             now = _now()
-            if parts is not None and not isinstance(parts, tuple):
+            if old >= LEAST_WAIT and self.waits is not None:
+                parts = self.waits.split(now - self.since)
+            elif parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
             if self.device is None:
                 if old >= LEAST_WAIT:
@@ -148,9 +169,13 @@ class PhaseMachine:
                 else:
                     self.books.charge(old, now - self.since, parts)
                 if what == STEP:
+                    if self.blocked is not None:
+                        self.books.take_blocked(self.blocked, now)
                     self.books.close_step(now)
                 elif what == WINDOW:
                     self.books.open_window(now)
+                    if self.blocked is not None:
+                        self.books.take_blocked(self.blocked, now)
             else:
                 self.device.mark(now, old, parts, what)
                 if what == STEP:
@@ -161,6 +186,8 @@ class PhaseMachine:
             words[_PHASE_AT] = phase & PHASE_MASK
             if old >= LEAST_WAIT or phase >= LEAST_WAIT:
                 words[_OPEN_SLOT_AT] = slot_of(phase) if phase >= LEAST_WAIT else -1
+                if phase >= LEAST_WAIT and self.waits is not None:
+                    self.waits.begin()
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
             self.phase = phase
@@ -174,6 +201,7 @@ class PhaseMachine:
         """From now on a GPU's event clock says how long an interval was."""
         if self.device is None and self._cut(self.phase, None, NOTHING) != NOT_ENTERED:
             self.device = DeviceClock(events, self._receive, self.since)
+            self.waits = self.blocked = None
 
     def _receive(self, interval: Interval) -> None:
         """The device has passed the end of an interval. Runs inside a cut, hence inside the seqlock."""

@@ -24,10 +24,13 @@ from .groups import ALONE
 from .identity import identify, nvml_uuid
 from .loop import Loop
 from .machine import NOT_ENTERED, NullMachine, PhaseMachine
+from .meters.blocked import BlockedMeter
+from .meters.collective import WaitMeter
 from .notices import debug, say
 from .restart import restart_of
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
+from .threads import OwnThreads
 from .wait_codes import UNKNOWN_WAIT, WaitCode, wait_code
 
 _STATE_AT = WORD_AT["hook_states"][0]
@@ -106,6 +109,9 @@ class Session:
         self.world_size = who.world_size
         self.machine = PhaseMachine(self.writer.words, who.start_ns)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
+        threads = OwnThreads()
+        self.machine.waits = WaitMeter(self.task, threads)
+        self.machine.blocked = BlockedMeter(self.task, threads)
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         self.find_group()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..patching import Patches
-from ..tasks import split_save
+from ..splits import split_save
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -122,10 +122,13 @@ def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any
             machine = session.machine
             # A dataset that loads its samples with torch.load is inside the wait for data: that is no restore.
             old = machine.enter_from_base(_LOAD)
+            own = session.own_task() if old != NOT_ENTERED else None
             try:
                 result = original(*args, **kwargs)
             finally:
-                machine.leave(old)
+                if own is not None:
+                    own.spent()
+                    machine.leave(old)
             if old != NOT_ENTERED or session.asleep:
                 _count(session, "load", size, args, kwargs)
             return result

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
-from ..meters import OwnMeter, WorkerMeter
+from ..meters.data import OwnMeter, WorkerMeter
 from ..patching import Patches
 
 if TYPE_CHECKING:
@@ -48,10 +48,13 @@ def _around_iter(session: Session) -> Callable[[Callable[..., Any]], Callable[..
         def __iter__(loader: Any) -> Any:
             machine = session.machine
             old = machine.enter_from_base(_START) if machine.stepping else NOT_ENTERED
+            own = session.own_task() if old != NOT_ENTERED else None
             try:
                 return original(loader)
             finally:
-                machine.leave(old)
+                if own is not None:
+                    own.spent()
+                    machine.leave(old)
 
         return __iter__
 

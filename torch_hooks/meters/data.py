@@ -1,4 +1,4 @@
-"""Measures the waits for batches of one loader, and how much of that it can afford.
+"""Measures the waits for batches of one loader, and decides how often it can afford to.
 
 A reading of another task takes some microseconds, which is nothing beside a wait worth asking about, and too much in a
 loop whose batches come at once. So a wait begins with a reading only while waits have been long lately, and now and
@@ -13,18 +13,10 @@ import os
 import time
 from typing import Any
 
-from ..ledger.causes import CAUSE
-from .books import Parts
-from .tasks import (
-    Reading,
-    TaskClock,
-    WorkerClock,
-    cpu_between,
-    queued,
-    split_data_wait,
-    split_handoff,
-    split_own_read,
-)
+from ...ledger.causes import CAUSE
+from ..books import Parts
+from ..splits import cpu_between, shares, split_data_wait, split_handoff, split_own_read
+from ..tasks import Reading, TaskClock, WorkerClock, queued
 
 _LONG_NS = 1_000_000
 _NOW_AND_THEN = 8
@@ -47,15 +39,27 @@ class OwnMeter:
     A short wait that begins without a reading is split like the last one that began with one.
     """
 
-    __slots__ = ("_alert", "_cpu", "_cpu_share", "_queue", "_queue_share", "_read", "_task", "_waits")
+    __slots__ = (
+        "_alert",
+        "_booked_share",
+        "_cpu",
+        "_cpu_share",
+        "_queue",
+        "_queue_share",
+        "_read",
+        "_task",
+        "_thread_cpu",
+        "_waits",
+    )
 
     def __init__(self, task: TaskClock | None):
         self._task = task
         self._alert = _ALERT_WAITS  # so many waits begin with a reading
         self._waits = 0
         self._read = False
-        self._queue = self._cpu = 0
+        self._queue = self._cpu = self._thread_cpu = 0
         self._cpu_share, self._queue_share = 1.0, 0.0
+        self._booked_share = 0.0
 
     def begin(self, iterator: Any) -> None:
         self._waits += 1
@@ -63,17 +67,25 @@ class OwnMeter:
         if self._read:
             self._queue = queued(self._task)
             self._cpu = _process_cpu()
+            self._thread_cpu = _thread_cpu()
 
     def split(self, ns: int) -> Parts:
         self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
         if not self._read and ns < _LONG_NS:
+            if self._task is not None:
+                self._task.booked_ns += int(ns * self._booked_share)
             if self._cpu_share > _ALL:
                 return _ALL_CPU
             return split_own_read(int(ns * self._cpu_share), int(ns * self._queue_share))
         # Without a reading, longer than all of late: bounded by what the thread has had since the last one.
-        cpu, queue = _process_cpu() - self._cpu, queued(self._task) - self._queue
+        queue = queued(self._task) - self._queue  # first: to ask for CPU time may cost the CPU, and then there is more
+        cpu = _process_cpu() - self._cpu
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = min(1.0 - self._cpu_share, queue / max(ns, 1))
+        if self._read and self._task is not None:
+            booked = min(_thread_cpu() - self._thread_cpu + max(queue, 0), ns)
+            self._booked_share = booked / max(ns, 1)
+            self._task.booked_ns += booked
         return split_own_read(cpu, queue)
 
 
@@ -160,7 +172,12 @@ class WorkerMeter:
         self._last[self._worker] = after
         if before is None or after is None:
             return None
-        handoff = _thread_cpu() - self._cpu + self._pin_now() - self._pinned if self._read else 0
+        handoff = 0
+        if self._read:
+            own = _thread_cpu() - self._cpu
+            handoff = own + self._pin_now() - self._pinned
+            if self._task is not None:
+                self._task.booked_ns += own
         helpers_queue = 0
         if cpu_between(before, after)[1] > ns // 10:
             queue = clock.helpers_queue()
@@ -179,16 +196,6 @@ class WorkerMeter:
     def _pin_now(self) -> int:
         reading = self._pin.read() if self._pin is not None else None
         return reading.cpu if reading is not None else 0
-
-
-def shares(parts: Parts, ns: int) -> tuple[tuple[int, float], ...]:
-    """The parts of ``ns`` as shares of it."""
-    rest, found = ns, []
-    for cause, part in parts[:-1]:
-        part = min(part, rest)
-        rest -= part
-        found.append((cause, part / max(ns, 1)))
-    return (*found, (parts[-1][0], rest / max(ns, 1)))
 
 
 def _is_made(iterator: Any, worker: int) -> bool:

@@ -1,0 +1,77 @@
+"""A loop that loads by hand, computes, or logs slowly; says on stdout for how many ns it was blocked.
+
+blocked.py NAME
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+
+SECONDS = 2.0
+_schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+
+
+def _on_or_queued() -> int:
+    return time.thread_time_ns() + int(os.pread(_schedstat, 64, 0).split()[1])
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.model = nn.Linear(64, 64)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.blocked = 0
+
+    def sleep(self, seconds: float) -> None:
+        begun, busy = time.monotonic_ns(), _on_or_queued()
+        time.sleep(seconds)
+        self.blocked += time.monotonic_ns() - begun - (_on_or_queued() - busy)
+
+    def step(self, batch: torch.Tensor) -> None:
+        self.optimizer.zero_grad()
+        self.model(batch).square().mean().backward()
+        self.optimizer.step()
+
+
+def sleeps(loop: Loop) -> None:
+    loop.sleep(0.02)
+    loop.step(torch.randn(8, 64))
+
+
+def sleeps_shortly(loop: Loop) -> None:
+    loop.sleep(0.0005)
+    loop.step(torch.randn(8, 64))
+
+
+def computes(loop: Loop) -> None:
+    end = time.thread_time() + 0.01
+    while time.thread_time() < end:
+        loop.model(torch.randn(64, 64))
+    loop.step(torch.randn(8, 64))
+
+
+def logs(loop: Loop) -> None:
+    """The loop has a loader: what it does between a step and the next batch is host time."""
+    for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(80, 64)), 8):
+        loop.step(batch)
+        loop.sleep(0.01)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    turn = {"sleeps": sleeps, "sleeps_shortly": sleeps_shortly, "computes": computes, "logs": logs}[sys.argv[1]]
+    loop = Loop()
+    loop.step(torch.randn(8, 64))
+    begun = time.monotonic()
+    while time.monotonic() < begun + SECONDS:
+        turn(loop)
+    print(json.dumps({"blocked": loop.blocked, "wall": int((time.monotonic() - begun) * 1e9)}))
+
+
+if __name__ == "__main__":
+    main()

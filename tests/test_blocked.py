@@ -1,0 +1,33 @@
+"""What no hook brackets is compute or host, unless the loop was blocked in it: real loops that know for how long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from support_training import command, environment, recorded
+
+from whyidle.ledger.directory import read_directory
+
+
+@pytest.mark.parametrize("name", ["sleeps", "sleeps_shortly", "computes", "logs"])
+def test_blocked_time_is_as_the_loop_has_measured_it(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        recorded(command("blocked.py", name)),
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    ([ledger], problems) = read_directory(str(tmp_path / "ledgers"), steps=True)
+    assert not problems
+    blocked = ledger.cause_ns["host_blocked"]
+    assert abs(blocked - told["blocked"]) < 0.1 * told["wall"], (blocked, told)
+    assert all(ns >= 0 for step in ledger.ring for ns in step.causes)
+    if name == "logs":
+        assert ledger.cause_ns["host"] < 0.5 * blocked

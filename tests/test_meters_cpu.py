@@ -1,0 +1,291 @@
+"""Queues in collectives and blocked time of a CPU rank: the arithmetic, real threads, and real training loops."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whyidle.ledger.causes import CAUSE
+from whyidle.torch_hooks.meters.blocked import BlockedMeter, helped
+from whyidle.torch_hooks.meters.collective import WaitMeter, in_line
+from whyidle.torch_hooks.tasks import TaskClock
+from whyidle.torch_hooks.threads import OwnThread, OwnThreads
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def task() -> Iterator[TaskClock]:
+    clock = TaskClock(os.getpid(), threading.get_native_id())
+    yield clock
+    clock.close()
+
+
+def start(work: Callable[[threading.Event], object], name: str = "") -> tuple[threading.Thread, threading.Event]:
+    """A thread with a name that the kernel knows; it works until its event is set."""
+    named, over = threading.Event(), threading.Event()
+
+    def run() -> None:
+        if name:
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+        named.set()
+        work(over)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert named.wait(10)
+    return thread, over
+
+
+def spin(seconds: float) -> None:
+    """On a CPU, for so much CPU time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+# -- queues in a collective
+
+
+@given(queues=st.lists(st.integers(-MS, 200 * MS), max_size=8), ns=st.integers(0, 100 * MS))
+def test_the_queue_is_a_part_of_the_wait_and_at_least_the_longest(queues: list[int], ns: int) -> None:
+    queue = in_line(queues, ns)
+    assert 0 <= queue <= ns
+    assert queue >= min(max([0, *queues]), ns) - 1
+    assert queue <= sum(max(one, 0) for one in queues) + 1
+
+
+def test_queues_of_two_threads_overlap_by_chance() -> None:
+    assert in_line([50 * MS, 0, 50 * MS], 100 * MS) == 75 * MS
+
+
+def test_a_wait_without_a_reading_is_left_whole(task: TaskClock) -> None:
+    assert WaitMeter(task, OwnThreads()).split(10 * MS) is None
+
+
+class Queueing(TaskClock):
+    """Has queued for 20 µs more at each reading."""
+
+    readings = 0
+
+    def queue(self) -> int:
+        self.readings += 1
+        return self.readings * 20_000
+
+
+def test_short_waits_are_split_as_the_measured_ones_were() -> None:
+    task = Queueing(os.getpid(), threading.get_native_id())
+    meter = WaitMeter(task, OwnThreads())
+    waits = []
+    for _ in range(64):
+        meter.begin()
+        waits.append(meter.split(100_000))
+    assert task.readings < 2 * 64
+    (cause, queue), rest = waits[-1] or ((0, 0), (0, 0))
+    assert (cause, rest) == (CAUSE["collective_queue"], (CAUSE["collective"], -1))
+    assert queue == pytest.approx(20_000, rel=0.01)
+
+
+def test_threads_that_carry_collectives_are_found_by_name_also_late(task: TaskClock) -> None:
+    threads = OwnThreads()
+    threads.look(1)
+    assert not threads.communication
+    thread, over = start(lambda over: over.wait(), "gloo_tcp_loop")
+    threads.look(2)
+    assert not threads.communication, "it is not time to look again"
+    threads.look(10**12)
+    assert [one.tid for one in threads.communication] == [thread.native_id]
+    over.set()
+    thread.join()
+    threads.look(2 * 10**12)
+    assert not threads.communication
+
+
+def test_a_thread_that_ends_in_a_wait_costs_only_itself(task: TaskClock) -> None:
+    thread, over = start(lambda over: over.wait(), "pt_gloo_runloop")
+    threads = OwnThreads()
+    meter = WaitMeter(task, threads)
+    meter.begin()
+    assert threads.communication
+    over.set()
+    thread.join()
+    meter.split(10**12)
+    assert not threads.communication
+    meter.begin()
+    meter.split(10 * MS)
+
+
+def test_queues_of_communication_threads_on_one_core(task: TaskClock) -> None:
+    """Two of them and this one share a core: while this thread waits, one of the two is always in the queue."""
+    cores = os.sched_getaffinity(0)
+    ended = []
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        ended = [start(burn_until, "pt_gloo_runloop") for _ in range(2)]
+        meter = WaitMeter(task, OwnThreads())
+        meter.begin()
+        begun = time.monotonic_ns()
+        time.sleep(0.5)
+        ns = time.monotonic_ns() - begun
+        parts = meter.split(ns)
+    finally:
+        for thread, over in ended:
+            over.set()
+            thread.join()
+        os.sched_setaffinity(0, cores)
+    assert parts is not None
+    assert [cause for cause, _ in parts] == [CAUSE["collective_queue"], CAUSE["collective"]]
+    assert ns // 2 < parts[0][1] <= ns
+
+
+def burn_until(over: threading.Event) -> None:
+    import zlib
+
+    data = os.urandom(1 << 20)
+    while not over.is_set():
+        zlib.compress(data)  # without the GIL, so that both are runnable
+
+
+# -- blocked time
+
+
+class Loop:
+    """What the books of a rank would say of a loop without any bracket."""
+
+    def __init__(self, task: TaskClock):
+        self.meter = BlockedMeter(task, OwnThreads())
+        self.host = self.compute = self.blocked = 0
+        self.since = time.monotonic_ns()
+        self.meter.start(self.since, 0, 0)
+
+    def step(self, *, host: bool = False) -> tuple[int, int]:
+        now = time.monotonic_ns()
+        ns, self.since = now - self.since, now
+        if host:
+            self.host += ns
+        else:
+            self.compute += ns
+        before = (self.host, self.compute)
+        from_host, from_compute = self.meter.step(now, *before)
+        assert 0 <= from_host <= (ns if host else 0)
+        assert 0 <= from_compute <= (0 if host else ns)
+        self.host -= from_host
+        self.compute -= from_compute
+        self.blocked += from_host + from_compute
+        return from_host, from_compute
+
+    @property
+    def share(self) -> float:
+        return self.blocked / (self.blocked + self.host + self.compute)
+
+
+def test_a_loop_that_sleeps_is_blocked_for_as_long(task: TaskClock) -> None:
+    loop, slept = Loop(task), 0
+    for _ in range(20):
+        queue, begun = task.queue(), time.monotonic_ns()
+        time.sleep(0.02)
+        slept += time.monotonic_ns() - begun - (task.queue() - queue)
+        spin(0.002)
+        loop.step()
+    assert loop.blocked == pytest.approx(slept, rel=0.1)
+
+
+def test_short_steps_are_judged_together_and_none_gives_more_than_it_has(task: TaskClock) -> None:
+    loop = Loop(task)
+    for _ in range(200):
+        time.sleep(0.001)
+        loop.step()
+    assert loop.share > 0.5
+
+
+def test_a_loop_that_computes_is_not_blocked(task: TaskClock) -> None:
+    loop = Loop(task)
+    for _ in range(10):
+        spin(0.01)
+        loop.step()
+    assert loop.share < 0.02
+
+
+def test_time_is_taken_from_where_the_step_has_it(task: TaskClock) -> None:
+    loop = Loop(task)
+    time.sleep(0.02)
+    from_host, from_compute = loop.step(host=True)
+    assert from_host > 10 * MS
+    assert from_compute == 0
+
+
+def test_threads_that_work_while_the_loop_waits_for_them_are_no_blocked_time(task: TaskClock) -> None:
+    """Also when they queue for a CPU."""
+    loop = Loop(task)
+    for _ in range(30):
+        over = threading.Event()
+        threads = [threading.Thread(target=burn_until, args=(over,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        threading.Timer(0.05, over.set).start()
+        for thread in threads:
+            thread.join()
+        loop.step()
+    assert loop.share < 0.02
+
+
+def test_what_was_spent_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> None:
+    loop, slept = Loop(task), 0
+    for _ in range(10):
+        cpu, queue = time.thread_time_ns(), task.queue()
+        spin(0.02)  # in a data phase, say, that measures it
+        task.booked_ns += time.thread_time_ns() - cpu + task.queue() - queue
+        loop.since = begun = time.monotonic_ns()
+        queue = task.queue()
+        time.sleep(0.02)
+        slept += time.monotonic_ns() - begun - (task.queue() - queue)
+        loop.step()
+    assert loop.blocked == pytest.approx(slept, rel=0.1)
+
+
+def thread_of(name: str = "", pool: bool = False) -> OwnThread:
+    thread = OwnThread(-1)
+    thread.name, thread.pool = name, pool
+    return thread
+
+
+def test_what_other_threads_did_for_the_loop() -> None:
+    spent = [
+        (thread_of("pt_gloo_runloop"), 30 * MS, 40 * MS),  # carries collectives: does not work for the loop's own code
+        (thread_of(pool=True), 12 * MS, 3 * MS),  # beside the training thread's 10 ms
+        (thread_of(), 5 * MS, 6 * MS),
+    ]
+    assert helped(spent, 10 * MS, 50 * MS) == ((2 + 3 + 5 + 6) * MS, 3 * MS)
+
+
+POOL = """
+import os, threading, time, torch
+from whyidle.torch_hooks.threads import OwnThreads
+torch.set_num_threads(2)
+a = torch.randn(512, 512)
+for _ in range(5):
+    a @ a
+threads = OwnThreads()
+threads.look(1)
+threads.tell_pools()
+end = time.monotonic() + 20
+while not any(thread.pool for thread in threads.helpers) and time.monotonic() < end:
+    time.sleep(0.05)
+print(sum(thread.pool for thread in threads.helpers), len(threads.helpers))
+"""
+
+
+def test_the_threads_of_torchs_own_pool_are_told_apart() -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", POOL], capture_output=True, text=True, timeout=120, check=False)
+    pooled, helpers = map(int, done.stdout.split())
+    assert pooled >= 1, f"none of {helpers} threads; torch may use another OpenMP library here. {done.stderr}"

@@ -1,0 +1,181 @@
+"""Measures for how long the loop's own code was blocked, on a rank without an accelerator.
+
+What no hook brackets is compute, or the loop's own Python. A loop may also sleep, read a file or wait for a socket
+there. What tells that apart is the kernel's account of the training thread: time in which it was neither on a CPU nor
+queued for one, while no other thread of the process worked for it.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+
+from ..tasks import TaskClock
+from ..threads import OwnThread, OwnThreads
+
+_SPAN_NS = 5_000_000
+_SPAN_NS_PER_THREAD = 1_000_000
+"""A reading costs 2.5 µs, and 1.5 µs more for each thread that is asked: below a thousandth of what it is about."""
+_NEGLIGIBLE = 0.01
+_WATCHED_SPANS = 64
+"""So many spans other threads are asked, after the last one in which that made a difference."""
+
+_ASK_POOLS_NS = 10_000_000_000
+
+_thread_cpu = time.thread_time_ns
+_process_cpu = time.process_time_ns
+
+
+def _sleeps() -> int:
+    """How often the calling thread has given up its CPU by itself (getrusage(2))."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+class BlockedMeter:
+    """Asked by the training thread at each step boundary; made by that thread.
+
+        blocked = wall - the training thread's CPU and queue - what other threads may have done for it
+
+    and nothing if the training thread never gave up its CPU by itself.
+
+    All over a span of one step or more; wall is in the loop's own phases only. What the training thread spent in the
+    others is taken out as far as it was measured (TaskClock.booked_ns). What was not makes blocked smaller, so
+    that it is a lower bound.
+
+    Other threads: one that carries collectives does not work for the loop's own code. One of an OpenMP pool works while
+    the training thread does, so only its queue can make that one wait, and CPU time that exceeds the training thread's.
+    Any other may have worked while the training thread waited for it, and counts in full.
+    """
+
+    __slots__ = (
+        "_ask_pools_ns",
+        "_booked",
+        "_compute",
+        "_cpu",
+        "_due_ns",
+        "_gross",
+        "_host",
+        "_moved",
+        "_others",
+        "_owed",
+        "_process",
+        "_queue",
+        "_slept",
+        "_span_gross",
+        "_started",
+        "_task",
+        "_threads",
+        "_watch",
+    )
+
+    def __init__(self, task: TaskClock, threads: OwnThreads):
+        self._task = task
+        self._threads = threads
+        self._started = False
+        self._host = self._compute = 0  # the causes' words after the last boundary
+        self._moved = self._owed = 0
+        self._gross = self._span_gross = 0
+        self._due_ns = self._ask_pools_ns = 0
+        self._cpu = self._queue = self._booked = self._process = self._slept = 0
+        self._watch = _WATCHED_SPANS  # spans for which other threads are still asked
+        self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the span's start
+
+    def start(self, now_ns: int, host_ns: int, compute_ns: int) -> None:
+        """The first step begins; arguments as for ``step``."""
+        self._started = True
+        self._host, self._compute = host_ns, compute_ns
+        self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
+        self._booked, self._slept = self._task.booked_ns, _sleeps()
+        self._span_gross = host_ns + compute_ns + self._moved + time.monotonic_ns() - now_ns
+        self._begin_span(now_ns)
+
+    def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
+        """A step ends -> ns that were blocked, to be taken from (host, compute).
+
+        ``host_ns`` and ``compute_ns`` are cumulative, with what earlier answers have taken from them taken. No answer
+        exceeds what the step itself has had of either. What is more than both is kept for the next steps.
+        """
+        if not self._started:
+            self.start(now_ns, host_ns, compute_ns)
+            return 0, 0
+        if now_ns >= self._due_ns:
+            self._owed += self._blocked(now_ns, host_ns + compute_ns + self._moved)
+        if not self._owed:
+            self._host, self._compute = host_ns, compute_ns
+            return 0, 0
+        from_host = min(self._owed, max(host_ns - self._host, 0))
+        from_compute = min(self._owed - from_host, max(compute_ns - self._compute, 0))
+        self._owed -= from_host + from_compute
+        self._moved += from_host + from_compute
+        self._host, self._compute = host_ns - from_host, compute_ns - from_compute
+        return from_host, from_compute
+
+    def _blocked(self, now_ns: int, gross: int) -> int:
+        """Of the span that ends now; begins the next one."""
+        cpu, process, queue, booked = _thread_cpu(), _process_cpu(), self._task.queue(), self._task.booked_ns
+        # To ask for CPU time makes the kernel account for it, and often it then takes the CPU away. The queue that is
+        # read after that has begun after the boundary, so that the span must end here, not at the boundary.
+        gross += time.monotonic_ns() - now_ns
+        wall = gross - self._span_gross
+        own_cpu = cpu - self._cpu
+        others_cpu = max(process - self._process - own_cpu, 0)
+        elsewhere = booked - self._booked
+        slept, self._slept = self._slept, _sleeps()
+        gap = wall - max(own_cpu + queue - self._queue - elsewhere, 0) if self._slept != slept else 0
+        self._span_gross, self._cpu, self._queue, self._process, self._booked = gross, cpu, queue, process, booked
+
+        doubtful = gap > wall * _NEGLIGIBLE and others_cpu > gap * _NEGLIGIBLE
+        if doubtful and now_ns >= self._ask_pools_ns and not self._threads.pools_told():
+            self._ask_pools_ns = now_ns + _ASK_POOLS_NS
+            self._threads.tell_pools()
+        blocked = gap - others_cpu
+        if self._others is not None:
+            helped_ns, unknown_ns = helped(self._spent(self._others), own_cpu, others_cpu)
+            blocked = gap - helped_ns - unknown_ns
+            if unknown_ns > gap * _NEGLIGIBLE:
+                doubtful, blocked = True, 0
+                self._threads.look_soon()
+        elif doubtful:
+            blocked = 0  # what other threads queued for is not known
+        self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
+        self._begin_span(now_ns)
+        return max(blocked, 0)
+
+    def _begin_span(self, now_ns: int) -> None:
+        self._others = None
+        if self._watch > 0:
+            self._threads.look(now_ns)
+            self._others = self._read()
+        self._due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
+
+    def _read(self) -> list[tuple[OwnThread, int, int]]:
+        found = []
+        for thread in (*self._threads.helpers, *self._threads.communication):
+            try:
+                found.append((thread, thread.cpu(), thread.queue()))
+            except (OSError, ValueError, IndexError):  # it has ended
+                self._threads.drop(thread)
+        return found
+
+    def _spent(self, before: list[tuple[OwnThread, int, int]]) -> list[tuple[OwnThread, int, int]]:
+        spent = []
+        for thread, cpu, queue in before:
+            try:
+                spent.append((thread, max(thread.cpu() - cpu, 0), max(thread.queue() - queue, 0)))
+            except (OSError, ValueError, IndexError):  # its CPU time stays in the process's
+                self._threads.drop(thread)
+        return spent
+
+
+def helped(spent: list[tuple[OwnThread, int, int]], own_cpu: int, others_cpu: int) -> tuple[int, int]:
+    """What other threads did while the training thread may have waited for them.
+
+    ``spent`` is (thread, CPU, queue); ``others_cpu`` is the CPU time of all other threads, also of those not in there.
+    -> (ns that they worked or queued for a CPU, CPU ns of threads that are not in there: what they queued is unknown).
+    """
+    unknown, total = others_cpu, 0
+    for thread, cpu, queue in spent:
+        unknown -= cpu
+        if not thread.communicates:
+            total += queue + (max(cpu - own_cpu, 0) if thread.pool else cpu)
+    return total, max(unknown, 0)

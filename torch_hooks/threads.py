@@ -1,0 +1,181 @@
+"""The other threads of this process: which there are, what they are for, and what they have had of the CPUs.
+
+Sources: /proc/self/task/<tid>/{comm,schedstat,syscall} and the CPU-time clock of a thread (clock_getcpuclockid(3)),
+which unlike schedstat also counts the tick that a running thread is in.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from .tasks import open_schedstat, read_schedstat
+
+COMMUNICATION = ("gloo_", "pt_gloo")
+"""How the names of threads begin that carry collectives of a CPU rank: one event loop for each device of a group
+(gloo/transport/tcp/loop.cc), and two or more threads that run the group's collectives (ProcessGroupGloo.cpp)."""
+
+_POOLS = ("libgomp",)
+"""Libraries whose sleeping threads belong to a pool in which the thread that gives out the work takes part in it."""
+
+_MOST = 64
+"""Threads whose descriptors are kept open; what the others do is in the process's CPU time only."""
+_SEEN_ENOUGH = 3
+_PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
+_FIRST_LOOK_NS, _LAST_LOOK_NS = 250_000_000, 16_000_000_000
+
+
+class OwnThread:
+    """One of them. Keeps a descriptor: a read of it costs 1 µs, an open 5 µs."""
+
+    __slots__ = ("_clock", "_fd", "asleep", "name", "pool", "tid")
+
+    def __init__(self, tid: int):
+        self.tid = tid
+        self.name = ""
+        self.pool = False
+        """It works only while the training thread does: between the fork and the join of an OpenMP region."""
+        self.asleep = 0  # how often it was seen asleep, and not in a pool
+        self._clock = (~tid << 3) | 6  # MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED), include/linux/posix-timers_types.h
+        self._fd = open_schedstat(os.getpid(), tid)
+
+    @property
+    def communicates(self) -> bool:
+        return self.name.startswith(COMMUNICATION)
+
+    def queue(self) -> int:
+        """ns that it has been runnable without a CPU. Raises OSError when it has ended."""
+        return read_schedstat(self._fd)[1]
+
+    def cpu(self) -> int:
+        """ns that it has been on a CPU. Raises OSError when it has ended."""
+        return time.clock_gettime_ns(self._clock)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = close
+
+
+class OwnThreads:
+    """The threads of this process besides the training thread, which constructs it."""
+
+    __slots__ = ("_look_after", "_look_at", "_pool_ranges", "_sorter", "all", "communication", "helpers")
+
+    def __init__(self) -> None:
+        self.all: dict[int, OwnThread] = {}
+        self.communication: tuple[OwnThread, ...] = ()
+        self.helpers: tuple[OwnThread, ...] = ()
+        """All that do not communicate."""
+        self._look_at = 0
+        self._look_after = _FIRST_LOOK_NS
+        self._pool_ranges: list[tuple[int, int]] | None = None
+        self._sorter: threading.Thread | None = None
+
+    def look(self, now_ns: int) -> None:
+        """Looks for threads that have come or gone, if the last look is long enough ago.
+
+        Threads come with process groups and with the first parallel operation. They name themselves a moment after
+        they have started, so a change makes the next look come soon.
+        """
+        if now_ns < self._look_at:
+            return
+        changed = self._find()
+        self._look_after = _FIRST_LOOK_NS if changed else min(2 * self._look_after, _LAST_LOOK_NS)
+        self._look_at = now_ns + self._look_after
+
+    def look_soon(self) -> None:
+        """There are threads that are not known here: the next ``look`` looks."""
+        self._look_at = 0
+        self._look_after = _FIRST_LOOK_NS
+
+    def drop(self, thread: OwnThread) -> None:
+        """It has ended."""
+        if self.all.pop(thread.tid, None) is not None:
+            thread.close()
+            self._sort()
+
+    def tell_pools(self) -> None:
+        """Finds out which helpers belong to a pool. A thread of ours does that, and ends when it knows, or soon.
+
+        OpenMP's threads have no name of their own. But libgomp calls futex(2) itself, not through the C library, so the
+        program counter of one that sleeps lies in libgomp. They sleep while the training thread is blocked; at a step
+        boundary, where that one can look, they mostly still spin.
+        """
+        if self._sorter is None or not self._sorter.is_alive():
+            self._sorter = threading.Thread(target=self._watch_sleepers, name="whyidle-threads", daemon=True)
+            self._sorter.start()
+
+    def pools_told(self) -> bool:
+        """Whether all helpers were seen asleep."""
+        return all(thread.pool or thread.asleep >= _SEEN_ENOUGH for thread in self.helpers)
+
+    def _watch_sleepers(self) -> None:
+        if not self._pool_ranges:
+            self._pool_ranges = _ranges_of(_POOLS)
+        for pause in _PAUSES_SECONDS:
+            time.sleep(pause)
+            for thread in self.helpers:
+                if not thread.pool and thread.asleep < _SEEN_ENOUGH:
+                    self._watch_sleeper(thread)
+            if self.pools_told():
+                return
+
+    def _watch_sleeper(self, thread: OwnThread) -> None:
+        fields = _line(thread.tid, "syscall").split()
+        if len(fields) != 9:  # it runs, or is blocked outside a system call
+            return
+        counter = int(fields[8], 16)
+        if any(start <= counter < end for start, end in self._pool_ranges or ()):
+            thread.pool = True
+        else:
+            thread.asleep += 1
+
+    def _find(self) -> bool:
+        try:
+            tids = set(map(int, os.listdir("/proc/self/task")))
+        except OSError:
+            return False
+        tids.discard(threading.get_native_id())
+        gone = [thread for tid, thread in self.all.items() if tid not in tids]
+        for thread in gone:
+            self.all.pop(thread.tid).close()
+        new = sorted(tids - self.all.keys())[: _MOST - len(self.all)]
+        for tid in new:
+            self.all[tid] = OwnThread(tid)
+        for thread in self.all.values():
+            if not thread.communicates:
+                thread.name = _line(thread.tid, "comm")
+        self._sort()
+        return bool(gone or new)
+
+    def _sort(self) -> None:
+        self.communication = tuple([thread for thread in self.all.values() if thread.communicates])
+        self.helpers = tuple([thread for thread in self.all.values() if not thread.communicates])
+
+
+def _line(tid: int, file: str) -> str:
+    """The one line of a thread's file; empty when it cannot be read."""
+    try:
+        with open(f"/proc/self/task/{tid}/{file}", "rb") as stream:
+            return stream.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _ranges_of(libraries: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Where the code of these libraries lies in this process."""
+    ranges = []
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                fields = line.split(maxsplit=5)
+                if len(fields) == 6 and "x" in fields[1] and os.path.basename(fields[5]).startswith(libraries):
+                    start, _, end = fields[0].partition("-")
+                    ranges.append((int(start, 16), int(end, 16)))
+    except OSError:
+        pass
+    return ranges
