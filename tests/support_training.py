@@ -203,7 +203,8 @@ def assert_every_second_is_in_one_place(told: Told, ledger: Ledger, last_handler
     """The first law: the causes sum to the wall time that the process itself has measured.
 
     The script's clock is read just before our own exit handler. What that takes, the process lives as well: some
-    0.3 ms, up to 200 ms while the last waits are settled, more where others have the CPU. ``last_handler_ns`` bounds it.
+    0.3 ms, up to 200 ms while the last waits are settled, more where others have the CPU. ``last_handler_ns`` is its
+    bound.
     """
     assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns
     gap = sum_of_causes(ledger) - told.wall_ns

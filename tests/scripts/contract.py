@@ -114,10 +114,10 @@ def what_fails_inside_is_off() -> None:
     steps(2)
     session = attached._session
     words = session.writer.words  # type: ignore[union-attr]
-    good, session.steps = session.steps, Broken()  # type: ignore[assignment]
+    good, session.loop.steps = session.loop.steps, Broken()  # type: ignore[assignment]
     steps(30)
     assert {session.states[hook] for hook in ("step", "backward")} == {"failed"}
-    session.steps = good
+    session.loop.steps = good
     before = words[WORD_AT["faults"][0]]
     assert before >= 20
     session.machine.books = Broken()  # type: ignore[assignment, union-attr]
