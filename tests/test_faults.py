@@ -235,6 +235,7 @@ def test_sixty_four_stale_ledgers(tmp_path: Path) -> None:
         ("nothing_is_touched", {"WHYIDLE": "0"}),
         ("no_tensor_is_held", {}),
         ("what_fails_inside_is_off", {}),
+        ("a_thread_of_the_program_takes_no_slot", {}),
     ],
 )
 def test_the_contract(promise: str, env: dict[str, str], tmp_path: Path) -> None:

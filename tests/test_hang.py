@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+from support_ledgers import Spec, children
 from support_training import (
     agent,
     assert_every_second_is_in_one_place,
@@ -15,6 +17,9 @@ from support_training import (
     training,
     until,
 )
+
+from whyidle.ledger.directory import read_directory
+from whyidle.verdict.hang import missing_ranks
 
 
 def test_a_rank_that_sleeps_before_a_collective_is_missed_by_the_others(tmp_path: Path) -> None:
@@ -52,3 +57,114 @@ def test_a_rank_that_sleeps_before_a_collective_is_missed_by_the_others(tmp_path
     _, ledger = outcome.rank(0)
     waits_ns = ledger.cause_ns["collective"] + ledger.cause_ns["straggler"] + ledger.cause_ns["network"]
     assert waits_ns > 2_000_000_000
+
+
+# -- who is missing, group by group
+
+# Two data-parallel groups beside the world: ranks 0 and 2, and ranks 1 and 3. The keys name the sets of ranks.
+WORLD, EVEN, ODD = 11, 22, 33
+LIMIT_SECONDS = 10.0
+
+
+def rank_of_two_groups(rank: int, calls: int, *, waits: bool, idle: float = 12.0, **more: int) -> Spec:
+    """A rank that has entered the world's collectives 5 times and those of its own group ``calls`` times."""
+    groups = [
+        {"key": WORLD, "size": 4, "calls": 5},
+        {"key": (EVEN, ODD)[rank % 2], "size": 2, "calls": calls, **more},
+    ]
+    return Spec(
+        rank=rank,
+        world_size=4,
+        steps=5,
+        step={"compute": 0.1},
+        phase="collective" if waits else "compute",
+        idle=idle,
+        collectives=5 + calls,
+        groups=groups,
+        words={"open_slot": 1 if waits else -1},
+    )
+
+
+def missing(directory: Path, *specs: Spec) -> dict[int, tuple[int, ...]]:
+    """Rank that is missing -> the ranks that wait for it."""
+    with children(directory, *specs):
+        ledgers, errors = read_directory(str(directory))
+        assert not errors
+        assert len(ledgers) == len(specs)
+        found = missing_ranks(ledgers, time.monotonic_ns(), longer_than=LIMIT_SECONDS)
+    return {one.ledger.rank: tuple(waiter.rank for waiter in one.waiting) for one in found}
+
+
+def test_names_the_missing_rank_of_the_group_and_no_rank_of_another_group(tmp_path: Path) -> None:
+    """Ranks 0 and 1 wait, each in its own group, for 2 and 3. Rank 2 has entered more collectives than rank 1 waits in,
+    and rank 3 fewer than any: without groups, rank 3 would be missed by rank 0 and rank 2 by nobody."""
+    late_of_even = rank_of_two_groups(2, 19, waits=False)
+    late_of_odd = rank_of_two_groups(3, 6, waits=False)
+    found = missing(
+        tmp_path,
+        rank_of_two_groups(0, 20, waits=True),
+        rank_of_two_groups(1, 7, waits=True),
+        late_of_even,
+        late_of_odd,
+    )
+    assert found == {2: (0,), 3: (1,)}
+
+
+def test_names_no_rank_of_a_group_that_nobody_waits_in(tmp_path: Path) -> None:
+    found = missing(
+        tmp_path,
+        rank_of_two_groups(0, 20, waits=True),
+        rank_of_two_groups(1, 7, waits=False),
+        rank_of_two_groups(2, 19, waits=False),
+        rank_of_two_groups(3, 7, waits=False),
+    )
+    assert found == {2: (0,)}
+
+
+def test_names_no_rank_that_has_left_the_collective_already(tmp_path: Path) -> None:
+    found = missing(
+        tmp_path,
+        rank_of_two_groups(0, 20, waits=True),
+        rank_of_two_groups(1, 7, waits=False),
+        rank_of_two_groups(2, 20, waits=False),
+        rank_of_two_groups(3, 7, waits=False),
+    )
+    assert found == {}
+
+
+def test_names_every_rank_that_the_world_misses(tmp_path: Path) -> None:
+    waiter, entered = rank_of_two_groups(0, 20, waits=True), rank_of_two_groups(1, 7, waits=False)
+    waiter.words["open_slot"] = 0
+    waiter.groups[0]["calls"] = 6
+    entered.groups[0]["calls"] = 6
+    found = missing(
+        tmp_path,
+        waiter,
+        entered,
+        rank_of_two_groups(2, 20, waits=False),
+        rank_of_two_groups(3, 7, waits=False),
+    )
+    assert found == {2: (0,), 3: (0,)}
+
+
+def test_a_rank_that_waits_for_a_message_misses_nobody(tmp_path: Path) -> None:
+    """A stage waits for messages whenever another one is busy, however long that takes."""
+    found = missing(
+        tmp_path,
+        rank_of_two_groups(0, 20, waits=True, pairwise=1),
+        rank_of_two_groups(1, 7, waits=False),
+        rank_of_two_groups(2, 19, waits=False, pairwise=1),
+        rank_of_two_groups(3, 7, waits=False),
+    )
+    assert found == {}
+
+
+def test_a_short_wait_misses_nobody(tmp_path: Path) -> None:
+    found = missing(
+        tmp_path,
+        rank_of_two_groups(0, 20, waits=True, idle=8.0),
+        rank_of_two_groups(1, 7, waits=False),
+        rank_of_two_groups(2, 19, waits=False),
+        rank_of_two_groups(3, 7, waits=False),
+    )
+    assert found == {}

@@ -34,6 +34,7 @@ class Group:
     ranks: int  # of torchrun; 0: started by itself
     recorded: tuple[int, ...]  # ranks that must have a ledger
     active: set[str]
+    groups: frozenset[str] | set[str] = frozenset()  # in which ranks wait for each other
     returncode: int = 0
 
 
@@ -54,6 +55,7 @@ GROUPS = {
         2,
         (0, 1),
         LOADER | RANKS | {"dcp", "exchange"},
+        groups={"world", "world p2p"},
     ),
     "sharded": Group(
         "ranks.py",
@@ -61,8 +63,9 @@ GROUPS = {
         2,
         (0, 1),
         LOADER | RANKS | {"functional_wait", "fsdp2", "compile"},
+        groups={"world"},
     ),
-    "spawn": Group("spawn.py", "", 0, (0, 1), RANKS, returncode=3),
+    "spawn": Group("spawn.py", "", 0, (0, 1), RANKS, {"world"}, returncode=3),
 }
 
 
@@ -162,6 +165,27 @@ def test_bytes_of_gradients_are_exact(pair: Pair) -> None:
     for told, ledger in pair.ranks():
         assert ledger.words["collective_bytes"][COLLECTIVE_OP["all_reduce"]] == told.counts.get("all_reduce_bytes", 0)
         assert (ledger.collectives > 0) == (len(pair.group.recorded) > 1)
+
+
+def test_waits_are_accounted_group_by_group(pair: Pair) -> None:
+    keys = set()
+    for _, ledger in pair.ranks():
+        assert {slot.label for slot in ledger.slots} == pair.group.groups
+        keys.add(frozenset((slot.label, slot.key) for slot in ledger.slots))
+        for slot in ledger.slots:
+            assert (slot.size, slot.pending, slot.calls > 0) == (2, 0, True), slot.label
+            assert slot.pairwise == slot.label.endswith("p2p")
+        waits = {name: ledger.words[f"slot_{name}_ns"] for name in ("network", "straggler", "pipeline", "unsplit")}
+        assert ledger.words["slot_waited_ns"] == tuple(map(sum, zip(*waits.values(), strict=True)))
+        assert ledger.waited_ns == sum(ledger.words["slot_waited_ns"])
+        assert ledger.collectives == sum(ledger.words["slot_calls"])
+        causes = {name: ledger.cause_ns["collective" if name == "unsplit" else name] for name in waits}
+        assert causes == {name: sum(slots) for name, slots in waits.items()}
+        if "exchange" in pair.group.active:
+            world = next(slot for slot in ledger.slots if slot.label == "world")
+            assert world.network + world.straggler > 0
+            assert world.settled > 0
+    assert len(keys) == 1, "a group has the same name and key on all its ranks"
 
 
 def test_checkpoints(pair: Pair) -> None:

@@ -95,6 +95,10 @@ class PhaseMachine:
         """Whether the caller is the training thread."""
         return _thread() == self._owner
 
+    def admits(self) -> bool:
+        """Whether the caller may change the books now: from one of the threads that may switch, outside an update."""
+        return not self._busy and ((caller := _thread()) == self._owner or caller == self.helper)
+
     def enter(self, phase: int) -> int:
         """Opens ``phase``; returns what to ``leave``: the phase before, or NOT_ENTERED."""
         if phase == self.phase:
@@ -225,7 +229,7 @@ class PhaseMachine:
 
     def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         """Runs a change of the books that does not belong to a cut, inside the seqlock."""
-        if self._busy or _thread() != self._owner:
+        if not self.admits():
             return
         self._busy = True
         self.words[SEQUENCE] += 1
@@ -272,6 +276,9 @@ class NullMachine:
 
     def mine(self) -> bool:
         return True
+
+    def admits(self) -> bool:
+        return False
 
     def begin(self) -> None:
         pass

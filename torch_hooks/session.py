@@ -209,6 +209,8 @@ class Session:
         groups = exchange.groups
         slot = groups.known(group, pairwise)
         if slot is None:
+            if not self.machine.admits():
+                return UNKNOWN_WAIT  # a thread of the program, or a signal handler: nothing could be held back from it
             exchange = self.find_group() or exchange  # whoever makes a new world makes new groups
             groups = exchange.groups
             slot = groups.slot_of(group, pairwise)

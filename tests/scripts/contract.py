@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -114,10 +115,10 @@ def what_fails_inside_is_off() -> None:
     steps(2)
     session = attached._session
     words = session.writer.words  # type: ignore[union-attr]
-    good, session.steps = session.steps, Broken()  # type: ignore[assignment]
+    good, session.loop.steps = session.loop.steps, Broken()  # type: ignore[assignment]
     steps(30)
     assert {session.states[hook] for hook in ("step", "backward")} == {"failed"}
-    session.steps = good
+    session.loop.steps = good
     before = words[WORD_AT["faults"][0]]
     assert before >= 20
     session.machine.books = Broken()  # type: ignore[assignment, union-attr]
@@ -127,6 +128,41 @@ def what_fails_inside_is_off() -> None:
         steps(2)
     whyidle.step()
     assert words[WORD_AT["faults"][0]] > before
+
+
+def a_thread_of_the_program_takes_no_slot() -> None:
+    """Whichever thread meets a group first, its waits are held back from the step on in which the loop waits there."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 - a backend whose collectives do nothing
+
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    dist.init_process_group("fake", store=store, rank=0, world_size=4)
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 2])]
+    whyidle.attach()
+    steps(2)
+    session = attached._session
+    machine, exchange = session.machine, session.exchange
+    assert exchange is not None
+
+    def collective(group: Any, helper: bool) -> None:
+        if helper:  # what the backward pass does on an accelerator: autograd's thread runs while the loop waits
+            machine.helper = threading.get_ident()  # type: ignore[union-attr]
+        dist.all_reduce(torch.ones(2), group=group)
+        machine.helper = 0  # type: ignore[union-attr]
+
+    def in_thread(group: Any, *, helper: bool) -> None:
+        thread = threading.Thread(target=collective, args=(group, helper))
+        thread.start()
+        thread.join()
+
+    in_thread(groups[0], helper=False)
+    assert exchange.groups.slots == {}
+    collective(groups[0], helper=False)
+    in_thread(groups[1], helper=True)
+    assert [group.ranks for group in exchange.groups.slots.values()] == [(0, 1), (0, 2)]
+    assert [offer.held_from for offer in exchange._offers] == [3, 3]
+    assert all(machine.books.held[slot] for slot in exchange.groups.slots)  # type: ignore[union-attr]
+    dist.destroy_process_group()
 
 
 def no_ledger_can_be_made() -> None:
