@@ -245,9 +245,7 @@ def test_a_balanced_pipeline_blames_nobody() -> None:
 
 
 def test_a_stage_that_reads_is_late_by_its_storage() -> None:
-    found = pipeline(
-        [40 * MS, 0], [own(compute=40 * MS), own(compute=40 * MS, storage=40 * MS)], microbatches=1_000_000
-    )
+    found = pipeline([40 * MS, 0], [own(compute=40 * MS), own(compute=40 * MS, storage=40 * MS)], microbatches=400)
     assert found[0].behind.keys() == {1}
     assert found[1].late_own[LATE_FAMILIES.index("storage")] == pytest.approx(40 * MS, rel=0.01)
 
