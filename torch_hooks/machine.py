@@ -73,8 +73,9 @@ class PhaseMachine:
         words[_SINCE_AT] = start_ns
 
     def mine(self) -> bool:
-        """Whether the caller is the training thread."""
-        return _thread() == self._owner
+        """Whether the caller is the training thread, or one for which it waits."""
+        caller = _thread()
+        return caller == self._owner or caller == self.helper
 
     def enter(self, phase: int) -> int:
         """Opens ``phase``; returns what to ``leave``: the phase before, or NOT_ENTERED."""
@@ -197,7 +198,7 @@ class PhaseMachine:
 
     def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         """Runs a change of the books that does not belong to a cut, inside the seqlock."""
-        if self._busy or _thread() != self._owner:
+        if self._busy or not self.mine():
             return
         self._busy = True
         self.words[SEQUENCE] += 1

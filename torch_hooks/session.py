@@ -203,6 +203,8 @@ class Session:
         groups = exchange.groups
         slot = groups.known(group, pairwise)
         if slot is None:
+            if not self.machine.mine():
+                return UNKNOWN_WAIT  # slots are for groups in which the training thread waits
             exchange = self.find_group() or exchange  # whoever makes a new world makes new groups
             groups = exchange.groups
             slot = groups.slot_of(group, pairwise)
@@ -216,7 +218,7 @@ class Session:
             if self.asleep:
                 self.wake()
             exchange = self.exchange
-            issue = exchange.groups.issue_of(handle) if exchange is not None else None
+            issue = exchange.groups.waits_for(handle) if exchange is not None else None
             if issue is None:
                 return self.wait_begins(UNKNOWN_WAIT)
             old = self.wait_begins(issue[0])
