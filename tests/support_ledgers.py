@@ -61,7 +61,7 @@ class Spec:
     idle: float = 0.0  # how long ago the phase was entered
     collectives: int | None = None  # default: the steps
     hooks: dict[str, str] = field(default_factory=dict)
-    groups: list[dict[str, int]] = field(default_factory=list)  # of each slot in turn: key, size, calls, pairwise, …
+    slots: list[dict[str, int]] = field(default_factory=list)  # of each slot in turn: key, size, calls, pairwise, …
     words: dict[str, int] = field(default_factory=dict)  # set as they stand, last
     op_bytes: dict[str, int] = field(default_factory=dict)
 
@@ -132,7 +132,7 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
         _set(words, "collective_calls", 1, COLLECTIVE_OP[op])
     for hook, state in spec.hooks.items():
         _set(words, "hook_states", HOOK_STATES.index(state), HOOKS.index(hook))
-    for slot, group in enumerate(spec.groups):
+    for slot, group in enumerate(spec.slots):
         for name, value in group.items():
             _set(words, f"slot_{name}", value, slot)
     for name, value in spec.words.items():

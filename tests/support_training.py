@@ -7,10 +7,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,6 +117,40 @@ def start(words: Sequence[str], folder: Path, **extra: str) -> subprocess.Popen[
     return subprocess.Popen(
         list(words), env=environment(folder, **extra), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def run_by_hand(
+    words: Sequence[str],
+    folder: Path,
+    ranks: int,
+    *,
+    each: Mapping[int, Mapping[str, str]] | None = None,
+    meanwhile: Callable[[list[subprocess.Popen[bytes]]], None] | None = None,
+) -> tuple[Outcome, list[int]]:
+    """Runs one command per rank, without a launcher -> what came of it, and the exit status of each rank.
+
+    ``each`` adds to the environment of some ranks. ``meanwhile`` is called with the processes once they run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "WHYIDLE_RUN": "by-hand"}
+    begun = time.monotonic()
+    processes, errors = [], folder / "stderr"
+    try:
+        for rank in range(ranks):
+            env = environment(folder, **meeting, RANK=str(rank), LOCAL_RANK=str(rank), **(each or {}).get(rank, {}))
+            with open(errors, "ab") as file:
+                processes.append(subprocess.Popen(list(words), env=env, stdout=subprocess.DEVNULL, stderr=file))
+        if meanwhile is not None:
+            meanwhile(processes)
+        codes = [process.wait(max(0.0, LIMIT_SECONDS - time.monotonic() + begun)) for process in processes]
+    except BaseException:
+        kill_all(folder)
+        raise
+    seconds = time.monotonic() - begun
+    return gather(folder, max(map(abs, codes)), stderr=errors.read_text(), seconds=seconds), codes
 
 
 def kill_all(folder: Path) -> None:

@@ -80,7 +80,7 @@ def rank_of_two_groups(rank: int, calls: int, *, waits: bool, idle: float = 12.0
         phase="collective" if waits else "compute",
         idle=idle,
         collectives=5 + calls,
-        groups=groups,
+        slots=groups,
         words={"open_slot": 1 if waits else -1},
     )
 

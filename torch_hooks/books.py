@@ -217,6 +217,8 @@ class Books:
         words[_SLOT_PENDING_AT + slot] += ns
         if code & CONTINUES and held.calls:
             held.calls[-1] += ns
+            if held.messages:
+                held.messages[-1] = held.messages[-1]._replace(end=_now())
         else:
             held.calls.append(ns)
             held.peers.append(peer_of(code))

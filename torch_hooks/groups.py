@@ -72,6 +72,7 @@ class Groups:
         known = self.known(group, pairwise)
         if known is not None:
             return known
+        self._members.pop(id(group), None)  # of a group that is gone, whose id this one has
         slot = self._look_up(group, pairwise)
         self._of_group[id(group), pairwise] = (weakref.ref(group), slot)
         return slot
@@ -92,7 +93,7 @@ class Groups:
     def _new_slot(self, group: Any, ranks: tuple[int, ...], pairwise: bool) -> int:
         slot = 0 if ranks == self._world and not pairwise else self._free_slot(ranks, pairwise)
         if slot != UNKNOWN_SLOT:
-            found = Group(slot, ranks, pairwise, self._label(group, ranks, pairwise), key_of(ranks, pairwise))
+            found = Group(slot, ranks, pairwise, self._label(group, slot, ranks, pairwise), key_of(ranks, pairwise))
             self.slots[slot] = found
             self._found(found)
         self._by_ranks[ranks, pairwise] = slot
@@ -113,14 +114,19 @@ class Groups:
             self._members[id(group)] = members
         return members[rank]
 
-    def _label(self, group: Any, ranks: tuple[int, ...], pairwise: bool) -> str:
-        """The name of the mesh dimension where there is one (torch >= 2.5 keeps it), else kind and size."""
+    def _label(self, group: Any, slot: int, ranks: tuple[int, ...], pairwise: bool) -> str:
+        """The name of the mesh dimension where there is one (torch >= 2.5 keeps it), else kind and size.
+
+        What a slot has counted in an earlier world stays under its first name.
+        """
+        if (before := self.taken.get(slot)) is not None and (before.ranks, before.pairwise) == (ranks, pairwise):
+            return before.label
         described = str(getattr(group, "group_desc", ""))
         name = described.removeprefix("mesh_") if described.startswith("mesh_") else ""
         label = "world" if ranks == self._world else name or f"{len(ranks)} ranks"
         if pairwise:
             label = f"{name or label} p2p"
-        taken = {group.label for group in self.slots.values()}
+        taken = {group.label for group in (*self.slots.values(), *self.taken.values()) if group.slot != slot}
         return label if label not in taken else next(
             other for number in range(2, SLOTS + 2) if (other := f"{label} ({number})") not in taken
         )  # fmt: skip
@@ -160,6 +166,13 @@ class Groups:
         """What the wait for a work or a future is, and of which message; None where its call was not seen."""
         entry = self._waited.get(id(handle))
         return entry[1:] if entry is not None and entry[0]() is handle else None
+
+    def waits_for(self, handle: Any) -> tuple[WaitCode, tuple[bool, int]] | None:
+        """The same, once: a rank that waits again for what it has waited for makes no call that others make too."""
+        issue = self.issue_of(handle)
+        if issue is not None:
+            del self._waited[id(handle)]
+        return issue
 
     def wrapped(self, tensor: Any) -> None:
         """A functional collective returns ``tensor``, whose group has just been resolved."""

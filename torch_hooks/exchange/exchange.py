@@ -34,9 +34,9 @@ _CALLS_AT = WORD_AT["slot_calls"][0]
 class _Offer:
     """A group on its way: what the training thread and the thread that forms groups tell each other."""
 
-    def __init__(self, exchange: SlotExchange, held_from: int):
+    def __init__(self, exchange: SlotExchange, held_from: int | None):
         self.exchange = exchange
-        self.held_from: int | None = held_from
+        self.held_from = held_from
         self.wants_hold = False
         self.steps = self.calls = 0
         self.given = False  # to the thread that forms groups
@@ -99,8 +99,8 @@ class Exchange:
             if isinstance(one, MessageExchange):
                 one.together = self.groups.containing(one.group)
 
-    def _hold(self, group: Group, *, whole: bool) -> int:
-        """-> the first step whose waits are held back."""
+    def _hold(self, group: Group, *, whole: bool) -> int | None:
+        """-> the first step whose waits are held back; None in the middle of an update, where none can be yet."""
         first: list[int] = []
         books = self._machine.books
         outside = self.groups.outside(group.slot)
@@ -109,7 +109,7 @@ class Exchange:
             first.append(books.hold(group.slot, outside, whole=whole, pairwise=group.pairwise))
 
         self._machine.update(hold)
-        return first[0] if first else 1 << 60  # in the middle of an update: no step of this process is held
+        return first[0] if first else None
 
     # -- at each step boundary
 

@@ -217,6 +217,8 @@ def install_process_group(session: Session) -> Callable[[], None]:
     for method, (op, sized) in _METHODS.items():
         if hasattr(c10d.ProcessGroup, method):
             patches.replace(c10d.ProcessGroup, method, _counting(session, op, sized, _PEER.get(method)))
+    if hasattr(c10d.ProcessGroup, "monitored_barrier"):
+        patches.replace(c10d.ProcessGroup, "monitored_barrier", _around_barrier(session))
     session.state("process_group", "active")
     return patches.undo
 
@@ -257,6 +259,23 @@ def _counting(
             return work
 
         return call
+
+    return make
+
+
+def _around_barrier(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A barrier that waits in the call itself."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def monitored_barrier(group: Any, *args: Any, **kwargs: Any) -> Any:
+            session.count_collective("barrier", 0)
+            old = session.wait_in(group)
+            try:
+                return original(group, *args, **kwargs)
+            finally:
+                session.machine.leave(old)
+
+        return monitored_barrier
 
     return make
 

@@ -1,0 +1,158 @@
+"""The split of waits in overlapping groups, by real runs of four ranks: rows and columns of a mesh of 2 x 2.
+
+Rank 3 reads slowly, so that rank 2 waits for it in their row, and rank 1 in their column; rank 0 waits for rank 2 in
+their column, and for nobody in its row.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support_training import (
+    Outcome,
+    assert_every_second_is_in_one_place,
+    command,
+    recorded,
+    run_by_hand,
+    until,
+)
+
+from whyidle.ledger.causes import LATE_FAMILIES
+from whyidle.ledger.reader import Ledger, Slot
+
+pytestmark = pytest.mark.xdist_group("exchange-groups")
+
+RANKS = 4
+STEPS = 80
+ROW, COLUMN = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}, {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
+
+
+def ended_well(folder: Path, words: list[str], each: Mapping[int, Mapping[str, str]] | None = None) -> Outcome:
+    outcome, codes = run_by_hand(words, folder, RANKS, each=each)
+    assert codes == [0] * RANKS, outcome.stderr
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return ended_well(tmp_path_factory.mktemp("plain"), command("mesh.py", str(STEPS)))
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Half of the ranks attach before there is a process group, the others when all groups have been used."""
+    return ended_well(tmp_path_factory.mktemp("attached"), command("mesh.py", str(STEPS), "ATTACH"))
+
+
+@pytest.fixture(scope="module")
+def without_rank_3(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """It is late as ever, but is not recorded."""
+    words = recorded(command("mesh.py", str(STEPS)))
+    return ended_well(tmp_path_factory.mktemp("without"), words, {3: {"WHYIDLE": "0"}})
+
+
+def slots(ledger: Ledger) -> tuple[Slot, Slot]:
+    """Of the row and of the column, in which a rank waits in this order."""
+    row, column = (slot for slot in sorted(ledger.slots, key=lambda slot: slot.index) if slot.label != "world")
+    return row, column
+
+
+def assert_sums_hold(outcome: Outcome) -> None:
+    for ledger in outcome.ledgers:
+        told, _ = outcome.rank(ledger.rank)
+        assert_every_second_is_in_one_place(told, ledger)
+        assert (ledger.faults, ledger.pending_ns, ledger.steps) == (0, 0, STEPS)
+        for slot in ledger.slots:
+            assert slot.pending == slot.pipeline == 0
+            assert slot.network + slot.straggler + slot.unsplit == slot.waited
+            assert sum(slot.behind.values()) <= slot.straggler
+
+
+def mostly_split(slot: Slot) -> bool:
+    """The first steps pass before members have met."""
+    return slot.unsplit < slot.waited / 2
+
+
+def test_each_group_is_split_and_names_who_was_late(attached: Outcome) -> None:
+    assert_sums_hold(attached)
+    ledgers = {rank: attached.rank(rank)[1] for rank in range(RANKS)}
+    for rank, other in ((2, 3), (0, None)):
+        row, column = slots(ledgers[rank])
+        assert (row.calls >= 2 * STEPS, column.calls >= 2 * STEPS) == (True, True)
+        if other is not None:
+            assert mostly_split(row)
+            assert max(row.behind, key=lambda one: row.behind[one]) == other
+            assert row.straggler > row.network
+    _, column = slots(ledgers[1])
+    assert mostly_split(column)
+    assert max(column.behind, key=lambda one: column.behind[one]) == 3
+    _, column = slots(ledgers[0])
+    assert mostly_split(column)
+    assert max(column.behind, key=lambda one: column.behind[one]) == 2
+    for ledger in ledgers.values():
+        assert ledger.hook_states["exchange"] == "active"
+
+
+def test_a_rank_is_late_by_its_own_reads_or_by_its_wait_in_another_group(attached: Outcome) -> None:
+    row, column = slots(attached.rank(3)[1])
+    for slot in (row, column):
+        assert max(slot.late_own, key=lambda family: slot.late_own[family]) == "storage"
+    # Rank 2 read as quickly as the others: it came late to its column because it waited in its row.
+    row, column = slots(attached.rank(2)[1])
+    assert column.late_elsewhere.keys() == {row.index}
+    assert column.late_elsewhere[row.index] > sum(column.late_own.get(family, 0) for family in LATE_FAMILIES)
+
+
+def test_groups_without_the_rank_that_does_not_attach_are_split(without_rank_3: Outcome) -> None:
+    assert_sums_hold(without_rank_3)
+    assert sorted(ledger.rank for ledger in without_rank_3.ledgers) == [0, 1, 2]
+    row, column = slots(without_rank_3.rank(0)[1])
+    assert mostly_split(row)
+    assert mostly_split(column)
+    assert max(column.behind, key=lambda one: column.behind[one]) == 2
+
+
+def test_groups_with_the_rank_that_does_not_attach_stay_unsplit(without_rank_3: Outcome) -> None:
+    _, column = slots(without_rank_3.rank(1)[1])
+    row, _ = slots(without_rank_3.rank(2)[1])
+    for slot in (row, column):
+        assert slot.unsplit == slot.waited > STEPS * 10_000_000
+        assert not slot.behind
+
+
+def test_losses_are_the_same_to_the_bit(plain: Outcome, attached: Outcome, without_rank_3: Outcome) -> None:
+    losses = {told.rank: told.losses for told in plain.told}
+    for outcome in (attached, without_rank_3):
+        assert {told.rank: told.losses for told in outcome.told} == losses
+    assert all(len(values["mesh"]) == STEPS for values in losses.values())
+
+
+def test_it_says_nothing(plain: Outcome, attached: Outcome, without_rank_3: Outcome) -> None:
+    for outcome in (attached, without_rank_3):
+        assert "whyidle:" not in outcome.stderr
+        assert outcome.stderr.count("Warning:") <= plain.stderr.count("Warning:")
+        assert not outcome.left_behind
+
+
+def test_when_a_rank_is_killed_the_others_end_with_their_own_error(tmp_path: Path) -> None:
+    def kill(processes: list[subprocess.Popen[bytes]]) -> None:
+        assert until((tmp_path / "trains").exists)
+        processes[3].send_signal(signal.SIGKILL)
+
+    words = recorded(command("mesh.py", "1000000"))
+    outcome, codes = run_by_hand(words, tmp_path, RANKS, meanwhile=kill)
+    # Gloo closes the connections of a rank that fails, on which the next one fails.
+    assert codes == [1, 1, 1, -signal.SIGKILL], outcome.stderr
+    assert "whyidle:" not in outcome.stderr
+    assert "torch_hooks/exchange" not in outcome.stderr
+    assert not outcome.left_behind
+    for rank in range(3):
+        told, ledger = outcome.rank(rank)
+        assert_every_second_is_in_one_place(told, ledger, last_handler_ns=3_000_000_000)
+        assert (ledger.alive, ledger.ended, ledger.faults, ledger.pending_ns) == (False, 1, 0, 0)
+    (killed,) = (ledger for ledger in outcome.ledgers if ledger.rank == 3)
+    assert (killed.alive, killed.ended) == (False, 0)

@@ -1,0 +1,331 @@
+"""Which group a wait belongs to: the slots of a process, and real calls of four ranks in groups of many kinds."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support_training import (
+    Outcome,
+    Told,
+    assert_every_second_is_in_one_place,
+    command,
+    recorded,
+    run_by_hand,
+)
+
+from whyidle.ledger.layout import SLOTS, UNKNOWN_SLOT
+from whyidle.ledger.reader import Ledger
+from whyidle.torch_hooks import groups as groups_module
+from whyidle.torch_hooks.groups import ALONE, Group, Groups
+from whyidle.torch_hooks.wait_codes import wait_code
+
+RANKS = 4
+
+
+# -- the slots of a process
+
+
+class ProcessGroup:
+    """As torch.distributed has it: some ranks, in an order of their own."""
+
+    def __init__(self, *ranks: int, described: str = "undefined"):
+        self.ranks = list(ranks)
+        self.group_desc = described
+
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+@pytest.fixture(autouse=True)
+def _ranks_are_known(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "pair" not in request.fixturenames:
+        known = SimpleNamespace(get_process_group_ranks=lambda group: group.ranks)
+        monkeypatch.setattr(groups_module, "sys", SimpleNamespace(modules={"torch.distributed": known}))
+
+
+def slots_of(rank: int = 0, world: int = 4, taken: dict[int, Group] | None = None) -> Groups:
+    return Groups(rank, tuple(range(world)), lambda _: None, taken)
+
+
+def test_the_world_is_slot_zero_whichever_group_it_is() -> None:
+    groups = slots_of()
+    assert groups.slot_of(ProcessGroup(1, 0)) == 1
+    assert groups.slot_of(ProcessGroup(0, 1, 2, 3)) == groups.slot_of(ProcessGroup(3, 2, 1, 0)) == 0
+
+
+def test_groups_of_the_same_ranks_share_a_slot_and_messages_have_their_own() -> None:
+    groups = slots_of()
+    one, other = ProcessGroup(0, 1), ProcessGroup(1, 0)
+    assert groups.slot_of(one) == groups.slot_of(other) == 1
+    assert groups.slot_of(one, pairwise=True) == groups.slot_of(other, pairwise=True) == 2
+
+
+def test_groups_that_come_late_and_those_of_other_ranks_are_not_known() -> None:
+    groups = slots_of(world=16)
+    early = [ProcessGroup(0, other) for other in range(1, 7)]
+    assert [groups.slot_of(group) for group in early] == [1, 2, 3, 4, 5, 6]
+    late = ProcessGroup(0, 9)
+    assert groups.slot_of(late) == groups.known(late) == UNKNOWN_SLOT
+    assert groups.slot_of(ProcessGroup(*range(16))) == 0, "the world always has a slot"
+    assert slots_of().slot_of(ProcessGroup(1, 2)) == UNKNOWN_SLOT
+    assert groups.slot_of(ProcessGroup(0)) == ALONE
+
+
+def test_labels_are_those_of_the_mesh_and_never_the_same() -> None:
+    groups = slots_of()
+    for group, pairwise in (
+        (ProcessGroup(0, 1, described="mesh_tp"), False),
+        (ProcessGroup(0, 1, described="mesh_tp"), True),
+        (ProcessGroup(0, 2), False),
+        (ProcessGroup(0, 3), False),
+        (ProcessGroup(0, 1, 2, 3), True),
+        (ProcessGroup(0, 1, 2, described="mesh_tp"), False),
+        (ProcessGroup(0, 1, 2, 3), False),
+    ):
+        groups.slot_of(group, pairwise)
+    labels = ["world", "tp", "tp p2p", "2 ranks", "2 ranks (2)", "world p2p", "tp (2)"]
+    assert [groups.slots[slot].label for slot in range(7)] == labels
+
+
+def test_slots_of_an_earlier_world_keep_their_meaning_and_their_name() -> None:
+    before = slots_of()
+    for group in (ProcessGroup(0, 1, described="mesh_tp"), ProcessGroup(0, 2)):
+        before.slot_of(group)
+    groups = slots_of(taken={**before.taken, **before.slots})
+    assert groups.slot_of(ProcessGroup(0, 3)) == 3
+    assert groups.slot_of(ProcessGroup(0, 2)) == 2
+    assert groups.slot_of(ProcessGroup(0, 1)) == 1
+    assert [groups.slots[slot].label for slot in (1, 2, 3)] == ["tp", "2 ranks", "2 ranks (2)"]
+
+
+def test_keys_are_the_same_on_all_ranks_and_differ_between_groups() -> None:
+    found = []
+    for rank in (0, 1):
+        groups = slots_of(rank)
+        for pairwise in (False, True):
+            groups.slot_of(ProcessGroup(1, 0), pairwise)
+        groups.slot_of(ProcessGroup(0, 1, 2))
+        found.append([group.key for group in groups.slots.values()])
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
+
+
+def test_the_other_end_of_a_message_is_a_global_rank() -> None:
+    groups = slots_of()
+    group = ProcessGroup(3, 0)
+    groups.slot_of(group, pairwise=True)
+    assert (groups.peer_of(group, 0), groups.peer_of(group, 1)) == (3, 0)
+
+
+def test_a_group_that_takes_the_place_of_one_that_is_gone_has_its_own_ranks() -> None:
+    """Python gives the id of a dead object to the next one."""
+    groups = slots_of()
+    gone = ProcessGroup(0, 2)
+    groups.slot_of(gone, pairwise=True)
+    groups.peer_of(gone, 1)
+    place = id(gone)
+    del gone
+    others = []
+    while id(group := ProcessGroup(0, 3)) != place and len(others) < 1000:
+        others.append(group)
+    assert id(group) == place
+    assert groups.slot_of(group, pairwise=True) == 2
+    assert groups.peer_of(group, 1) == 3
+
+
+def test_groups_outside_are_those_that_do_not_hold_up_the_whole_group() -> None:
+    groups = slots_of(world=8)
+    for group, pairwise in (
+        (ProcessGroup(*range(8)), False),
+        (ProcessGroup(0, 1), False),
+        (ProcessGroup(0, 1, 2), False),
+        (ProcessGroup(0, 4), False),
+        (ProcessGroup(0, 1), True),
+    ):
+        groups.slot_of(group, pairwise)
+    assert groups.outside(0) == (1, 2, 3, 4)
+    assert groups.outside(1) == (3, 4)
+    assert groups.outside(4) == (0, 1, 2, 3)
+
+
+# -- from a call to its wait
+
+
+class Work:
+    pass
+
+
+def test_a_work_is_waited_for_once() -> None:
+    groups, work = slots_of(), Work()
+    groups.issued(work, wait_code(2), (True, 77))
+    assert groups.issue_of(work) == groups.waits_for(work) == (wait_code(2), (True, 77))
+    assert groups.waits_for(work) is None
+    assert groups.waits_for(Work()) is None
+
+
+def test_works_that_nobody_waits_for_are_dropped_once_they_are_dead() -> None:
+    groups, alive = slots_of(), Work()
+    groups.issued(alive, wait_code(1))
+    for _ in range(10_000):
+        groups.issued(Work(), wait_code(2))
+    assert len(groups._waited) <= 513
+    assert groups.waits_for(alive) == (wait_code(1), (False, 0))
+
+
+def test_works_that_are_kept_and_never_waited_for_take_bounded_memory() -> None:
+    groups = slots_of()
+    kept = [Work() for _ in range(5_000)]
+    for work in kept:
+        groups.issued(work, wait_code(2))
+    assert len(groups._waited) <= 513
+    assert groups.waits_for(kept[-1]) == (wait_code(2), (False, 0))
+
+
+def test_no_work_is_kept_alive() -> None:
+    groups, work = slots_of(), Work()
+    groups.issued(work, wait_code(2))
+    gc.disable()
+    try:
+        place = id(work)
+        del work
+        assert groups._waited[place][0]() is None
+    finally:
+        gc.enable()
+
+
+def test_tensors_of_functional_collectives_that_nobody_waits_for_take_bounded_memory() -> None:
+    groups = slots_of()
+    for address in range(5_000):
+        groups.resolved = address % 6
+        groups.wrapped(SimpleNamespace(data_ptr=lambda address=address: address))
+    assert len(groups._of_storage) <= 513
+    last: Any = SimpleNamespace(data_ptr=lambda: 4_999)
+    assert groups.slot_of_tensor(last) == 4_999 % 6
+    assert groups.slot_of_tensor(last) == UNKNOWN_SLOT, "it has been waited for"
+
+
+# -- real calls
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What the script does, and where it may wait more often than it says."""
+
+    names: Sequence[str]
+    more: frozenset[str] = frozenset()
+    plain: bool = False
+    """Whether they run without whyidle too."""
+
+
+CALLS = {
+    # The parameters of tensor-parallel layers are sent around; a view of their result is waited for again.
+    "kinds": Calls(
+        ("slots", "kinds", "messages", "functional", "compiled", "again"), more=frozenset({"tp", "?"}), plain=True
+    ),
+    "many": Calls(("left_alone", "threads", "many")),
+}
+
+
+@dataclass
+class Pair:
+    calls: Calls
+    plain: Outcome | None
+    recorded: Outcome
+
+    def ranks(self) -> list[tuple[Told, Ledger]]:
+        return [self.recorded.rank(rank) for rank in range(RANKS)]
+
+
+real = pytest.mark.parametrize(
+    "pair",
+    [pytest.param(name, marks=pytest.mark.xdist_group(f"groups-{name}")) for name in CALLS],
+    indirect=True,
+    scope="module",
+)
+
+
+@pytest.fixture(scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    calls = CALLS[request.param]
+    words, folder = command("groups.py", *calls.names), tmp_path_factory.mktemp(request.param)
+
+    def outcome(words: Sequence[str], folder: Path) -> Outcome:
+        done, codes = run_by_hand(words, folder, RANKS)
+        assert codes == [0] * RANKS, done.stderr
+        return done
+
+    plain = outcome(words, folder / "plain") if calls.plain else None
+    return Pair(calls, plain, outcome(recorded(words), folder / "recorded"))
+
+
+@real
+def test_every_wait_is_in_the_slot_of_its_group(pair: Pair) -> None:
+    for told, ledger in pair.ranks():
+        found = {slot.label: slot.calls for slot in ledger.slots}
+        found["?"] = ledger.words["slot_calls"][UNKNOWN_SLOT]
+        expected = {"?": 0} | told.facts["waits"]
+        for name in pair.calls.more:
+            assert found[name] >= expected[name], name
+            found[name] = expected[name]
+        assert found == expected
+        assert sum(ledger.words["slot_calls"]) == ledger.collectives
+
+
+@real
+def test_slots_have_the_sizes_of_their_groups(pair: Pair) -> None:
+    sizes = {"world": 4, "dp": 2, "tp": 2}
+    for _, ledger in pair.ranks():
+        for slot in ledger.slots:
+            name = slot.label.removesuffix(" p2p")
+            assert slot.size == (sizes[name] if name in sizes else int(name.split()[0]))
+            assert slot.pairwise == slot.label.endswith(" p2p")
+
+
+@real
+def test_members_of_a_group_give_it_the_same_key(pair: Pair) -> None:
+    keys: dict[int, list[int]] = {}
+    for _, ledger in pair.ranks():
+        for slot in ledger.slots:
+            keys.setdefault(slot.key, []).append(slot.size)
+    assert all(sizes == [len(sizes)] * len(sizes) for sizes in keys.values()), keys
+
+
+@real
+def test_every_second_is_in_one_place(pair: Pair) -> None:
+    for told, ledger in pair.ranks():
+        assert_every_second_is_in_one_place(told, ledger)
+        assert ledger.faults == 0
+        assert "failed" not in ledger.hook_states.values()
+        unknown = ledger.words["slot_waited_ns"][UNKNOWN_SLOT]
+        assert sum(slot.waited for slot in ledger.slots) + unknown == ledger.waited_ns
+        for slot in ledger.slots:
+            assert slot.network + slot.straggler + slot.pipeline + slot.unsplit + slot.pending == slot.waited
+        parts = ("network", "straggler", "pipeline", "collective")
+        assert sum(ledger.cause_ns[part] for part in parts) + ledger.pending_ns == ledger.waited_ns
+        assert len(ledger.words["slot_calls"]) == SLOTS
+
+
+@real
+def test_it_says_nothing(pair: Pair) -> None:
+    assert "whyidle:" not in pair.recorded.stderr
+    assert "torch_hooks" not in pair.recorded.stderr
+    assert pair.plain is None or _warnings(pair.recorded) <= _warnings(pair.plain)
+
+
+def _warnings(outcome: Outcome) -> set[str]:
+    return {line for line in outcome.stderr.splitlines() if "Warning:" in line}
+
+
+@real
+def test_the_training_computes_the_same_in_as_many_graphs(pair: Pair) -> None:
+    for without in pair.plain.told if pair.plain is not None else ():
+        told, _ = pair.recorded.rank(without.rank)
+        assert told.losses == without.losses
+        assert told.facts["graphs"] == without.facts["graphs"] > 0
+        assert told.facts["graph_breaks"] <= without.facts["graph_breaks"]

@@ -1,0 +1,329 @@
+"""The split of a pipeline's waits as arithmetic: blocks of several stages, reduced here as gloo would."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whyidle.ledger.causes import LATE_FAMILIES
+from whyidle.ledger.layout import SLOTS
+from whyidle.ledger.messages import (
+    MESSAGES,
+    Stages,
+    pack_stages,
+    pack_times,
+    split_stages,
+    stages_of,
+    stages_words,
+    times_words,
+    transfers,
+)
+from whyidle.ledger.waits import BlockMismatch, Message, Settled, StepWaits
+
+US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
+NOWHERE = (0,) * SLOTS
+SLOT = 2
+UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+
+Ranks = Mapping[int, list[StepWaits]]
+
+
+def own(**families: int) -> tuple[int, ...]:
+    return tuple(families.get(family, 0) for family in LATE_FAMILIES)
+
+
+def step(
+    calls: Sequence[int] = (),
+    own_time: Sequence[int] = own(),
+    messages: Sequence[Message] = (),
+    *,
+    number: int = 1,
+    wall: int = 100 * MS,
+    complete: bool = True,
+) -> StepWaits:
+    """A wait per message; with fewer messages than waits, the rest have no peer."""
+    peers = [message.peer for message in messages] + [-1] * (len(calls) - len(messages))
+    return StepWaits(number, wall, calls, own_time, NOWHERE, peers, messages, complete)
+
+
+def least(buffers: Sequence[array[int]]) -> array[int]:
+    return array("q", [min(words) for words in zip(*buffers, strict=True)])
+
+
+def times(ranks: Ranks, length: int = 8) -> array[int]:
+    """The first round: when messages were issued and received."""
+    buffers = []
+    for rank, steps in ranks.items():
+        buffers.append(array("q", bytes(8 * times_words(len(ranks)))))
+        pack_times(buffers[-1], rank, sorted(ranks), steps, length)
+    return least(buffers)
+
+
+def floors_of(ranks: Ranks, length: int = 8) -> dict[int, dict[int, int]]:
+    result = times(ranks, length)
+    return {rank: transfers(result, rank, sorted(ranks), steps) for rank, steps in ranks.items()}
+
+
+def exchange(ranks: Ranks, length: int = 8) -> dict[int, Settled]:
+    """Both rounds, for every rank."""
+    floors = floors_of(ranks, length)
+    stages = {rank: stages_of(steps, floors[rank]) for rank, steps in ranks.items()}
+    buffers = []
+    for rank, steps in ranks.items():
+        buffers.append(array("q", bytes(8 * stages_words(length))))
+        pack_stages(buffers[-1], rank, SLOT, (), steps, stages[rank], length)
+    result = least(buffers)
+    return {rank: split_stages(result, rank, sorted(ranks), SLOT, steps, stages[rank]) for rank, steps in ranks.items()}
+
+
+def delivered(
+    links: Mapping[tuple[int, int], int], clocks: Sequence[int], *, late: int = 0
+) -> dict[int, list[Message]]:
+    """One message over each directed link, as each rank's own clock has it: it is under way for ``links[link]`` ns.
+
+    ``late`` is how long the receiver leaves it lying.
+    """
+    found: dict[int, list[Message]] = {rank: [] for rank in range(len(clocks))}
+    for number, ((source, target), transfer) in enumerate(links.items()):
+        issued = SECOND + number * MS
+        sent, came = issued + clocks[source], issued + transfer + late + clocks[target]
+        found[source].append(Message(target, True, sent, sent + 5 * US, 0))
+        found[target].append(Message(source, False, came - transfer, came, transfer))
+    return found
+
+
+def neighbours(ranks: int, transfer: int) -> dict[tuple[int, int], int]:
+    """Both directions between neighbours in a row."""
+    row = range(ranks - 1)
+    return {link: transfer for first in row for link in ((first, first + 1), (first + 1, first))}
+
+
+def one_step(messages: Mapping[int, list[Message]]) -> dict[int, list[StepWaits]]:
+    return {rank: [step([0] * len(found), messages=found)] for rank, found in messages.items()}
+
+
+# -- the transfer of a link
+
+
+@pytest.mark.parametrize("clocks", [(0, 0), (0, 7 * SECOND), (3600 * SECOND, 5)])
+def test_a_transfer_is_found_whatever_the_offset_of_two_clocks(clocks: tuple[int, int]) -> None:
+    ranks = one_step(delivered(neighbours(2, 3 * MS), clocks))
+    assert floors_of(ranks) == {0: {1: 3 * MS}, 1: {0: 3 * MS}}
+
+
+def test_each_link_of_four_stages_has_its_own_transfer() -> None:
+    links = neighbours(4, MS) | {(1, 2): 20 * MS, (2, 1): 20 * MS}
+    clocks = (0, -900 * MS, 5 * SECOND, 123 * SECOND)
+    found = floors_of(one_step(delivered(links, clocks)))
+    assert found == {0: {1: MS}, 1: {0: MS, 2: 20 * MS}, 2: {1: 20 * MS, 3: MS}, 3: {2: MS}}
+
+
+def test_the_last_and_the_first_stage_are_neighbours_too() -> None:
+    """Interleaved schedules send from the last stage to the first."""
+    links = neighbours(4, MS) | {(3, 0): 4 * MS, (0, 3): 4 * MS}
+    found = floors_of(one_step(delivered(links, (0,) * 4)))
+    assert (found[0], found[3]) == ({1: MS, 3: 4 * MS}, {2: MS, 0: 4 * MS})
+
+
+def test_ranks_of_a_group_need_not_be_numbered_from_zero() -> None:
+    messages = delivered(neighbours(2, 3 * MS), (0, SECOND))
+    renamed = {
+        4: [message._replace(peer=12) for message in messages[0]],
+        12: [message._replace(peer=4) for message in messages[1]],
+    }
+    assert floors_of(one_step(renamed)) == {4: {12: 3 * MS}, 12: {4: 3 * MS}}
+
+
+def test_directions_that_differ_have_their_mean() -> None:
+    """The offset of the clocks is known no better than that."""
+    links = {(0, 1): 2 * MS, (1, 0): 6 * MS}
+    assert floors_of(one_step(delivered(links, (0, 0)))) == {0: {1: 4 * MS}, 1: {0: 4 * MS}}
+
+
+def test_a_link_that_is_used_in_one_direction_only_has_no_transfer() -> None:
+    """The offset of the clocks could not be told from it."""
+    assert floors_of(one_step(delivered({(0, 1): 2 * MS}, (0, SECOND)))) == {0: {}, 1: {}}
+
+
+def test_links_between_stages_that_are_no_neighbours_are_left_alone() -> None:
+    links = neighbours(4, MS) | {(0, 2): 9 * MS, (2, 0): 9 * MS}
+    found = floors_of(one_step(delivered(links, (0,) * 4)))
+    assert 2 not in found[0]
+    assert 0 not in found[2]
+    assert found[1] == {0: MS, 2: MS}
+
+
+def test_peers_that_are_unknown_or_not_of_the_group_are_left_alone() -> None:
+    ranks = one_step(delivered(neighbours(2, MS), (0, 0)))
+    strange = [Message(-1, False, 1, 2, 1), Message(7, True, 1, 2, 1)]
+    ranks[0] = [step([5 * MS, 5 * MS, 0, 0], messages=[*strange, *ranks[0][0].messages])]
+    assert floors_of(ranks) == {0: {1: MS}, 1: {0: MS}}
+    assert exchange(ranks)[0].network == 0
+
+
+def test_the_quickest_message_of_a_block_tells_the_transfer() -> None:
+    """One that lay there until its receiver asked for it was not under way for all that time."""
+    quick = delivered(neighbours(2, 3 * MS), (0, SECOND))
+    slow = delivered(neighbours(2, 3 * MS), (0, SECOND), late=500 * MS)
+    ranks = {
+        rank: [step([0, 0], messages=slow[rank]), step([0, 0], messages=quick[rank], number=2)] for rank in range(2)
+    }
+    assert floors_of(ranks)[0] == {1: 3 * MS}
+
+
+def test_more_messages_than_words_are_left_out_on_both_ends() -> None:
+    quick = delivered(neighbours(2, 3 * MS), (0, 0))
+    for length, steps in ((8, 8), (256, MESSAGES + 1)):
+        ranks = {
+            rank: [step([0] * 20, messages=quick[rank] * 10, number=1 + number) for number in range(steps)]
+            for rank in range(2)
+        }
+        assert floors_of(ranks, length) == {0: {1: 3 * MS}, 1: {0: 3 * MS}}
+
+
+def test_a_rank_that_did_not_wait_for_its_messages_costs_only_its_own_links() -> None:
+    ranks = one_step(delivered(neighbours(3, MS), (0, 0, 0)))
+    ranks[2] = [step()]
+    assert floors_of(ranks) == {0: {1: MS}, 1: {0: MS}, 2: {}}
+
+
+# -- network, pipeline, and for whom a stage waited
+
+
+def test_a_slow_link_is_found_although_the_senders_waits_are_zero() -> None:
+    """The buffer of a send hides the link from the sender: only the receivers wait."""
+    messages = delivered(neighbours(2, 10 * MS), (0, 44 * SECOND))
+    ranks = {
+        rank: [
+            step([0 if message.sent else 10 * MS for message in messages[rank]], own(compute=50 * MS), messages[rank])
+        ]
+        for rank in range(2)
+    }
+    found = exchange(ranks)
+    assert [(one.network, one.pipeline, one.behind) for one in found.values()] == [(10 * MS, 0, {})] * 2
+
+
+def pipeline(waits: Sequence[int], own_times: Sequence[Sequence[int]], microbatches: int = 1) -> dict[int, Settled]:
+    """Stages in a row that wait so long in a step, over links that take no time."""
+    messages = delivered(neighbours(len(waits), 0), (0,) * len(waits))
+    ranks = {}
+    for rank, (wait, own_time) in enumerate(zip(waits, own_times, strict=True)):
+        sent = messages[rank] * microbatches
+        ranks[rank] = [step([wait, *[0] * (len(sent) - 1)], own_time, sent)]
+    return exchange(ranks)
+
+
+def test_stages_wait_for_the_busiest_one_whose_own_waits_are_the_bubble() -> None:
+    compute = own(compute=40 * MS)
+    found = pipeline(
+        [50 * MS, 50 * MS, 10 * MS, 50 * MS], [compute, compute, own(compute=80 * MS), compute], microbatches=16
+    )
+    for rank in (0, 1, 3):
+        assert (found[rank].pipeline, found[rank].network) == (50 * MS, 0)
+        assert found[rank].behind == {2: 40 * MS}
+        assert not any(found[rank].late_own)
+    busiest = found[2]
+    assert (busiest.pipeline, busiest.behind) == (10 * MS, {})
+    assert (busiest.late_own, busiest.late_steps) == (list(own(compute=40 * MS)), 1)
+    assert [one.late_by for one in found.values()] == [{2: 40 * MS}] * 4
+
+
+def test_the_schedule_itself_costs_its_part_of_the_least_busy_stage() -> None:
+    """(p - 1) / m of its compute: with 4 stages and 8 microbatches 3/8 of 40 ms."""
+    found = pipeline([30 * MS, 15 * MS, 15 * MS, 15 * MS], [own(compute=40 * MS)] * 4, microbatches=8)
+    assert [one.schedule for one in found.values()] == [15 * MS] * 4
+    assert [sum(one.behind.values()) for one in found.values()] == [15 * MS, 0, 0, 0]
+
+
+def test_a_balanced_pipeline_blames_nobody() -> None:
+    found = pipeline([15 * MS] * 4, [own(compute=40 * MS)] * 4, microbatches=8)
+    assert [(one.pipeline, one.behind, one.late_by) for one in found.values()] == [(15 * MS, {}, {})] * 4
+
+
+def test_a_stage_that_reads_is_late_by_its_storage() -> None:
+    found = pipeline([40 * MS, 0], [own(compute=40 * MS), own(compute=40 * MS, storage=40 * MS)], microbatches=400)
+    assert found[0].behind.keys() == {1}
+    assert found[1].late_own[LATE_FAMILIES.index("storage")] == pytest.approx(40 * MS, rel=0.01)
+
+
+def test_a_stage_behind_a_slow_link_is_late_by_its_transfers() -> None:
+    """It has no time of its own to be late by: what it waited for on the link is `elsewhere`, in this very slot."""
+    links = neighbours(3, 0) | {(1, 2): 30 * MS, (2, 1): 30 * MS}
+    messages = delivered(links, (0, 0, 0))
+    waits = {0: [40 * MS, 0], 1: [0, 0, 0, 30 * MS], 2: [30 * MS, 0]}
+    ranks = {rank: [step(waits[rank], own(compute=MS), messages[rank])] for rank in range(3)}
+    found = exchange(ranks)
+    late = next(rank for rank, one in found.items() if any(one.late_own) or any(one.late_elsewhere))
+    assert late in (1, 2)
+    assert found[late].late_elsewhere[SLOT] == pytest.approx(30 * MS, rel=0.1)
+    assert found[0].behind.keys() == {late}
+
+
+def test_a_step_that_one_stage_did_not_measure_stays_unsplit_on_all() -> None:
+    found = exchange({0: [step([9 * MS])], 1: [step([2 * MS], complete=False)]})
+    assert [(one.unsplit, one.pipeline, one.network) for one in found.values()] == [(9 * MS, 0, 0), (2 * MS, 0, 0)]
+
+
+def test_a_block_that_is_cut_short_at_the_end_is_split_as_far_as_all_have_it() -> None:
+    messages = delivered(neighbours(2, MS), (0, 0))
+    long = [step([4 * MS, 4 * MS], messages=messages[0], number=number) for number in (1, 2, 3)]
+    short = [step([4 * MS, 4 * MS], messages=messages[1], number=number) for number in (1, 2)]
+    found = exchange({0: long, 1: short})
+    assert [(one.network, one.pipeline, one.unsplit, one.through) for one in found.values()] == [
+        (4 * MS, 12 * MS, 8 * MS, 3),
+        (4 * MS, 12 * MS, 0, 2),
+    ]
+
+
+def test_stages_out_of_step_are_noticed_in_both_rounds() -> None:
+    ranks = {0: [step([MS], number=3)], 1: [step([MS], number=4)]}
+    result = times(ranks)
+    stages = Stages([0], [MS], [1])
+    for rank, steps in ranks.items():
+        with pytest.raises(BlockMismatch):
+            transfers(result, rank, (0, 1), steps)
+        buffer = array("q", bytes(8 * stages_words(8)))
+        pack_stages(buffer, rank, SLOT, (), steps, stages, 8)
+        with pytest.raises(BlockMismatch):
+            split_stages(buffer, rank, (0, 1), SLOT, steps, stages)
+
+
+moments = st.integers(0, 10**15)
+waits = st.integers(0, 10**12)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> dict[int, list[StepWaits]]:
+    """Whatever ranks may have seen: messages to anybody, in any number, with any times."""
+    count = draw(st.integers(2, 5))
+
+    def one(number: int) -> StepWaits:
+        calls = draw(st.lists(waits, max_size=6))
+        messages = [
+            Message(draw(st.integers(-1, count)), draw(st.booleans()), draw(moments), draw(moments), draw(waits))
+            for _ in calls
+        ]
+        own_time = draw(st.tuples(*[waits] * len(LATE_FAMILIES)))
+        return step(calls, own_time, messages, number=number, complete=draw(st.integers(0, 9)) > 0)
+
+    return {rank: [one(number) for number in range(1, draw(st.integers(1, 2)) + 1)] for rank in range(count)}
+
+
+@settings(deadline=None, max_examples=40)
+@given(pipelines())
+def test_whatever_the_messages_nothing_is_lost_and_nobody_is_blamed_for_more_than_was_waited(
+    ranks: dict[int, list[StepWaits]],
+) -> None:
+    for rank, settled in exchange(ranks).items():
+        assert settled.network + settled.pipeline + settled.unsplit == sum(one.total for one in ranks[rank])
+        assert 0 <= sum(settled.behind.values()) <= settled.pipeline
+        assert 0 <= settled.schedule <= settled.pipeline
+        assert settled.straggler == 0
+        assert rank not in settled.behind
+        assert sum(settled.late_own) + sum(settled.late_elsewhere) == settled.late_by.get(rank, 0)
+        parts = (settled.network, settled.unsplit, *settled.late_own, *settled.late_elsewhere)
+        assert min(parts, default=0) >= 0
