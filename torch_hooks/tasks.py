@@ -129,7 +129,8 @@ class OwnTask:
 
     def spent(self) -> tuple[int, int]:
         """Ends it -> (ns on a CPU, ns queued for one)."""
-        cpu, queue = time.thread_time_ns() - self._cpu, queued(self._task) - self._queue
+        queue = queued(self._task) - self._queue  # first: to ask for CPU time may cost the CPU, and then there is more
+        cpu = time.thread_time_ns() - self._cpu
         if self._task is not None:
             self._task.booked_ns += cpu + queue
         return cpu, queue

@@ -7,6 +7,7 @@ queued for one, while no other thread of the process worked for it.
 
 from __future__ import annotations
 
+import resource
 import time
 
 from ..tasks import TaskClock
@@ -25,10 +26,17 @@ _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
 
+def _sleeps() -> int:
+    """How often the calling thread has given up its CPU by itself (getrusage(2))."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
 class BlockedMeter:
     """Asked by the training thread at each step boundary; made by that thread.
 
         blocked = wall - the training thread's CPU and queue - what other threads may have done for it
+
+    and nothing if the training thread never gave up its CPU by itself.
 
     All over a span of one step or more; wall is in the loop's own phases only. What the training thread spent in the
     others is taken out as far as it was measured (TaskClock.booked_ns). What was not makes blocked smaller, so
@@ -52,6 +60,7 @@ class BlockedMeter:
         "_owed",
         "_process",
         "_queue",
+        "_slept",
         "_span_gross",
         "_started",
         "_task",
@@ -67,7 +76,7 @@ class BlockedMeter:
         self._moved = self._owed = 0
         self._gross = self._span_gross = 0
         self._due_ns = self._ask_pools_ns = 0
-        self._cpu = self._queue = self._booked = self._process = 0
+        self._cpu = self._queue = self._booked = self._process = self._slept = 0
         self._watch = _WATCHED_SPANS  # spans for which other threads are still asked
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the span's start
 
@@ -75,9 +84,9 @@ class BlockedMeter:
         """The first step begins; arguments as for ``step``."""
         self._started = True
         self._host, self._compute = host_ns, compute_ns
-        self._span_gross = host_ns + compute_ns + self._moved
-        self._cpu, self._queue, self._process = _thread_cpu(), self._task.queue(), _process_cpu()
-        self._booked = self._task.booked_ns
+        self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
+        self._booked, self._slept = self._task.booked_ns, _sleeps()
+        self._span_gross = host_ns + compute_ns + self._moved + time.monotonic_ns() - now_ns
         self._begin_span(now_ns)
 
     def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
@@ -103,12 +112,16 @@ class BlockedMeter:
 
     def _blocked(self, now_ns: int, gross: int) -> int:
         """Of the span that ends now; begins the next one."""
-        cpu, queue, process, booked = _thread_cpu(), self._task.queue(), _process_cpu(), self._task.booked_ns
+        cpu, process, queue, booked = _thread_cpu(), _process_cpu(), self._task.queue(), self._task.booked_ns
+        # To ask for CPU time makes the kernel account for it, and often it then takes the CPU away. The queue that is
+        # read after that has begun after the boundary, so that the span must end here, not at the boundary.
+        gross += time.monotonic_ns() - now_ns
         wall = gross - self._span_gross
         own_cpu = cpu - self._cpu
         others_cpu = max(process - self._process - own_cpu, 0)
         elsewhere = booked - self._booked
-        gap = wall - max(own_cpu + queue - self._queue - elsewhere, 0)
+        slept, self._slept = self._slept, _sleeps()
+        gap = wall - max(own_cpu + queue - self._queue - elsewhere, 0) if self._slept != slept else 0
         self._span_gross, self._cpu, self._queue, self._process, self._booked = gross, cpu, queue, process, booked
 
         doubtful = gap > wall * _NEGLIGIBLE and others_cpu > gap * _NEGLIGIBLE

@@ -78,7 +78,8 @@ class OwnMeter:
                 return _ALL_CPU
             return split_own_read(int(ns * self._cpu_share), int(ns * self._queue_share))
         # Without a reading, longer than all of late: bounded by what the thread has had since the last one.
-        cpu, queue = _process_cpu() - self._cpu, queued(self._task) - self._queue
+        queue = queued(self._task) - self._queue  # first: to ask for CPU time may cost the CPU, and then there is more
+        cpu = _process_cpu() - self._cpu
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = min(1.0 - self._cpu_share, queue / max(ns, 1))
         if self._read and self._task is not None:
