@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support_ledgers import until
 
 from whyidle.ledger.causes import CAUSE
 from whyidle.torch_hooks.meters.blocked import BlockedMeter, helped
@@ -42,6 +43,13 @@ def start(work: Callable[[threading.Event], object], name: str = "") -> tuple[th
     thread.start()
     assert named.wait(10)
     return thread, over
+
+
+def end(thread: threading.Thread, over: threading.Event) -> None:
+    """Ends a thread, for the kernel too, which is a moment after Python has joined it."""
+    over.set()
+    thread.join()
+    assert until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
 
 
 def spin(seconds: float) -> None:
@@ -102,8 +110,7 @@ def test_threads_that_carry_collectives_are_found_by_name_also_late(task: TaskCl
     assert not threads.communication, "it is not time to look again"
     threads.look(10**12)
     assert [one.tid for one in threads.communication] == [thread.native_id]
-    over.set()
-    thread.join()
+    end(thread, over)
     threads.look(2 * 10**12)
     assert not threads.communication
 
@@ -114,8 +121,7 @@ def test_a_thread_that_ends_in_a_wait_costs_only_itself(task: TaskClock) -> None
     meter = WaitMeter(task, threads)
     meter.begin()
     assert threads.communication
-    over.set()
-    thread.join()
+    end(thread, over)
     meter.split(10**12)
     assert not threads.communication
     meter.begin()
@@ -137,8 +143,7 @@ def test_queues_of_communication_threads_on_one_core(task: TaskClock) -> None:
         parts = meter.split(ns)
     finally:
         for thread, over in ended:
-            over.set()
-            thread.join()
+            end(thread, over)
         os.sched_setaffinity(0, cores)
     assert parts is not None
     assert [cause for cause, _ in parts] == [CAUSE["collective_queue"], CAUSE["collective"]]
@@ -239,7 +244,7 @@ def test_threads_that_work_while_the_loop_waits_for_them_are_no_blocked_time(tas
 def test_what_was_spent_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> None:
     loop, slept = Loop(task), 0
     for _ in range(10):
-        cpu, queue = time.thread_time_ns(), task.queue()
+        queue, cpu = task.queue(), time.thread_time_ns()
         spin(0.02)  # in a data phase, say, that measures it
         task.booked_ns += time.thread_time_ns() - cpu + task.queue() - queue
         loop.since = begun = time.monotonic_ns()
@@ -247,7 +252,8 @@ def test_what_was_spent_in_other_phases_does_not_hide_blocked_time(task: TaskClo
         time.sleep(0.02)
         slept += time.monotonic_ns() - begun - (task.queue() - queue)
         loop.step()
-    assert loop.blocked == pytest.approx(slept, rel=0.1)
+    # A rank that loses its CPU between two phases of this test has a queue that is in neither: blocked time is less.
+    assert 0.5 * slept < loop.blocked < 1.1 * slept
 
 
 def thread_of(name: str = "", pool: bool = False) -> OwnThread:
