@@ -135,8 +135,8 @@ def test_names_no_rank_that_has_left_the_collective_already(tmp_path: Path) -> N
 def test_names_every_rank_that_the_world_misses(tmp_path: Path) -> None:
     waiter, entered = rank_of_two_groups(0, 20, waits=True), rank_of_two_groups(1, 7, waits=False)
     waiter.words["open_slot"] = 0
-    waiter.groups[0]["calls"] = 6
-    entered.groups[0]["calls"] = 6
+    waiter.slots[0]["calls"] = 6
+    entered.slots[0]["calls"] = 6
     found = missing(
         tmp_path,
         waiter,

@@ -158,8 +158,11 @@ _NO_OWN = (0,) * len(LATE_FAMILIES)
 
 
 def _own(now: list[int], before: list[int]) -> list[int]:
-    """A rank's own time between two marks, per LATE_FAMILIES."""
-    return [sum([now[i] - before[i] for i in causes]) for causes in _OWN_CAUSES]
+    """A rank's own time between two marks, per LATE_FAMILIES.
+
+    What was blocked moves out of `compute` at a step's end, after the last mark of that step: so it may be below 0.
+    """
+    return [max(0, sum([now[i] - before[i] for i in causes])) for causes in _OWN_CAUSES]
 
 
 class Books:
