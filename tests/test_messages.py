@@ -81,7 +81,7 @@ def exchange(ranks: Ranks, length: int = 8) -> dict[int, Settled]:
 
 
 def delivered(
-    links: Mapping[tuple[int, int], int], clocks: Sequence[int], *, late: int = 0
+    links: Mapping[tuple[int, int], int], clocks: Sequence[int], *, late: int = 0, at: int = SECOND
 ) -> dict[int, list[Message]]:
     """One message over each directed link, as each rank's own clock has it: it is under way for ``links[link]`` ns.
 
@@ -89,7 +89,7 @@ def delivered(
     """
     found: dict[int, list[Message]] = {rank: [] for rank in range(len(clocks))}
     for number, ((source, target), transfer) in enumerate(links.items()):
-        issued = SECOND + number * MS
+        issued = at + number * MS
         sent, came = issued + clocks[source], issued + transfer + late + clocks[target]
         found[source].append(Message(target, True, sent, sent + 5 * US, 0))
         found[target].append(Message(source, False, came - transfer, came, transfer))
@@ -144,9 +144,9 @@ def test_directions_that_differ_have_their_mean() -> None:
     assert floors_of(one_step(delivered(links, (0, 0)))) == {0: {1: 4 * MS}, 1: {0: 4 * MS}}
 
 
-def test_a_link_that_is_used_in_one_direction_only_has_no_transfer() -> None:
-    """The offset of the clocks could not be told from it."""
-    assert floors_of(one_step(delivered({(0, 1): 2 * MS}, (0, SECOND)))) == {0: {}, 1: {}}
+def test_of_a_link_that_is_used_in_one_direction_only_the_receivers_shortest_wait_is_the_transfer() -> None:
+    """The offset of the clocks cannot be told from it."""
+    assert floors_of(one_step(delivered({(0, 1): 2 * MS}, (0, SECOND)))) == {0: {1: 2 * MS}, 1: {0: 2 * MS}}
 
 
 def test_links_between_stages_that_are_no_neighbours_are_left_alone() -> None:
@@ -165,21 +165,39 @@ def test_peers_that_are_unknown_or_not_of_the_group_are_left_alone() -> None:
     assert exchange(ranks)[0].network == 0
 
 
-def test_the_quickest_message_of_a_block_tells_the_transfer() -> None:
+def test_the_median_message_of_a_block_tells_the_transfer() -> None:
     """One that lay there until its receiver asked for it was not under way for all that time."""
-    quick = delivered(neighbours(2, 3 * MS), (0, SECOND))
-    slow = delivered(neighbours(2, 3 * MS), (0, SECOND), late=500 * MS)
+    ways = [delivered(neighbours(2, 3 * MS), (0, SECOND), late=late, at=at * SECOND) for at, late in TIMES]
     ranks = {
-        rank: [step([0, 0], messages=slow[rank]), step([0, 0], messages=quick[rank], number=2)] for rank in range(2)
+        rank: [step([0, 0], messages=way[rank], number=1 + number) for number, way in enumerate(ways)]
+        for rank in range(2)
     }
     assert floors_of(ranks)[0] == {1: 3 * MS}
 
 
+TIMES = ((1, 0), (2, 500 * MS), (3, 0), (4, 0))
+
+
+def test_a_message_that_queues_behind_another_is_under_way_from_when_that_one_arrived() -> None:
+    """Four messages, all issued at once, of 3 ms each: the last arrives after 12 ms."""
+    there = [Message(1, True, SECOND, SECOND + US, 0) for _ in range(4)]
+    here = [Message(0, False, SECOND, SECOND + number * 3 * MS, 3 * MS) for number in range(1, 5)]
+    back = delivered({(1, 0): 3 * MS}, (0, 0), at=9 * SECOND)
+    ranks = one_step({0: [*there, *back[0]], 1: [*here, *back[1]]})
+    assert floors_of(ranks) == {0: {1: 3 * MS}, 1: {0: 3 * MS}}
+
+
 def test_more_messages_than_words_are_left_out_on_both_ends() -> None:
-    quick = delivered(neighbours(2, 3 * MS), (0, 0))
     for length, steps in ((8, 8), (256, MESSAGES + 1)):
+        ways = [
+            [delivered(neighbours(2, 3 * MS), (0, 0), at=(number * 10 + one) * SECOND) for one in range(1, 11)]
+            for number in range(steps)
+        ]
         ranks = {
-            rank: [step([0] * 20, messages=quick[rank] * 10, number=1 + number) for number in range(steps)]
+            rank: [
+                step([0] * 20, messages=[message for way in of_step for message in way[rank]], number=1 + number)
+                for number, of_step in enumerate(ways)
+            ]
             for rank in range(2)
         }
         assert floors_of(ranks, length) == {0: {1: 3 * MS}, 1: {0: 3 * MS}}
