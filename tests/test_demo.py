@@ -267,13 +267,13 @@ def test_a_scrape_becomes_a_picture() -> None:
     assert {name: spent for name, spent in rank.families.items() if spent} == {
         "compute": 6.0,
         "storage": 2.0,
-        "network": 1.0,
+        "communication": 1.0,  # a wait that awaits its split
     }
     assert rank.seconds == 9.5
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(picture(Scene("a title", "INJECTED storage", 30.0, ranks=ranks)))
     text = console.export_text()
-    for part in ("a title", "INJECTED storage", "rank 1", "data", "compute", "network", "10 of 30 s", "40 steps"):
+    for part in ("a title", "INJECTED storage", "rank 1", "data", "compute", "communication", "10 of 30 s", "40 steps"):
         assert part in text
 
 
