@@ -129,13 +129,14 @@ def run_by_hand(
 ) -> tuple[Outcome, list[int]]:
     """Runs one command per rank, without a launcher -> what came of it, and the exit status of each rank.
 
-    ``each`` adds to the environment of some ranks. ``meanwhile`` is called with the processes once they run.
+    ``SECOND_PORT`` in their environment is another free port. ``each`` adds to the environment of some ranks. ``meanwhile`` is called with the processes once they run.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "WHYIDLE_RUN": "by-hand"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(ranks), "WHYIDLE_RUN": "by-hand"}
+    with socket.socket() as first, socket.socket() as second:
+        for name, probe in (("MASTER_PORT", first), ("SECOND_PORT", second)):
+            probe.bind(("127.0.0.1", 0))
+            meeting[name] = str(probe.getsockname()[1])
     begun = time.monotonic()
     processes, errors = [], folder / "stderr"
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,35 @@ def test_a_wait_cut_in_two_is_one_call(words: memoryview) -> None:
     books.charge_wait(WORLD | CONTINUES, 4)
     books.close_step(12)
     assert books.held[0].steps[0].calls == [7]  # type: ignore[union-attr]
+
+
+def test_a_message_has_come_when_the_last_part_of_its_wait_ends(words: memoryview) -> None:
+    """Else a garbage collection at the start of a wait would make its link look quicker than any clock allows."""
+    books = Books(words)
+    books.hold(0, (), whole=True, pairwise=True)
+    books.open_window(1)
+    books.message = (False, 77)
+    books.charge_wait(wait_code(0, peer=3), 3)
+    (first,) = books.held[0].messages  # type: ignore[union-attr]
+    books.charge_wait(wait_code(0, peer=3) | CONTINUES, 4)
+    (message,) = books.held[0].messages  # type: ignore[union-attr]
+    assert (message.peer, message.sent, message.issued) == (3, False, 77)
+    assert message.end > first.end
+
+
+def test_the_thread_for_which_the_training_waits_may_change_the_books(words: memoryview) -> None:
+    """On a GPU autograd's thread issues the first collective of some groups: they are held back from there."""
+    machine = PhaseMachine(words, time.monotonic_ns())
+
+    def in_a_thread(*, helps: bool) -> list[int]:
+        first: list[int] = []
+        with ThreadPoolExecutor(1) as pool:
+            machine.helper = pool.submit(threading.get_ident).result() if helps else 0
+            pool.submit(machine.update, lambda: first.append(machine.books.hold(1, (), whole=True))).result()
+        return first
+
+    assert in_a_thread(helps=False) == []
+    assert in_a_thread(helps=True) == [1]
 
 
 def test_a_step_with_an_unmeasured_interval_cannot_be_compared(words: memoryview) -> None:

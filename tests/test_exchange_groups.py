@@ -18,6 +18,7 @@ from support_training import (
     command,
     recorded,
     run_by_hand,
+    sum_of_causes,
     until,
 )
 
@@ -27,7 +28,8 @@ from whyidle.ledger.reader import Ledger, Slot
 pytestmark = pytest.mark.xdist_group("exchange-groups")
 
 RANKS = 4
-STEPS = 80
+STEPS = 60
+"""In each of two worlds."""
 ROW, COLUMN = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}, {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 
 
@@ -61,11 +63,18 @@ def slots(ledger: Ledger) -> tuple[Slot, Slot]:
     return row, column
 
 
-def assert_sums_hold(outcome: Outcome) -> None:
+LAST_HANDLER_NS = 3_000_000_000
+"""What the end of four ranks may take on busy cores."""
+
+
+def assert_sums_hold(outcome: Outcome, *, attached: bool = False) -> None:
     for ledger in outcome.ledgers:
         told, _ = outcome.rank(ledger.rank)
-        assert_every_second_is_in_one_place(told, ledger)
-        assert (ledger.faults, ledger.pending_ns, ledger.steps) == (0, 0, STEPS)
+        if attached:  # the exit handler of who attaches runs before the script's
+            assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns <= told.wall_ns + LAST_HANDLER_NS
+        else:
+            assert_every_second_is_in_one_place(told, ledger, LAST_HANDLER_NS)
+        assert (ledger.faults, ledger.pending_ns, ledger.steps) == (0, 0, 2 * STEPS)
         for slot in ledger.slots:
             assert slot.pending == slot.pipeline == 0
             assert slot.network + slot.straggler + slot.unsplit == slot.waited
@@ -73,16 +82,16 @@ def assert_sums_hold(outcome: Outcome) -> None:
 
 
 def mostly_split(slot: Slot) -> bool:
-    """The first steps pass before members have met."""
+    """The first steps of a world pass before members have met, and its last ones have no time to be exchanged."""
     return slot.unsplit < slot.waited / 2
 
 
 def test_each_group_is_split_and_names_who_was_late(attached: Outcome) -> None:
-    assert_sums_hold(attached)
+    assert_sums_hold(attached, attached=True)
     ledgers = {rank: attached.rank(rank)[1] for rank in range(RANKS)}
     for rank, other in ((2, 3), (0, None)):
         row, column = slots(ledgers[rank])
-        assert (row.calls >= 2 * STEPS, column.calls >= 2 * STEPS) == (True, True)
+        assert min(row.calls, column.calls) >= 4 * STEPS, "two parameters"
         if other is not None:
             assert mostly_split(row)
             assert max(row.behind, key=lambda one: row.behind[one]) == other
@@ -95,6 +104,7 @@ def test_each_group_is_split_and_names_who_was_late(attached: Outcome) -> None:
     assert max(column.behind, key=lambda one: column.behind[one]) == 2
     for ledger in ledgers.values():
         assert ledger.hook_states["exchange"] == "active"
+        assert all(slot.settled > STEPS + 8 for slot in slots(ledger)), "in the second world too"
 
 
 def test_a_rank_is_late_by_its_own_reads_or_by_its_wait_in_another_group(attached: Outcome) -> None:
@@ -120,7 +130,7 @@ def test_groups_with_the_rank_that_does_not_attach_stay_unsplit(without_rank_3: 
     _, column = slots(without_rank_3.rank(1)[1])
     row, _ = slots(without_rank_3.rank(2)[1])
     for slot in (row, column):
-        assert slot.unsplit == slot.waited > STEPS * 10_000_000
+        assert slot.unsplit == slot.waited > 2 * STEPS * 10_000_000
         assert not slot.behind
 
 
@@ -128,7 +138,7 @@ def test_losses_are_the_same_to_the_bit(plain: Outcome, attached: Outcome, witho
     losses = {told.rank: told.losses for told in plain.told}
     for outcome in (attached, without_rank_3):
         assert {told.rank: told.losses for told in outcome.told} == losses
-    assert all(len(values["mesh"]) == STEPS for values in losses.values())
+    assert all([len(values[world]) for world in ("first", "second")] == [STEPS] * 2 for values in losses.values())
 
 
 def test_it_says_nothing(plain: Outcome, attached: Outcome, without_rank_3: Outcome) -> None:
@@ -152,7 +162,7 @@ def test_when_a_rank_is_killed_the_others_end_with_their_own_error(tmp_path: Pat
     assert not outcome.left_behind
     for rank in range(3):
         told, ledger = outcome.rank(rank)
-        assert_every_second_is_in_one_place(told, ledger, last_handler_ns=3_000_000_000)
+        assert_every_second_is_in_one_place(told, ledger, LAST_HANDLER_NS)
         assert (ledger.alive, ledger.ended, ledger.faults, ledger.pending_ns) == (False, 1, 0, 0)
     (killed,) = (ledger for ledger in outcome.ledgers if ledger.rank == 3)
     assert (killed.alive, killed.ended) == (False, 0)

@@ -178,7 +178,7 @@ class Books:
         """Phase -> the word that an interval in it is added to."""
         self.held: list[Held | None] = [None] * SLOTS
         """Per slot: its waits, where they are held back. They are `collective` at once where not."""
-        self.message = (False, 0)
+        self.message: tuple[bool, int] = (False, 0)
         """Of the send or receive that is waited for now: whether it is a send, and when it was issued, ns."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._last_end = 0
