@@ -162,7 +162,7 @@ def test_a_rank_that_waits_for_a_message_misses_nobody(tmp_path: Path) -> None:
 def test_a_short_wait_misses_nobody(tmp_path: Path) -> None:
     found = missing(
         tmp_path,
-        rank_of_two_groups(0, 20, waits=True, idle=8.0),
+        rank_of_two_groups(0, 20, waits=True, idle=0.0),
         rank_of_two_groups(1, 7, waits=False),
         rank_of_two_groups(2, 19, waits=False),
         rank_of_two_groups(3, 7, waits=False),
