@@ -129,7 +129,8 @@ def run_by_hand(
 ) -> tuple[Outcome, list[int]]:
     """Runs one command per rank, without a launcher -> what came of it, and the exit status of each rank.
 
-    ``SECOND_PORT`` in their environment is another free port. ``each`` adds to the environment of some ranks. ``meanwhile`` is called with the processes once they run.
+    ``SECOND_PORT`` in their environment is another free port. ``each`` adds to the environment of some ranks.
+    ``meanwhile`` is called with the processes once they run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     meeting = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(ranks), "WHYIDLE_RUN": "by-hand"}
