@@ -129,7 +129,8 @@ def run_by_hand(
 ) -> tuple[Outcome, list[int]]:
     """Runs one command per rank, without a launcher -> what came of it, and the exit status of each rank.
 
-    ``SECOND_PORT`` in their environment is another free port. ``each`` adds to the environment of some ranks. ``meanwhile`` is called with the processes once they run.
+    ``SECOND_PORT`` in their environment is another free port; ``each`` adds to that of some ranks. ``meanwhile`` is
+    called with the processes once they run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     meeting = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(ranks), "WHYIDLE_RUN": "by-hand"}
@@ -239,7 +240,8 @@ def assert_every_second_is_in_one_place(told: Told, ledger: Ledger, last_handler
     """The first law: the causes sum to the wall time that the process itself has measured.
 
     The script's clock is read just before our own exit handler. What that takes, the process lives as well: some
-    0.3 ms, up to 200 ms while the last waits are settled, more where others have the CPU. ``last_handler_ns`` bounds it.
+    0.3 ms, up to 200 ms while the last waits are settled, more where others have the CPU. ``last_handler_ns`` bounds
+    it.
     """
     assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns
     gap = sum_of_causes(ledger) - told.wall_ns
