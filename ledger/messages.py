@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from .causes import LATE_FAMILIES
@@ -42,6 +43,7 @@ _PER_STEP = (
     1 + len(LATE_FAMILIES) + SLOTS + 2
 )  # -(not measured), own time, waits elsewhere, pipeline with rank, -pipeline
 _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+_ISSUED = attrgetter("issued")
 
 
 class Stages(NamedTuple):
@@ -89,6 +91,8 @@ def _by_direction(step: StepWaits) -> dict[tuple[int, bool], list[Message]]:
     found: dict[tuple[int, bool], list[Message]] = {}
     for message in step.messages:
         found.setdefault((message.peer, message.sent), []).append(message)
+    for messages in found.values():
+        messages.sort(key=_ISSUED)  # a rank may wait in another order, but message i meets call i of the other end
     return found
 
 
