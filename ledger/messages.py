@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from .causes import LATE_FAMILIES
@@ -43,9 +44,10 @@ MOST_STAGES = 64
 _WAITED = 10_000
 """ns: what is shorter is no wait."""
 _WORDS_OF_MESSAGE = 3  # when it was issued, when it was received, how long the receiver waited
-_PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 3
-"""-(not measured), own time per family, waits elsewhere per slot, idle with rank, pipeline, -pipeline"""
+_PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 4
+"""-(not measured), own time per family, waits elsewhere per slot, idle with rank, pipeline, -pipeline, -microbatches"""
 _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+_ISSUED = attrgetter("issued")
 
 
 class Stages(NamedTuple):
@@ -97,6 +99,8 @@ def _by_direction(step: StepWaits) -> dict[tuple[int, bool], list[Message]]:
     found: dict[tuple[int, bool], list[Message]] = {}
     for message in step.messages:
         found.setdefault((message.peer, message.sent), []).append(message)
+    for messages in found.values():
+        messages.sort(key=_ISSUED)  # a rank may wait in another order, but message i meets call i of the other end
     return found
 
 
@@ -173,7 +177,7 @@ def pack_stages(
         words += (-(not step.complete), *step.own, *_elsewhere(step, slot, stages.network[index]))
         pipeline = stages.pipeline[index] // US
         idle = pipeline + sum(step.elsewhere[other] for other in together) // US
-        words += (idle << RANK_BITS | rank, pipeline, -pipeline)
+        words += (idle << RANK_BITS | rank, pipeline, -pipeline, -stages.microbatches[index])
     words += [NOTHING] * (stages_words(length) - len(words))
     buffer[: len(words)] = array("q", words)
 
@@ -195,10 +199,10 @@ def split_stages(
         if index >= result[2] or result[at]:
             settled.unsplit += step.total
             continue
-        last = result[at + _PER_STEP - 3] & RANK_MASK
-        least, most = result[at + _PER_STEP - 2] * US, -result[at + _PER_STEP - 1] * US
+        last = result[at + _PER_STEP - 4] & RANK_MASK
+        least, most = result[at + _PER_STEP - 3] * US, -result[at + _PER_STEP - 2] * US
         busy = result[at + 1]  # the least busy stage's compute
-        bound = busy * (len(ranks) - 1) // max(1, stages.microbatches[index])
+        bound = busy * (len(ranks) - 1) // max(1, -result[at + _PER_STEP - 1])
         waited = stages.pipeline[index]
         bubble = waited if last == rank else min(waited, max(least, bound))
         settled.network += stages.network[index]
@@ -211,7 +215,7 @@ def split_stages(
             settled.late_by[last] = settled.late_by.get(last, 0) + late
             if last == rank:
                 mine = step._replace(elsewhere=_elsewhere(step, slot, stages.network[index]))
-                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 3], _UNATTRIBUTED)
+                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 4], _UNATTRIBUTED)
                 settled.late_steps += sum(own) >= LATE_STEP * step.wall
                 settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
                 settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]

@@ -76,7 +76,7 @@ class StepWaits(NamedTuple):
     @property
     def size(self) -> int:
         """What it takes in memory, in numbers."""
-        return _STEP_SIZE + len(self.peers)
+        return _STEP_SIZE + len(self.peers) + 6 * len(self.messages)
 
     @property
     def total(self) -> int:

@@ -187,6 +187,19 @@ def test_a_message_that_queues_behind_another_is_under_way_from_when_that_one_ar
     assert floors_of(ranks) == {0: {1: 3 * MS}, 1: {0: 3 * MS}}
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_messages_are_compared_in_the_order_of_their_issue_not_of_their_waits(reverse: bool) -> None:
+    first, second = SECOND, SECOND + 20 * MS
+    sent = [Message(1, True, at, at + 50 * MS, 0) for at in (first, second)]
+    came = [Message(0, False, at - 1, at + 3 * MS, 3 * MS) for at in (first, second)]
+    back = [Message(0, True, second, second, 0), Message(1, False, second, second + 3 * MS, 3 * MS)]
+    ranks = {
+        0: [step([0] * 3, messages=[*(reversed(sent) if reverse else sent), back[1]])],
+        1: [step([0] * 3, messages=[*came, back[0]])],
+    }
+    assert floors_of(ranks) == {0: {1: 3 * MS}, 1: {0: 3 * MS}}
+
+
 def test_more_messages_than_words_are_left_out_on_both_ends() -> None:
     for length, steps in ((8, 8), (256, MESSAGES + 1)):
         ways = [

@@ -41,6 +41,7 @@ class _Offer:
         self.steps = self.calls = 0
         self.given = False  # to the thread that forms groups
         self.formation: Formation | None = None
+        self.answered = False  # the rank has told the others from which step on it holds its waits back
         self.formed: tuple[Any, int] | None = None
         """The side group, and the first step that all members hold."""
         self.failure = ""
@@ -140,7 +141,8 @@ class Exchange:
                     offer.held_from = self._hold(exchange.group, whole=False)
                 if not offer.given:
                     self._give(offer)
-                exchange.poll()
+                if not offer.answered:
+                    exchange.poll()  # once it has answered, the others count on what is held
             except Lost as lost:
                 self._let_go(offer, lost)
             except Exception as error:  # the fence around the training
@@ -224,6 +226,7 @@ class Exchange:
             self.requests += formation.requests - before
             if formation.called and offer.held_from is None:
                 offer.wants_hold = True
+            offer.answered = bool(formation.token)
             if first is None:
                 return False
             distributed = sys.modules["torch.distributed"]
