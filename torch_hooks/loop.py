@@ -6,6 +6,7 @@ decorator: that would cost every step another call.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from ..ledger.causes import PHASE
@@ -39,9 +40,8 @@ class Loop:
         self.steps = StepDetector()
         self._reduced: dict[int, tuple[int, WaitCode]] = {}
         """Gradients that the next backward pass reduces: id of the DDP module -> bytes, and where it waits."""
-        self._reducers_seen = False  # in a forward pass
-        self.reducers_exist = False
-        """A DDP module was made. In a compiled graph its forward pass is not seen."""
+        self._reducers: set[WaitCode] = set()
+        """Where DDP modules wait whose forward pass was seen."""
         self._fed = False  # a batch was delivered since the last boundary
         self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
         self._host_between = True  # the loop asks for its batch after the step, not before
@@ -118,20 +118,27 @@ class Loop:
         except Exception as error:  # the fence around the training
             session.fault("backward", error)
 
-    def reduces(self, module: int, size: int, code: WaitCode) -> None:
-        """The next backward pass of a DDP module reduces gradients of ``size`` bytes."""
-        self._reduced[module] = size, code
-        self._reducers_seen = True
+    def reducer_seen(self, module: int, size: int, code: WaitCode) -> None:
+        """A DDP module runs forward; its next backward pass reduces gradients of ``size`` bytes, 0 in ``no_sync``."""
+        if size:
+            self._reduced[module] = size, code
+        self._reducers.add(code)
 
     def reduced_in(self) -> WaitCode | None:
         """What the wait at the end of this backward pass is; None where nothing is known to wait there.
 
         One bracket holds the waits of all reducers: of several groups it cannot be told which one held it up.
         """
-        codes = {code for _, code in self._reduced.values()} - {NOT_ENTERED}
+        if not self._reducers:
+            # A DDP module inside a compiled graph is not seen. With FSDP2, each wait passes through Python.
+            return None if self._session.states["fsdp2"] == "active" else UNKNOWN_WAIT
+        codes = {code for _, code in self._reduced.values()}
+        if not codes and "torch.distributed.pipelining" in sys.modules:
+            codes = self._reducers  # stages run forward in no_sync, and reduce in their last backward pass
+        codes = codes - {NOT_ENTERED}
         if len(codes) == 1:
-            return codes.pop()
-        return UNKNOWN_WAIT if codes or (self.reducers_exist and not self._reducers_seen) else None
+            return next(iter(codes))
+        return UNKNOWN_WAIT if codes else None
 
     def backward_ends(self) -> None:
         try:

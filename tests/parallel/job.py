@@ -7,6 +7,7 @@ import ctypes
 import functools
 import inspect
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,19 @@ def train(spec: Spec, rank: int) -> None:
         finally:
             whyidle.detach()  # here, and not at exit: torch takes 0.2 s there to take its libraries down
             stamps.write(spec.log(rank))
+            _wait_for_all(spec, rank)
+
+
+def _wait_for_all(spec: Spec, rank: int) -> None:
+    """Rank 0 has the store, which a launcher keeps for as long as any rank trains."""
+    (Path(spec.folder) / f"done-{rank}").touch()
+    deadline = time.monotonic() + DONE_SECONDS
+    while len(list(Path(spec.folder).glob("done-*"))) < RANKS and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+DONE_SECONDS = 20.0
+_kept: list[object] = []
 
 
 CALLS = ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single")
@@ -116,6 +130,7 @@ def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:
         if loss is not None:
             print(loss.item().hex(), file=losses)  # type: ignore[call-overload]
     stamps.note("cable", bytes=cable_bytes())
+    _kept.append(dist.distributed_c10d._get_default_store())
     with contextlib.suppress(RuntimeError):
         dist.destroy_process_group()
     stamps.note("end")

@@ -156,23 +156,15 @@ def install_ddp(session: Session) -> Callable[[], None]:
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_compiling() and is_grad_enabled():
                 try:
-                    if module.require_backward_grad_sync:
-                        code = session.code_of(module.process_group)
-                        session.loop.reduces(id(module), gradient_bytes(module), code)
+                    code = session.code_of(module.process_group)
+                    size = gradient_bytes(module) if module.require_backward_grad_sync else 0
+                    session.loop.reducer_seen(id(module), size, code)
                 except Exception as error:  # the fence around the training
                     session.fault("ddp", error)
             return original(module, *args, **kwargs)
 
         return forward
 
-    def make_init(original: Callable[..., Any]) -> Callable[..., Any]:
-        def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
-            session.loop.reducers_exist = True
-            original(module, *args, **kwargs)
-
-        return __init__
-
-    patches.replace(DistributedDataParallel, "__init__", make_init)
     patches.replace(DistributedDataParallel, "forward", make)
     # A model with buffers (batch norm's, say) has them broadcast by rank 0 in each forward pass, and C++ waits for it.
     if hasattr(DistributedDataParallel, "_distributed_broadcast_coalesced"):
