@@ -197,7 +197,7 @@ def split_stages(
     for index, step in enumerate(steps):
         at = HEADER + index * _PER_STEP
         if index >= result[2] or result[at]:
-            settled.unsplit += step.total
+            settled.leave_unsplit(step)
             continue
         last = result[at + _PER_STEP - 4] & RANK_MASK
         least, most = result[at + _PER_STEP - 3] * US, -result[at + _PER_STEP - 2] * US
@@ -205,7 +205,9 @@ def split_stages(
         bound = busy * (len(ranks) - 1) // max(1, -result[at + _PER_STEP - 1])
         waited = stages.pipeline[index]
         bubble = waited if last == rank else min(waited, max(least, bound))
-        settled.network += stages.network[index]
+        queue = min(sum(step.queues), stages.network[index])
+        settled.queue += queue
+        settled.network += stages.network[index] - queue
         settled.pipeline += waited
         settled.schedule += min(waited, bound)
         if waited > bubble:

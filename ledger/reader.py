@@ -206,7 +206,7 @@ _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
 _TRIES = 50
 _COLLECTIVE = CAUSE["collective"]
-_WAITS = (CAUSE["network"], CAUSE["straggler"], CAUSE["pipeline"], _COLLECTIVE)
+_WAITS = tuple(CAUSE[c] for c in ("network", "straggler", "pipeline", "collective", "collective_queue"))
 
 
 def read_ledger(path: str, *, steps: bool = False) -> Ledger:

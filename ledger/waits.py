@@ -72,6 +72,8 @@ class StepWaits(NamedTuple):
     """Of each wait the send or receive, where ranks meet in pairs."""
     complete: bool = True
     """Whether each wait was seen and measured. The calls of the step cannot be compared otherwise."""
+    queues: Sequence[int] = ()
+    """Of each wait, for how long this rank's own threads got no CPU; empty where that is not known."""
 
     @property
     def size(self) -> int:
@@ -98,6 +100,9 @@ class Settled:
     straggler: int = 0
     pipeline: int = 0
     unsplit: int = 0
+    queue: int = 0
+    """Transfers of a CPU rank in which its own threads got no CPU. They would be `network` otherwise. (While a rank has
+    not come, it delays nobody that a thread queues.)"""
     schedule: int = 0
     """Of `pipeline`: what the schedule itself costs, at least."""
     behind: dict[int, int] = field(default_factory=dict)
@@ -114,6 +119,11 @@ class Settled:
     @classmethod
     def empty(cls, result: Sequence[int], steps: Sequence[StepWaits]) -> Settled:
         return cls(steps[-1].number, -result[3], -result[4])
+
+    def leave_unsplit(self, step: StepWaits) -> None:
+        queue = min(sum(step.queues), step.total)
+        self.queue += queue
+        self.unsplit += step.total - queue
 
 
 class BlockMismatch(Exception):
@@ -175,18 +185,20 @@ def split(
         calls = step.calls
         at = HEADER + index * (_PER_STEP + 2 * width)
         if index >= result[2] or not step.complete or not result[at] == -result[at + 1] == len(calls):
-            settled.unsplit += step.total
+            settled.leave_unsplit(step)
             continue
         late = 0
+        queues = _runs(step.queues, width) if step.queues else [0] * min(len(calls), width)
         keys = at + _PER_STEP
         for run, wait in enumerate(_runs(calls, width)):
             key = result[keys + run]
             least, last = (key >> RANK_BITS) * US, key & RANK_MASK
             lateness = -result[keys + width + run] * US - least
-            if wait - least < US:  # the words are whole µs
-                settled.network += wait
-            else:
-                settled.network += least
+            transfer = wait if wait - least < US else least  # the words are whole µs
+            queue = min(queues[run], transfer)
+            settled.queue += queue
+            settled.network += transfer - queue
+            if transfer < wait:
                 settled.straggler += wait - least
                 settled.behind[last] = settled.behind.get(last, 0) + wait - least
             if lateness:

@@ -11,6 +11,8 @@ from support_training import command, environment, recorded
 
 from whyidle.ledger.directory import read_directory
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize("name", ["sleeps", "sleeps_shortly", "computes", "logs"])
 def test_blocked_time_is_as_the_loop_has_measured_it(name: str, tmp_path: Path) -> None:

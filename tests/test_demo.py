@@ -29,7 +29,7 @@ from whyidle.cli.demo.truth import Trace, exposed, happened, overlap
 from whyidle.cli.demo.view import Scene, picture, stacked
 from whyidle.ledger.causes import CAUSES, FAMILIES
 
-pytestmark = pytest.mark.xdist_group("machine")
+pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine")]
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Real trainings of four ranks in eight parallel shapes, each with nothing, slow reads, slow compute or a slow link.
 
 What each lost, and to what, is known from the clocks of the ranks themselves (parallel/truth.py). The report must name
-the same family and the same rank, with a share that is at most five points of the wall off.
+the same family and the same rank, with a share that is near it (parallel/verdicts.py says how near).
 
 One case: ``pytest tests/test_parallel.py -k "hsdp and slow-reads"``.
 """
@@ -20,7 +20,7 @@ from parallel.spec import FAULTS, LINK, NOTHING
 from parallel.verdicts import disagreements
 from support_demo import machine
 
-pytestmark = [pytest.mark.xdist_group("machine"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine"), pytest.mark.timeout(300)]
 CASES = [(shape, fault) for shape in SHAPES for fault in FAULTS]
 RINGS_OF_TWO = ("hsdp", "two-ddp", "pp-dp")
 """Both ends of the slow link send the same, at the same time, and nothing else goes over it."""
@@ -44,7 +44,7 @@ def test_the_verdict_is_what_the_clocks_of_the_ranks_say(lab: Lab, shape: str, f
     run = lab.run(shape, fault)
     report = run.report
     explain = json.dumps({"truth": vars(run.truth), "verdict": report["verdict"], "families": report["families"]})
-    assert disagreements(report, run.truth) == [], explain
+    assert disagreements(report, run.truth, f"{shape}-{fault}") == [], explain
     assert report["rank_seconds"] == pytest.approx(run.truth.rank_seconds, rel=0.02)
 
 

@@ -78,7 +78,13 @@ _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
 _SLOT_PENDING_AT = WORD_AT["slot_pending_ns"][0]
 _SLOT_SETTLED_AT = WORD_AT["slot_settled"][0]
 _SLOT_PART_AT = {part: WORD_AT[f"slot_{part}_ns"][0] for part in ("network", "straggler", "pipeline", "unsplit")}
-_PART_CAUSE = {"network": "network", "straggler": "straggler", "pipeline": "pipeline", "unsplit": "collective"}
+_PART_CAUSE = {
+    "network": "network",
+    "straggler": "straggler",
+    "pipeline": "pipeline",
+    "queue": "collective_queue",
+    "unsplit": "collective",
+}
 _SLOT_UNSPLIT_AT = _SLOT_PART_AT["unsplit"]
 _CULPRIT_AT, _CULPRIT_NS_AT = WORD_AT["culprit"][0], WORD_AT["culprit_ns"][0]
 _LATE_AT, _LATE_STEPS_AT = WORD_AT["late_ns"][0], WORD_AT["late_steps"][0]
@@ -87,13 +93,14 @@ _LATE_OWN_AT, _LATE_ELSEWHERE_AT = WORD_AT["late_own_ns"][0], WORD_AT["late_else
 _CALLS_WRITTEN = WORD_AT["calls_written"][0]
 
 _COLLECTIVE = CAUSE["collective"]
+_QUEUE = CAUSE["collective_queue"]
 _COLLECTIVE_PHASE = PHASE["collective"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
 _CULPRITS_KEPT = 64
 
 _now = time.monotonic_ns
 
-_WAIT_CAUSES = ("network", "straggler", "pipeline", "collective")
+_WAIT_CAUSES = ("network", "straggler", "pipeline", "collective", "collective_queue")
 _OWN_CAUSES = tuple(
     tuple(
         i
@@ -116,6 +123,7 @@ class Held:
         "outside",
         "pairwise",
         "peers",
+        "queues",
         "size",
         "slot",
         "steps",
@@ -128,6 +136,7 @@ class Held:
         self.outside = outside
         """Slots in which the rank may be held up on its way to this group."""
         self.calls: list[int] = []  # waits of the step that is open, ns
+        self.queues: list[int] = []  # of each, for how long this rank's own threads got no CPU, ns
         self.peers: list[int] = []  # of each, where ranks meet in pairs
         self.complete = True  # whether each wait of the open step was measured
         self.mark = self.before = mark  # causes and slots at the end of the last wait; the same, of the step before
@@ -140,6 +149,7 @@ class Held:
         self.before = mark
         calls, self.calls = self.calls, []
         peers, self.peers = self.peers, []
+        queues, self.queues = self.queues, []
         messages, self.messages = self.messages, []
         elsewhere = [0] * SLOTS
         if mark is before:
@@ -148,7 +158,7 @@ class Held:
             own = _own(mark, before)
             for slot in self.outside:
                 elsewhere[slot] = mark[len(CAUSES) + slot] - before[len(CAUSES) + slot]
-        step = StepWaits(number, wall, calls, own, elsewhere, peers, messages, self.complete)
+        step = StepWaits(number, wall, calls, own, elsewhere, peers, messages, self.complete, queues)
         self.steps.append(step)
         self.size += step.size
         self.complete = True
@@ -201,29 +211,28 @@ class Books:
             rest -= part
 
     def charge_wait(self, code: WaitCode, ns: int, parts: Parts | None = None) -> None:
-        """Adds an interval of a wait. Of ``parts`` all but the last are causes of their own: the rest is the wait."""
+        """Adds an interval of a wait. Of ``parts`` the first says how long the rank's own threads got no CPU."""
         words = self.words
-        if parts is not None:
-            for cause, part in parts[:-1]:
-                part = min(part, ns)
-                words[_CAUSE_AT + cause] += part
-                ns -= part
+        queue = 0 if parts is None else min(parts[0][1], ns)
         slot = slot_of(code)
         words[_WAITED] += ns
         words[_SLOT_WAITED_AT + slot] += ns
         held = self.held[slot]
         if held is None or not words[_WINDOW]:
-            words[_CAUSE_AT + _COLLECTIVE] += ns
-            words[_SLOT_UNSPLIT_AT + slot] += ns
+            words[_CAUSE_AT + _QUEUE] += queue
+            words[_CAUSE_AT + _COLLECTIVE] += ns - queue
+            words[_SLOT_UNSPLIT_AT + slot] += ns - queue
             return
         words[_PENDING] += ns
         words[_SLOT_PENDING_AT + slot] += ns
         if code & CONTINUES and held.calls:
             held.calls[-1] += ns
+            held.queues[-1] += queue
             if held.messages:
                 held.messages[-1] = held.messages[-1]._replace(end=_now())
         else:
             held.calls.append(ns)
+            held.queues.append(queue)
             held.peers.append(peer_of(code))
             if held.pairwise:
                 held.messages.append(Message(peer_of(code), *self.message, _now(), ns))
@@ -314,14 +323,15 @@ class Books:
     def settle(self, slot: int, parts: Mapping[str, int], through: int) -> None:
         """Moves waits of a slot out of `pending`, to where they belong. The caller holds the seqlock.
 
-        ``parts`` has ns of network, straggler, pipeline and unsplit; ``through`` is the last step that they are of.
+        ``parts`` has ns of network, straggler, pipeline, queue and unsplit; ``through`` is the last step of theirs.
         """
         words = self.words
         for part, ns in parts.items():
             words[_PENDING] -= ns
             words[_SLOT_PENDING_AT + slot] -= ns
             words[_CAUSE_AT + CAUSE[_PART_CAUSE[part]]] += ns
-            words[_SLOT_PART_AT[part] + slot] += ns
+            if part in _SLOT_PART_AT:
+                words[_SLOT_PART_AT[part] + slot] += ns
         words[_SLOT_SETTLED_AT + slot] = through
 
     def blame(self, slot: int, behind: Mapping[int, int]) -> None:

@@ -192,7 +192,7 @@ class SlotExchange:
 
     def _enter_books(self, settled: Settled, through: OpenBlock | None) -> None:
         books, slot = self._machine.books, self.group.slot
-        parts = {part: getattr(settled, part) for part in ("network", "straggler", "pipeline", "unsplit")}
+        parts = {part: getattr(settled, part) for part in ("network", "straggler", "pipeline", "queue", "unsplit")}
         books.settle(slot, parts, settled.through)
         self._machine.words[_BUBBLE_AT] += settled.schedule
         if settled.behind:
