@@ -75,6 +75,7 @@ WORDS: dict[str, int] = {
     "slot_network_ns": SLOTS,
     "slot_straggler_ns": SLOTS,
     "slot_pipeline_ns": SLOTS,
+    "slot_queue_ns": SLOTS,  # of transfers on a CPU rank: its own threads got no CPU
     "slot_unsplit_ns": SLOTS,
     "slot_settled": SLOTS,  # the last step, counted in this process, whose waits are settled
     "culprit": SLOTS * CULPRITS,  # per slot: rank + 1 for whom this rank waited; 0: none

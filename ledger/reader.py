@@ -88,6 +88,8 @@ class Slot:
     network: int
     straggler: int
     pipeline: int
+    queue: int
+    """Of transfers on a CPU rank: its own threads got no CPU."""
     unsplit: int
     settled: int
     """The last step whose waits are settled; -1: this rank never held any back."""
@@ -188,6 +190,7 @@ class Ledger:
             network=of("network_ns"),
             straggler=of("straggler_ns"),
             pipeline=of("pipeline_ns"),
+            queue=of("queue_ns"),
             unsplit=of("unsplit_ns"),
             settled=of("settled"),
             behind={rank - 1: ns for rank, ns in behind if rank},

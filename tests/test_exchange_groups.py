@@ -77,7 +77,7 @@ def assert_sums_hold(outcome: Outcome, *, attached: bool = False) -> None:
         assert (ledger.faults, ledger.pending_ns, ledger.steps) == (0, 0, 2 * STEPS)
         for slot in ledger.slots:
             assert slot.pending == slot.pipeline == 0
-            assert slot.network + slot.straggler + slot.unsplit == slot.waited
+            assert slot.network + slot.straggler + slot.queue + slot.unsplit == slot.waited
             assert sum(slot.behind.values()) <= slot.straggler
 
 
@@ -130,7 +130,7 @@ def test_groups_with_the_rank_that_does_not_attach_stay_unsplit(without_rank_3: 
     _, column = slots(without_rank_3.rank(1)[1])
     row, _ = slots(without_rank_3.rank(2)[1])
     for slot in (row, column):
-        assert slot.unsplit == slot.waited > 2 * STEPS * 10_000_000
+        assert slot.unsplit + slot.queue == slot.waited > 2 * STEPS * 10_000_000
         assert not slot.behind
 
 

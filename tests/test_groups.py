@@ -307,7 +307,9 @@ def test_every_second_is_in_one_place(pair: Pair) -> None:
         unknown = ledger.words["slot_waited_ns"][UNKNOWN_SLOT]
         assert sum(slot.waited for slot in ledger.slots) + unknown == ledger.waited_ns
         for slot in ledger.slots:
-            assert slot.network + slot.straggler + slot.pipeline + slot.unsplit + slot.pending == slot.waited
+            assert (
+                slot.network + slot.straggler + slot.pipeline + slot.queue + slot.unsplit + slot.pending == slot.waited
+            )
         parts = ("network", "straggler", "pipeline", "collective")
         assert sum(ledger.cause_ns[part] for part in parts) + ledger.pending_ns == ledger.waited_ns
         assert len(ledger.words["slot_calls"]) == SLOTS

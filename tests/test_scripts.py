@@ -167,6 +167,9 @@ def test_bytes_of_gradients_are_exact(pair: Pair) -> None:
         assert (ledger.collectives > 0) == (len(pair.group.recorded) > 1)
 
 
+PARTS = ("network", "straggler", "pipeline", "queue", "unsplit")
+
+
 def test_waits_are_accounted_group_by_group(pair: Pair) -> None:
     keys = set()
     for _, ledger in pair.ranks():
@@ -175,7 +178,7 @@ def test_waits_are_accounted_group_by_group(pair: Pair) -> None:
         for slot in ledger.slots:
             assert (slot.size, slot.pending, slot.calls > 0) == (2, 0, True), slot.label
             assert slot.pairwise == slot.label.endswith("p2p")
-        waits = {name: ledger.words[f"slot_{name}_ns"] for name in ("network", "straggler", "pipeline", "unsplit")}
+        waits = {name: ledger.words[f"slot_{name}_ns"] for name in PARTS}
         assert ledger.words["slot_waited_ns"] == tuple(map(sum, zip(*waits.values(), strict=True)))
         assert ledger.waited_ns == sum(ledger.words["slot_waited_ns"])
         assert ledger.collectives == sum(ledger.words["slot_calls"])

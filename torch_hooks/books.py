@@ -77,7 +77,8 @@ _UNTIL = WORD_AT["recompute_until"][0]
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
 _SLOT_PENDING_AT = WORD_AT["slot_pending_ns"][0]
 _SLOT_SETTLED_AT = WORD_AT["slot_settled"][0]
-_SLOT_PART_AT = {part: WORD_AT[f"slot_{part}_ns"][0] for part in ("network", "straggler", "pipeline", "unsplit")}
+_PARTS = ("network", "straggler", "pipeline", "queue", "unsplit")
+_SLOT_PART_AT = {part: WORD_AT[f"slot_{part}_ns"][0] for part in _PARTS}
 _PART_CAUSE = {
     "network": "network",
     "straggler": "straggler",
@@ -85,7 +86,7 @@ _PART_CAUSE = {
     "queue": "collective_queue",
     "unsplit": "collective",
 }
-_SLOT_UNSPLIT_AT = _SLOT_PART_AT["unsplit"]
+_SLOT_UNSPLIT_AT, _SLOT_QUEUE_AT = _SLOT_PART_AT["unsplit"], _SLOT_PART_AT["queue"]
 _CULPRIT_AT, _CULPRIT_NS_AT = WORD_AT["culprit"][0], WORD_AT["culprit_ns"][0]
 _LATE_AT, _LATE_STEPS_AT = WORD_AT["late_ns"][0], WORD_AT["late_steps"][0]
 _WAITED_FOR_AT = WORD_AT["waited_for_ns"][0]
@@ -220,6 +221,7 @@ class Books:
         held = self.held[slot]
         if held is None or not words[_WINDOW]:
             words[_CAUSE_AT + _QUEUE] += queue
+            words[_SLOT_QUEUE_AT + slot] += queue
             words[_CAUSE_AT + _COLLECTIVE] += ns - queue
             words[_SLOT_UNSPLIT_AT + slot] += ns - queue
             return
@@ -330,8 +332,7 @@ class Books:
             words[_PENDING] -= ns
             words[_SLOT_PENDING_AT + slot] -= ns
             words[_CAUSE_AT + CAUSE[_PART_CAUSE[part]]] += ns
-            if part in _SLOT_PART_AT:
-                words[_SLOT_PART_AT[part] + slot] += ns
+            words[_SLOT_PART_AT[part] + slot] += ns
         words[_SLOT_SETTLED_AT + slot] = through
 
     def blame(self, slot: int, behind: Mapping[int, int]) -> None:

@@ -224,7 +224,7 @@ class Session:
             if self.asleep:
                 self.wake()
             exchange = self.exchange
-            issue = exchange.groups.issue_of(handle) if exchange is not None else None
+            issue = exchange.groups.waits_for(handle) if exchange is not None else None
             if issue is None:
                 return self.wait_begins(UNKNOWN_WAIT)
             old = self.wait_begins(issue[0])
