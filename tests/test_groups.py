@@ -310,7 +310,7 @@ def test_every_second_is_in_one_place(pair: Pair) -> None:
             assert (
                 slot.network + slot.straggler + slot.pipeline + slot.queue + slot.unsplit + slot.pending == slot.waited
             )
-        parts = ("network", "straggler", "pipeline", "collective")
+        parts = ("network", "straggler", "pipeline", "collective", "collective_queue")
         assert sum(ledger.cause_ns[part] for part in parts) + ledger.pending_ns == ledger.waited_ns
         assert len(ledger.words["slot_calls"]) == SLOTS
 
