@@ -59,6 +59,9 @@ LAG_SECONDS = 1.5
 """A scrape and an evaluation."""
 WITHIN = 0.02
 """Of wall, as far as recorded shares may be from those of `whyidle report`."""
+LOOKED_THROUGH_WITHIN = 0.06
+"""The same, of shares after looking through waits: the ranks tell each other what made them late some blocks later, and a
+short run ends before the last of it is told. The report solves it exactly."""
 DUE = "collective"
 """What the report counts waits in collectives as until their split into network and straggler comes, some steps later.
 Prometheus has them once they are split: they are left out of the comparison."""
@@ -295,7 +298,7 @@ def test_the_recorded_verdict_is_the_injected_fault(world: World, run: Run) -> N
         [verdict] = world.look(f'run_family:whyidle_verdict:ratio{window}{{run="{run.name}"}}', run)
         assert verdict.labels["family"] == run.fault.family, verdict
     # The longer window holds the whole run, as the report does.
-    assert verdict.value == pytest.approx(run.verdict_share, abs=WITHIN)
+    assert verdict.value == pytest.approx(run.verdict_share, abs=LOOKED_THROUGH_WITHIN)
 
 
 def test_the_jobs_own_report_names_it_too(run: Run) -> None:
