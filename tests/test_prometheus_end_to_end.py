@@ -60,8 +60,8 @@ LAG_SECONDS = 1.5
 WITHIN = 0.02
 """Of wall, as far as recorded shares may be from those of `whyidle report`."""
 LOOKED_THROUGH_WITHIN = 0.06
-"""The same, of shares after looking through waits: the ranks tell each other what made them late some blocks later, and a
-short run ends before the last of it is told. The report solves it exactly."""
+"""The same, of shares after looking through waits: the ranks tell each other what made them late some blocks later, and
+a short run ends before the last of it is told. The report solves it exactly."""
 DUE = "collective"
 """What the report counts waits in collectives as until their split into network and straggler comes, some steps later.
 Prometheus has them once they are split: they are left out of the comparison."""
