@@ -167,7 +167,14 @@ def test_bytes_of_gradients_are_exact(pair: Pair) -> None:
         assert (ledger.collectives > 0) == (len(pair.group.recorded) > 1)
 
 
-PARTS = ("network", "straggler", "pipeline", "queue", "unsplit")
+PARTS = {
+    "network": "network",
+    "straggler": "straggler",
+    "pipeline": "pipeline",
+    "queue": "collective_queue",
+    "unsplit": "collective",
+}
+"""Part of a slot's waits -> cause."""
 
 
 def test_waits_are_accounted_group_by_group(pair: Pair) -> None:
@@ -182,7 +189,7 @@ def test_waits_are_accounted_group_by_group(pair: Pair) -> None:
         assert ledger.words["slot_waited_ns"] == tuple(map(sum, zip(*waits.values(), strict=True)))
         assert ledger.waited_ns == sum(ledger.words["slot_waited_ns"])
         assert ledger.collectives == sum(ledger.words["slot_calls"])
-        causes = {name: ledger.cause_ns["collective" if name == "unsplit" else name] for name in waits}
+        causes = {name: ledger.cause_ns[cause] for name, cause in PARTS.items()}
         assert causes == {name: sum(slots) for name, slots in waits.items()}
         if "exchange" in pair.group.active:
             world = next(slot for slot in ledger.slots if slot.label == "world")
