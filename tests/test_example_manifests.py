@@ -164,11 +164,11 @@ def test_a_pod_whose_image_has_no_whyidle(pod: Map, tmp_path: Path) -> None:
         finally:
             sidecar.kill()
     assert sorted((one["run"], one["rank"], one["node"]) for one in ranks) == [
-        ("team/train", "0", "gpu-7"),
-        ("team/train", "1", "gpu-7"),
+        ("train", "0", "gpu-7"),
+        ("train", "1", "gpu-7"),
     ]
     said = report(tmp_path / "ledgers")
-    assert said["run"] == "team/train"
+    assert (said["owner"], said["run"]) == ("team", "train")
     assert said["verdict"]["family"]
 
 

@@ -1,4 +1,4 @@
-"""What a run lost most to, as `whyidle report` concludes it: agent/verdict.py has the same rules and thresholds."""
+"""What a run lost most to, as `whyidle report` concludes it: verdict/verdict.py has the same rules and thresholds."""
 
 from __future__ import annotations
 
