@@ -39,7 +39,7 @@ class Fake:
 
     def collect(self, reading: Reading) -> None:
         self.calls += 1
-        reading.add(LOAD, ("run", str(self.calls)), self.calls)
+        reading.add(LOAD, ("lab", "run", str(self.calls)), self.calls)
         self.act(reading)
 
 
@@ -125,7 +125,7 @@ def test_what_comes_late_is_thrown_away_and_the_next_answer_is_new() -> None:
     until(lambda: workers() == 1)
     result = fences.round()["late"]
     assert result.reading
-    assert result.reading.samples == {LOAD: {("run", "2"): 2}}
+    assert result.reading.samples == {LOAD: {("lab", "run", "2"): 2}}
     fences.close()
 
 
@@ -310,10 +310,10 @@ def test_what_was_read_before_is_not_served_again() -> None:
     moody = Fake()
     mine = exporter({"moody": moody, "other": Fake()})
     assert series(mine.scrape())["whyidle_collector_up"] == {("moody",): 1, ("other",): 1}
-    assert series(mine.scrape())["whyidle_rank_up"] == {("run", "2"): 2}
+    assert series(mine.scrape())["whyidle_rank_up"] == {("lab", "run", "2"): 2}
     moody.act = fail
     kinds = series(mine.scrape())
-    assert kinds["whyidle_rank_up"] == {("run", "3"): 3}, "the other's alone"
+    assert kinds["whyidle_rank_up"] == {("lab", "run", "3"): 3}, "the other's alone"
     assert kinds["whyidle_collector_up"] == {("moody",): 0, ("other",): 1}
     assert kinds["whyidle_collector_failures"]["moody", "fault"] == 1
     moody.act = lambda reading: None
