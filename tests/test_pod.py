@@ -181,7 +181,7 @@ def _steps(agent: Container, trainer: Container) -> list[Sample]:
 
 
 def assert_ranks(found: list[Sample]) -> None:
-    ranks = {(f"default/{JOB}", str(rank)) for rank in range(RANKS)}
+    ranks = {(JOB, str(rank)) for rank in range(RANKS)}
     assert values_of(found, "whyidle_rank_up") == dict.fromkeys(ranks, 1.0)
     assert values_of(found, "whyidle_steps_total").keys() == ranks
     assert [labels for name, labels, value in found if name == "whyidle_ledger_errors_total" and value] == []
