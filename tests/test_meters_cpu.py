@@ -220,10 +220,11 @@ def test_a_loop_that_computes_is_not_blocked(task: TaskClock) -> None:
 
 def test_time_is_taken_from_where_the_step_has_it(task: TaskClock) -> None:
     loop = Loop(task)
-    time.sleep(0.02)
-    from_host, from_compute = loop.step(host=True)
-    assert from_host > 10 * MS
-    assert from_compute == 0
+    for _ in range(20):  # a span in which another thread of this process worked may give nothing
+        time.sleep(0.02)
+        _, from_compute = loop.step(host=True)
+        assert from_compute == 0
+    assert loop.blocked > 10 * MS
 
 
 def test_threads_that_work_while_the_loop_waits_for_them_are_no_blocked_time(task: TaskClock) -> None:
