@@ -52,6 +52,19 @@ LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattrib
 """By what a rank can be late: the families of its own time (recomputed steps are compute here), and `network`, which is
 lateness that no time of its own explains: on a CPU rank the last collective ended later there than on the others."""
 
+WAIT_CAUSES: tuple[str, ...] = ("network", "straggler", "pipeline", "collective", "collective_queue")
+"""Waits for other ranks. Whatever else a rank does is its own time."""
+
+OWN_CAUSES: dict[str, tuple[str, ...]] = {
+    family: tuple(
+        cause
+        for cause, of in CAUSE_FAMILY.items()
+        if cause not in WAIT_CAUSES and (family == of or (family, of) == ("compute", "lost"))
+    )
+    for family in LATE_FAMILIES
+}
+"""Each of LATE_FAMILIES -> the causes of a rank's own time that it sums up."""
+
 PHASE_CAUSE: dict[str, str] = {
     "startup": "startup",
     "compute": "compute",

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ..ledger.causes import (
     CAUSE,
-    CAUSE_FAMILY,
     CAUSES,
     FAMILY,
     LATE_FAMILIES,
+    OWN_CAUSES,
     PHASE,
     PHASE_CAUSE,
     PHASES,
@@ -101,15 +101,7 @@ _CULPRITS_KEPT = 64
 
 _now = time.monotonic_ns
 
-_WAIT_CAUSES = ("network", "straggler", "pipeline", "collective", "collective_queue")
-_OWN_CAUSES = tuple(
-    tuple(
-        i
-        for i, cause in enumerate(CAUSES)
-        if cause not in _WAIT_CAUSES and {"lost": "compute"}.get(CAUSE_FAMILY[cause], CAUSE_FAMILY[cause]) == family
-    )
-    for family in LATE_FAMILIES
-)
+_OWN_CAUSES = tuple(tuple(CAUSE[cause] for cause in own) for own in OWN_CAUSES.values())
 
 
 class Held:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
-from ..ledger.causes import CAUSE_FAMILY, CAUSES, LATE_FAMILIES
+from ..ledger.causes import CAUSE, OWN_CAUSES
 from ..ledger.layout import RING_CALLS, SLOTS
 from ..ledger.reader import Ledger, Slot
 from ..ledger.waits import Settled, StepWaits, pack, split, width_for, words_of
 
-_WAITS = ("network", "straggler", "pipeline", "collective")
 Member = tuple[Ledger, Slot]
 
 
@@ -88,9 +87,4 @@ def _steps_of(ledger: Ledger, slot: Slot, first: int, last: int) -> list[StepWai
 
 def _own(causes: tuple[int, ...]) -> list[int]:
     """A step's own time, per LATE_FAMILIES."""
-    totals = dict.fromkeys(LATE_FAMILIES, 0)
-    for cause, ns in zip(CAUSES, causes, strict=True):
-        family = {"lost": "compute"}.get(CAUSE_FAMILY[cause], CAUSE_FAMILY[cause])
-        if cause not in _WAITS and family in totals:
-            totals[family] += ns
-    return list(totals.values())
+    return [sum(causes[CAUSE[cause]] for cause in own) for own in OWN_CAUSES.values()]

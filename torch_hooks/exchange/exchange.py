@@ -76,8 +76,6 @@ class Exchange:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.requests = 0
-        """Questions to the store so far, by all groups."""
 
     def _found(self, group: Group) -> None:
         """The rank is about to wait in a group for the first time."""
@@ -221,9 +219,7 @@ class Exchange:
             formation = offer.formation
             if formation is None:
                 formation = offer.formation = Formation(store, group.key, group.ranks, self._rank)
-            before = formation.requests
             first = formation.poll(offer.held_from)
-            self.requests += formation.requests - before
             if formation.called and offer.held_from is None:
                 offer.wants_hold = True
             offer.answered = bool(formation.token)

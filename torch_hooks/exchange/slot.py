@@ -86,10 +86,6 @@ class SlotExchange:
         self._issued = self._settled = 0  # blocks
         self._open: dict[int, OpenBlock] = {}  # settled blocks by number, whose waits for late ranks are to be charged
 
-    @property
-    def begun(self) -> bool:
-        return self._side is not None
-
     def begin(self, side: Any, first_step: int) -> None:
         """``side`` is the group to exchange over; ``first_step`` the first one whose waits all members hold."""
         self._side = side
