@@ -95,6 +95,7 @@ HOOKS: tuple[str, ...] = (
     "functional_wait",
     "process_group",
     "ddp",
+    "fsdp1",
     "fsdp2",
     "torch_save",
     "dcp",

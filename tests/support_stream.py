@@ -100,6 +100,12 @@ class SimStream:
 
     # -- the event source
 
+    def rehome(self) -> bool:
+        return False
+
+    def at_home(self) -> bool:
+        return True
+
     def _call(self) -> None:
         self.calls += 1
         if 0 <= self.fail_after < self.calls:

@@ -457,16 +457,15 @@ def test_the_simulators_truth_on_a_schedule_worked_by_hand():
     assert QUERY_COST_NS > 0
 
 
-NO_CUDA = """
+NO_DEVICE = """
 import torch
-from whyidle.torch_hooks import cuda_events
-assert not cuda_events.available()
-events = cuda_events.CudaEvents()
-assert events.record() is None
+from whyidle.torch_hooks.accelerators import device_in_use
+assert device_in_use() is None
+assert device_in_use(torch.device("cpu")) is None
 assert not torch.cuda.is_initialized()
 """
 
 
-def test_cuda_events_never_initialise_cuda():
+def test_to_look_for_a_device_initialises_none():
     pytest.importorskip("torch")
-    subprocess.run([sys.executable, "-c", NO_CUDA], check=True)
+    subprocess.run([sys.executable, "-c", NO_DEVICE], check=True)

@@ -1,6 +1,7 @@
-"""The device clock: charges device time, not host time, to the phases of a CUDA rank, and never synchronises.
+"""The device clock: charges device time, not host time, to the phases of a rank, and never synchronises.
 
-At every phase switch one timing event is recorded on the current stream. Event i is recorded at host time t_i and is
+At every phase switch one timing event is recorded on the home stream: the training thread's current one at the last
+step boundary, whichever is current now. Event i is recorded at host time t_i and is
 passed by the device at D_i = max(t_i, when the work enqueued before it has drained). The interval D_i .. D_i+1 goes to
 the phase that was open between t_i and t_i+1:
 
@@ -11,7 +12,7 @@ the phase that was open between t_i and t_i+1:
 Intervals share their ends, so their sum is D_last - start by construction. docs/device-clock.md says how D is found,
 and what this cannot see.
 
-This module knows neither torch nor CUDA: `cuda_events.CudaEvents` brings the events.
+This module knows neither torch nor a device: `accelerators.DeviceEvents` brings the events.
 """
 
 from __future__ import annotations
@@ -34,20 +35,27 @@ ANCHOR_NS = 2_000_000_000
 """An anchor serves this long. CUDA reports float32 milliseconds: below 2.048 s their steps are at most 0.13 us."""
 
 BACKLOG = 256
-"""From so many boundaries in flight on, ``mark`` harvests too: a loop without steps must not exhaust the ring."""
+"""Each time that so many more boundaries are in flight, ``mark`` harvests: a loop may have no steps."""
 
 CLOSE_WAIT_NS = 1_000_000
 """How long ``close`` polls for the last boundaries. An event on an idle stream is done some microseconds later."""
 
-_AT_ONCE = 4
 _LEAST = 64
 
 
 class EventSource(Protocol):
-    """Timing events of one rank. No method may block or synchronise."""
+    """Timing events of one rank. No method may synchronise; ``record`` may block where the launch queue is full."""
+
+    def rehome(self) -> bool:
+        """Makes the calling thread's current stream the home stream -> whether that is another one."""
+        ...
+
+    def at_home(self) -> bool:
+        """Whether the calling thread's current stream is the home stream."""
+        ...
 
     def record(self) -> object | None:
-        """Records an event on the current stream; None where none can be had (capture, ring exhausted)."""
+        """Records an event on the home stream; None where none can be had (capture, too many in flight)."""
         ...
 
     def done(self, event: Any) -> bool | None:
@@ -115,6 +123,8 @@ class DeviceClock:
         "_anchor_ns",
         "_done",
         "_elapsed",
+        "_elsewhere",
+        "_events",
         "_fresh",
         "_host_ns",
         "_lost",
@@ -138,6 +148,7 @@ class DeviceClock:
         start_ns: int,
         now: Callable[[], int] = time.monotonic_ns,
     ):
+        self._events = events
         self._record = events.record
         self._done = events.done
         self._elapsed = events.elapsed_ns
@@ -151,6 +162,7 @@ class DeviceClock:
         self._host_ns = start_ns  # of the last mark
         self._not_before_ns = 0  # the oldest pending event was seen unfinished then
         self._fresh = 0  # marks since the last harvest
+        self._elsewhere = 0  # pending boundaries that are not on the home stream of now
         self.last_ns = start_ns
         """The end of the last interval given to the sink."""
         self.unmeasured = 0
@@ -181,8 +193,22 @@ class DeviceClock:
             self._pending.append(_Boundary(event, host_ns, host_interval, phase, parts, then, self._lost))
             self._lost = None
         self._fresh += 1
-        if len(self._pending) >= BACKLOG:
-            self._harvest(host_ns, _AT_ONCE)
+        if event is not None and len(self._pending) % BACKLOG == 0:
+            self._harvest(host_ns, 2 * BACKLOG)
+
+    def rehome(self) -> None:
+        """A step boundary was marked, by the training thread: its current stream is home from now on."""
+        if self.dead or self.closed:
+            return
+        try:
+            if self._events.rehome():
+                self._elsewhere = len(self._pending)
+        except Exception:
+            self._die()
+
+    def at_home(self) -> bool:
+        """Whether what the calling thread lets its current stream wait for, the home stream waits for."""
+        return self.dead or self._events.at_home()
 
     def harvest(self, host_ns: int) -> None:
         """Charges the intervals that the device has passed, at most some more than came since the last harvest."""
@@ -213,22 +239,26 @@ class DeviceClock:
 
     def _harvest(self, host_ns: int, limit: int) -> None:
         pending = self._pending
-        while pending and limit > 0:
-            boundary = pending[0]
-            try:
-                done = self._done(boundary.event)
+        if not pending:
+            return
+        try:
+            # A stream is first in, first out: the newest one answers for all of them.
+            all_done = not self._elsewhere and self._done(pending[-1].event)
+            while pending and limit > 0:
+                boundary = pending[0]
+                done = all_done or self._done(boundary.event)
                 if not done:
                     if done is False:
                         self._not_before_ns = host_ns
                     return
                 # The clock is read after the question: the device was past the event before the answer came.
                 end_ns = self._place(boundary.event, boundary.host_ns, self._now())
-            except Exception:
-                self._die()
-                return
-            pending.popleft()
-            limit -= 1
-            self._charge(boundary, end_ns)
+                pending.popleft()
+                self._elsewhere -= self._elsewhere > 0
+                limit -= 1
+                self._charge(boundary, end_ns)
+        except Exception:
+            self._die()
 
     def _place(self, event: Any, recorded_ns: int, seen_ns: int) -> int:
         """When the device passed ``event``, on the host's clock.

@@ -7,7 +7,7 @@ decorator: that would cost every step another call.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import PHASE
 from ..ledger.layout import WORD_AT
@@ -92,7 +92,8 @@ class Loop:
 
     # -- steps
 
-    def backward_begins(self) -> None:
+    def backward_begins(self, device: Any = None) -> None:
+        """``device`` is where the loss is, if that is known."""
         session = self._session
         try:
             if session.asleep:
@@ -101,6 +102,8 @@ class Loop:
                 self.take_note()
             if self.steps.backward_begins() or session.writer is None:
                 return
+            if device is not None:
+                session.computes_on(device)
             machine = session.machine
             if not machine.stepping:
                 session.begin()
@@ -130,8 +133,9 @@ class Loop:
         One bracket holds the waits of all reducers: of several groups it cannot be told which one held it up.
         """
         if not self._reducers:
-            # A DDP module inside a compiled graph is not seen. With FSDP2, each wait passes through Python.
-            return None if self._session.states["fsdp2"] == "active" else UNKNOWN_WAIT
+            # A DDP module inside a compiled graph is not seen. FSDP's waits all pass through Python.
+            states = self._session.states
+            return None if "active" in (states["fsdp1"], states["fsdp2"]) else UNKNOWN_WAIT
         codes = {code for _, code in self._reduced.values()}
         if not codes and "torch.distributed.pipelining" in sys.modules:
             codes = self._reducers  # stages run forward in no_sync, and reduce in their last backward pass
@@ -142,10 +146,11 @@ class Loop:
 
     def backward_ends(self) -> None:
         try:
-            if self._reduced:
+            ended = self.steps.backward_ends()
+            if self._reduced and not self.steps.inside_backward:
                 self._session.count_collective("all_reduce", sum(size for size, _ in self._reduced.values()))
                 self._reduced.clear()
-            if self.steps.backward_ends():
+            if ended:
                 self.boundary()
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)

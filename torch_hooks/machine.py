@@ -4,8 +4,8 @@
     ...
     machine.leave(old)
 
-Phases nest and the innermost wins. On a CPU rank an interval is charged when it ends; on a CUDA rank it is handed to
-the device clock, which charges it when the GPU has passed its end.
+Phases nest and the innermost wins. On a CPU rank an interval is charged when it ends; on an accelerator it is handed to
+the device clock, which charges it when the device has passed its end.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class PhaseMachine:
     __slots__ = (
         "_busy",
         "_owner",
+        "_passed",
         "_slots",
         "blocked",
         "books",
@@ -87,6 +88,7 @@ class PhaseMachine:
         self.helper = 0
         self._owner = _thread()
         self._busy = False
+        self._passed: list[Interval] = []  # intervals of the device that the books do not have yet
         words[_PHASE_AT] = STARTUP
         words[_OPEN_SLOT_AT] = -1
         words[_SINCE_AT] = start_ns
@@ -157,20 +159,23 @@ class PhaseMachine:
             return NOT_ENTERED
         self._busy = True
         words = self.words
-        words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         old = self.phase
+        if self.device is not None:
+            parts, now = self._mark(self.device, parts, what)
+        else:
+            now = 0
+        words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
-            now = _now()
-            if old >= LEAST_WAIT and self.waits is not None:
-                parts = self.waits.split(now - self.since)
-            elif parts is not None and not isinstance(parts, tuple):
-                parts = parts.split(now - self.since)
             if self.device is None:
+                now = _now()
                 if old >= LEAST_WAIT:
-                    self.books.charge_wait(old, now - self.since, parts)
+                    if self.waits is not None:
+                        parts = self.waits.split(now - self.since)
+                    self.books.charge_wait(old, now - self.since, cast("Parts | None", parts))
                 elif parts is None:
                     words[self._slots[old]] += now - self.since
                 else:
+                    parts = parts if isinstance(parts, tuple) else parts.split(now - self.since)
                     self.books.charge(old, now - self.since, parts)
                 if what == STEP:
                     if self.blocked is not None:
@@ -180,11 +185,8 @@ class PhaseMachine:
                     self.books.open_window(now)
                     if self.blocked is not None:
                         self.books.take_blocked(self.blocked, now)
-            else:
-                self.device.mark(now, old, parts, what)
-                if what == STEP:
-                    self.device.harvest(now)
-                    words[_UNMEASURED_AT] = self.device.unmeasured
+            elif self._passed:
+                self._charge_passed()
             self.since = words[_SINCE_AT] = now
             self.phase = phase
             words[_PHASE_AT] = phase & PHASE_MASK
@@ -201,26 +203,67 @@ class PhaseMachine:
             self._busy = False
         return old if old < LEAST_WAIT else old | CONTINUES
 
-    def drive(self, events: EventSource) -> None:
-        """From now on a GPU's event clock says how long an interval was."""
-        if self.device is None and self._cut(self.phase, None, NOTHING) != NOT_ENTERED:
-            self.device = DeviceClock(events, self._receive, self.since)
-            self.waits = self.blocked = None
+    # -- accelerators
 
-    def _receive(self, interval: Interval) -> None:
-        """The device has passed the end of an interval. Runs inside a cut, hence inside the seqlock."""
-        books = self.books
-        if interval.phase < 0:
-            books.charge_unmeasured(interval.ns)
-        elif interval.phase >= LEAST_WAIT:
-            books.charge_wait(interval.phase, interval.ns, interval.parts)
-        else:
-            books.charge(interval.phase, interval.ns, interval.parts)
-        self.words[_ACCOUNTED_AT] = interval.end_ns
-        if interval.then == STEP:
-            books.close_step(interval.end_ns)
-        elif interval.then == WINDOW:
-            books.open_window(interval.end_ns)
+    def drive(self, events: EventSource) -> None:
+        """From now on the clock of a device says how long an interval was."""
+        if self._cut(self.phase, None, NOTHING) == NOT_ENTERED:
+            return
+        self._end_device()  # of another one
+        self.device = DeviceClock(events, self._passed.append, self.since)
+        self.waits = self.blocked = None
+
+    def at_home(self) -> bool:
+        """Whether what the calling thread makes its current stream wait for is a wait of the rank's."""
+        return self.device is None or self.device.at_home()
+
+    def _mark(self, device: DeviceClock, parts: Parts | Splitter | None, what: int) -> tuple[Parts | None, int]:
+        """Hands the interval that ends now to the device clock -> (its parts, now).
+
+        Outside the seqlock: to record an event blocks for as long as the launch queue is full, and who reads the
+        ledger must not have to wait for that.
+        """
+        now = _now()
+        try:
+            if parts is not None and not isinstance(parts, tuple):
+                parts = parts.split(now - self.since)
+            device.mark(now, self.phase, parts, what)
+            if what != NOTHING:
+                if _thread() == self._owner:
+                    device.rehome()
+                device.harvest(now)
+        except Exception:  # the fence around the training
+            self.words[_FAULTS_AT] += 1
+        return cast("Parts | None", parts), now
+
+    def _charge_passed(self) -> None:
+        """Charges the intervals of which the device has passed the end. The caller holds the seqlock."""
+        books, words = self.books, self.words
+        passed = self._passed[:]
+        self._passed.clear()
+        for interval in passed:
+            if interval.phase < 0:
+                books.charge_unmeasured(interval.ns)
+            elif interval.phase >= LEAST_WAIT:
+                books.charge_wait(interval.phase, interval.ns, interval.parts)
+            else:
+                books.charge(interval.phase, interval.ns, interval.parts)
+            words[_ACCOUNTED_AT] = interval.end_ns
+            if interval.then == STEP:
+                books.close_step(interval.end_ns)
+            elif interval.then == WINDOW:
+                books.open_window(interval.end_ns)
+        if self.device is not None:
+            words[_UNMEASURED_AT] = self.device.unmeasured
+
+    def _end_device(self) -> None:
+        if self.device is None:
+            return
+        try:
+            self.device.close(self.since)
+        except Exception:  # the fence around the training
+            self.words[_FAULTS_AT] += 1
+        self.update(self._charge_passed)
 
     def label(self, slot: int, text: str) -> None:
         """Names a group in the ledger."""
@@ -245,9 +288,7 @@ class PhaseMachine:
         """Accounts for everything up to now; the last thing to be called."""
         if self._cut(self.phase, None, NOTHING) == NOT_ENTERED:
             return
-        if self.device is not None:
-            self.update(self.device.close, self.since)
-            self.words[_UNMEASURED_AT] = self.device.unmeasured
+        self._end_device()
         self.update(self.books.end)
 
 
@@ -275,6 +316,9 @@ class NullMachine:
         pass
 
     def mine(self) -> bool:
+        return True
+
+    def at_home(self) -> bool:
         return True
 
     def admits(self) -> bool:

@@ -43,7 +43,7 @@ _FAULTS_TOLERATED = 10
 """A hook whose own code failed this often is switched off."""
 
 _LOOK_EVERY = 32
-"""Steps between two looks for a process group or a GPU that came late. The first steps look each time."""
+"""Steps between two looks for a process group or an accelerator that came late. The first steps look each time."""
 
 
 class Session:
@@ -54,6 +54,8 @@ class Session:
         self.writer: LedgerWriter | None = None
         self.exchange: Exchange | None = None
         self.task: TaskClock | None = None
+        self.device: Any = None
+        """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self.asleep = False
         """Armed, and waiting for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
@@ -138,13 +140,13 @@ class Session:
                 self.task.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
-        self.writer = self.task = None
+        self.writer = self.task = self.device = None
         self._forget()
 
     def after_fork(self, armed: bool) -> None:
         """In a forked child: the ledger is the parent's. The child may wake on its own if it was armed for that."""
         self.machine = NullMachine()
-        self.writer = self.exchange = self.task = None
+        self.writer = self.exchange = self.task = self.device = None
         self._forget()
         self.asleep = armed
 
@@ -162,7 +164,7 @@ class Session:
             self._look()
 
     def _look(self) -> None:
-        """Whether a process group or a GPU has come: at each of the first steps, then now and then."""
+        """Whether a process group or an accelerator has come: at each of the first steps, then now and then."""
         self._looked += 1
         self._look_in = _LOOK_EVERY if self._looked > _LOOK_EVERY else 1
         machine = self.machine
@@ -238,7 +240,11 @@ class Session:
         """-> what to leave."""
         if code == NOT_ENTERED or (self.off and "work_wait" in self.off):
             return NOT_ENTERED
-        return self.machine.enter_wait(code)
+        machine = self.machine
+        # What makes another stream wait is no wait of the rank's, until its home stream waits for that one.
+        if machine.device is not None and not machine.at_home():
+            return NOT_ENTERED
+        return machine.enter_wait(code)
 
     def wait_in(self, group: Any) -> int:
         """A wait in all members of a process group begins, without a work -> what to leave."""
@@ -291,22 +297,30 @@ class Session:
     def _exchange_state(self, state: str) -> None:
         self.state("exchange", state)
 
-    def _find_device(self) -> None:
-        """Drives the machine by the GPU's clock from the first boundary on at which there is a GPU in use."""
-        try:
-            cuda = sys.modules.get("torch.cuda")
-            if cuda is None or not cuda.is_initialized() or not isinstance(self.machine, PhaseMachine):
-                return
-            if not self.works("device_clock") or self.writer is None:
-                return
-            from .cuda_events import CudaEvents
+    def computes_on(self, device: Any) -> None:
+        """A loss is on ``device``: if that is an accelerator, its clock says from now on how long a phase was."""
+        driven = self.device
+        if device.type != "cpu" and (driven is None or (driven.type, driven.index) != (device.type, device.index)):
+            self._find_device(device)
 
-            index = cuda.current_device()
-            self.machine.drive(CudaEvents())
-            self.writer.set("device_index", index)
-            self.writer.set_string("device", f"cuda:{index}")
-            uuid = str(getattr(cuda.get_device_properties(index), "uuid", ""))
-            self.writer.set_string("uuid", nvml_uuid(uuid))
+    def _find_device(self, seen: Any = None) -> None:
+        """Drives the machine by the clock of the accelerator that the training uses, once there is one."""
+        machine, writer = self.machine, self.writer
+        try:
+            if "torch" not in sys.modules or not isinstance(machine, PhaseMachine) or not machine.mine():
+                return
+            if writer is None or not self.works("device_clock"):
+                return
+            from .accelerators import device_in_use, events_of, uuid_of
+
+            device = device_in_use(seen)
+            if device is None or device == self.device:
+                return
+            machine.drive(events_of(device))
+            self.device = device
+            writer.set("device_index", device.index)
+            writer.set_string("device", str(device))
+            writer.set_string("uuid", nvml_uuid(uuid_of(device)))
             self.state("device_clock", "active")
         except Exception as error:  # the fence around the training
             self.fault("device_clock", error)

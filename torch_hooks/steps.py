@@ -31,6 +31,10 @@ class StepDetector:
         self._first = 0
         self._others: dict[int, int] = {}
 
+    @property
+    def inside_backward(self) -> bool:
+        return self._depth > 0
+
     def backward_begins(self) -> bool:
         """-> whether it does so inside another one."""
         self._depth += 1

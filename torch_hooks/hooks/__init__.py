@@ -26,6 +26,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "work_wait": collectives.install_work_wait,
     "functional_wait": collectives.install_functional_wait,
     "process_group": collectives.install_process_group,
+    "fsdp1": fsdp.install_fsdp1,
     "fsdp2": fsdp.install_fsdp2,
     "torch_save": checkpoint.install_torch_save,
     "dcp": checkpoint.install_dcp,

@@ -51,10 +51,10 @@ def install_step(session: Session) -> Callable[[], None]:
 def install_backward(session: Session) -> Callable[[], None]:
     """Wraps the one function through which ``backward`` and ``autograd.grad`` enter the engine.
 
-    With several ranks it also brackets what runs after the last gradient: DDP's C++ reducer and FSDP1 wait for their
-    collectives in callbacks of the engine, where ``Work.wait`` is never called. The engine runs callbacks in the order
-    in which they were queued, so that a callback queued by a hook of the root comes before all of theirs, and one that
-    it queues itself when it runs comes after.
+    With several ranks it also brackets what runs after the last gradient: DDP's C++ reducer waits for its collectives
+    in callbacks of the engine, where ``Work.wait`` is never called. The engine runs callbacks in the order in which
+    they were queued, so that a callback queued by a hook of the root comes before all of theirs, and one that it queues
+    itself when it runs comes after.
     """
     import torch
     from torch.autograd import graph
@@ -66,10 +66,12 @@ def install_backward(session: Session) -> Callable[[], None]:
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(t_outputs, *args, **kwargs)
-            session.loop.backward_begins()
+            session.loop.backward_begins(_device_of(t_outputs))
             bracket = None
-            if session.world_size > 1 and (code := session.loop.reduced_in()) is not None:
-                bracket = _FinalBracket(session, t_outputs, code)
+            if session.world_size > 1:
+                code = session.loop.reduced_in()
+                if code is not None or _helper_unknown(session):
+                    bracket = _FinalBracket(session, t_outputs, code)
             try:
                 return original(t_outputs, *args, **kwargs)
             finally:
@@ -87,17 +89,21 @@ def install_backward(session: Session) -> Callable[[], None]:
 
 
 class _FinalBracket:
-    """Around the engine's final callbacks: the waits of DDP and FSDP1."""
+    """Around the engine's final callbacks, where DDP waits; ``code`` None: none waits there.
+
+    Each backward pass has callbacks of its own, also one inside another (a reentrant checkpoint): DDP waits in
+    whichever brings its last gradient.
+    """
 
     __slots__ = ("_code", "_handle", "_old", "_session")
 
-    def __init__(self, session: Session, outputs: Any, code: WaitCode):
+    def __init__(self, session: Session, outputs: Any, code: WaitCode | None):
         self._session = session
         self._code = code
         self._old = NOT_ENTERED
         self._handle = None
         try:
-            root = outputs[0].grad_fn
+            root = _root_of(outputs[0])
             # The compiled autograd engine traces hooks; ours must not become a part of its graph.
             if root is not None and not _compiled_autograd():
                 self._handle = root.register_prehook(self._queue)
@@ -106,16 +112,19 @@ class _FinalBracket:
 
     def _queue(self, grads: Any) -> None:
         try:
-            # On CUDA this runs in autograd's thread of the device, for which the training thread waits.
+            # On an accelerator this runs in autograd's thread of the device, for which the training thread waits. It
+            # stays the same one: a pass inside another must not take it from that.
             self._session.machine.helper = threading.get_ident()  # type: ignore[union-attr]
-            _queue_callback(self._before)
+            if self._code is not None:
+                _queue_callback(self._before)
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
     def _before(self) -> None:
         try:
             _queue_callback(self._after)
-            self._old = self._session.wait_begins(self._code)
+            if self._code is not None:
+                self._old = self._session.wait_begins(self._code)
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
@@ -130,10 +139,24 @@ class _FinalBracket:
         try:
             self._handle.remove()
             self._after()
-            if self._session.machine.helper:
-                self._session.machine.helper = 0  # type: ignore[union-attr]
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
+
+
+def _helper_unknown(session: Session) -> bool:
+    """FSDP2's hooks run in autograd's thread of the device, and tell us of waits from there."""
+    machine = session.machine
+    return machine.device is not None and not machine.helper
+
+
+def _device_of(outputs: Any) -> Any:
+    """Where the loss is; None where that cannot be told."""
+    return getattr(outputs[0], "device", None) if outputs else None
+
+
+def _root_of(output: Any) -> Any:
+    """The node at which a backward pass begins: of a tensor, or of a GradientEdge, which zero-bubble pipelines have."""
+    return output.grad_fn if hasattr(output, "grad_fn") else output.node
 
 
 def install_ddp(session: Session) -> Callable[[], None]:

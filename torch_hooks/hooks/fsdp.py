@@ -1,10 +1,18 @@
-"""FSDP2's waits on CUDA: it lets the current stream wait for events, and never calls ``Work.wait``."""
+"""FSDP's waits on accelerators, where it makes the current stream wait for events and never calls ``Work.wait``.
+
+A bracket holds the wait alone: neither the copy out of a gathered parameter nor the accumulation of a gradient, which
+stand in the same function and are compute. Where a wait comes first in its function, it is done once more before it.
+Elsewhere the function finds, in the place of its device handle, a stand-in whose current stream tells us of its waits.
+
+On a CPU rank FSDP waits in ``Work.wait``, and nothing here does anything.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..machine import NOT_ENTERED
 from ..patching import Patches
 
 if TYPE_CHECKING:
@@ -12,45 +20,254 @@ if TYPE_CHECKING:
 
     from ..session import Session
 
-_MODULES = (
+_FSDP2 = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",  # torch 2.4 and 2.5
 )
-_WAITS = ("wait_for_unshard", "post_backward", "finalize_backward")
+_FSDP1 = "torch.distributed.fsdp._runtime_utils"
+_FSDP1_FUNCTIONS = ("_pre_forward_unshard", "_pre_backward_hook", "_post_backward_final_callback")
+_FSDP1_USER = "torch.distributed.fsdp.fully_sharded_data_parallel"  # has imported some of them by name
+
+
+class _Handle:
+    """Stands in for a device handle: hands on everything, and brackets each wait of its current stream.
+
+    ``group_of`` says in which process group the current stream waits, given the event or stream for which it does.
+    """
+
+    __slots__ = ("_group_of", "_handle", "_hook", "_session")
+
+    def __init__(self, handle: Any, session: Session, hook: str, group_of: Callable[[Any], Any]):
+        self._handle = handle
+        self._session = session
+        self._hook = hook
+        self._group_of = group_of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
+
+    def current_stream(self, *args: Any) -> Any:
+        return _Stream(self._handle.current_stream(*args), self)
+
+    def wait_begins(self, event: Any) -> int:
+        try:
+            return self._session.wait_in(self._group_of(event))
+        except Exception as error:  # the fence around the training
+            return self._session.fault(self._hook, error)
+
+    def wait_ends(self, old: int) -> None:
+        self._session.machine.leave(old)
+
+
+class _Stream:
+    """Stands in for the current stream of such a handle."""
+
+    __slots__ = ("_handle", "_stream")
+
+    def __init__(self, stream: Any, handle: _Handle):
+        self._stream = stream
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def wait_event(self, event: Any) -> Any:
+        old = self._handle.wait_begins(event)
+        try:
+            return self._stream.wait_event(event)
+        finally:
+            self._handle.wait_ends(old)
+
+    def wait_stream(self, stream: Any) -> Any:
+        if stream == self._stream:
+            return self._stream.wait_stream(stream)
+        old = self._handle.wait_begins(stream)
+        try:
+            return self._stream.wait_stream(stream)
+        finally:
+            self._handle.wait_ends(old)
+
+
+def _with_stand_in(owner: Any, name: str, stand_in: _Handle, call: Callable[[], Any]) -> Any:
+    handle = getattr(owner, name)
+    setattr(owner, name, stand_in)
+    try:
+        return call()
+    finally:
+        setattr(owner, name, handle)
+
+
+# -- FSDP2
 
 
 def install_fsdp2(session: Session) -> Callable[[], None]:
-    from torch.compiler import is_compiling
-
     patches = Patches()
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wait(group: Any, *args: Any, **kwargs: Any) -> Any:
-            machine = session.machine
-            # On a CPU rank these calls wait in Work.wait, where the rest of them is compute.
-            if is_compiling() or machine.device is None:
-                return original(group, *args, **kwargs)
-            old = session.wait_in(_process_group(group))
-            try:
-                return original(group, *args, **kwargs)
-            finally:
-                machine.leave(old)
-
-        return wait
-
-    def _process_group(group: Any) -> Any:
-        return getattr(group, "_all_gather_process_group", None) or group.mesh_info.mesh.get_group()
 
     def patch(module: ModuleType) -> None:
         group = getattr(module, "FSDPParamGroup", None)
         if group is None:
             return
-        for name in _WAITS:
+        for name, make in (
+            ("wait_for_unshard", _around_unshard(session)),
+            ("post_backward", _around_reductions(session)),
+            ("finalize_backward", _around_last_reductions(session)),
+        ):
             if hasattr(group, name):
                 patches.replace(group, name, make)
         session.state("fsdp2", "active")
 
-    for name in _MODULES:
+    for name in _FSDP2:
         patches.when_imported(name, patch)
 
     return patches.undo
+
+
+def _on_device(session: Session) -> bool:
+    from torch.compiler import is_compiling
+
+    return session.machine.device is not None and not is_compiling()
+
+
+def _around_unshard(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wait_for_unshard(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if _on_device(session):
+                _wait_before(session, group, _gathered, _gathers_in)
+            return original(group, *args, **kwargs)
+
+        return wait_for_unshard
+
+    return make
+
+
+def _around_reductions(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _on_device(session) or not hasattr(group, "device_handle"):
+                return original(group, *args, **kwargs)
+            stand_in = _Handle(group.device_handle, session, "fsdp2", lambda event: _reduces_in(group, event))
+            return _with_stand_in(group, "device_handle", stand_in, lambda: original(group, *args, **kwargs))
+
+        return post_backward
+
+    return make
+
+
+def _around_last_reductions(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    around = _around_reductions(session)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        inner = around(original)
+
+        def finalize_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if _on_device(session):
+                _wait_before(session, group, _last_scatter, _scatters_in)
+            return inner(group, *args, **kwargs)
+
+        return finalize_backward
+
+    return make
+
+
+def _wait_before(
+    session: Session, group: Any, event_of: Callable[[Any], Any], process_group_of: Callable[[Any], Any]
+) -> None:
+    """The current stream waits, in a bracket, for an event for which it is about to wait anyway."""
+    old = NOT_ENTERED
+    try:
+        event = event_of(group)
+        if event is not None:
+            old = session.wait_in(process_group_of(group))
+            group.device_handle.current_stream().wait_event(event)
+    except Exception as error:  # the fence around the training
+        session.fault("fsdp2", error)
+    finally:
+        session.machine.leave(old)
+
+
+def _gathered(group: Any) -> Any:
+    """The event at which the parameters are there; None where they are awaited as a work, or not at all."""
+    return getattr(getattr(group, "_all_gather_result", None), "all_gather_event", None)
+
+
+def _reduces_in(group: Any, event: Any) -> Any:
+    """The process group of the reduction of gradients that ends with ``event``."""
+    scatters = [getattr(state, "event", None) for state in _scatter_states(group)]
+    if _replicates(group) and not any(scatter is event for scatter in scatters):
+        return group._all_reduce_process_group
+    return _scatters_in(group)
+
+
+def _last_scatter(group: Any) -> Any:
+    """With replicas: the last reduce-scatter, behind which an all-reduce follows. None where nothing is under way."""
+    under_way = getattr(group.comm_ctx, "_last_post_reduce_events", None) or getattr(group, "_post_reduce_event", None)
+    states = _scatter_states(group)
+    return getattr(states[-1], "event", None) if under_way and states and _replicates(group) else None
+
+
+def _scatter_states(group: Any) -> Any:
+    """The reduce-scatters that FSDP holds on to. It held one at a time until torch 2.9."""
+    context = group.comm_ctx
+    states = getattr(context, "reduce_scatter_states", None)
+    if states is not None:
+        return states
+    state = getattr(context, "reduce_scatter_state", None)
+    return [] if state is None else [state]
+
+
+def _replicates(group: Any) -> bool:
+    return getattr(group.mesh_info, "replicate_process_group", None) is not None
+
+
+def _gathers_in(group: Any) -> Any:
+    return getattr(group, "_all_gather_process_group", None) or group.mesh_info.mesh.get_group()
+
+
+def _scatters_in(group: Any) -> Any:
+    if getattr(group.mesh_info, "shard_process_group", None) is None:
+        return group._all_reduce_process_group
+    return getattr(group, "_reduce_scatter_process_group", None) or _gathers_in(group)
+
+
+# -- FSDP1
+
+
+def install_fsdp1(session: Session) -> Callable[[], None]:
+    patches = Patches()
+
+    def patch(module: ModuleType) -> None:
+        for name in _FSDP1_FUNCTIONS:
+            if hasattr(module, name):
+                patches.replace(module, name, _in_state(session))
+        session.state("fsdp1", "active")
+
+    def patch_user(module: ModuleType) -> None:
+        for name in _FSDP1_FUNCTIONS:
+            if hasattr(module, name):
+                patches.replace(module, name, _in_state(session))
+
+    patches.when_imported(_FSDP1, patch)
+    patches.when_imported(_FSDP1_USER, patch_user)
+    return patches.undo
+
+
+def _in_state(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Around a function of FSDP1, whose first argument is the state that has the device handle."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(state: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _on_device(session) or not hasattr(state, "_device_handle"):
+                return original(state, *args, **kwargs)
+
+            stand_in = _Handle(state._device_handle, session, "fsdp1", lambda awaited: _awaited_in(state, awaited))
+            return _with_stand_in(state, "_device_handle", stand_in, lambda: original(state, *args, **kwargs))
+
+        return call
+
+    return make
+
+
+def _awaited_in(state: Any, stream: Any) -> Any:
+    """The process group that a stream of FSDP1's communicates in; ``stream`` may be an event of the gathers."""
+    replicas = getattr(state, "_inter_node_pg", None)
+    return replicas if replicas is not None and stream is state._all_reduce_stream else state.process_group
