@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support_quiet import wait_for_quiet
 from support_training import command, environment, recorded
 
 from whyidle.ledger.directory import read_directory
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.alone
 
 @pytest.mark.parametrize("name", ["sleeps", "sleeps_shortly", "computes", "logs"])
 def test_blocked_time_is_as_the_loop_has_measured_it(name: str, tmp_path: Path) -> None:
+    wait_for_quiet()
     done = subprocess.run(
         recorded(command("blocked.py", name)),
         env=environment(tmp_path),

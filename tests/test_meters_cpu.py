@@ -21,6 +21,9 @@ from whyidle.torch_hooks.threads import OwnThread, OwnThreads
 
 MS = 1_000_000
 
+pytestmark = pytest.mark.alone
+"""Threads that other tests have left in this process would be asked for their share."""
+
 
 @pytest.fixture
 def task() -> Iterator[TaskClock]:

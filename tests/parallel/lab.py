@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from support_quiet import wait_for_quiet
 from support_sites import report
 
 from parallel import links
@@ -72,6 +73,7 @@ class Lab:
         if self._names:
             where = {"namespaces": self._names, "address": links.address(0), "interface": links.INTERFACE}
             spec = replace(spec, **where)
+        wait_for_quiet()
         with self._link(spec):
             seconds = self._server.run(spec)
         return Run(spec, seconds, read_logs(spec))
