@@ -9,7 +9,7 @@ from __future__ import annotations
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 2
+VERSION = 3
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -83,6 +83,12 @@ WORDS: dict[str, int] = {
     "late_own_ns": SLOTS * len(LATE_FAMILIES),  # per slot: by what this rank was late there, by its own time
     "late_elsewhere_ns": SLOTS * SLOTS,  # per slot: by what it was late there, by its waits in other slots
     "open_slot": 1,  # the group of the open wait; -1 where the open phase is none
+    # Where an accelerator is that has fallen silent, while its host may have gone on. These words are no part of an
+    # update: a thread that watches writes them, outside the seqlock.
+    "device_phase": 1,  # index into PHASES + 1; 0: it is where the host is
+    "device_since_ns": 1,  # CLOCK_MONOTONIC
+    "device_slot": 1,  # the group of the wait that it is in, + 1; 0: it is in none
+    "slot_ahead": SLOTS,  # waits that the host has entered and the device has not
     "calls_written": 1,  # waits that were ever put into the ring of calls
     "steps": 1,
     "base_step": 1,  # steps that earlier attempts had finished when this one's first step began

@@ -12,6 +12,7 @@ import stat
 import struct
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES
 from .clock import Clock, own_clock, shift_ns, shift_ticks
@@ -83,6 +84,7 @@ class Slot:
     pairwise: bool
     """Whether its ranks send to each other, rather than meet in collectives."""
     calls: int
+    """Waits that the rank has entered, its device too."""
     waited: int
     pending: int
     network: int
@@ -99,6 +101,15 @@ class Slot:
     """By what the rank was late here: families of its own time."""
     late_elsewhere: dict[int, int]
     """By what it was late here: slots in which it waited meanwhile."""
+
+
+class Position(NamedTuple):
+    """Where a rank is."""
+
+    phase: str
+    since_ns: int
+    slot: int
+    """Of the wait that it is in; -1 where it is in none."""
 
 
 @dataclass(slots=True)
@@ -161,6 +172,18 @@ class Ledger:
         return PHASES[self.words["phase"][0]]
 
     @property
+    def position(self) -> Position:
+        """What the rank is in now: what its device is in, where that is known to lag behind its host."""
+        if self.device_phase:
+            return Position(PHASES[self.device_phase - 1], self.device_since_ns, self.device_slot - 1)
+        return Position(self.phase_name, self.phase_since_ns, self.open_slot)
+
+    @property
+    def waits_reached(self) -> int:
+        """Waits in collectives that the rank has entered, its device too."""
+        return self.collectives - sum(self.words["slot_ahead"])
+
+    @property
     def cause_ns(self) -> dict[str, int]:
         """Cumulative ns per cause since the process started. Waits that await their split are in `pending_ns`."""
         return dict(zip(CAUSES, self.words["cause_ns"], strict=True))
@@ -184,7 +207,7 @@ class Ledger:
             key=of("key"),
             size=of("size"),
             pairwise=bool(of("pairwise")),
-            calls=of("calls"),
+            calls=max(0, of("calls") - of("ahead")),
             waited=of("waited_ns"),
             pending=of("pending_ns"),
             network=of("network_ns"),
@@ -324,9 +347,11 @@ _SMALL = {
     "attempt": 1 << 20,
     "device_index": 1 << 16,
     "open_slot": SLOTS - 1,
+    "device_phase": len(PHASES),
+    "device_slot": SLOTS,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled"}
-_MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns")
+_MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns")
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
     # A process may have started before its clock did, in a time namespace, and is in its first phase since then.

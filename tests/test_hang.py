@@ -18,6 +18,7 @@ from support_training import (
     until,
 )
 
+from whyidle.ledger.causes import PHASE
 from whyidle.ledger.directory import read_directory
 from whyidle.verdict.hang import missing_ranks
 
@@ -168,3 +169,32 @@ def test_a_short_wait_misses_nobody(tmp_path: Path) -> None:
         rank_of_two_groups(3, 7, waits=False),
     )
     assert found == {}
+
+
+# -- devices that have stopped, while their hosts went on
+
+
+def on_device(rank: int, *, device: str, slot: int, ahead: int) -> Spec:
+    """A rank of the world whose host has entered 9 waits and runs on; its device is in ``device``, ``ahead`` behind."""
+    words = {"device_phase": PHASE[device] + 1 if device else 0, "device_slot": slot + 1}
+    spec = rank_of_two_groups(rank, 0, waits=False, idle=6.0)
+    spec.collectives, spec.words = 9, {**spec.words, **words}
+    spec.slots = [{"key": WORLD, "size": 4, "calls": 9, "ahead": ahead}]
+    return spec
+
+
+def test_a_rank_whose_device_has_not_come_to_a_collective_is_missing(tmp_path: Path) -> None:
+    """Though its host, like those of all others, is past it by far."""
+    waiting = [on_device(rank, device="collective", slot=0, ahead=3) for rank in (0, 1, 3)]
+    for spec in waiting:
+        spec.words["device_since_ns"] = time.monotonic_ns() - 12 * 1_000_000_000
+    late = on_device(2, device="compute", slot=-1, ahead=4)
+    late.words["device_since_ns"] = time.monotonic_ns() - 30 * 1_000_000_000
+    assert missing(tmp_path, *waiting, late) == {2: (0, 1, 3)}
+
+
+def test_devices_that_all_wait_in_one_collective_miss_nobody(tmp_path: Path) -> None:
+    ranks = [on_device(rank, device="collective", slot=0, ahead=3) for rank in range(4)]
+    for spec in ranks:
+        spec.words["device_since_ns"] = time.monotonic_ns() - 12 * 1_000_000_000
+    assert missing(tmp_path, *ranks) == {}

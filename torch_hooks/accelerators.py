@@ -18,6 +18,7 @@ device by a few steps."""
 
 Handle = tuple[int, Any]
 """(by which stream, event)"""
+Question = Callable[[Handle], "bool | None"]
 
 
 class DeviceEvents:
@@ -28,7 +29,7 @@ class DeviceEvents:
     and for the constructor whoever calls it.
     """
 
-    __slots__ = ("_capturing", "_current", "_free", "_made", "_module", "_stream", "_turn", "device")
+    __slots__ = ("_captures", "_capturing", "_current", "_free", "_made", "_module", "_stream", "_turn", "device")
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -37,6 +38,7 @@ class DeviceEvents:
         self._free: list[Any] = []
         self._made = 0
         self._turn = 0
+        self._captures = False  # at the last boundary
         self._capturing: Callable[[], bool] = getattr(self._module, "is_current_stream_capturing", _never)
         self._current: Callable[[], Any] = self._current_stream()
         self._stream: Any = self._home_stream()
@@ -75,7 +77,8 @@ class DeviceEvents:
         return self._is_home(self._current())
 
     def record(self) -> Handle | None:
-        if self._capturing():  # the event would become a node of the graph
+        self._captures = self._capturing()
+        if self._captures:  # the event would become a node of the graph
             return None
         free = self._free
         if free:
@@ -97,6 +100,10 @@ class DeviceEvents:
         if self._capturing():
             return None
         return event[1].query()
+
+    def questions(self) -> Question:
+        """For the thread that calls this: whether an event has been passed; None where that may not be asked now."""
+        return lambda event: None if self._captures else event[1].query()
 
     def elapsed_ns(self, start: Handle, end: Handle) -> int | None:
         return round(start[1].elapsed_time(end[1]) * 1e6)
@@ -123,6 +130,11 @@ class CudaEvents(DeviceEvents):
 
     def _is_home(self, current: Any) -> bool:
         return current == self._home
+
+    def questions(self) -> Question:
+        from .cuda_queries import Queries
+
+        return Queries(self.device.index)
 
     def _new_event(self) -> Any:
         return torch._C._CudaEventBase(enable_timing=True, blocking=False, interprocess=False)

@@ -126,7 +126,6 @@ class DeviceClock:
         "_elsewhere",
         "_events",
         "_fresh",
-        "_host_ns",
         "_lost",
         "_not_before_ns",
         "_now",
@@ -137,6 +136,7 @@ class DeviceClock:
         "closed",
         "dead",
         "faults",
+        "host_ns",
         "last_ns",
         "unmeasured",
     )
@@ -159,12 +159,13 @@ class DeviceClock:
         self._lost: _Lost | None = None
         self._anchor: Any = None
         self._anchor_ns = 0
-        self._host_ns = start_ns  # of the last mark
         self._not_before_ns = 0  # the oldest pending event was seen unfinished then
         self._fresh = 0  # marks since the last harvest
         self._elsewhere = 0  # pending boundaries that are not on the home stream of now
         self.last_ns = start_ns
         """The end of the last interval given to the sink."""
+        self.host_ns = start_ns
+        """The host's last boundary."""
         self.unmeasured = 0
         """Boundaries that were not measured: no event was to be had, or it was not done at the close."""
         self.faults = 0
@@ -179,8 +180,8 @@ class DeviceClock:
         if self.dead or self.closed:
             self._mark_blind(host_ns, then)
             return
-        host_interval = host_ns - self._host_ns
-        self._host_ns = host_ns
+        host_interval = host_ns - self.host_ns
+        self.host_ns = host_ns
         try:
             event = self._record()
         except Exception:
@@ -216,6 +217,13 @@ class DeviceClock:
             limit = _LEAST + 2 * self._fresh
             self._fresh = 0
             self._harvest(host_ns, limit)
+
+    def in_flight(self) -> list[tuple[Any, int]]:
+        """The boundaries that the device may not have passed yet, oldest first: (event, phase that ends there).
+
+        For a thread that watches. It may ask ``passed`` of an event, and whoever it is: what it was told may be past.
+        """
+        return [(boundary.event, boundary.phase) for boundary in tuple(self._pending)]
 
     def close(self, host_ns: int, wait_ns: int = CLOSE_WAIT_NS) -> None:
         """Charges what is done within ``wait_ns`` and reports the rest, up to ``host_ns``, as UNMEASURED.
@@ -334,20 +342,20 @@ class DeviceClock:
             gone.thens += self._lost.thens
         self._pending.clear()
         self._lost = None
-        self._emit_lost(gone, UNMEASURED, max(self._host_ns, self.last_ns))
+        self._emit_lost(gone, UNMEASURED, max(self.host_ns, self.last_ns))
 
     def _die(self) -> None:
         self.faults += 1
         self.dead = True
         self._anchor = None
         self._write_off()
-        if self._host_ns > self.last_ns:
-            self._emit(UNMEASURED, self._host_ns)
+        if self.host_ns > self.last_ns:
+            self._emit(UNMEASURED, self.host_ns)
 
     def _mark_blind(self, host_ns: int, then: int) -> None:
         if not self.closed:
             self.unmeasured += 1
-            self._host_ns = host_ns
+            self.host_ns = host_ns
             self._emit(UNMEASURED, max(host_ns, self.last_ns), None, then)
 
 

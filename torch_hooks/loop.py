@@ -173,7 +173,7 @@ class Loop:
         self.steps.manual = True
         writer = self._session.writer
         if number is not None and writer is not None and self._session.machine.stepping:
-            writer.words[_BASE_AT] = max(0, number - 1 - writer.words[_STEPS_AT])
+            writer.words[_BASE_AT] = max(0, number - 1 - self._session.machine.steps)
         self.boundary()
 
     def boundary(self) -> None:

@@ -69,6 +69,7 @@ class PhaseMachine:
         "phase",
         "since",
         "stepping",
+        "steps",
         "waits",
         "words",
     )
@@ -85,6 +86,8 @@ class PhaseMachine:
         self.phase = STARTUP
         self.since = start_ns
         self.stepping = False  # whether the first step has begun
+        self.steps = 0
+        """Steps that the host has finished; an accelerator is behind."""
         self.helper = 0
         self._owner = _thread()
         self._busy = False
@@ -148,7 +151,9 @@ class PhaseMachine:
 
     def boundary(self, then: int) -> bool:
         """A step ends now, and the loop goes on in ``then``, unless a bracket is open."""
-        return self._cut(then if self.phase in BASES else self.phase, None, STEP) != NOT_ENTERED
+        ended = self._cut(then if self.phase in BASES else self.phase, None, STEP) != NOT_ENTERED
+        self.steps += ended
+        return ended
 
     def _cut(self, phase: int, parts: Parts | Splitter | None, what: int) -> int:
         """Ends the open interval now and opens ``phase``; -> what to go back to later, or NOT_ENTERED.
@@ -300,6 +305,7 @@ class NullMachine:
     helper = 0
     phase = NOT_ENTERED
     stepping = False
+    steps = 0
 
     def enter(self, phase: int) -> int:
         return NOT_ENTERED

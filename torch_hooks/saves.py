@@ -56,8 +56,9 @@ class Saves:
             self._go_on()
 
     def _step_number(self) -> int:
+        """Of what a save that begins now has: the host's, not that of the steps that its device has passed."""
         words = self._session.writer.words  # type: ignore[union-attr]
-        return words[_BASE_AT] + words[_STEPS_AT]
+        return words[_BASE_AT] + self._session.machine.steps
 
     def _go_on(self) -> None:
         """Restored before the first step: this attempt goes on from the last step that was saved."""

@@ -32,6 +32,7 @@ from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
 from .wait_codes import UNKNOWN_WAIT, WaitCode, wait_code
+from .watcher import Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
@@ -56,6 +57,7 @@ class Session:
         self.task: TaskClock | None = None
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
+        self._watcher: Watcher | None = None
         self.asleep = False
         """Armed, and waiting for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
@@ -80,7 +82,7 @@ class Session:
         if not self.asleep:
             return self.writer is not None
         self.asleep = False
-        if "torch" in sys.modules and _in_data_worker():
+        if ("torch" in sys.modules and _in_data_worker()) or _in_checkpoint_process():
             return False
         directory = ledger_dir()
         try:
@@ -129,6 +131,9 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         machine, self.machine = self.machine, NullMachine()
+        if self._watcher is not None:
+            self._watcher.stop()
+            self._watcher = None
         try:
             if self.exchange is not None:
                 self.exchange.close()
@@ -146,7 +151,7 @@ class Session:
     def after_fork(self, armed: bool) -> None:
         """In a forked child: the ledger is the parent's. The child may wake on its own if it was armed for that."""
         self.machine = NullMachine()
-        self.writer = self.exchange = self.task = self.device = None
+        self.writer = self.exchange = self.task = self.device = self._watcher = None
         self._forget()
         self.asleep = armed
 
@@ -316,7 +321,11 @@ class Session:
             device = device_in_use(seen)
             if device is None or device == self.device:
                 return
-            machine.drive(events_of(device))
+            events = events_of(device)
+            machine.drive(events)
+            if self._watcher is not None:
+                self._watcher.stop()
+            self._watcher = Watcher(machine, events.questions)
             self.device = device
             writer.set("device_index", device.index)
             writer.set_string("device", str(device))
@@ -347,6 +356,15 @@ def _close_with_child(close: Callable[[], None]) -> None:
     method = getattr(process.current_process(), "_start_method", None) or multiprocessing.get_start_method()
     if method != "spawn":
         util.Finalize(None, close, exitpriority=-100)
+
+
+def _in_checkpoint_process() -> bool:
+    """Whether this is the process that DCP starts to save from: it has the environment of its rank, and is none."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None:
+        return False
+    target = getattr(process.current_process(), "_target", None)
+    return getattr(target, "__module__", "") == "torch.distributed.checkpoint._async_process_executor"
 
 
 def _in_data_worker() -> bool:

@@ -191,9 +191,9 @@ def _add_tail(account: RankAccount, group: GroupAccount, tail: Settled) -> None:
 def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
     """Charges what the books do not have yet: what the device clock has not harvested, and the open phase."""
     accounted_ns = max(ledger.until_ns, ledger.window_ns)
-    since_ns = max(ledger.phase_since_ns, accounted_ns)
+    phase, since_ns, _ = ledger.position
+    since_ns = max(since_ns, accounted_ns)
     account.seconds["unattributed"] += (since_ns - accounted_ns) / 1e9
-    phase = ledger.phase_name
     # An open wait for data cannot be split before its end.
     cause = "unattributed" if phase == "data" else PHASE_CAUSE[phase]
     spent = (end_ns - since_ns) / 1e9
@@ -231,7 +231,7 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "hooks": ledger.hook_states,
         "faults": account.faults,
         "unmeasured": account.unmeasured,
-        "open_phase": ledger.phase_name if ledger.alive else None,
+        "open_phase": ledger.position.phase if ledger.alive else None,
         "open_seconds": open_seconds(ledger, now_ns) if ledger.alive else None,
     }
 

@@ -20,7 +20,7 @@ class Missing:
 
 def open_seconds(ledger: Ledger, now_ns: int) -> float:
     """For how long the rank has been in its open phase."""
-    return max(0.0, (now_ns - ledger.phase_since_ns) / 1e9)
+    return max(0.0, (now_ns - ledger.position.since_ns) / 1e9)
 
 
 def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) -> list[Missing]:
@@ -33,9 +33,9 @@ def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) 
     waiters = [
         ledger
         for ledger in ledgers
-        if ledger.alive and ledger.phase_name == "collective" and open_seconds(ledger, now_ns) > longer_than
+        if ledger.alive and ledger.position.phase == "collective" and open_seconds(ledger, now_ns) > longer_than
     ]
-    waiters.sort(key=lambda ledger: ledger.phase_since_ns)
+    waiters.sort(key=lambda ledger: ledger.position.since_ns)
     found = []
     for candidate in ledgers:
         waiting = tuple(waiter for waiter in waiters if _waits_for(waiter, candidate))
@@ -47,7 +47,7 @@ def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) 
 def _waits_for(waiter: Ledger, candidate: Ledger) -> bool:
     if run_of(candidate) != run_of(waiter) or candidate.rank == waiter.rank or candidate.rank >= waiter.world_size:
         return False
-    if candidate.alive and candidate.phase_name == "collective":
+    if candidate.alive and candidate.position.phase == "collective":
         return False
     if candidate.attempt != waiter.attempt:
         # The waiter's attempt goes on without this rank: it has not come back. An older waiter proves nothing.
@@ -55,7 +55,7 @@ def _waits_for(waiter: Ledger, candidate: Ledger) -> bool:
     where = _open_group(waiter)
     if where is None:
         # A rank that has entered more collectives than the waiter was there and has gone on.
-        return candidate.collectives <= waiter.collectives
+        return candidate.waits_reached <= waiter.waits_reached
     if where.pairwise:
         return False  # a stage waits for messages whenever another one is busy
     there = next((slot for slot in candidate.slots if slot.key == where.key), None)
@@ -67,4 +67,4 @@ def _waits_for(waiter: Ledger, candidate: Ledger) -> bool:
 
 def _open_group(waiter: Ledger) -> Slot | None:
     """The group in which a rank waits now; None where it is not known."""
-    return next((slot for slot in waiter.slots if slot.index == waiter.open_slot), None)
+    return next((slot for slot in waiter.slots if slot.index == waiter.position.slot), None)

@@ -115,7 +115,7 @@ def open_charges(account: RunAccount) -> list[Charge]:
     first = max(account.missing, key=lambda missing: missing.seconds)
     waiting = {ledger.rank for missing in account.missing for ledger in missing.waiting}
     seconds = sum(rank.open_wait for rank in account.ranks if rank.rank in waiting)
-    phase = first.ledger.phase_name if first.ledger.alive else ""
+    phase = first.ledger.position.phase if first.ledger.alive else ""
     return [Charge(first.ledger.rank, OPEN_PHASE_FAMILY.get(phase, "straggler"), seconds, open=True)]
 
 
@@ -314,7 +314,7 @@ def hang_sentences(account: RunAccount) -> list[str]:
     return [
         f"rank {missing.ledger.rank} is missing: {_ranks([ledger.rank for ledger in missing.waiting])} "
         f"waiting {missing.seconds:.1f} s in a collective that it has not entered "
-        + (f"(it is in {missing.ledger.phase_name})" if missing.ledger.alive else "(its process has ended)")
+        + (f"(it is in {missing.ledger.position.phase})" if missing.ledger.alive else "(its process has ended)")
         for missing in account.missing
     ]
 

@@ -87,7 +87,7 @@ def _newest(snapshot: Snapshot) -> Iterator[Ledger]:
 def _open_phase(snapshot: Snapshot) -> Samples:
     for ledger in _newest(snapshot):
         if ledger.alive:
-            yield (*_place(ledger), ledger.phase_name), open_seconds(ledger, snapshot.now_ns)
+            yield (*_place(ledger), ledger.position.phase), open_seconds(ledger, snapshot.now_ns)
 
 
 def _hang(snapshot: Snapshot) -> Samples:

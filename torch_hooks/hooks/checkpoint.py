@@ -6,6 +6,7 @@ sees no other thread.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ def install_dcp(session: Session) -> Callable[[], None]:
 
     def patch_saver(module: ModuleType) -> None:
         patches.replace(module, "_save_state_dict", _saving(session, _dcp_size))
-        patches.replace(module, "async_save", _saving(session, None))
+        patches.replace(module, "async_save", _saving_behind(session))
         session.state("dcp", "active")
 
     def patch_loader(module: ModuleType) -> None:
@@ -89,14 +90,11 @@ def install_fsync(session: Session) -> Callable[[], None]:
 
 
 def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Brackets a save. ``size`` tells the bytes of a finished one; without it the save goes on behind the loop's back:
-    what is called here is its beginning."""
+    """Brackets a save. ``size`` tells the bytes of a finished one; without it nothing has been saved yet."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
             machine = session.machine
-            if size is None:
-                session.saves.begins_behind()
             behind = size is _dcp_size and not machine.mine()
             old = machine.enter_from_base(_SAVE)
             if old == NOT_ENTERED and not behind:
@@ -114,6 +112,50 @@ def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]
         return save
 
     return make
+
+
+def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Brackets the beginning of a save that goes on behind the loop's back, and whatever waits for its end."""
+    begin = _saving(session, None)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        inner = begin(original)
+
+        def async_save(*args: Any, **kwargs: Any) -> Any:
+            session.saves.begins_behind()
+            result = inner(*args, **kwargs)
+            try:
+                completed = getattr(result, "upload_completion", result)
+                for future in {completed, getattr(result, "staging_completion", completed)}:
+                    future.result = _awaiting(session, future.result)
+                # A process of its own that saves tells nothing: its future does.
+                if getattr(kwargs.get("async_checkpointer_type"), "value", "") == "process":
+                    completed.add_done_callback(lambda future: _saved_behind(session, future))
+            except Exception as error:  # the fence around the training
+                session.fault("dcp", error)
+            return result
+
+        return async_save
+
+    return make
+
+
+def _awaiting(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def result(*args: Any, **kwargs: Any) -> Any:
+        machine = session.machine
+        old = machine.enter_from_base(_SAVE)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            machine.leave(old)
+
+    return result
+
+
+def _saved_behind(session: Session, future: Any) -> None:
+    if not future.cancelled() and future.exception() is None:
+        _count(session, "save", None, (), {}, behind=True)
 
 
 def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

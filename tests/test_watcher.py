@@ -1,0 +1,109 @@
+"""A device that stops while its host goes on: which boundary it has not passed is seen, asking only after silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support_stream import SimStream
+
+from whyidle.ledger.reader import Position, parse_ledger
+from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks import watcher
+from whyidle.torch_hooks.device_clock import DeviceClock
+from whyidle.torch_hooks.machine import COMPUTE, PhaseMachine
+from whyidle.torch_hooks.wait_codes import wait_code
+from whyidle.torch_hooks.watcher import SILENT_NS, Watcher
+
+MS, SECOND = 1_000_000, 1_000_000_000
+WAIT = wait_code(2)
+
+
+class Rank:
+    """A host that has enqueued compute, a wait, compute and another wait, on a simulated stream."""
+
+    def __init__(self, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr(watcher, "LOOK_SECONDS", 1e9)  # the test looks by itself
+        self.writer = writer
+        self.stream = SimStream(now_ns=10 * SECOND)
+        self.machine = PhaseMachine(writer.words, self.stream.start_ns)
+        clock = self.machine.device = DeviceClock(
+            self.stream, lambda _: None, self.stream.start_ns, now=self.stream.now
+        )
+        self.asked = 0
+        self.watcher = Watcher(self.machine, lambda: self._passed)
+        for phase, ns in ((COMPUTE, 5 * MS), (WAIT, 3 * MS), (COMPUTE, 5 * MS), (WAIT, 3 * MS)):
+            self.stream.launch(ns, cost_ns=1000)
+            clock.mark(self.stream.boundary(), phase)
+        self.ends = [5 * MS, 8 * MS, 13 * MS, 16 * MS]
+
+    def _passed(self, event: object) -> bool | None:
+        self.asked += 1
+        return self.stream.done(event)  # type: ignore[arg-type]
+
+    def look(self, after_ns: int) -> Position:
+        """Where the rank is said to be when the watcher has looked, so long after the start and once more."""
+        for _ in range(2):
+            self.stream.now_ns = max(self.stream.now_ns, self.stream.start_ns + after_ns)
+            self.watcher.look(self.stream.now_ns)
+        return parse_ledger(bytes(self.writer.words), "here", alive=True).position
+
+
+@pytest.fixture
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
+    strings = {"run": "r", "node": "n", "device": "sim:0", "uuid": ""}
+    writer = LedgerWriter(str(tmp_path), strings, {"rank": 0, "world_size": 2, "device_index": 0})
+    one = Rank(writer, monkeypatch)
+    yield one
+    one.watcher.stop()
+    writer.close()
+
+
+def stop_device_at(rank: Rank, ns: int) -> None:
+    """What the device has not passed by then it never will."""
+    passed = rank.stream._passed
+    rank.stream._passed = lambda event: event.passed_ns <= rank.stream.start_ns + ns and passed(event)  # type: ignore[method-assign]
+
+
+def test_a_host_that_is_not_silent_is_not_disturbed(rank: Rank) -> None:
+    stop_device_at(rank, 6 * MS)
+    assert rank.look(SILENT_NS // 2).phase == "startup"  # the host's
+    assert not rank.asked
+
+
+def test_a_device_that_is_done_is_where_its_host_is(rank: Rank) -> None:
+    assert rank.look(3 * SECOND).phase == "startup"
+    assert rank.asked
+
+
+@pytest.mark.parametrize(
+    ("stops", "phase", "slot", "ahead"),
+    [
+        (2 * MS, "compute", -1, 2),
+        (6 * MS, "collective", 2, 1),
+        (10 * MS, "compute", -1, 1),
+        (14 * MS, "collective", 2, 0),
+    ],
+)
+def test_the_phase_in_which_the_device_has_stopped(rank: Rank, stops: int, phase: str, slot: int, ahead: int) -> None:
+    stop_device_at(rank, stops * MS)
+    found = rank.look(3 * SECOND)
+    assert (found.phase, found.slot) == (phase, slot)
+    assert found.since_ns <= rank.stream.start_ns + 3 * SECOND
+    ledger = parse_ledger(bytes(rank.writer.words), "here", alive=True)
+    assert sum(ledger.words["slot_ahead"]) == ahead
+
+
+def test_a_device_that_goes_on_again_is_where_its_host_is(rank: Rank) -> None:
+    passed = rank.stream._passed
+    stop_device_at(rank, 6 * MS)
+    assert rank.look(3 * SECOND).phase == "collective"
+    rank.stream._passed = passed  # type: ignore[method-assign]
+    assert rank.look(5 * SECOND).phase == "startup"
+    assert not any(parse_ledger(bytes(rank.writer.words), "here", alive=True).words["slot_ahead"])
+
+
+def test_nothing_is_said_where_the_device_cannot_be_asked(rank: Rank) -> None:
+    rank.stream.capturing = True
+    assert rank.look(3 * SECOND).phase == "startup"

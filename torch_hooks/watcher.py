@@ -1,0 +1,110 @@
+"""Sees a device that has stopped while its host went on: a hang in a collective is invisible to the host, which returns
+from `wait()` at once.
+
+A thread of its own looks once a second, and asks the device only after the training thread has been silent for a while:
+which boundary it has not passed. It writes what it finds into words of the ledger that nobody else writes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..ledger.layout import SLOTS, WORD_AT
+from .notices import debug
+from .wait_codes import CONTINUES, PHASE_MASK, slot_of
+from .wait_codes import LEAST as LEAST_WAIT
+
+if TYPE_CHECKING:
+    from .machine import PhaseMachine
+
+LOOK_SECONDS = 1.0
+SILENT_NS = 2_000_000_000
+_PHASE_AT, _SINCE_AT, _SLOT_AT, _AHEAD_AT = (
+    WORD_AT[name][0] for name in ("device_phase", "device_since_ns", "device_slot", "slot_ahead")
+)
+Question = Callable[[Any], "bool | None"]
+"""Whether the device has passed an event; None where that may not be asked now."""
+
+
+class Watcher:
+    """Looks at the device of one machine until it is stopped, or the process ends.
+
+    ``questions`` is called in the thread that will ask, and gives what it asks with.
+    """
+
+    def __init__(self, machine: PhaseMachine, questions: Callable[[], Question]):
+        self._machine = machine
+        self._questions = questions
+        self._passed: Question | None = None
+        self._stop = threading.Event()
+        self._stuck: Any = None  # the event that had not been passed at the last look
+        self._since_ns = 0
+        self._thread = threading.Thread(target=self._run, name="whyidle-watcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Does not wait for the thread: that may be held up by the device."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(LOOK_SECONDS):
+                self.look(time.monotonic_ns())
+        except Exception:  # the device is lost, or cannot be asked: there is nothing to watch
+            if debug():
+                traceback.print_exc()
+
+    def look(self, now_ns: int) -> None:
+        """Writes down where the device is, if it has not moved since the last look."""
+        device = self._machine.device
+        if device is None or device.dead or device.closed or now_ns - device.host_ns < SILENT_NS:
+            self._moves()
+            return
+        boundaries = device.in_flight()
+        first = self._first_ahead([event for event, _ in boundaries])
+        if first is None:
+            self._moves()
+            return
+        event, phase = boundaries[first]
+        if event is not self._stuck:
+            # It entered this phase since the last look, or when it passed what was last charged.
+            self._stuck, self._since_ns = event, now_ns if first else device.last_ns
+            return
+        ahead = [0] * SLOTS
+        for _, later in boundaries[first + 1 :]:
+            if later >= LEAST_WAIT and not later & CONTINUES:
+                ahead[slot_of(later)] += 1
+        words = self._machine.words
+        for slot, calls in enumerate(ahead):
+            words[_AHEAD_AT + slot] = calls
+        words[_SINCE_AT] = self._since_ns
+        words[_SLOT_AT] = slot_of(phase) + 1 if phase >= LEAST_WAIT else 0
+        words[_PHASE_AT] = (phase & PHASE_MASK) + 1
+
+    def _moves(self) -> None:
+        self._stuck = None
+        words = self._machine.words
+        if words[_PHASE_AT]:
+            words[_PHASE_AT] = 0
+            for slot in range(SLOTS):
+                words[_AHEAD_AT + slot] = 0
+
+    def _first_ahead(self, events: list[Any]) -> int | None:
+        """The number of the first event that the device has not passed; None where it has, or cannot be asked."""
+        low, high = 0, len(events)
+        while low < high:
+            middle = (low + high) // 2
+            if self._passed is None:
+                self._passed = self._questions()
+            passed = self._passed(events[middle])
+            if passed is None:
+                return None
+            if passed:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < len(events) else None
