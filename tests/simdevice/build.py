@@ -1,0 +1,83 @@
+"""Builds the device's C++ with one call of the compiler, once per source and torch, into a folder of the user's."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch.utils import cpp_extension
+
+SOURCES = Path(__file__).parent / "csrc"
+NAME = "_simdevice"
+FLAGS = ("-std=c++20", "-O1", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wno-sign-compare")
+
+
+def compiler() -> str | None:
+    return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
+
+
+def folder() -> Path:
+    """Where the library of this source, this torch and this Python is, or shall be."""
+    words = hashlib.sha256()
+    for part in (torch.__version__, sys.version, str(FLAGS), str(compiler()), str(Path(torch.__file__).parent)):
+        words.update(part.encode())
+    for source in sorted(SOURCES.iterdir()):
+        words.update(source.name.encode() + source.read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "whyidle-tests" / f"simdevice-{words.hexdigest()[:16]}"
+
+
+def command(out: Path) -> list[str]:
+    found = compiler()
+    if found is None:
+        raise RuntimeError("the simulated device needs a C++ compiler: install g++, or set CXX")
+    includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
+    libraries = str(Path(torch.__file__).parent / "lib")
+    return [
+        *(
+            found,
+            *FLAGS,
+            f"-DTORCH_EXTENSION_NAME={NAME}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        ),
+        *(option for path in includes for option in ("-isystem", path)),
+        *(str(SOURCES / "simdevice.cpp"), "-o", str(out), f"-L{libraries}", f"-Wl,-rpath,{libraries}"),
+        *("-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"),
+    ]
+
+
+def library() -> Path:
+    """The path of the library, built if it is not there yet (about 40 s of CPU time). Ranks may ask at once."""
+    home = folder()
+    built = home / f"{NAME}.so"
+    if not built.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        with open(home / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not built.exists():
+                fresh = home / f"{NAME}.so.new"
+                done = subprocess.run(command(fresh), capture_output=True, text=True, check=False)
+                if done.returncode != 0:
+                    raise RuntimeError(f"the simulated device does not build:\n{done.stderr[-8000:]}")
+                fresh.rename(built)
+    return built
+
+
+def load() -> ModuleType:
+    """Imports the library, whose import registers the device's operators."""
+    spec = importlib.util.spec_from_file_location(NAME, library())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,48 @@
+"""The process group ``sim``: collectives on streams of the device, which meet other ranks through gloo."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_C: Any = sys.modules["_simdevice"]
+_numbers = itertools.count()
+
+
+def _create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    inner = dist.PrefixStore("simulated device", store)
+    gloo = dist.ProcessGroupGloo(inner, rank, size, timeout)
+    return _C.make_group(gloo, f"group {next(_numbers)}")
+
+
+def register() -> None:
+    dist.Backend.register_backend("sim", _create, devices=["sim"])
+
+
+def _backend(group: dist.ProcessGroup | None) -> Any:
+    return (group or dist.group.WORLD)._get_backend(torch.device("sim"))  # pyright: ignore
+
+
+def set_collective_time(ms: float, group: dist.ProcessGroup | None = None, gb_per_s: float = 0.0) -> None:
+    """How long a transfer takes from the moment when all ranks are there: ``ms`` and, if given, its bytes over
+    ``gb_per_s``. Without a group: of all groups that have no time of their own, those made later included. Applies to
+    collectives issued from now on. Ranks that disagree use the longest."""
+    rate = 1.0 / gb_per_s if gb_per_s else 0.0
+    if group is None:
+        _C.set_default_time(round(ms * 1e6), rate)
+    else:
+        _C.set_time(_backend(group), round(ms * 1e6), rate)
+
+
+def hang_next_collective(group: dist.ProcessGroup | None = None) -> None:
+    """This rank's next collective or message in the group never arrives. Streams wait, hosts go on."""
+    _C.hang_next(_backend(group))
+
+
+def release_hung_collectives() -> None:
+    _C.release_hung()
