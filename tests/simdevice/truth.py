@@ -103,16 +103,14 @@ def reset_counters() -> None:
 
 @contextmanager
 def callers(part_of_path: str) -> Iterator[list[tuple[str, str]]]:
-    """Lists (call, file:line) of every counted call that is made from below a file whose path has this part: with
-    ``callers("/torch_hooks/")``, what whyidle's hooks called, from whichever thread."""
+    """Lists (call, file:line) of every counted call that is made by a file whose path has this part: with
+    ``callers("/torch_hooks/")``, what whyidle's hooks called, from whichever thread, and not what they stand around."""
     seen: list[tuple[str, str]] = []
 
     def observe(call: str) -> None:
-        frame = sys._getframe()
-        while (frame := frame.f_back) is not None:
-            if part_of_path in frame.f_code.co_filename:
-                seen.append((call, f"{frame.f_code.co_filename}:{frame.f_lineno}"))
-                return
+        frame = sys._getframe().f_back
+        if frame is not None and part_of_path in frame.f_code.co_filename:
+            seen.append((call, f"{frame.f_code.co_filename}:{frame.f_lineno}"))
 
     _C.set_observer(observe)
     try:

@@ -1,0 +1,1 @@
+"""Real training on the simulated device, with whyidle attached, beside the device's own schedule."""

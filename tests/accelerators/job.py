@@ -1,0 +1,123 @@
+"""One rank of all cases of a shape: `job.py RANK SIZE PORT FOLDER SHAPE FAULT…`. Writes what its device did in each."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import simdevice  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from accelerators.shapes import BUILDERS, WIDTH  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+import whyidle  # noqa: E402
+
+STEPS, SAVE_EVERY, BATCH = 24, 5, 8
+LATE, SAVES = 1, 0
+"""The rank whose reads or compute are slow, and the one that saves."""
+LINK_MS, SLOW_LINK_MS, HIDDEN_MS = 1.0, 15.0, 5.0
+READ_SECONDS, SAVE_SECONDS, SLOWER = 0.06, 0.3, 1.6
+
+
+class Samples(Dataset[torch.Tensor]):
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+
+    def __len__(self) -> int:
+        return STEPS * BATCH
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self._seconds and index % BATCH == 0:
+            time.sleep(self._seconds)
+        return torch.randn(WIDTH, generator=torch.Generator().manual_seed(index))
+
+
+class SlowFile(io.BytesIO):
+    """A file whose disk takes its time, once a save."""
+
+    def flush(self) -> None:
+        time.sleep(SAVE_SECONDS)
+
+
+class Spans:
+    """When the host was where, ns of CLOCK_MONOTONIC."""
+
+    def __init__(self) -> None:
+        self.data: list[tuple[int, int]] = []
+        self.save: list[tuple[int, int]] = []
+
+    def batches(self, loader: DataLoader[torch.Tensor]) -> Iterator[torch.Tensor]:
+        batches = iter(loader)
+        while True:
+            begun = time.monotonic_ns()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self.data.append((begun, time.monotonic_ns()))
+            yield batch
+
+
+def save(model: torch.nn.Module, spans: Spans) -> None:
+    begun = time.monotonic_ns()
+    torch.save({"rank": dist.get_rank()}, SlowFile())
+    spans.save.append((begun, time.monotonic_ns()))
+
+
+def run(shape: str, fault: str) -> dict[str, Any]:
+    rank = dist.get_rank()
+    simdevice.set_collective_time({"slow-link": SLOW_LINK_MS, "hidden": HIDDEN_MS}.get(fault, LINK_MS))
+    model, step = BUILDERS[shape](SLOWER if fault == "slow-compute" and rank == LATE else 1.0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    spans, losses = Spans(), []
+    loader = DataLoader(Samples(READ_SECONDS if fault == "slow-reads" and rank == LATE else 0.0), BATCH)
+    dist.barrier()
+    torch.accelerator.synchronize()
+    simdevice.clear_schedule()
+    for number, batch in enumerate(spans.batches(loader), 1):
+        loss = step(batch.to("sim"))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(0.0 if loss is None else loss.item())
+        if fault == "checkpoint" and rank == SAVES and number % SAVE_EVERY == 0:
+            save(model, spans)
+    torch.accelerator.synchronize()
+    return {
+        "losses": losses,
+        "spans": {"data": spans.data, "save": spans.save},
+        "window": (spans.data[0][0], time.monotonic_ns()),
+        "home": torch.accelerator.current_stream().stream_id,
+        "schedule": simdevice.schedule(),
+    }
+
+
+def main(rank: int, size: int, port: int, folder: Path, shape: str, faults: list[str]) -> None:
+    torch.set_num_threads(1)
+    simdevice.load()
+    dist.init_process_group("cpu:gloo,sim:sim", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    for fault in faults:
+        os.environ["WHYIDLE_DIR"] = str(folder / fault)
+        os.environ["WHYIDLE_RUN"] = f"{shape}-{fault}"
+        assert whyidle.attach()
+        with simdevice.callers("/torch_hooks/") as calls:
+            told = run(shape, fault)
+        dist.barrier()
+        whyidle.detach()
+        told["calls"] = sorted({call for call, _ in calls})
+        told["contexts"] = simdevice.contexts()
+        (folder / f"{fault}.{rank}.json").write_text(json.dumps(told))
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5], sys.argv[6:])

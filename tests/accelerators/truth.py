@@ -1,0 +1,86 @@
+"""What a rank's device did, by its own schedule. Pure: what a job has written in, seconds out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+WAITS = ("wait", "rendezvous", "collective")
+Span = tuple[int, int]
+
+
+class Entry(NamedTuple):
+    """As in simdevice.truth, which cannot be imported without its device."""
+
+    device: int
+    stream: int
+    kind: str
+    tag: str
+    start: int
+    end: int
+    enqueued: int
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Seconds of one rank, from its first step to its last. They add up to ``wall``."""
+
+    wall: float
+    compute: float
+    """Busy, and idle while the host was in none of the other phases."""
+    data: float
+    save: float
+    transfer: float
+    """Waiting for a transfer that every rank had entered."""
+    late: float
+    """Waiting for a rank that had not come."""
+
+    @property
+    def waited(self) -> float:
+        return self.transfer + self.late
+
+
+def truth_of(told: dict[str, Any]) -> Truth:
+    start, end = told["window"]
+    entries = [Entry(*each) for each in told["schedule"]]
+    home = [each for each in entries if each.stream == told["home"]]
+    elsewhere = [each for each in entries if each.stream != told["home"]]
+    idle = _gaps([(each.start, each.end) for each in home], start, end)
+    data = _overlap(idle, told["spans"]["data"])
+    save = _overlap(idle, told["spans"]["save"])
+    waits = _cut([(each.start, each.end) for each in home if each.kind in WAITS], start, end)
+    waited = sum(b - a for a, b in waits)
+    # What the home stream waits for is a collective of its own or one on another stream, which meets others or moves.
+    late = _union([(each.start, each.end) for each in (*home, *elsewhere) if each.kind == "rendezvous"])
+    behind = _overlap(waits, late)
+    wall = end - start
+    compute = wall - data - save - waited
+    return Truth(*(ns / 1e9 for ns in (wall, compute, data, save, waited - behind, behind)))
+
+
+def _cut(spans: Sequence[Span], start: int, end: int) -> list[Span]:
+    return [(max(a, start), min(b, end)) for a, b in spans if max(a, start) < min(b, end)]
+
+
+def _union(spans: Sequence[Span]) -> list[Span]:
+    found: list[Span] = []
+    for a, b in sorted(spans):
+        if found and a <= found[-1][1]:
+            found[-1] = (found[-1][0], max(b, found[-1][1]))
+        else:
+            found.append((a, b))
+    return found
+
+
+def _gaps(spans: Sequence[Span], start: int, end: int) -> list[Span]:
+    found, at = [], start
+    for a, b in _union(_cut(spans, start, end)):
+        if a > at:
+            found.append((at, a))
+        at = max(at, b)
+    return [*found, (at, end)] if at < end else found
+
+
+def _overlap(first: Sequence[Span], second: Sequence[Span]) -> int:
+    return sum(max(0, min(b, d) - max(a, c)) for a, b in first for c, d in second)
