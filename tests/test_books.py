@@ -18,7 +18,7 @@ from whyidle.ledger.reader import Step, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.machine import COMPUTE, HOST, NOT_ENTERED, STARTUP, PhaseMachine
-from whyidle.torch_hooks.wait_codes import CONTINUES, UNKNOWN_WAIT, wait_code
+from whyidle.torch_hooks.wait_codes import CONTINUES, UNKNOWN_WAIT, Issue, wait_code
 
 DATA, CHECKPOINT, GC = PHASE["data"], PHASE["checkpoint"], PHASE["gc"]
 WORLD, OTHER = wait_code(0), wait_code(1)
@@ -189,10 +189,10 @@ def test_a_message_has_come_when_the_last_part_of_its_wait_ends(words: memoryvie
     books = Books(words)
     books.hold(0, (), whole=True, pairwise=True)
     books.open_window(1)
-    books.message = (False, 77)
-    books.charge_wait(wait_code(0, peer=3), 3)
+    issues = (Issue(3, sent=False, at=77),)
+    books.charge_wait(wait_code(0, peer=3), 3, None, 80, issues)
     (first,) = books.held[0].messages  # type: ignore[union-attr]
-    books.charge_wait(wait_code(0, peer=3) | CONTINUES, 4)
+    books.charge_wait(wait_code(0, peer=3) | CONTINUES, 4, None, 84, issues)
     (message,) = books.held[0].messages  # type: ignore[union-attr]
     assert (message.peer, message.sent, message.issued) == (3, False, 77)
     assert message.end > first.end

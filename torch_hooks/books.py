@@ -7,7 +7,6 @@ host has left them, but in the same order.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +38,7 @@ from ..ledger.layout import (
     call_word,
 )
 from ..ledger.waits import Message, StepWaits
-from .wait_codes import CONTINUES, WaitCode, peer_of, slot_of
+from .wait_codes import CONTINUES, Issues, WaitCode, peer_of, slot_of
 
 if TYPE_CHECKING:
     from .meters.blocked import BlockedMeter
@@ -98,8 +97,6 @@ _QUEUE = CAUSE["collective_queue"]
 _COLLECTIVE_PHASE = PHASE["collective"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
 _CULPRITS_KEPT = 64
-
-_now = time.monotonic_ns
 
 _OWN_CAUSES = tuple(tuple(CAUSE[cause] for cause in own) for own in OWN_CAUSES.values())
 
@@ -171,7 +168,7 @@ def _own(now: list[int], before: list[int]) -> list[int]:
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
 
-    __slots__ = ("_culprits", "_last_end", "_map", "held", "message", "repeating", "slots", "words")
+    __slots__ = ("_culprits", "_last_end", "_map", "held", "repeating", "slots", "words")
 
     def __init__(self, words: memoryview):
         self.words = words
@@ -181,8 +178,6 @@ class Books:
         """Phase -> the word that an interval in it is added to."""
         self.held: list[Held | None] = [None] * SLOTS
         """Per slot: its waits, where they are held back. They are `collective` at once where not."""
-        self.message: tuple[bool, int] = (False, 0)
-        """Of the send or receive that is waited for now: whether it is a send, and when it was issued, ns."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._last_end = 0
         for slot in range(SLOTS):
@@ -203,8 +198,14 @@ class Books:
             words[_CAUSE_AT + cause] += part
             rest -= part
 
-    def charge_wait(self, code: WaitCode, ns: int, parts: Parts | None = None) -> None:
-        """Adds an interval of a wait. Of ``parts`` the first says how long the rank's own threads got no CPU."""
+    def charge_wait(
+        self, code: WaitCode, ns: int, parts: Parts | None = None, end_ns: int = 0, issues: Issues = ()
+    ) -> None:
+        """Adds an interval of a wait that ended at ``end_ns`` (CLOCK_MONOTONIC).
+
+        Of ``parts`` the first says how long the rank's own threads got no CPU; ``issues`` are the sends and receives
+        that were waited for.
+        """
         words = self.words
         queue = 0 if parts is None else min(parts[0][1], ns)
         slot = slot_of(code)
@@ -222,14 +223,15 @@ class Books:
         if code & CONTINUES and held.calls:
             held.calls[-1] += ns
             held.queues[-1] += queue
-            if held.messages:
-                held.messages[-1] = held.messages[-1]._replace(end=_now())
+            if held.messages and issues:
+                held.messages[-len(issues) :] = [one._replace(end=end_ns) for one in held.messages[-len(issues) :]]
         else:
             held.calls.append(ns)
             held.queues.append(queue)
             held.peers.append(peer_of(code))
             if held.pairwise:
-                held.messages.append(Message(peer_of(code), *self.message, _now(), ns))
+                held.messages += [Message(one.peer, one.sent, one.at, end_ns, ns) for one in issues]
+                held.complete &= all(one.at for one in issues)
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 
     def charge_unmeasured(self, ns: int) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from .books import Parts
+    from .wait_codes import Issues
 
 UNMEASURED = -1
 """As ``Interval.phase``: device time of which no phase can be told. Its cause is `unattributed`."""
@@ -84,6 +85,8 @@ class Interval(NamedTuple):
     """What happens at its end: NOTHING, STEP or WINDOW."""
     end_ns: int
     """When it ended: device time mapped to the host's CLOCK_MONOTONIC. Never decreases."""
+    issues: Issues = ()
+    """Of a wait the sends and receives that were waited for; of another phase those that were issued at its end."""
 
 
 class _Lost:
@@ -104,6 +107,7 @@ class _Boundary(NamedTuple):
     parts: Parts | None
     then: int
     lost: _Lost | None
+    issues: Issues
 
 
 class DeviceClock:
@@ -175,8 +179,13 @@ class DeviceClock:
 
     # -- what the phase machine calls
 
-    def mark(self, host_ns: int, phase: int, parts: Parts | None = None, then: int = NOTHING) -> None:
-        """The phase ``phase`` ended at ``host_ns``; ``parts`` splits the host time of that interval among causes."""
+    def mark(
+        self, host_ns: int, phase: int, parts: Parts | None = None, then: int = NOTHING, issues: Issues = ()
+    ) -> None:
+        """The phase ``phase`` ended at ``host_ns``; ``parts`` splits the host time of that interval among causes.
+
+        ``issues`` is handed on with the interval.
+        """
         if self.dead or self.closed:
             self._mark_blind(host_ns, then)
             return
@@ -191,7 +200,7 @@ class DeviceClock:
         if event is None:
             self._lose(host_ns, phase, parts, then)
         else:
-            self._pending.append(_Boundary(event, host_ns, host_interval, phase, parts, then, self._lost))
+            self._pending.append(_Boundary(event, host_ns, host_interval, phase, parts, then, self._lost, issues))
             self._lost = None
         self._fresh += 1
         if event is not None and len(self._pending) % BACKLOG == 0:
@@ -305,12 +314,14 @@ class DeviceClock:
             self._emit_lost(lost, phase, end_ns)
         if parts is not None:
             parts = _scaled(parts, end_ns - self.last_ns, boundary.host_interval_ns)
-        self._emit(phase, end_ns, parts, boundary.then)
+        self._emit(phase, end_ns, parts, boundary.then, boundary.issues)
 
-    def _emit(self, phase: int, end_ns: int, parts: Parts | None = None, then: int = NOTHING) -> None:
+    def _emit(
+        self, phase: int, end_ns: int, parts: Parts | None = None, then: int = NOTHING, issues: Issues = ()
+    ) -> None:
         ns = end_ns - self.last_ns
         self.last_ns = end_ns
-        self._sink(Interval(phase, ns, parts, then, end_ns))
+        self._sink(Interval(phase, ns, parts, then, end_ns, issues))
 
     # -- boundaries without an event
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..ledger.layout import SLOTS, UNKNOWN_SLOT
 
 if TYPE_CHECKING:
-    from .wait_codes import WaitCode
+    from .wait_codes import Issues, WaitCode
 
 ALONE = -1
 """The slot of a group of one rank: nobody waits there."""
@@ -55,7 +55,9 @@ class Groups:
         self._by_ranks: dict[tuple[tuple[int, ...], bool], int] = {}
         self._of_group: dict[tuple[int, bool], tuple[weakref.ref[Any], int]] = {}
         self._members: dict[int, list[int]] = {}
-        self._waited: dict[int, tuple[weakref.ref[Any], WaitCode, tuple[bool, int]]] = {}
+        self._waited: dict[int, tuple[weakref.ref[Any], WaitCode, Issues]] = {}
+        self.coalesced: list[tuple[WaitCode, Issues]] | None = None
+        """Calls that are being gathered to be issued as one."""
         self._of_storage: dict[int, int] = {}
         self.resolved = UNKNOWN_SLOT
         """The slot of the group that a functional collective has just resolved."""
@@ -152,22 +154,22 @@ class Groups:
 
     # -- from a call to its wait
 
-    def issued(self, handle: Any, code: WaitCode, message: tuple[bool, int] = (False, 0)) -> None:
-        """A work or a future that will be waited for. ``message``: whether it is a send, and when it was issued, ns."""
+    def issued(self, handle: Any, code: WaitCode, issues: Issues = ()) -> None:
+        """A work or a future that will be waited for. ``issues``: the sends and receives that it stands for."""
         waited = self._waited
-        waited[id(handle)] = (weakref.ref(handle), code, message)
+        waited[id(handle)] = (weakref.ref(handle), code, issues)
         if len(waited) > _KEPT:
             for key in [key for key, (alive, _, _) in waited.items() if alive() is None]:
                 del waited[key]
             if len(waited) > _KEPT:
                 waited.clear()
 
-    def issue_of(self, handle: Any) -> tuple[WaitCode, tuple[bool, int]] | None:
-        """What the wait for a work or a future is, and of which message; None where its call was not seen."""
+    def issue_of(self, handle: Any) -> tuple[WaitCode, Issues] | None:
+        """What the wait for a work or a future is, and for which messages; None where its call was not seen."""
         entry = self._waited.get(id(handle))
         return entry[1:] if entry is not None and entry[0]() is handle else None
 
-    def waits_for(self, handle: Any) -> tuple[WaitCode, tuple[bool, int]] | None:
+    def waits_for(self, handle: Any) -> tuple[WaitCode, Issues] | None:
         """The same, once: a rank that waits again for what it has waited for makes no call that others make too."""
         issue = self.issue_of(handle)
         if issue is not None:

@@ -21,7 +21,7 @@ from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
-from .wait_codes import CONTINUES, PHASE_MASK, WaitCode, slot_of
+from .wait_codes import CONTINUES, PHASE_MASK, Issues, WaitCode, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class PhaseMachine:
     """
 
     __slots__ = (
+        "_awaited",
         "_busy",
+        "_issued",
         "_owner",
         "_passed",
         "_slots",
@@ -91,6 +93,8 @@ class PhaseMachine:
         self.helper = 0
         self._owner = _thread()
         self._busy = False
+        self._awaited: Issues = ()  # what the open wait is for
+        self._issued: Issues = ()  # what is being issued
         self._passed: list[Interval] = []  # intervals of the device that the books do not have yet
         words[_PHASE_AT] = STARTUP
         words[_OPEN_SLOT_AT] = -1
@@ -110,8 +114,8 @@ class PhaseMachine:
             return NOT_ENTERED
         return self._cut(phase, None, NOTHING)
 
-    def enter_wait(self, code: WaitCode) -> int:
-        """Opens a wait; returns what to ``leave``.
+    def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
+        """Opens a wait, for some sends and receives if it is one for messages; returns what to ``leave``.
 
         A wait inside one of the same group is a part of that one, and so is one whose group is not known.
         """
@@ -120,6 +124,7 @@ class PhaseMachine:
         old = self._cut(code, None, NOTHING)
         # Here and not where phases are cut: to come back from a garbage collection inside a wait is no new wait.
         if old != NOT_ENTERED:
+            self._awaited = issues
             words = self.words
             words[_COLLECTIVES_AT] += 1
             words[_SLOT_CALLS_AT + slot_of(code)] += 1
@@ -176,7 +181,7 @@ class PhaseMachine:
                 if old >= LEAST_WAIT:
                     if self.waits is not None:
                         parts = self.waits.split(now - self.since)
-                    self.books.charge_wait(old, now - self.since, cast("Parts | None", parts))
+                    self.books.charge_wait(old, now - self.since, cast("Parts | None", parts), now, self._awaited)
                 elif parts is None:
                     words[self._slots[old]] += now - self.since
                 else:
@@ -218,6 +223,17 @@ class PhaseMachine:
         self.device = DeviceClock(events, self._passed.append, self.since)
         self.waits = self.blocked = None
 
+    def issue(self, issues: Issues) -> None:
+        """Sends and receives are issued now: when that is, on an accelerator, its clock will say."""
+        if self.device is None:
+            now = _now()
+            for issue in issues:
+                issue.at = now
+        elif self.phase < LEAST_WAIT and self.admits():
+            self._issued = issues
+            self._cut(self.phase, None, NOTHING)
+            self._issued = ()
+
     def at_home(self) -> bool:
         """Whether what the calling thread makes its current stream wait for is a wait of the rank's."""
         return self.device is None or self.device.at_home()
@@ -232,7 +248,7 @@ class PhaseMachine:
         try:
             if parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
-            device.mark(now, self.phase, parts, what)
+            device.mark(now, self.phase, parts, what, self._awaited if self.phase >= LEAST_WAIT else self._issued)
             if what != NOTHING:
                 if _thread() == self._owner:
                     device.rehome()
@@ -250,9 +266,11 @@ class PhaseMachine:
             if interval.phase < 0:
                 books.charge_unmeasured(interval.ns)
             elif interval.phase >= LEAST_WAIT:
-                books.charge_wait(interval.phase, interval.ns, interval.parts)
+                books.charge_wait(interval.phase, interval.ns, interval.parts, interval.end_ns, interval.issues)
             else:
                 books.charge(interval.phase, interval.ns, interval.parts)
+                for issue in interval.issues:
+                    issue.at = interval.end_ns
             words[_ACCOUNTED_AT] = interval.end_ns
             if interval.then == STEP:
                 books.close_step(interval.end_ns)
@@ -310,7 +328,13 @@ class NullMachine:
     def enter(self, phase: int) -> int:
         return NOT_ENTERED
 
-    enter_from_base = enter_wait = enter
+    enter_from_base = enter
+
+    def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
+        return NOT_ENTERED
+
+    def issue(self, issues: Issues) -> None:
+        pass
 
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
         pass

@@ -31,7 +31,7 @@ from .restart import restart_of
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
-from .wait_codes import UNKNOWN_WAIT, WaitCode, wait_code
+from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, wait_code
 from .watcher import Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
@@ -234,22 +234,19 @@ class Session:
             issue = exchange.groups.waits_for(handle) if exchange is not None else None
             if issue is None:
                 return self.wait_begins(UNKNOWN_WAIT)
-            old = self.wait_begins(issue[0])
-            if old != NOT_ENTERED:
-                self.machine.books.message = issue[1]  # type: ignore[union-attr]
-            return old
+            return self.wait_begins(*issue)
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
 
-    def wait_begins(self, code: WaitCode) -> int:
-        """-> what to leave."""
+    def wait_begins(self, code: WaitCode, issues: Issues = ()) -> int:
+        """-> what to leave. ``issues``: the sends and receives that are waited for."""
         if code == NOT_ENTERED or (self.off and "work_wait" in self.off):
             return NOT_ENTERED
         machine = self.machine
         # What makes another stream wait is no wait of the rank's, until its home stream waits for that one.
         if machine.device is not None and not machine.at_home():
             return NOT_ENTERED
-        return machine.enter_wait(code)
+        return machine.enter_wait(code, issues)
 
     def wait_in(self, group: Any) -> int:
         """A wait in all members of a process group begins, without a work -> what to leave."""

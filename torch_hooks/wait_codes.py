@@ -37,3 +37,20 @@ def peer_of(code: WaitCode) -> int:
 
 
 UNKNOWN_WAIT = wait_code(UNKNOWN_SLOT)
+
+
+class Issue:
+    """A send or receive that was issued."""
+
+    __slots__ = ("at", "peer", "sent")
+
+    def __init__(self, peer: int, sent: bool, at: int = 0):
+        self.peer = peer
+        """The global rank at its other end; -1 where it is not known."""
+        self.sent = sent
+        self.at = at
+        """ns of CLOCK_MONOTONIC; on an accelerator when the device came there, 0 until it has."""
+
+
+Issues = tuple[Issue, ...]
+"""What is waited for at once: several where sends and receives were issued as one."""

@@ -86,8 +86,8 @@ class Exchange:
         machine.label(slot, group.label)
         if self._server is None:
             return
-        if group.pairwise and (machine.device is not None or len(group.ranks) > MOST_STAGES):
-            return  # host times say nothing about messages between accelerators
+        if group.pairwise and len(group.ranks) > MOST_STAGES:
+            return
         kind = MessageExchange if group.pairwise else CollectiveExchange
         exchange = kind(machine, group, self._rank, self._finished, self._mixes)
         self._offers.append(_Offer(exchange, self._hold(group, whole=True)))

@@ -6,14 +6,13 @@ collectives (they are compute), and NCCL's synchronous ones, which run on the cu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..groups import ALONE
 from ..machine import NOT_ENTERED
 from ..patching import Absent, Patches
-from ..wait_codes import UNKNOWN_WAIT, WaitCode, slot_of, wait_code
+from ..wait_codes import UNKNOWN_WAIT, Issue, Issues, WaitCode, slot_of, wait_code
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -217,6 +216,9 @@ def install_process_group(session: Session) -> Callable[[], None]:
     for method, (op, sized) in _METHODS.items():
         if hasattr(c10d.ProcessGroup, method):
             patches.replace(c10d.ProcessGroup, method, _counting(session, op, sized, _PEER.get(method)))
+    if hasattr(c10d.ProcessGroup, "_end_coalescing"):
+        patches.replace(c10d.ProcessGroup, "_start_coalescing", _begin_coalescing(session))
+        patches.replace(c10d.ProcessGroup, "_end_coalescing", _end_coalescing(session))
     if hasattr(c10d.ProcessGroup, "monitored_barrier"):
         patches.replace(c10d.ProcessGroup, "monitored_barrier", _around_barrier(session))
     session.state("process_group", "active")
@@ -231,15 +233,20 @@ def _counting(
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             old = NOT_ENTERED
-            code, message = UNKNOWN_WAIT, (False, 0)
+            code, issues = UNKNOWN_WAIT, ()
             try:
                 if session.asleep:
                     session.wake()
                 session.count_collective(op, _size(args[sized]) if 0 <= sized < len(args) else 0)
                 peer = args[peer_at] if peer_at is not None and peer_at < len(args) else -1
                 code = session.code_of(group, pairwise, peer)
+                groups = session.exchange.groups if session.exchange is not None else None
                 if pairwise:
-                    message = (op == "send", time.monotonic_ns())
+                    issues = (Issue(groups.peer_of(group, peer) if groups and peer >= 0 else -1, op == "send"),)
+                if groups is not None and groups.coalesced is not None:
+                    groups.coalesced.append((code, issues))
+                elif issues:
+                    session.machine.issue(issues)
                 # Since mid-2025 a synchronous NCCL collective runs on the current stream and returns no work to wait
                 # for: the call itself is what the device waits in.
                 if session.machine.device is not None and _on_current_stream(args, kwargs):
@@ -253,12 +260,52 @@ def _counting(
             exchange = session.exchange
             if work is not None and exchange is not None:
                 try:
-                    exchange.groups.issued(work, code, message)
+                    exchange.groups.issued(work, code, issues)
                 except Exception as error:  # the fence around the training
                     session.fault("process_group", error)
             return work
 
         return call
+
+    return make
+
+
+def _begin_coalescing(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _start_coalescing(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if session.exchange is not None and session.machine.admits():
+                session.exchange.groups.coalesced = []
+            return original(group, *args, **kwargs)
+
+        return _start_coalescing
+
+    return make
+
+
+def _end_coalescing(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What was gathered is issued now, and waited for as one: where there are receives, as the first of them."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def end(group: Any, *args: Any, **kwargs: Any) -> Any:
+            gathered: list[tuple[WaitCode, Issues]] = []
+            groups = session.exchange.groups if session.exchange is not None else None
+            try:
+                if groups is not None and groups.coalesced is not None and session.machine.admits():
+                    gathered, groups.coalesced = groups.coalesced, None
+                    session.machine.issue(tuple(issue for _, issues in gathered for issue in issues))
+            except Exception as error:  # the fence around the training
+                session.fault("process_group", error)
+            work = original(group, *args, **kwargs)
+            try:
+                if work is not None and groups is not None and gathered:
+                    issues = tuple(issue for _, issues in gathered for issue in issues)
+                    codes = [code for code, each in gathered if each and not each[0].sent] or [gathered[0][0]]
+                    groups.issued(work, codes[0], issues)
+            except Exception as error:  # the fence around the training
+                session.fault("process_group", error)
+            return work
+
+        return end
 
     return make
 
