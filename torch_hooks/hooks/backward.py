@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..machine import NOT_ENTERED
 from ..patching import Absent, Patches
-from ..wait_codes import WaitCode
+from ..wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
     from ..session import Session
+
+_REBUILDS_WITHIN = 2
+"""Steps; with accumulated gradients the first backward pass is in the first step all the same."""
 
 
 def install_step(session: Session) -> Callable[[], None]:
@@ -161,6 +164,7 @@ def _root_of(output: Any) -> Any:
 
 def install_ddp(session: Session) -> Callable[[], None]:
     """Learns how many bytes of gradients DDP's reducer will send, which it does without any Python call."""
+    import torch
     from torch import is_grad_enabled
     from torch.compiler import is_compiling
     from torch.nn.parallel.distributed import DistributedDataParallel
@@ -189,11 +193,35 @@ def install_ddp(session: Session) -> Callable[[], None]:
         return forward
 
     patches.replace(DistributedDataParallel, "forward", make)
+    reducer = getattr(torch._C._distributed_c10d, "Reducer", None)
+    if hasattr(reducer, "_rebuild_buckets"):
+        patches.replace(reducer, "_rebuild_buckets", _around_rebuild(session))
     # A model with buffers (batch norm's, say) has them broadcast by rank 0 in each forward pass, and C++ waits for it.
     if hasattr(DistributedDataParallel, "_distributed_broadcast_coalesced"):
         patches.replace(DistributedDataParallel, "_distributed_broadcast_coalesced", _around_broadcast(session))
     session.state("ddp", "active")
     return patches.undo
+
+
+def _around_rebuild(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """After its first backward pass the reducer tells the other ranks in which order gradients came, and waits for
+    that. It is asked in each forward pass, and has nothing to tell later."""
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _rebuild_buckets(reducer: Any, *args: Any, **kwargs: Any) -> Any:
+            machine = session.machine
+            if is_compiling() or machine.steps > _REBUILDS_WITHIN:
+                return original(reducer, *args, **kwargs)
+            old = session.wait_begins(session.loop.reduced_in() or UNKNOWN_WAIT)
+            try:
+                return original(reducer, *args, **kwargs)
+            finally:
+                machine.leave(old)
+
+        return _rebuild_buckets
+
+    return make
 
 
 def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

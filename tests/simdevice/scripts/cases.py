@@ -46,7 +46,10 @@ def checksum(parameters: Any) -> list[float]:
 def ddp(device: str) -> Result:
     model = blocks().to(device)
     wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0005)
-    return {"losses": train(wrapped, wrapped.parameters(), device, dist.get_rank()), "sums": checksum(model.parameters())}
+    return {
+        "losses": train(wrapped, wrapped.parameters(), device, dist.get_rank()),
+        "sums": checksum(model.parameters()),
+    }
 
 
 def fsdp1(device: str) -> Result:
@@ -146,7 +149,10 @@ def checkpointed(device: str) -> Result:
             return input
 
     wrapped = nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True)
-    return {"losses": train(wrapped, wrapped.parameters(), device, dist.get_rank()), "sums": checksum(model.parameters())}
+    return {
+        "losses": train(wrapped, wrapped.parameters(), device, dist.get_rank()),
+        "sums": checksum(model.parameters()),
+    }
 
 
 def saved(device: str) -> Result:
