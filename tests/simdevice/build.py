@@ -25,6 +25,17 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
 
 
+def lacks() -> str | None:
+    """What a build needs and this machine does not have; None if a build is possible or was done."""
+    if (folder() / f"{NAME}.so").exists():
+        return None
+    if compiler() is None:
+        return "no C++ compiler (Debian: g++)"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        return "no header files of Python (Debian: python3-dev)"
+    return None
+
+
 def folder() -> Path:
     """Where the library of this source, this torch and this Python is, or shall be."""
     words = hashlib.sha256()

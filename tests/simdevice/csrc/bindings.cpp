@@ -97,7 +97,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
 
   py::class_<Captured>(m, "Captured").def("replay", [](const Captured& all) {
-    for (const auto& each : all) each();
+    for (const auto& each : all.pushes) each();
   }, Unlocked());
   m.def("begin_capture", begin_capture);
   m.def("end_capture", end_capture);

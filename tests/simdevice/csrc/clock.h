@@ -151,7 +151,9 @@ std::size_t queue_limit();
 void set_room_waiter(void (*waiter)(const std::function<void()>&));
 
 // While a capture is on, streams keep what is pushed to them, and queries, synchronisations and records are faults.
-using Captured = std::vector<std::function<void()>>;
+struct Captured {
+  std::vector<std::function<void()>> pushes;
+};
 void begin_capture();
 Captured end_capture();
 bool capturing();

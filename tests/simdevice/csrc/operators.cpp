@@ -208,6 +208,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", record_stream);
   m.impl("native_dropout", native_dropout);
   m.impl("_fused_sdp_choice", fused_sdp_choice);
+  // Else torch composes these of others, which round differently or warn.
+  for (const char* name : {"native_layer_norm", "native_group_norm", "silu_backward", "mish_backward", "mse_loss"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   m.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
 }

@@ -46,7 +46,10 @@ def checksum(parameters: Any) -> list[float]:
 def ddp(device: str) -> Result:
     model = blocks().to(device)
     wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0005)
-    return {"losses": train(wrapped, wrapped.parameters(), device, dist.get_rank()), "sums": checksum(model.parameters())}
+    return {
+        "losses": train(wrapped, wrapped.parameters(), device, dist.get_rank()),
+        "sums": checksum(model.parameters()),
+    }
 
 
 def fsdp1(device: str) -> Result:
@@ -132,7 +135,6 @@ def checkpointed(device: str) -> Result:
     from torch.utils.checkpoint import checkpoint
 
     model = blocks().to(device)
-    wrapped = nn.parallel.DistributedDataParallel(model, static_graph=True)
 
     class Recomputed(nn.Module):
         def __init__(self) -> None:
@@ -146,7 +148,10 @@ def checkpointed(device: str) -> Result:
             return input
 
     wrapped = nn.parallel.DistributedDataParallel(Recomputed(), static_graph=True)
-    return {"losses": train(wrapped, wrapped.parameters(), device, dist.get_rank()), "sums": checksum(model.parameters())}
+    return {
+        "losses": train(wrapped, wrapped.parameters(), device, dist.get_rank()),
+        "sums": checksum(model.parameters()),
+    }
 
 
 def saved(device: str) -> Result:
@@ -235,5 +240,42 @@ def collectives(device: str) -> Result:
     return {"seen": {k: None if v is None else v.tolist() for k, v in seen.items()}, "objects": objects}
 
 
-OF_TWO = (collectives, ddp, fsdp1, fsdp2, tensor_parallel, gpipe, one_f_one_b, checkpointed, saved)
+def hang(device: str) -> Result:
+    """One rank's collective never arrives: both hosts go on, no device does."""
+    if device == "cpu":
+        return {"alive": True, "value": 2.0}
+    x, over = torch.ones(1, device=device), torch.Event("sim")
+    if dist.get_rank() == 1:
+        simdevice.hang_next_collective()
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+    work.wait()
+    y = x + 0
+    over.record()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1))  # the hosts meet over gloo
+    alive = not over.query() and not work.is_completed()
+    dist.all_reduce(torch.ones(1))  # both have looked
+    simdevice.release_hung_collectives()
+    return {"alive": alive, "value": y.item()}
+
+
+def slow_rank(device: str) -> Result:
+    """Rank 1 comes 20 ms of device time late to a collective that the home stream waits for, then one is hidden."""
+    x = torch.ones(1, device=device)
+    if device == "sim":
+        torch.accelerator.synchronize()
+        dist.barrier()
+        simdevice.clear_schedule()
+        simdevice.occupy(5.0 + 20.0 * dist.get_rank(), "compute")
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True)
+    if device == "sim":
+        simdevice.occupy(10.0, "beside")
+    assert work is not None
+    work.wait()
+    return {"value": (x + 0).item()}
+
+
+OF_TWO = (collectives, slow_rank, hang, ddp, fsdp1, fsdp2, tensor_parallel, gpipe, one_f_one_b, checkpointed, saved)
 OF_FOUR = (hsdp, tensor_parallel)
