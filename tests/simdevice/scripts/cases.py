@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-WIDTH, BATCH, STEPS = 16, 8, 3
+WIDTH, BATCH, MICROBATCHES, STEPS = 16, 8, 4, 3
 FORWARD_MS, BACKWARD_MS = 3.0, 6.0
 Result = dict[str, Any]
 
@@ -116,8 +116,10 @@ def _pipeline(device: str, schedule: Any) -> Result:
 
     rank, size = dist.get_rank(), dist.get_world_size()
     model = blocks(size)[rank].to(device)
-    stage = PipelineStage(model, rank, size, torch.device(device))
-    run = schedule(stage, n_microbatches=4, loss_fn=lambda output, _: output.square().mean())
+    # What passes between stages; else a first pass finds it out.
+    part = torch.empty(BATCH // MICROBATCHES, WIDTH, device=device, requires_grad=True)
+    stage = PipelineStage(model, rank, size, torch.device(device), input_args=part, output_args=part)
+    run = schedule(stage, n_microbatches=MICROBATCHES, loss_fn=lambda output, _: output.square().mean())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses: list[torch.Tensor] = []
     for step in range(STEPS):
