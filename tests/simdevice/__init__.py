@@ -20,9 +20,11 @@ how loaded the machine is changes no duration. CPU kernels take no virtual time 
 otherwise: a stream is busy only with ``busy``, ``occupy``, copies that were given a time, and collectives.
 
 What runs unmodified, with losses and parameters equal to the CPU's to the bit: DDP, FSDP1, FSDP2, HSDP, TP with DP,
-GPipe and 1F1B, reentrant checkpoints, DCP, all collectives and messages. AMP runs too. What does not: LSTM and GRU (torch
-takes a fused cell that no CPU kernel has) and ``device_id`` in ``init_process_group``. Random operators repeat, but draw
-other numbers than the CPU's; attention uses torch's math kernel.
+GPipe and 1F1B, reentrant checkpoints, DCP, all collectives and messages. AMP, FSDP2's CPU offload, ZeRO and functional
+collectives run too. What does not: LSTM and GRU (torch takes a fused cell that no CPU kernel has), ``device_id`` in
+``init_process_group`` together with a mesh of several dimensions (groups cannot be split), and FSDP of a module that is
+not on the device yet. Random operators repeat, but draw other numbers than the CPU's; attention uses torch's math
+kernel.
 
 Loading is for good: torch then takes ``sim`` for the accelerator. So tests load it in processes of their own.
 """

@@ -146,8 +146,8 @@ at::Tensor alias(const at::Tensor& tensor, std::vector<BlockRef>& keep) {
   if (auto block = block_of(storage.data_ptr())) keep.push_back(std::move(block));
   c10::Storage same(c10::Storage::use_byte_size_t(), storage.nbytes(),
                     c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(c10::kCPU)), nullptr, false);
-  auto made = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(same), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(same), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                       tensor.dtype());
   auto* impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);

@@ -39,7 +39,11 @@ class DeviceWork final : public c10d::Work {
  public:
   DeviceWork(int rank, c10d::OpType type, std::string name, std::vector<at::Tensor> results, Stream& on, MarkRef end,
              bool blocks)
-      : Work(rank, type), name_(std::move(name)), results_(std::move(results)), on_(on), end_(std::move(end)),
+      : Work(rank, type),
+        name_(std::move(name)),
+        results_(std::move(results)),
+        on_(on),
+        end_(std::move(end)),
         blocks_(blocks) {
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()),
@@ -159,15 +163,16 @@ Group::WorkRef Group::collective(Call call, Body body) {
   auto time = link->time(call.bytes);
   auto tag = link->name + " " + call.name;
   bool hangs = link->hangs.exchange(false);
-  return enqueue(call, on, [link = link, keep = call.keep, body = std::move(body), time, tag, hangs](
-                               Stream& self, Nanos enqueued) {
-    Nanos start = self.begin(enqueued);
-    if (hangs) hang();
-    auto [met, longest] = meet(*link->gloo, start, time);
-    body(*link->gloo);
-    self.spend("rendezvous", tag, start, met, enqueued);
-    self.spend("collective", tag, met, met + longest, enqueued);
-  });
+  return enqueue(
+      call, on,
+      [link = link, keep = call.keep, body = std::move(body), time, tag, hangs](Stream& self, Nanos enqueued) {
+        Nanos start = self.begin(enqueued);
+        if (hangs) hang();
+        auto [met, longest] = meet(*link->gloo, start, time);
+        body(*link->gloo);
+        self.spend("rendezvous", tag, start, met, enqueued);
+        self.spend("collective", tag, met, met + longest, enqueued);
+      });
 }
 
 Group::WorkRef Group::transfer(std::vector<Transfer> transfers) {
@@ -176,7 +181,8 @@ Group::WorkRef Group::transfer(std::vector<Transfer> transfers) {
   // A batch uses the group's communicator, a single message one of the pair's own.
   std::string key = "device " + std::to_string(device.index());
   if (!coalescing_)
-    key += " " + std::to_string(std::min(rank_, transfers[0].peer)) + ":" + std::to_string(std::max(rank_, transfers[0].peer));
+    key += " " + std::to_string(std::min(rank_, transfers[0].peer)) + ":" +
+           std::to_string(std::max(rank_, transfers[0].peer));
   auto& on = own_stream(device.index(), key);
 
   struct Message {
@@ -186,12 +192,20 @@ Group::WorkRef Group::transfer(std::vector<Transfer> transfers) {
     Nanos time;
   };
   std::vector<Message> messages;
-  Call call{transfers.size() > 1 ? "batch" : transfers[0].sends ? "send" : "recv",
-            transfers[0].sends ? c10d::OpType::SEND : c10d::OpType::RECV, device, 0, true, {}, {}};
+  Call call{transfers.size() > 1 ? "batch"
+            : transfers[0].sends ? "send"
+                                 : "recv",
+            transfers[0].sends ? c10d::OpType::SEND : c10d::OpType::RECV,
+            device,
+            0,
+            true,
+            {},
+            {}};
   for (auto& each : transfers) {
     // Messages between two ranks meet in the order in which either of them issued them.
     auto way = each.sends ? std::make_pair(rank_, each.peer) : std::make_pair(each.peer, rank_);
-    messages.push_back({each.sends, each.peer, messages_[way]++, alias(each.tensor, call.keep), link->time(each.tensor.nbytes())});
+    messages.push_back(
+        {each.sends, each.peer, messages_[way]++, alias(each.tensor, call.keep), link->time(each.tensor.nbytes())});
     call.results.push_back(each.tensor);
   }
   // A pair's own communicator is not in the group's order: its stream alone keeps it.

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 WIDTH, BATCH, MICROBATCHES, STEPS = 16, 8, 4, 3
-FORWARD_MS, BACKWARD_MS = 3.0, 6.0
+FORWARD_MS, BACKWARD_MS = 8.0, 16.0
 Result = dict[str, Any]
 
 
@@ -263,13 +263,13 @@ def hang(device: str) -> Result:
 
 
 def slow_rank(device: str) -> Result:
-    """Rank 1 comes 20 ms of device time late to a collective that the home stream waits for, then one is hidden."""
+    """Rank 1 comes 200 ms of device time late to a collective that the home stream waits for, then one is hidden."""
     x = torch.ones(1, device=device)
     if device == "sim":
         torch.accelerator.synchronize()
         dist.barrier()
         simdevice.clear_schedule()
-        simdevice.occupy(5.0 + 20.0 * dist.get_rank(), "compute")
+        simdevice.occupy(5.0 + 200.0 * dist.get_rank(), "compute")
     dist.all_reduce(x)
     work = dist.all_reduce(x, async_op=True)
     if device == "sim":

@@ -16,7 +16,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from simdevice.scripts import cases  # noqa: E402
 
-TRANSFER_MS = 2.0
+TRANSFER_MS = 4.0
 
 
 def main(rank: int, size: int, folder: Path, wanted: list[str]) -> None:
