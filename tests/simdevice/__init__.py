@@ -86,7 +86,7 @@ def load() -> None:
         names.update(vars(group))
     globals().update({name: value for name, value in names.items() if not name.startswith("_")})
     # Streams' threads must not run while the interpreter and torch's globals go.
-    atexit.register(_native.drain, 10.0)
+    atexit.register(_native.drain, 5.0)
 
 
 def set_queue_limit(items: int) -> None:

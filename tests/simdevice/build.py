@@ -41,7 +41,7 @@ def folder() -> Path:
     words = hashlib.sha256()
     for part in (torch.__version__, sys.version, str(FLAGS), str(compiler()), str(Path(torch.__file__).parent)):
         words.update(part.encode())
-    for source in sorted(SOURCES.glob("*.[ch]*")):
+    for source in sorted(each for each in SOURCES.iterdir() if each.suffix in (".cpp", ".h")):
         words.update(source.name.encode() + source.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "whyidle-tests" / f"simdevice-{words.hexdigest()[:16]}"

@@ -13,15 +13,23 @@ namespace {
 std::atomic<Nanos> default_latency{0};
 std::atomic<double> default_nanos_per_byte{0};
 
-std::mutex hang_mutex;
-std::condition_variable hang_over;
-std::uint64_t hang_era = 0;
+// Leaked: at exit a thread may still wait here, and destroying what it waits on would wait for it.
+struct Hang {
+  std::mutex mutex;
+  std::condition_variable over;
+  std::uint64_t era = 0;
+};
+
+Hang& hung() {
+  static auto* instance = new Hang;
+  return *instance;
+}
 
 // Blocks the stream's thread: what is behind in its queue waits, the host does not.
 void hang() {
-  std::unique_lock lock(hang_mutex);
-  auto era = hang_era;
-  hang_over.wait(lock, [&] { return hang_era != era; });
+  std::unique_lock lock(hung().mutex);
+  auto era = hung().era;
+  hung().over.wait(lock, [&] { return hung().era != era; });
 }
 
 Group& of(const c10::intrusive_ptr<c10d::Backend>& backend) {
@@ -102,9 +110,9 @@ void set_time(const c10::intrusive_ptr<c10d::Backend>& group, Nanos latency, dou
 void hang_next(const c10::intrusive_ptr<c10d::Backend>& group) { of(group).link->hangs = true; }
 
 void release_hung() {
-  std::lock_guard lock(hang_mutex);
-  hang_era++;
-  hang_over.notify_all();
+  std::lock_guard lock(hung().mutex);
+  hung().era++;
+  hung().over.notify_all();
 }
 
 c10::intrusive_ptr<c10d::Backend> make_group(const c10::intrusive_ptr<c10d::Backend>& gloo, std::string name) {
