@@ -15,9 +15,18 @@ torch's own DDP, FSDP, pipelines and so on run on it as on any accelerator::
 
 Time is virtual. An item of a stream starts at the latest of the end of the item before it, the host's time when it was
 enqueued, and the events it waits for; it ends when its set duration is over. A collective starts when the last rank is
-there. The streams' threads sleep until the wall clock has come that far, so the host sees nothing finished early, but how
-loaded the machine is changes no duration. CPU kernels take no virtual time unless ``set_kernel_time`` says otherwise:
-then a stream is busy only with ``busy``, ``occupy``, copies that were given a time, and collectives.
+there. The streams' threads sleep until the wall clock has come that far, so the host sees nothing finished early, but
+how loaded the machine is changes no duration. CPU kernels take no virtual time unless ``set_kernel_time`` says
+otherwise: a stream is busy only with ``busy``, ``occupy``, copies that were given a time, and collectives.
+
+What runs unmodified, with losses and parameters equal to the CPU's to the bit: DDP, FSDP1, FSDP2, HSDP, TP with DP,
+GPipe and 1F1B, reentrant checkpoints, DCP, all collectives and messages. AMP, FSDP2's CPU offload, ZeRO and functional
+collectives run too. What does not: LSTM and GRU (torch takes a fused cell that no CPU kernel has), ``device_id`` in
+``init_process_group`` together with a mesh of several dimensions (groups cannot be split), and FSDP of a module that is
+not on the device yet. Random operators repeat, but draw other numbers than the CPU's; attention uses torch's math
+kernel.
+
+Loading is for good: torch then takes ``sim`` for the accelerator. So tests load it in processes of their own.
 """
 
 from __future__ import annotations
@@ -26,24 +35,26 @@ import atexit
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .group import hang_next_collective, release_hung_collectives, set_collective_time
-    from .truth import (
-        Entry,
-        Graph,
-        blame,
-        callers,
-        clear_schedule,
-        contexts,
-        counters,
-        forget_contexts,
-        gaps,
-        overlap,
-        reset_counters,
-        schedule,
-        total,
-        within,
-    )
-    from .work import Block, busy, occupy
+    from .group import hang_next_collective as hang_next_collective
+    from .group import release_hung_collectives as release_hung_collectives
+    from .group import set_collective_time as set_collective_time
+    from .spans import Entry as Entry
+    from .spans import gaps as gaps
+    from .spans import overlap as overlap
+    from .spans import total as total
+    from .spans import within as within
+    from .truth import Graph as Graph
+    from .truth import blame as blame
+    from .truth import callers as callers
+    from .truth import clear_schedule as clear_schedule
+    from .truth import contexts as contexts
+    from .truth import counters as counters
+    from .truth import forget_contexts as forget_contexts
+    from .truth import reset_counters as reset_counters
+    from .truth import schedule as schedule
+    from .work import Block as Block
+    from .work import busy as busy
+    from .work import occupy as occupy
 
 _native: Any = None
 
@@ -65,9 +76,9 @@ def load() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
-    from . import truth, work
+    from . import spans, truth, work
 
-    names = {**vars(truth), **vars(work)}
+    names = {**vars(spans), **vars(truth), **vars(work)}
     if torch.distributed.is_available():
         from . import group
 
@@ -75,7 +86,7 @@ def load() -> None:
         names.update(vars(group))
     globals().update({name: value for name, value in names.items() if not name.startswith("_")})
     # Streams' threads must not run while the interpreter and torch's globals go.
-    atexit.register(_native.drain, 10.0)
+    atexit.register(_native.drain, 5.0)
 
 
 def set_queue_limit(items: int) -> None:

@@ -25,12 +25,23 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
 
 
+def lacks() -> str | None:
+    """What a build needs and this machine does not have; None if a build is possible or was done."""
+    if (folder() / f"{NAME}.so").exists():
+        return None
+    if compiler() is None:
+        return "no C++ compiler (Debian: g++)"
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+        return "no header files of Python (Debian: python3-dev)"
+    return None
+
+
 def folder() -> Path:
     """Where the library of this source, this torch and this Python is, or shall be."""
     words = hashlib.sha256()
     for part in (torch.__version__, sys.version, str(FLAGS), str(compiler()), str(Path(torch.__file__).parent)):
         words.update(part.encode())
-    for source in sorted(SOURCES.iterdir()):
+    for source in sorted(each for each in SOURCES.iterdir() if each.suffix in (".cpp", ".h")):
         words.update(source.name.encode() + source.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "whyidle-tests" / f"simdevice-{words.hexdigest()[:16]}"

@@ -40,7 +40,8 @@ def set_collective_time(ms: float, group: dist.ProcessGroup | None = None, gb_pe
 
 
 def hang_next_collective(group: dist.ProcessGroup | None = None) -> None:
-    """This rank's next collective or message in the group never arrives. Streams wait, hosts go on."""
+    """This rank's next collective or message in the group never arrives. Streams wait, hosts go on; a process that
+    ends meanwhile takes 5 s to do so."""
     _C.hang_next(_backend(group))
 
 

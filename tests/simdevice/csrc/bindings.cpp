@@ -59,17 +59,23 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.attr("DEVICES") = kDevices;
   m.def("current_device", current_device);
   m.def("set_device", set_current_device);
-  m.def("synchronize", [](int device) {
-    count(Call::synchronize_device);
-    forbid_in_capture(Call::synchronize_in_capture, "Synchronizing a device");
-    touch(device);
-    synchronize_device(device);
-  }, Unlocked());
+  m.def(
+      "synchronize",
+      [](int device) {
+        count(Call::synchronize_device);
+        forbid_in_capture(Call::synchronize_in_capture, "Synchronizing a device");
+        touch(device);
+        synchronize_device(device);
+      },
+      Unlocked());
   m.def("drain", [](double seconds) { return drain(static_cast<Nanos>(seconds * 1e9)); }, Unlocked());
-  m.def("occupy", [](double ms, std::string tag) {
-    int device = current_device();
-    stream(device, current_stream(device)).push_busy(static_cast<Nanos>(ms * 1e6), std::move(tag));
-  }, Unlocked());
+  m.def(
+      "occupy",
+      [](double ms, std::string tag) {
+        int device = current_device();
+        stream(device, current_stream(device)).push_busy(static_cast<Nanos>(ms * 1e6), std::move(tag));
+      },
+      Unlocked());
   m.def("default_generator", [](int device) {
     return at::globalContext().defaultGenerator(c10::Device(kSim, static_cast<c10::DeviceIndex>(device)));
   });
@@ -96,9 +102,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     if (!none) set_observer(tell_observer);
   });
 
-  py::class_<Captured>(m, "Captured").def("replay", [](const Captured& all) {
-    for (const auto& each : all) each();
-  }, Unlocked());
+  py::class_<Captured>(m, "Captured")
+      .def(
+          "replay",
+          [](const Captured& all) {
+            for (const auto& each : all.pushes) each();
+          },
+          Unlocked());
   m.def("begin_capture", begin_capture);
   m.def("end_capture", end_capture);
   m.def("capturing", capturing);

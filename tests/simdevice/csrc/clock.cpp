@@ -8,9 +8,9 @@ namespace sim {
 namespace {
 
 constexpr std::array<const char*, static_cast<int>(Call::count_)> names = {
-    "synchronize_device", "synchronize_stream", "synchronize_event",   "query_event",      "query_stream",
-    "record_event",       "wait_event",         "elapsed_time",        "copy_blocking",    "operator_blocking",
-    "full_queue",         "full_queue_with_gil", "query_in_capture",   "record_in_capture", "synchronize_in_capture"};
+    "synchronize_device", "synchronize_stream",  "synchronize_event", "query_event",       "query_stream",
+    "record_event",       "wait_event",          "elapsed_time",      "copy_blocking",     "operator_blocking",
+    "full_queue",         "full_queue_with_gil", "query_in_capture",  "record_in_capture", "synchronize_in_capture"};
 
 constexpr int kLabels = 16;
 std::atomic<std::int64_t> counts[kLabels][static_cast<int>(Call::count_)];

@@ -33,9 +33,9 @@ enum class Call : int {
   record_event,
   wait_event,
   elapsed_time,
-  copy_blocking,     // a copy between host and device that the host waits for
-  operator_blocking, // an operator whose result the host needs: item(), nonzero()
-  full_queue,        // a launch that waited for room in the queue
+  copy_blocking,      // a copy between host and device that the host waits for
+  operator_blocking,  // an operator whose result the host needs: item(), nonzero()
+  full_queue,         // a launch that waited for room in the queue
   full_queue_with_gil,
   query_in_capture,
   record_in_capture,
@@ -151,7 +151,9 @@ std::size_t queue_limit();
 void set_room_waiter(void (*waiter)(const std::function<void()>&));
 
 // While a capture is on, streams keep what is pushed to them, and queries, synchronisations and records are faults.
-using Captured = std::vector<std::function<void()>>;
+struct Captured {
+  std::vector<std::function<void()>> pushes;
+};
 void begin_capture();
 Captured end_capture();
 bool capturing();

@@ -42,7 +42,8 @@ Tensors flatten(const Group::Lists& lists) {
 }  // namespace
 
 Group::WorkRef Group::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  Call call{"all_reduce", c10d::OpType::ALLREDUCE, tensors.at(0).device(), bytes_of(tensors), options.asyncOp, {}, tensors};
+  Call call{"all_reduce", c10d::OpType::ALLREDUCE, tensors.at(0).device(), bytes_of(tensors), options.asyncOp, {},
+            tensors};
   auto memory = aliases(tensors, call.keep);
   auto [summed, by] = averaged(options, size_);
   return collective(std::move(call), [memory, summed = summed, by = by](c10d::Backend& gloo) {
@@ -59,7 +60,8 @@ Group::WorkRef Group::allreduce_coalesced(Tensors& tensors, const c10d::Allreduc
 }
 
 Group::WorkRef Group::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  Call call{"broadcast", c10d::OpType::BROADCAST, tensors.at(0).device(), bytes_of(tensors), options.asyncOp, {}, tensors};
+  Call call{"broadcast", c10d::OpType::BROADCAST, tensors.at(0).device(), bytes_of(tensors), options.asyncOp, {},
+            tensors};
   auto memory = aliases(tensors, call.keep);
   return collective(std::move(call), [memory, options](c10d::Backend& gloo) {
     auto one = memory;
@@ -80,7 +82,8 @@ Group::WorkRef Group::reduce(Tensors& tensors, const c10d::ReduceOptions& option
 
 Group::WorkRef Group::allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   auto results = outputs.at(0);
-  Call call{"all_gather", c10d::OpType::ALLGATHER, inputs.at(0).device(), bytes_of(results), options.asyncOp, {}, results};
+  Call call{"all_gather", c10d::OpType::ALLGATHER, inputs.at(0).device(), bytes_of(results), options.asyncOp, {},
+            results};
   auto from = aliases(inputs, call.keep), to = aliases(results, call.keep);
   return collective(std::move(call), [from, to, options](c10d::Backend& gloo) {
     auto in = from;
@@ -96,7 +99,8 @@ Group::WorkRef Group::_allgather_base(at::Tensor& output, at::Tensor& input, con
 
 Group::WorkRef Group::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                       const c10d::AllgatherOptions& options) {
-  Call call{"all_gather", c10d::OpType::_ALLGATHER_BASE, inputs.at(0).device(), bytes_of(outputs), options.asyncOp, {}, outputs};
+  Call call{"all_gather", c10d::OpType::_ALLGATHER_BASE, inputs.at(0).device(), bytes_of(outputs), options.asyncOp, {},
+            outputs};
   auto from = aliases(inputs, call.keep), to = aliases(outputs, call.keep);
   return collective(std::move(call), [from, to, options](c10d::Backend& gloo) {
     for (std::size_t at = 0; at < from.size(); at++) {
@@ -108,7 +112,9 @@ Group::WorkRef Group::allgather_into_tensor_coalesced(Tensors& outputs, Tensors&
 
 Group::WorkRef Group::reduce_scatter(Tensors& outputs, Lists& inputs, const c10d::ReduceScatterOptions& options) {
   auto parts = inputs.at(0);
-  Call call{"reduce_scatter", c10d::OpType::REDUCE_SCATTER, outputs.at(0).device(), bytes_of(parts), options.asyncOp, {}, outputs};
+  Call call{
+      "reduce_scatter", c10d::OpType::REDUCE_SCATTER, outputs.at(0).device(), bytes_of(parts), options.asyncOp, {},
+      outputs};
   auto from = aliases(parts, call.keep), to = aliases(outputs, call.keep);
   auto [summed, by] = averaged(options, size_);
   return collective(std::move(call), [from, to, summed = summed, by = by](c10d::Backend& gloo) {
@@ -127,7 +133,13 @@ Group::WorkRef Group::_reduce_scatter_base(at::Tensor& output, at::Tensor& input
 
 Group::WorkRef Group::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                       const c10d::ReduceScatterOptions& options) {
-  Call call{"reduce_scatter", c10d::OpType::_REDUCE_SCATTER_BASE, outputs.at(0).device(), bytes_of(inputs), options.asyncOp, {}, outputs};
+  Call call{"reduce_scatter",
+            c10d::OpType::_REDUCE_SCATTER_BASE,
+            outputs.at(0).device(),
+            bytes_of(inputs),
+            options.asyncOp,
+            {},
+            outputs};
   auto from = aliases(inputs, call.keep), to = aliases(outputs, call.keep);
   auto [summed, by] = averaged(options, size_);
   return collective(std::move(call), [from, to, summed = summed, by = by](c10d::Backend& gloo) {
@@ -144,15 +156,17 @@ Group::WorkRef Group::alltoall_base(at::Tensor& output, at::Tensor& input, std::
                                     std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& options) {
   Call call{"all_to_all", c10d::OpType::ALLTOALL_BASE, input.device(), input.nbytes(), options.asyncOp, {}, {output}};
   auto from = alias(input, call.keep), to = alias(output, call.keep);
-  return collective(std::move(call), [from, to, outs = output_splits, ins = input_splits, options](c10d::Backend& gloo) {
-    auto in = from, out = to;
-    auto output_splits = outs, input_splits = ins;
-    gloo.alltoall_base(out, in, output_splits, input_splits, options)->wait();
-  });
+  return collective(std::move(call),
+                    [from, to, outs = output_splits, ins = input_splits, options](c10d::Backend& gloo) {
+                      auto in = from, out = to;
+                      auto output_splits = outs, input_splits = ins;
+                      gloo.alltoall_base(out, in, output_splits, input_splits, options)->wait();
+                    });
 }
 
 Group::WorkRef Group::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) {
-  Call call{"all_to_all", c10d::OpType::ALLTOALL, inputs.at(0).device(), bytes_of(inputs), options.asyncOp, {}, outputs};
+  Call call{"all_to_all", c10d::OpType::ALLTOALL, inputs.at(0).device(), bytes_of(inputs), options.asyncOp, {},
+            outputs};
   auto from = aliases(inputs, call.keep), to = aliases(outputs, call.keep);
   return collective(std::move(call), [from, to, options](c10d::Backend& gloo) {
     auto in = from, out = to;

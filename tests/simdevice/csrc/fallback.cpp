@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/clone.h>
@@ -123,6 +124,9 @@ void set_copy_time(double time) { nanos_per_byte = time; }
 Nanos copy_time(std::size_t bytes) { return static_cast<Nanos>(nanos_per_byte * static_cast<double>(bytes)); }
 
 void run_kernel(Stream& on, Nanos enqueued, const std::string& name, const std::function<void()>& kernel) {
+  // Gives this thread torch.set_num_threads(), which oneDNN does not ask for: with another number it rounds otherwise.
+  static thread_local int threads = at::get_num_threads();
+  (void)threads;
   Nanos start = on.begin(enqueued), before = thread_time();
   kernel();
   Nanos set = kernel_time;
@@ -142,8 +146,8 @@ at::Tensor alias(const at::Tensor& tensor, std::vector<BlockRef>& keep) {
   if (auto block = block_of(storage.data_ptr())) keep.push_back(std::move(block));
   c10::Storage same(c10::Storage::use_byte_size_t(), storage.nbytes(),
                     c10::DataPtr(const_cast<void*>(storage.data()), c10::Device(c10::kCPU)), nullptr, false);
-  auto made = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(same), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(same), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                       tensor.dtype());
   auto* impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) impl->set_wrapped_number(true);

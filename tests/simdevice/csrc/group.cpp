@@ -13,15 +13,23 @@ namespace {
 std::atomic<Nanos> default_latency{0};
 std::atomic<double> default_nanos_per_byte{0};
 
-std::mutex hang_mutex;
-std::condition_variable hang_over;
-std::uint64_t hang_era = 0;
+// Leaked: at exit a thread may still wait here, and destroying what it waits on would wait for it.
+struct Hang {
+  std::mutex mutex;
+  std::condition_variable over;
+  std::uint64_t era = 0;
+};
+
+Hang& hung() {
+  static auto* instance = new Hang;
+  return *instance;
+}
 
 // Blocks the stream's thread: what is behind in its queue waits, the host does not.
 void hang() {
-  std::unique_lock lock(hang_mutex);
-  auto era = hang_era;
-  hang_over.wait(lock, [&] { return hang_era != era; });
+  std::unique_lock lock(hung().mutex);
+  auto era = hung().era;
+  hung().over.wait(lock, [&] { return hung().era != era; });
 }
 
 Group& of(const c10::intrusive_ptr<c10d::Backend>& backend) {
@@ -39,7 +47,11 @@ class DeviceWork final : public c10d::Work {
  public:
   DeviceWork(int rank, c10d::OpType type, std::string name, std::vector<at::Tensor> results, Stream& on, MarkRef end,
              bool blocks)
-      : Work(rank, type), name_(std::move(name)), results_(std::move(results)), on_(on), end_(std::move(end)),
+      : Work(rank, type),
+        name_(std::move(name)),
+        results_(std::move(results)),
+        on_(on),
+        end_(std::move(end)),
         blocks_(blocks) {
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()),
@@ -98,9 +110,9 @@ void set_time(const c10::intrusive_ptr<c10d::Backend>& group, Nanos latency, dou
 void hang_next(const c10::intrusive_ptr<c10d::Backend>& group) { of(group).link->hangs = true; }
 
 void release_hung() {
-  std::lock_guard lock(hang_mutex);
-  hang_era++;
-  hang_over.notify_all();
+  std::lock_guard lock(hung().mutex);
+  hung().era++;
+  hung().over.notify_all();
 }
 
 c10::intrusive_ptr<c10d::Backend> make_group(const c10::intrusive_ptr<c10d::Backend>& gloo, std::string name) {
@@ -159,15 +171,16 @@ Group::WorkRef Group::collective(Call call, Body body) {
   auto time = link->time(call.bytes);
   auto tag = link->name + " " + call.name;
   bool hangs = link->hangs.exchange(false);
-  return enqueue(call, on, [link = link, keep = call.keep, body = std::move(body), time, tag, hangs](
-                               Stream& self, Nanos enqueued) {
-    Nanos start = self.begin(enqueued);
-    if (hangs) hang();
-    auto [met, longest] = meet(*link->gloo, start, time);
-    body(*link->gloo);
-    self.spend("rendezvous", tag, start, met, enqueued);
-    self.spend("collective", tag, met, met + longest, enqueued);
-  });
+  return enqueue(
+      call, on,
+      [link = link, keep = call.keep, body = std::move(body), time, tag, hangs](Stream& self, Nanos enqueued) {
+        Nanos start = self.begin(enqueued);
+        if (hangs) hang();
+        auto [met, longest] = meet(*link->gloo, start, time);
+        body(*link->gloo);
+        self.spend("rendezvous", tag, start, met, enqueued);
+        self.spend("collective", tag, met, met + longest, enqueued);
+      });
 }
 
 Group::WorkRef Group::transfer(std::vector<Transfer> transfers) {
@@ -176,7 +189,8 @@ Group::WorkRef Group::transfer(std::vector<Transfer> transfers) {
   // A batch uses the group's communicator, a single message one of the pair's own.
   std::string key = "device " + std::to_string(device.index());
   if (!coalescing_)
-    key += " " + std::to_string(std::min(rank_, transfers[0].peer)) + ":" + std::to_string(std::max(rank_, transfers[0].peer));
+    key += " " + std::to_string(std::min(rank_, transfers[0].peer)) + ":" +
+           std::to_string(std::max(rank_, transfers[0].peer));
   auto& on = own_stream(device.index(), key);
 
   struct Message {
@@ -186,12 +200,20 @@ Group::WorkRef Group::transfer(std::vector<Transfer> transfers) {
     Nanos time;
   };
   std::vector<Message> messages;
-  Call call{transfers.size() > 1 ? "batch" : transfers[0].sends ? "send" : "recv",
-            transfers[0].sends ? c10d::OpType::SEND : c10d::OpType::RECV, device, 0, true, {}, {}};
+  Call call{transfers.size() > 1 ? "batch"
+            : transfers[0].sends ? "send"
+                                 : "recv",
+            transfers[0].sends ? c10d::OpType::SEND : c10d::OpType::RECV,
+            device,
+            0,
+            true,
+            {},
+            {}};
   for (auto& each : transfers) {
     // Messages between two ranks meet in the order in which either of them issued them.
     auto way = each.sends ? std::make_pair(rank_, each.peer) : std::make_pair(each.peer, rank_);
-    messages.push_back({each.sends, each.peer, messages_[way]++, alias(each.tensor, call.keep), link->time(each.tensor.nbytes())});
+    messages.push_back(
+        {each.sends, each.peer, messages_[way]++, alias(each.tensor, call.keep), link->time(each.tensor.nbytes())});
     call.results.push_back(each.tensor);
   }
   // A pair's own communicator is not in the group's order: its stream alone keeps it.

@@ -6,7 +6,6 @@
 namespace sim {
 namespace {
 
-
 // What torch keeps as `void*`.
 struct Event {
   std::mutex mutex;
@@ -42,7 +41,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::UNSAFE, c10::Device(kSim, static_cast<c10::DeviceIndex>(device)), id);
   }
 
-  c10::Stream getStream(c10::Device device) const override { return wrap(index(device), current_stream(index(device))); }
+  c10::Stream getStream(c10::Device device) const override {
+    return wrap(index(device), current_stream(index(device)));
+  }
   c10::Stream getDefaultStream(c10::Device device) const override { return wrap(index(device), 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     touch(index(device));

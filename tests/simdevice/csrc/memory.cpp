@@ -12,7 +12,6 @@
 namespace sim {
 namespace {
 
-
 struct Ranges {
   std::mutex mutex;
   std::map<const char*, Block*> blocks;  // by first address

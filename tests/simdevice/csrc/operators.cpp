@@ -35,14 +35,16 @@ c10::Device device_or_current(Where device) {
   return where.has_index() ? where : c10::Device(kSim, static_cast<c10::DeviceIndex>(current_device()));
 }
 
-at::Tensor empty(c10::SymIntArrayRef size, Dtype dtype, Layout, Where device, Flag, std::optional<at::MemoryFormat> format) {
+at::Tensor empty(c10::SymIntArrayRef size, Dtype dtype, Layout, Where device, Flag,
+                 std::optional<at::MemoryFormat> format) {
   c10::DeviceGuard guard(device_or_current(device));
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), c10::GetAllocator(kSim),
-                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                   c10::dtype_or_default(dtype), format);
+                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype),
+                                   format);
 }
 
-at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, Dtype dtype, Layout, Where device, Flag) {
+at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, Dtype dtype, Layout, Where device,
+                         Flag) {
   return empty_on(device_or_current(device), C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
                   c10::dtype_or_default(dtype));
 }
@@ -50,9 +52,9 @@ at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride, D
 // Grows the storage as resizePrivateUse1Bytes does, which keeps what it held.
 void grow(const at::Tensor& tensor) {
   auto* impl = tensor.unsafeGetTensorImpl();
-  auto bytes = at::detail::computeStorageNbytes(impl->sizes(), impl->strides(), impl->dtype().itemsize(), impl->storage_offset());
-  if (impl->numel() > 0 && bytes > tensor.storage().nbytes())
-    at::native::resize_bytes_nocuda(tensor.storage(), bytes);
+  auto bytes = at::detail::computeStorageNbytes(impl->sizes(), impl->strides(), impl->dtype().itemsize(),
+                                                impl->storage_offset());
+  if (impl->numel() > 0 && bytes > tensor.storage().nbytes()) at::native::resize_bytes_nocuda(tensor.storage(), bytes);
 }
 
 const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size, std::optional<at::MemoryFormat> format) {
@@ -76,7 +78,8 @@ at::Tensor& set_whole_storage(at::Tensor& self, at::Storage source) {
 }
 
 at::Tensor& set_nothing(at::Tensor& self) {
-  c10::Storage none(c10::Storage::use_byte_size_t(), 0, c10::GetAllocator(kSim)->allocate(0), c10::GetAllocator(kSim), true);
+  c10::Storage none(c10::Storage::use_byte_size_t(), 0, c10::GetAllocator(kSim)->allocate(0), c10::GetAllocator(kSim),
+                    true);
   return at::native::set_storage_cpu_(self, std::move(none), 0, {0}, {});
 }
 
@@ -109,8 +112,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
   auto bytes = up || down ? dst.nbytes() : 0;
   auto& on = current(device);
   on.push([source, target, keep, bytes](Stream& self, Nanos enqueued) {
-    if (bytes == 0)
-      return run_kernel(self, enqueued, "aten::copy_", [&] { at::Tensor(target).copy_(source); });
+    if (bytes == 0) return run_kernel(self, enqueued, "aten::copy_", [&] { at::Tensor(target).copy_(source); });
     Nanos start = self.begin(enqueued);
     at::Tensor(target).copy_(source);
     self.spend("copy", source.is_pinned() ? "to device" : "copy", start, start + copy_time(bytes), enqueued);
@@ -208,6 +210,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", record_stream);
   m.impl("native_dropout", native_dropout);
   m.impl("_fused_sdp_choice", fused_sdp_choice);
+  // Else torch composes these of others, which round differently or warn.
+  for (const char* name : {"native_layer_norm", "native_group_norm", "silu_backward", "mish_backward", "mse_loss"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   m.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   m.impl("convolution_backward_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
 }

@@ -134,7 +134,8 @@ std::shared_ptr<const Shapes> infer(const c10::OperatorHandle& op, const torch::
   bool new_or_out = false;
   for (std::size_t at = 0; at < schema.returns().size(); at++) {
     auto kind = schema.returns()[at].type()->kind();
-    bool tensors = kind == c10::TypeKind::TensorType || (kind == c10::TypeKind::ListType && written_argument(schema, at) >= 0) ||
+    bool tensors = kind == c10::TypeKind::TensorType ||
+                   (kind == c10::TypeKind::ListType && written_argument(schema, at) >= 0) ||
                    schema.returns()[at].type()->isSubtypeOf(*c10::ListType::ofTensors());
     if (!tensors) return nullptr;  // a number: the host needs the data
     new_or_out |= written_argument(schema, at) < 0;

@@ -7,6 +7,7 @@
 #include "shapes.cpp"
 #include "fallback.cpp"
 #include "operators.cpp"
+#include "amp.cpp"
 #include "group.cpp"
 #include "collectives.cpp"
 #include "bindings.cpp"

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "clock.h"
 
@@ -63,7 +64,7 @@ void Stream::push(Work work) {
   touch(device);
   if (capture_on && !stream_thread) {
     std::lock_guard lock(world().capture_mutex);
-    world().captured.push_back([this, work] { push(work); });
+    world().captured.pushes.push_back([this, work] { push(work); });
     return;
   }
   std::unique_lock lock(mutex_);
@@ -139,6 +140,7 @@ void Stream::run() {
       item.work(*this, item.enqueued);
     } catch (const std::exception& failure) {
       error = failure.what();
+      error = error.substr(0, std::min<std::size_t>(error.find('\n'), 300));  // torch's go on for pages
       std::fprintf(stderr, "simulated device %d, stream %ld: %s\n", device, static_cast<long>(id), error.c_str());
     }
     item.work = nullptr;  // what it owned is free before the host learns that it is done
@@ -234,14 +236,14 @@ void clear_schedule() {
 
 void begin_capture() {
   std::lock_guard lock(world().capture_mutex);
-  world().captured.clear();
+  world().captured.pushes.clear();
   capture_on = true;
 }
 
 Captured end_capture() {
   std::lock_guard lock(world().capture_mutex);
   capture_on = false;
-  return std::move(world().captured);
+  return std::exchange(world().captured, {});
 }
 
 }  // namespace sim

@@ -9,7 +9,6 @@
 
 namespace sim {
 
-
 // A CPU tensor over the tensor's memory, whose block is added to `keep`. Python never sees it.
 at::Tensor alias(const at::Tensor& tensor, std::vector<BlockRef>& keep);
 Stream& current(c10::Device device);

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-WIDTH, BATCH, STEPS = 16, 8, 3
-FORWARD_MS, BACKWARD_MS = 3.0, 6.0
+WIDTH, BATCH, MICROBATCHES, STEPS = 16, 8, 4, 3
+FORWARD_MS, BACKWARD_MS = 8.0, 16.0
 Result = dict[str, Any]
 
 
@@ -116,8 +116,10 @@ def _pipeline(device: str, schedule: Any) -> Result:
 
     rank, size = dist.get_rank(), dist.get_world_size()
     model = blocks(size)[rank].to(device)
-    stage = PipelineStage(model, rank, size, torch.device(device))
-    run = schedule(stage, n_microbatches=4, loss_fn=lambda output, _: output.square().mean())
+    # What passes between stages; else a first pass finds it out.
+    part = torch.empty(BATCH // MICROBATCHES, WIDTH, device=device, requires_grad=True)
+    stage = PipelineStage(model, rank, size, torch.device(device), input_args=part, output_args=part)
+    run = schedule(stage, n_microbatches=MICROBATCHES, loss_fn=lambda output, _: output.square().mean())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses: list[torch.Tensor] = []
     for step in range(STEPS):
@@ -135,7 +137,6 @@ def checkpointed(device: str) -> Result:
     from torch.utils.checkpoint import checkpoint
 
     model = blocks().to(device)
-    wrapped = nn.parallel.DistributedDataParallel(model, static_graph=True)
 
     class Recomputed(nn.Module):
         def __init__(self) -> None:
@@ -241,5 +242,42 @@ def collectives(device: str) -> Result:
     return {"seen": {k: None if v is None else v.tolist() for k, v in seen.items()}, "objects": objects}
 
 
-OF_TWO = (collectives, ddp, fsdp1, fsdp2, tensor_parallel, gpipe, one_f_one_b, checkpointed, saved)
+def hang(device: str) -> Result:
+    """One rank's collective never arrives: both hosts go on, no device does."""
+    if device == "cpu":
+        return {"alive": True, "value": 2.0}
+    x, over = torch.ones(1, device=device), torch.Event("sim")
+    if dist.get_rank() == 1:
+        simdevice.hang_next_collective()
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+    work.wait()
+    y = x + 0
+    over.record()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1))  # the hosts meet over gloo
+    alive = not over.query() and not work.is_completed()
+    dist.all_reduce(torch.ones(1))  # both have looked
+    simdevice.release_hung_collectives()
+    return {"alive": alive, "value": y.item()}
+
+
+def slow_rank(device: str) -> Result:
+    """Rank 1 comes 200 ms of device time late to a collective that the home stream waits for, then one is hidden."""
+    x = torch.ones(1, device=device)
+    if device == "sim":
+        torch.accelerator.synchronize()
+        dist.barrier()
+        simdevice.clear_schedule()
+        simdevice.occupy(5.0 + 200.0 * dist.get_rank(), "compute")
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True)
+    if device == "sim":
+        simdevice.occupy(10.0, "beside")
+    assert work is not None
+    work.wait()
+    return {"value": (x + 0).item()}
+
+
+OF_TWO = (collectives, slow_rank, hang, ddp, fsdp1, fsdp2, tensor_parallel, gpipe, one_f_one_b, checkpointed, saved)
 OF_FOUR = (hsdp, tensor_parallel)

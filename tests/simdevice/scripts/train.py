@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from simdevice.scripts import cases  # noqa: E402
 
-TRANSFER_MS = 2.0
+TRANSFER_MS = 4.0
 
 
 def main(rank: int, size: int, folder: Path, wanted: list[str]) -> None:
@@ -26,7 +27,7 @@ def main(rank: int, size: int, folder: Path, wanted: list[str]) -> None:
     for case in cases.OF_FOUR if size == 4 else cases.OF_TWO:
         if wanted and case.__name__ not in wanted:
             continue
-        answer = {}
+        answer: dict[str, object] = {}
         try:
             torch.accelerator.synchronize()
             simdevice.clear_schedule()
@@ -36,7 +37,9 @@ def main(rank: int, size: int, folder: Path, wanted: list[str]) -> None:
             answer["home"] = torch.accelerator.current_stream().stream_id
             answer["cpu"] = case("cpu")
         except Exception:
-            answer["error"] = traceback.format_exc()
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)  # the other ranks' collectives, and this one's, would wait for each other
         (folder / f"{case.__name__}.{rank}.json").write_text(json.dumps(answer))
     dist.barrier()
     dist.destroy_process_group()
