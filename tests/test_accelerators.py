@@ -5,9 +5,14 @@ The device is virtual in time: a loaded machine may change what it did, and hard
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
-from accelerators.lab import FAULTS, RANKS, Case, run
+from accelerators.lab import FAULTS, RANKS, Case, ranks, run
 from simdevice import build
+from support_sites import report
+from support_training import until
 
 pytestmark = [
     pytest.mark.alone,
@@ -17,6 +22,8 @@ pytestmark = [
 ERROR = 0.02
 """Of the wall; docs/accelerators.md has what it was on idle cores."""
 CASES = [(shape, fault) for shape in RANKS for fault in FAULTS if shape != "recomputed" or fault == "slow-link"]
+NAMED_WITHIN = 10.0
+"""Seconds after a hang."""
 CALLS = {"record_event", "query_event", "elapsed_time", "wait_event"}
 """What the hooks may ask of a device. (FSDP's waits are done once more, on the stream that is about to do them.)"""
 
@@ -66,3 +73,18 @@ def test_the_device_is_asked_for_nothing_that_waits(cases: dict[str, Case]) -> N
         for rank in case.ranks:
             assert set(rank.calls) <= CALLS
             assert rank.contexts == [True, False], "a context on a device that the training does not use"
+
+
+@pytest.mark.parametrize(("how", "phase"), [("device", "compute"), ("host", "data")])
+def test_a_hang_is_named_though_the_hosts_run_ahead(how: str, phase: str, tmp_path: Path) -> None:
+    """No host waits for its device: each goes on to enqueue steps. Only the devices stand still."""
+    with ranks("hang.py", 2, tmp_path, [how]):
+        assert until(lambda: (tmp_path / "hangs-0").exists(), 120)
+        begun = time.monotonic()
+        assert until(lambda: report(tmp_path / "ledgers")["hangs"], 60)
+        assert time.monotonic() - begun < NAMED_WITHIN
+        found = report(tmp_path / "ledgers")
+    entries = {rank["rank"]: rank["open_phase"] for rank in found["per_rank"]}
+    assert (entries[0], entries[1]) == ("collective", phase)
+    (sentence,) = found["hangs"]
+    assert sentence.startswith("rank 1 is missing: rank 0")

@@ -87,21 +87,31 @@ def run(wanted: Sequence[tuple[str, str]], folder: Path) -> Iterator[Case]:
 
 
 def _train(size: int, cases: list[str], folder: Path) -> None:
-    job = Path(__file__).with_name("job.py")
+    with ranks("job.py", size, folder, cases) as processes:
+        for rank, process in enumerate(processes):
+            if process.wait(LIMIT_SECONDS):
+                raise RuntimeError(f"rank {rank}: {_log(folder, size, rank).read_text()[-4000:]}")
+
+
+@contextlib.contextmanager
+def ranks(script: str, size: int, folder: Path, words: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The ranks of a run, which end with the block."""
     env = clean_env() | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    words = [str(size), str(_free_port()), str(folder), *cases]
-    logs = [folder / f"{size}-{rank}.log" for rank in range(size)]
+    script, port = str(Path(__file__).with_name(script)), str(_free_port())
     with contextlib.ExitStack() as stack:
-        ranks = []
-        for rank, log in enumerate(logs):
-            file = stack.enter_context(log.open("w"))
-            process = subprocess.Popen([sys.executable, str(job), str(rank), *words], env=env, stdout=file, stderr=file)
+        processes = []
+        for rank in range(size):
+            file = stack.enter_context(_log(folder, size, rank).open("w"))
+            command = [sys.executable, script, str(rank), str(size), port, str(folder), *words]
+            process = subprocess.Popen(command, env=env, stdout=file, stderr=file)
             stack.callback(process.wait)
             stack.callback(process.kill)
-            ranks.append(process)
-        for process, log in zip(ranks, logs, strict=True):
-            if process.wait(LIMIT_SECONDS):
-                raise RuntimeError(f"{log.stem}: {log.read_text()[-4000:]}")
+            processes.append(process)
+        yield processes
+
+
+def _log(folder: Path, size: int, rank: int) -> Path:
+    return folder / f"{size}-{rank}.log"
 
 
 def _case(shape: str, fault: str, folder: Path) -> Case:
