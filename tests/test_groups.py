@@ -177,7 +177,7 @@ def test_works_that_nobody_waits_for_are_dropped_once_they_are_dead() -> None:
     for _ in range(10_000):
         groups.issued(Work(), wait_code(2))
     assert len(groups._waited) <= 513
-    assert groups.waits_for(alive) == (wait_code(1), (False, 0))
+    assert groups.waits_for(alive) == (wait_code(1), ())
 
 
 def test_works_that_are_kept_and_never_waited_for_take_bounded_memory() -> None:
@@ -186,7 +186,7 @@ def test_works_that_are_kept_and_never_waited_for_take_bounded_memory() -> None:
     for work in kept:
         groups.issued(work, wait_code(2))
     assert len(groups._waited) <= 513
-    assert groups.waits_for(kept[-1]) == (wait_code(2), (False, 0))
+    assert groups.waits_for(kept[-1]) == (wait_code(2), ())
 
 
 def test_no_work_is_kept_alive() -> None:

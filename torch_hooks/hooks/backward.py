@@ -164,8 +164,8 @@ def _root_of(output: Any) -> Any:
 
 def install_ddp(session: Session) -> Callable[[], None]:
     """Learns how many bytes of gradients DDP's reducer will send, which it does without any Python call."""
-    import torch
     from torch import is_grad_enabled
+    from torch._C import _distributed_c10d
     from torch.compiler import is_compiling
     from torch.nn.parallel.distributed import DistributedDataParallel
 
@@ -193,7 +193,7 @@ def install_ddp(session: Session) -> Callable[[], None]:
         return forward
 
     patches.replace(DistributedDataParallel, "forward", make)
-    reducer = getattr(torch._C._distributed_c10d, "Reducer", None)
+    reducer = getattr(_distributed_c10d, "Reducer", None)
     if hasattr(reducer, "_rebuild_buckets"):
         patches.replace(reducer, "_rebuild_buckets", _around_rebuild(session))
     # A model with buffers (batch norm's, say) has them broadcast by rank 0 in each forward pass, and C++ waits for it.
