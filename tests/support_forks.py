@@ -7,6 +7,7 @@ instead (support_training.py).
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -63,10 +64,8 @@ class Forked:
     def kill(self) -> None:
         """Ends it, and whatever it has started."""
         for pid in pids_of_sessions({self.pid}):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self.wait()
 
 
@@ -131,6 +130,15 @@ class Forks:
         seconds = time.monotonic() - begun
         sessions = {one.pid for one in started}
         return gather(folder, max(map(abs, codes)), stdout, stderr, seconds, sessions), codes
+
+    @contextlib.contextmanager
+    def training(self, words: Sequence[str], folder: Path, **extra: str) -> Iterator[Forked]:
+        """A recorded script that runs while the test looks; nothing of it outlives the block."""
+        started = self.start(words, folder, **extra)
+        try:
+            yield started
+        finally:
+            started.kill()
 
     def __enter__(self) -> Forks:
         return self
