@@ -47,8 +47,8 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 
 FOUND = [
-    # arguments, verdict, late rank; test_prometheus_end_to_end.py has the network, and one rank's storage
-    (["--inject", "storage"], "storage", None),
+    # arguments, verdict, late rank; test_prometheus_end_to_end.py has one rank's storage
+    (["--inject", "network"], "network", None),
     (["--inject", "cpu"], "cpu", None),
     (["--inject", "straggler"], "straggler", 1),
     (["--inject", "checkpoint"], "storage", None),
