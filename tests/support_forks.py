@@ -84,14 +84,16 @@ class Forks:
         print(json.dumps(order), file=self._process.stdin, flush=True)
         return int(self._process.stdout.readline())
 
-    def start(self, words: Sequence[str], folder: Path, *, recorded: bool = True, **extra: str) -> Forked:
-        """Runs a script of tests/scripts and its arguments; ``extra`` adds to the environment.
+    def start(
+        self, words: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, *, recorded: bool = True
+    ) -> Forked:
+        """Runs a script of tests/scripts and its arguments; ``env`` adds to the environment.
 
         Recorded as below `whyidle run`. What it prints is in ``folder``/stdout and ``folder``/stderr.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        env = environment(folder, **({"WHYIDLE": "1"} if recorded else {}) | extra)
-        order = {"words": [str(SCRIPTS / words[0]), *words[1:]], "env": env, "folder": str(folder)}
+        whole = environment(folder, **({"WHYIDLE": "1"} if recorded else {}) | dict(env or {}))
+        order = {"words": [str(SCRIPTS / words[0]), *words[1:]], "env": whole, "folder": str(folder)}
         return Forked(self, self.ask(order))
 
     def run(
@@ -99,26 +101,25 @@ class Forks:
         words: Sequence[str],
         folder: Path,
         ranks: int = 0,
+        env: Mapping[str, str] | None = None,
         *,
         recorded: bool = True,
         each: Mapping[int, Mapping[str, str]] | None = None,
         meanwhile: Callable[[list[Forked]], None] | None = None,
-        **extra: str,
     ) -> tuple[Outcome, list[int]]:
         """Runs a script once, or once per rank -> what came of it, and each exit status.
 
-        ``each`` adds to the environment of some ranks, ``meanwhile`` is called with the processes once they run.
+        ``env`` adds to the environment of all, ``each`` to that of some ranks; ``meanwhile`` is called with the
+        processes once they run.
         """
         begun = time.monotonic()
         started: list[Forked] = []
         try:
-            if ranks:
-                together = {**meeting(ranks), **extra}
-                for rank in range(ranks):
-                    own = {**together, "RANK": str(rank), "LOCAL_RANK": str(rank), **(each or {}).get(rank, {})}
-                    started.append(self.start(words, folder, recorded=recorded, **own))
-            else:
-                started.append(self.start(words, folder, recorded=recorded, **extra))
+            together = {**(meeting(ranks) if ranks else {}), **(env or {})}
+            for rank in range(max(1, ranks)):
+                place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks else {}
+                own = {**together, **place, **(each or {}).get(rank, {})}
+                started.append(self.start(words, folder, own, recorded=recorded))
             if meanwhile is not None:
                 meanwhile(started)
             codes = [one.wait(LIMIT_SECONDS - time.monotonic() + begun) for one in started]
@@ -132,9 +133,9 @@ class Forks:
         return gather(folder, max(map(abs, codes)), stdout, stderr, seconds, sessions), codes
 
     @contextlib.contextmanager
-    def training(self, words: Sequence[str], folder: Path, **extra: str) -> Iterator[Forked]:
+    def training(self, words: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Forked]:
         """A recorded script that runs while the test looks; nothing of it outlives the block."""
-        started = self.start(words, folder, **extra)
+        started = self.start(words, folder, env)
         try:
             yield started
         finally:

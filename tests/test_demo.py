@@ -29,7 +29,7 @@ from whyidle.cli.demo.truth import Trace, exposed, happened, overlap
 from whyidle.cli.demo.view import Scene, picture, stacked
 from whyidle.ledger.causes import CAUSES, FAMILIES
 
-pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine")]
+pytestmark = pytest.mark.xdist_group("machine")
 
 
 @pytest.fixture
@@ -55,6 +55,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("arguments", "family", "late"), FOUND, ids=[" ".join(row[0][1:]) for row in FOUND])
 def test_the_verdict_names_what_was_injected(start: Any, arguments: list[str], family: str, late: int | None) -> None:
     code, out, err = start("--seconds", "12", "--json", *arguments).finish()

@@ -64,8 +64,8 @@ def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path, forks: Fork
         return [one.steps for one in ledgers if one.run == run_name]
 
     with (
-        forks.training(words, mine, WHYIDLE_RUN="mine", **shared) as first,
-        forks.training(words, other, WHYIDLE_RUN="other", **shared) as second,
+        forks.training(words, mine, {"WHYIDLE_RUN": "mine", **shared}) as first,
+        forks.training(words, other, {"WHYIDLE_RUN": "other", **shared}) as second,
     ):
         assert until(lambda: any(steps > 50 for steps in named("mine")) and any(steps > 50 for steps in named("other")))
         with agent(Path(shared["WHYIDLE_DIR"])) as (exporter, url):
@@ -171,7 +171,7 @@ def mounted(at: Path, options: str) -> Iterator[Path]:
 def test_no_room_for_a_ledger(tmp_path: Path, forks: Forks) -> None:
     plain, _ = forks.run(("faults.py", "plain"), tmp_path / "plain", recorded=False)
     with mounted(tmp_path / "full", "size=8k") as full:
-        outcome, _ = forks.run(("faults.py", "plain"), tmp_path / "recorded", WHYIDLE_DIR=str(full))
+        outcome, _ = forks.run(("faults.py", "plain"), tmp_path / "recorded", env={"WHYIDLE_DIR": str(full)})
         assert list(full.iterdir()) == []
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.told[0].losses == plain.told[0].losses
@@ -190,8 +190,8 @@ def test_directories_that_cannot_be_written(tmp_path: Path, forks: Forks) -> Non
     loop.symlink_to(loop)
     with mounted(tmp_path / "read-only", "ro") as read_only, mounted(tmp_path / "full", "size=8k") as full:
         bad = [file, file / "below", link, loop, read_only, read_only / "below", full]
-        dirs = ":".join(map(str, bad))
-        done, _ = forks.run(("contract.py", "no_ledger_can_be_made"), tmp_path / "out", recorded=False, BAD_DIRS=dirs)
+        words, env = ("contract.py", "no_ledger_can_be_made"), {"BAD_DIRS": ":".join(map(str, bad))}
+        done, _ = forks.run(words, tmp_path / "out", env=env, recorded=False)
     assert done.stdout == "kept\n", done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("whyidle:")]
     assert [directory for directory in bad if not any(f"{directory} (" in line for line in said)] == []
@@ -199,12 +199,12 @@ def test_directories_that_cannot_be_written(tmp_path: Path, forks: Forks) -> Non
 
 
 def test_sixty_four_stale_ledgers(tmp_path: Path, forks: Forks) -> None:
-    forks.run(("faults.py", "plain"), tmp_path / "first", WHYIDLE_DIR=str(tmp_path / "ledgers"))
+    forks.run(("faults.py", "plain"), tmp_path / "first", env={"WHYIDLE_DIR": str(tmp_path / "ledgers")})
     (stale,) = (tmp_path / "ledgers").iterdir()
     for number in range(63):
         shutil.copyfile(stale, stale.with_name(f"0-{number}-stale.ledger"))
     (tmp_path / "ledgers" / "cut.ledger").write_bytes(stale.read_bytes()[:1000])
-    outcome, _ = forks.run(("faults.py", "plain"), tmp_path / "next", WHYIDLE_DIR=str(tmp_path / "ledgers"))
+    outcome, _ = forks.run(("faults.py", "plain"), tmp_path / "next", env={"WHYIDLE_DIR": str(tmp_path / "ledgers")})
     assert outcome.returncode == 0
     ledgers, errors = read_directory(str(tmp_path / "ledgers"))
     (ledger,) = (one for one in ledgers if one.pid == outcome.told[0].pid)
@@ -228,7 +228,7 @@ def test_sixty_four_stale_ledgers(tmp_path: Path, forks: Forks) -> None:
     ],
 )
 def test_the_contract(promise: str, env: dict[str, str], tmp_path: Path, forks: Forks) -> None:
-    done, _ = forks.run(("contract.py", promise), tmp_path, recorded=False, **env)
+    done, _ = forks.run(("contract.py", promise), tmp_path, env=env, recorded=False)
     assert done.stdout == "kept\n", done.stderr
 
 

@@ -24,7 +24,8 @@ def test_a_rank_that_sleeps_before_a_collective_is_missed_by_the_others(tmp_path
         rank = ledgers_of(tmp_path).get(0)
         return rank is not None and rank.phase_name == "collective" and rank.idle_seconds > seconds
 
-    def look(_: list[Forked]) -> None:
+    def look(ranks: list[Forked]) -> None:
+        assert len(ranks) == 2
         with agent(tmp_path / "ledgers") as (_, url):
             look_at(url)
 

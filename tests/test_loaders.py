@@ -27,7 +27,7 @@ DOMINANT = {
 
 
 def waits(forks: Forks, folder: Path, *names: str, **env: str) -> dict[str, dict[str, int]]:
-    done, _ = forks.run(("loaders.py", *names), folder, recorded=False, **env)
+    done, _ = forks.run(("loaders.py", *names), folder, env=env, recorded=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -79,7 +79,7 @@ def test_torchrun_restarts_the_ranks(case: Case, tmp_path: Path) -> None:
 
 
 def once(forks: Forks, folder: Path, case: Case, **env: str) -> None:
-    forks.run(("restarts.py", str(STEPS), str(case.kill_at), str(case.save_at), case.how), folder, **env)
+    forks.run(("restarts.py", str(STEPS), str(case.kill_at), str(case.save_at), case.how), folder, env=env)
 
 
 def test_the_same_run_is_launched_again_by_name(tmp_path: Path, forks: Forks) -> None:
