@@ -17,7 +17,7 @@ SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prom
     systemd:systemd-analyze util-linux:setpriv
 
 # Nothing of the caller's Python set-up, nor a whyidle around us, may change what is tested.
-unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
+unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint docs bench preview clean

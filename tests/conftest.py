@@ -1,4 +1,5 @@
-"""Fixtures of the collectors that look at the processes of ranks: the fake node's two ranks and their trees.
+"""Fixtures of the collectors that look at the processes of ranks: the fake node's two ranks and their trees. And the
+process in whose forks training scripts run.
 
 And signals as a terminal has them: what a shell starts in the background ignores SIGINT, what `nohup` starts ignores
 SIGHUP, and both hand that on to every process that a test starts and signals.
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_node import processes
+from support_forks import Forks
 from support_ledgers import children
 
 from whyidle.agent.files import Roots
@@ -25,6 +27,13 @@ _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_
 for _number, _handler in _USUAL.items():
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Runs training scripts without the seconds that an import of torch takes."""
+    with Forks() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

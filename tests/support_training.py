@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -119,40 +119,14 @@ def start(words: Sequence[str], folder: Path, **extra: str) -> subprocess.Popen[
     )
 
 
-def run_by_hand(
-    words: Sequence[str],
-    folder: Path,
-    ranks: int,
-    *,
-    each: Mapping[int, Mapping[str, str]] | None = None,
-    meanwhile: Callable[[list[subprocess.Popen[bytes]]], None] | None = None,
-) -> tuple[Outcome, list[int]]:
-    """Runs one command per rank, without a launcher -> what came of it, and the exit status of each rank.
-
-    ``SECOND_PORT`` in their environment is another free port. ``each`` adds to the environment of some ranks.
-    ``meanwhile`` is called with the processes once they run.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    meeting = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(ranks), "WHYIDLE_RUN": "by-hand"}
+def meeting(ranks: int) -> dict[str, str]:
+    """The environment in which ranks meet without a launcher. ``SECOND_PORT`` is another free port."""
+    found = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": str(ranks), "WHYIDLE_RUN": "by-hand"}
     with socket.socket() as first, socket.socket() as second:
         for name, probe in (("MASTER_PORT", first), ("SECOND_PORT", second)):
             probe.bind(("127.0.0.1", 0))
-            meeting[name] = str(probe.getsockname()[1])
-    begun = time.monotonic()
-    processes, errors = [], folder / "stderr"
-    try:
-        for rank in range(ranks):
-            env = environment(folder, **meeting, RANK=str(rank), LOCAL_RANK=str(rank), **(each or {}).get(rank, {}))
-            with open(errors, "ab") as file:
-                processes.append(subprocess.Popen(list(words), env=env, stdout=subprocess.DEVNULL, stderr=file))
-        if meanwhile is not None:
-            meanwhile(processes)
-        codes = [process.wait(max(0.0, LIMIT_SECONDS - time.monotonic() + begun)) for process in processes]
-    except BaseException:
-        kill_all(folder)
-        raise
-    seconds = time.monotonic() - begun
-    return gather(folder, max(map(abs, codes)), stderr=errors.read_text(), seconds=seconds), codes
+            found[name] = str(probe.getsockname()[1])
+    return found
 
 
 def kill_all(folder: Path) -> None:
@@ -162,12 +136,24 @@ def kill_all(folder: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def gather(folder: Path, returncode: int, stdout: str = "", stderr: str = "", seconds: float = 0.0) -> Outcome:
+def gather(
+    folder: Path,
+    returncode: int,
+    stdout: str = "",
+    stderr: str = "",
+    seconds: float = 0.0,
+    sessions: set[int] | frozenset[int] = frozenset(),
+) -> Outcome:
+    """What a command has left: its accounts and ledgers, and the processes of its folder or of its sessions."""
     ledgers, errors = read_directory(str(folder / "ledgers"), steps=True)
     assert not errors, errors
     told = [Told(**json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
-    until(lambda: not pids_of(folder), 10.0)  # a process that is just being reaped is not left behind
-    return Outcome(returncode, stdout, stderr, seconds, told, ledgers, pids_of(folder))
+
+    def left_behind() -> list[int]:
+        return pids_of(folder) + pids_of_sessions(sessions)
+
+    until(lambda: not left_behind(), 10.0)  # a process that is just being reaped is not left behind
+    return Outcome(returncode, stdout, stderr, seconds, told, ledgers, left_behind())
 
 
 def pids_of(folder: Path) -> list[int]:
@@ -179,6 +165,18 @@ def pids_of(folder: Path) -> list[int]:
             if entry.name.isdigit() and tag in (entry / "environ").read_bytes():
                 found.append(int(entry.name))
         except OSError:
+            continue
+    return found
+
+
+def pids_of_sessions(sessions: set[int] | frozenset[int]) -> list[int]:
+    """The processes of these sessions, each named by the pid of its first process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.getsid(int(entry.name)) in sessions:
+                found.append(int(entry.name))
+        except ProcessLookupError:
             continue
     return found
 

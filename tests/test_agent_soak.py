@@ -23,14 +23,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from support_agent import Agent, agent, host_port
 from support_ledgers import DEADLINE_SECONDS, Spec, until
 
-SCRAPES = 10_000
+SCRAPES = 6_000
 AT_ONCE = 50
 RANKS = 100
 WARM_UP = 2
 WAVES = 4
 DAWDLERS = 4
 """Of each kind. With those who scrape they have places enough: nobody has to go for another."""
-GROWTH_BYTES = 5 << 20
+GROWTH_BYTES = 3 << 20
 """Of memory, from after the warm-up to after the last wave: what an allocator may hold back at one time or another."""
 STEADY = {"compute": 0.1, "data_read": 0.05}
 

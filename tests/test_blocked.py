@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
+from support_forks import Forks
 from support_quiet import wait_for_quiet
-from support_training import command, environment, recorded
 
 from whyidle.ledger.directory import read_directory
 
@@ -16,16 +15,9 @@ pytestmark = pytest.mark.alone
 
 
 @pytest.mark.parametrize("name", ["sleeps", "sleeps_shortly", "computes", "logs"])
-def test_blocked_time_is_as_the_loop_has_measured_it(name: str, tmp_path: Path) -> None:
+def test_blocked_time_is_as_the_loop_has_measured_it(name: str, tmp_path: Path, forks: Forks) -> None:
     wait_for_quiet()
-    done = subprocess.run(
-        recorded(command("blocked.py", name)),
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done, _ = forks.run(("blocked.py", name), tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     ([ledger], problems) = read_directory(str(tmp_path / "ledgers"), steps=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from whyidle.ledger.directory import read_directory
+from support_forks import Forks
 
 SCRIPT = """
 import time
@@ -35,17 +32,12 @@ dist.destroy_process_group()
 """
 
 
-def test_the_wait_in_a_broadcast_of_buffers_is_a_wait_and_no_compute(tmp_path: Path) -> None:
+def test_the_wait_in_a_broadcast_of_buffers_is_a_wait_and_no_compute(tmp_path: Path, forks: Forks) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    command = [sys.executable, "-m", "whyidle.cli.main", "run", "--dir", str(tmp_path / "ledgers"), "--", *torchrun]
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    ledgers, errors = read_directory(str(tmp_path / "ledgers"))
-    assert not errors
-    first, second = sorted(ledgers, key=lambda ledger: ledger.rank)
+    outcome, codes = forks.run((str(script),), tmp_path, 2)
+    assert codes == [0, 0], outcome.stderr
+    first, second = sorted(outcome.ledgers, key=lambda ledger: ledger.rank)
     late = second.cause_ns["data_read"] / 1e9
     assert late >= 0.9 * 12 * 2 * 0.05  # a worker begins to read before the loop begins to wait
     (world,) = first.slots

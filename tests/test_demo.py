@@ -29,7 +29,7 @@ from whyidle.cli.demo.truth import Trace, exposed, happened, overlap
 from whyidle.cli.demo.view import Scene, picture, stacked
 from whyidle.ledger.causes import CAUSES, FAMILIES
 
-pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine")]
+pytestmark = pytest.mark.xdist_group("machine")
 
 
 @pytest.fixture
@@ -47,14 +47,15 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 
 FOUND = [
-    # arguments, verdict, late rank; test_prometheus_end_to_end.py has the network, and one rank's storage
-    (["--inject", "storage"], "storage", None),
+    # arguments, verdict, late rank; test_prometheus_end_to_end.py has one rank's storage
+    (["--inject", "network"], "network", None),
     (["--inject", "cpu"], "cpu", None),
     (["--inject", "straggler"], "straggler", 1),
     (["--inject", "checkpoint"], "storage", None),
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("arguments", "family", "late"), FOUND, ids=[" ".join(row[0][1:]) for row in FOUND])
 def test_the_verdict_names_what_was_injected(start: Any, arguments: list[str], family: str, late: int | None) -> None:
     code, out, err = start("--seconds", "12", "--json", *arguments).finish()

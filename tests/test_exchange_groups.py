@@ -7,20 +7,12 @@ their column, and for nobody in its row.
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support_training import (
-    Outcome,
-    assert_every_second_is_in_one_place,
-    command,
-    recorded,
-    run_by_hand,
-    sum_of_causes,
-    until,
-)
+from support_forks import Forked, Forks
+from support_training import Outcome, assert_every_second_is_in_one_place, sum_of_causes, until
 
 from whyidle.ledger.causes import LATE_FAMILIES
 from whyidle.ledger.reader import Ledger, Slot
@@ -33,28 +25,34 @@ STEPS = 60
 ROW, COLUMN = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}, {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}
 
 
-def ended_well(folder: Path, words: list[str], each: Mapping[int, Mapping[str, str]] | None = None) -> Outcome:
-    outcome, codes = run_by_hand(words, folder, RANKS, each=each)
+def ended_well(
+    forks: Forks,
+    folder: Path,
+    *arguments: str,
+    recorded: bool = False,
+    each: Mapping[int, Mapping[str, str]] | None = None,
+) -> Outcome:
+    words = ("mesh.py", str(STEPS), *arguments)
+    outcome, codes = forks.run(words, folder, RANKS, recorded=recorded, each=each)
     assert codes == [0] * RANKS, outcome.stderr
     return outcome
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return ended_well(tmp_path_factory.mktemp("plain"), command("mesh.py", str(STEPS)))
+def plain(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
+    return ended_well(forks, tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="module")
-def attached(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def attached(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
     """Half of the ranks attach before there is a process group, the others when all groups have been used."""
-    return ended_well(tmp_path_factory.mktemp("attached"), command("mesh.py", str(STEPS), "ATTACH"))
+    return ended_well(forks, tmp_path_factory.mktemp("attached"), "ATTACH")
 
 
 @pytest.fixture(scope="module")
-def without_rank_3(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def without_rank_3(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
     """It is late as ever, but is not recorded."""
-    words = recorded(command("mesh.py", str(STEPS)))
-    return ended_well(tmp_path_factory.mktemp("without"), words, {3: {"WHYIDLE": "0"}})
+    return ended_well(forks, tmp_path_factory.mktemp("without"), recorded=True, each={3: {"WHYIDLE": "0"}})
 
 
 def slots(ledger: Ledger) -> tuple[Slot, Slot]:
@@ -148,13 +146,12 @@ def test_it_says_nothing(plain: Outcome, attached: Outcome, without_rank_3: Outc
         assert not outcome.left_behind
 
 
-def test_when_a_rank_is_killed_the_others_end_with_their_own_error(tmp_path: Path) -> None:
-    def kill(processes: list[subprocess.Popen[bytes]]) -> None:
+def test_when_a_rank_is_killed_the_others_end_with_their_own_error(tmp_path: Path, forks: Forks) -> None:
+    def kill(processes: list[Forked]) -> None:
         assert until((tmp_path / "trains").exists)
         processes[3].send_signal(signal.SIGKILL)
 
-    words = recorded(command("mesh.py", "1000000"))
-    outcome, codes = run_by_hand(words, tmp_path, RANKS, meanwhile=kill)
+    outcome, codes = forks.run(("mesh.py", "1000000"), tmp_path, RANKS, meanwhile=kill)
     # Gloo closes the connections of a rank that fails, on which the next one fails.
     assert codes == [1, 1, 1, -signal.SIGKILL], outcome.stderr
     assert "whyidle:" not in outcome.stderr

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support_forks import Forks
 from support_training import (
-    SCRIPTS,
     agent,
     assert_every_second_is_in_one_place,
     command,
@@ -24,8 +24,6 @@ from support_training import (
     ledgers_of,
     metrics,
     recorded,
-    run,
-    run_past_torch,
     training,
     until,
 )
@@ -55,10 +53,10 @@ def test_a_rank_that_dies_in_mid_write(tmp_path: Path) -> None:
     assert [error.reason for error in errors] == ["died_mid_write"]
 
 
-def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path) -> None:
+def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path, forks: Forks) -> None:
     """At a random moment, with the agent looking on, which is killed as well: the other run goes on."""
     mine, other = tmp_path / "mine", tmp_path / "other"
-    words = recorded(command("faults.py", "until_told"))
+    words = ("faults.py", "until_told")
     shared = {"WHYIDLE_DIR": str(tmp_path / "ledgers")}
 
     def named(run_name: str) -> list[int]:
@@ -66,8 +64,8 @@ def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path) -> None:
         return [one.steps for one in ledgers if one.run == run_name]
 
     with (
-        training(words, mine, WHYIDLE_RUN="mine", **shared) as first,
-        training(words, other, WHYIDLE_RUN="other", **shared) as second,
+        forks.training(words, mine, {"WHYIDLE_RUN": "mine", **shared}) as first,
+        forks.training(words, other, {"WHYIDLE_RUN": "other", **shared}) as second,
     ):
         assert until(lambda: any(steps > 50 for steps in named("mine")) and any(steps > 50 for steps in named("other")))
         with agent(Path(shared["WHYIDLE_DIR"])) as (exporter, url):
@@ -90,14 +88,14 @@ def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path) -> None:
     assert ledgers["other"].steps == told.counts["steps"]
 
 
-def test_a_rank_that_leaves_early_leaves_at_once(tmp_path: Path) -> None:
+def test_a_rank_that_leaves_early_leaves_at_once(tmp_path: Path, forks: Forks) -> None:
     """Its blocks of the exchange are in flight, and nobody will ever answer them."""
-    words = command("early.py", ranks=2)
-    plain, outcome = run_past_torch(words, tmp_path / "plain"), run(recorded(words), tmp_path / "recorded")
-    assert (plain.returncode, outcome.returncode) == (0, 0), (plain.stderr, outcome.stderr)
+    plain, _ = forks.run(("early.py",), tmp_path / "plain", 2, recorded=False)
+    outcome, codes = forks.run(("early.py",), tmp_path / "recorded", 2)
+    assert (plain.returncode, codes) == (0, [0, 0]), (plain.stderr, outcome.stderr)
     told, ledger = outcome.rank(0)
     assert told.facts["left_in_time"]
-    assert told.losses == plain.rank(0)[0].losses if plain.ledgers else True
+    assert told.losses == next(one.losses for one in plain.told if one.rank == 0)
     assert ledger.steps == 40
     for rank in (0, 1):
         assert_every_second_is_in_one_place(*outcome.rank(rank))
@@ -105,14 +103,11 @@ def test_a_rank_that_leaves_early_leaves_at_once(tmp_path: Path) -> None:
     assert outcome.left_behind == []
 
 
-def test_only_one_of_two_ranks_is_attached(tmp_path: Path) -> None:
-    arguments = ["ddp", "by_hand", "objects"]
-    script = str(SCRIPTS / "ranks.py")
-    half = 'if [ "$RANK" = 1 ]; then export WHYIDLE=0; fi; exec "$0" "$@"'
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
-    plain = run(command("ranks.py", *arguments, ranks=2), tmp_path / "plain")
-    outcome = run(recorded([*launcher, "sh", "-c", half, sys.executable, script, *arguments]), tmp_path / "half")
-    assert outcome.returncode == 0, outcome.stderr
+def test_only_one_of_two_ranks_is_attached(tmp_path: Path, forks: Forks) -> None:
+    words = ("ranks.py", "ddp", "by_hand", "objects")
+    plain, _ = forks.run(words, tmp_path / "plain", 2, recorded=False)
+    outcome, codes = forks.run(words, tmp_path / "half", 2, each={1: {"WHYIDLE": "0"}})
+    assert codes == [0, 0], outcome.stderr
     assert {t.rank: t.losses for t in outcome.told} == {t.rank: t.losses for t in plain.told}
     (ledger,) = outcome.ledgers
     assert (ledger.rank, ledger.world_size, ledger.faults, ledger.pending_ns) == (0, 2, 0, 0)
@@ -126,9 +121,9 @@ def test_only_one_of_two_ranks_is_attached(tmp_path: Path) -> None:
 # -- what happens inside a rank
 
 
-def test_signals_interrupts_errors_and_dead_workers(tmp_path: Path) -> None:
+def test_signals_interrupts_errors_and_dead_workers(tmp_path: Path, forks: Forks) -> None:
     names = ("saves_in_a_signal_handler", "interrupted", "raises_in_backward", "a_worker_dies", "plain")
-    outcome = run(recorded(command("faults.py", *names)), tmp_path)
+    outcome, _ = forks.run(("faults.py", *names), tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     told, ledger = outcome.rank(0)
     assert_every_second_is_in_one_place(told, ledger)
@@ -138,8 +133,8 @@ def test_signals_interrupts_errors_and_dead_workers(tmp_path: Path) -> None:
     assert (told.counts["interrupted"], told.counts["raised"], told.counts["died"]) == (3, 3, 1)
 
 
-def test_forked_children_leave_the_ledger_and_its_lock_alone(tmp_path: Path) -> None:
-    with training(recorded(command("faults.py", "forks")), tmp_path) as process:
+def test_forked_children_leave_the_ledger_and_its_lock_alone(tmp_path: Path, forks: Forks) -> None:
+    with forks.training(("faults.py", "forks"), tmp_path) as process:
 
         def looks(steps: int) -> bool:
             ledgers = ledgers_of(tmp_path)
@@ -173,10 +168,10 @@ def mounted(at: Path, options: str) -> Iterator[Path]:
 
 
 @AS_ROOT
-def test_no_room_for_a_ledger(tmp_path: Path) -> None:
-    plain = run(command("faults.py", "plain"), tmp_path / "plain")
+def test_no_room_for_a_ledger(tmp_path: Path, forks: Forks) -> None:
+    plain, _ = forks.run(("faults.py", "plain"), tmp_path / "plain", recorded=False)
     with mounted(tmp_path / "full", "size=8k") as full:
-        outcome = run(recorded(command("faults.py", "plain")), tmp_path / "recorded", WHYIDLE_DIR=str(full))
+        outcome, _ = forks.run(("faults.py", "plain"), tmp_path / "recorded", env={"WHYIDLE_DIR": str(full)})
         assert list(full.iterdir()) == []
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.told[0].losses == plain.told[0].losses
@@ -188,34 +183,28 @@ def test_no_room_for_a_ledger(tmp_path: Path) -> None:
 
 
 @AS_ROOT
-def test_directories_that_cannot_be_written(tmp_path: Path) -> None:
+def test_directories_that_cannot_be_written(tmp_path: Path, forks: Forks) -> None:
     file, link, loop = tmp_path / "file", tmp_path / "dangling", tmp_path / "loop"
     file.touch()
     link.symlink_to(tmp_path / "nowhere" / "at-all")
     loop.symlink_to(loop)
     with mounted(tmp_path / "read-only", "ro") as read_only, mounted(tmp_path / "full", "size=8k") as full:
         bad = [file, file / "below", link, loop, read_only, read_only / "below", full]
-        done = subprocess.run(
-            [sys.executable, str(SCRIPTS / "contract.py"), "no_ledger_can_be_made"],
-            env=environment(tmp_path, BAD_DIRS=":".join(map(str, bad))),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        words, env = ("contract.py", "no_ledger_can_be_made"), {"BAD_DIRS": ":".join(map(str, bad))}
+        done, _ = forks.run(words, tmp_path / "out", env=env, recorded=False)
     assert done.stdout == "kept\n", done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("whyidle:")]
     assert [directory for directory in bad if not any(f"{directory} (" in line for line in said)] == []
     assert len(said) == 2 * len(bad), "one line for each call of attach()"
 
 
-def test_sixty_four_stale_ledgers(tmp_path: Path) -> None:
-    run(recorded(command("faults.py", "plain")), tmp_path / "first", WHYIDLE_DIR=str(tmp_path / "ledgers"))
+def test_sixty_four_stale_ledgers(tmp_path: Path, forks: Forks) -> None:
+    forks.run(("faults.py", "plain"), tmp_path / "first", env={"WHYIDLE_DIR": str(tmp_path / "ledgers")})
     (stale,) = (tmp_path / "ledgers").iterdir()
     for number in range(63):
         shutil.copyfile(stale, stale.with_name(f"0-{number}-stale.ledger"))
     (tmp_path / "ledgers" / "cut.ledger").write_bytes(stale.read_bytes()[:1000])
-    outcome = run(recorded(command("faults.py", "plain")), tmp_path / "next", WHYIDLE_DIR=str(tmp_path / "ledgers"))
+    outcome, _ = forks.run(("faults.py", "plain"), tmp_path / "next", env={"WHYIDLE_DIR": str(tmp_path / "ledgers")})
     assert outcome.returncode == 0
     ledgers, errors = read_directory(str(tmp_path / "ledgers"))
     (ledger,) = (one for one in ledgers if one.pid == outcome.told[0].pid)
@@ -238,15 +227,8 @@ def test_sixty_four_stale_ledgers(tmp_path: Path) -> None:
         ("a_thread_of_the_program_takes_no_slot", {}),
     ],
 )
-def test_the_contract(promise: str, env: dict[str, str], tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "contract.py"), promise],
-        env=environment(tmp_path, **env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def test_the_contract(promise: str, env: dict[str, str], tmp_path: Path, forks: Forks) -> None:
+    done, _ = forks.run(("contract.py", promise), tmp_path, env=env, recorded=False)
     assert done.stdout == "kept\n", done.stderr
 
 

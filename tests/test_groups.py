@@ -5,19 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support_training import (
-    Outcome,
-    Told,
-    assert_every_second_is_in_one_place,
-    command,
-    recorded,
-    run_by_hand,
-)
+from support_forks import Forks
+from support_training import Outcome, Told, assert_every_second_is_in_one_place
 
 from whyidle.ledger.layout import SLOTS, UNKNOWN_SLOT
 from whyidle.ledger.reader import Ledger
@@ -253,17 +246,17 @@ real = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Pair:
     calls = CALLS[request.param]
-    words, folder = command("groups.py", *calls.names), tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp(request.param)
 
-    def outcome(words: Sequence[str], folder: Path) -> Outcome:
-        done, codes = run_by_hand(words, folder, RANKS)
+    def outcome(name: str) -> Outcome:
+        words = ("groups.py", *calls.names)
+        done, codes = forks.run(words, folder / name, RANKS, recorded=name == "recorded")
         assert codes == [0] * RANKS, done.stderr
         return done
 
-    plain = outcome(words, folder / "plain") if calls.plain else None
-    return Pair(calls, plain, outcome(recorded(words), folder / "recorded"))
+    return Pair(calls, outcome("plain") if calls.plain else None, outcome("recorded"))
 
 
 @real

@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from support_forks import Forked, Forks
 from support_ledgers import Spec, children
 from support_training import (
     agent,
     assert_every_second_is_in_one_place,
-    command,
-    gather,
     ledgers_of,
     metrics,
-    recorded,
-    training,
     until,
 )
 
@@ -23,12 +20,17 @@ from whyidle.ledger.directory import read_directory
 from whyidle.verdict.hang import missing_ranks
 
 
-def test_a_rank_that_sleeps_before_a_collective_is_missed_by_the_others(tmp_path: Path) -> None:
+def test_a_rank_that_sleeps_before_a_collective_is_missed_by_the_others(tmp_path: Path, forks: Forks) -> None:
     def waits(seconds: float) -> bool:
         rank = ledgers_of(tmp_path).get(0)
         return rank is not None and rank.phase_name == "collective" and rank.idle_seconds > seconds
 
-    with training(recorded(command("late.py", ranks=2)), tmp_path) as process, agent(tmp_path / "ledgers") as (_, url):
+    def look(ranks: list[Forked]) -> None:
+        assert len(ranks) == 2
+        with agent(tmp_path / "ledgers") as (_, url):
+            look_at(url)
+
+    def look_at(url: str) -> None:
         assert until(lambda: (tmp_path / "sleeps").exists(), 90)
         assert until(lambda: waits(1.0)), "the wait grows"
         waiting, late = ledgers_of(tmp_path)[0], ledgers_of(tmp_path)[1]
@@ -47,9 +49,9 @@ def test_a_rank_that_sleeps_before_a_collective_is_missed_by_the_others(tmp_path
         assert not [at for at, s in metrics(url, "whyidle_collective_missing_seconds") if s and at["rank"] == "0"]
 
         (tmp_path / "go").touch()
-        process.wait(90)
-        outcome = gather(tmp_path, process.returncode)
-    assert outcome.returncode == 0
+
+    outcome, codes = forks.run(("late.py",), tmp_path, 2, meanwhile=look)
+    assert codes == [0, 0], outcome.stderr
     for rank in (0, 1):
         told, ledger = outcome.rank(rank)
         assert_every_second_is_in_one_place(told, ledger)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,11 +29,15 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(path: Path) -> Iterator[tuple[str, str]]:
     """(module, name) of each import. A relative one is given from the root of the package, with a dot behind it."""
     package = list(path.relative_to(ROOT).parts[:-1])
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -79,17 +84,16 @@ def test_no_file_imports_in_a_circle() -> None:
 
 def _only_for_types(path: Path, target: str) -> bool:
     """Whether every import of ``target`` stands under ``if TYPE_CHECKING``."""
-    tree = ast.parse(path.read_text())
     guarded = {
         id(child)
-        for node in ast.walk(tree)
+        for node in nodes(path)
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for child in ast.walk(node)
     }
     leaf = target.rsplit(".", 1)[-1]
     found = [
         node
-        for node in ast.walk(tree)
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom)
         and ((node.module or "").rsplit(".", 1)[-1] == leaf or any(alias.name == leaf for alias in node.names))
     ]

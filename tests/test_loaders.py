@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support_training import SCRIPTS, environment
+from support_forks import Forks
 
 pytestmark = pytest.mark.xdist_group("machine")  # shares of time: nothing else of ours may take the CPU meanwhile
 
@@ -28,15 +26,8 @@ DOMINANT = {
 """A name ends in `:0` where there are no workers: the loop makes its batches itself."""
 
 
-def waits(folder: Path, *names: str, **env: str) -> dict[str, dict[str, int]]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "loaders.py"), *names],
-        env=environment(folder, **env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def waits(forks: Forks, folder: Path, *names: str, **env: str) -> dict[str, dict[str, int]]:
+    done, _ = forks.run(("loaders.py", *names), folder, env=env, recorded=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -46,12 +37,12 @@ ATTEMPTS = 3
 
 
 @pytest.fixture(scope="module")
-def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, dict[str, int]]]:
+def tables(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Callable[[int], dict[str, dict[str, int]]]:
     """The waits of all kinds, measured anew for each attempt that is asked for."""
 
     @functools.cache
     def attempt(number: int) -> dict[str, dict[str, int]]:
-        return waits(tmp_path_factory.mktemp(f"loaders-{number}"), *DOMINANT)
+        return waits(forks, tmp_path_factory.mktemp(f"loaders-{number}"), *DOMINANT)
 
     return attempt
 
@@ -67,14 +58,14 @@ def test_what_most_of_a_wait_is(tables: Callable[[int], dict[str, dict[str, int]
     assert any(share > 0.6 for share in shares), [tables(number)[name] for number in range(ATTEMPTS)]
 
 
-def test_workers_that_queue_for_one_core(tmp_path: Path) -> None:
+def test_workers_that_queue_for_one_core(tmp_path: Path, forks: Forks) -> None:
     """Four of them compute: each gets a quarter of the core, and waits for it the rest of the time."""
-    (wait,) = waits(tmp_path, "crowded", ONE_CORE="1").values()
+    (wait,) = waits(forks, tmp_path, "crowded", ONE_CORE="1").values()
     assert share(wait, "data_queue") > 0.5, wait
     assert share(wait, "data_queue", "data_cpu") > 0.6, wait  # the loop, too, queues for its turn to take a batch
 
 
-def test_reads_past_the_page_cache(tmp_path: Path) -> None:
+def test_reads_past_the_page_cache(tmp_path: Path, forks: Forks) -> None:
     with open(tmp_path / "file", "wb") as file:
         for _ in range(16):
             file.write(os.urandom(1 << 20))
@@ -84,6 +75,6 @@ def test_reads_past_the_page_cache(tmp_path: Path) -> None:
         os.close(os.open(tmp_path / "file", os.O_RDONLY | os.O_DIRECT))
     except OSError:
         pytest.skip(f"the file system of {tmp_path} has no O_DIRECT")
-    (wait,) = waits(tmp_path, "reads_directly").values()
+    (wait,) = waits(forks, tmp_path, "reads_directly").values()
     # Some disks answer so fast that the system calls are half of it.
     assert max(wait, key=lambda cause: wait[cause]) == "data_read", wait

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from support_forks import Forks
 from support_ledgers import Spec, ended
 from support_training import assert_every_second_is_in_one_place, command, ledgers_of, recorded, run
 
@@ -77,25 +78,25 @@ def test_torchrun_restarts_the_ranks(case: Case, tmp_path: Path) -> None:
         assert told.facts["from"] == (case.save_at if ledger.attempt else 0)
 
 
-def once(folder: Path, case: Case, **env: str) -> None:
-    run(recorded(command("restarts.py", str(STEPS), str(case.kill_at), str(case.save_at), case.how)), folder, **env)
+def once(forks: Forks, folder: Path, case: Case, **env: str) -> None:
+    forks.run(("restarts.py", str(STEPS), str(case.kill_at), str(case.save_at), case.how), folder, env=env)
 
 
-def test_the_same_run_is_launched_again_by_name(tmp_path: Path) -> None:
+def test_the_same_run_is_launched_again_by_name(tmp_path: Path, forks: Forks) -> None:
     case = Case(9, 4, "kill")
     for _ in range(2):
-        once(tmp_path, case, WHYIDLE_RUN="mine")
+        once(forks, tmp_path, case, WHYIDLE_RUN="mine")
     before, after = attempts(tmp_path)
     assert (before.run, after.run, after.attempt) == ("mine", "mine", 1)
     assert before.ended == 0
     assert repeated_steps(after) == [5, 6, 7, 8, 9]
 
 
-def test_two_trainings_in_one_allocation_are_no_restart(tmp_path: Path) -> None:
+def test_two_trainings_in_one_allocation_are_no_restart(tmp_path: Path, forks: Forks) -> None:
     """The scheduler's job id is the run of both, and it counts no restart."""
     case = Case(9, 0, "kill")
     for _ in range(2):
-        once(tmp_path, case, SLURM_JOB_ID="77")
+        once(forks, tmp_path, case, SLURM_JOB_ID="77")
     before, after = attempts(tmp_path)
     assert (before.run, after.run) == ("77", "77")
     assert (before.attempt, after.attempt) == (0, 1)
@@ -103,8 +104,8 @@ def test_two_trainings_in_one_allocation_are_no_restart(tmp_path: Path) -> None:
     assert after.base_step == 0
 
 
-def test_a_job_that_the_scheduler_starts_again(tmp_path: Path) -> None:
+def test_a_job_that_the_scheduler_starts_again(tmp_path: Path, forks: Forks) -> None:
     case = Case(9, 4, "exit")
-    once(tmp_path, case, SLURM_JOB_ID="78")
-    once(tmp_path, case, SLURM_JOB_ID="78", SLURM_RESTART_COUNT="1")
+    once(forks, tmp_path, case, SLURM_JOB_ID="78")
+    once(forks, tmp_path, case, SLURM_JOB_ID="78", SLURM_RESTART_COUNT="1")
     assert repeated_steps(ledgers_of(tmp_path)[0]) == [5, 6, 7, 8, 9]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support_ledgers import Spec, ended
-from support_rules import promtool_file
+from support_rules import assert_promtool, promtool_test
 
 from whyidle.ledger.causes import CAUSES, FAMILIES, LATE_FAMILIES
 from whyidle.ledger.directory import read_directory
@@ -134,9 +133,7 @@ def test_the_rules_agree_with_arithmetic(tmp_path: Path) -> None:
             expr: samples for specs in runs for expr, samples in expectations(specs, tmp_path / "ledgers").items()
         },
     }
-    path = promtool_file([case], tmp_path)
-    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_promtool([case], tmp_path)
 
 
 @needs_promtool
@@ -149,6 +146,5 @@ def test_it_would_notice(tmp_path: Path) -> None:
         "windows": {"5m": "5m"},
         "expect": {expr: {'{family="storage", run="r"}': 1}},
     }
-    path = promtool_file([case], tmp_path)
-    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, timeout=300, check=False)
+    done = promtool_test([case], tmp_path)
     assert done.returncode == 1, done.stdout

@@ -7,11 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from support_rules import promtool_file
+from support_rules import assert_promtool
 
 from whyidle.agent.metrics import METRIC
 from whyidle.alerts import recording
@@ -142,11 +141,6 @@ FAMILY = {"network": "network", "data_read": "storage", "checkpoint_write": "sto
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False)
-
-
-def assert_promtool(cases: list[dict[str, Any]], directory: Path) -> None:
-    done = promtool("test", "rules", promtool_file(cases, directory))
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support_training import Outcome, assert_every_second_is_in_one_place, command, recorded, run
+from support_forks import Forks
+from support_quiet import wait_for_quiet
+from support_training import Outcome, assert_every_second_is_in_one_place
 
 from whyidle.ledger.reader import Ledger, Slot
 
@@ -14,9 +16,10 @@ LATE_IN_ALL_NS = STEPS * LATE_NS
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    found = run(recorded(command("pairs.py", ranks=4)), tmp_path_factory.mktemp("pairs"))
-    assert found.returncode == 0, found.stderr
+def outcome(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
+    wait_for_quiet()
+    found, codes = forks.run(("pairs.py",), tmp_path_factory.mktemp("pairs"), 4)
+    assert codes == [0] * 4, found.stderr
     return found
 
 
