@@ -16,7 +16,7 @@ from whyidle.ledger.layout import SLOTS, UNKNOWN_SLOT
 from whyidle.ledger.reader import Ledger
 from whyidle.torch_hooks import groups as groups_module
 from whyidle.torch_hooks.groups import ALONE, Group, Groups
-from whyidle.torch_hooks.wait_codes import wait_code
+from whyidle.torch_hooks.wait_codes import Issue, wait_code
 
 RANKS = 4
 LAST_HANDLER_NS = 3_000_000_000
@@ -157,9 +157,9 @@ class Work:
 
 
 def test_a_work_is_waited_for_once() -> None:
-    groups, work = slots_of(), Work()
-    groups.issued(work, wait_code(2), (True, 77))
-    assert groups.issue_of(work) == groups.waits_for(work) == (wait_code(2), (True, 77))
+    groups, work, issues = slots_of(), Work(), (Issue(1, sent=True, at=77),)
+    groups.issued(work, wait_code(2), issues)
+    assert groups.issue_of(work) == groups.waits_for(work) == (wait_code(2), issues)
     assert groups.waits_for(work) is None
     assert groups.waits_for(Work()) is None
 
