@@ -93,6 +93,7 @@ def run(shape: str, fault: str) -> dict[str, Any]:
         if fault == "checkpoint" and rank == SAVES and number % SAVE_EVERY == 0:
             save(model, spans)
     torch.accelerator.synchronize()
+    dist.barrier()
     whyidle.detach()  # here, so that it accounts for no more than is compared
     end = time.monotonic_ns()
     return {
