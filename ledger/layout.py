@@ -97,6 +97,7 @@ WORDS: dict[str, int] = {
     "samples": 1,
     "batches": 1,
     "eval_batches": 1,
+    "evaluation_ns": 1,  # of compute: evaluation, as far as it could be told
     "backwards": 1,
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),

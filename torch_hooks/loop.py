@@ -7,9 +7,10 @@ decorator: that would cost every step another call.
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
-from ..ledger.causes import PHASE
+from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .machine import COMPUTE, EVAL, HOST, NOT_ENTERED
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
 _BACKWARDS_AT = WORD_AT["backwards"][0]
+_EVALUATION_AT = WORD_AT["evaluation_ns"][0]
+_COMPUTE_AT, _RECOMPUTE_AT = (WORD_AT["cause_ns"][0] + CAUSE[cause] for cause in ("compute", "recompute"))
 _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _DATA = PHASE["data"]
 
@@ -44,6 +47,7 @@ class Loop:
         """Where DDP modules wait whose forward pass was seen."""
         self._fed = False  # a batch was delivered since the last boundary
         self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
+        self._delivered = 0  # what had been computed when it was
         self._host_between = True  # the loop asks for its batch after the step, not before
         self._regular = 0
 
@@ -62,10 +66,13 @@ class Loop:
                 self.take_note()
             if session.off and "dataloader" in session.off:
                 return NOT_ENTERED
-            if self._unused_batch and self._host_between and session.writer is not None:
-                session.writer.words[_EVAL_AT] += 1
+            evaluated = self._unused_batch and self._host_between
             self._unused_batch = False
-            return machine.enter(_DATA)
+            old = machine.enter(_DATA)
+            if evaluated and session.writer is not None:
+                session.writer.words[_EVAL_AT] += 1
+                session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
+            return old
         except Exception as error:  # the fence around the training
             return session.fault("dataloader", error)
 
@@ -80,6 +87,7 @@ class Loop:
             words = session.writer.words
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
+            self._delivered = self._computed()
         except Exception as error:  # the fence around the training
             session.fault("dataloader", error)
 
@@ -89,6 +97,33 @@ class Loop:
             self._session.machine.leave_to(old, HOST, splitter)
         except Exception as error:  # the fence around the training
             self._session.fault("dataloader", error)
+
+    def _computed(self) -> int:
+        """ns of compute so far, to be compared; of an accelerator, which lags behind, the host's clock."""
+        session = self._session
+        if session.writer is None or session.machine.device is not None:
+            return time.monotonic_ns()
+        words = session.writer.words
+        return words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
+
+    def evaluation_begins(self) -> tuple[int, int]:
+        """The user says so -> what ``evaluation_ends`` wants. The caller has entered the phase."""
+        writer = self._session.writer
+        return self._computed(), writer.words[_EVALUATION_AT] if writer is not None else 0
+
+    def evaluation_ends(self, begun: tuple[int, int]) -> None:
+        """The caller has left the phase. Batches that were taken for an evaluation's by themselves are a part of it."""
+        computed, evaluated = begun
+        self._unused_batch = False
+        writer = self._session.writer
+        if writer is not None:
+            writer.words[_EVALUATION_AT] = evaluated + max(0, self._computed() - computed)
+
+    def batch_handed_on(self) -> None:
+        """A loader that fetches ahead hands on a batch which came before it was told that there are no more."""
+        machine = self._session.machine
+        if machine.phase == HOST:
+            machine.base(COMPUTE)
 
     # -- steps
 
