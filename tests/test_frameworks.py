@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import types
@@ -61,7 +62,7 @@ def test_each_frameworks_checkpoint_is_one_with_all_its_files(tmp_path: Path) ->
 
 
 def test_a_barrier_in_a_checkpoint_is_a_wait_for_the_rank_that_writes(tmp_path: Path) -> None:
-    _, ledgers = recorded_ranks(command("whole_saves.py", "alone", ranks=2), tmp_path)
+    _, ledgers = recorded_ranks(command("whole_saves.py", "saves", ranks=2), tmp_path)
     writer, waiter = (json.loads((tmp_path / f"told-{rank}").read_text()) for rank in (0, 1))
     assert [ledger.words["checkpoints"][0] for ledger in ledgers] == [10, 0]
     assert abs(spent(ledgers[0], SAVE) - (writer["save_ns"] - writer["barrier_ns"])) < 0.1 * writer["save_ns"]
@@ -74,6 +75,20 @@ def test_a_barrier_in_a_checkpoint_is_a_wait_for_the_rank_that_writes(tmp_path: 
     assert "for rank 0, which was late by its checkpoints" in evidence, verdict
     waited = float(evidence.split("rank 1 waited ")[1].split()[0])
     assert abs(waited - waiter["barrier_ns"] / 1e9) < 0.1 * waiter["barrier_ns"] / 1e9 + 0.1
+
+
+def test_ranks_wait_for_the_evaluation_of_one(tmp_path: Path) -> None:
+    _, ledgers = recorded_ranks(command("whole_saves.py", "evaluates", ranks=2), tmp_path)
+    told = json.loads((tmp_path / "told-0").read_text())
+    assert ledgers[0].words["eval_batches"][0] == 30
+    assert abs(ledgers[0].words["evaluation_ns"][0] - told["evaluation_ns"]) < 0.1 * told["evaluation_ns"]
+    assert ledgers[1].words["evaluation_ns"][0] < 0.01 * told["evaluation_ns"]
+    verdict = report(tmp_path / "ledgers")["verdict"]
+    evidence = " ".join(verdict["evidence"])
+    assert "for rank 0, which was late by its evaluation" in evidence, verdict
+    waited = float(evidence.split("rank 1 waited ")[1].split()[0])
+    assert abs(waited - told["evaluation_ns"] / 1e9) < 0.2 * told["evaluation_ns"] / 1e9
+    assert (verdict["family"], verdict["late_ranks"][0]["rank"]) == ("straggler", 0)
 
 
 def test_detaching_puts_every_method_back() -> None:
@@ -120,3 +135,32 @@ def test_a_frameworks_own_timers_agree(name: str, tmp_path: Path) -> None:
     assert (ledger.steps, ledger.words["checkpoints"][0], ledger.checkpoint_step) == (told["steps"], told["saves"], 48)
     assert ledger.words["checkpoint_bytes"][0] > 6 * 12_000_000
     assert ledger.faults == 0
+
+
+def _writes_are_counted(folder: Path) -> bool:
+    """Not on a tmpfs."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_oublock
+    (folder / "probe").write_bytes(bytes(1 << 20))
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_oublock >= before + 2048
+
+
+@pytest.mark.parametrize("how", ["plain", "bracketed", "sent"])
+def test_a_checkpoint_written_by_hand(how: str, tmp_path: Path) -> None:
+    """Without fsync it costs CPU time, which is host. The report says that files were written meanwhile."""
+    if not _writes_are_counted(tmp_path):
+        pytest.skip("needs a folder for temporary files on a disk")
+    stdout, [ledger] = recorded_ranks(command("by_hand.py", str(tmp_path / "saved"), how), tmp_path)
+    told = json.loads(stdout)
+    size = told["saves"] * (128 << 20)
+    evidence = " ".join(report(tmp_path / "ledgers")["verdict"]["evidence"])
+    if how == "plain":
+        assert size <= ledger.words["host_write_bytes"][0] < size + (1 << 20)
+        host = spent(ledger, ("host", "host_blocked"))
+        assert 0.9 * told["wrote"] < ledger.words["host_write_ns"][0] < host + 20_000_000
+        assert "of host time the loop itself wrote 0.4 GB to files" in evidence
+    else:
+        assert ledger.words["host_write_bytes"] == (0,)
+        assert "to files" not in evidence
+    if how == "bracketed":
+        assert abs(spent(ledger, SAVE) - told["wrote"]) < 20_000_000
+        assert ledger.cause_ns["checkpoint_cpu"] > 0.5 * told["wrote"]

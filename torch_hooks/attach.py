@@ -9,7 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ..ledger.causes import PHASE, USER_PHASES
-from .machine import NOT_ENTERED
+from .machine import CHECKPOINT, NOT_ENTERED
+from .meters.save import SaveMeter
 from .notices import say
 from .session import Session
 
@@ -103,7 +104,11 @@ class phase:
 
     def __enter__(self) -> phase:
         if self._index >= 0:
-            self._old = _session.machine.enter(self._index)
+            machine = _session.machine
+            if self._index == CHECKPOINT:
+                self._old = machine.enter_save(SaveMeter(_session.task))
+            if self._old == NOT_ENTERED:
+                self._old = machine.enter(self._index)
             if self._index == _EVAL and self._old != NOT_ENTERED:
                 self._begun = _session.loop.evaluation_begins()
         return self
@@ -111,7 +116,10 @@ class phase:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _session.machine.leave(self._old)
+        if self._index == CHECKPOINT:
+            _session.machine.leave_save(self._old)
+        else:
+            _session.machine.leave(self._old)
         if self._index == _EVAL and self._old != NOT_ENTERED:
             _session.loop.evaluation_ends(self._begun)
 

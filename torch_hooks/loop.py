@@ -14,6 +14,7 @@ from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .machine import COMPUTE, EVAL, HOST, NOT_ENTERED
+from .meters.files import WriteMeter
 from .steps import COMPILED, StepDetector
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
 _BACKWARDS_AT = WORD_AT["backwards"][0]
 _EVALUATION_AT = WORD_AT["evaluation_ns"][0]
+_HOST_WRITE_AT, _HOST_WRITE_BYTES_AT = WORD_AT["host_write_ns"][0], WORD_AT["host_write_bytes"][0]
+_HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
 _COMPUTE_AT, _RECOMPUTE_AT = (WORD_AT["cause_ns"][0] + CAUSE[cause] for cause in ("compute", "recompute"))
 _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _DATA = PHASE["data"]
@@ -48,6 +51,7 @@ class Loop:
         self._fed = False  # a batch was delivered since the last boundary
         self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
         self._delivered = 0  # what had been computed when it was
+        self._writes = WriteMeter()
         self._host_between = True  # the loop asks for its batch after the step, not before
         self._regular = 0
 
@@ -69,6 +73,8 @@ class Loop:
             evaluated = self._unused_batch and self._host_between
             self._unused_batch = False
             old = machine.enter(_DATA)
+            if old == HOST:
+                self._host_ends()
             if evaluated and session.writer is not None:
                 session.writer.words[_EVAL_AT] += 1
                 session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
@@ -95,6 +101,8 @@ class Loop:
         """The loader is exhausted, or raised: what follows is the loop's own Python."""
         try:
             self._session.machine.leave_to(old, HOST, splitter)
+            if old != NOT_ENTERED:
+                self._host_begins()
         except Exception as error:  # the fence around the training
             self._session.fault("dataloader", error)
 
@@ -105,6 +113,24 @@ class Loop:
             return time.monotonic_ns()
         words = session.writer.words
         return words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
+
+    def _hosted(self) -> int:
+        """ns of host time so far, as ``_computed``."""
+        session = self._session
+        if session.writer is None or session.machine.device is not None:
+            return time.monotonic_ns()
+        return session.writer.words[_HOST_AT]
+
+    def _host_begins(self) -> None:
+        machine = self._session.machine
+        self._writes.begin(machine.since, self._hosted(), machine.saves)
+
+    def _host_ends(self) -> None:
+        """The loop asks for a batch; the caller has entered the phase."""
+        ns, size = self._writes.end(self._hosted(), self._session.machine.saves)
+        if size and (writer := self._session.writer) is not None:
+            writer.words[_HOST_WRITE_AT] += ns
+            writer.words[_HOST_WRITE_BYTES_AT] += size
 
     def evaluation_begins(self) -> tuple[int, int]:
         """The user says so -> what ``evaluation_ends`` wants. The caller has entered the phase."""
@@ -220,4 +246,6 @@ class Loop:
             session.begin()
         elif session.writer is not None and machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = False
+            if machine.phase == HOST:
+                self._host_begins()
             session.after_step()

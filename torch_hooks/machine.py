@@ -69,6 +69,7 @@ class PhaseMachine:
         "device",
         "helper",
         "phase",
+        "saves",
         "saving",
         "since",
         "stepping",
@@ -88,6 +89,8 @@ class PhaseMachine:
         """Of a CPU rank: how long its own code is blocked."""
         self.saving: SaveMeter | None = None
         """Of the save that is open."""
+        self.saves = 0
+        """Saves that were opened."""
         self.phase = STARTUP
         self.since = start_ns
         self.stepping = False  # whether the first step has begun
@@ -138,6 +141,7 @@ class PhaseMachine:
         """The same for a save; ``meter`` splits each part of it, also where another phase interrupts it."""
         old = self.enter_from_base(CHECKPOINT)
         if old != NOT_ENTERED:
+            self.saves += 1
             self.saving = meter
             meter.begin()
         return old
@@ -326,6 +330,8 @@ class NullMachine:
     device = None
     helper = 0
     phase = NOT_ENTERED
+    saves = 0
+    since = 0
     stepping = False
     steps = 0
 

@@ -328,6 +328,17 @@ def _waits(case: Case) -> Iterator[str]:
             yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}, which was late{_by(by)}"
 
 
+def _writes(case: Case) -> Iterator[str]:
+    """Files that the loop writes by its own code, in time that counts as host."""
+    wrote = [rank for rank in case.account.ranks if rank.host_write >= EVIDENCE_SHARE * rank.wall]
+    if wrote:
+        spent, size = sum(rank.host_write for rank in wrote), sum(rank.host_write_bytes for rank in wrote)
+        yield (
+            f"{_ranks([rank.rank for rank in wrote])}: in {spent:.1f} s of host time the loop itself wrote "
+            f'{size / 1e9:.1f} GB to files. If these are checkpoints, put them in `with whyidle.phase("checkpoint")`'
+        )
+
+
 def _groups(case: Case) -> Iterator[str]:
     """Where transfers took long, if that is the verdict."""
     if case.family == "network":
@@ -386,6 +397,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _hangs,
     _causes,
     _waits,
+    _writes,
     _groups,
     _bubble,
     _unexplained_lateness,

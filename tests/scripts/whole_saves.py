@@ -1,7 +1,8 @@
 """Checkpoints by stand-ins for frameworks: modules with their names and call shapes, and a clock of their own.
 
-whole_saves.py [alone]. Says on stdout what the stand-ins have measured. With `alone` it is a rank of a group, in which
-rank 0 alone writes and the others wait for it in a barrier, as in Lightning. Knows nothing of whyidle.
+whole_saves.py [saves|evaluates]. Writes down what the stand-ins have measured. With an argument it is a rank of a
+group, in which rank 0 alone writes, and the others wait for it in a barrier, as in Lightning; or in which rank 0 alone
+evaluates, and the others wait for it in their next step. Knows nothing of whyidle.
 """
 
 from __future__ import annotations
@@ -194,22 +195,34 @@ def each() -> None:
         trainer().save_model("somewhere")
 
 
-def alone() -> None:
+def evaluate() -> None:
+    begun = time.monotonic_ns()
+    for _ in DataLoader(TensorDataset(torch.ones(12, 64)), 4):
+        with torch.no_grad():
+            work: Any = sys.modules["whole_saves_work"]
+            work.compute()
+    told["evaluation_ns"] += time.monotonic_ns() - begun
+
+
+def alone(what: str) -> None:
     dist.init_process_group("gloo")
     trainer = importlib.import_module("lightning.pytorch.trainer.trainer").Trainer()
     train(2)
     told.clear()
     for _ in range(10):
         train(20)
-        trainer.save_checkpoint("somewhere")
+        if what == "saves":
+            trainer.save_checkpoint("somewhere")
+        elif dist.get_rank() == 0:
+            evaluate()
     train(20)
     dist.destroy_process_group()
 
 
 def main() -> None:
     build()
-    if sys.argv[1:] == ["alone"]:
-        alone()
+    if sys.argv[1:]:
+        alone(sys.argv[1])
     else:
         each()
     (FOLDER / f"told-{os.environ.get('RANK', '0')}").write_text(json.dumps(told))
