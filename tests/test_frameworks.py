@@ -123,7 +123,7 @@ def test_detaching_puts_every_method_back() -> None:
 )
 @pytest.mark.parametrize("name", ["transformers", "accelerate", "lightning", "pytorch_lightning"])
 def test_a_frameworks_own_timers_agree(name: str, tmp_path: Path) -> None:
-    """Of batches, steps and checkpoints, within 2 points of the wall time that the framework has trained for."""
+    """Of batches, steps up to the optimizer's, and checkpoints, within 2 points of the wall time of the training."""
     wait_for_quiet()
     words = [FRAMEWORKS, str(SCRIPTS / "frameworks.py"), name]
     stdout, [ledger] = recorded_ranks(words, tmp_path, HF_HUB_OFFLINE="1")

@@ -80,9 +80,13 @@ def transformers() -> None:
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
             self.begun = time.monotonic_ns()
 
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
             spent["step"] += time.monotonic_ns() - self.begun
             spent["steps"] += 1
+            self.stepped = time.monotonic_ns()
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            spent["after_step"] += time.monotonic_ns() - self.stepped  # the schedule, and the gradients' end: host
 
     arguments = TrainingArguments(
         output_dir=str(FOLDER / "saved"),
@@ -119,9 +123,9 @@ def accelerate() -> None:
                 if batch is None:
                     break
                 with timed("step"):
+                    optimizer.zero_grad()
                     accelerator.backward(net(**batch)["loss"])
                     optimizer.step()
-                    optimizer.zero_grad()
                 spent["steps"] += 1
                 if spent["steps"] % SAVES == 0:
                     with timed("checkpoint"):
