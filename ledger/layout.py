@@ -97,6 +97,9 @@ WORDS: dict[str, int] = {
     "samples": 1,
     "batches": 1,
     "eval_batches": 1,
+    "evaluation_ns": 1,  # of compute: evaluation, as far as it could be told
+    "host_write_ns": 1,  # of host: stretches in which the loop wrote files by its own code
+    "host_write_bytes": 1,
     "backwards": 1,
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),

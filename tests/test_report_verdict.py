@@ -93,6 +93,7 @@ VERDICTS: list[tuple[tuple[Spec, ...], str, float, str]] = [
     (one_late("cpu", data_cpu=0.04), "cpu", 0.4, "rank 1 is late: data workers are busy on the CPU"),
     (one_late("host", host_gc=0.04), "host", 0.4, "rank 1 is late: garbage collection pauses the loop"),
     (one_late("storage", checkpoint_write=0.04), "storage", 0.4, "rank 1 is late: saves block the loop"),
+    (one_late("cpu", checkpoint_cpu=0.04), "cpu", 0.4, "rank 1 is late: saves serialise or copy on the CPU"),
 ]  # fmt: skip
 
 
@@ -105,6 +106,40 @@ def test_verdicts(tmp_path: Path, specs: tuple[Spec, ...], family: str, share: f
     assert sum(got["families"].values()) == pytest.approx(1.0)
     assert set(got["families"]) == set(FAMILIES)
     assert set(got["seconds"]) == set(CAUSES)
+
+
+# own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in all -> by what rank 1 was late
+LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
+    ("storage", {"checkpoint_write": 0.04}, {}, 0.0, "its checkpoints"),
+    ("storage", {"checkpoint_write": 0.04}, {"data_read": 0.1}, 0.0, "its checkpoints"),
+    ("storage", {"checkpoint_write": 0.02, "data_read": 0.02}, {}, 0.0, "storage"),
+    ("storage", {"data_read": 0.04}, {"checkpoint_write": 0.1}, 0.0, "storage"),
+    ("storage", {"checkpoint_read": 0.04}, {}, 0.0, "restoring"),
+    ("cpu", {"checkpoint_cpu": 0.04}, {"data_cpu": 0.1}, 0.0, "its checkpoints"),
+    ("cpu", {"data_cpu": 0.04}, {}, 0.0, "cpu"),
+    ("compute", {"compute": 0.04}, {}, 1.9, "its evaluation"),
+    ("compute", {"compute": 0.04}, {}, 1.0, "compute"),
+    ("compute", {"compute": 0.04}, {}, 0.0, "compute"),
+]
+
+
+@pytest.mark.parametrize(("family", "own", "common", "evaluation", "by"), LATE_BY)
+def test_a_late_ranks_checkpoints_and_evaluations_are_named(
+    tmp_path: Path, family: str, own: dict[str, float], common: dict[str, float], evaluation: float, by: str
+) -> None:
+    """It is what rank 1 had beyond rank 0 that made it late, not what both had."""
+    first, second = one_late(family, **own)
+    for spec in (first, second):
+        for cause, seconds in common.items():
+            spec.step[cause] = spec.step.get(cause, 0.0) + seconds
+    first.words["evaluation_ns"] = 500_000_000
+    second.words["evaluation_ns"] = 500_000_000 + int(evaluation * 1e9)
+    verdict = of(tmp_path, first, second)["verdict"]
+    assert f"rank 0 waited 2.0 s for rank 1, which was late by {by}" in verdict["evidence"]
+    if by == "its evaluation":
+        assert verdict["summary"] == "rank 1 is late: it evaluates while others wait"
+    elif by == "its checkpoints" and verdict["family"] == "storage":
+        assert verdict["summary"] == "rank 1 is late: saves block the loop"
 
 
 def test_waits_are_charged_in_proportion_to_what_made_the_late_late(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ..ledger.causes import PHASE, USER_PHASES
-from .machine import NOT_ENTERED
+from .machine import CHECKPOINT, NOT_ENTERED
+from .meters.save import SaveMeter
 from .notices import say
 from .session import Session
 
@@ -19,6 +20,7 @@ _installed = False
 _armed = False
 _registered = False
 _warned: set[str] = set()
+_EVAL = PHASE["eval"]
 
 
 def attach() -> bool:
@@ -90,10 +92,11 @@ class phase:
     ``name`` is one of compute, eval, host, data, checkpoint, restore. An unknown name is reported once and ignored.
     """
 
-    __slots__ = ("_index", "_old")
+    __slots__ = ("_begun", "_index", "_old")
 
     def __init__(self, name: str):
         self._old = NOT_ENTERED
+        self._begun = (0, 0)
         self._index = PHASE[name] if name in USER_PHASES else -1
         if self._index < 0 and name not in _warned:
             _warned.add(name)
@@ -101,13 +104,24 @@ class phase:
 
     def __enter__(self) -> phase:
         if self._index >= 0:
-            self._old = _session.machine.enter(self._index)
+            machine = _session.machine
+            if self._index == CHECKPOINT:
+                self._old = machine.enter_save(SaveMeter(_session.task))
+            if self._old == NOT_ENTERED:
+                self._old = machine.enter(self._index)
+            if self._index == _EVAL and self._old != NOT_ENTERED:
+                self._begun = _session.loop.evaluation_begins()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _session.machine.leave(self._old)
+        if self._index == CHECKPOINT:
+            _session.machine.leave_save(self._old)
+        else:
+            _session.machine.leave(self._old)
+        if self._index == _EVAL and self._old != NOT_ENTERED:
+            _session.loop.evaluation_ends(self._begun)
 
 
 def end() -> None:

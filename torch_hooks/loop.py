@@ -7,12 +7,14 @@ decorator: that would cost every step another call.
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
-from ..ledger.causes import PHASE
+from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .machine import COMPUTE, EVAL, HOST, NOT_ENTERED
+from .meters.files import WriteMeter
 from .steps import COMPILED, StepDetector
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 _BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
 _BACKWARDS_AT = WORD_AT["backwards"][0]
+_EVALUATION_AT = WORD_AT["evaluation_ns"][0]
+_HOST_WRITE_AT, _HOST_WRITE_BYTES_AT = WORD_AT["host_write_ns"][0], WORD_AT["host_write_bytes"][0]
+_HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
+_COMPUTE_AT, _RECOMPUTE_AT = (WORD_AT["cause_ns"][0] + CAUSE[cause] for cause in ("compute", "recompute"))
 _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _DATA = PHASE["data"]
 
@@ -44,6 +50,8 @@ class Loop:
         """Where DDP modules wait whose forward pass was seen."""
         self._fed = False  # a batch was delivered since the last boundary
         self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
+        self._delivered = 0  # what had been computed when it was
+        self._writes = WriteMeter()
         self._host_between = True  # the loop asks for its batch after the step, not before
         self._regular = 0
 
@@ -62,10 +70,15 @@ class Loop:
                 self.take_note()
             if session.off and "dataloader" in session.off:
                 return NOT_ENTERED
-            if self._unused_batch and self._host_between and session.writer is not None:
-                session.writer.words[_EVAL_AT] += 1
+            evaluated = self._unused_batch and self._host_between
             self._unused_batch = False
-            return machine.enter(_DATA)
+            old = machine.enter(_DATA)
+            if old == HOST:
+                self._host_ends()
+            if evaluated and session.writer is not None:
+                session.writer.words[_EVAL_AT] += 1
+                session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
+            return old
         except Exception as error:  # the fence around the training
             return session.fault("dataloader", error)
 
@@ -80,6 +93,7 @@ class Loop:
             words = session.writer.words
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
+            self._delivered = self._computed()
         except Exception as error:  # the fence around the training
             session.fault("dataloader", error)
 
@@ -87,8 +101,55 @@ class Loop:
         """The loader is exhausted, or raised: what follows is the loop's own Python."""
         try:
             self._session.machine.leave_to(old, HOST, splitter)
+            if old != NOT_ENTERED:
+                self._host_begins()
         except Exception as error:  # the fence around the training
             self._session.fault("dataloader", error)
+
+    def _computed(self) -> int:
+        """ns of compute so far, to be compared; of an accelerator, which lags behind, the host's clock."""
+        session = self._session
+        if session.writer is None or session.machine.device is not None:
+            return time.monotonic_ns()
+        words = session.writer.words
+        return words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
+
+    def _hosted(self) -> int:
+        """ns of host time so far, as ``_computed``."""
+        session = self._session
+        if session.writer is None or session.machine.device is not None:
+            return time.monotonic_ns()
+        return session.writer.words[_HOST_AT]
+
+    def _host_begins(self) -> None:
+        machine = self._session.machine
+        self._writes.begin(machine.since, self._hosted(), machine.saves)
+
+    def _host_ends(self) -> None:
+        """The loop asks for a batch; the caller has entered the phase."""
+        ns, size = self._writes.end(self._hosted(), self._session.machine.saves)
+        if size and (writer := self._session.writer) is not None:
+            writer.words[_HOST_WRITE_AT] += ns
+            writer.words[_HOST_WRITE_BYTES_AT] += size
+
+    def evaluation_begins(self) -> tuple[int, int]:
+        """The user says so -> what ``evaluation_ends`` wants. The caller has entered the phase."""
+        writer = self._session.writer
+        return self._computed(), writer.words[_EVALUATION_AT] if writer is not None else 0
+
+    def evaluation_ends(self, begun: tuple[int, int]) -> None:
+        """The caller has left the phase. Batches that were taken for an evaluation's by themselves are a part of it."""
+        computed, evaluated = begun
+        self._unused_batch = False
+        writer = self._session.writer
+        if writer is not None:
+            writer.words[_EVALUATION_AT] = evaluated + max(0, self._computed() - computed)
+
+    def batch_handed_on(self) -> None:
+        """A loader that fetches ahead hands on a batch which came before it was told that there are no more."""
+        machine = self._session.machine
+        if machine.phase == HOST:
+            machine.base(COMPUTE)
 
     # -- steps
 
@@ -185,4 +246,6 @@ class Loop:
             session.begin()
         elif session.writer is not None and machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = False
+            if machine.phase == HOST:
+                self._host_begins()
             session.after_step()

@@ -21,6 +21,7 @@ from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
+from .meters.save import SaveMeter
 from .wait_codes import CONTINUES, PHASE_MASK, Issues, WaitCode, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mmap import mmap
 
 STARTUP, COMPUTE, EVAL, HOST = (PHASE[p] for p in ("startup", "compute", "eval", "host"))
+CHECKPOINT = PHASE["checkpoint"]
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
 _ACCOUNTED_AT = WORD_AT["accounted_ns"][0]
@@ -69,6 +71,8 @@ class PhaseMachine:
         "device",
         "helper",
         "phase",
+        "saves",
+        "saving",
         "since",
         "stepping",
         "steps",
@@ -85,6 +89,10 @@ class PhaseMachine:
         """Of a CPU rank: how long its communication threads queue for a CPU."""
         self.blocked: BlockedMeter | None = None
         """Of a CPU rank: how long its own code is blocked."""
+        self.saving: SaveMeter | None = None
+        """Of the save that is open."""
+        self.saves = 0
+        """Saves that were opened."""
         self.phase = STARTUP
         self.since = start_ns
         self.stepping = False  # whether the first step has begun
@@ -134,6 +142,20 @@ class PhaseMachine:
         """The same, but only if no other bracket is open: what happens inside one belongs to that one."""
         return self._cut(phase, None, NOTHING) if self.phase in BASES else NOT_ENTERED
 
+    def enter_save(self, meter: SaveMeter) -> int:
+        """The same for a save; ``meter`` splits each part of it, also where another phase interrupts it."""
+        old = self.enter_from_base(CHECKPOINT)
+        if old != NOT_ENTERED:
+            self.saves += 1
+            self.saving = meter
+            meter.begin()
+        return old
+
+    def leave_save(self, old: int) -> None:
+        self.leave(old)
+        if old != NOT_ENTERED:
+            self.saving = None
+
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
         """Goes back to ``old``; ``parts`` splits the interval that ends now among causes."""
         if old != NOT_ENTERED:
@@ -170,10 +192,15 @@ class PhaseMachine:
         self._busy = True
         words = self.words
         old = self.phase
+        if self.saving is not None and old == CHECKPOINT and parts is None:
+            parts = self.saving
+        now = 0
         if self.device is not None:
-            parts, now = self._mark(self.device, parts, what)
-        else:
-            now = 0
+            try:
+                parts, now = self._mark(self.device, parts, what)
+            except BaseException:  # the user interrupts what waits for a place in the launch queue
+                self._busy = False
+                raise
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
             if self.device is None:
@@ -199,6 +226,8 @@ class PhaseMachine:
                 self._charge_passed()
             self.since = words[_SINCE_AT] = now
             self.phase = phase
+            if self.saving is not None and phase == CHECKPOINT:
+                self.saving.begin()
             words[_PHASE_AT] = phase & PHASE_MASK
             if old >= LEAST_WAIT or phase >= LEAST_WAIT:
                 words[_OPEN_SLOT_AT] = slot_of(phase) if phase >= LEAST_WAIT else -1
@@ -322,6 +351,8 @@ class NullMachine:
     device = None
     helper = 0
     phase = NOT_ENTERED
+    saves = 0
+    since = 0
     stepping = False
     steps = 0
 
@@ -337,6 +368,12 @@ class NullMachine:
         pass
 
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
+        pass
+
+    def enter_save(self, meter: SaveMeter) -> int:
+        return NOT_ENTERED
+
+    def leave_save(self, old: int) -> None:
         pass
 
     def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:

@@ -28,6 +28,10 @@ class Saves:
         self._restored_early = False
         self._restore_step = -1
         self._saving_step = -1
+        self._whole = ""
+        """Of a framework's save or load that is open: which of both. What is saved inside is a part of it."""
+        self._part_open = False
+        self._parts: list[int] = []
 
     def resume(self, restore_step: int) -> None:
         """The ledger is there; an earlier attempt had last saved ``restore_step``, -1 where none is known."""
@@ -40,12 +44,37 @@ class Saves:
         if self._session.writer is not None:
             self._saving_step = self._step_number()
 
+    def whole_begins(self, kind: str) -> None:
+        """A framework's save or load begins in the training thread: files that belong together."""
+        self._whole, self._part_open = kind, False
+        self._parts.clear()
+
+    def part_begins(self, kind: str) -> bool:
+        """Whether the caller's save or load is a part of an open one, and not of one of its parts."""
+        if self._whole != kind or self._part_open or not self._session.machine.mine():
+            return False
+        self._part_open = True
+        return True
+
+    def part_ends(self) -> None:
+        self._part_open = False
+
+    def whole_ends(self, finished: bool) -> None:
+        """It counts once if it has ``finished`` and something was saved in it: some ranks only wait for the others."""
+        kind, self._whole = self._whole, ""
+        if finished and self._parts:
+            self.done(kind, sum(self._parts))
+        self._parts.clear()
+
     def done(self, kind: str, size: int, behind: bool = False) -> None:
         """A save or load has finished; ``size`` in bytes, 0 where unknown. ``behind``: in a thread of its own."""
         session = self._session
         if session.writer is None:
             # A script that is not recorded before its first batch has often restored by then.
             self._restored_early = self._restored_early or (session.asleep and kind == "load")
+            return
+        if kind == self._whole and not behind:
+            self._parts.append(size)
             return
         words = session.writer.words
         words[_CHECKPOINTS_AT + _KIND[kind]] += 1

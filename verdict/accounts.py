@@ -62,6 +62,9 @@ class RankAccount:
     seconds: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
     late: Seconds = field(default_factory=dict)  # by what it was late, by family
     late_steps: int = 0
+    host_write: float = 0.0  # of seconds["host"] and seconds["host_blocked"]: the loop wrote files by its own code
+    host_write_bytes: int = 0
+    evaluation: float = 0.0  # of seconds["compute"] and seconds["recompute"]
     bubble: float = 0.0  # of seconds["pipeline"]: what the schedule itself costs, at least
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     open_wait: float = 0.0  # of seconds["collective"]: the wait that is open now
@@ -145,6 +148,9 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
             account.late[family] = account.late.get(family, 0.0) + late_ns / 1e9
     account.late_steps += ledger.late_steps
     account.bubble += ledger.bubble_ns / 1e9
+    account.host_write += ledger.host_write_ns / 1e9
+    account.host_write_bytes += ledger.host_write_bytes
+    account.evaluation += ledger.evaluation_ns / 1e9
     account.step_seconds += [step.wall_ns / 1e9 for step in ledger.ring]
     for slot in ledger.slots:
         _add_group(account, ledger, slot)

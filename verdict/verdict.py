@@ -86,6 +86,17 @@ REASONS: dict[str, str] = {
 """Cause -> why, as in a headline: of a rank that is named before it, or of the whole run."""
 
 
+WORK: dict[str, dict[str, str]] = {
+    "storage": {"checkpoint_write": "its checkpoints", "checkpoint_read": "restoring"},
+    "cpu": {"checkpoint_cpu": "its checkpoints"},
+    "straggler": {"evaluation": "its evaluation"},
+}
+"""Family by which a rank was late -> what of its own time names that better, if it is MOST of what the rank had beyond
+the others in that family."""
+MOST = 0.75
+EVALUATES = "it evaluates while others wait"
+
+
 @dataclass(frozen=True, slots=True)
 class Charge:
     """``seconds`` that others waited for ``rank``, which was late by ``family`` (after LATE_BY of lookthrough.py)."""
@@ -218,7 +229,37 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     for missing in case.account.missing:
         if missing.ledger.rank == late.rank:
             return f"others have been waiting {missing.seconds:.1f} s for it to enter a collective"
-    return REASONS["compute"] if case.family == "straggler" else REASONS[_top_cause([late], case.family)]
+    excess = _excess(case, late, case.family)
+    if case.family == "straggler":
+        return EVALUATES if _work(excess, case.family) else REASONS["compute"]
+    return REASONS[max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))]
+
+
+def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
+    """A late rank's own time in a family, per cause: what it had beyond the other rank that had least of it.
+
+    For `straggler` it is that of compute, and `evaluation`, which is a part of it.
+    """
+    others = [_own(rank, family) for rank in case.account.ranks if rank is not late]
+    return {
+        cause: max(0.0, spent - min((other[cause] for other in others), default=0.0))
+        for cause, spent in _own(late, family).items()
+    }
+
+
+def _own(rank: RankAccount, family: str) -> Seconds:
+    if family == "straggler":
+        return {"compute": rank.seconds["compute"] + rank.seconds["recompute"], "evaluation": rank.evaluation}
+    return {cause: rank.seconds[cause] for cause, of in CAUSE_FAMILY.items() if of == family}
+
+
+def _work(excess: Seconds, family: str) -> str:
+    """What a rank was doing when it was late, where that can be told; else empty."""
+    whole = excess["compute"] if family == "straggler" else sum(excess.values())
+    for cause, name in WORK.get(family, {}).items():
+        if excess[cause] > 0 and excess[cause] >= MOST * whole:
+            return name
+    return ""
 
 
 def _top_cause(ranks: list[RankAccount], family: str) -> str:
@@ -281,8 +322,21 @@ def _waits(case: Case) -> Iterator[str]:
         waiting = [one.rank for one in case.account.ranks if one.rank != rank and one.seconds["straggler"] > 0]
         if waiting and waited >= LATE_SHARE * case.window:
             family = max(families, key=lambda name: families[name])
-            by = "compute" if family == "straggler" else family
+            [late] = [one for one in case.account.ranks if one.rank == rank] or [None]
+            work = _work(_excess(case, late, family), family) if late is not None else ""
+            by = work or ("compute" if family == "straggler" else family)
             yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}, which was late{_by(by)}"
+
+
+def _writes(case: Case) -> Iterator[str]:
+    """Files that the loop writes by its own code, in time that counts as host."""
+    wrote = [rank for rank in case.account.ranks if rank.host_write >= EVIDENCE_SHARE * rank.wall]
+    if wrote:
+        spent, size = sum(rank.host_write for rank in wrote), sum(rank.host_write_bytes for rank in wrote)
+        yield (
+            f"{_ranks([rank.rank for rank in wrote])}: in {spent:.1f} s of host time the loop itself wrote "
+            f'{size / 1e9:.1f} GB to files. If these are checkpoints, put them in `with whyidle.phase("checkpoint")`'
+        )
 
 
 def _groups(case: Case) -> Iterator[str]:
@@ -343,6 +397,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _hangs,
     _causes,
     _waits,
+    _writes,
     _groups,
     _bubble,
     _unexplained_lateness,

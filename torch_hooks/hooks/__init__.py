@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..patching import Absent
-from . import backward, checkpoint, collectives, data, dynamo, fsdp, host
+from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, host
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -32,6 +32,10 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "dcp": checkpoint.install_dcp,
     "safetensors": checkpoint.install_safetensors,
     "fsync": checkpoint.install_fsync,
+    "transformers": frameworks.install_transformers,
+    "accelerate": frameworks.install_accelerate,
+    "lightning": frameworks.install_lightning,
+    "torchtitan": frameworks.install_torchtitan,
     "gc": host.install_gc,
     "compile": host.install_compile,
 }

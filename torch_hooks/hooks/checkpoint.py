@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
+from ..meters.save import SaveMeter
 from ..patching import Patches
-from ..splits import split_save
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -94,17 +94,18 @@ def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
-            machine = session.machine
+            machine, saves = session.machine, session.saves
             behind = size is _dcp_size and not machine.mine()
-            old = machine.enter_from_base(_SAVE)
-            if old == NOT_ENTERED and not behind:
+            old = machine.enter_save(SaveMeter(session.task))
+            part = old == NOT_ENTERED and not behind and saves.part_begins("save")
+            if old == NOT_ENTERED and not behind and not part:
                 return original(*args, **kwargs)
-            own = session.own_task() if old != NOT_ENTERED else None
             try:
                 result = original(*args, **kwargs)
             finally:
-                if own is not None:
-                    machine.leave(old, split_save(*own.spent()))
+                machine.leave_save(old)
+                if part:
+                    saves.part_ends()
             if size is not None:
                 _count(session, "save", size, args, kwargs, behind)
             return result
@@ -161,17 +162,20 @@ def _saved_behind(session: Session, future: Any) -> None:
 def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any, **kwargs: Any) -> Any:
-            machine = session.machine
+            machine, saves = session.machine, session.saves
             # A dataset that loads its samples with torch.load is inside the wait for data: that is no restore.
             old = machine.enter_from_base(_LOAD)
             own = session.own_task() if old != NOT_ENTERED else None
+            part = own is None and saves.part_begins("load")
             try:
                 result = original(*args, **kwargs)
             finally:
                 if own is not None:
                     own.spent()
                     machine.leave(old)
-            if old != NOT_ENTERED or session.asleep:
+                elif part:
+                    saves.part_ends()
+            if own is not None or part or session.asleep:
                 _count(session, "load", size, args, kwargs)
             return result
 

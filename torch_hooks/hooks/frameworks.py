@@ -1,0 +1,183 @@
+"""Checkpoints as frameworks make them: files, random states, JSON and barriers around the saves of torch.
+
+Each framework's own functions are brackets. What torch saves inside is a part of that checkpoint: its bytes count, and
+all parts together are one. A barrier inside is a wait in a collective, as everywhere.
+
+No framework is imported here. A method that a version does not have is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...ledger.causes import PHASE
+from ..machine import NOT_ENTERED
+from ..meters.save import SaveMeter
+from ..patching import Absent, Patches
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..session import Session
+
+_RESTORE = PHASE["restore"]
+
+
+class _Target(NamedTuple):
+    module: str
+    owner: str
+    saves: tuple[str, ...]
+    loads: tuple[str, ...] = ()
+
+
+_TRANSFORMERS = (
+    _Target(
+        "transformers.trainer",
+        "Trainer",
+        ("_save_checkpoint", "save_model"),
+        ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state", "_load_best_model"),
+    ),
+    _Target("transformers.modeling_utils", "PreTrainedModel", ("save_pretrained",)),
+)
+_ACCELERATE = (_Target("accelerate.accelerator", "Accelerator", ("save_state", "save_model"), ("load_state",)),)
+_LIGHTNING = tuple(
+    target
+    for trainer, fabric in (("lightning.pytorch", "lightning.fabric"), ("pytorch_lightning", "lightning_fabric"))
+    for target in (
+        _Target(f"{trainer}.trainer.trainer", "Trainer", ("save_checkpoint",)),
+        _Target(
+            f"{trainer}.trainer.connectors.checkpoint_connector",
+            "_CheckpointConnector",
+            (),
+            ("_restore_modules_and_callbacks", "restore_training_state"),
+        ),
+        _Target(f"{fabric}.fabric", "Fabric", ("save",), ("load", "load_raw")),
+    )
+)
+_TORCHTITAN = (
+    _Target("torchtitan.components.checkpoint", "CheckpointManager", ("save", "maybe_wait_for_staging"), ("load",)),
+    _Target(
+        "torchtitan.components.checkpointer.base",
+        "BaseCheckpointManager",
+        ("save", "maybe_wait_for_staging", "maybe_wait_for_saving"),
+        ("load",),
+    ),
+)
+
+
+def install_transformers(session: Session) -> Callable[[], None]:
+    return _install(session, "transformers", _TRANSFORMERS)
+
+
+def install_accelerate(session: Session) -> Callable[[], None]:
+    """Also its loaders, which fetch ahead: before they hand on the last batch, they have asked for another one."""
+    patches = Patches()
+
+    def patch_loaders(module: ModuleType) -> None:
+        for name in ("DataLoaderShard", "DataLoaderDispatcher"):
+            patches.replace(getattr(module, name), "__iter__", _handing_on(session))
+
+    patches.when_imported("accelerate.data_loader", patch_loaders)
+    undo = _install(session, "accelerate", _ACCELERATE)
+
+    def undo_all() -> None:
+        undo()
+        patches.undo()
+
+    return undo_all
+
+
+def install_lightning(session: Session) -> Callable[[], None]:
+    """Both names of its packages: `lightning` has them all, `pytorch_lightning` and `lightning_fabric` one each."""
+    return _install(session, "lightning", _LIGHTNING)
+
+
+def install_torchtitan(session: Session) -> Callable[[], None]:
+    return _install(session, "torchtitan", _TORCHTITAN)
+
+
+def _install(session: Session, hook: str, targets: tuple[_Target, ...]) -> Callable[[], None]:
+    patches = Patches()
+    for target in targets:
+        patches.when_imported(target.module, _patch(session, hook, patches, target))
+    return patches.undo
+
+
+def _patch(session: Session, hook: str, patches: Patches, target: _Target) -> Callable[[ModuleType], None]:
+    def patch(module: ModuleType) -> None:
+        owner = getattr(module, target.owner, None)
+        brackets = [(name, _save) for name in target.saves] + [(name, _load) for name in target.loads]
+        for name, make in brackets:
+            try:
+                patches.replace(owner, name, make(session, hook))
+            except Absent:
+                continue
+            session.state(hook, "active")
+
+    return patch
+
+
+def _save(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            machine = session.machine
+            old = machine.enter_save(SaveMeter(session.task))
+            if old == NOT_ENTERED:
+                return original(*args, **kwargs)
+            finished = False
+            session.saves.whole_begins("save")
+            try:
+                result = original(*args, **kwargs)
+                finished = True
+                return result
+            finally:
+                machine.leave_save(old)
+                _end(session, hook, finished)
+
+        return save
+
+    return make
+
+
+def _load(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(*args: Any, **kwargs: Any) -> Any:
+            machine = session.machine
+            old = machine.enter_from_base(_RESTORE)
+            if old == NOT_ENTERED:
+                return original(*args, **kwargs)
+            own = session.own_task()
+            finished = False
+            session.saves.whole_begins("load")
+            try:
+                result = original(*args, **kwargs)
+                finished = True
+                return result
+            finally:
+                own.spent()
+                machine.leave(old)
+                _end(session, hook, finished)
+
+        return load
+
+    return make
+
+
+def _handing_on(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def __iter__(loader: Any) -> Iterator[Any]:
+            for batch in original(loader):
+                session.loop.batch_handed_on()
+                yield batch
+
+        return __iter__
+
+    return make
+
+
+def _end(session: Session, hook: str, finished: bool) -> None:
+    try:
+        session.saves.whole_ends(finished)
+    except Exception as error:  # the fence around the training
+        session.fault(hook, error)
