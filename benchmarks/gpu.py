@@ -3,8 +3,8 @@
     python benchmarks/gpu.py [--device cuda|sim] [--only NAME,NAME] [--quick] [--minutes N] [--json] [--out FILE]
 
 Prints a table, or one JSON object with --json; progress goes to stderr. Each section runs in a process of its own with
-a time limit: one that fails or hangs costs itself only (with --quick they share one). What is skipped is named, with the
-reason.
+a time limit: one that fails or hangs costs itself only (with --quick they share one). What is skipped is named, with
+the reason.
 
 Exit status: 0 if all figures are within their thresholds, 1 if one is not or a section failed, 2 for bad usage. Without
 a GPU, and without --device sim, it says so and exits 0. `--device sim` takes the simulated device of tests/simdevice.
@@ -59,7 +59,6 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--out", metavar="FILE", help="also write the JSON object there")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     options.only = options.only.split(",")
@@ -105,7 +104,7 @@ def child(options: argparse.Namespace) -> int:
     if options.child == "late_rank":
         from gpu_check import waits
 
-        print(json.dumps(waits.late_rank(rig, options.quick, options.rank, options.port)))
+        print(json.dumps(waits.late_rank(rig, options.quick, 1, options.port)))
         return 0
     with open(options.out, "w") as out:
 

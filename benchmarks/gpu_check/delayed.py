@@ -15,11 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._C._distributed_c10d
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
 
 from .rig import Pairs, Rig
 
+c10d: Any = torch._C._distributed_c10d  # its types do not know all of it
 NAME = "delayed"
 RANKS = 2
 
@@ -63,7 +64,7 @@ class Delayed(dist.ProcessGroup):
     """Two ranks, of which this process is the first."""
 
     def __init__(self, rank: int, size: int):
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
         self._size = size
 
     def size(self) -> int:
@@ -138,14 +139,15 @@ def _now() -> Link:
 # -- the collectives. Results are right for ranks that all send the same.
 
 
-def _reduce(tensor: torch.Tensor, options: Any) -> None:
+def _reduce(tensors: list[torch.Tensor], options: Any) -> None:
     if getattr(options, "reduceOp", dist.ReduceOp.SUM) == dist.ReduceOp.SUM:
-        tensor.mul_(RANKS)
+        for tensor in tensors:
+            tensor.mul_(RANKS)
 
 
 def _allreduce(group: Any, tensors: Any, opts: Any = None, *_: Any) -> Any:
     tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    return _now().carry(lambda: [_reduce(each, opts) for each in tensors] and None, tensors, opts)
+    return _now().carry(lambda: _reduce(tensors, opts), tensors, opts)
 
 
 def _broadcast(group: Any, tensors: Any, opts: Any = None, *_: Any) -> Any:
@@ -173,7 +175,7 @@ def _gather_whole(group: Any, output: torch.Tensor, mine: torch.Tensor, opts: An
 def _scatter_whole(group: Any, output: torch.Tensor, mine: torch.Tensor, opts: Any = None, *_: Any) -> Any:
     def copies() -> None:
         output.view(-1).copy_(mine.view(-1).chunk(RANKS)[0])
-        _reduce(output, opts)
+        _reduce([output], opts)
 
     return _now().carry(copies, [output, mine], opts)
 

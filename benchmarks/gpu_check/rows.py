@@ -47,7 +47,8 @@ class Row:
 
 
 def limit_of(name: str, simulated: bool) -> float | None:
-    return LIMITS[name][1 if simulated else 0]
+    on_gpu, on_sim, _ = LIMITS[name]
+    return on_sim if simulated else on_gpu
 
 
 def compare(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -250,24 +251,21 @@ LATE_MS = 30.0
 
 def late(rig: Rig, fast: bool) -> Iterator[Row]:
     """Two processes on one device, with gloo and the real exchange; one does more work before each collective."""
-    with ledgers() as folder, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
-        env = {**os.environ, "WHYIDLE_DIR": str(folder), "WHYIDLE_RUN": "late", "GLOO_SOCKET_IFNAME": "lo"}
+    with ledgers() as folder:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        os.environ.update(WHYIDLE_DIR=str(folder), WHYIDLE_RUN="late", GLOO_SOCKET_IFNAME="lo")
         command = [sys.executable, sys.argv[0], "--device", rig.kind, "--child", "late_rank", *(["--quick"] * fast)]
-        ranks = [
-            subprocess.Popen([*command, "--rank", str(rank), "--port", str(port)], env=env, stdout=subprocess.PIPE)
-            for rank in range(2)
-        ]
+        other = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE)
         try:
-            told = [json.loads(rank.communicate(timeout=120)[0] or "{}") for rank in ranks]
+            own = late_rank(rig, fast, 0, port)
+            told = [own, json.loads(other.communicate(timeout=60)[0] or "{}")]
         finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
+            other.kill()
+            other.wait()
         if not all(told):
-            raise RuntimeError("a rank failed: see stderr")
+            raise RuntimeError("the other rank failed: see stderr")
         report = whyidle_report(str(folder))
         faults = sum(read_ledger(str(path)).faults for path in folder.iterdir())
     first, second = sorted(report["per_rank"], key=lambda rank: rank["rank"])
@@ -288,7 +286,8 @@ def late(rig: Rig, fast: bool) -> Iterator[Row]:
 def late_rank(rig: Rig, fast: bool, rank: int, port: int) -> dict[str, Any]:
     """One rank of ``late``. Its host is ahead of its device."""
     backend = "cpu:gloo,sim:sim" if rig.simulated else "gloo"
-    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    where, most = f"tcp://127.0.0.1:{port}", timedelta(seconds=60)
+    dist.init_process_group(backend, init_method=where, rank=rank, world_size=2, timeout=most)
     if rig.simulated:
         rig.sim.set_collective_time(2.0)
     whyidle.attach()
