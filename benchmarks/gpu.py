@@ -1,510 +1,244 @@
-"""What the device clock says against what is known: run it where there is a CUDA GPU.
+"""Checks on a GPU what whyidle says, with its hooks attached, against raw events, Kineto and the GPU's own counters.
 
-    python benchmarks/gpu.py [--json] [--only idle,kineto,exposed,cost,utilisation]
+    python benchmarks/gpu.py [--device cuda|sim] [--only NAME,NAME] [--quick] [--minutes N] [--json] [--out FILE]
 
-Prints a table, or one JSON object with --json. Exits 0 also where there is no GPU (it says so), 1 if a section failed.
-Each section stands alone: one that fails costs itself only.
+Prints a table, or one JSON object with --json; progress goes to stderr. Each section runs in a process of its own with
+a time limit: one that fails or hangs costs itself only (with --quick they share one). What is skipped is named, with
+the reason.
+
+Exit status: 0 if all figures are within their thresholds, 1 if one is not or a section failed, 2 for bad usage. Without
+a GPU, and without --device sim, it says so and exits 0. `--device sim` takes the simulated device of tests/simdevice.
+
+Uninstalled, from a checkout:
+
+    mkdir -p /tmp/p && ln -sfn "$PWD" /tmp/p/whyidle && PYTHONPATH=/tmp/p python3 benchmarks/gpu.py
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import datetime
 import json
-import mmap
 import os
-import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from whyidle.ledger.causes import PHASE
-from whyidle.ledger.layout import LEDGER_BYTES
-from whyidle.torch_hooks.cuda_events import CudaEvents
-from whyidle.torch_hooks.device_clock import DeviceClock, Interval
-from whyidle.torch_hooks.machine import PhaseMachine
-
-torch: Any
-try:
-    import torch
-except ImportError:
-    torch = None
-
-HOST, WORK, WAIT = 0, 1, 2
-REPEATS = 20
-NCCL_LATE_MS = 20.0
-
-
-class Row(NamedTuple):
-    """One comparison; None: nothing is known beforehand, or nothing could be measured, and ``note`` says why."""
-
-    what: str
-    known: float | None
-    measured: float | None
-    unit: str
-    note: str = ""
+SECTIONS: dict[str, tuple[float, str]] = {
+    "idle": (120, "idle of known length, while the loop waits for batches"),
+    "exposed": (
+        420,
+        "exposed communication of DDP, FSDP1, FSDP2: two ranks in one process, collectives of known length",
+    ),
+    "late": (150, "two ranks on one device, with gloo and the real exchange, one late by a known time"),
+    "cost": (240, "what 0, 20, 300 and 800 boundaries cost a step"),
+    "queue": (120, "a full launch queue: torn reads of the ledger, and Python's lock"),
+    "captures": (240, "captures, and compiled graphs"),
+    "fork": (120, "a fork after 1,000 events"),
+    "drift": (120, "device time on the host's clock, for some minutes"),
+    "agent": (120, "the agent's /metrics against the ledger"),
+    "duty": (300, "NVML, GPM, nvidia-smi and compute_idle against a known duty cycle"),
+    "kineto": (120, "idle between kernels, against a Kineto trace"),
+    "model": (180, "a Hugging Face model for a minute: its verdict against Kineto's idle share"),
+}
+"""Name -> (its time limit in seconds, what it is). The limit of `drift` is for what comes beside its minutes."""
 
 
-class Bracketed:
-    """A device clock whose phases a section switches by hand."""
-
-    def __init__(self) -> None:
-        torch.cuda.synchronize()
-        self.ns: dict[int, int] = {}
-        self.clock = DeviceClock(CudaEvents(), self._add, time.monotonic_ns())
-        self.mark(HOST)  # on an idle stream: the anchor is exact
-
-    def _add(self, interval: Interval) -> None:
-        self.ns[interval.phase] = self.ns.get(interval.phase, 0) + interval.ns
-
-    def mark(self, ended: int) -> int:
-        now = time.monotonic_ns()
-        self.clock.mark(now, ended)
-        return now
-
-    def harvest(self) -> None:
-        self.clock.harvest(time.monotonic_ns())
-
-    def finish(self) -> dict[int, float]:
-        """Milliseconds per phase, when all is done."""
-        torch.cuda.synchronize()
-        self.clock.close(time.monotonic_ns(), wait_ns=10_000_000)
-        if self.clock.unmeasured or self.clock.faults:
-            raise RuntimeError(f"{self.clock.unmeasured} boundaries unmeasured, {self.clock.faults} faults")
-        return {phase: ns / 1e6 for phase, ns in self.ns.items()}
+def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "sim"), default="cuda", help="default: %(default)s")
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas (default: all)")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, and one process for all sections")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long drift is watched (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--out", metavar="FILE", help="also write the JSON object there")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    options.only = options.only.split(",")
+    if unknown := [name for name in options.only if name not in SECTIONS]:
+        parser.error(f"no such section: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    if not 0 < options.minutes <= 24 * 60:
+        parser.error(f"--minutes must be above 0 and at most {24 * 60}: {options.minutes:g}")
+    return options
 
 
-def cycles_per_ms() -> float:
-    """How many cycles of ``torch.cuda._sleep`` last a millisecond, at the clock rate that the GPU has now."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(200_000_000)  # lets the clocks rise, and the launches below run ahead
-    start.record()
-    torch.cuda._sleep(100_000_000)
-    end.record()
-    torch.cuda.synchronize()
-    return 100_000_000 / start.elapsed_time(end)
+# -- sections, in a process of their own
 
 
-# -- 1: idle of known length
+def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
+    from gpu_check import cost, counters, robust, waits
 
-
-def idle() -> list[Row]:
-    """Work of known length, then a host wait of known length: the idle that the wait caused is known."""
-    rate = cycles_per_ms()
-    rows = []
-    for work_ms, wait_ms in ((0.0, 5.0), (5.0, 20.0), (10.0, 10.5), (20.0, 5.0), (0.2, 0.5)):
-        clock = Bracketed()
-        known = 0.0
-        for _ in range(REPEATS):
-            launched = time.monotonic_ns()
-            torch.cuda._sleep(int(work_ms * rate))
-            begin = clock.mark(WORK)
-            time.sleep(wait_ms / 1e3)
-            end = clock.mark(WAIT)
-            known += max(0.0, end - max(begin, launched + work_ms * 1e6)) / 1e6
-            torch.cuda.synchronize()
-            clock.mark(HOST)
-            clock.harvest()
-        measured = clock.finish()[WAIT]
-        rows.append(Row(f"{work_ms} ms queued, host waits {wait_ms} ms", known / REPEATS, measured / REPEATS, "ms"))
-    return rows
-
-
-# -- 2: against a Kineto trace
-
-
-def kineto() -> list[Row]:
-    """The same steps seen by torch.profiler: host phases from its annotations, idle from the gaps between kernels."""
-    from torch.profiler import ProfilerActivity, profile, record_function
-
-    model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)]).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batch = torch.randn(1024, 2048, device="cuda")
-    _train_step(model, optimizer, batch)
-    clock = Bracketed()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        torch.cuda.synchronize()
-        clock.mark(HOST)
-        for _ in range(REPEATS):
-            with record_function("phase:wait"):
-                time.sleep(0.01)
-                clock.mark(WAIT)
-            with record_function("phase:work"):
-                _train_step(model, optimizer, batch)
-                clock.mark(WORK)
-        clock.mark(HOST)
-        measured = clock.finish()
-    waits, works, kernels = _trace(profiler)
-    idle_in_waits = _length(waits) - _overlap(waits, kernels)
-    busy_or_gap = _length(kernels) + _length(works) - _overlap(works, kernels)
-    return [
-        Row("idle in waits, per step", idle_in_waits / REPEATS, measured[WAIT] / REPEATS, "ms", "known: trace"),
-        Row("work and its gaps, per step", busy_or_gap / REPEATS, measured[WORK] / REPEATS, "ms", "known: trace"),
-    ]
-
-
-def _train_step(model, optimizer, batch) -> None:
-    optimizer.zero_grad()
-    model(batch).square().mean().backward()
-    optimizer.step()
-
-
-Spans = list[tuple[float, float]]
-
-
-def _trace(profiler) -> tuple[Spans, Spans, Spans]:
-    """Waits, works and the union of device activity, in ms of the trace's own clock."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "trace.json")
-        profiler.export_chrome_trace(path)
-        with open(path) as file:
-            events = json.load(file)["traceEvents"]
-
-    def spans(wanted: Callable[[dict[str, Any]], bool]) -> Spans:
-        return _union((e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3) for e in events if e.get("ph") == "X" and wanted(e))
-
-    def named(name: str) -> Callable[[dict[str, Any]], bool]:
-        return lambda e: e.get("cat") == "user_annotation" and e["name"] == name
-
-    kernels = spans(lambda e: e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
-    if not kernels:
-        raise RuntimeError("the trace has no kernels: CUPTI is missing, or another profiler holds the GPU")
-    return spans(named("phase:wait")), spans(named("phase:work")), kernels
-
-
-def _union(spans: Iterable[tuple[float, float]]) -> Spans:
-    union: Spans = []
-    for begin, end in sorted(spans):
-        if union and begin <= union[-1][1]:
-            union[-1] = (union[-1][0], max(union[-1][1], end))
-        else:
-            union.append((begin, end))
-    return union
-
-
-def _length(spans: Spans) -> float:
-    return sum(end - begin for begin, end in spans)
-
-
-def _overlap(some: Spans, others: Spans) -> float:
-    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in some for b in others)
-
-
-# -- 3: exposed communication
-
-
-def exposed() -> list[Row]:
-    """A side stream of known length that the current stream waits for; then NCCL, with a delay of known length."""
-    rate = cycles_per_ms()
-    rows = []
-    for side_ms, own_ms in ((20.0, 5.0), (5.0, 20.0), (10.0, 0.0)):
-        measured = _exposed_by(lambda ms=side_ms: _side_sleep(ms, rate), own_ms, rate)
-        what = f"side stream {side_ms} ms behind {own_ms} ms of work"
-        rows.append(Row(what, max(0.0, side_ms - own_ms), measured, "ms"))
-    return rows + _nccl_one(rate) + _nccl_late()
-
-
-def _side_sleep(ms: float, rate: float) -> Callable[[], None]:
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        torch.cuda._sleep(int(ms * rate))
-        event = side.record_event()
-    return lambda: torch.cuda.current_stream().wait_event(event)
-
-
-def _exposed_by(start: Callable[[], Callable[[], Any]], own_ms: float, rate: float) -> float:
-    """Mean ms charged to the wait for what ``start`` began, with ``own_ms`` of work on the current stream."""
-    clock = Bracketed()
-    for _ in range(REPEATS):
-        wait = start()
-        torch.cuda._sleep(int(own_ms * rate))
-        clock.mark(WORK)
-        wait()
-        clock.mark(WAIT)
-        torch.cuda.synchronize()
-        clock.mark(HOST)
-        clock.harvest()
-    return clock.finish()[WAIT] / REPEATS
-
-
-def _nccl_one(rate: float) -> list[Row]:
-    """A group of one: its all-reduce starts when the side stream's sleep ends."""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_nccl_available()):
-        return [Row("NCCL", None, None, "ms", "this torch has no NCCL")]
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        gradient = torch.ones(1 << 20, device="cuda")
-        dist.all_reduce(gradient)
-        side = torch.cuda.Stream()
-
-        def start() -> Callable[[], Any]:
-            with torch.cuda.stream(side):
-                torch.cuda._sleep(int(10 * rate))
-                work: Any = dist.all_reduce(gradient, async_op=True)
-            return work.wait
-
-        return [Row("NCCL, one rank, 10 ms late behind 2 ms", 8.0, _exposed_by(start, 2.0, rate), "ms")]
-    finally:
-        dist.destroy_process_group()
-
-
-def _nccl_late() -> list[Row]:
-    """Two GPUs: the second enters each all-reduce late by a known time, the first waits for it."""
-    if torch.cuda.device_count() < 2:
-        return [Row("NCCL, a late rank", None, None, "ms", "needs two GPUs")]
-    import torch.multiprocessing as mp
-
-    with tempfile.TemporaryDirectory() as directory:
-        out = os.path.join(directory, "wait")
-        mp.spawn(_late_rank, args=(os.path.join(directory, "store"), out), nprocs=2)
-        with open(out) as file:
-            measured = float(file.read())
-    return [Row(f"NCCL, the other rank {NCCL_LATE_MS} ms late", NCCL_LATE_MS, measured, "ms", "and the transfer")]
-
-
-def _late_rank(rank: int, store: str, out: str) -> None:
-    import torch.distributed as dist
-
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", store=dist.FileStore(store, 2), rank=rank, world_size=2)
-    gradient = torch.ones(1 << 20, device="cuda")
-    rate = cycles_per_ms()
-    dist.all_reduce(gradient)
-    clock = Bracketed()
-    for _ in range(REPEATS):
-        torch.cuda._sleep(int(NCCL_LATE_MS * rate) if rank else 0)
-        clock.mark(WORK)
-        work: Any = dist.all_reduce(gradient, async_op=True)
-        work.wait()
-        clock.mark(WAIT)
-        torch.cuda.synchronize()
-        clock.mark(HOST)
-    measured = clock.finish()[WAIT] / REPEATS
-    if rank == 0:
-        with open(out, "w") as file:
-            file.write(str(measured))
-    dist.destroy_process_group()
-
-
-# -- 4: what it costs
-
-
-def cost() -> list[Row]:
-    """Host time per call, the smallest mean of five rounds; and one phase switch as a training loop pays for it."""
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    first.record()
-    last.record()
-    torch.cuda.synchronize()
-    calls = {
-        "Event.record": first.record,
-        "Event.query": last.query,
-        "is_current_stream_capturing": torch.cuda.is_current_stream_capturing,
-        "current_stream": torch.cuda.current_stream,
+    if name == "drift":
+        return robust.drift(rig, options.quick, options.minutes)
+    sections = {
+        "idle": waits.idle,
+        "exposed": waits.exposed,
+        "late": waits.late,
+        "cost": cost.cost,
+        "queue": robust.queue,
+        "captures": robust.captures,
+        "fork": robust.fork,
+        "agent": counters.agent,
+        "duty": counters.duty,
+        "kineto": counters.kineto,
+        "model": counters.model,
     }
-    rows = [Row(name, None, _ns_per_call(call), "ns") for name, call in calls.items()]
-    torch.cuda.synchronize()
-    rows.append(Row("Event.elapsed_time", None, _ns_per_call(lambda: first.elapsed_time(last)), "ns"))
-    rows.append(Row("phase switch on CUDA, harvest included", None, _switch_ns(), "ns", "20 switches a step"))
-    return rows
+    return sections[name](rig, options.quick)
 
 
-def _ns_per_call(call: Callable[[], Any], calls: int = 500) -> float:
-    best = float("inf")
-    for _ in range(5):
-        torch.cuda.synchronize()
-        begin = time.perf_counter_ns()
-        for _ in range(calls):
-            call()
-        best = min(best, (time.perf_counter_ns() - begin) / calls)
-    return best
+def child(options: argparse.Namespace) -> int:
+    """Runs some sections. Writes each row to ``--out`` as it comes: what was measured before a hang is not lost."""
+    import torch
+    from gpu_check.rig import machine, rig_of
+
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    rig = rig_of(options.device)
+    if options.child == "late_rank":
+        from gpu_check import waits
+
+        print(json.dumps(waits.late_rank(rig, options.quick, 1, options.port)))
+        return 0
+    with open(options.out, "w") as out:
+
+        def tell(**what: Any) -> None:
+            out.write(json.dumps(what) + "\n")
+            out.flush()
+
+        tell(machine={**rig.describe(), **machine()})
+        for name in options.child.split(","):
+            begun, failed, bad = time.monotonic(), None, 0
+            progress(f"{name}: {SECTIONS[name][1]} ...")
+            tell(begins=name)
+            try:
+                for row in rows_of(name, rig, options):
+                    bad += row.ok is False
+                    tell(row=row.as_dict())
+            except Exception as error:  # the other sections still tell something
+                traceback.print_exc()
+                failed = f"{type(error).__name__}: {error}"
+            seconds = round(time.monotonic() - begun, 1)
+            tell(ended=name, failed=failed, seconds=seconds)
+            progress(f"    {failed or (f'{bad} out of bounds' if bad else 'ok')}, {seconds:.0f} s")
+    return 0
 
 
-def _switch_ns() -> float:
-    words = memoryview(mmap.mmap(-1, LEDGER_BYTES)).cast("q")
-    machine = PhaseMachine(words, time.monotonic_ns())
-    machine.drive(CudaEvents())
-    machine.begin()
-    data = PHASE["data"]
-
-    def step() -> None:
-        for _ in range(10):
-            machine.leave(machine.enter(data))
-        machine.boundary(PHASE["host"])
-
-    step()  # creates the events
-    return _ns_per_call(step, calls=100) / 21
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
-# -- 5: the GPU's own counters
-
-
-def utilisation(seconds: float = 6.0) -> list[Row]:
-    """A GPU that works half of the time, seen by NVML, GPM, nvidia-smi and the device clock in the same seconds."""
-    import pynvml
-
-    rate = cycles_per_ms()
-    pynvml.nvmlInit()
-    try:
-        handle = _nvml_handle(pynvml)
-        uuid = pynvml.nvmlDeviceGetUUID(handle)
-        query = ["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
-        smi = subprocess.Popen(
-            ["nvidia-smi", f"--id={uuid}", *query],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+def run_child(names: list[str], options: argparse.Namespace, report: dict[str, Any]) -> None:
+    """Runs some sections in one process, and puts what they told into the report."""
+    limit = sum(SECTIONS[name][0] for name in names) + (60 * options.minutes if "drift" in names else 0)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "rows"
+        command = [sys.executable, str(Path(__file__).resolve()), "--child", ",".join(names), "--out", str(out)]
+        command += ["--device", options.device, "--minutes", str(options.minutes), *(["--quick"] * options.quick)]
+        process = subprocess.Popen(command, env=clean_env(), stdout=sys.stderr, start_new_session=True)
         try:
-            gpm = _Gpm(pynvml, handle)
-            samples, busy = _half_load(seconds, rate, lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-            graphics, note = gpm.graphics_ratio()
+            why = f"exit status {process.wait(limit)}, before it ended: see stderr"
+        except subprocess.TimeoutExpired:
+            why = f"exceeded its limit of {limit:g} s"
+            progress(f"    {why}")
         finally:
-            smi.terminate()
-            lines = smi.communicate(timeout=10)[0].split()
-    finally:
-        pynvml.nvmlShutdown()
-    smi_samples = [int(line) / 100 for line in lines if line.isdigit()]
-    rows = [Row("NVML utilization.gpu, mean", busy, sum(samples) / len(samples) / 100, "ratio", "known: device clock")]
-    if smi_samples:
-        rows.append(Row("nvidia-smi utilization.gpu, mean", busy, sum(smi_samples) / len(smi_samples), "ratio"))
-    rows.append(Row("GPM graphics utilisation", busy, graphics, "ratio", note))
-    return rows
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # the sections, and what they started
+                process.wait()
+        told = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    sections = report["sections"]
+    for name in names:
+        sections[name] = {"seconds": None, "failed": why, "rows": []}
+    current: dict[str, Any] = {}
+    for line in told:
+        if "machine" in line:
+            report["machine"] = line["machine"]
+        elif "begins" in line:
+            current = sections[line["begins"]]
+        elif "row" in line:
+            current["rows"].append(line["row"])
+        else:
+            current.update(seconds=line["seconds"], failed=line["failed"])
 
 
-def _half_load(seconds: float, rate: float, sample: Callable[[], Any]) -> tuple[list[int], float]:
-    """Samples while the GPU works 25 ms of each 50; and the share of device time that the clock calls work."""
-    clock = Bracketed()
-    samples: list[int] = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        torch.cuda._sleep(int(25 * rate))
-        torch.cuda.synchronize()
-        clock.mark(WORK)
-        time.sleep(0.025)
-        clock.mark(WAIT)
-        clock.harvest()
-        samples.append(sample())
-    spent = clock.finish()
-    return samples, spent[WORK] / sum(spent.values())
-
-
-def _nvml_handle(pynvml):
-    uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
-
-
-class _Gpm:
-    """GPM's graphics utilisation between construction and question. Hopper and later only."""
-
-    def __init__(self, pynvml, handle):
-        self.nvml, self.handle, self.first, self.why = pynvml, handle, None, ""
-        try:
-            if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-                self.why = "this GPU has no GPM"
-                return
-            self.first = self._sample()
-        except Exception as error:  # nvmlGpm* is missing in older bindings and drivers, each in its own way
-            self.why = f"no GPM: {error}"
-
-    def _sample(self):
-        sample = self.nvml.nvmlGpmSampleAlloc()
-        self.nvml.nvmlGpmSampleGet(self.handle, sample)
-        return sample
-
-    def graphics_ratio(self) -> tuple[float | None, str]:
-        if self.first is None:
-            return None, self.why
-        try:
-            query = self.nvml.c_nvmlGpmMetricsGet_t()
-            query.version = self.nvml.NVML_GPM_METRICS_GET_VERSION
-            query.numMetrics = 1
-            query.sample1, query.sample2 = self.first, self._sample()
-            query.metrics[0].metricId = 1  # NVML_GPM_METRIC_GRAPHICS_UTIL, percent
-            self.nvml.nvmlGpmMetricsGet(query)
-            metric = query.metrics[0]
-            if ctypes.c_uint(metric.nvmlReturn).value:
-                return None, f"no GPM: NVML error {metric.nvmlReturn}"
-            return metric.value / 100, ""
-        except Exception as error:
-            return None, f"no GPM: {error}"
+def clean_env() -> dict[str, str]:
+    """This environment without what a launcher or another whyidle put there."""
+    foreign = ("WHYIDLE", "MASTER_", "TORCHELASTIC")
+    theirs = {"RANK", "WORLD_SIZE", "LOCAL_RANK"}
+    return {key: value for key, value in os.environ.items() if not key.startswith(foreign) and key not in theirs}
 
 
 # -- the report
 
-SECTIONS: dict[str, Callable[[], list[Row]]] = {
-    "idle": idle,
-    "kineto": kineto,
-    "exposed": exposed,
-    "cost": cost,
-    "utilisation": utilisation,
-}
 
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    from gpu_check.rows import LIMITS
 
-def why_not() -> str | None:
-    """Why nothing can be measured here, in one sentence."""
-    if torch is None:
-        return "torch is not installed, so nothing was measured."
-    if not torch.cuda.is_available():
-        return "There is no CUDA GPU here (or this torch has no CUDA), so nothing was measured."
-    return None
-
-
-def machine() -> dict[str, str]:
-    try:
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        driver = subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.split("\n")[0] or "unknown"
-    except (OSError, subprocess.SubprocessError):
-        driver = "unknown"
-    return {
-        "gpu": f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}",
-        "driver": driver,
-        "torch": torch.__version__,
-        "cuda": str(torch.version.cuda or torch.version.hip),
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-    }
-
-
-def run(names: Iterable[str]) -> dict[str, Any]:
-    report: dict[str, Any] = {"benchmark": "gpu", **machine(), "sections": {}, "failed": {}}
-    for name in names:
-        try:
-            report["sections"][name] = [row._asdict() for row in SECTIONS[name]()]
-        except Exception as error:  # the others still tell something
-            report["failed"][name] = f"{type(error).__name__}: {error}"
+    limits = {name: limit[options.device == "sim"] for name, limit in LIMITS.items()}
+    report: dict[str, Any] = {"benchmark": "gpu", "quick": options.quick, "limits": limits, "sections": {}}
+    for names in [options.only] if options.quick else [[name] for name in options.only]:
+        run_child(names, options, report)
+    report["ok"] = all(
+        each["failed"] is None and all(row["ok"] is not False for row in each["rows"])
+        for each in report["sections"].values()
+    )
     return report
 
 
 def table(report: dict[str, Any]) -> str:
-    lines = [" · ".join(f"{key} {report[key]}" for key in ("gpu", "driver", "torch", "cuda", "python", "date"))]
-    for name, rows in report["sections"].items():
-        lines += ["", f"{name:<48} {'known':>12} {'measured':>12}  unit"]
-        for row in rows:
-            known, measured = ("-" if row[key] is None else f"{row[key]:.3f}" for key in ("known", "measured"))
-            lines.append(f"  {row['what']:<46} {known:>12} {measured:>12}  {row['unit']}  {row['note']}".rstrip())
-    lines += [f"\n{name} failed: {why}" for name, why in report["failed"].items()]
-    return "\n".join(lines)
+    machine = report.get("machine", {})
+    lines = [" · ".join(f"{key} {machine[key]}" for key in machine)]
+    for name, done in report["sections"].items():
+        lines += ["", f"{name:<66} {'known':>10} {'measured':>10} {'limit':>8}  unit"]
+        usual = 0
+        for row in done["rows"]:
+            if row["routine"] and row["ok"]:
+                usual += 1
+                continue
+            cells = [_cell(row["known"], 10), _cell(row["measured"], 10), _cell(row["limit"], 8)]
+            mark = {True: "ok ", False: "BAD", None: "   "}[row["ok"]]
+            lines.append(f"{mark} {row['what']:<62} {' '.join(cells)}  {row['unit']}  {row['note']}".rstrip())
+        if usual:
+            lines.append(f"ok  {usual} checks that causes add up, and of faults, lost boundaries and unattributed time")
+        if done["failed"]:
+            lines.append(f"BAD {name} failed: {done['failed']}")
+    return "\n".join([*lines, "", "all within thresholds" if report["ok"] else "NOT all within thresholds"])
+
+
+def _cell(value: float | None, width: int) -> str:
+    return f"{'-' if value is None else f'{value:.4g}':>{width}}"
+
+
+def why_not(device: str) -> str | None:
+    """Why nothing can be checked here, in one sentence."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed, so nothing was checked."
+    if device == "cuda" and not torch.cuda.is_available():
+        return "There is no CUDA GPU here (or this torch has no CUDA), so nothing was checked. Try --device sim."
+    return None
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas (default: all)")
-    options = parser.parse_args()
-    names = options.only.split(",")
-    if unknown := [name for name in names if name not in SECTIONS]:
-        parser.error(f"no such section: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
-    if why := why_not():
-        print(json.dumps({"benchmark": "gpu", "skipped": why}) if options.json else why)
-        return 0
-    report = run(names)
-    print(json.dumps(report, indent=2) if options.json else table(report))
-    return 1 if report["failed"] else 0
+    options = arguments_of()
+    if options.child:
+        return child(options)
+    if why := why_not(options.device):
+        report = {"benchmark": "gpu", "skipped": why}
+        print(json.dumps(report) if options.json else why)
+    else:
+        report = run(options)
+        print(json.dumps(report, indent=1) if options.json else table(report))
+    if options.out:
+        Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
+    return 0 if report.get("ok", True) else 1
 
 
 if __name__ == "__main__":

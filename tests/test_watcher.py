@@ -87,7 +87,7 @@ def test_a_device_that_is_done_is_where_its_host_is(rank: Rank) -> None:
     ],
 )
 def test_the_phase_in_which_the_device_has_stopped(rank: Rank, stops: int, phase: str, slot: int, ahead: int) -> None:
-    stop_device_at(rank, stops * MS)
+    stop_device_at(rank, stops)
     found = rank.look(3 * SECOND)
     assert (found.phase, found.slot) == (phase, slot)
     assert found.since_ns <= rank.stream.start_ns + 3 * SECOND

@@ -261,19 +261,26 @@ class DeviceClock:
         try:
             # A stream is first in, first out: the newest one answers for all of them.
             all_done = not self._elsewhere and self._done(pending[-1].event)
+            # The clock is read after the question: the device was past the event before the answer came.
+            seen_ns = self._now()
             while pending and limit > 0:
                 boundary = pending[0]
-                done = all_done or self._done(boundary.event)
-                if not done:
-                    if done is False:
-                        self._not_before_ns = host_ns
-                    return
-                # The clock is read after the question: the device was past the event before the answer came.
-                end_ns = self._place(boundary.event, boundary.host_ns, self._now())
+                if not all_done:
+                    done = self._done(boundary.event)
+                    if not done:
+                        if done is False:
+                            self._not_before_ns = host_ns
+                        return
+                    seen_ns = self._now()
+                end_ns = self._place(boundary.event, boundary.host_ns, seen_ns)
                 pending.popleft()
-                self._elsewhere -= self._elsewhere > 0
+                if self._elsewhere:
+                    self._elsewhere -= 1
                 limit -= 1
-                self._charge(boundary, end_ns)
+                if boundary.parts is None and boundary.lost is None:  # most of them
+                    self._emit(boundary.phase, end_ns, None, boundary.then, boundary.issues)
+                else:
+                    self._charge(boundary, end_ns)
         except Exception:
             self._die()
 
@@ -284,21 +291,26 @@ class DeviceClock:
         estimate outside these bounds shows that the anchor is off (the clocks drift, or it was recorded behind work of
         unknown length): the anchor is moved, so that an error is corrected once, not in every interval that follows.
         """
-        earliest = max(recorded_ns, self._not_before_ns)
-        self._not_before_ns = 0
+        # Comparisons, not max and min: this runs at every boundary.
+        earliest = recorded_ns
+        if self._not_before_ns:
+            earliest = max(recorded_ns, self._not_before_ns)
+            self._not_before_ns = 0
         elapsed = None if self._anchor is None else self._elapsed(self._anchor, event)
         if elapsed is None:
             self._move_anchor(event, earliest)
             return max(earliest, self.last_ns)
         # Always from the anchor, never from the event before: else each interval would add its own rounding.
         at = self._anchor_ns + elapsed
-        bounded = earliest if at < earliest else min(at, seen_ns)
-        self._anchor_ns += bounded - at
+        bounded = earliest if at < earliest else seen_ns if at > seen_ns else at
+        if bounded != at:
+            self._anchor_ns += bounded - at
         if elapsed >= ANCHOR_NS:
             self._move_anchor(event, bounded)
         else:
             self._release(event)
-        return max(bounded, self.last_ns)
+        last_ns = self.last_ns
+        return bounded if bounded > last_ns else last_ns
 
     def _move_anchor(self, event: Any, at_ns: int) -> None:
         if self._anchor is not None:

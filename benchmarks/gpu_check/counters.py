@@ -1,0 +1,323 @@
+"""The whole agent against the ledger, the GPU's own counters against a known duty cycle, and Kineto's traces."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import torch
+from torch.utils.data import DataLoader
+
+import whyidle
+from whyidle.ledger.causes import CAUSES
+
+from .loops import DATA, Account, attached, batch, blocks, ledgers, read_only, step_on
+from .rig import Pairs, Rig
+from .rows import Row, at_most, compare, figure, limit_of, skipped
+from .waits import WARM, Slow, whyidle_report
+
+PERIOD_MS = 50.0
+
+# -- the agent
+
+
+@contextmanager
+def _agent(folder: Path) -> Iterator[Callable[[], str]]:
+    """`whyidle agent` as a process -> what asks for its /metrics."""
+    command = [sys.executable, "-m", "whyidle.cli.main", "agent", "--web.listen-address", "127.0.0.1:0"]
+    process = subprocess.Popen([*command, "--ledger.dir", str(folder)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        address = next((line for line in process.stderr if "address=" in line), "")
+        if not address:
+            raise RuntimeError("the agent did not start")
+        url = "http://" + address.split("address=")[1].split()[0] + "/metrics"
+
+        def scrape() -> str:
+            with urlopen(url, timeout=20) as answer:
+                return answer.read().decode()
+
+        yield scrape
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _series(text: str, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
+    """The samples of a metric that have these labels."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith(name + "{"):
+            inside, _, value = line[len(name) + 1 :].rpartition("} ")
+            have = dict(re.findall(r'(\w+)="([^"]*)"', inside))
+            if labels.items() <= have.items():
+                found.append((have, float(value.split()[0])))
+    return found
+
+
+def agent(rig: Rig, fast: bool) -> Iterator[Row]:
+    """`whyidle agent` reads the ledger of a real run: its causes are the ledger's."""
+    steps = 10 if fast else 40
+    with ledgers() as folder, _agent(folder) as scrape:
+        account = _duty(rig, folder, steps, 0.5)[0]
+        text = scrape()
+        wall = sum(account.ledger.cause_ns.values()) / 1e9
+        shown: dict[str, float] = dict.fromkeys(CAUSES, 0.0)
+        for labels, value in _series(text, "whyidle_device_seconds_total", run="duty"):
+            shown[labels["cause"]] += value
+        kept = {cause: ns / 1e9 for cause, ns in account.ledger.cause_ns.items()}
+        worst = max(CAUSES, key=lambda cause: abs(shown[cause] - kept[cause]))
+        error = abs(shown[worst] - kept[worst]) / wall
+        yield at_most("agent", rig.simulated, "worst cause in /metrics, against the ledger", error, "of wall", worst)
+        up = _series(text, "whyidle_collector_up")
+        down = ", ".join(labels["collector"] for labels, value in up if not value)
+        yield figure("collectors", len(up), "count", f"down: {down}" if down else "all up")
+        yield from account.sound("agent")
+
+
+def _duty(rig: Rig, folder: Path, steps: int, share: float) -> tuple[Account, float, float]:
+    """Trains with a device that is busy for a share of each period -> (account, that share by raw events, wall s)."""
+    busy = Pairs(rig)
+    model = blocks(rig, busy, 1, PERIOD_MS * share, 0.0)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    x = batch(rig)
+    os.environ["WHYIDLE_DIR"], os.environ["WHYIDLE_RUN"] = str(folder), "duty"
+    whyidle.attach()
+    begun = time.monotonic()
+    for _ in range(steps):
+        due = time.monotonic() + PERIOD_MS / 1e3
+        step_on(model, optimizer, x)
+        rig.synchronize()
+        time.sleep(max(0.0, due - time.monotonic()))
+    wall = time.monotonic() - begun
+    whyidle.detach()
+    return read_only(folder, rig.simulated), busy.total_ms() / 1e3 / wall, wall
+
+
+# -- the GPU's own counters
+
+
+def duty(rig: Rig, fast: bool) -> Iterator[Row]:
+    """A GPU that is busy for a known share of the time: NVML and GPM through the agent, nvidia-smi, `compute_idle`."""
+    if rig.simulated:
+        for what in ("NVML and GPM through the agent", "whyidle_compute_idle_seconds_total", "nvidia-smi, dmon"):
+            yield skipped(what, "a simulated device has no counters")
+        return
+    seconds = 30 if fast else 100
+    with ledgers() as folder, _agent(folder) as scrape:
+        before = scrape()
+        query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
+        programs = {
+            "nvidia-smi, mean": query,
+            "nvidia-smi dmon, sm, mean": ["nvidia-smi", "dmon", "-s", "u", "-d", "1"],
+        }
+        outputs: dict[str, list[float]] = {}
+        running = {}
+        if shutil.which("nvidia-smi"):
+            running = {
+                name: subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for name, command in programs.items()
+            }
+        try:
+            account, share, wall = _duty(rig, folder, int(seconds * 1e3 / PERIOD_MS), 0.5)
+        finally:
+            for name, program in running.items():
+                program.terminate()
+                outputs[name] = _percents(program.communicate(timeout=10)[0])
+        time.sleep(0 if fast else 75)  # compute_idle is about a minute late
+        after = scrape()
+    for name in programs:
+        values = outputs.get(name)
+        if values:
+            yield compare("duty", False, name, share, statistics.mean(values) / 100, "ratio")
+        else:
+            yield skipped(name, "nvidia-smi is not there, or says nothing")
+    for source in ("nvml", "gpm"):
+        grown = [
+            sum(value for _, value in _series(after, name, source=source))
+            - sum(value for _, value in _series(before, name, source=source))
+            for name in ("whyidle_gpu_busy_seconds_total", "whyidle_gpu_observed_seconds_total")
+        ]
+        # The agent also observed what came before and after.
+        if grown[1] > 0:
+            yield compare(
+                "duty", False, f"agent, {source}: busy seconds", share * wall, grown[0], "s", slack=0.05 * wall
+            )
+        else:
+            yield skipped(f"agent, {source}", "not observed: is nvidia-ml-py installed?")
+    idle = _series(after, "whyidle_compute_idle_seconds_total", run="duty")
+    if idle:
+        known = (1 - share) * wall
+        found = sum(value for _, value in idle)
+        yield compare("duty", False, "whyidle_compute_idle_seconds_total", known, found, "s", slack=0.05 * wall)
+    else:
+        yield skipped("whyidle_compute_idle_seconds_total", "the agent does not export it here")
+    yield from account.sound("duty")
+
+
+def _percents(text: str) -> list[float]:
+    """The utilisation of the first GPU in what nvidia-smi printed: one figure a line, or dmon's `gpu sm mem ...`."""
+    rows = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if rows and len(rows[0]) > 1:
+        rows = [row[1:2] for row in rows if row[0] == "0"]
+    return [float(row[0]) for row in rows[2:-1] if row and row[0].isdigit()]
+
+
+# -- Kineto
+
+Spans = list[tuple[float, float]]
+
+
+def kineto(rig: Rig, fast: bool) -> Iterator[Row]:
+    """Steps whose batches come late, seen by torch.profiler: idle between kernels, against the ledger's causes."""
+    if rig.simulated:
+        yield skipped("idle between kernels", "Kineto does not know the simulated device")
+        return
+    model: Any = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).to(rig.device)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    steps = 10 if fast else 40
+    loader = DataLoader(Wide(WARM + steps, 0.01, 2048, 1024), batch_size=None)
+    yield from _against_kineto(rig, "linear layers", loader, lambda x: _linear_step(model, optimizer, x), steps)
+
+
+def _linear_step(model: Any, optimizer: Any, x: torch.Tensor) -> None:
+    model(x.cuda(non_blocking=True)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+class Wide(Slow):
+    """Whole batches that take their time."""
+
+    def __init__(self, count: int, seconds: float, width: int, rows: int):
+        super().__init__(count, seconds)
+        self._whole = torch.randn(rows, width)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        super().__getitem__(index)
+        return self._whole
+
+
+def _against_kineto(rig: Rig, what: str, loader: Any, step: Callable[[Any], None], steps: int) -> Iterator[Row]:
+    from torch.profiler import ProfilerActivity, profile
+
+    traces: list[Any] = []
+
+    def train() -> None:
+        batches = iter(loader)
+        for _ in range(WARM):
+            step(next(batches))
+        rig.synchronize()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            for _ in range(steps):
+                step(next(batches))
+            rig.synchronize()
+        traces.append(profiler)
+
+    account = attached(rig, train)
+    kernels = _kernels(traces[0])
+    window = kernels[-1][1] - kernels[0][0]
+    idle_share = 1 - sum(end - begin for begin, end in kernels) / window
+    ring = account.ledger.ring[-steps:]
+    wall = sum(each.wall_ns for each in ring)
+    data = sum(each.causes[CAUSES.index(cause)] for each in ring for cause in DATA) / wall
+    yield compare(
+        "kineto", False, f"{what}: share that waits for batches", idle_share, data, "ratio", "known: all idle"
+    )
+    yield from account.sound(what)
+
+
+def _kernels(profiler: Any) -> Spans:
+    """The union of device activity, in ms of the trace's own clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    device = ("kernel", "gpu_memcpy", "gpu_memset")
+    found = [e for e in events if e.get("ph") == "X" and e.get("cat") in device]
+    if not found:
+        raise RuntimeError("the trace has no kernels: CUPTI is missing, or another profiler holds the GPU")
+    return _union((e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3) for e in found)
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> Spans:
+    union: Spans = []
+    for begin, end in sorted(spans):
+        if union and begin <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((begin, end))
+    return union
+
+
+# -- a real model
+
+
+def model(rig: Rig, fast: bool) -> Iterator[Row]:
+    """A language model of transformers, random weights, for a minute: `whyidle report` against Kineto's idle share."""
+    what = "transformers' Llama"
+    if rig.simulated:
+        yield skipped(what, "needs a GPU: its operators are not all simulated, and Kineto cannot see that device")
+        return
+    try:
+        from transformers import LlamaConfig, LlamaForCausalLM  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        yield skipped(what, "transformers is not installed")
+        return
+    config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=16)
+    network = LlamaForCausalLM(config).to(rig.device)
+    optimizer = torch.optim.AdamW(network.parameters(), 1e-4)
+    tokens = torch.randint(0, config.vocab_size, (8, 512))
+
+    def step(x: torch.Tensor) -> None:
+        network(input_ids=x.to(rig.device), labels=x.to(rig.device)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    class Tokens(Slow):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            super().__getitem__(index)
+            return tokens
+
+    with ledgers() as folder:
+        os.environ["WHYIDLE_DIR"], os.environ["WHYIDLE_RUN"] = str(folder), "model"
+        from torch.profiler import ProfilerActivity, profile
+
+        whyidle.attach()
+        end = time.monotonic() + (10 if fast else 60)
+        batches = iter(DataLoader(Tokens(100_000, 0.03), batch_size=None))
+        while time.monotonic() < end:
+            step(next(batches))
+        rig.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            for _ in range(20):
+                step(next(batches))
+            rig.synchronize()
+        whyidle.detach()
+        said = whyidle_report(str(folder))
+        account = read_only(folder, False)
+    kernels = _kernels(profiler)
+    idle = 1 - sum(b - a for a, b in kernels) / (kernels[-1][1] - kernels[0][0])
+    (rank,) = said["per_rank"]
+    waited = sum(rank["seconds"][cause] for cause in DATA) / sum(
+        seconds for cause, seconds in rank["seconds"].items() if cause != "startup"
+    )
+    verdict = said["verdict"]
+    note = f"verdict: {verdict['family']} {verdict['share']:.0%}"
+    yield compare("share", False, f"{what}: idle share", idle, waited, "ratio", note, limit_of("share", False) or 0.0)
+    yield from account.sound(what)

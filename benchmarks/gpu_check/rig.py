@@ -1,0 +1,175 @@
+"""The device that is checked: work of a set length, raw events and streams. CUDA (or ROCm), or the simulated device."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+
+
+class Rig:
+    """One device. All lengths are milliseconds; what a sleep really took is asked of raw events around it."""
+
+    kind = "cuda"
+
+    def __init__(self) -> None:
+        self.sim: Any = None
+        self.module: Any = torch.cuda
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._rate = 0.0
+
+    @property
+    def simulated(self) -> bool:
+        return False
+
+    def sleep(self, ms: float) -> None:
+        """Keeps the current stream busy for about so long."""
+        if not self._rate:
+            self._rate = self._cycles_per_ms()
+        if ms > 0:
+            torch.cuda._sleep(int(ms * self._rate))
+
+    def _cycles_per_ms(self) -> float:
+        torch.cuda._sleep(200_000_000)  # lets the clocks rise
+        start, end = self.event(), self.event()
+        start.record()
+        torch.cuda._sleep(100_000_000)
+        end.record()
+        torch.cuda.synchronize()
+        return 100_000_000 / start.elapsed_time(end)
+
+    def event(self) -> Any:
+        """A timing event of the check's own. whyidle never sees it."""
+        return self.module.Event(enable_timing=True)
+
+    def mark(self) -> Any:
+        """An event that was recorded on the current stream, now."""
+        event = self.event()
+        event.record(self.module.current_stream())
+        return event
+
+    def stream(self) -> Any:
+        return self.module.Stream()
+
+    def current_stream(self) -> Any:
+        return self.module.current_stream()
+
+    def on(self, stream: Any) -> Any:
+        """A context in which ``stream`` is the current one."""
+        return self.module.stream(stream)
+
+    def synchronize(self) -> None:
+        self.module.synchronize()
+
+    def keep(self, tensor: torch.Tensor, stream: Any) -> None:
+        """The memory of a tensor is in use by another stream."""
+        tensor.record_stream(stream)
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "device": f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}",
+            "driver": _driver(),
+            "cuda": str(torch.version.cuda or torch.version.hip),
+        }
+
+
+class SimRig(Rig):
+    """The device of `tests/simdevice`: virtual time, and threads for streams."""
+
+    kind = "sim"
+
+    def __init__(self) -> None:
+        sys.path.insert(0, str(TESTS))
+        import simdevice
+
+        simdevice.load()
+        self.sim = simdevice
+        self.module = torch.get_device_module("sim")
+        self.device = torch.device("sim", 0)
+
+    @property
+    def simulated(self) -> bool:
+        return True
+
+    def sleep(self, ms: float) -> None:
+        if ms > 0:
+            self.sim.occupy(ms)
+
+    def keep(self, tensor: torch.Tensor, stream: Any) -> None:
+        pass  # its memory is freed in the order of the streams
+
+    def describe(self) -> dict[str, str]:
+        return {"device": "simulated (tests/simdevice): durations are virtual, host time is real"}
+
+
+def has_cuda() -> bool:
+    return torch.cuda.is_available()
+
+
+def rig_of(kind: str) -> Rig:
+    return SimRig() if kind == "sim" else Rig()
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _driver() -> str:
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(query, capture_output=True, text=True, timeout=20).stdout.split("\n")[0] or "unknown"
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+class Pairs:
+    """Raw event pairs around something. ``total_ms`` once the device is done with them."""
+
+    def __init__(self, rig: Rig):
+        self._rig = rig
+        self._pairs: list[tuple[Any, Any]] = []
+        self._ends: list[int] = []
+
+    def __enter__(self) -> Pairs:
+        self._begun = self._rig.mark()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pairs.append((self._begun, self._rig.mark()))
+
+    def add(self, start: Any, end: Any) -> None:
+        self._pairs.append((start, end))
+
+    def each_ms(self) -> list[float]:
+        return [start.elapsed_time(end) for start, end in self._pairs]
+
+    def total_ms(self) -> float:
+        return sum(self.each_ms())
+
+    def next_step(self) -> None:
+        """What comes from now on belongs to another step."""
+        self._ends.append(len(self._pairs))
+
+    def steps_ms(self) -> list[float]:
+        """The total of each step that has ended."""
+        each = self.each_ms()
+        return [sum(each[start:end]) for start, end in zip([0, *self._ends], self._ends, strict=False)]
+
+    def clear(self) -> None:
+        self._pairs.clear()
+        self._ends.clear()

@@ -1,0 +1,74 @@
+"""A figure, what it must be, and whether it is: one row of the report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LIMITS: dict[str, tuple[float | None, float | None, str]] = {
+    # name: (on a GPU, simulated, unit and meaning)
+    "data": (0.3, 1.0, "ms a step: idle while the loop waits for a batch, against raw events"),
+    "kineto": (0.05, None, "of the step: idle between kernels, against a Kineto trace"),
+    "exposed": (0.5, 0.5, "ms a step: exposed communication, against raw events, and 2 % of the truth"),
+    "sum": (0.001, 0.001, "of the wall: causes add up to it"),
+    "unattributed": (0.01, 0.02, "of the wall"),
+    "faults": (0.0, 0.0, "faults that the hooks counted"),
+    "unmeasured": (1.0, 1.0, "boundaries not measured: the last one may not be done when the recording ends"),
+    "late": (0.10, 0.15, "of the known lateness: `straggler` of the rank that waits"),
+    "boundary": (10.0, 60.0, "us of host time a boundary (simulated: the device's own threads compete for the cores)"),
+    "device_time": (0.02, 0.10, "of a step's device time, added by 300 boundaries"),
+    "torn": (0.0, 0.0, "reads of the ledger, of a rank whose host is blocked by a full launch queue"),
+    "losses": (0.0, 0.0, "difference of the losses with and without whyidle"),
+    "capture": (0.0, 0.0, "captures that failed with whyidle attached"),
+    "drift": (2e-4, 2e-4, "device time on the host's clock, against the host, as a share of the elapsed time"),
+    "duty": (0.05, None, "the GPU's counters, against a known duty cycle"),
+    "agent": (0.01, 0.01, "of the wall: causes in the agent's /metrics, against the ledger"),
+    "share": (0.05, None, "a model's idle share in `whyidle report`, against Kineto"),
+}
+"""Name of a threshold -> (its value on a GPU, its value on the simulated device, what it is); None: not checked."""
+
+
+@dataclass
+class Row:
+    """``ok`` is None where nothing is checked: a figure for the record, or something that was skipped."""
+
+    what: str
+    known: float | None
+    measured: float | None
+    unit: str
+    limit: float | None = None
+    ok: bool | None = None
+    note: str = ""
+    routine: bool = False
+    """Checked of every run. The table shows it only where it is out of bounds."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def limit_of(name: str, simulated: bool) -> float | None:
+    on_gpu, on_sim, _ = LIMITS[name]
+    return on_sim if simulated else on_gpu
+
+
+def compare(
+    name: str, simulated: bool, what: str, known: float, measured: float, unit: str, note: str = "", slack: float = 0.0
+) -> Row:
+    """A row that is in order if ``measured`` is as near to ``known`` as its threshold and ``slack`` together say."""
+    limit = limit_of(name, simulated)
+    if limit is None:
+        return Row(what, known, measured, unit, None, None, note)
+    return Row(what, known, measured, unit, limit + slack, abs(measured - known) <= limit + slack, note)
+
+
+def at_most(name: str, simulated: bool, what: str, measured: float, unit: str, note: str = "") -> Row:
+    limit = limit_of(name, simulated)
+    return Row(what, None, measured, unit, limit, None if limit is None else measured <= limit, note)
+
+
+def figure(what: str, measured: float, unit: str, note: str = "") -> Row:
+    return Row(what, None, measured, unit, None, None, note)
+
+
+def skipped(what: str, why: str) -> Row:
+    return Row(what, None, None, "", None, None, f"skipped: {why}")
