@@ -13,6 +13,7 @@ from typing import Any
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..ledger.directory import Run, ledger_dir, read_directory
 from ..verdict.report import build_report, runs
+from . import gaps
 
 ROWS = 16
 """Ranks that the table shows; of more, those that computed least."""
@@ -39,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", dest="run_name", metavar="RUN", help="which run (default: the newest)")
     parser.add_argument("--owner", help="whose run, where several owners have runs of one name")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--agent",
+        metavar="HOST:PORT",
+        default=gaps.ADDRESS,
+        help="which agent to ask for the time that GPUs are idle in compute (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
         return 1
     if len(meant) > 1:
         print(f"whyidle report: showing {_names(meant[:1])}; also here: {_names(meant[1:])}", file=sys.stderr)
-    report = build_report(meant[0], ledgers, time.monotonic_ns(), problems)
+    idle, why = gaps.ask(args.agent, meant[0]) if gaps.on_accelerators(meant[0], ledgers) else ({}, "")
+    report = build_report(meant[0], ledgers, time.monotonic_ns(), problems, idle, why)
     if args.json:
         print(json.dumps(report, indent=2))
     else:

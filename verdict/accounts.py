@@ -6,9 +6,10 @@ lives. What came before is startup and stands apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
+from types import MappingProxyType
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
 from ..ledger.directory import Run, age, drop_duplicates, run_of
@@ -21,6 +22,7 @@ HANG_SECONDS = 5.0
 """A report names who is missing when a wait in a collective has been open for longer."""
 
 Seconds = dict[str, float]
+_NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -67,6 +69,7 @@ class RankAccount:
     evaluation: float = 0.0  # of seconds["compute"] and seconds["recompute"]
     bubble: float = 0.0  # of seconds["pipeline"]: what the schedule itself costs, at least
     groups: dict[int, GroupAccount] = field(default_factory=dict)
+    gaps: float | None = None  # of seconds["host"]: compute in which its device ran nothing; None: not known
     open_wait: float = 0.0  # of seconds["collective"]: the wait that is open now
     step_seconds: list[float] = field(default_factory=list)  # of the last steps
 
@@ -103,13 +106,22 @@ class RunAccount:
         return totals
 
 
-def account(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> RunAccount:
-    """Accounts for one run, given as owner and name; ``ledgers`` (of any run) are read with their steps."""
+def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int, float] = _NOTHING) -> RunAccount:
+    """Accounts for one run, given as owner and name; ``ledgers`` (of any run) are read with their steps.
+
+    ``idle``: rank -> seconds of its compute in which its device ran nothing, by the device's own counters. They are the
+    host's: it had not launched the next kernel.
+    """
     believed, _ = drop_duplicates(ledger for ledger in ledgers if run_of(ledger) == run)
     by_rank: dict[int, list[Ledger]] = {}
     for ledger in believed:
         by_rank.setdefault(ledger.rank, []).append(ledger)
     ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns) for rank in sorted(by_rank)]
+    for rank in ranks:
+        if rank.rank in idle:
+            rank.gaps = min(max(0.0, idle[rank.rank]), rank.seconds["compute"])
+            rank.seconds["compute"] -= rank.gaps
+            rank.seconds["host"] += rank.gaps
     tails = split_tails(rank.newest for rank in ranks)
     for rank in ranks:
         for group in rank.groups.values():
@@ -235,6 +247,7 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         if ordered
         else None,
         "hooks": ledger.hook_states,
+        "gap_seconds": account.gaps,
         "faults": account.faults,
         "unmeasured": account.unmeasured,
         "open_phase": ledger.position.phase if ledger.alive else None,

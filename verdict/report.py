@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ..ledger.causes import CAUSES
 from ..ledger.directory import Problem, Run, run_of
@@ -21,17 +22,23 @@ def runs(ledgers: Sequence[Ledger]) -> list[Run]:
 
 
 def build_report(
-    run: Run, ledgers: Sequence[Ledger], now_ns: int, problems: Sequence[Problem] = ()
+    run: Run,
+    ledgers: Sequence[Ledger],
+    now_ns: int,
+    problems: Sequence[Problem] = (),
+    idle: Mapping[int, float] = MappingProxyType({}),
+    why_not: str = "",
 ) -> dict[str, object]:
     """The report on ``run`` (its owner and its name) from ledgers that were read with their steps.
 
-    ``now_ns`` is CLOCK_MONOTONIC.
+    ``now_ns`` is CLOCK_MONOTONIC. ``idle``: by rank, for how many seconds of its compute its GPU's own counters saw no
+    kernel; ``why_not`` says why that is not known of any.
 
     ``seconds`` are summed over ranks and attempts, ``families`` are shares of all ranks' time in the window;
     ``wall_seconds`` and ``startup_seconds`` are those of the rank with the most. ``verdict`` is None before the first
     step.
     """
-    whole = account(run, ledgers, now_ns)
+    whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     return {
@@ -59,6 +66,7 @@ def build_report(
         "problems": [
             *(hang_sentences(whole) if conclusion is None else ()),  # else they are its evidence
             *_hook_problems(whole),
+            *([f"{why_not}: what is idle between kernels counts as compute here"] if why_not else ()),
             *(problem.detail for problem in problems),
         ],
     }

@@ -360,6 +360,17 @@ def _bubble(case: Case) -> Iterator[str]:
         )
 
 
+def _gaps(case: Case) -> Iterator[str]:
+    """Of `host`: compute in which devices ran nothing."""
+    ranks = [rank for rank in case.account.ranks if rank.gaps is not None]
+    seconds = sum(rank.gaps or 0.0 for rank in ranks)
+    if seconds >= EVIDENCE_SHARE * case.window:
+        yield (
+            f"{_ranks([rank.rank for rank in ranks])}: {seconds:.1f} s between kernels, in which the GPU's own counters "
+            "saw nothing run (sampled; counted as host)"
+        )
+
+
 def _hangs(case: Case) -> Iterator[str]:
     yield from hang_sentences(case.account)
 
@@ -396,6 +407,7 @@ def _unsplit(case: Case) -> Iterator[str]:
 RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _hangs,
     _causes,
+    _gaps,
     _waits,
     _writes,
     _groups,

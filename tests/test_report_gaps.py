@@ -1,0 +1,103 @@
+"""`whyidle report` asks the node's agent for how long GPUs were idle in compute, and says so where nobody knows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_ledgers import DEADLINE_SECONDS, Spec, ended
+
+from whyidle.cli.gaps import parse
+
+RANKS = [Spec(rank=rank, device=f"cuda:{rank}", steps=100, step={"compute": 0.1}) for rank in (0, 1)]
+ANSWER = """\
+# HELP whyidle_compute_idle_seconds_total Part of a rank's compute in which no kernel ran on its GPU.
+# TYPE whyidle_compute_idle_seconds_total counter
+whyidle_compute_idle_seconds_total{owner="lab",run="r1",rank="0",evidence="sampled"} 9.2
+whyidle_compute_idle_seconds_total{owner="lab",run="r1",rank="1",evidence="sampled"} 99
+whyidle_compute_idle_seconds_total{owner="other",run="r1",rank="1",evidence="sampled"} 1
+whyidle_node_info{node="n1"} 1
+"""
+
+
+@contextlib.contextmanager
+def answers(text: str) -> Iterator[str]:
+    """An agent that says one thing -> its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def report(folder: Path, agent: str) -> dict[str, Any]:
+    words = [sys.executable, "-m", "whyidle.cli.main", "report", "--json", f"--dir={folder}", f"--agent={agent}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_gpu_that_its_own_counters_see_idle_is_not_told_compute(tmp_path: Path) -> None:
+    ended(tmp_path, *RANKS)
+    with answers(ANSWER) as agent:
+        said = report(tmp_path, agent)
+    assert said["verdict"]["family"] == "host"
+    assert said["verdict"]["share"] == pytest.approx((9.2 + 10) / 20)
+    assert [rank["gap_seconds"] for rank in said["per_rank"]] == [pytest.approx(9.2), pytest.approx(10)]
+    assert sum(said["seconds"].values()) == pytest.approx(20), "what is moved is neither lost nor made"
+    assert "ranks 0 and 1: 19.2 s between kernels" in " ".join(said["verdict"]["evidence"])
+    assert said["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("", "knows nothing of this run's GPUs"), (ANSWER.replace("} ", "} x"), "no agent answers")],
+    ids=["nothing", "nonsense"],
+)
+def test_it_says_so_when_the_agent_cannot_tell(text: str, why: str, tmp_path: Path) -> None:
+    ended(tmp_path, *RANKS)
+    with answers(text) as agent:
+        said = report(tmp_path, agent)
+    assert said["verdict"]["family"] == "compute"
+    assert [rank["gap_seconds"] for rank in said["per_rank"]] == [None, None]
+    (problem,) = said["problems"]
+    assert why in problem
+    assert "counts as compute" in problem
+
+
+def test_it_says_so_when_there_is_no_agent(tmp_path: Path) -> None:
+    ended(tmp_path, *RANKS)
+    (problem,) = report(tmp_path, "127.0.0.1:1")["problems"]
+    assert problem.startswith("no agent answers at 127.0.0.1:1 (Connection refused)")
+
+
+def test_nobody_is_asked_about_ranks_without_an_accelerator(tmp_path: Path) -> None:
+    ended(tmp_path, Spec(steps=10, step={"compute": 0.1}))
+    assert report(tmp_path, "127.0.0.1:1")["problems"] == []
+
+
+def test_other_runs_are_left_out() -> None:
+    assert parse(ANSWER, ("other", "r1")) == {1: 1.0}
+    assert parse(ANSWER, ("lab", "r2")) == {}
