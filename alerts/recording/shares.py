@@ -24,17 +24,28 @@ def _ranks(config: Config, window: str) -> Iterator[Record]:
     whole = seconds(window)
     counted = f"{config.rate('whyidle_device_seconds_total', window)} > 0"
     by = config.by(*RANK, "node", "cause", "family")
+    parts = lines(counted, f"clamp_max({OPEN}, {whole}) / {whole}", *_gaps(config, window))
     yield Record(
         device_seconds("rank_cause", window),
-        f"sum {by} (\n{indented(lines(counted, f'clamp_max({OPEN}, {whole}) / {whole}'))}\n)",
+        f"sum {by} (\n{indented(parts)}\n)",
         why="Counters stand still while a phase is open, so a long one is added: a hang shows while it lasts. After "
         "its end the counters jump, and a window that began in it has more than a second per second: shares are of "
-        "what there is. Zeros are left out: most causes of a rank are.",
+        "what there is. Zeros are left out: most causes of a rank are. What a GPU's own counters see idle in compute is the "
+        "host's, as in the report.",
     )
     yield Record(
         device_seconds("rank_family", window),
         f"sum {config.by(*RANK, 'node', 'family')} ({device_seconds('rank_cause', window)})",
     )
+
+
+def _gaps(config: Config, window: str) -> tuple[str, str]:
+    """What is taken off a rank's compute, and what is put to its host time: no more than there is."""
+    compute = config.rate("whyidle_device_seconds_total", window, 'cause="compute"')
+    idle = config.rate("whyidle_compute_idle_seconds_total", window)
+    rest = f"clamp_min({compute} - {config.on('instance', *RANK)} group_left () {idle}, 0)"
+    gaps = labelled(f"{compute} - {rest}", "evidence", "sampled")  # a label that no counted second has
+    return f"-1 * {gaps}", labelled(labelled(gaps, "cause", "host"), "family", "host")
 
 
 def _above(config: Config, window: str) -> Iterator[Record]:
