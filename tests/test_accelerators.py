@@ -5,14 +5,18 @@ The device is virtual in time: a loaded machine may change what it did, and hard
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from accelerators.lab import FAULTS, RANKS, Case, ranks, run
 from simdevice import build
-from support_sites import report
+from support_sites import clean_env, report
 from support_training import until
+
+from whyidle.ledger.directory import read_directory
 
 pytestmark = [
     pytest.mark.alone,
@@ -88,3 +92,15 @@ def test_a_hang_is_named_though_the_hosts_run_ahead(how: str, phase: str, tmp_pa
     assert (entries[0], entries[1]) == ("collective", phase)
     (hang,) = found["hangs"]
     assert (hang["rank"], hang["waiting"]) == (1, [0])
+
+
+def test_a_forked_child_leaves_the_parents_events_alone(tmp_path: Path) -> None:
+    script = Path(__file__).parent / "accelerators" / "fork.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], env=clean_env(), capture_output=True, text=True, timeout=240
+    )
+    assert (done.returncode, done.stdout) == (0, "calls 0\n"), done.stderr
+    ledgers, problems = read_directory(str(tmp_path))
+    assert not problems
+    (ledger,) = [ledger for ledger in ledgers if ledger.device == "sim:0"]
+    assert (ledger.steps, ledger.faults, ledger.unmeasured) == (350, 0, 0)

@@ -58,6 +58,7 @@ class Session:
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self._watcher: Watcher | None = None
+        self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
         """Armed, and waiting for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
@@ -150,6 +151,9 @@ class Session:
 
     def after_fork(self, armed: bool) -> None:
         """In a forked child: the ledger is the parent's. The child may wake on its own if it was armed for that."""
+        # The parent's events are kept, and nothing is done with them: to destroy one asks a device that a forked child
+        # must not touch.
+        self._of_parent = self.machine
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.device = self._watcher = None
         self._forget()
