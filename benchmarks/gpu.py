@@ -55,7 +55,7 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "sim"), default="cuda", help="default: %(default)s")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, and one process for all sections")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long drift is watched (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, help="how long drift is watched (default: 10; simulated: 0.3)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--out", metavar="FILE", help="also write the JSON object there")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -64,6 +64,8 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     options.only = options.only.split(",")
     if unknown := [name for name in options.only if name not in SECTIONS]:
         parser.error(f"no such section: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    if options.minutes is None:
+        options.minutes = 0.3 if options.device == "sim" else 10.0
     if not 0 < options.minutes <= 24 * 60:
         parser.error(f"--minutes must be above 0 and at most {24 * 60}: {options.minutes:g}")
     return options

@@ -66,7 +66,7 @@ class DeviceEvents:
 
     def rehome(self) -> bool:
         """The training thread is at a step boundary: its current stream is home -> whether that is another one."""
-        if self._is_home(self._current()):
+        if self._is_home(self._current()) or self._capturing():  # a capture has a stream of its own
             return False
         self._stream = self._home_stream()
         self._turn += 1

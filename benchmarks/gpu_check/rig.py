@@ -24,7 +24,7 @@ class Rig:
         self.sim: Any = None
         self.module: Any = torch.cuda
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self._rate = 0.0
+        self._rate = self._cycles_per_ms()
 
     @property
     def simulated(self) -> bool:
@@ -32,8 +32,6 @@ class Rig:
 
     def sleep(self, ms: float) -> None:
         """Keeps the current stream busy for about so long."""
-        if not self._rate:
-            self._rate = self._cycles_per_ms()
         if ms > 0:
             torch.cuda._sleep(int(ms * self._rate))
 
