@@ -365,9 +365,10 @@ def _gaps(case: Case) -> Iterator[str]:
     ranks = [rank for rank in case.account.ranks if rank.gaps is not None]
     seconds = sum(rank.gaps or 0.0 for rank in ranks)
     if seconds >= EVIDENCE_SHARE * case.window:
+        where = _ranks([rank.rank for rank in ranks])
         yield (
-            f"{_ranks([rank.rank for rank in ranks])}: {seconds:.1f} s between kernels, in which the GPU's own counters "
-            "saw nothing run (sampled; counted as host)"
+            f"{where}: {seconds:.1f} s between kernels, in which the GPU's own counters saw nothing run "
+            "(sampled; counted as host)"
         )
 
 

@@ -30,8 +30,8 @@ def _ranks(config: Config, window: str) -> Iterator[Record]:
         f"sum {by} (\n{indented(parts)}\n)",
         why="Counters stand still while a phase is open, so a long one is added: a hang shows while it lasts. After "
         "its end the counters jump, and a window that began in it has more than a second per second: shares are of "
-        "what there is. Zeros are left out: most causes of a rank are. What a GPU's own counters see idle in compute is the "
-        "host's, as in the report.",
+        "what there is. Zeros are left out: most causes of a rank are. What a GPU's own counters see idle in compute "
+        "is the host's, as in the report.",
     )
     yield Record(
         device_seconds("rank_family", window),
