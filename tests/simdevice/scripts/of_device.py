@@ -191,10 +191,13 @@ def check_counts_are_per_label() -> None:
 
 
 def check_callers_are_named() -> None:
-    with simdevice.callers("checks.py") as calls:
+    with simdevice.callers("of_device.py") as calls:
         torch.ones(1, device="sim").item()
     assert [call for call, _ in calls][-1] == "operator_blocking"
-    assert "checks.py:" in calls[-1][1]
+    assert "of_device.py:" in calls[-1][1]
+    with simdevice.callers("checks.py") as calls:  # which stands further up
+        torch.ones(1, device="sim").item()
+    assert calls == []
     with simdevice.callers("/elsewhere/") as calls:
         torch.accelerator.synchronize()
     assert calls == []
