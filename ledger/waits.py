@@ -230,15 +230,19 @@ def check(result: Sequence[int], rank: int, members: Sequence[int], steps: Seque
 def lateness_of(late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> tuple[list[int], list[int]]:
     """By what a rank was ``late_ns`` late: its excess over the least of any member -> (per family, per slot).
 
-    Excesses may add up to more than the lateness (each minimum may be of another member): they are then shares of it.
+    Each minimum may be of another member, so that every rank has some excess in most families, and excesses may add up
+    to more than the lateness. The largest ones are then believed first: what made the rank late stands out.
     What they do not explain goes to the family ``rest``.
     """
     families = len(LATE_FAMILIES)
     excess = [max(0, mine - other) for mine, other in zip((*step.own, *step.elsewhere), least, strict=True)]
-    total = sum(excess)
-    if total > late_ns:
-        excess = [one * late_ns // total for one in excess]
-    excess[rest] += late_ns - sum(excess)
+    left = late_ns
+    if sum(excess) > late_ns:
+        for index in sorted(range(len(excess)), key=excess.__getitem__, reverse=True):
+            excess[index] = min(excess[index], left)
+            left -= excess[index]
+    else:
+        excess[rest] += late_ns - sum(excess)
     return excess[:families], excess[families:]
 
 

@@ -17,6 +17,12 @@ def _idle_seconds() -> float:
     return (int(idle) + int(iowait)) / os.sysconf("SC_CLK_TCK")
 
 
+def cpu_seconds() -> tuple[float, float]:
+    """-> (of all cores, what a hypervisor gave to others while we had work), since the machine started."""
+    times = [int(word) / os.sysconf("SC_CLK_TCK") for word in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+    return sum(times), times[7]
+
+
 def wait_for_quiet() -> None:
     """Returns when the cores were idle for a moment, or patience ends."""
     deadline = time.monotonic() + PATIENCE_SECONDS

@@ -25,6 +25,8 @@ CASES = [(shape, fault) for shape in SHAPES for fault in FAULTS]
 RINGS_OF_TWO = ("hsdp", "two-ddp", "pp-dp")
 """Both ends of the slow link send the same, at the same time, and nothing else goes over it."""
 MS = 1_000_000
+STOLEN = 0.05
+"""Of the CPU time of all cores: with that much, four ranks on two cores are late for no reason of their own."""
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +42,23 @@ def needs(lab: Lab, fault: str) -> None:
 
 @pytest.mark.parametrize(("shape", "fault"), CASES, ids=["-".join(case) for case in CASES])
 def test_the_verdict_is_what_the_clocks_of_the_ranks_say(lab: Lab, shape: str, fault: str) -> None:
+    """A run during which the hypervisor took CPU time away proves nothing: it is repeated, and skipped in the end."""
     needs(lab, fault)
-    run = lab.run(shape, fault)
-    report = run.report
+    for again in (False, True, True):
+        run = lab.run(shape, fault, again=again)
+        report = run.report
+        wrong = disagreements(report, run.truth, f"{shape}-{fault}")
+        if not wrong or run.stolen < STOLEN:
+            break
+    if wrong and run.stolen >= STOLEN:
+        pytest.skip(_taken(run.stolen, str(wrong)))
     explain = json.dumps({"truth": vars(run.truth), "verdict": report["verdict"], "families": report["families"]})
-    assert disagreements(report, run.truth, f"{shape}-{fault}") == [], explain
+    assert wrong == [], explain
     assert report["rank_seconds"] == pytest.approx(run.truth.rank_seconds, rel=0.1)
+
+
+def _taken(stolen: float, found: str) -> str:
+    return f"the hypervisor took {stolen:.0%} of this machine's CPU time away: {found}"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -58,10 +71,16 @@ def test_losses_are_equal_to_the_bit_with_and_without_whyidle(lab: Lab, shape: s
 @pytest.mark.parametrize("shape", RINGS_OF_TWO)
 def test_transfers_by_the_clocks_take_as_long_as_the_bytes_on_the_wire(lab: Lab, shape: str) -> None:
     needs(lab, LINK)
-    run = lab.run(shape, LINK)
     ends = SHAPES[shape].link
-    sent = max(run.logs[rank].sent for rank in ends) - BURST * run.spec.steps
-    assert run.truth.lost[ends[0]] == pytest.approx(sent * 8 / SHAPES[shape].bits_per_second, rel=0.15)
+    for again in (False, True, True):
+        run = lab.run(shape, LINK, again=again)
+        sent = max(run.logs[rank].sent for rank in ends) - BURST * run.spec.steps
+        known, told = sent * 8 / SHAPES[shape].bits_per_second, run.truth.lost[ends[0]]
+        if told == pytest.approx(known, rel=0.15) or run.stolen < STOLEN:
+            break
+    if run.stolen >= STOLEN and told != pytest.approx(known, rel=0.15):
+        pytest.skip(_taken(run.stolen, f"{told:.2f} s in transfers, by their bytes {known:.2f} s"))
+    assert told == pytest.approx(known, rel=0.15)
 
 
 def test_a_rank_loses_what_it_waits_for_a_late_one() -> None:

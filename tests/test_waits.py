@@ -154,9 +154,9 @@ def test_lateness_that_no_family_explains_goes_to_the_rest() -> None:
     assert late == list(own(storage=4, network=6))
 
 
-def test_excesses_beyond_the_lateness_are_shares_of_it() -> None:
-    late, _ = lateness_of(10, step([], own(compute=30, storage=10)), (*own(), *NOWHERE), NETWORK)
-    assert late == list(own(compute=7, storage=2, network=1))
+def test_of_excesses_beyond_the_lateness_the_largest_are_believed_first() -> None:
+    late, _ = lateness_of(10, step([], own(compute=3, storage=8, host=1)), (*own(), *NOWHERE), NETWORK)
+    assert late == list(own(storage=8, compute=2))
 
 
 def test_a_wait_elsewhere_is_a_part_of_the_lateness() -> None:

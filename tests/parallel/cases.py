@@ -30,21 +30,21 @@ class Shape:
 
 MBIT = 1_000_000
 SHAPES: dict[str, Shape] = {
-    "fsdp2": Shape(reads=1, compute=2, link=(1, 2), bits_per_second=20 * MBIT),
-    "hsdp": Shape(reads=1, compute=2, link=(0, 2), bits_per_second=5 * MBIT),
-    "tp-dp": Shape(reads=1, compute=2, link=(0, 2), bits_per_second=14 * MBIT, reader_of=lambda rank: rank // 2),
+    "fsdp2": Shape(reads=1, compute=2, link=(1, 2), bits_per_second=14 * MBIT),
+    "hsdp": Shape(reads=1, compute=2, link=(0, 2), bits_per_second=4 * MBIT),
+    "tp-dp": Shape(reads=1, compute=2, link=(0, 2), bits_per_second=10 * MBIT, reader_of=lambda rank: rank // 2),
     "two-ddp": Shape(
         reads=3,
         compute=1,
         link=(2, 3),
         bits_per_second=10 * MBIT,
     ),
-    "experts": Shape(reads=2, compute=3, link=(0, 1), bits_per_second=24 * MBIT, rows=256),
+    "experts": Shape(reads=2, compute=3, link=(0, 1), bits_per_second=16 * MBIT, rows=256),
     "pp-dp": Shape(
         reads=0,
         compute=3,
         link=(0, 1),
-        bits_per_second=5 * MBIT,
+        bits_per_second=4 * MBIT,
         rows=256,
         reader_of=lambda rank: rank % 2,
         pipelines=((0, 2), (1, 3)),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from support_quiet import wait_for_quiet
+from support_quiet import cpu_seconds, wait_for_quiet
 from support_sites import report
 
 from parallel import links
@@ -19,7 +20,7 @@ from parallel.server import Server
 from parallel.spec import LINK, NOTHING, RANKS, Spec
 from parallel.truth import Truth, truth
 
-STEPS, SOUND_STEPS = 30, 60
+STEPS, SOUND_STEPS = 24, 60
 """Of a run with a fault, and of one without, whose steps are shorter."""
 
 
@@ -28,6 +29,8 @@ class Run:
     spec: Spec
     seconds: float
     logs: list[Log] = field(repr=False)
+    stolen: float = 0.0
+    """The share of this machine's CPU time that its hypervisor gave to others meanwhile."""
 
     @property
     def truth(self) -> Truth:
@@ -51,6 +54,7 @@ class Lab:
     folder: Path
     lacks: str | None = field(default_factory=links.missing)
     _done: dict[Spec, Run] = field(default_factory=dict, repr=False)
+    _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> Lab:
@@ -61,22 +65,26 @@ class Lab:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
 
-    def run(self, shape: str, fault: str, steps: int = 0, recorded: bool = True) -> Run:
+    def run(self, shape: str, fault: str, steps: int = 0, recorded: bool = True, again: bool = False) -> Run:
+        """The run of a case: the one that there was, or, with ``again``, a new one."""
         steps = steps or (SOUND_STEPS if fault == NOTHING else STEPS)
         spec = Spec(shape, fault, "", steps, recorded)
-        if spec not in self._done:
+        if again or spec not in self._done:
             self._done[spec] = self._train(spec)
         return self._done[spec]
 
     def _train(self, spec: Spec) -> Run:
-        spec = replace(spec, folder=str(self.folder / f"{len(self._done)}-{spec.name}"))
+        spec = replace(spec, folder=str(self.folder / f"{next(self._numbers)}-{spec.name}"))
         if self._names:
             where = {"namespaces": self._names, "address": links.address(0), "interface": links.INTERFACE}
             spec = replace(spec, **where)
         wait_for_quiet()
         with self._link(spec):
+            all_before, stolen_before = cpu_seconds()
             seconds = self._server.run(spec)
-        return Run(spec, seconds, read_logs(spec))
+            all_after, stolen_after = cpu_seconds()
+        stolen = (stolen_after - stolen_before) / max(all_after - all_before, 1e-9)
+        return Run(spec, seconds, read_logs(spec), stolen)
 
     @contextlib.contextmanager
     def _link(self, spec: Spec) -> Iterator[None]:

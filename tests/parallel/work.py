@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 from parallel.stamps import Stamps
 
 WIDTH = 128
-READ_SECONDS = 0.080
-BURN_SECONDS = 0.080
+READ_SECONDS = 0.120
+BURN_SECONDS = 0.120
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
