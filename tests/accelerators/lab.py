@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support_quiet import wait_for_quiet
+from support_quiet import cpu_seconds, wait_for_quiet
 from support_sites import clean_env, report
 
 from accelerators.truth import Truth, truth_of
@@ -62,6 +62,8 @@ class Case:
     fault: str
     ranks: list[Rank]
     report: dict[str, Any]
+    stolen: float
+    """The share of this machine's CPU time that its hypervisor gave to others meanwhile: hosts stood still for it."""
 
     @property
     def transfer(self) -> float:
@@ -82,8 +84,11 @@ def run(wanted: Sequence[tuple[str, str]], folder: Path) -> Iterator[Case]:
     for size in sorted({RANKS[shape] for shape, _ in wanted}):
         cases = [(shape, fault) for shape, fault in wanted if RANKS[shape] == size]
         wait_for_quiet()
+        all_before, stolen_before = cpu_seconds()
         _train(size, [f"{shape}:{fault}" for shape, fault in cases], folder)
-        yield from (_case(shape, fault, folder) for shape, fault in cases)
+        all_after, stolen_after = cpu_seconds()
+        stolen = (stolen_after - stolen_before) / max(all_after - all_before, 1e-9)
+        yield from (_case(shape, fault, folder, stolen) for shape, fault in cases)
 
 
 def _train(size: int, cases: list[str], folder: Path) -> None:
@@ -114,7 +119,7 @@ def _log(folder: Path, size: int, rank: int) -> Path:
     return folder / f"{size}-{rank}.log"
 
 
-def _case(shape: str, fault: str, folder: Path) -> Case:
+def _case(shape: str, fault: str, folder: Path, stolen: float) -> Case:
     name = f"{shape}:{fault}"
     said = report(folder / name)
     ranks = []
@@ -122,7 +127,7 @@ def _case(shape: str, fault: str, folder: Path) -> Case:
         told = json.loads((folder / f"{name}.{rank['rank']}.json").read_text())
         seconds, wall = rank["seconds"], rank["wall_seconds"]
         ranks.append(Rank(truth_of(told), seconds, wall, told["calls"], told["contexts"], told["losses"]))
-    return Case(shape, fault, ranks, said)
+    return Case(shape, fault, ranks, said, stolen)
 
 
 def _free_port() -> int:
