@@ -230,7 +230,9 @@ _FIRST_WORD = min(at for at, _ in WORD_AT.values())
 _END_OF_WORDS = max(at + count for at, count in WORD_AT.values())
 _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
-_TRIES = 50
+_TRIES = 36
+_PAUSE_SECONDS, _LONGER, _LONGEST_SECONDS = 20e-6, 1.2, 1e-3
+"""Between two tries, each time longer: 20 ms in all, for a writer that lost its CPU in the middle of an update."""
 _COLLECTIVE = CAUSE["collective"]
 _WAITS = tuple(CAUSE[c] for c in ("network", "straggler", "pipeline", "collective", "collective_queue"))
 
@@ -328,7 +330,7 @@ def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes,
         if not alive and before == sequence:
             return raw, True
         if attempt:
-            time.sleep(20e-6)
+            time.sleep(min(_PAUSE_SECONDS * _LONGER**attempt, _LONGEST_SECONDS))
     if not _lock_holder(fd)[0]:
         return raw, True
     raise LedgerError("torn", f"{path}: no consistent copy in {_TRIES} tries")

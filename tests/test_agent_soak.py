@@ -30,8 +30,9 @@ WARM_UP = 2
 WAVES = 4
 DAWDLERS = 4
 """Of each kind. With those who scrape they have places enough: nobody has to go for another."""
-GROWTH_BYTES = 3 << 20
-"""Of memory, from after the warm-up to after the last wave: what an allocator may hold back at one time or another."""
+GROWTH_BYTES = 8 << 20
+"""Of memory, from after the warm-up to after the last wave: what an allocator may hold back at one time or another, and
+the threads that were left with collectors which met their deadline. It is 2 kB a scrape."""
 STEADY = {"compute": 0.1, "data_read": 0.05}
 
 REQUEST = (
