@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import urllib.request
 from collections.abc import Iterable
 
+from ..agent.metrics.gpu import COMPUTE_IDLE
 from ..ledger.directory import Run
 from ..ledger.reader import Ledger
-from .agent import DEFAULT_ADDRESS
+from .exposition import fetch
 
-ADDRESS = DEFAULT_ADDRESS
 TIMEOUT_SECONDS = 2.0
 _MOST_BYTES = 64 << 20
-_SERIES = "whyidle_compute_idle_seconds_total"
-_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def on_accelerators(run: Run, ledgers: Iterable[Ledger]) -> bool:
@@ -25,8 +22,7 @@ def on_accelerators(run: Run, ledgers: Iterable[Ledger]) -> bool:
 def ask(address: str, run: Run) -> tuple[dict[int, float], str]:
     """-> (seconds of compute without a kernel by rank of the run, why there are none)."""
     try:
-        with _no_proxy.open(f"http://{address}/metrics", timeout=TIMEOUT_SECONDS) as answer:
-            found = parse(answer.read(_MOST_BYTES).decode("utf-8", "replace"), run)
+        found = parse(fetch(address, TIMEOUT_SECONDS, _MOST_BYTES).decode("utf-8", "replace"), run)
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         return {}, f"no agent answers at {address} ({getattr(reason, 'strerror', None) or reason})"
@@ -35,7 +31,7 @@ def ask(address: str, run: Run) -> tuple[dict[int, float], str]:
 
 def parse(text: str, run: Run) -> dict[int, float]:
     """The same in an exposition of the agent's metrics. Raises ValueError."""
-    lines = "\n".join(line for line in text.splitlines() if line.startswith(_SERIES))
+    lines = "\n".join(line for line in text.splitlines() if line.startswith(COMPUTE_IDLE.name))
     found: dict[int, float] = {}
     if not lines:
         return found

@@ -14,6 +14,7 @@ from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..ledger.directory import Run, ledger_dir, read_directory
 from ..verdict.report import build_report, runs
 from . import gaps
+from .agent import DEFAULT_ADDRESS
 
 ROWS = 16
 """Ranks that the table shows; of more, those that computed least."""
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--agent",
         metavar="HOST:PORT",
-        default=gaps.ADDRESS,
+        default=DEFAULT_ADDRESS,
         help="which agent to ask for the time that GPUs are idle in compute (default: %(default)s)",
     )
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES
+from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES, WAIT_CAUSES
 from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .layout import (
     CALLS_AT,
@@ -234,7 +234,7 @@ _TRIES = 36
 _PAUSE_SECONDS, _LONGER, _LONGEST_SECONDS = 20e-6, 1.2, 1e-3
 """Between two tries, each time longer: 20 ms in all, for a writer that lost its CPU in the middle of an update."""
 _COLLECTIVE = CAUSE["collective"]
-_WAITS = tuple(CAUSE[c] for c in ("network", "straggler", "pipeline", "collective", "collective_queue"))
+_WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
 
 
 def read_ledger(path: str, *, steps: bool = False) -> Ledger:

@@ -11,16 +11,27 @@ LOOK_SECONDS = 0.3
 PATIENCE_SECONDS = 60.0
 
 
+def _cpu_seconds() -> list[float]:
+    """Of all cores, since they started: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5))."""
+    return [int(word) / os.sysconf("SC_CLK_TCK") for word in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+
+
 def _idle_seconds() -> float:
-    """Of all cores, since they started."""
-    idle, iowait = Path("/proc/stat").read_text().split(maxsplit=6)[4:6]
-    return (int(idle) + int(iowait)) / os.sysconf("SC_CLK_TCK")
+    return sum(_cpu_seconds()[3:5])
 
 
-def cpu_seconds() -> tuple[float, float]:
-    """-> (of all cores, what a hypervisor gave to others while we had work), since the machine started."""
-    times = [int(word) / os.sysconf("SC_CLK_TCK") for word in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
-    return sum(times), times[7]
+class Stolen:
+    """A block, and which share of the CPU time of all cores a hypervisor gave to others while it ran."""
+
+    share = 0.0
+
+    def __enter__(self) -> Stolen:
+        self._before = _cpu_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        spent = [after - before for before, after in zip(self._before, _cpu_seconds(), strict=True)]
+        self.share = spent[7] / max(sum(spent), 1e-9)
 
 
 def wait_for_quiet() -> None:

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
+from .device_clock import Question
+
 MOST_EVENTS = 8192
 """Boundaries that may be in flight. A step of FSDP2 with 80 layers has some five hundred, and a host runs ahead of its
 device by a few steps."""
 
 Handle = tuple[int, Any]
 """(by which stream, event)"""
-Question = Callable[[Handle], "bool | None"]
 
 
 class DeviceEvents:

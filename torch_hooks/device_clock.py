@@ -44,6 +44,10 @@ CLOSE_WAIT_NS = 1_000_000
 _LEAST = 64
 
 
+Question = Callable[[Any], "bool | None"]
+"""Whether the device has passed an event; None where that may not be asked now."""
+
+
 class EventSource(Protocol):
     """Timing events of one rank. No method may synchronise; ``record`` may block where the launch queue is full."""
 
@@ -217,7 +221,7 @@ class DeviceClock:
             self._die()
 
     def at_home(self) -> bool:
-        """Whether what the calling thread lets its current stream wait for, the home stream waits for."""
+        """Whether the calling thread's current stream is the home stream; true where nobody can be asked."""
         return self.dead or self._events.at_home()
 
     def harvest(self, host_ns: int) -> None:
@@ -230,7 +234,7 @@ class DeviceClock:
     def in_flight(self) -> list[tuple[Any, int]]:
         """The boundaries that the device may not have passed yet, oldest first: (event, phase that ends there).
 
-        For a thread that watches. It may ask ``passed`` of an event, and whoever it is: what it was told may be past.
+        For a thread that watches. The training thread goes on meanwhile, so the answer may be out of date at once.
         """
         return [(boundary.event, boundary.phase) for boundary in tuple(self._pending)]
 

@@ -197,7 +197,7 @@ class PhaseMachine:
         now = 0
         if self.device is not None:
             try:
-                parts, now = self._mark(self.device, parts, what)
+                now = self._mark(self.device, parts, what)
             except BaseException:  # the user interrupts what waits for a place in the launch queue
                 self._busy = False
                 raise
@@ -267,8 +267,8 @@ class PhaseMachine:
         """Whether what the calling thread makes its current stream wait for is a wait of the rank's."""
         return self.device is None or self.device.at_home()
 
-    def _mark(self, device: DeviceClock, parts: Parts | Splitter | None, what: int) -> tuple[Parts | None, int]:
-        """Hands the interval that ends now to the device clock -> (its parts, now).
+    def _mark(self, device: DeviceClock, parts: Parts | Splitter | None, what: int) -> int:
+        """Hands the interval that ends now to the device clock -> now.
 
         Outside the seqlock: to record an event blocks for as long as the launch queue is full, and who reads the
         ledger must not have to wait for that.
@@ -284,7 +284,7 @@ class PhaseMachine:
                 device.harvest(now)
         except Exception:  # the fence around the training
             self.words[_FAULTS_AT] += 1
-        return cast("Parts | None", parts), now
+        return now
 
     def _charge_passed(self) -> None:
         """Charges the intervals of which the device has passed the end. The caller holds the seqlock."""

@@ -19,6 +19,7 @@ from .wait_codes import CONTINUES, PHASE_MASK, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
 
 if TYPE_CHECKING:
+    from .device_clock import Question
     from .machine import PhaseMachine
 
 LOOK_SECONDS = 1.0
@@ -26,8 +27,6 @@ SILENT_NS = 2_000_000_000
 _PHASE_AT, _SINCE_AT, _SLOT_AT, _AHEAD_AT = (
     WORD_AT[name][0] for name in ("device_phase", "device_since_ns", "device_slot", "slot_ahead")
 )
-Question = Callable[[Any], "bool | None"]
-"""Whether the device has passed an event; None where that may not be asked now."""
 
 
 class Watcher:

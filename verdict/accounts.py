@@ -22,7 +22,7 @@ HANG_SECONDS = 5.0
 """A report names who is missing when a wait in a collective has been open for longer."""
 
 Seconds = dict[str, float]
-_NOTHING: Mapping[int, float] = MappingProxyType({})
+NO_IDLE: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class RunAccount:
         return totals
 
 
-def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int, float] = _NOTHING) -> RunAccount:
+def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int, float] = NO_IDLE) -> RunAccount:
     """Accounts for one run, given as owner and name; ``ledgers`` (of any run) are read with their steps.
 
     ``idle``: rank -> seconds of its compute in which its device ran nothing, by the device's own counters. They are the

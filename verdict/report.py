@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from ..ledger.causes import CAUSES
 from ..ledger.directory import Problem, Run, run_of
 from ..ledger.reader import Ledger
-from .accounts import RunAccount, account, rank_entry, shares
+from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .verdict import hang_sentences, verdict
 
 
@@ -26,7 +25,7 @@ def build_report(
     ledgers: Sequence[Ledger],
     now_ns: int,
     problems: Sequence[Problem] = (),
-    idle: Mapping[int, float] = MappingProxyType({}),
+    idle: Mapping[int, float] = NO_IDLE,
     why_not: str = "",
 ) -> dict[str, object]:
     """The report on ``run`` (its owner and its name) from ledgers that were read with their steps.

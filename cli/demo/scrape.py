@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import urllib.request
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from ...ledger.causes import CAUSE_FAMILY, FAMILIES
+from ..exposition import fetch
 
 _TIMEOUT_SECONDS = 3.0
-_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(slots=True)
@@ -30,8 +29,7 @@ class RankView:
 
 def scrape(address: str) -> dict[int, RankView]:
     """The ranks by number. Raises OSError when the agent does not answer, ValueError when it makes no sense."""
-    with _no_proxy.open(f"http://{address}/metrics", timeout=_TIMEOUT_SECONDS) as answer:
-        return parse(answer.read().decode("utf-8"))
+    return parse(fetch(address, _TIMEOUT_SECONDS).decode("utf-8"))
 
 
 def parse(text: str) -> dict[int, RankView]:

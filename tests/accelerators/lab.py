@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support_quiet import cpu_seconds, wait_for_quiet
+from support_quiet import Stolen, wait_for_quiet
 from support_sites import clean_env, report
 
 from accelerators.truth import Truth, truth_of
@@ -84,11 +84,9 @@ def run(wanted: Sequence[tuple[str, str]], folder: Path) -> Iterator[Case]:
     for size in sorted({RANKS[shape] for shape, _ in wanted}):
         cases = [(shape, fault) for shape, fault in wanted if RANKS[shape] == size]
         wait_for_quiet()
-        all_before, stolen_before = cpu_seconds()
-        _train(size, [f"{shape}:{fault}" for shape, fault in cases], folder)
-        all_after, stolen_after = cpu_seconds()
-        stolen = (stolen_after - stolen_before) / max(all_after - all_before, 1e-9)
-        yield from (_case(shape, fault, folder, stolen) for shape, fault in cases)
+        with Stolen() as stolen:
+            _train(size, [f"{shape}:{fault}" for shape, fault in cases], folder)
+        yield from (_case(shape, fault, folder, stolen.share) for shape, fault in cases)
 
 
 def _train(size: int, cases: list[str], folder: Path) -> None:

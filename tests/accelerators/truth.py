@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+from simdevice.spans import Entry
 
 WAITS = ("wait", "rendezvous", "collective")
 Span = tuple[int, int]
-
-
-class Entry(NamedTuple):
-    """As in simdevice.truth, which cannot be imported without its device."""
-
-    device: int
-    stream: int
-    kind: str
-    tag: str
-    start: int
-    end: int
-    enqueued: int
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from support_quiet import cpu_seconds, wait_for_quiet
+from support_quiet import Stolen, wait_for_quiet
 from support_sites import report
 
 from parallel import links
@@ -79,12 +79,9 @@ class Lab:
             where = {"namespaces": self._names, "address": links.address(0), "interface": links.INTERFACE}
             spec = replace(spec, **where)
         wait_for_quiet()
-        with self._link(spec):
-            all_before, stolen_before = cpu_seconds()
+        with self._link(spec), Stolen() as stolen:
             seconds = self._server.run(spec)
-            all_after, stolen_after = cpu_seconds()
-        stolen = (stolen_after - stolen_before) / max(all_after - all_before, 1e-9)
-        return Run(spec, seconds, read_logs(spec), stolen)
+        return Run(spec, seconds, read_logs(spec), stolen.share)
 
     @contextlib.contextmanager
     def _link(self, spec: Spec) -> Iterator[None]:

@@ -288,17 +288,18 @@ def _end_coalescing(session: Session) -> Callable[[Callable[..., Any]], Callable
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def end(group: Any, *args: Any, **kwargs: Any) -> Any:
             gathered: list[tuple[WaitCode, Issues]] = []
+            issues: Issues = ()
             groups = session.exchange.groups if session.exchange is not None else None
             try:
                 if groups is not None and groups.coalesced is not None and session.machine.admits():
                     gathered, groups.coalesced = groups.coalesced, None
-                    session.machine.issue(tuple(issue for _, issues in gathered for issue in issues))
+                    issues = tuple(issue for _, each in gathered for issue in each)
+                    session.machine.issue(issues)
             except Exception as error:  # the fence around the training
                 session.fault("process_group", error)
             work = original(group, *args, **kwargs)
             try:
                 if work is not None and groups is not None and gathered:
-                    issues = tuple(issue for _, issues in gathered for issue in issues)
                     codes = [code for code, each in gathered if each and not each[0].sent] or [gathered[0][0]]
                     groups.issued(work, codes[0], issues)
             except Exception as error:  # the fence around the training

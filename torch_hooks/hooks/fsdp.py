@@ -24,9 +24,11 @@ _FSDP2 = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",  # torch 2.4 and 2.5
 )
-_FSDP1 = "torch.distributed.fsdp._runtime_utils"
+_FSDP1 = (
+    "torch.distributed.fsdp._runtime_utils",
+    "torch.distributed.fsdp.fully_sharded_data_parallel",  # has imported some of its functions by name
+)
 _FSDP1_FUNCTIONS = ("_pre_forward_unshard", "_pre_backward_hook", "_post_backward_final_callback")
-_FSDP1_USER = "torch.distributed.fsdp.fully_sharded_data_parallel"  # has imported some of them by name
 
 
 class _Handle:
@@ -241,13 +243,9 @@ def install_fsdp1(session: Session) -> Callable[[], None]:
                 patches.replace(module, name, _in_state(session))
         session.state("fsdp1", "active")
 
-    def patch_user(module: ModuleType) -> None:
-        for name in _FSDP1_FUNCTIONS:
-            if hasattr(module, name):
-                patches.replace(module, name, _in_state(session))
+    for name in _FSDP1:
+        patches.when_imported(name, patch)
 
-    patches.when_imported(_FSDP1, patch)
-    patches.when_imported(_FSDP1_USER, patch_user)
     return patches.undo
 
 
