@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
     def __len__(self):
-        return 24
+        return 32
     def __getitem__(self, index):
         if dist.get_rank() == 1:
-            time.sleep(0.05)
+            time.sleep(0.1)
         return torch.ones(8)
 
 torch.set_num_threads(1)
@@ -39,11 +39,11 @@ def test_the_wait_in_a_broadcast_of_buffers_is_a_wait_and_no_compute(tmp_path: P
     assert codes == [0, 0], outcome.stderr
     first, second = sorted(outcome.ledgers, key=lambda ledger: ledger.rank)
     late = second.cause_ns["data_read"] / 1e9
-    assert late >= 0.9 * 12 * 2 * 0.05  # a worker begins to read before the loop begins to wait
+    assert late >= 0.9 * 32 * 0.1
     (world,) = first.slots
     assert (world.label, world.size, world.pairwise) == ("world", 2, False)
-    assert world.waited / 1e9 > 0.8 * late
+    assert world.waited / 1e9 > 0.6 * late  # rank 0 computes in the meantime, the longer the busier the machine is
     assert world.waited == world.network + world.straggler + world.pipeline + world.queue + world.unsplit
     # The script ends too early for most of its waits to be compared, but the verdict reads them in the ring of calls.
     assert first.cause_ns["collective"] == world.unsplit
-    assert world.unsplit + world.straggler > 0.8 * world.waited
+    assert world.unsplit + world.straggler > 0.6 * world.waited

@@ -162,6 +162,8 @@ BAD_FLAGS = [
     (["--inject", "straggler", "--ranks", "1"], "at least 2 ranks"),
     (["--inject", "network", "--inject-rank", "0"], "all ranks take part"),
     (["--inject-rank", "0"], "needs --inject"),
+    (["--inject-delay", "50"], "needs --inject"),
+    (["--inject", "storage", "--inject-delay", "0"], "from 1 to 60000"),
     (["--seconds", "0"], "from 1 to 86400"),
     (["--seconds", "nan"], "from 1 to 86400"),
     (["--ranks", "0"], "from 1 to 64"),

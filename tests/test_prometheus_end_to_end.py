@@ -50,6 +50,7 @@ pytestmark = [
     pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name"),
     pytest.mark.skipif(not COMPILER, reason="needs a C compiler for the libraries under the fake node"),
     pytest.mark.xdist_group("machine"),
+    pytest.mark.alone,
 ]
 
 TRAINED_SECONDS = 80
@@ -84,8 +85,16 @@ class Fault:
 FAULTS = {
     fault.name: fault
     for fault in (
-        # One rank's storage: the others wait for it, and the verdict must look through that.
-        Fault("storage", ("--inject-rank", "1"), "storage", "WhyidleLostToStorage", late=1, always=True),
+        # One rank's storage: the others wait for it, and the verdict must look through that. The delay outweighs the
+        # compute of a step also where others take most of the CPU time away.
+        Fault(
+            "storage",
+            ("--inject-rank", "1", "--inject-delay", "600"),
+            "storage",
+            "WhyidleLostToStorage",
+            late=1,
+            always=True,
+        ),
         Fault("network", (), "network", "WhyidleLostToNetwork"),
         Fault("cpu", (), "cpu", "WhyidleLostToCpu"),
         Fault("straggler", (), "straggler", "WhyidleLostToStraggler", late=1),

@@ -53,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="all|N",
         help="on which rank (default: all; for a straggler the last one)",
     )
+    parser.add_argument(
+        "--inject-delay",
+        type=_delay,
+        metavar="MS",
+        help="how long each delay is (default: 150 to 1000, by fault)",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
 
 
@@ -66,6 +72,16 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _delay(text: str) -> float:
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = math.nan
+    if not 1.0 <= milliseconds <= 60000.0:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of milliseconds, from 1 to 60000")
+    return milliseconds
+
+
 def _ranks(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 64:
         raise argparse.ArgumentTypeError(f"{text!r}: give a number of processes, from 1 to 64")
@@ -74,7 +90,7 @@ def _ranks(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        injection = choose(args.inject, args.inject_rank, args.ranks)
+        injection = choose(args.inject, args.inject_rank, args.ranks, args.inject_delay)
     except ValueError as error:
         return _refuse(str(error), 2)
     if importlib.util.find_spec("torch") is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .truth import Trace, exposed, happened
@@ -124,8 +124,10 @@ class Injection:
         }
 
 
-def choose(name: str, wanted: str | None, world: int) -> Injection:
+def choose(name: str, wanted: str | None, world: int, delay_ms: float | None = None) -> Injection:
     """The fault named ``name`` on the ranks ``wanted`` (None: the kind's usual ones; `all`, or a number).
+
+    ``delay_ms`` takes the place of the kind's own delay, in milliseconds.
 
     Raises ValueError, with a sentence, for what makes no sense.
     """
@@ -134,7 +136,11 @@ def choose(name: str, wanted: str | None, world: int) -> Injection:
     if name == "none":
         if wanted is not None:
             raise ValueError("--inject-rank needs --inject")
+        if delay_ms is not None:
+            raise ValueError("--inject-delay needs --inject")
         return Injection(kind, (), world)
+    if delay_ms is not None:
+        kind = replace(kind, delay_ms=delay_ms)
     if kind.ranks != "any" and world < 2:
         raise ValueError(f"--inject {name} needs at least 2 ranks: one rank waits for nobody")
     if wanted is None:
