@@ -54,7 +54,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
             "rank 1: 4.0 s waiting for a worker that was blocked (data_read)",
             "rank 0 waited 4.0 s for rank 1, which was late by storage",
         ],
-        "late_ranks": [{"rank": 1, "share": pytest.approx(0.2), "family": "storage"}],
+        "late_ranks": [{"rank": 1, "node": "n1", "share": pytest.approx(0.2), "family": "storage"}],
         "late_groups": [],
         "take_turns": False,
     }
@@ -154,11 +154,22 @@ def test_waits_are_charged_in_proportion_to_what_made_the_late_late(tmp_path: Pa
     assert verdict["family"] == "storage"
     assert verdict["share"] == pytest.approx((6 + 4) / 30)
     assert verdict["late_ranks"] == [
-        {"rank": 2, "share": pytest.approx(4 / 30), "family": "storage"},
-        {"rank": 1, "share": pytest.approx(2 / 30), "family": "straggler"},
+        {"rank": 2, "node": "n1", "share": pytest.approx(4 / 30), "family": "storage"},
+        {"rank": 1, "node": "n1", "share": pytest.approx(2 / 30), "family": "straggler"},
     ]
     assert "rank 0 waited 4.0 s for rank 2, which was late by storage" in verdict["evidence"]
     assert "rank 0 waited 2.0 s for rank 1, which was late by compute" in verdict["evidence"]
+
+
+def test_of_a_run_on_several_nodes_the_late_ranks_node_is_named(tmp_path: Path) -> None:
+    got = of(
+        tmp_path,
+        Spec(rank=0, node="n1", steps=100, step={**STEP, "straggler": 0.04}),
+        Spec(rank=1, node="n2", steps=100, step={**STEP, "data_read": 0.04}, late={"storage": 4.0}),
+    )
+    assert got["verdict"]["summary"] == "rank 1 on n2 is late: data workers are blocked on reads"
+    assert "rank 0 waited 4.0 s for rank 1 on n2, which was late by storage" in got["verdict"]["evidence"]
+    assert [late["node"] for late in got["verdict"]["late_ranks"]] == ["n2"]
 
 
 def test_who_was_late_by_next_to_nothing_is_not_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from .accounts import RankAccount, RunAccount, Seconds
@@ -157,7 +158,7 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
         "corroborated": None,  # no node counters were asked
         "summary": summary(case),
         "evidence": [sentence for rule in RULES for sentence in rule(case)],
-        "late_ranks": late_ranks(case),
+        "late_ranks": [late._asdict() for late in late_ranks(case)],
         "late_groups": late_groups(case),
         "take_turns": conclusion.take_turns(family),
     }
@@ -178,8 +179,17 @@ class Case:
         return self.account.rank_seconds
 
 
-def late_ranks(case: Case) -> list[dict[str, object]]:
-    """For whom others waited, worst first. ``share`` is of the window of all ranks."""
+class Late(NamedTuple):
+    """A rank that others waited for; ``share`` is of the window of all ranks, ``node`` empty where it has no ledger."""
+
+    rank: int
+    node: str
+    share: float
+    family: str
+
+
+def late_ranks(case: Case) -> list[Late]:
+    """For whom others waited, worst first."""
     by_rank: dict[int, Seconds] = {}
     for charge in case.charges:
         families = by_rank.setdefault(charge.rank, {})
@@ -189,7 +199,8 @@ def late_ranks(case: Case) -> list[dict[str, object]]:
         for rank, families in by_rank.items()
     ]
     entries.sort(key=lambda entry: (-entry[0], entry[1]))
-    return [{"rank": rank, "share": share, "family": family} for share, rank, family in entries if share >= LATE_SHARE]
+    nodes = case.conclusion.nodes
+    return [Late(rank, nodes.get(rank, ""), share, family) for share, rank, family in entries if share >= LATE_SHARE]
 
 
 def late_groups(case: Case) -> list[dict[str, object]]:
@@ -210,7 +221,7 @@ def summary(case: Case) -> str:
     """The headline's reason, e.g. `rank 1 is late: data workers are blocked on reads`."""
     if case.family == "compute":
         return "no other family takes a tenth of the time"
-    names = [entry["rank"] for entry in late_ranks(case) if entry["family"] == case.family]
+    names = [late.rank for late in late_ranks(case) if late.family == case.family]
     if case.conclusion.take_turns(case.family):
         cause = "compute" if case.family == "straggler" else _top_cause(case.account.ranks, case.family)
         return f"ranks are late in turns: {REASONS[cause]}"
@@ -218,11 +229,12 @@ def summary(case: Case) -> str:
         names = []  # being late is not what tells them from the others
     late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
     if late:
-        lead = f"{_ranks([rank.rank for rank in late])} {'is' if len(late) == 1 else 'are'} late: "
+        numbers = [rank.rank for rank in late]
+        lead = f"{_ranks(numbers)}{_where(case, numbers)} {'is' if len(late) == 1 else 'are'} late: "
         return lead + _missing_reason(case, late[0])
     concentrated = _concentrated(case)
     reason = REASONS[_top_cause(case.account.ranks, case.family)]
-    return f"{_ranks(concentrated)}: {reason}" if concentrated else reason
+    return f"{_ranks(concentrated)}{_where(case, concentrated)}: {reason}" if concentrated else reason
 
 
 def _missing_reason(case: Case, late: RankAccount) -> str:
@@ -290,6 +302,14 @@ def _ranks(numbers: list[int]) -> str:
     return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
+def _where(case: Case, numbers: list[int]) -> str:
+    """` on node-7`, where the run has several nodes and all of these ranks are on that one; else empty."""
+    nodes = case.conclusion.nodes
+    theirs = {nodes.get(number, "") for number in numbers}
+    [node] = theirs if len(theirs) == 1 else [""]
+    return f" on {node}" if node and len({name for name in nodes.values() if name}) > 1 else ""
+
+
 # The rules of evidence: each yields the sentences that it has to say, with numbers.
 
 
@@ -312,8 +332,7 @@ def _causes(case: Case) -> Iterator[str]:
 
 def _waits(case: Case) -> Iterator[str]:
     """Who waited for whom, and by what the late rank was late."""
-    for entry in late_ranks(case):
-        rank = entry["rank"]
+    for rank, *_ in late_ranks(case):
         families: Seconds = {}
         for charge in case.charges:
             if charge.rank == rank and not charge.open:
@@ -325,7 +344,8 @@ def _waits(case: Case) -> Iterator[str]:
             [late] = [one for one in case.account.ranks if one.rank == rank] or [None]
             work = _work(_excess(case, late, family), family) if late is not None else ""
             by = work or ("compute" if family == "straggler" else family)
-            yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}, which was late{_by(by)}"
+            where = _where(case, [rank])
+            yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}{where}, which was late{_by(by)}"
 
 
 def _writes(case: Case) -> Iterator[str]:
