@@ -542,6 +542,7 @@ def test_a_ledger_speaks_for_its_gpu(bench: Bench) -> None:
         assert answer.value("whyidle_compute_idle_seconds_total", "lab", "r1", "0", "sampled") == 0
     answer = bench.look(10)
     assert sum(answer.seconds("cuda:0")) == 10  # it was hooked until we looked
+    assert answer.value("whyidle_compute_idle_seconds_total", "lab", "r1", "0", "sampled") == 0, "as its other counters"
     answer = bench.look(10)
     assert sum(answer.seconds("cuda:0")) == 20
 

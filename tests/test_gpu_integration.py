@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whyidle.agent.collectors.gpu.idle_difference import STEADY_SECONDS, ActivityPoints, ComputeIdle
+from whyidle.agent.collectors.gpu.idle_difference import ENDED_SECONDS, STEADY_SECONDS, ActivityPoints, ComputeIdle
 from whyidle.agent.collectors.gpu.utilisation import Increase, SampleIntegral, split_unhooked
 from whyidle.ledger.causes import CAUSES
 
@@ -135,6 +135,25 @@ def test_idle_compute_is_found_within_a_few_seconds_however_late_the_ledger_is(
     truth = (now - 1000.0) * (1 - data) * gaps
     assert before <= truth + 1e-6
     assert before >= truth - (STEADY_SECONDS + lag + 3 * 15.0) * (1 - data) * gaps - 1e-6
+
+
+@pytest.mark.parametrize("seconds", [45.0, 300.0])
+def test_a_rank_that_has_ended_is_told_all_but_its_last_seconds(seconds: float) -> None:
+    """Idle for 9 tenths of its compute, and looked at each 5 s."""
+    points, counter, look = ActivityPoints(), ComputeIdle(), 5.0
+    points.add(0.0, 0.0, 0.0)
+    now = 0.0
+    while now < seconds:
+        now += look
+        points.add(now, 0.1 * look, look)
+        counter.add(now, _causes(compute=now), points)
+    truth = 0.9 * seconds
+    assert truth - 0.9 * (ENDED_SECONDS + look) <= counter.end() <= truth
+    assert counter.end() == counter.end()
+
+
+def test_a_rank_that_was_never_read_has_ended_with_nothing() -> None:
+    assert ComputeIdle().end() == 0.0
 
 
 def test_a_ledger_that_comes_in_lumps_gives_no_idle_compute() -> None:

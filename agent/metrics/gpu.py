@@ -258,8 +258,8 @@ COMPUTE_IDLE = Metric(
     "seconds",
     (*RANK, "evidence"),
     "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
-    "kernels. Idle seconds of the GPU less those in the rank's idle causes (evidence sampled); about a minute late. "
-    "Absent where several ranks share the GPU.",
+    "kernels. Idle seconds of the GPU less those in the rank's idle causes (evidence sampled); about a minute late, "
+    "and some seconds once the rank has ended. Absent where several ranks share the GPU.",
     "cause_ns, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
 

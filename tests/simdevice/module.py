@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -55,6 +56,11 @@ def set_device(device: Any) -> None:
 
 def get_device_name(device: Any = None) -> str:
     return f"simulated device {_index(device)}"
+
+
+def get_device_properties(device: Any = None) -> SimpleNamespace:
+    """With the UUID that ``SIMDEVICE_UUID`` gives it, so that an agent can find it among the GPUs of a node."""
+    return SimpleNamespace(name=get_device_name(device), uuid=os.environ.get("SIMDEVICE_UUID", ""))
 
 
 def synchronize(device: Any = None) -> None:

@@ -14,6 +14,7 @@ from ...metrics import gpu as metrics
 from ...metrics.ranks import DEVICE_SECONDS
 from ...reading import Absent, Reading
 from .device import Gpu, Histories, Surroundings
+from .idle_compute import IdleCompute
 from .nvml import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
@@ -51,6 +52,7 @@ class GpuCollector:
         self._nvml = Nvml()
         self._events = XidEvents(self._nvml)
         self._histories = Histories()
+        self._idle_compute = IdleCompute()
         self._node = os.environ.get("WHYIDLE_NODE") or os.environ.get("NODE_NAME") or socket.gethostname()
         self._open = False
         self._opened_at = 0.0
@@ -97,12 +99,14 @@ class GpuCollector:
             self._start(now)
         if not self._driver:
             self._find_driver(reading)
+        ranks = self._ledgers.latest
         around = Surroundings(
-            self._nvml, self._clock, self._histories, Hooked(self._ledgers.latest), self._node, self._driver
+            self._nvml, self._clock, self._histories, Hooked(ranks), self._idle_compute, self._node, self._driver
         )
         self._lost.clear()
         for index in range(self._count):
             self._read(reading, index, now, around)
+        self._idle_compute.close_round(reading, ranks)
         self._count_events(reading, now)
         self._forget(now)
         for name in self._nvml.missing.keys() - self._told:

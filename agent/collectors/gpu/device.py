@@ -12,10 +12,12 @@ from ...reading import Reading
 from .activity import Activity
 from .fields import Batch
 from .idle_compute import IdleCompute
+from .idle_difference import ActivityPoints
 from .nvml import ARCHITECTURES, NOT_FOUND, Nvml, PciInfo, clean
 from .plain import INSTEAD, read_memory, read_one, read_plain, read_processes, read_reasons
 from .target import Target
 from .unhooked import Hooked, Unhooked
+from .utilisation import Increase
 from .xids import XidCounts
 
 LOOK_AGAIN_SECONDS = 10.0
@@ -31,7 +33,7 @@ class History:
 
     activity: Activity = field(default_factory=Activity)
     unhooked: Unhooked = field(default_factory=Unhooked)
-    idle_compute: IdleCompute = field(default_factory=IdleCompute)
+    points: ActivityPoints = field(default_factory=ActivityPoints)
     xids: XidCounts = field(default_factory=XidCounts)
     throttled: dict[str, float] = field(default_factory=dict)  # reason -> seconds, where no counter has them
     read_at: float | None = None
@@ -54,8 +56,19 @@ class Surroundings:
     clock: Callable[[], float]
     histories: Histories
     hooked: Hooked
+    idle_compute: IdleCompute
     node: str
     driver: str = ""
+
+
+def _compare(target: Target, history: History, increase: Increase | None, around: Surroundings) -> None:
+    """A device's activity with the ledger of the rank that has it to itself. ``increase`` is what was observed since
+    the last look; None: nothing is known of it."""
+    seen = increase or Increase()
+    history.points.add(target.now, seen.busy, seen.observed)
+    ledger = around.hooked.only(target.uuid)
+    if ledger is not None:
+        around.idle_compute.read(target.reading, history.points, ledger)
 
 
 class Mig:
@@ -78,7 +91,7 @@ class Mig:
         increase = history.activity.read(target, parent, self.instance) if self.alone else None
         hooked = around.hooked.has(target.uuid) or around.hooked.has(parent.uuid)
         history.unhooked.read(target, around.node, self.device, increase, processes, used, hooked=hooked)
-        history.idle_compute.read(target, increase, around.hooked.only(target.uuid))
+        _compare(target, history, increase, around)
 
 
 class Gpu:
@@ -117,7 +130,7 @@ class Gpu:
             increase = history.activity.read(target)
             hooked = around.hooked.has(target.uuid)
             history.unhooked.read(target, around.node, f"cuda:{self.index}", increase, processes, used, hooked=hooked)
-            history.idle_compute.read(target, increase, around.hooked.only(target.uuid))
+            _compare(target, history, increase, around)
         for mig in self._migs:
             mig.read(target, around)
         if self._migs and any(error.device.startswith("MIG-") for error in reading.errors):

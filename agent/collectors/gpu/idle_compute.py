@@ -1,42 +1,55 @@
-"""Idle compute of the rank that has a device to itself."""
+"""Idle compute of the ranks that have, or had, a device to themselves."""
 
 from __future__ import annotations
 
 from ....ledger.directory import Key, key_of
 from ....ledger.reader import Ledger
-from ...ledgers import rank_labels
+from ...ledgers import Snapshot, rank_labels
 from ...metrics.gpu import COMPUTE_IDLE
+from ...reading import Reading
 from .idle_difference import ActivityPoints, ComputeIdle
-from .target import Target
-from .utilisation import Increase
 
 _NS = 1_000_000_000
 
 
-class IdleCompute:
-    """Of one device: its activity at the last looks, and the counter of its rank."""
+class _Rank:
+    """The counter of one rank, through its restarts and on whatever device."""
 
-    __slots__ = ("_counter", "_points", "_process", "_rank")
+    __slots__ = ("counter", "process", "read")
 
     def __init__(self) -> None:
-        self._points = ActivityPoints()
-        self._counter = ComputeIdle()
-        self._rank: Key | None = None
-        self._process: tuple[str, int] | None = None
+        self.counter = ComputeIdle()
+        self.process: tuple[str, int] | None = None
+        self.read = False  # in this round
 
-    def read(self, target: Target, increase: Increase | None, ledger: Ledger | None) -> None:
-        """``increase`` is what was observed since the last look; None: nothing is known of it."""
-        seen = increase or Increase()
-        self._points.add(target.now, seen.busy, seen.observed)
-        if ledger is None:
-            self._rank = self._process = None
-            return
-        rank, process = key_of(ledger), (ledger.path, ledger.created_unix_ns)
-        if rank != self._rank:
-            self._counter = ComputeIdle()
-        if process != self._process:
-            self._counter.restart()
-        self._rank, self._process = rank, process
+
+class IdleCompute:
+    """The counters of all ranks. They stay for as long as the rank's own device-seconds are exported."""
+
+    __slots__ = ("_ranks",)
+
+    def __init__(self) -> None:
+        self._ranks: dict[Key, _Rank] = {}
+
+    def read(self, reading: Reading, points: ActivityPoints, ledger: Ledger) -> None:
+        """Of a live rank that has a device to itself; ``points``: that device's activity at the last looks."""
+        rank = self._ranks.setdefault(key_of(ledger), _Rank())
+        process = (ledger.path, ledger.created_unix_ns)
+        if process != rank.process:
+            rank.counter.restart()
+        rank.process, rank.read = process, True
         causes = [spent / _NS for spent in ledger.words["cause_ns"]]
-        seconds = self._counter.add(ledger.until_ns / _NS, causes, self._points)
-        target.reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), seconds)
+        seconds = rank.counter.add(ledger.until_ns / _NS, causes, points)
+        reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), seconds)
+
+    def close_round(self, reading: Reading, snapshot: Snapshot) -> None:
+        """Adds the ranks that have ended, and forgets those that are gone. Of a live one that was not read nothing is
+        known now."""
+        newest = {key_of(rank.newest): rank.newest for rank in snapshot.ranks}
+        for key in self._ranks.keys() - newest.keys():
+            del self._ranks[key]
+        for key, rank in self._ranks.items():
+            ledger = newest[key]
+            if not rank.read and not ledger.alive:
+                reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), rank.counter.end())
+            rank.read = False

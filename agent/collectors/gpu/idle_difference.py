@@ -8,7 +8,8 @@ is idle compute:
 
 Both sides are compared up to the same moment, the one up to which the ledger accounts, and as sums from the first look
 on: an error at one moment (the GPU's side is only known at the looks, and the driver's samples lag) is then taken back
-at the next, and does not add up. What is exported is what the difference has stayed above for a minute.
+at the next, and does not add up. What is exported is what the difference has stayed above for a minute; when the rank
+has ended, for the last seconds.
 
 It is a lower bound where other processes use the GPU. A wait in a collective counts as busy, since NCCL's kernels spin;
 one that blocks the host instead (gloo) would be taken for idle compute, as far as there is compute.
@@ -27,6 +28,8 @@ _COMPUTE = tuple(index for index, cause in enumerate(CAUSES) if cause in ("compu
 _IDLE = tuple(index for index, cause in enumerate(CAUSES) if cause not in BUSY_CAUSES)
 
 STEADY_SECONDS = 60.0
+ENDED_SECONDS = 15.0
+"""The same at a rank's end, which no later look can correct: longer than the driver's samples lag and a look takes."""
 POINTS = 256
 OBSERVED_LEAST = 0.9
 """A stretch of which less was observed is left out."""
@@ -82,6 +85,14 @@ class ComputeIdle:
     def restart(self) -> None:
         """Another process of the rank: compare from its next look on."""
         self._before = None
+
+    def end(self) -> float:
+        """The rank has ended -> its seconds of idle compute."""
+        if self._recent:
+            last = self._recent[-1][0]
+            lowest = min(difference for at, difference in self._recent if at >= last - ENDED_SECONDS)
+            self.seconds = max(self.seconds, min(lowest, self._compute))
+        return self.seconds
 
     def add(self, until: float, cause_seconds: Sequence[float], points: ActivityPoints) -> float:
         """Takes what the ledger accounts for up to ``until`` -> the seconds of idle compute so far."""

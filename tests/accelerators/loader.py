@@ -1,0 +1,45 @@
+"""A loop whose loader is written by hand and blocks: `loader.py FOLDER SECONDS`. Its device is idle most of the time.
+
+No hook sees the loader, so that all of the loop is compute to the hooks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import simdevice
+import torch
+
+import whyidle
+from accelerators.load import BUSY_MS, PERIOD_MS
+
+
+def batches(seconds: float) -> Iterator[torch.Tensor]:
+    """One batch a period, however long a step takes."""
+    begun = time.monotonic()
+    for number in range(1, round(seconds * 1e3 / PERIOD_MS)):
+        time.sleep(max(0.0, begun + number * PERIOD_MS / 1e3 - time.monotonic()))
+        yield torch.ones(8, 4)
+
+
+def main(folder: Path, seconds: float) -> None:
+    simdevice.load()
+    os.environ["WHYIDLE_DIR"], os.environ["WHYIDLE_RUN"] = str(folder), "loader"
+    assert whyidle.attach()
+    model = torch.nn.Linear(4, 4).to("sim")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for batch in batches(seconds):
+        simdevice.busy(model(batch.to("sim")), BUSY_MS / 2, BUSY_MS / 2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.accelerator.synchronize()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]))
