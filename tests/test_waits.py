@@ -166,7 +166,16 @@ def test_a_wait_elsewhere_is_a_part_of_the_lateness() -> None:
 
 @pytest.mark.parametrize(
     ("step_seconds", "ranks", "steps"),
-    [(0.0005, 2, 256), (0.005, 2, 128), (0.03, 2, 16), (0.1, 2, 8), (30.0, 2, 8), (0.0, 2, 256), (0.1, 1024, 32)],
+    [
+        (0.0005, 2, 256),
+        (0.005, 2, 128),
+        (0.03, 2, 16),
+        (0.1, 2, 8),
+        (30.0, 2, 8),
+        (0.0, 2, 256),
+        (0.1, 1024, 32),
+        (0.1, 8192, 256),
+    ],
 )
 def test_a_block_takes_about_half_a_second_within_its_bounds(step_seconds: float, ranks: int, steps: int) -> None:
     assert block_length(int(step_seconds * 1e9), ranks) == steps

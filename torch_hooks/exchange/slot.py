@@ -35,6 +35,8 @@ BLOCK_NS = 500_000_000
 LARGE_GROUP = 256
 LARGE_BLOCK_NS = 2_000_000_000
 """The same, of more ranks than that: the smallest all-reduce is a ring of 2 (n - 1) hops, 0.1 s at 1,024 ranks."""
+HOP_NS = 1_000_000
+"""Each rank passes on a message a hop; it shall have no more than one in this time, however large the group is."""
 FIRST_WIDTH = 8
 """Words for the calls of a step in the first blocks; later ones know how many calls there are."""
 MOST_HELD = 1 << 17
@@ -65,7 +67,8 @@ class Lost(Exception):
 
 def block_length(step_ns: int, ranks: int) -> int:
     """How many steps the block after the next has, by the step time of the slowest rank: the same on all of them."""
-    wanted = (LARGE_BLOCK_NS if ranks > LARGE_GROUP else BLOCK_NS) // max(step_ns, 1)
+    block_ns = max(LARGE_BLOCK_NS, 2 * (ranks - 1) * HOP_NS) if ranks > LARGE_GROUP else BLOCK_NS
+    wanted = block_ns // max(step_ns, 1)
     return next((length for length in BLOCK_STEPS if length >= wanted), BLOCK_STEPS[-1])
 
 
