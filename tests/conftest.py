@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_node import processes
+from hypothesis import HealthCheck, settings
 from support_forks import Forks
 from support_ledgers import children
 
@@ -27,6 +28,11 @@ _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_
 for _number, _handler in _USUAL.items():
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
+
+
+# How long an example takes, or the making of one, depends on who else uses the machine.
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
 
 
 @pytest.fixture(scope="session")
