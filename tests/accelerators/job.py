@@ -55,6 +55,7 @@ class Spans:
     def __init__(self) -> None:
         self.data: list[tuple[int, int]] = []
         self.save: list[tuple[int, int]] = []
+        self.barrier: list[tuple[int, int]] = []
 
     def batches(self, loader: DataLoader[torch.Tensor]) -> Iterator[torch.Tensor]:
         batches = iter(loader)
@@ -66,6 +67,13 @@ class Spans:
                 return
             self.data.append((begun, time.monotonic_ns()))
             yield batch
+
+
+def barrier(spans: Spans) -> None:
+    """The host itself waits in it, for a device and for the other ranks."""
+    begun = time.monotonic_ns()
+    dist.barrier()
+    spans.barrier.append((begun, time.monotonic_ns()))
 
 
 def save(model: torch.nn.Module, spans: Spans) -> None:
@@ -93,12 +101,12 @@ def run(shape: str, fault: str) -> dict[str, Any]:
         if fault == "checkpoint" and rank == SAVES and number % SAVE_EVERY == 0:
             save(model, spans)
     torch.accelerator.synchronize()
-    dist.barrier()
+    barrier(spans)
     whyidle.detach()  # here, so that it accounts for no more than is compared
     end = time.monotonic_ns()
     return {
         "losses": losses,
-        "spans": {"data": spans.data, "save": spans.save},
+        "spans": vars(spans),
         "window": (spans.data[0][0], end),
         "home": torch.accelerator.current_stream().stream_id,
         "schedule": simdevice.schedule(),

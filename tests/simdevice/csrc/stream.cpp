@@ -1,3 +1,6 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
@@ -28,6 +31,7 @@ World& world() {
   return *instance;
 }
 
+constexpr int kNice = -10;
 constexpr std::size_t kPool = 32;  // as CUDA's pools of streams
 
 std::atomic<std::size_t> limit{1024};  // about what a CUDA channel takes before a launch blocks
@@ -124,6 +128,8 @@ void Stream::spend(const char* kind, const std::string& tag, Nanos start, Nanos 
 }
 
 void Stream::run() {
+  // A device does not wait for a CPU that its host keeps busy. Where this is not allowed, it may be late in real time.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   stream_thread = true;
   device_now = device;
   stream_now[device] = id;
