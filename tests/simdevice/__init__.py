@@ -91,6 +91,12 @@ def load() -> None:
     atexit.register(_native.drain, 5.0)
 
 
+def set_real_time(on: bool) -> None:
+    """Whether the schedule is of what the streams' threads really did, late wake-ups included, instead of virtual time.
+    Then no event was passed before the host could see it: what it concludes from an event that is not done holds."""
+    _native.set_real_time(on)
+
+
 def set_queue_limit(items: int) -> None:
     """How many items a stream's queue holds; a launch that finds it full waits. 1024 at first."""
     _native.set_queue_limit(items)
