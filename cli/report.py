@@ -13,7 +13,7 @@ from typing import Any
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..ledger.directory import Run, ledger_dir, read_directory
 from ..verdict.report import build_report, runs
-from . import gaps
+from . import gaps, ras
 from .agent import DEFAULT_ADDRESS
 
 ROWS = 16
@@ -47,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_ADDRESS,
         help="which agent to ask for the time that GPUs are idle in compute (default: %(default)s)",
     )
+    parser.add_argument(
+        "--ras",
+        metavar="HOST:PORT",
+        default=ras.default_address(),
+        help="where to ask NCCL's RAS service about a run that hangs (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,8 +75,10 @@ def run(args: argparse.Namespace) -> int:
         return 1
     if len(meant) > 1:
         print(f"whyidle report: showing {_names(meant[:1])}; also here: {_names(meant[1:])}", file=sys.stderr)
-    idle, why = gaps.ask(args.agent, meant[0]) if gaps.on_accelerators(meant[0], ledgers) else ({}, "")
+    accelerated = gaps.on_accelerators(meant[0], ledgers)
+    idle, why = gaps.ask(args.agent, meant[0]) if accelerated else ({}, "")
     report = build_report(meant[0], ledgers, time.monotonic_ns(), problems, idle, why)
+    report["nccl"] = ras.ask(args.ras) if report["hangs"] and accelerated else []
     if args.json:
         print(json.dumps(report, indent=2))
     else:
@@ -104,6 +112,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     if report["families"]:
         parts += [_ranks(report), _causes(report, paint), _bar(report, paint)]
     parts.append(_verdict(report, paint))
+    if report.get("nccl"):
+        parts.append([f"NCCL     {line}".rstrip() for line in report["nccl"]])
     if report["problems"]:
         parts.append([f"problem  {sentence}" for sentence in report["problems"]])
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"

@@ -53,6 +53,7 @@ class SimStream:
         self.busy: list[tuple[int, int, int]] = []  # from, to, host interval
         self.marks: list[int] = []  # host time at which each host interval ended
         self.free = self.ring
+        self.events: list[SimEvent] = []
         self.calls = 0
         self.skipped = 0  # records that gave no event
 
@@ -119,7 +120,11 @@ class SimStream:
         self.free -= 1
         # The boundary's number is already counted, and an event takes no device time: it tags nothing.
         event = SimEvent(self._enqueue(lambda begin: begin))
+        self.events.append(event)
         self.host(RECORD_COST_NS)
+        return event
+
+    def awaited(self, event: SimEvent) -> SimEvent:
         return event
 
     def done(self, event: SimEvent) -> bool | None:

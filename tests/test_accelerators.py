@@ -5,6 +5,7 @@ The device is virtual in time: a loaded machine may change what it did, and hard
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ pytestmark = [
 ERROR = 0.02
 """Of the wall; docs/accelerators.md has what it was on idle cores. What a hypervisor took of them is added."""
 CASES = [(shape, fault) for shape in RANKS for fault in FAULTS if shape != "recomputed" or fault == "slow-link"]
+BOUNDARIES, WITHOUT_TIMING = 4, 6
+"""A group of FSDP2's and microbatch, at most; the second where the streams that FSDP makes have no Python."""
 NAMED_WITHIN = 10.0
 """Seconds after a hang."""
 CALLS = {"record_event", "query_event", "elapsed_time", "wait_event"}
@@ -77,6 +80,18 @@ def test_the_device_is_asked_for_nothing_that_waits(cases: dict[str, Case]) -> N
         for rank in case.ranks:
             assert set(rank.calls) <= CALLS
             assert rank.contexts == [True, False], "a context on a device that the training does not use"
+
+
+def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(tmp_path: Path) -> None:
+    with ranks("boundaries.py", 2, tmp_path, []) as processes:
+        assert [process.wait(300) for process in processes] == [0, 0], (tmp_path / "2-0.log").read_text()[-3000:]
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert len(found) == 9
+        for *case, timed, count in found:
+            assert 0 < count <= (BOUNDARIES if timed else WITHOUT_TIMING), case
+    ledgers, _ = read_directory(str(tmp_path / "ledgers"))
+    assert [(ledger.faults, ledger.unmeasured) for ledger in ledgers] == [(0, 0), (0, 0)]
 
 
 @pytest.mark.parametrize(("how", "phase"), [("device", "compute"), ("host", "data")])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support_stream import SimStream
+from support_stream import SimEvent, SimStream
 
 from whyidle.ledger.reader import Position, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
@@ -93,6 +93,19 @@ def test_the_phase_in_which_the_device_has_stopped(rank: Rank, stops: int, phase
     assert found.since_ns <= rank.stream.start_ns + 3 * SECOND
     ledger = parse_ledger(bytes(rank.writer.words), "here", alive=True)
     assert sum(ledger.words["slot_ahead"]) == ahead
+
+
+@pytest.mark.parametrize(("passes", "phase", "slot"), [(False, "collective", 3), (True, "compute", -1)])
+def test_a_wait_for_an_event_lasts_until_that_is_passed(rank: Rank, passes: bool, phase: str, slot: int) -> None:
+    clock, stream = rank.machine.device, rank.stream
+    assert clock is not None
+    event = SimEvent(stream.now() if passes else 1 << 62)
+    clock.mark(stream.boundary(), COMPUTE, until=(wait_code(3), event))
+    stream.wait_for(event.passed_ns)
+    stream.launch(1 << 61, cost_ns=1000)
+    clock.mark(stream.boundary(), COMPUTE)
+    found = rank.look(3 * SECOND)
+    assert (found.phase, found.slot) == (phase, slot)
 
 
 def test_a_device_that_goes_on_again_is_where_its_host_is(rank: Rank) -> None:

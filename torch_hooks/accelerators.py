@@ -96,6 +96,9 @@ class DeviceEvents:
             raise
         return self._turn, event
 
+    def awaited(self, event: Any) -> Handle:
+        return self._turn, event
+
     def done(self, event: Handle) -> bool | None:
         # cudaEventQuery invalidates a capture in the global mode, torch's default (pytorch/pytorch#104487).
         if self._capturing():

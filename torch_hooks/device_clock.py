@@ -9,6 +9,9 @@ the phase that was open between t_i and t_i+1:
     for compute                        what the device took for the work, and the gaps in which it had none
     for a wait of the stream           the exposed part of it, for instance of a collective
 
+Where the stream waits for an event that has timing, that event is the end of the wait: D = max(D of the boundary
+before it, when that event was passed), and no boundary has to be recorded there.
+
 Intervals share their ends, so their sum is D_last - start by construction. docs/device-clock.md says how D is found,
 and what this cannot see.
 
@@ -22,27 +25,27 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from .anchor import Anchor
+from .in_flight import UNMEASURED, Boundary, Lost, count_one_by_one, count_passed
+
 if TYPE_CHECKING:
     from .books import Parts
-    from .wait_codes import Issues
-
-UNMEASURED = -1
-"""As ``Interval.phase``: device time of which no phase can be told. Its cause is `unattributed`."""
+    from .wait_codes import Issues, WaitCode
 
 NOTHING, STEP, WINDOW = 0, 1, 2
 """What happens at the end of an interval: nothing, a step boundary, the window opens."""
 
-ANCHOR_NS = 2_000_000_000
-"""An anchor serves this long. CUDA reports float32 milliseconds: below 2.048 s their steps are at most 0.13 us."""
-
 BACKLOG = 256
 """Each time that so many more boundaries are in flight, ``mark`` harvests: a loop may have no steps."""
 
-CLOSE_WAIT_NS = 1_000_000
-"""How long ``close`` polls for the last boundaries. An event on an idle stream is done some microseconds later."""
+LOOK_NS = 5_000_000
+"""``mark`` harvests so long after the last time. The longer it waits, the less is known of when events were passed."""
 
+CLOSE_WAIT_NS = 10_000_000
+"""How long ``close`` waits for the last boundaries. An event on an idle stream is done some microseconds later."""
+
+_CLOSE_POLL_SECONDS = 0.0001
 _LEAST = 64
-
 
 Question = Callable[[Any], "bool | None"]
 """Whether the device has passed an event; None where that may not be asked now."""
@@ -61,6 +64,10 @@ class EventSource(Protocol):
 
     def record(self) -> object | None:
         """Records an event on the home stream; None where none can be had (capture, too many in flight)."""
+        ...
+
+    def awaited(self, event: Any) -> object:
+        """An event of the training's, with timing, in the shape of those that ``record`` gives. Never released."""
         ...
 
     def done(self, event: Any) -> bool | None:
@@ -93,27 +100,6 @@ class Interval(NamedTuple):
     """Of a wait the sends and receives that were waited for; of another phase those that were issued at its end."""
 
 
-class _Lost:
-    """Boundaries without an event, joined to the next one that has one."""
-
-    __slots__ = ("phase", "thens")
-
-    def __init__(self, phase: int):
-        self.phase = phase  # of all of them, else UNMEASURED
-        self.thens: list[tuple[int, int]] = []  # (host_ns, then), where something was to happen
-
-
-class _Boundary(NamedTuple):
-    event: Any
-    host_ns: int
-    host_interval_ns: int  # since the boundary before, recorded or not
-    phase: int
-    parts: Parts | None
-    then: int
-    lost: _Lost | None
-    issues: Issues
-
-
 class DeviceClock:
     """Turns phase switches of the host into intervals of device time and hands them to ``sink``, in order.
 
@@ -128,19 +114,18 @@ class DeviceClock:
 
     __slots__ = (
         "_anchor",
-        "_anchor_ns",
         "_done",
-        "_elapsed",
         "_elsewhere",
         "_events",
         "_fresh",
+        "_look_ns",
         "_lost",
         "_not_before_ns",
         "_now",
         "_pending",
         "_record",
-        "_release",
         "_sink",
+        "_sleep",
         "closed",
         "dead",
         "faults",
@@ -155,20 +140,20 @@ class DeviceClock:
         sink: Callable[[Interval], None],
         start_ns: int,
         now: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
     ):
         self._events = events
         self._record = events.record
         self._done = events.done
-        self._elapsed = events.elapsed_ns
-        self._release = events.release
+        self._anchor = Anchor(events.elapsed_ns, events.release)
         self._sink = sink
         self._now = now
-        self._pending: deque[_Boundary] = deque()
-        self._lost: _Lost | None = None
-        self._anchor: Any = None
-        self._anchor_ns = 0
+        self._sleep = sleep
+        self._pending: deque[Boundary] = deque()
+        self._lost: Lost | None = None
         self._not_before_ns = 0  # the oldest pending event was seen unfinished then
-        self._fresh = 0  # marks since the last harvest
+        self._fresh = 0  # marks since the last harvest at a step
+        self._look_ns = 0  # when `mark` harvests again
         self._elsewhere = 0  # pending boundaries that are not on the home stream of now
         self.last_ns = start_ns
         """The end of the last interval given to the sink."""
@@ -184,11 +169,18 @@ class DeviceClock:
     # -- what the phase machine calls
 
     def mark(
-        self, host_ns: int, phase: int, parts: Parts | None = None, then: int = NOTHING, issues: Issues = ()
+        self,
+        host_ns: int,
+        phase: int,
+        parts: Parts | None = None,
+        then: int = NOTHING,
+        issues: Issues = (),
+        until: tuple[WaitCode, Any] | None = None,
     ) -> None:
         """The phase ``phase`` ended at ``host_ns``; ``parts`` splits the host time of that interval among causes.
 
-        ``issues`` is handed on with the interval.
+        ``issues`` is handed on with the interval. ``until`` are a wait that begins at this boundary and the event that
+        ends it: one of the training's, with timing, for which the home stream waits next.
         """
         if self.dead or self.closed:
             self._mark_blind(host_ns, then)
@@ -203,11 +195,18 @@ class DeviceClock:
             return
         if event is None:
             self._lose(host_ns, phase, parts, then)
+            if until is not None and self._lost is not None:
+                self._lost.phase = UNMEASURED  # the wait is lost in it
+                self.unmeasured += 1
         else:
-            self._pending.append(_Boundary(event, host_ns, host_interval, phase, parts, then, self._lost, issues))
+            pending = self._pending
+            pending.append(Boundary(event, host_ns, host_interval, phase, parts, then, self._lost, issues))
             self._lost = None
-        self._fresh += 1
-        if event is not None and len(self._pending) % BACKLOG == 0:
+            if until is not None:
+                awaited = self._events.awaited(until[1])
+                pending.append(Boundary(awaited, host_ns, 0, until[0], None, NOTHING, None, (), awaited=True))
+        self._fresh = fresh = self._fresh + 1
+        if host_ns >= self._look_ns or not fresh % BACKLOG:
             self._harvest(host_ns, 2 * BACKLOG)
 
     def rehome(self) -> None:
@@ -231,12 +230,13 @@ class DeviceClock:
             self._fresh = 0
             self._harvest(host_ns, limit)
 
-    def in_flight(self) -> list[tuple[Any, int]]:
-        """The boundaries that the device may not have passed yet, oldest first: (event, phase that ends there).
+    def in_flight(self) -> list[tuple[Any, int, bool]]:
+        """What the device may not have passed yet, oldest first: (event, phase that ends there, whether it is awaited).
 
+        An awaited one is the end of a wait that began at the boundary before it; its event is not on the home stream.
         For a thread that watches. The training thread goes on meanwhile, so the answer may be out of date at once.
         """
-        return [(boundary.event, boundary.phase) for boundary in tuple(self._pending)]
+        return [(boundary.event, boundary.phase, boundary.awaited) for boundary in tuple(self._pending)]
 
     def close(self, host_ns: int, wait_ns: int = CLOSE_WAIT_NS) -> None:
         """Charges what is done within ``wait_ns`` and reports the rest, up to ``host_ns``, as UNMEASURED.
@@ -249,80 +249,63 @@ class DeviceClock:
             self._harvest(host_ns, len(self._pending))
             deadline = host_ns + wait_ns
             while self._pending and (now := self._now()) < deadline:
+                self._sleep(_CLOSE_POLL_SECONDS)
                 self._harvest(now, len(self._pending))
         self._write_off()
         if host_ns > self.last_ns:
             self._emit(UNMEASURED, host_ns)
         self.closed = True
-        self._anchor = None
+        self._anchor.drop()
 
     # -- boundaries that the device has passed
 
     def _harvest(self, host_ns: int, limit: int) -> None:
         pending = self._pending
+        self._look_ns = host_ns + LOOK_NS
         if not pending:
             return
         try:
-            # A stream is first in, first out: the newest one answers for all of them.
-            all_done = not self._elsewhere and self._done(pending[-1].event)
-            # The clock is read after the question: the device was past the event before the answer came.
+            if self._elsewhere:
+                passed, unfinished = count_one_by_one(pending, min(limit, self._elsewhere), self._done)
+            else:
+                passed, unfinished = count_passed(pending, min(limit, len(pending)), self._done)
+            # The clock is read after the questions: the device was past the events before the answers came.
             seen_ns = self._now()
-            while pending and limit > 0:
+            for _ in range(passed):
                 boundary = pending[0]
-                if not all_done:
-                    done = self._done(boundary.event)
-                    if not done:
-                        if done is False:
-                            self._not_before_ns = host_ns
-                        return
-                    seen_ns = self._now()
-                end_ns = self._place(boundary.event, boundary.host_ns, seen_ns)
+                end_ns = self._place(boundary, seen_ns)
                 pending.popleft()
                 if self._elsewhere:
                     self._elsewhere -= 1
-                limit -= 1
-                if boundary.parts is None and boundary.lost is None:  # most of them
+                if end_ns is None:
+                    self._emit(UNMEASURED, self.last_ns)
+                elif boundary.parts is None and boundary.lost is None:  # most of them
                     self._emit(boundary.phase, end_ns, None, boundary.then, boundary.issues)
                 else:
                     self._charge(boundary, end_ns)
+            if unfinished:
+                self._not_before_ns = host_ns
         except Exception:
             self._die()
 
-    def _place(self, event: Any, recorded_ns: int, seen_ns: int) -> int:
-        """When the device passed ``event``, on the host's clock.
-
-        It did so after the event was recorded, after it was last seen unfinished, and before it was seen done. An
-        estimate outside these bounds shows that the anchor is off (the clocks drift, or it was recorded behind work of
-        unknown length): the anchor is moved, so that an error is corrected once, not in every interval that follows.
-        """
-        # Comparisons, not max and min: this runs at every boundary.
-        earliest = recorded_ns
-        if self._not_before_ns:
-            earliest = max(recorded_ns, self._not_before_ns)
-            self._not_before_ns = 0
-        elapsed = None if self._anchor is None else self._elapsed(self._anchor, event)
-        if elapsed is None:
-            self._move_anchor(event, earliest)
-            return max(earliest, self.last_ns)
-        # Always from the anchor, never from the event before: else each interval would add its own rounding.
-        at = self._anchor_ns + elapsed
-        bounded = earliest if at < earliest else seen_ns if at > seen_ns else at
-        if bounded != at:
-            self._anchor_ns += bounded - at
-        if elapsed >= ANCHOR_NS:
-            self._move_anchor(event, bounded)
-        else:
-            self._release(event)
+    def _place(self, boundary: Boundary, seen_ns: int) -> int | None:
+        """When the device passed a boundary, on the host's clock; None where that cannot be told."""
         last_ns = self.last_ns
-        return bounded if bounded > last_ns else last_ns
+        if boundary.awaited:
+            at = self._anchor.passed_ns(boundary.event)
+            if at is None:
+                return None
+            if at > seen_ns:
+                at = seen_ns
+        else:
+            earliest = boundary.host_ns
+            if self._not_before_ns:
+                earliest = max(earliest, self._not_before_ns)
+                self._not_before_ns = 0
+            at = self._anchor.place(boundary.event, earliest, seen_ns)
+        return at if at > last_ns else last_ns
 
-    def _move_anchor(self, event: Any, at_ns: int) -> None:
-        if self._anchor is not None:
-            self._release(self._anchor)
-        self._anchor = event
-        self._anchor_ns = at_ns
-
-    def _charge(self, boundary: _Boundary, end_ns: int) -> None:
+    def _charge(self, boundary: Boundary, end_ns: int) -> None:
         phase, parts, lost = boundary.phase, boundary.parts, boundary.lost
         if lost is not None:
             if lost.phase != phase or parts is not None:
@@ -345,20 +328,20 @@ class DeviceClock:
         self.unmeasured += 1
         lost = self._lost
         if lost is None:
-            lost = self._lost = _Lost(phase)
+            lost = self._lost = Lost(phase)
         if lost.phase != phase or parts is not None:
             lost.phase = UNMEASURED
         if then != NOTHING:
             lost.thens.append((host_ns, then))
 
-    def _emit_lost(self, lost: _Lost, phase: int, until_ns: int) -> None:
+    def _emit_lost(self, lost: Lost, phase: int, until_ns: int) -> None:
         """What was to happen at lost boundaries, each as close to its host time as the measured ends allow."""
         for host_ns, then in lost.thens:
             self._emit(phase, min(max(host_ns, self.last_ns), until_ns), None, then)
 
     def _write_off(self) -> None:
         """Reports all boundaries in flight as UNMEASURED, up to the host time of the last mark."""
-        gone = _Lost(UNMEASURED)
+        gone = Lost(UNMEASURED)
         self.unmeasured += len(self._pending)
         for boundary in self._pending:
             if boundary.lost is not None:
@@ -374,7 +357,7 @@ class DeviceClock:
     def _die(self) -> None:
         self.faults += 1
         self.dead = True
-        self._anchor = None
+        self._anchor.drop()
         self._write_off()
         if self.host_ns > self.last_ns:
             self._emit(UNMEASURED, self.host_ns)

@@ -66,6 +66,7 @@ class PhaseMachine:
         "_owner",
         "_passed",
         "_slots",
+        "_until",
         "blocked",
         "books",
         "device",
@@ -103,6 +104,7 @@ class PhaseMachine:
         self._busy = False
         self._awaited: Issues = ()  # what the open wait is for
         self._issued: Issues = ()  # what is being issued
+        self._until: tuple[WaitCode, Any] | None = None  # what the device waits for next, and the event that ends it
         self._passed: list[Interval] = []  # intervals of the device that the books do not have yet
         words[_PHASE_AT] = STARTUP
         words[_OPEN_SLOT_AT] = -1
@@ -137,6 +139,25 @@ class PhaseMachine:
             words[_COLLECTIVES_AT] += 1
             words[_SLOT_CALLS_AT + slot_of(code)] += 1
         return old
+
+    def wait_until(self, code: WaitCode, event: Any) -> None:
+        """On an accelerator: the home stream is about to wait for an event that has timing.
+
+        The wait begins now and the event ends it, so that there is no ``leave``. Inside another wait as `enter_wait`.
+        """
+        phase = self.phase
+        if phase >= LEAST_WAIT:
+            if slot_of(code) == UNKNOWN_SLOT or slot_of(code) == slot_of(phase):
+                return
+            phase |= CONTINUES
+        if not self.admits():
+            return
+        self._until = code, event
+        if self._cut(phase, None, NOTHING) != NOT_ENTERED:
+            words = self.words
+            words[_COLLECTIVES_AT] += 1
+            words[_SLOT_CALLS_AT + slot_of(code)] += 1
+        self._until = None
 
     def enter_from_base(self, phase: int) -> int:
         """The same, but only if no other bracket is open: what happens inside one belongs to that one."""
@@ -277,7 +298,8 @@ class PhaseMachine:
         try:
             if parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
-            device.mark(now, self.phase, parts, what, self._awaited if self.phase >= LEAST_WAIT else self._issued)
+            issues = self._awaited if self.phase >= LEAST_WAIT else self._issued
+            device.mark(now, self.phase, parts, what, issues, self._until)
             if what != NOTHING:
                 if _thread() == self._owner:
                     device.rehome()
@@ -342,60 +364,3 @@ class PhaseMachine:
             return
         self._end_device()
         self.update(self.books.end)
-
-
-class NullMachine:
-    """Where nothing is recorded: before the first sign of training, after a fork, after detach."""
-
-    __slots__ = ()
-    device = None
-    helper = 0
-    phase = NOT_ENTERED
-    saves = 0
-    since = 0
-    stepping = False
-    steps = 0
-
-    def enter(self, phase: int) -> int:
-        return NOT_ENTERED
-
-    enter_from_base = enter
-
-    def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
-        return NOT_ENTERED
-
-    def issue(self, issues: Issues) -> None:
-        pass
-
-    def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
-        pass
-
-    def enter_save(self, meter: SaveMeter) -> int:
-        return NOT_ENTERED
-
-    def leave_save(self, old: int) -> None:
-        pass
-
-    def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
-        pass
-
-    def base(self, phase: int) -> None:
-        pass
-
-    def mine(self) -> bool:
-        return True
-
-    def at_home(self) -> bool:
-        return True
-
-    def admits(self) -> bool:
-        return False
-
-    def begin(self) -> None:
-        pass
-
-    def boundary(self, then: int) -> bool:
-        return False
-
-    def close(self) -> None:
-        pass

@@ -23,10 +23,11 @@ from .exchange.exchange import Exchange
 from .groups import ALONE
 from .identity import identify, nvml_uuid
 from .loop import Loop
-from .machine import NOT_ENTERED, NullMachine, PhaseMachine
+from .machine import NOT_ENTERED, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .notices import debug, say
+from .null_machine import NullMachine
 from .restart import restart_of
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
@@ -260,6 +261,18 @@ class Session:
             return self.wait_begins(self.code_of(group))
         except Exception as error:  # the fence around the training
             return self.fault("process_group", error)
+
+    def wait_until(self, group: Any, event: Any) -> None:
+        """The home stream is about to wait, in all members of a process group, for an event that has timing."""
+        try:
+            machine = self.machine
+            if machine.device is None or "work_wait" in self.off or not machine.at_home():
+                return
+            code = self.code_of(group)
+            if code != NOT_ENTERED:
+                machine.wait_until(code, event)
+        except Exception as error:  # the fence around the training
+            self.fault("process_group", error)
 
     def count_collective(self, op: str, size: int) -> None:
         if self.writer is not None:

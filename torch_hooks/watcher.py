@@ -64,17 +64,17 @@ class Watcher:
             self._moves()
             return
         boundaries = device.in_flight()
-        first = self._first_ahead([event for event, _ in boundaries])
+        first = self._first_ahead(boundaries)
         if first is None:
             self._moves()
             return
-        event, phase = boundaries[first]
+        event, phase, _ = boundaries[first]
         if event is not self._stuck:
             # It entered this phase since the last look, or when it passed what was last charged.
             self._stuck, self._since_ns = event, now_ns if first else device.last_ns
             return
         ahead = [0] * SLOTS
-        for _, later in boundaries[first + 1 :]:
+        for _, later, _ in boundaries[first + 1 :]:
             if later >= LEAST_WAIT and not later & CONTINUES:
                 ahead[slot_of(later)] += 1
         words = self._machine.words
@@ -92,18 +92,28 @@ class Watcher:
             for slot in range(SLOTS):
                 words[_AHEAD_AT + slot] = 0
 
-    def _first_ahead(self, events: list[Any]) -> int | None:
-        """The number of the first event that the device has not passed; None where it has, or cannot be asked."""
-        low, high = 0, len(events)
+    def _first_ahead(self, boundaries: list[tuple[Any, int, bool]]) -> int | None:
+        """The number of the first that the device has not passed; None where it has, or cannot be asked."""
+        home = [number for number, (_, _, awaited) in enumerate(boundaries) if not awaited]
+        low, high = 0, len(home)
         while low < high:
             middle = (low + high) // 2
-            if self._passed is None:
-                self._passed = self._questions()
-            passed = self._passed(events[middle])
+            passed = self._has_passed(boundaries[home[middle]][0])
             if passed is None:
                 return None
             if passed:
                 low = middle + 1
             else:
                 high = middle
-        return low if low < len(events) else None
+        first = home[low] if low < len(home) else len(boundaries)
+        # What stands before it is passed, but for the end of a wait: its event is on another stream.
+        if first and boundaries[first - 1][2]:
+            passed = self._has_passed(boundaries[first - 1][0])
+            if not passed:
+                return None if passed is None else first - 1
+        return first if first < len(boundaries) else None
+
+    def _has_passed(self, event: Any) -> bool | None:
+        if self._passed is None:
+            self._passed = self._questions()
+        return self._passed(event)

@@ -55,6 +55,7 @@ class Spans:
     def __init__(self) -> None:
         self.data: list[tuple[int, int]] = []
         self.save: list[tuple[int, int]] = []
+        self.barrier: list[tuple[int, int]] = []
 
     def batches(self, loader: DataLoader[torch.Tensor]) -> Iterator[torch.Tensor]:
         batches = iter(loader)
@@ -66,6 +67,13 @@ class Spans:
                 return
             self.data.append((begun, time.monotonic_ns()))
             yield batch
+
+
+def barrier(spans: Spans) -> None:
+    """The host itself waits in it, for a device and for the other ranks."""
+    begun = time.monotonic_ns()
+    dist.barrier()
+    spans.barrier.append((begun, time.monotonic_ns()))
 
 
 def save(model: torch.nn.Module, spans: Spans) -> None:
@@ -93,12 +101,12 @@ def run(shape: str, fault: str) -> dict[str, Any]:
         if fault == "checkpoint" and rank == SAVES and number % SAVE_EVERY == 0:
             save(model, spans)
     torch.accelerator.synchronize()
-    dist.barrier()
+    barrier(spans)
     whyidle.detach()  # here, so that it accounts for no more than is compared
     end = time.monotonic_ns()
     return {
         "losses": losses,
-        "spans": {"data": spans.data, "save": spans.save},
+        "spans": vars(spans),
         "window": (spans.data[0][0], end),
         "home": torch.accelerator.current_stream().stream_id,
         "schedule": simdevice.schedule(),
@@ -108,6 +116,8 @@ def run(shape: str, fault: str) -> dict[str, Any]:
 def main(rank: int, size: int, port: int, folder: Path, cases: list[str]) -> None:
     torch.set_num_threads(1)
     simdevice.load()
+    simdevice.set_real_time(True)
+    simdevice.set_kernel_time(-1.0)
     dist.init_process_group("cpu:gloo,sim:sim", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
     for case in cases:
         shape, _, fault = case.partition(":")

@@ -24,7 +24,7 @@ class Truth:
     transfer: float
     """Waiting for a transfer that every rank had entered."""
     late: float
-    """Waiting for a rank that had not come."""
+    """Waiting for a rank that had not come, and idle while the host was in a barrier."""
 
     @property
     def waited(self) -> float:
@@ -39,14 +39,16 @@ def truth_of(told: dict[str, Any]) -> Truth:
     idle = _gaps([(each.start, each.end) for each in home], start, end)
     data = _overlap(idle, told["spans"]["data"])
     save = _overlap(idle, told["spans"]["save"])
+    # A barrier keeps the host: what the stream waits for in it is over before the host can enqueue more.
+    barred = _overlap(idle, told["spans"]["barrier"])
     waits = _cut([(each.start, each.end) for each in home if each.kind in WAITS], start, end)
     waited = sum(b - a for a, b in waits)
     # What the home stream waits for is a collective of its own or one on another stream, which meets others or moves.
     late = _union([(each.start, each.end) for each in (*home, *elsewhere) if each.kind == "rendezvous"])
     behind = _overlap(waits, late)
     wall = end - start
-    compute = wall - data - save - waited
-    return Truth(*(ns / 1e9 for ns in (wall, compute, data, save, waited - behind, behind)))
+    compute = wall - data - save - waited - barred
+    return Truth(*(ns / 1e9 for ns in (wall, compute, data, save, waited - behind, behind + barred)))
 
 
 def _cut(spans: Sequence[Span], start: int, end: int) -> list[Span]:

@@ -16,8 +16,10 @@ torch's own DDP, FSDP, pipelines and so on run on it as on any accelerator::
 Time is virtual. An item of a stream starts at the latest of the end of the item before it, the host's time when it was
 enqueued, and the events it waits for; it ends when its set duration is over. A collective starts when the last rank is
 there. The streams' threads sleep until the wall clock has come that far, so the host sees nothing finished early, but
-how loaded the machine is changes no duration. CPU kernels take no virtual time unless ``set_kernel_time`` says
-otherwise: a stream is busy only with ``busy``, ``occupy``, copies that were given a time, and collectives.
+how loaded the machine is changes no duration. They have a higher priority than the host's threads where the process may
+raise it: where it may not, they can get no CPU on a loaded machine, and the host then sees things finished late. CPU
+kernels take no virtual time unless ``set_kernel_time`` says otherwise: a stream is busy only with ``busy``, ``occupy``,
+copies that were given a time, and collectives.
 
 What runs unmodified, with losses and parameters equal to the CPU's to the bit: DDP, FSDP1, FSDP2, HSDP, TP with DP,
 GPipe and 1F1B, reentrant checkpoints, DCP, all collectives and messages. AMP, FSDP2's CPU offload, ZeRO and functional
@@ -87,6 +89,12 @@ def load() -> None:
     globals().update({name: value for name, value in names.items() if not name.startswith("_")})
     # Streams' threads must not run while the interpreter and torch's globals go.
     atexit.register(_native.drain, 5.0)
+
+
+def set_real_time(on: bool) -> None:
+    """Whether the schedule is of what the streams' threads really did, late wake-ups included, instead of virtual time.
+    Then no event was passed before the host could see it: what it concludes from an event that is not done holds."""
+    _native.set_real_time(on)
 
 
 def set_queue_limit(items: int) -> None:

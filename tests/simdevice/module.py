@@ -81,15 +81,18 @@ def device(where: Any) -> Iterator[None]:
         _C.set_device(before)
 
 
-# Factories and not classes: elapsed_time() refuses subclasses of torch.Event.
+# A factory and not a class: elapsed_time() refuses subclasses of torch.Event.
 
 
 def Event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
     return torch.Event("sim", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
 
-def Stream(device: Any = None, priority: int = 0) -> torch.Stream:
-    return torch.Stream(device=f"sim:{_index(device)}", priority=priority)
+class Stream(torch.Stream):
+    """A class of Python's, as torch.cuda.Stream is."""
+
+    def __new__(cls, device: Any = None, priority: int = 0) -> Stream:
+        return super().__new__(cls, device=f"sim:{_index(device)}", priority=priority)
 
 
 def current_stream(device: Any = None) -> torch.Stream:

@@ -1,8 +1,11 @@
 """FSDP's waits on accelerators, where it makes the current stream wait for events and never calls ``Work.wait``.
 
-A bracket holds the wait alone: neither the copy out of a gathered parameter nor the accumulation of a gradient, which
-stand in the same function and are compute. Where a wait comes first in its function, it is done once more before it.
-Elsewhere the function finds, in the place of its device handle, a stand-in whose current stream tells us of its waits.
+A wait holds neither the copy out of a gathered parameter nor the accumulation of a gradient, which stand in the same
+function and are compute. Where a wait comes first in its function, it is done once more before it. Elsewhere the
+function finds, in the place of its device handle, a stand-in whose current stream tells us of its waits.
+
+Each of them is one boundary: the event that FSDP waits for has timing (`timed_events.py`) and tells when the wait was
+over. Where it has none, a bracket of two boundaries stands around the wait.
 
 On a CPU rank FSDP waits in ``Work.wait``, and nothing here does anything.
 """
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..machine import NOT_ENTERED
 from ..patching import Patches
+from .timed_events import TimedEvents
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -32,24 +36,32 @@ _FSDP1_FUNCTIONS = ("_pre_forward_unshard", "_pre_backward_hook", "_post_backwar
 
 
 class _Handle:
-    """Stands in for a device handle: hands on everything, and brackets each wait of its current stream.
+    """Stands in for a device handle: hands on everything, and tells of each wait of its current stream.
 
     ``group_of`` says in which process group the current stream waits, given the event or stream for which it does.
     """
 
-    __slots__ = ("_group_of", "_handle", "_hook", "_session")
+    __slots__ = ("_group_of", "_handle", "_hook", "_session", "timed")
 
-    def __init__(self, handle: Any, session: Session, hook: str, group_of: Callable[[Any], Any]):
+    def __init__(self, handle: Any, session: Session, hook: str, timed: TimedEvents, group_of: Callable[[Any], Any]):
         self._handle = handle
         self._session = session
         self._hook = hook
         self._group_of = group_of
+        self.timed = timed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handle, name)
 
     def current_stream(self, *args: Any) -> Any:
         return _Stream(self._handle.current_stream(*args), self)
+
+    def wait_until(self, event: Any, awaited: Any) -> None:
+        """The current stream is about to wait for ``event``, which stands for ``awaited``."""
+        try:
+            self._session.wait_until(self._group_of(awaited), event)
+        except Exception as error:  # the fence around the training
+            self._session.fault(self._hook, error)
 
     def wait_begins(self, event: Any) -> int:
         try:
@@ -74,6 +86,9 @@ class _Stream:
         return getattr(self._stream, name)
 
     def wait_event(self, event: Any) -> Any:
+        if event in self._handle.timed:
+            self._handle.wait_until(event, event)
+            return self._stream.wait_event(event)
         old = self._handle.wait_begins(event)
         try:
             return self._stream.wait_event(event)
@@ -83,6 +98,10 @@ class _Stream:
     def wait_stream(self, stream: Any) -> Any:
         if stream == self._stream:
             return self._stream.wait_stream(stream)
+        event = self._handle.timed.recorded_on(stream)
+        if event is not None:
+            self._handle.wait_until(event, stream)
+            return self._stream.wait_event(event)
         old = self._handle.wait_begins(stream)
         try:
             return self._stream.wait_stream(stream)
@@ -104,15 +123,16 @@ def _with_stand_in(owner: Any, name: str, stand_in: _Handle, call: Callable[[], 
 
 def install_fsdp2(session: Session) -> Callable[[], None]:
     patches = Patches()
+    timed = TimedEvents(session, "fsdp2", patches)
 
     def patch(module: ModuleType) -> None:
         group = getattr(module, "FSDPParamGroup", None)
         if group is None:
             return
         for name, make in (
-            ("wait_for_unshard", _around_unshard(session)),
-            ("post_backward", _around_reductions(session)),
-            ("finalize_backward", _around_last_reductions(session)),
+            ("wait_for_unshard", _around_unshard(session, timed)),
+            ("post_backward", _around_reductions(session, timed)),
+            ("finalize_backward", _around_last_reductions(session, timed)),
         ):
             if hasattr(group, name):
                 patches.replace(group, name, make)
@@ -130,11 +150,12 @@ def _on_device(session: Session) -> bool:
     return session.machine.device is not None and not is_compiling()
 
 
-def _around_unshard(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _around_unshard(session: Session, timed: TimedEvents) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def wait_for_unshard(group: Any, *args: Any, **kwargs: Any) -> Any:
             if _on_device(session):
-                _wait_before(session, group, _gathered, _gathers_in)
+                timed.of(_streams(group))
+                _wait_before(session, timed, group, _gathered, _gathers_in)
             return original(group, *args, **kwargs)
 
         return wait_for_unshard
@@ -142,12 +163,13 @@ def _around_unshard(session: Session) -> Callable[[Callable[..., Any]], Callable
     return make
 
 
-def _around_reductions(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _around_reductions(session: Session, timed: TimedEvents) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
             if not _on_device(session) or not hasattr(group, "device_handle"):
                 return original(group, *args, **kwargs)
-            stand_in = _Handle(group.device_handle, session, "fsdp2", lambda event: _reduces_in(group, event))
+            handle, reduces_in = group.device_handle, lambda event: _reduces_in(group, event)
+            stand_in = _Handle(handle, session, "fsdp2", timed, reduces_in)
             return _with_stand_in(group, "device_handle", stand_in, lambda: original(group, *args, **kwargs))
 
         return post_backward
@@ -155,15 +177,15 @@ def _around_reductions(session: Session) -> Callable[[Callable[..., Any]], Calla
     return make
 
 
-def _around_last_reductions(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    around = _around_reductions(session)
+def _around_last_reductions(session: Session, timed: TimedEvents) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    around = _around_reductions(session, timed)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         inner = around(original)
 
         def finalize_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
             if _on_device(session):
-                _wait_before(session, group, _last_scatter, _scatters_in)
+                _wait_before(session, timed, group, _last_scatter, _scatters_in)
             return inner(group, *args, **kwargs)
 
         return finalize_backward
@@ -172,14 +194,21 @@ def _around_last_reductions(session: Session) -> Callable[[Callable[..., Any]], 
 
 
 def _wait_before(
-    session: Session, group: Any, event_of: Callable[[Any], Any], process_group_of: Callable[[Any], Any]
+    session: Session,
+    timed: TimedEvents,
+    group: Any,
+    event_of: Callable[[Any], Any],
+    process_group_of: Callable[[Any], Any],
 ) -> None:
-    """The current stream waits, in a bracket, for an event for which it is about to wait anyway."""
+    """The current stream waits, and we know of it, for an event for which it is about to wait anyway."""
     old = NOT_ENTERED
     try:
         event = event_of(group)
         if event is not None:
-            old = session.wait_in(process_group_of(group))
+            if event in timed:
+                session.wait_until(process_group_of(group), event)
+            else:
+                old = session.wait_in(process_group_of(group))
             group.device_handle.current_stream().wait_event(event)
     except Exception as error:  # the fence around the training
         session.fault("fsdp2", error)
@@ -187,9 +216,17 @@ def _wait_before(
         session.machine.leave(old)
 
 
+def _streams(group: Any) -> list[Any]:
+    """Those on which FSDP records what it waits for later. It makes them before its first forward pass."""
+    names = ("all_gather_stream", "reduce_scatter_stream", "all_reduce_stream")
+    return [getattr(group.comm_ctx, name, None) for name in names]
+
+
 def _gathered(group: Any) -> Any:
     """The event at which the parameters are there; None where they are awaited as a work, or not at all."""
-    return getattr(getattr(group, "_all_gather_result", None), "all_gather_event", None)
+    result = getattr(group, "_all_gather_result", None)
+    # Beside a work it was recorded on the current stream itself.
+    return None if getattr(result, "all_gather_work", None) is not None else getattr(result, "all_gather_event", None)
 
 
 def _reduces_in(group: Any, event: Any) -> Any:
@@ -236,11 +273,12 @@ def _scatters_in(group: Any) -> Any:
 
 def install_fsdp1(session: Session) -> Callable[[], None]:
     patches = Patches()
+    timed = TimedEvents(session, "fsdp1", patches)
 
     def patch(module: ModuleType) -> None:
         for name in _FSDP1_FUNCTIONS:
             if hasattr(module, name):
-                patches.replace(module, name, _in_state(session))
+                patches.replace(module, name, _in_state(session, timed))
         session.state("fsdp1", "active")
 
     for name in _FSDP1:
@@ -249,7 +287,7 @@ def install_fsdp1(session: Session) -> Callable[[], None]:
     return patches.undo
 
 
-def _in_state(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _in_state(session: Session, timed: TimedEvents) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Around a function of FSDP1, whose first argument is the state that has the device handle."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -257,7 +295,8 @@ def _in_state(session: Session) -> Callable[[Callable[..., Any]], Callable[..., 
             if not _on_device(session) or not hasattr(state, "_device_handle"):
                 return original(state, *args, **kwargs)
 
-            stand_in = _Handle(state._device_handle, session, "fsdp1", lambda awaited: _awaited_in(state, awaited))
+            handle, awaited_in = state._device_handle, lambda awaited: _awaited_in(state, awaited)
+            stand_in = _Handle(handle, session, "fsdp1", timed, awaited_in)
             return _with_stand_in(state, "_device_handle", stand_in, lambda: original(state, *args, **kwargs))
 
         return call

@@ -87,6 +87,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("clear_schedule", clear_schedule);
   m.def("set_kernel_time", set_kernel_time);
   m.def("set_copy_time", set_copy_time);
+  m.def("set_real_time", set_real_time);
   m.def("set_queue_limit", set_queue_limit);
   m.def("queue_limit", queue_limit);
   m.def("release_gil_when_full", [](bool on) { release_gil = on; });

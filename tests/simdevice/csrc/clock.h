@@ -109,8 +109,8 @@ class Stream {
   bool drain(Nanos timeout);
 
   // From the stream's own thread.
-  Nanos begin(Nanos enqueued) const { return enqueued > clock_ ? enqueued : clock_; }
-  // Advances the clock to `end`, and logs [start, end) unless it is empty.
+  Nanos begin(Nanos enqueued) const;
+  // Advances the clock to `end`, in real time to when that is seen to be over, and logs the span unless it is empty.
   void spend(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued);
 
  private:
@@ -144,6 +144,9 @@ bool drain(Nanos timeout);
 
 std::vector<Entry> schedule();
 void clear_schedule();
+
+// Whether items begin and end when the stream's thread comes to it, not when they should.
+void set_real_time(bool on);
 
 void set_queue_limit(std::size_t limit);
 std::size_t queue_limit();

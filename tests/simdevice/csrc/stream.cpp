@@ -1,3 +1,6 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
@@ -28,10 +31,12 @@ World& world() {
   return *instance;
 }
 
+constexpr int kNice = -10;
 constexpr std::size_t kPool = 32;  // as CUDA's pools of streams
 
 std::atomic<std::size_t> limit{1024};  // about what a CUDA channel takes before a launch blocks
 std::atomic<bool> capture_on{false};
+std::atomic<bool> real_time{false};
 std::atomic<void (*)(const std::function<void()>&)> room_waiter{nullptr};
 
 thread_local bool stream_thread = false;
@@ -43,6 +48,7 @@ thread_local std::int64_t stream_now[kDevices] = {};
 bool on_stream_thread() { return stream_thread; }
 void set_queue_limit(std::size_t items) { limit = std::max<std::size_t>(items, 1); }
 std::size_t queue_limit() { return limit; }
+void set_real_time(bool on) { real_time = on; }
 void set_room_waiter(void (*waiter)(const std::function<void()>&)) { room_waiter = waiter; }
 int current_device() { return device_now; }
 std::int64_t current_stream(int device) { return stream_now[device]; }
@@ -115,8 +121,18 @@ void Stream::push_wait(MarkRef mark, std::string tag) {
   });
 }
 
+Nanos Stream::begin(Nanos enqueued) const {
+  auto earliest = std::max(enqueued, clock_);
+  return real_time ? std::max(earliest, now()) : earliest;
+}
+
 void Stream::spend(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
   sleep_until(end);
+  if (real_time) {
+    start = std::max(start, clock_);
+    // A record takes no time, and what is over when it begins has not lasted.
+    if (end > start) end = std::max(end, now());
+  }
   clock_ = std::max(clock_, end);
   if (end <= start) return;
   std::lock_guard lock(world().log_mutex);
@@ -124,6 +140,8 @@ void Stream::spend(const char* kind, const std::string& tag, Nanos start, Nanos 
 }
 
 void Stream::run() {
+  // A device does not wait for a CPU that its host keeps busy. Where this is not allowed, it may be late in real time.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   stream_thread = true;
   device_now = device;
   stream_now[device] = id;

@@ -1,0 +1,106 @@
+"""What NCCL's RAS service says of a hang, from a server that speaks as NCCL's client expects. No real one was tried."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from whyidle.cli import ras
+
+STATUS = "NCCL version 2.28.7\n\nErrors\n======\n\nMISSING\n  1 communicator is missing ranks: rank 1\n"
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that serves one client -> its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            connection, _ = server.accept()
+            with connection:
+                serve(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join(5)
+
+
+def as_documented(connection: socket.socket, *, status: str = STATUS, pause: float = 0.0) -> None:
+    """Answers line by line, and closes when the status is told."""
+    answers = {"CLIENT": "SERVER PROTOCOL 3\n", "TIMEOUT": "OK\n", "STATUS": status}
+    with connection.makefile("rw", newline="\n") as stream:
+        for line in stream:
+            command = line.split()[0]
+            for part in answers[command].splitlines(keepends=True):
+                stream.write(part)
+                stream.flush()
+                time.sleep(pause)
+            if command == "STATUS":
+                return
+
+
+def test_shows_the_status_that_the_service_tells() -> None:
+    with listening(as_documented) as address:
+        assert ras.ask(address) == STATUS.splitlines()
+
+
+def test_a_service_that_takes_too_long_gives_what_it_has_told() -> None:
+    with listening(lambda connection: as_documented(connection, pause=0.2)) as address:
+        begun = time.monotonic()
+        told = ras.ask(address, 0.9)
+        assert time.monotonic() - begun < 3
+    assert told
+    assert told == STATUS.splitlines()[: len(told)]
+    assert len(told) < len(STATUS.splitlines())
+
+
+def test_nothing_that_is_told_moves_the_cursor() -> None:
+    with listening(lambda connection: as_documented(connection, status="a\x1b[2Jb\x07\n")) as address:
+        assert ras.ask(address) == ["a [2Jb"]
+
+
+def test_a_long_status_is_cut() -> None:
+    with listening(lambda connection: as_documented(connection, status="line\n" * 5000)) as address:
+        assert len(ras.ask(address)) == 60
+
+
+def other(answer: bytes) -> Callable[[socket.socket], None]:
+    def serve(connection: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError):
+            connection.recv(100)
+            connection.sendall(answer)
+            connection.recv(100)
+
+    return serve
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"x" * 5000])
+def test_somebody_else_at_the_port_says_nothing(answer: bytes) -> None:
+    with listening(other(answer)) as address:
+        assert ras.ask(address, 0.5) == []
+
+
+def test_a_silent_service_costs_no_more_than_the_deadline() -> None:
+    with listening(lambda connection: time.sleep(1)) as address:
+        begun = time.monotonic()
+        assert ras.ask(address, 0.3) == []
+        assert time.monotonic() - begun < 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "", "127.0.0.1:99999999"])
+def test_nobody_there_is_no_answer(address: str) -> None:
+    assert ras.ask(address, 1.0) == []
+
+
+def test_the_address_is_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_RAS_ADDR", "node7:4000")
+    assert ras.default_address() == "node7:4000"
+    monkeypatch.delenv("NCCL_RAS_ADDR")
+    assert ras.default_address() == "localhost:28028"

@@ -1,0 +1,72 @@
+"""What stands in for the phase machine where nothing is recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .machine import NOT_ENTERED
+
+if TYPE_CHECKING:
+    from .books import Parts, Splitter
+    from .meters.save import SaveMeter
+    from .wait_codes import Issues, WaitCode
+
+
+class NullMachine:
+    """Where nothing is recorded: before the first sign of training, after a fork, after detach."""
+
+    __slots__ = ()
+    device = None
+    helper = 0
+    phase = NOT_ENTERED
+    saves = 0
+    since = 0
+    stepping = False
+    steps = 0
+
+    def enter(self, phase: int) -> int:
+        return NOT_ENTERED
+
+    enter_from_base = enter
+
+    def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
+        return NOT_ENTERED
+
+    def wait_until(self, code: WaitCode, event: Any) -> None:
+        pass
+
+    def issue(self, issues: Issues) -> None:
+        pass
+
+    def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
+        pass
+
+    def enter_save(self, meter: SaveMeter) -> int:
+        return NOT_ENTERED
+
+    def leave_save(self, old: int) -> None:
+        pass
+
+    def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
+        pass
+
+    def base(self, phase: int) -> None:
+        pass
+
+    def mine(self) -> bool:
+        return True
+
+    def at_home(self) -> bool:
+        return True
+
+    def admits(self) -> bool:
+        return False
+
+    def begin(self) -> None:
+        pass
+
+    def boundary(self, then: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
