@@ -42,6 +42,8 @@ class Thresholds:
     """A run whose goodput of the last hour is lower loses most of its time, to however many families."""
     idle_compute_share: float = 0.05
     """A live run that computes for less than this share of the trailing window is idle, whatever its long mean is."""
+    starting_share: float = 0.05
+    """A run that spends more than this share of the trailing window on start-up is starting."""
     late_rank_share: float = 0.05
     """A run's time that its ranks waited for one of them."""
 
@@ -77,23 +79,26 @@ class Thresholds:
         "64",
         "74",
         "79",
-        "94",
         "95",
         "119",
         "120",
         "140",
         "143",
-        "other",
     )
-    """XIDs of hardware, firmware or links, by NVIDIA's Xid catalog; those left out are mostly the program's own faults.
-    `other` are those of a GPU that had more numbers than the agent counts apart."""
+    """XIDs of hardware, firmware or links, by NVIDIA's Xid catalog; those left out are mostly the program's own
+    faults."""
     nvlink_errors: float = 10.0
     """Flits or data with a wrong checksum, and links that had to recover, in the slow window."""
 
     # -- network
     past: tuple[str, ...] = ("5m", "1h", "1d", "1w")
-    """How long ago to look when a link or device is compared with its own past: a port that never had a cable is no
-    alert. Instants rather than a maximum over the time, which would read millions of samples at each evaluation."""
+    """How long ago to look when a rate or a limit is compared with its own past. Instants rather than a maximum over
+    the time, which would read millions of samples at each evaluation."""
+    remember: str = "1w"
+    """For how long it is remembered that a link, device or file system was sound: what never was is no alert, and what
+    was taken out on purpose stops alerting then."""
+    boot: str = "15m"
+    """For how long after a node's boot its links may come up."""
     link_errors_per_second: float = 0.1
     link_flaps: float = 2.0
     """Times within an hour that a link went down or through error recovery; more is an alert."""
@@ -101,7 +106,9 @@ class Thresholds:
     """Packets that were marked, or notified, as having met congestion."""
     discards_per_second: float = 1.0
     transmit_wait_factor: float = 10.0
-    """Ticks without credit per byte sent, as a multiple of the middle port of the cluster."""
+    """Ticks without credit per byte sent, as a multiple of the middle port of the cluster that sends."""
+    transmit_wait_bytes_per_second: float = 1_000_000.0
+    """A port that sends less is not judged by its waits, nor are others compared with it."""
     pause_share: float = 0.05
     """Time in which pause frames held up the sending."""
     pause_frames_per_second: float = 1000.0

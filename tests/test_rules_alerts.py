@@ -1,8 +1,10 @@
 """The alerts, in pairs: silent at the evaluation just before, firing at the next, with exact labels and annotations.
 
 The cases stand in tests/rules/alerts/, a file per topic. Each has the `series` that Prometheus sees, in promtool's
-notation, and either `fires` (with what it then says) or `never`, the reason why it must stay silent, and when it is
-looked at. `@` in a series stands for the labels that Prometheus gives to those of the agent of one node.
+notation, and either `fires` (with what it then says, and when it still does: `lasts`) or `never`, the reason why it
+must stay silent, and when it is looked at: `silent`. `was` names a fault that the alert once had, which the case keeps
+from coming back. `severity` is given where an alert has several. `@` in a series stands for the labels that Prometheus
+gives to those of the agent of one node.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ ROOT = Path(__file__).parent.parent
 CASES = sorted((ROOT / "tests/rules/alerts").glob("*.yaml"))
 TARGET = 'job="whyidle", instance="10.0.0.17:9838"'
 PAGE = (ROOT / "docs/runbook.md").read_text()
-ALERTS: dict[str, Alert] = {alert.name: alert for alert in alerting.alerts(DEFAULT)}
+RULES: dict[tuple[str, str], Alert] = {(alert.name, alert.severity): alert for alert in alerting.alerts(DEFAULT)}
+"""An alert may be critical on a node that runs ranks, and a warning elsewhere."""
+ALERTS: dict[str, Alert] = {name: alert for (name, _), alert in RULES.items()}
 SERIES_NAME = re.compile(r"\b(whyidle_\w+|[a-z_]+:whyidle_\w+:\w+)")
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -43,10 +47,15 @@ def minutes(text: str) -> int:
     return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
 
 
+def severity(case: dict[str, Any]) -> str:
+    [found] = [of for name, of in RULES if name == case["alert"] and of == case.get("severity", of)]
+    return found
+
+
 def expected(case: dict[str, Any]) -> dict[str, Any]:
     alert = ALERTS[case["alert"]]
     return {
-        "exp_labels": {"severity": alert.severity, **case.get("labels", {})},
+        "exp_labels": {"severity": severity(case), **case.get("labels", {})},
         "exp_annotations": {
             "summary": case["summary"],
             "description": case["description"],
@@ -60,9 +69,9 @@ def group(case: dict[str, Any]) -> dict[str, Any]:
     times: list[tuple[int, list[dict[str, Any]]]] = [(minutes(time), []) for time in case.get("silent", ())]
     if "fires" in case:
         at = minutes(case["fires"])
-        times += [(at - 1, []), (at, [expected(case)])]
+        times += [(at - 1, []), *((time, [expected(case)]) for time in (at, *map(minutes, case.get("lasts", ()))))]
     return {
-        "name": f"{case['alert']}: {case.get('never', 'fires')}",
+        "name": f"{case['alert']}: {case.get('was') or case.get('never', 'fires')}",
         "interval": "1m",
         "input_series": [
             {"series": series.replace("@", TARGET), "values": values} for series, values in case["series"].items()
@@ -93,31 +102,57 @@ def recorded() -> set[str]:
 @needs_promtool
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_fires_when_it_must_and_not_before(path: Path, tmp_path: Path) -> None:
-    topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{path.stem}"))
-    cases = load(path)
+    assert_promtool(path.stem, load(path), DEFAULT, tmp_path)
+
+
+@needs_promtool
+def test_forgets_what_was_taken_out_on_purpose(tmp_path: Path) -> None:
+    """A cable that was pulled stops alerting when nobody remembers that there was one."""
+    case = {
+        "alert": "WhyidleRdmaLinkDown",
+        "severity": "warning",
+        "series": {
+            'whyidle_node_info{@, node="gpu-17"}': "1x200",
+            'whyidle_rdma_port_up{@, device="mlx5_0", port="1"}': "1x20 0x180",
+        },
+        "fires": "22m",
+        "lasts": ["138m"],
+        "silent": ["142m", "200m"],
+        "labels": {
+            "job": "whyidle", "instance": "10.0.0.17:9838", "node": "gpu-17", "device": "mlx5_0", "port": "1",
+        },
+        "summary": "gpu-17: port 1 of mlx5_0 is down.",
+        "description": "On the node at 10.0.0.17:9838 port 1 of mlx5_0 was up before and cannot carry data now. Jobs "
+        "that use it stall, or fail when their retries end.",
+    }  # fmt: skip
+    config = replace(DEFAULT, alerts=replace(DEFAULT.alerts, remember="2h"))
+    assert_promtool("network", [case], config, tmp_path)
+
+
+def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config, directory: Path) -> None:
+    """Has promtool run the cases of a topic, each alert with its own rules."""
+    topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{topic_name}"))
     names = sorted({case["alert"] for case in cases})
     for name in names:
-        (tmp_path / f"{name}-rules.yaml").write_text(to_yaml(alone(name, topic.groups(DEFAULT))))
+        (directory / f"{name}-rules.yaml").write_text(to_yaml(alone(name, topic.groups(config))))
         test = {
             "rule_files": [f"{name}-rules.yaml"],
             "evaluation_interval": "1m",
             "tests": [group(case) for case in cases if case["alert"] == name],
         }
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(test, sort_keys=False, allow_unicode=True))
-
+        (directory / f"{name}.yaml").write_text(yaml.safe_dump(test, sort_keys=False, allow_unicode=True))
     command = ["promtool", "test", "rules", *(f"{name}.yaml" for name in names)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_is_seen_firing() -> None:
-    fired = {case["alert"] for path in CASES for case in load(path) if "fires" in case}
-    assert fired == set(ALERTS)
+    fired = {(case["alert"], severity(case)) for path in CASES for case in load(path) if "fires" in case}
+    assert fired == set(RULES)
 
 
-def test_names_are_unique() -> None:
-    assert len(ALERTS) == len(alerting.alerts(DEFAULT))
+def test_no_two_rules_have_the_same_name_and_severity() -> None:
+    assert len(RULES) == len(alerting.alerts(DEFAULT))
 
 
 @needs_promtool

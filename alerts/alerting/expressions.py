@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..config import Config
+from ..promql import seconds
+from ..recording.names import NODE_RANKS
+from ..rule import Alert, Record
 
 TARGET = ("job", "instance")
 """What tells agents apart. All series of one node come from one agent, so that this joins them."""
@@ -37,9 +42,41 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
     )
 
 
-def was_up(config: Config, series: str) -> str:
-    """Where a gauge was 1 at any of the instants of config.alerts.past."""
-    return " or ".join(f"{series} offset {past} == 1" for past in config.alerts.past)
+def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
+    """Remembers when ``expr`` last had a result, for as long as config.alerts.remember.
+
+    It refers to itself, so that it costs one series each and not a look at a week of samples, and it reads itself over
+    an hour, so that it survives a Prometheus that was away for less.
+    """
+    return Record(
+        name,
+        f"0 * max {config.by(*by)} ({expr}) + time()\nor\n{remembered(config, name)}",
+        why=f"When it was last so. Kept for {config.alerts.remember}.",
+    )
+
+
+def remembered(config: Config, name: str) -> str:
+    """What `last_time` recorded under ``name`` and is not too long ago."""
+    return f"last_over_time({name}[1h]) > time() - {seconds(config.alerts.remember)}"
+
+
+def by_use(config: Config, alert: Alert, within: str = "") -> tuple[Alert, Alert]:
+    """The alert as critical on a node that runs ranks, and as a warning on any other.
+
+    Its expression has the label `node`. With ``within``, ranks that ended so short a time ago count too: for faults
+    that end the ranks at once.
+    """
+    ranks = f"max_over_time({NODE_RANKS}[{within}])" if within else NODE_RANKS
+    on = config.on("node")
+    return (
+        replace(alert, expr=f"({alert.expr})\nand {on} {ranks}", severity="critical"),
+        replace(alert, expr=f"({alert.expr})\nunless {on} {ranks}", severity="warning"),
+    )
+
+
+def booted(config: Config) -> str:
+    """Those agents whose nodes booted so short a time ago that their links may still come up."""
+    return f"time() - {config.series('whyidle_cpu_boot_time_seconds')} < {seconds(config.alerts.boot)}"
 
 
 def fell(config: Config, series: str) -> str:

@@ -6,17 +6,19 @@ from dataclasses import replace
 
 from ..config import Config
 from ..rule import Alert, Group
-from .expressions import COUNT, NODE, TARGET, fell, named, started
+from .expressions import COUNT, NODE, TARGET, fell, last_time, named, remembered, started
 from .pace import paced
 
 GPU = ("gpu", "uuid")
+SEEN = "gpu:whyidle_gpu_info:last_seconds"
 HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
 """Reasons for low clocks that are nobody's wish. A GPU at full load stands at its power cap (sw_power_cap) as intended,
 and sync_boost is another GPU's reason."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return paced(config, "gpu", (_alert(config, fault) for fault in faults(config)))
+    seen = last_time(config, SEEN, config.series("whyidle_gpu_info"), *TARGET, *GPU)
+    return paced(config, "gpu", (_alert(config, fault) for fault in faults(config)), (seen,))
 
 
 def _alert(config: Config, fault: Alert) -> Alert:
@@ -48,7 +50,6 @@ def _broken(config: Config) -> tuple[Alert, ...]:
     events = config.series("whyidle_gpu_faults_total")
     info = config.series("whyidle_gpu_info")
     collector = config.series("whyidle_collector_up", 'collector="gpu"')
-    before = " or ".join(f"{info} offset {past}" for past in config.alerts.past[:-1])
     return (
         Alert(
             "WhyidleGpuXidCritical",
@@ -78,13 +79,14 @@ def _broken(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleGpuGone",
-            f"(max {config.by(*TARGET, *GPU)} ({before}))\n"
+            f"0 * ({remembered(config, SEEN)})\n"
             f"unless {config.on(*TARGET, 'uuid')} {info}\nunless {config.on(*TARGET)} {collector} == 0\n"
             f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
             config.for_soon,
             "warning",
             "is gone.",
-            "was there within the last day and is not listed by the driver now, although the agent answers.",
+            f"was there within the last {config.alerts.remember} and is not listed by the driver now, although the "
+            "agent answers.",
         ),
     )
 

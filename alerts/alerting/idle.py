@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...agent.metrics.ranks import RUN
+from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
 from ..recording.names import charged, culprit, device_seconds, goodput, share, verdict
 from ..rule import Alert, Group
@@ -92,19 +92,20 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 
 def _lost(config: Config, loss: Loss) -> Alert:
-    own = f'{charged(config.window)}{{family="{loss.family}"}}'
-    worst = f'max {config.by(*RUN)} ({charged(config.window)}{{family!="compute"}})'
+    steady, own = _high(config, loss, config.window), f'{charged(config.window)}{{family="{loss.family}"}}'
+    lately = f"max_over_time({own}[{config.for_slow}]) >= {loss.threshold}"
+    bursts = f"{_high(config, loss, config.long_window)}\nand {config.on(*RUN)} {lately}\n{_stepping(config)}"
     found = f'{verdict(config.window)}{{family="{loss.family}"}}'
     blamed = f'{culprit(config.window)}{{family="{loss.family}"}}'
     return Alert(
         loss.name,
-        f"{own} >= {loss.threshold}\nand {config.on(*RUN)}\n"
-        f"{own} >= {config.on(*RUN)} {config.alerts.main_share} * {worst}",
+        f"{steady}\nor\n{bursts}",
         config.for_slow,
         "warning",
         f"Run {RUN_NAME} loses {{{{ $value | humanizePercentage }}}} of its time to {loss.what}.",
-        f"In the last {config.window} {{{{ $value | humanizePercentage }}}} of the time of all ranks of run "
-        f"{RUN_NAME} went to {loss.what}: {loss.look}."
+        f"In the last {config.window}, or the last {config.long_window} if it comes in bursts, "
+        f"{{{{ $value | humanizePercentage }}}} of the time of all ranks of run {RUN_NAME} went to {loss.what}: "
+        f"{loss.look}."
         + each(config, found, RUN, CORROBORATED)
         + each(config, blamed, RUN, " Rank {{ .Labels.rank }} is late by it most.")
         + " Waits for late ranks are charged to what made them late.",
@@ -112,47 +113,75 @@ def _lost(config: Config, loss: Loss) -> Alert:
     )
 
 
+def _high(config: Config, loss: Loss, window: str) -> str:
+    """Runs that lose much to a family over a window, and nothing to any other that makes this one look small."""
+    own = f'{charged(window)}{{family="{loss.family}"}}'
+    worst = f'max {config.by(*RUN)} ({charged(window)}{{family!="compute"}})'
+    return (
+        f"({own} >= {loss.threshold}\nand {config.on(*RUN)}\n"
+        f"{own} >= {config.on(*RUN)} {config.alerts.main_share} * {worst})"
+    )
+
+
+def _stepping(config: Config) -> str:
+    """Runs that made steps a long window ago already: of a younger one its long mean says little."""
+    steps = config.series("whyidle_steps_total")
+    return f"and {config.on(*RUN)} sum {config.by(*RUN)} ({steps} offset {config.long_window}) > 0"
+
+
 def _others(config: Config) -> tuple[Alert, ...]:
     of = config.alerts
     shares = share("run_family", config.window)
-    computes = f'{shares}{{family="compute"}} < {of.idle_compute_share}'
+    computes = f'sum without (family) ({shares}{{family="compute"}}) < {of.idle_compute_share}'
     steps = config.series("whyidle_steps_total")
     live = f"and {config.on(*RUN)} {alive(config, *RUN)}"
+    starting = share("run_cause", config.window) + '{cause="startup"}'
+    started = f"unless {config.on(*RUN)} max_over_time({starting}[{of.startup_for}]) > {of.starting_share}"
+    stepped = f"sum {config.by(*RUN)} ({steps})"
     return (
         _unattributed(config),
         Alert(
             "WhyidleRunIdle",
-            f"{computes}\n{live}\nand {config.on(*RUN)} sum {config.by(*RUN)} ({steps}) > 0",
+            f"{computes}\n{live}\nand {config.on(*RUN)} {stepped} > 0\n{started}\n"
+            f"unless {config.on(*RUN)} ({_alone(config)})",
             config.for_slow,
             "critical",
             f"Run {RUN_NAME} holds its GPUs and does not compute.",
             f"Of the last {config.window} run {RUN_NAME} computed for {{{{ $value | humanizePercentage "
-            "}}, although its processes live and it has made steps before. Its mean over the day hides this.",
+            "}}, although its processes live, it has made steps before, and it has not started of late. Its mean over "
+            "the day hides this.",
         ),
         Alert(
             "WhyidleStartupSlow",
-            f"{computes}\n{live}\nand {config.on(*RUN)} sum {config.by(*RUN)} ({steps}) == 0",
+            f"{computes}\n{live}\n"
+            f"and {config.on(*RUN)} ({stepped} == 0 or sum without (cause, family) ({starting}) > {of.starting_share})",
             of.startup_for,
             "warning",
             f"Run {RUN_NAME} has not made its first step.",
-            f"Run {RUN_NAME} has been up for {of.startup_for} without a step, and computed for "
-            f"{{{{ $value | humanizePercentage }}}} of the last {config.window}.",
+            f"Run {RUN_NAME} has been up for {of.startup_for}, or starts again for so long, without a step, and "
+            f"computed for {{{{ $value | humanizePercentage }}}} of the last {config.window}.",
         ),
     )
+
+
+def _alone(config: Config) -> str:
+    """Runs of one process that stand in their own Python: mostly a notebook or a debugger, where somebody thinks."""
+    own = config.series("whyidle_phase_open_seconds", 'phase="host"')
+    lone = config.series("whyidle_rank_info", 'world_size="1"')
+    return f"{own} and {config.on(*RANK)} {lone}"
 
 
 def _goodput(config: Config) -> Alert:
     of, long = config.alerts, config.long_window
     return Alert(
         "WhyidleGoodputLow",
-        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {alive(config, *RUN)}\n"
-        f"and {config.on(*RUN)} sum {config.by(*RUN)} ({config.series('whyidle_steps_total')} offset {long}) > 0",
+        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {alive(config, *RUN)}\n{_stepping(config)}",
         config.for_slow,
         "info",
         f"Run {RUN_NAME} computes for {{{{ $value | humanizePercentage }}}} of its time.",
         f"Over the last {long} {{{{ $value | humanizePercentage }}}} of the time of run "
-        f"{RUN_NAME} was compute. The rest may be spread over several families, or come in bursts, as "
-        "checkpoints do, so that none of their own alerts fires.",
+        f"{RUN_NAME} was compute. The rest may be spread over several families, so that none of their own alerts "
+        "fires.",
     )
 
 

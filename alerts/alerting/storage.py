@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..config import Config
-from ..rule import Alert, Group
-from .expressions import COUNT, NODE, TARGET, named
+from ..rule import Alert, Group, Record
+from .expressions import COUNT, NODE, TARGET, last_time, named, remembered
 from .pace import paced
 
 PLACE = ("mount", "fstype", "source", "device")
+WRITABLE = "mount:whyidle_filesystem_writable:last_seconds"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return paced(config, "storage", (*_nfs(config), _lustre(config), *_space(config)))
+    return paced(config, "storage", (*_nfs(config), _lustre(config), *_space(config)), (_writable(config),))
+
+
+def _writable(config: Config) -> Record:
+    readonly = config.series("whyidle_filesystem_readonly")
+    return last_time(config, WRITABLE, f"{readonly} == 0", *TARGET, *PLACE)
 
 
 def _nfs(config: Config) -> tuple[Alert, ...]:
@@ -91,7 +97,7 @@ def _space(config: Config) -> tuple[Alert, ...]:
 
     def turned(matchers: str) -> str:
         readonly = config.series("whyidle_filesystem_readonly", matchers)
-        return f"{readonly} == 1 and {readonly} offset {hour} == 0"
+        return f"{readonly} == 1 and {config.on(*TARGET, *PLACE)} ({remembered(config, WRITABLE)})"
 
     return (
         Alert(
