@@ -72,21 +72,8 @@ class Thresholds:
     # -- GPUs
     gpu_throttled_share: float = 0.1
     """Time with clocks held down by heat or by the power supply. A GPU at its power cap is none of these."""
-    critical_xids: tuple[str, ...] = (
-        "46",
-        "48",
-        "62",
-        "64",
-        "74",
-        "79",
-        "95",
-        "119",
-        "120",
-        "140",
-        "143",
-    )
-    """XIDs of hardware, firmware or links, by NVIDIA's Xid catalog; those left out are mostly the program's own
-    faults."""
+    service_window: str = "1d"
+    """For how long a GPU that needs a technician is said to after its last XID: no counter tells that one came."""
     nvlink_errors: float = 10.0
     """Flits or data with a wrong checksum, and links that had to recover, in the slow window."""
 
