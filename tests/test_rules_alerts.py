@@ -16,6 +16,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 import yaml
@@ -47,6 +48,16 @@ def minutes(text: str) -> int:
     return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
 
 
+def dashboard_url(labels: dict[str, str]) -> str:
+    """The dashboard of the alert's run, else of its node, else of all, in its cluster."""
+    cluster = f"&var-cluster={quote_plus(labels['cluster'])}" if "cluster" in labels else ""
+    if "run" in labels:
+        of = f"run?var-owner={quote_plus(labels.get('owner', ''))}&var-run={quote_plus(labels['run'])}"
+    else:
+        of = f"node?var-node={quote_plus(labels['node'])}" if "node" in labels else "overview?"
+    return f"/d/whyidle-{of}{cluster}"
+
+
 def severity(case: dict[str, Any]) -> str:
     [found] = [of for name, of in RULES if name == case["alert"] and of == case.get("severity", of)]
     return found
@@ -60,6 +71,7 @@ def expected(case: dict[str, Any]) -> dict[str, Any]:
             "summary": case["summary"],
             "description": case["description"],
             "runbook_url": f"{DEFAULT.runbook_url}#{alert.name.lower()}",
+            "dashboard_url": dashboard_url(case.get("labels", {})),
         },
     }
 
@@ -125,7 +137,7 @@ def test_forgets_what_was_taken_out_on_purpose(tmp_path: Path) -> None:
         "description": "On the node at 10.0.0.17:9838 port 1 of mlx5_0 was up before and cannot carry data now. Jobs "
         "that use it stall, or fail when their retries end.",
     }  # fmt: skip
-    config = replace(DEFAULT, alerts=replace(DEFAULT.alerts, remember="2h"))
+    config = replace(DEFAULT, alerts=replace(DEFAULT.alerts, remember_seconds=7200.0))
     assert_promtool("network", [case], config, tmp_path)
 
 

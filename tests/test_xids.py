@@ -60,7 +60,8 @@ def test_what_needs_a_reset_or_a_technician_is_not_called_harmless() -> None:
 
 def test_every_number_is_in_one_alert_of_its_class() -> None:
     named = {alert.name: alert for alert in alerts(DEFAULT)}
-    for of, name in (("reset", "WhyidleGpuXidReset"), ("service", "WhyidleGpuService")):
+    classes: tuple[tuple[xids.Class, str], ...] = (("reset", "WhyidleGpuXidReset"), ("service", "WhyidleGpuService"))
+    for of, name in classes:
         matched = set(re.findall(r'xid=~"([^"]+)"', named[name].expr))
         assert matched == {xids.pattern(of)}
     assert set(re.findall(r'xid!~"([^"]+)"', named["WhyidleGpuXid"].expr)) == {

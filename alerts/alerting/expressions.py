@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..config import Config
-from ..promql import seconds
 from ..recording.names import NODE_RANKS
 from ..rule import Alert, Record
 
@@ -43,7 +42,7 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
 
 
 def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
-    """Remembers when ``expr`` last had a result, for as long as config.alerts.remember.
+    """Remembers when ``expr`` last had a result, for config.alerts.remember_seconds.
 
     It refers to itself, so that it costs one series each and not a look at a week of samples, and it reads itself over
     an hour, so that it survives a Prometheus that was away for less.
@@ -51,13 +50,13 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     return Record(
         name,
         f"0 * max {config.by(*by)} ({expr}) + time()\nor\n{remembered(config, name)}",
-        why=f"When it was last so. Kept for {config.alerts.remember}.",
+        why="When it was last so.",
     )
 
 
 def remembered(config: Config, name: str) -> str:
     """What `last_time` recorded under ``name`` and is not too long ago."""
-    return f"last_over_time({name}[1h]) > time() - {seconds(config.alerts.remember)}"
+    return f"last_over_time({name}[1h]) > time() - {config.alerts.remember_seconds:.0f}"
 
 
 def by_use(config: Config, alert: Alert, within: str = "") -> tuple[Alert, Alert]:
@@ -76,7 +75,7 @@ def by_use(config: Config, alert: Alert, within: str = "") -> tuple[Alert, Alert
 
 def booted(config: Config) -> str:
     """Those agents whose nodes booted so short a time ago that their links may still come up."""
-    return f"time() - {config.series('whyidle_cpu_boot_time_seconds')} < {seconds(config.alerts.boot)}"
+    return f"time() - {config.series('whyidle_cpu_boot_time_seconds')} < {config.alerts.boot_seconds:.0f}"
 
 
 def fell(config: Config, series: str) -> str:

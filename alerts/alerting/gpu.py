@@ -108,8 +108,7 @@ def _gone(config: Config) -> Alert:
         config.for_soon,
         "warning",
         "is gone.",
-        f"was there within the last {config.alerts.remember} and is not listed by the driver now, although the "
-        "agent answers.",
+        "was there before and is not listed by the driver now, although the agent answers.",
     )
 
 

@@ -68,8 +68,7 @@ def _links(config: Config) -> tuple[Alert, ...]:
             config.for_soon,
             "critical",
             "{port} is gone.",
-            f"{{port}} was up within the last {config.alerts.remember} and is not there at all now, although the agent "
-            "answers.",
+            "{port} was up before and is not there at all now, although the agent answers.",
         ),
     )
 
