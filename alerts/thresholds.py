@@ -62,6 +62,10 @@ class Thresholds:
     """Seconds per checkpoint in the last hour, as a multiple of the run's mean before."""
     checkpoint_seconds: Amount = 10.0
     """Seconds per checkpoint by which it must have got slower too, so that noise on short ones is no alert."""
+    step_slowdown: Multiple = 1.5
+    """The median step of the last hour, as a multiple of what it was before."""
+    step_reference: Duration = "1d"
+    """What the median step before is taken over."""
     checkpoint_reference: Duration = "1d"
     """What the mean before is taken over."""
 
@@ -78,6 +82,19 @@ class Thresholds:
     """For how long a GPU that needs a technician is said to after its last XID: no counter tells that one came."""
     nvlink_errors: Amount = 10.0
     """Flits or data with a wrong checksum, and links that had to recover, in the slow window."""
+
+    gpu_celsius: Amount = 87.0
+    """Of the chip. Most begin to lower their clocks some degrees above."""
+    gpu_memory_celsius: Amount = 95.0
+    """Of its memory."""
+
+    # -- what somebody has
+    allocated_busy_share: Share = 0.01
+    """A GPU that a pod or a process has and that is busy for less does nothing."""
+    allocated_for: Duration = "1h"
+    """For how long it must do nothing."""
+    crash_loop_starts: Amount = 3.0
+    """Starts of a run within an hour; more is an alert."""
 
     # -- network
     past: tuple[Duration, ...] = ("5m", "1h", "1d", "1w")

@@ -81,7 +81,8 @@ def group(case: dict[str, Any]) -> dict[str, Any]:
     times: list[tuple[int, list[dict[str, Any]]]] = [(minutes(time), []) for time in case.get("silent", ())]
     if "fires" in case:
         at = minutes(case["fires"])
-        times += [(at - 1, []), *((time, [expected(case)]) for time in (at, *map(minutes, case.get("lasts", ()))))]
+        before = [(at - 1, [])] if at else []
+        times += [*before, *((time, [expected(case)]) for time in (at, *map(minutes, case.get("lasts", ()))))]
     return {
         "name": f"{case['alert']}: {case.get('was') or case.get('never', 'fires')}",
         "interval": "1m",
@@ -199,6 +200,14 @@ def test_has_a_section_in_the_runbook(alert: Alert) -> None:
     assert alert.name in sections
     for part in ("**Means**", "**Look**", "**Do**"):
         assert part in sections[alert.name]
+
+
+def test_the_table_of_the_runbook_has_every_alert_with_its_severities() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(#(\w+)\) \| ([\w, ]+) \| (\w+) \| (.+) \|$", PAGE, re.MULTILINE)
+    said = {(name, of) for name, _, several, _, _ in rows for of in several.split(", ")}
+    assert said == set(RULES)
+    assert [name for name, anchor, *_ in rows if anchor != name.lower()] == []
+    assert {who for _, _, _, who, _ in rows} == {"run", "cluster", "hardware", "whyidle"}
 
 
 def test_the_runbook_knows_nothing_that_does_not_exist() -> None:

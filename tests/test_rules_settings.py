@@ -157,7 +157,7 @@ def other(name: str, setting: settings.Setting) -> Any:
     if name in CHANGED:
         return CHANGED[name]
     if isinstance(setting.default, float):
-        return setting.default / 2 if setting.default > 1.5 else 0.625
+        return setting.default / 2 if setting.default > 2 else 0.625 if setting.default < 1.5 else 3.5
     return "a|b" if name in ("alerts.agent_job", "alerts.shared_fstypes") else "3m"
 
 

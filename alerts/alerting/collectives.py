@@ -9,6 +9,7 @@ from ..rule import Alert, Group
 from .expressions import RUN_NAME, TARGET, each
 from .pace import prompt
 
+PIPELINE = 'part="pipeline"'
 BUSY = "compute|eval|compile"
 """Phases of a pipeline stage for whose messages others rightly wait."""
 
@@ -30,7 +31,7 @@ def _hung(config: Config) -> Alert:
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     up = config.series("whyidle_rank_up")
     busy = config.series("whyidle_phase_open_seconds", f'phase=~"{BUSY}"')
-    pipelines = config.series("whyidle_group_wait_seconds_total", 'part="pipeline"')
+    run_pipelines = f"sum {run} ({config.series('whyidle_group_wait_seconds_total', PIPELINE)}) > 0"
     phases, info = config.series("whyidle_phase_open_seconds"), config.series("whyidle_rank_info")
     phase = each(config, phases, RANK, " It is in {{ .Labels.phase }}.", " It has ended.")
     place = each(config, info, RANK, " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
@@ -38,7 +39,7 @@ def _hung(config: Config) -> Alert:
         "WhyidleCollectiveHung",
         f"((\n  max {rank} ({missing}) > {hang}\n  or\n"
         f"  0 * (max {rank} (\n"
-        f"    {open_elsewhere}\n    unless {on} ({busy} and {config.on(*RUN)} ({pipelines} > 0))\n"
+        f"    {open_elsewhere}\n    unless {on} ({busy} and {config.on(*RUN)} {run_pipelines})\n"
         f"  ) > {hang} or max {rank} ({up}) == 0)\n"
         f"  + {config.on(*RUN)} group_left max {run} ({waits}) > {hang}\n)\n"
         f"unless {config.on(*RANK)} {waits}\n"
@@ -100,6 +101,7 @@ def _late(config: Config) -> Alert:
         f"Run {RUN_NAME} waits {{{{ $value | humanizePercentage }}}} of its time for rank {{{{ $labels.rank }}}}.",
         f"In the last {config.window} the other ranks of run {RUN_NAME} waited for rank "
         "{{ $labels.rank }} in collectives."
+        + each(config, config.series("whyidle_rank_info"), RANK, " It runs on {{ .Labels.node }}.")
         + family
         + " That is {{ $value | humanizePercentage }} of the time of all ranks.",
         keep_firing_for=config.keep_firing,

@@ -65,11 +65,19 @@ def by_use(config: Config, alert: Alert, within: str = "") -> tuple[Alert, Alert
     Its expression has the label `node`. With ``within``, ranks that ended so short a time ago count too: for faults
     that end the ranks at once.
     """
-    ranks = f"max_over_time({NODE_RANKS}[{within}])" if within else NODE_RANKS
-    on = config.on("node")
+    return where(alert, config.on("node"), used(within))
+
+
+def used(within: str = "") -> str:
+    """Nodes that run ranks, or did ``within`` so short a time."""
+    return f"max_over_time({NODE_RANKS}[{within}])" if within else NODE_RANKS
+
+
+def where(alert: Alert, on: str, critical: str) -> tuple[Alert, Alert]:
+    """The alert as critical where another expression has a result, and as a warning where it has none."""
     return (
-        replace(alert, expr=f"({alert.expr})\nand {on} {ranks}", severity="critical"),
-        replace(alert, expr=f"({alert.expr})\nunless {on} {ranks}", severity="warning"),
+        replace(alert, expr=f"({alert.expr})\nand {on} {critical}", severity="critical"),
+        replace(alert, expr=f"({alert.expr})\nunless {on} {critical}", severity="warning"),
     )
 
 
@@ -88,15 +96,17 @@ def alive(config: Config, *by: str) -> str:
     return f"max {config.by(*by)} ({config.series('whyidle_rank_up')}) == 1"
 
 
-def each(config: Config, query: str, labels: tuple[str, ...], text: str, otherwise: str = "") -> str:
+def each(
+    config: Config, query: str, labels: tuple[str, ...], text: str, otherwise: str = "", of: str = "$labels"
+) -> str:
     """A template: ``text`` for each result of a query when the alert fires, in which `.Labels` are the result's.
 
-    ``query`` is a selector; it is narrowed to the alert's own cluster and ``labels``. ``otherwise`` is said where
-    nothing is found.
+    ``query`` is a selector; it is narrowed to the alert's own cluster and ``labels``, or to those that ``of`` has: the
+    result's, within the text of another one. ``otherwise`` is said where nothing is found.
     """
     wanted = (config.cluster_label, *labels)
     metric, _, matchers = query.partition("{")
     narrowed = ",".join([*(f"{label}=%q" for label in wanted), *([matchers.rstrip("}")] if matchers else [])])
-    values = " ".join(f"$labels.{label}" for label in wanted)
+    values = " ".join(f"{of}.{label}" for label in wanted)
     or_else = f"{{{{ else }}}}{otherwise}" if otherwise else ""
     return f"{{{{ range printf `{metric}{{{narrowed}}}` {values} | query }}}}{text}{or_else}{{{{ end }}}}"

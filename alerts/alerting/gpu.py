@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from .. import xids
 from ..config import Config
+from ..promql import labelled, lines
 from ..rule import Alert, Group
 from .expressions import COUNT, NODE, TARGET, by_use, fell, last_time, named, remembered, started
 from .pace import paced
 
 GPU = ("gpu", "uuid")
+UNKNOWN_XID = "It is not in whyidle's table of XIDs: look at dmesg and NVIDIA's catalogue."
 MEMORY_XIDS = "48|94|95|140|171|172"
 """Those that say themselves that ECC could not correct an error."""
 SEEN = "gpu:whyidle_gpu_info:last_seconds"
@@ -37,7 +39,7 @@ def _alert(config: Config, fault: Alert) -> Alert:
 
 
 def faults(config: Config) -> tuple[Alert, ...]:
-    return (*_xids(config), _gone(config), *_memory(config), *_held_back(config))
+    return (*_xids(config), _gone(config), *_memory(config), _hot(config), *_held_back(config))
 
 
 def xid_events(config: Config, matchers: str, window: str) -> str:
@@ -68,7 +70,7 @@ def _broken(config: Config) -> tuple[Alert, ...]:
             "{{ if $labels.xid }}reported XID {{ $labels.xid }}. "
             + xids.template("service", "")
             + "{{ else }}has no spare row for a bad row of memory, or failed to put it in place. Exchange it."
-            + "{{ end }}",
+            + f"{{{{ end }}}} After an XID this stays for {of.service_window}.",
         ),
     )
 
@@ -83,7 +85,7 @@ def _xids(config: Config) -> tuple[Alert, ...]:
             "0s",
             "warning",
             "needs a reset: XID {{ $labels.xid }}.",
-            f"reported XID {{{{ $labels.xid }}}}. Events within {hour}: {COUNT}. " + xids.template("reset", ""),
+            f"reported XID {{{{ $labels.xid }}}}. {xids.template('reset', '')} Events within {hour}: {COUNT}.",
         ),
         Alert(
             "WhyidleGpuXid",
@@ -91,8 +93,8 @@ def _xids(config: Config) -> tuple[Alert, ...]:
             "0s",
             "info",
             "reported XID {{ $labels.xid }}.",
-            f"reported XID {{{{ $labels.xid }}}}. Events within {hour}: {COUNT}. "
-            + xids.template("software", "It is not in whyidle's table of XIDs: look at dmesg and NVIDIA's catalogue."),
+            f"reported XID {{{{ $labels.xid }}}}. {xids.template('software', UNKNOWN_XID)} "
+            f"Events within {hour}: {COUNT}.",
         ),
     )
 
@@ -137,6 +139,20 @@ def _memory(config: Config) -> tuple[Alert, ...]:
             "wants a reset to take bad memory out of use.",
             "has found bad memory, which is taken out of use at its next reset. Until then it may be met again.",
         ),
+    )
+
+
+def _hot(config: Config) -> Alert:
+    of = config.alerts
+    chip = f"{config.series('whyidle_gpu_temperature_celsius')} > {of.gpu_celsius}"
+    memory = f"{config.series('whyidle_gpu_memory_temperature_celsius')} > {of.gpu_memory_celsius}"
+    return Alert(
+        "WhyidleGpuHot",
+        lines(labelled(chip, "part", "chip"), labelled(memory, "part", "memory")),
+        config.for_soon,
+        "warning",
+        "is too hot: its {{ $labels.part }} has {{ $value }} °C.",
+        "is too hot: its {{ $labels.part }} has {{ $value }} °C. It will lower its clocks, or stop.",
     )
 
 

@@ -208,21 +208,14 @@ def _pauses(config: Config) -> tuple[Alert, ...]:
     return (
         Alert(
             "WhyidleNicPaused",
-            f"{paused} > {of.pause_share}",
+            f"{paused} > {of.pause_share}\n"
+            f"or\n{frames} > {of.pause_frames_per_second:g}\nunless {config.on(*INTERFACE)} {paused}",
             config.for_slow,
             "warning",
             f"pause frames on {{{{ $labels.device }}}}: {who}.",
-            f"the interface {{{{ $labels.device }}}} had sending stopped by pause frames for "
-            f"{{{{ $value | humanizePercentage }}}} of the last {config.window}: {who}.",
-        ),
-        Alert(
-            "WhyidleNicPauseFrames",
-            f"{frames} > {of.pause_frames_per_second:g}\nunless {config.on(*INTERFACE)} {paused}",
-            config.for_slow,
-            "warning",
-            f"pause frames on {{{{ $labels.device }}}}: {who}.",
-            f"the interface {{{{ $labels.device }}}} sees {{rate}} pause frames a second: {who}. "
-            "Its driver does not say for how long.",
+            f"the interface {{{{ $labels.device }}}} {{{{ if le $value 1.0 }}}}had sending stopped by pause frames for "
+            f"{{{{ $value | humanizePercentage }}}} of the last {config.window}{{{{ else }}}}sees {{rate}} pause "
+            f"frames a second{{{{ end }}}}: {who}.",
         ),
         Alert(
             "WhyidleNicPauseStorm",
