@@ -45,6 +45,8 @@ class Thresholds:
     """A live run that computes for less than this share of the trailing window is idle, whatever its long mean is."""
     starting_share: Share = 0.05
     """A run that spends more than this share of the trailing window on start-up is starting."""
+    notebook_seconds: Amount = 60.0
+    """A single process that has been in its own Python for longer is taken for a notebook, in which somebody thinks."""
     late_rank_share: Share = 0.05
     """A run's time that its ranks waited for one of them."""
 

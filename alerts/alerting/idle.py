@@ -89,7 +89,7 @@ def _lost(config: Config) -> Alert:
     node = each(config, config.series("whyidle_rank_info"), rank, " on {{ .Labels.node }}", of=".Labels")
     return Alert(
         "WhyidleLostTo",
-        f"{_high(config, rows, window)}\nor\n{bursts}",
+        f"({_high(config, rows, window)}\nor\n{bursts})\nunless {config.on(*RUN)} ({_alone(config)})",
         config.for_slow,
         "warning",
         f"Run {RUN_NAME} loses {{{{ $value | humanizePercentage }}}} of its time to {{{{ $labels.family }}}}.",
@@ -180,7 +180,7 @@ def _alone(config: Config) -> str:
     """Runs of one process that stand in their own Python: mostly a notebook or a debugger, where somebody thinks."""
     own = config.series("whyidle_phase_open_seconds", 'phase="host"')
     lone = config.series("whyidle_rank_info", 'world_size="1"')
-    return f"{own} and {config.on(*RANK)} {lone}"
+    return f"{own} > {config.alerts.notebook_seconds:g} and {config.on(*RANK)} {lone}"
 
 
 def _goodput(config: Config) -> Alert:
