@@ -45,7 +45,7 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     """Remembers when ``expr`` last had a result, for config.alerts.remember_seconds.
 
     It refers to itself, so that it costs one series each and not a look at a week of samples, and it reads itself over
-    an hour, so that it survives a Prometheus that was away for less.
+    a quarter of an hour, so that it survives a Prometheus that was away for less.
     """
     return Record(
         name,
@@ -56,7 +56,7 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
 
 def remembered(config: Config, name: str) -> str:
     """What `last_time` recorded under ``name`` and is not too long ago."""
-    return f"last_over_time({name}[1h]) > time() - {config.alerts.remember_seconds:.0f}"
+    return f"last_over_time({name}[15m]) > time() - {config.alerts.remember_seconds:.0f}"
 
 
 def by_use(config: Config, alert: Alert, within: str = "") -> tuple[Alert, Alert]:
