@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..agent.metrics import METRIC
 from ..verdict.accounts import HANG_SECONDS
 from ..verdict.verdict import LATE_SHARE, VERDICT_SHARE
+from .kinds import Amount, Duration, Label, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
 from .thresholds import Thresholds
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 @dataclass(frozen=True)
+class Override:
+    """What is other than usual for the alerts of one name. Empty: as usual."""
+
+    severity: Severity = ""
+    """critical, warning or info."""
+    for_: Wait = ""
+    """For how long it must be so before the alert fires."""
+    labels: Mapping[Label, Word] = field(default_factory=dict)
+    """Further labels."""
+    enabled: bool = True
+    """false leaves the alert out."""
+
+
+@dataclass(frozen=True)
 class Config:
     """Shares and ratios are from 0 to 1, times in seconds, unless a name says otherwise."""
 
-    selector: str = ""
+    selector: Selector = ""
     """Matchers that every series of the agent must meet, such as `job="whyidle"`."""
-    cluster_label: str = "cluster"
+    cluster_label: Label = "cluster"
     """The label that tells clusters apart; empty everywhere where nobody sets it, as for one Prometheus per cluster."""
     windows: tuple[str, ...] = ("1m", "5m", "1h")
     """What rates are taken over. The shortest must hold two scrapes; alerts and verdicts use window and long_window."""
@@ -30,72 +46,85 @@ class Config:
     """How often is looked who is there, and what the verdicts are."""
     counters_interval: str | None = "2m"
     """How often node counters, steps and bandwidth are looked at."""
-    window: str = "5m"
+    window: Duration = "5m"
     """The window of evidence from node counters, and of most alerts."""
-    long_window: str = "1h"
-    runbook_url: str = "https://github.com/whyidle/whyidle/blob/main/docs/runbook.md"
+    long_window: Duration = "1h"
+    """The window of what comes in bursts, and of events such as XIDs."""
+    runbook_url: Url = "https://github.com/whyidle/whyidle/blob/main/docs/runbook.md"
     """The page that explains the alerts; its sections are the names of the alerts in lower case."""
+    dashboard_url: UrlOrNone = ""
+    """Where Grafana is, such as https://grafana.example.org. Empty: links to dashboards begin with /d/."""
+    gpu_hour_price: Amount = 0.0
+    """What an hour of a GPU costs. With 0 no alert speaks of money."""
+    currency: Word = "$"
+    """What it costs that in. It stands before the number."""
+    labels: Mapping[Label, Word] = field(default_factory=dict)
+    """Labels of all alerts, to route them by, such as {team: ml}."""
+    overrides: Mapping[str, Override] = field(default_factory=dict)
+    """By the name of an alert, what is other than usual: {WhyidleGoodputLow: {enabled: false}}, or severity, for and
+    labels."""
 
-    for_now: str = "1m"
+    for_now: Duration = "1m"
     """What is wrong already when it shows: a GPU that is lost, a link that is down."""
-    for_soon: str = "5m"
+    for_soon: Duration = "5m"
     """What is wrong unless it passes: a collective that hangs, an agent that does not answer."""
-    for_slow: str = "15m"
+    for_slow: Duration = "15m"
     """What costs time while it lasts: idle shares, congestion, slow storage."""
-    keep_firing: str = "10m"
+    keep_firing: Duration = "10m"
     """For how long an alert goes on that would flap otherwise."""
 
     # -- the verdict
-    verdict_share: float = VERDICT_SHARE
+    verdict_share: Share = VERDICT_SHARE
     """A family other than compute is the verdict from this share of the ranks' time on. As `whyidle report` has it."""
-    late_share: float = LATE_SHARE
+    late_share: Share = LATE_SHARE
     """A rank is named as late if others waited for it this share of the ranks' time. As `whyidle report` has it."""
 
-    open_seconds: float = HANG_SECONDS
+    open_seconds: Amount = HANG_SECONDS
     """A phase that has been open for longer counts before its end, and a wait that long has a missing rank."""
-    confirmed_share: float = 0.5
+    confirmed_share: Share = 0.5
     """A verdict is confirmed if counters agree where and while at least this part of its time was lost."""
 
     # -- evidence: from where on a node's counter agrees with a verdict
-    line_rate_share: float = 0.8
+    line_rate_share: Share = 0.8
     """A port is the limit when it carries this share of its line rate."""
-    tcp_retransmit_share: float = 0.001
+    tcp_retransmit_share: Share = 0.001
     """Segments sent again, of all sent. One connection of 1,460-byte segments and 0.1 ms there and back then carries at
     most some 4.5 Gbit/s: segment / time × 1.22 / √share (Mathis et al., The macroscopic behavior of the TCP congestion
     avoidance algorithm, 1997)."""
-    transmit_wait_ticks_per_second: float = 1_000_000.0
+    transmit_wait_ticks_per_second: Amount = 1_000_000.0
     """A port waited for credits. How long a tick is depends on the adapter: of some nanoseconds each, this many are
     about a hundredth of the time."""
-    pause_share: float = 0.01
+    pause_share: Share = 0.01
     """Time in which pause frames, or PCIe, held up a port."""
-    pause_frames_per_second: float = 10.0
-    discards_per_second: float = 1.0
+    pause_frames_per_second: Amount = 10.0
+    """The same for adapters that count frames and no time."""
+    discards_per_second: Amount = 1.0
     """Packets that a port discarded, sent again or received out of order."""
-    stalls_per_second: float = 0.01
+    stalls_per_second: Amount = 0.01
     """What stalls a whole connection each time: timeouts, and links that go down. Three in five minutes are enough."""
-    congestion_marks_per_second: float = 10.0
+    congestion_marks_per_second: Amount = 10.0
     """Packets marked as having met congestion, or notifications of it."""
-    io_stalled_share: float = 0.1
+    io_stalled_share: Share = 0.1
     """Time in which some tasks stalled on I/O (PSI), or that operations of a file system on the network took."""
-    blocked_worker_share: float = 0.25
+    blocked_worker_share: Share = 0.25
     """Samples that found a rank's main thread or worker in an uninterruptible wait."""
-    major_faults_per_second: float = 100.0
+    major_faults_per_second: Amount = 100.0
     """Page faults of a rank and its workers that waited for storage."""
-    disk_busy_share: float = 0.8
+    disk_busy_share: Share = 0.8
     """Time in which a disk had a request in flight."""
-    nfs_latency: float = 0.05
+    nfs_latency: Amount = 0.05
     """Mean time of an NFS operation, its queueing included."""
-    lustre_latency: float = 0.05
+    lustre_latency: Amount = 0.05
     """Mean time of a call to a Lustre file system."""
-    cpu_stalled_share: float = 0.25
+    cpu_stalled_share: Share = 0.25
     """Time in which some tasks stalled for want of a CPU (PSI)."""
-    cpu_busy_share: float = 0.9
+    cpu_busy_share: Share = 0.9
     """CPU time in use, of all CPUs of the node."""
-    runqueue_share: float = 0.1
+    runqueue_share: Share = 0.1
     """Time for which a main thread of a rank or of a worker was ready to run and got no CPU, per process."""
-    throttled_periods_share: float = 0.1
+    throttled_periods_share: Share = 0.1
     """Periods of a cgroup's CPU limit in which it was used up."""
-    worker_cpu_share: float = 0.8
+    worker_cpu_share: Share = 0.8
     """CPU time per data worker and second: from here on the workers are the limit themselves."""
 
     alerts: Thresholds = field(default_factory=Thresholds)
@@ -110,7 +139,7 @@ class Config:
     def series(self, metric: str, matchers: str = "") -> str:
         """The selector of a metric of the agent's. Raises KeyError for a metric that nobody declares."""
         declared(metric)
-        chosen = ", ".join(part for part in (self.selector, matchers) if part)
+        chosen = ", ".join(part for part in (matchers, self.selector) if part)
         return f"{metric}{{{chosen}}}" if chosen else metric
 
     def rate(self, metric: str, window: str, matchers: str = "") -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def seconds(duration: str) -> int:
     """The seconds of a Prometheus duration of one unit, such as 5m. Raises ValueError for any other."""
-    match = re.fullmatch(r"(\d+)([smhd])", duration)
+    match = re.fullmatch(r"(\d+)([smhdw])", duration)
     if match is None:
-        raise ValueError(f"{duration!r} is no duration such as 30s, 5m or 1h")
+        raise ValueError(f"{duration!r} is not a duration such as 30s, 5m or 1h")
     return int(match[1]) * _UNITS[match[2]]
 
 

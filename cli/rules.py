@@ -9,10 +9,12 @@ from pathlib import Path
 from .generated import stale, write
 
 GENERATED = Path(__file__).resolve().parents[1] / "alerts" / "generated"
-"""What `--check` compares with where no other place is given."""
+"""What `--check` compares with where no other place is given. The chart takes its rules from there, settings too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings as YAML; what it leaves out is as usual")
+    parser.add_argument("--print-config", action="store_true", help="print all settings, with what each is for")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write files there instead of printing")
     parser.add_argument(
         "--format",
@@ -24,18 +26,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0, or 1 if ``--check`` finds a difference."""
+    """Exit status 0; 1 if ``--check`` finds a difference; 2 if the settings are not sound."""
+    from ..alerts import alerting, chart, settings
+    from ..alerts.config import DEFAULT
     from ..alerts.output import files, groups, to_yaml
 
-    texts = files(format=args.format)
+    config = DEFAULT
+    if args.config is not None:
+        try:
+            config = settings.load(args.config, frozenset(alert.name for alert in alerting.alerts(DEFAULT)))
+        except settings.SettingsError as error:
+            print(f"whyidle rules: {error}", file=sys.stderr)
+            return 2
+    if args.print_config:
+        print(settings.as_yaml(config), end="")
+        return 0
+    texts = files(config, args.format)
+    if (args.out or GENERATED).resolve() == GENERATED:
+        texts |= chart.files(config)
     if args.check:
         return _check(args.out or GENERATED, texts)
     if args.out is None:
-        whole = to_yaml(groups()) if args.format == "prometheus" else "---\n".join(texts.values())
+        whole = to_yaml(groups(config), config=config) if args.format == "prometheus" else _documents(texts)
         print(whole, end="")
         return 0
     write(args.out, texts)
     return 0
+
+
+def _documents(texts: dict[str, str]) -> str:
+    return "---\n".join(text for name, text in texts.items() if name.endswith(".yaml"))
 
 
 def _check(directory: Path, texts: dict[str, str]) -> int:

@@ -24,7 +24,7 @@ from support_agent import WHYIDLE, Agent
 from support_bottlenecks_nodes import Node, nodes
 from support_demo import kill_marked, machine
 from support_ledgers import until
-from support_prometheus import Prometheus, Sample, prometheus
+from support_prometheus import Prometheus, Sample, alert_name, prometheus
 from support_sites import clean_env
 
 from whyidle.alerts.config import Config
@@ -87,7 +87,7 @@ class Observed:
     def firing(self) -> set[str]:
         """The alerts on this run that fire."""
         mine = [one for one in self.alerts if one["labels"].get("run") == self.case.name]
-        return {one["labels"]["alertname"] for one in mine if one["state"] == "firing"}
+        return {alert_name(one["labels"]) for one in mine if one["state"] == "firing"}
 
     @property
     def row(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from support_bottlenecks_nodes import Node
 
 CONFIRMED, UNCONFIRMED, NONE_NEEDED = "confirmed", "unconfirmed", "none_needed"
 DISK_BYTES_PER_SECOND = 2 << 20
-NETWORK, STORAGE, CPU = "WhyidleLostToNetwork", "WhyidleLostToStorage", "WhyidleLostToCpu"
+NETWORK, STORAGE, CPU = "WhyidleLostTo/network", "WhyidleLostTo/storage", "WhyidleLostTo/cpu"
 
 _SHAPED = "tbf rate 50mbit burst 256kb latency 50ms"
 _LOST = "INPUT -i eth0 -p tcp -m statistic --mode random --probability 0.04 -j DROP"

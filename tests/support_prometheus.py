@@ -23,10 +23,15 @@ SHIPPED = Path(__file__).parent.parent / "deploy" / "prometheus"
 EVERY_SECOND = "1s"
 ALERTS_WAIT = "5s"
 FAMILY_ALERT = "WhyidleLostTo"
-"""What the names of the alerts on families begin with."""
+"""The alert on families, which has them as a label."""
 
 Labels = dict[str, str]
 _no_proxy = build_opener(ProxyHandler({}))
+
+
+def alert_name(labels: Mapping[str, str]) -> str:
+    """`WhyidleLostTo/storage`, or the name alone of an alert without a family."""
+    return "/".join(labels[label] for label in ("alertname", "family") if label in labels)
 
 
 class QueryError(Exception):

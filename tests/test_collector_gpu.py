@@ -31,7 +31,7 @@ from whyidle.agent.reading import Absent, Blind, ReadError, Reading
 # One process has one library, and pynvml keeps it in globals.
 pytestmark = pytest.mark.xdist_group("nvml")
 
-SERIES_MOST = 60
+SERIES_MOST = 72
 WHOLE, DIVIDED = 0, 1  # of a node of two GPUs
 CODES = {1: "uninitialised", 2: "invalid argument", 3: "not supported", 4: "no permission", 6: "not found",
          9: "driver not loaded", 10: "timeout", 15: "lost", 16: "reset required", 999: "unknown error"}  # fmt: skip

@@ -463,7 +463,7 @@ def test_recording_rules() -> None:
 
 
 def test_names_are_told_apart() -> None:
-    assert len({alert.name for alert in ALERTS}) == len(ALERTS)
+    assert len({(alert.name, alert.severity) for alert in ALERTS}) == len(ALERTS)
     assert len({group.name for group in GROUPS}) == len(GROUPS)
     for uid, dashboard in DASHBOARDS.items():
         titles = [panel["title"] for panel in output.panels_of(dashboard) if panel["type"] != "row"]

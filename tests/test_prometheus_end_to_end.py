@@ -29,7 +29,7 @@ from fake_node.whole import NODE, whole
 from support_agent import WHYIDLE, Agent
 from support_demo import Demo, machine, names_what_was_injected
 from support_ledgers import Spec, children, until
-from support_prometheus import FAMILY_ALERT, PROMETHEUS, SHIPPED, Prometheus, Sample, finite, prometheus
+from support_prometheus import FAMILY_ALERT, PROMETHEUS, SHIPPED, Prometheus, Sample, alert_name, finite, prometheus
 from support_queries import (
     DASHBOARDS,
     RULES,
@@ -91,14 +91,14 @@ FAULTS = {
             "storage",
             ("--inject-rank", "1", "--inject-delay", "600"),
             "storage",
-            "WhyidleLostToStorage",
+            "WhyidleLostTo/storage",
             late=1,
             always=True,
         ),
-        Fault("network", (), "network", "WhyidleLostToNetwork"),
-        Fault("cpu", (), "cpu", "WhyidleLostToCpu"),
-        Fault("straggler", (), "straggler", "WhyidleLostToStraggler", late=1),
-        Fault("checkpoint", (), "storage", "WhyidleLostToStorage"),
+        Fault("network", (), "network", "WhyidleLostTo/network"),
+        Fault("cpu", (), "cpu", "WhyidleLostTo/cpu"),
+        Fault("straggler", (), "straggler", "WhyidleLostTo/straggler", late=1),
+        Fault("checkpoint", (), "storage", "WhyidleLostTo/storage"),
     )
 }
 OBSERVED = [fault.name for fault in FAULTS.values() if fault.always or os.environ.get(EVERY_FAULT)]
@@ -345,7 +345,7 @@ def test_the_numbers_on_the_dashboard_are_those_of_the_report(
 def test_the_alert_of_the_injected_fault_fires_and_of_no_other_family(run: Run) -> None:
     firing = [alert for alert in run.alerts if alert["state"] == "firing"]
     mine = [alert for alert in firing if alert["labels"].get("run") == run.name]
-    names = [alert["labels"]["alertname"] for alert in mine]
+    names = [alert_name(alert["labels"]) for alert in mine]
     assert [name for name in names if name.startswith(FAMILY_ALERT)] == [run.fault.alert], mine
     for alert in firing:
         for text in alert["annotations"].values():

@@ -1,8 +1,10 @@
 """The alerts, in pairs: silent at the evaluation just before, firing at the next, with exact labels and annotations.
 
 The cases stand in tests/rules/alerts/, a file per topic. Each has the `series` that Prometheus sees, in promtool's
-notation, and either `fires` (with what it then says) or `never`, the reason why it must stay silent, and when it is
-looked at. `@` in a series stands for the labels that Prometheus gives to those of the agent of one node.
+notation, and either `fires` (with what it then says, and when it still does: `lasts`) or `never`, the reason why it
+must stay silent, and when it is looked at: `silent`. `was` names a fault that the alert once had, which the case keeps
+from coming back. `severity` is given where an alert has several. `@` in a series stands for the labels that Prometheus
+gives to those of the agent of one node.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 import yaml
@@ -28,7 +31,9 @@ ROOT = Path(__file__).parent.parent
 CASES = sorted((ROOT / "tests/rules/alerts").glob("*.yaml"))
 TARGET = 'job="whyidle", instance="10.0.0.17:9838"'
 PAGE = (ROOT / "docs/runbook.md").read_text()
-ALERTS: dict[str, Alert] = {alert.name: alert for alert in alerting.alerts(DEFAULT)}
+RULES: dict[tuple[str, str], Alert] = {(alert.name, alert.severity): alert for alert in alerting.alerts(DEFAULT)}
+"""An alert may be critical on a node that runs ranks, and a warning elsewhere."""
+ALERTS: dict[str, Alert] = {name: alert for (name, _), alert in RULES.items()}
 SERIES_NAME = re.compile(r"\b(whyidle_\w+|[a-z_]+:whyidle_\w+:\w+)")
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -43,14 +48,30 @@ def minutes(text: str) -> int:
     return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
 
 
+def dashboard_url(labels: dict[str, str]) -> str:
+    """The dashboard of the alert's run, else of its node, else of all, in its cluster."""
+    cluster = f"&var-cluster={quote_plus(labels['cluster'])}" if "cluster" in labels else ""
+    if "run" in labels:
+        of = f"run?var-owner={quote_plus(labels.get('owner', ''))}&var-run={quote_plus(labels['run'])}"
+    else:
+        of = f"node?var-node={quote_plus(labels['node'])}" if "node" in labels else "overview?"
+    return f"/d/whyidle-{of}{cluster}"
+
+
+def severity(case: dict[str, Any]) -> str:
+    [found] = [of for name, of in RULES if name == case["alert"] and of == case.get("severity", of)]
+    return found
+
+
 def expected(case: dict[str, Any]) -> dict[str, Any]:
     alert = ALERTS[case["alert"]]
     return {
-        "exp_labels": {"severity": alert.severity, **case.get("labels", {})},
+        "exp_labels": {"severity": severity(case), **case.get("labels", {})},
         "exp_annotations": {
             "summary": case["summary"],
             "description": case["description"],
             "runbook_url": f"{DEFAULT.runbook_url}#{alert.name.lower()}",
+            "dashboard_url": dashboard_url(case.get("labels", {})),
         },
     }
 
@@ -60,9 +81,10 @@ def group(case: dict[str, Any]) -> dict[str, Any]:
     times: list[tuple[int, list[dict[str, Any]]]] = [(minutes(time), []) for time in case.get("silent", ())]
     if "fires" in case:
         at = minutes(case["fires"])
-        times += [(at - 1, []), (at, [expected(case)])]
+        before = [(at - 1, [])] if at else []
+        times += [*before, *((time, [expected(case)]) for time in (at, *map(minutes, case.get("lasts", ()))))]
     return {
-        "name": f"{case['alert']}: {case.get('never', 'fires')}",
+        "name": f"{case['alert']}: {case.get('was') or case.get('never', 'fires')}",
         "interval": "1m",
         "input_series": [
             {"series": series.replace("@", TARGET), "values": values} for series, values in case["series"].items()
@@ -93,31 +115,57 @@ def recorded() -> set[str]:
 @needs_promtool
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_fires_when_it_must_and_not_before(path: Path, tmp_path: Path) -> None:
-    topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{path.stem}"))
-    cases = load(path)
+    assert_promtool(path.stem, load(path), DEFAULT, tmp_path)
+
+
+@needs_promtool
+def test_forgets_what_was_taken_out_on_purpose(tmp_path: Path) -> None:
+    """A cable that was pulled stops alerting when nobody remembers that there was one."""
+    case = {
+        "alert": "WhyidleRdmaLinkDown",
+        "severity": "warning",
+        "series": {
+            'whyidle_node_info{@, node="gpu-17"}': "1x200",
+            'whyidle_rdma_port_up{@, device="mlx5_0", port="1"}': "1x20 0x180",
+        },
+        "fires": "22m",
+        "lasts": ["138m"],
+        "silent": ["142m", "200m"],
+        "labels": {
+            "job": "whyidle", "instance": "10.0.0.17:9838", "node": "gpu-17", "device": "mlx5_0", "port": "1",
+        },
+        "summary": "gpu-17: port 1 of mlx5_0 is down.",
+        "description": "On the node at 10.0.0.17:9838 port 1 of mlx5_0 was up before and cannot carry data now. Jobs "
+        "that use it stall, or fail when their retries end.",
+    }  # fmt: skip
+    config = replace(DEFAULT, alerts=replace(DEFAULT.alerts, remember_seconds=7200.0))
+    assert_promtool("network", [case], config, tmp_path)
+
+
+def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config, directory: Path) -> None:
+    """Has promtool run the cases of a topic, each alert with its own rules."""
+    topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{topic_name}"))
     names = sorted({case["alert"] for case in cases})
     for name in names:
-        (tmp_path / f"{name}-rules.yaml").write_text(to_yaml(alone(name, topic.groups(DEFAULT))))
+        (directory / f"{name}-rules.yaml").write_text(to_yaml(alone(name, topic.groups(config))))
         test = {
             "rule_files": [f"{name}-rules.yaml"],
             "evaluation_interval": "1m",
             "tests": [group(case) for case in cases if case["alert"] == name],
         }
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(test, sort_keys=False, allow_unicode=True))
-
+        (directory / f"{name}.yaml").write_text(yaml.safe_dump(test, sort_keys=False, allow_unicode=True))
     command = ["promtool", "test", "rules", *(f"{name}.yaml" for name in names)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_is_seen_firing() -> None:
-    fired = {case["alert"] for path in CASES for case in load(path) if "fires" in case}
-    assert fired == set(ALERTS)
+    fired = {(case["alert"], severity(case)) for path in CASES for case in load(path) if "fires" in case}
+    assert fired == set(RULES)
 
 
-def test_names_are_unique() -> None:
-    assert len(ALERTS) == len(alerting.alerts(DEFAULT))
+def test_no_two_rules_have_the_same_name_and_severity() -> None:
+    assert len(RULES) == len(alerting.alerts(DEFAULT))
 
 
 @needs_promtool
@@ -152,6 +200,14 @@ def test_has_a_section_in_the_runbook(alert: Alert) -> None:
     assert alert.name in sections
     for part in ("**Means**", "**Look**", "**Do**"):
         assert part in sections[alert.name]
+
+
+def test_the_table_of_the_runbook_has_every_alert_with_its_severities() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(#(\w+)\) \| ([\w, ]+) \| (\w+) \| (.+) \|$", PAGE, re.MULTILINE)
+    said = {(name, of) for name, _, several, _, _ in rows for of in several.split(", ")}
+    assert said == set(RULES)
+    assert [name for name, anchor, *_ in rows if anchor != name.lower()] == []
+    assert {who for _, _, _, who, _ in rows} == {"run", "cluster", "hardware", "whyidle"}
 
 
 def test_the_runbook_knows_nothing_that_does_not_exist() -> None:

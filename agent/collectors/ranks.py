@@ -128,6 +128,10 @@ def _group_calls(snapshot: Snapshot) -> Samples:
             yield (*labels, group), calls
 
 
+def _world_size(snapshot: Snapshot) -> Samples:
+    return [(rank_labels(ledger), float(ledger.world_size)) for ledger in _newest(snapshot)]
+
+
 def _up(snapshot: Snapshot) -> Samples:
     return [(rank_labels(ledger), float(ledger.alive)) for ledger in _newest(snapshot)]
 
@@ -143,6 +147,7 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<group waits>": _group_waits,
     "<group calls>": _group_calls,
     "<identity>": _identity,
+    "<world size>": _world_size,
     "<up>": _up,
     "<hooks>": _hooks,
     "<errors>": _errors,

@@ -174,6 +174,14 @@ METRICS: tuple[Metric, ...] = (
         "Identity of a rank's newest attempt, to join on; always 1. The pid is the one in the rank's own namespace.",
         "<identity>",
     ),
+    Metric(
+        "whyidle_world_size",
+        "gauge",
+        "ranks",
+        RANK,
+        "Ranks of the run, by the rank's newest attempt. If fewer are up, the others have ended or are not seen.",
+        "<world size>",
+    ),
     Metric("whyidle_rank_up", "gauge", "bool", RANK, "1 while the process of the rank lives, 0 after its end.", "<up>"),
     Metric(
         "whyidle_hook_state",

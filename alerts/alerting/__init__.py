@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from ..config import Config
-from ..rule import Alert, Group
-from . import agent, checkpoints, clock, collectives, gpu, idle, network, storage
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import cast
 
-TOPICS = (idle, collectives, checkpoints, agent, gpu, network, storage, clock)
+from ..config import Config, Override
+from ..rule import Alert, Group, Record, Severity
+from . import agent, allocation, checkpoints, clock, collectives, gpu, idle, network, storage
+
+TOPICS = (idle, allocation, collectives, checkpoints, agent, gpu, network, storage, clock)
 
 
 def groups(config: Config) -> list[Group]:
-    """All alerts, by topic."""
-    return [group for topic in TOPICS for group in topic.groups(config)]
+    """All alerts, by topic, as the configuration has them."""
+    every = (group for topic in TOPICS for group in topic.groups(config))
+    set_ = (replace(group, rules=tuple(_set(config, group))) for group in every)
+    return [group for group in set_ if group.rules]
+
+
+def _set(config: Config, group: Group) -> Iterator[Record | Alert]:
+    """The rules of a group with the labels and exceptions of the configuration."""
+    for rule in group.rules:
+        if isinstance(rule, Record):
+            yield rule
+            continue
+        other = config.overrides.get(rule.name, Override())
+        if other.enabled:
+            yield replace(
+                rule,
+                severity=cast(Severity, other.severity or rule.severity),
+                for_=other.for_ or rule.for_,
+                labels={**rule.labels, **config.labels, **other.labels},
+            )
 
 
 def alerts(config: Config) -> list[Alert]:

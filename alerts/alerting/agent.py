@@ -35,10 +35,19 @@ def _agents(config: Config) -> tuple[Alert, ...]:
             "WhyidleAgentAbsent",
             f"absent({up} == 1)",
             config.for_slow,
-            "critical",
+            "warning",
             "No agent answers.",
             f"Prometheus has no agent that it can scrape under a job that matches `{config.alerts.agent_job}`. No "
             "other alert of whyidle can fire.",
+        ),
+        Alert(
+            "WhyidleWatchdog",
+            "vector(1)",
+            "0s",
+            "info",
+            "Alerts of whyidle arrive.",
+            "This alert always fires. If it stops, Prometheus does not evaluate the rules, or nobody hears of alerts. "
+            "Route it to something that notices its absence.",
         ),
     )
 

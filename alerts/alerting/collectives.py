@@ -6,8 +6,12 @@ from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
 from ..recording.names import device_seconds, late
 from ..rule import Alert, Group
-from .expressions import RUN_NAME, each
+from .expressions import RUN_NAME, TARGET, each
 from .pace import prompt
+
+PIPELINE = 'part="pipeline"'
+BUSY = "compute|eval|compile"
+"""Phases of a pipeline stage for whose messages others rightly wait."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
@@ -15,22 +19,32 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 
 def _hung(config: Config) -> Alert:
-    """An agent sees who is missing among the ranks of its own node; across nodes it takes all agents together."""
+    """An agent sees who is missing among the ranks of its own node; across nodes it takes all agents together.
+
+    In a pipeline a stage may wait for the messages of a busy one, and no series tells this from a collective: there a
+    rank of another node is missing only in a phase that is no work.
+    """
     hang = config.alerts.hang_seconds
-    rank, run = config.by(*RANK), config.by(*RUN)
+    rank, run, on = config.by(*TARGET, *RANK), config.by(*RUN), config.on(*TARGET, *RANK)
     missing = config.series("whyidle_collective_missing_seconds")
     open_elsewhere = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     up = config.series("whyidle_rank_up")
+    busy = config.series("whyidle_phase_open_seconds", f'phase=~"{BUSY}"')
+    run_pipelines = f"sum {run} ({config.series('whyidle_group_wait_seconds_total', PIPELINE)}) > 0"
     phases, info = config.series("whyidle_phase_open_seconds"), config.series("whyidle_rank_info")
     phase = each(config, phases, RANK, " It is in {{ .Labels.phase }}.", " It has ended.")
     place = each(config, info, RANK, " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
     return Alert(
         "WhyidleCollectiveHung",
-        f"(\n  max {rank} ({missing}) > {hang}\n  or\n"
-        f"  0 * (max {rank} ({open_elsewhere}) > {hang} or max {rank} ({up}) == 0)\n"
+        f"((\n  max {rank} ({missing}) > {hang}\n  or\n"
+        f"  0 * (max {rank} (\n"
+        f"    {open_elsewhere}\n    unless {on} ({busy} and {config.on(*RUN)} {run_pipelines})\n"
+        f"  ) > {hang} or max {rank} ({up}) == 0)\n"
         f"  + {config.on(*RUN)} group_left max {run} ({waits}) > {hang}\n)\n"
-        f"unless {config.on(*RANK)} {waits}",
+        f"unless {config.on(*RANK)} {waits}\n"
+        f"unless {on} ({up} == 0 and {config.on(*RANK)} ({up} == 1)))\n"
+        f"* {on} group_left (node) {info}",
         config.for_now,
         "critical",
         f"Run {RUN_NAME} hangs: rank {{{{ $labels.rank }}}} has not entered a collective.",
@@ -87,6 +101,7 @@ def _late(config: Config) -> Alert:
         f"Run {RUN_NAME} waits {{{{ $value | humanizePercentage }}}} of its time for rank {{{{ $labels.rank }}}}.",
         f"In the last {config.window} the other ranks of run {RUN_NAME} waited for rank "
         "{{ $labels.rank }} in collectives."
+        + each(config, config.series("whyidle_rank_info"), RANK, " It runs on {{ .Labels.node }}.")
         + family
         + " That is {{ $value | humanizePercentage }} of the time of all ranks.",
         keep_firing_for=config.keep_firing,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..config import Config
+from ..recording.names import NODE_RANKS
+from ..rule import Alert, Record
 
 TARGET = ("job", "instance")
 """What tells agents apart. All series of one node come from one agent, so that this joins them."""
@@ -37,9 +41,49 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
     )
 
 
-def was_up(config: Config, series: str) -> str:
-    """Where a gauge was 1 at any of the instants of config.alerts.past."""
-    return " or ".join(f"{series} offset {past} == 1" for past in config.alerts.past)
+def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
+    """Remembers when ``expr`` last had a result, for config.alerts.remember_seconds.
+
+    It refers to itself, so that it costs one series each and not a look at a week of samples, and it reads itself over
+    a quarter of an hour, so that it survives a Prometheus that was away for less.
+    """
+    return Record(
+        name,
+        f"0 * max {config.by(*by)} ({expr}) + time()\nor\n{remembered(config, name)}",
+        why="When it was last so.",
+    )
+
+
+def remembered(config: Config, name: str) -> str:
+    """What `last_time` recorded under ``name`` and is not too long ago."""
+    return f"last_over_time({name}[15m]) > time() - {config.alerts.remember_seconds:.0f}"
+
+
+def by_use(config: Config, alert: Alert, within: str = "") -> tuple[Alert, Alert]:
+    """The alert as critical on a node that runs ranks, and as a warning on any other.
+
+    Its expression has the label `node`. With ``within``, ranks that ended so short a time ago count too: for faults
+    that end the ranks at once.
+    """
+    return where(alert, config.on("node"), used(within))
+
+
+def used(within: str = "") -> str:
+    """Nodes that run ranks, or did ``within`` so short a time."""
+    return f"max_over_time({NODE_RANKS}[{within}])" if within else NODE_RANKS
+
+
+def where(alert: Alert, on: str, critical: str) -> tuple[Alert, Alert]:
+    """The alert as critical where another expression has a result, and as a warning where it has none."""
+    return (
+        replace(alert, expr=f"({alert.expr})\nand {on} {critical}", severity="critical"),
+        replace(alert, expr=f"({alert.expr})\nunless {on} {critical}", severity="warning"),
+    )
+
+
+def booted(config: Config) -> str:
+    """Those agents whose nodes booted so short a time ago that their links may still come up."""
+    return f"time() - {config.series('whyidle_cpu_boot_time_seconds')} < {config.alerts.boot_seconds:.0f}"
 
 
 def fell(config: Config, series: str) -> str:
@@ -52,15 +96,17 @@ def alive(config: Config, *by: str) -> str:
     return f"max {config.by(*by)} ({config.series('whyidle_rank_up')}) == 1"
 
 
-def each(config: Config, query: str, labels: tuple[str, ...], text: str, otherwise: str = "") -> str:
+def each(
+    config: Config, query: str, labels: tuple[str, ...], text: str, otherwise: str = "", of: str = "$labels"
+) -> str:
     """A template: ``text`` for each result of a query when the alert fires, in which `.Labels` are the result's.
 
-    ``query`` is a selector; it is narrowed to the alert's own cluster and ``labels``. ``otherwise`` is said where
-    nothing is found.
+    ``query`` is a selector; it is narrowed to the alert's own cluster and ``labels``, or to those that ``of`` has: the
+    result's, within the text of another one. ``otherwise`` is said where nothing is found.
     """
     wanted = (config.cluster_label, *labels)
     metric, _, matchers = query.partition("{")
     narrowed = ",".join([*(f"{label}=%q" for label in wanted), *([matchers.rstrip("}")] if matchers else [])])
-    values = " ".join(f"$labels.{label}" for label in wanted)
+    values = " ".join(f"{of}.{label}" for label in wanted)
     or_else = f"{{{{ else }}}}{otherwise}" if otherwise else ""
     return f"{{{{ range printf `{metric}{{{narrowed}}}` {values} | query }}}}{text}{or_else}{{{{ end }}}}"

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from .. import xids
 from ..config import Config
+from ..promql import labelled, lines
 from ..rule import Alert, Group
-from .expressions import COUNT, NODE, TARGET, fell, named, started
+from .expressions import COUNT, NODE, TARGET, by_use, fell, last_time, named, remembered, started
 from .pace import paced
 
 GPU = ("gpu", "uuid")
+UNKNOWN_XID = "It is not in whyidle's table of XIDs: look at dmesg and NVIDIA's catalogue."
+MEMORY_XIDS = "48|94|95|140|171|172"
+"""Those that say themselves that ECC could not correct an error."""
+SEEN = "gpu:whyidle_gpu_info:last_seconds"
 HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
 """Reasons for low clocks that are nobody's wish. A GPU at full load stands at its power cap (sw_power_cap) as intended,
 and sync_boost is another GPU's reason."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return paced(config, "gpu", (_alert(config, fault) for fault in faults(config)))
+    seen = last_time(config, SEEN, config.series("whyidle_gpu_info"), *TARGET, *GPU)
+    stops = (alert for row in _broken(config) for alert in by_use(config, _alert(config, row), config.window))
+    return paced(config, "gpu", (*stops, *(_alert(config, row) for row in faults(config))), (seen,))
 
 
 def _alert(config: Config, fault: Alert) -> Alert:
@@ -31,43 +39,20 @@ def _alert(config: Config, fault: Alert) -> Alert:
 
 
 def faults(config: Config) -> tuple[Alert, ...]:
-    return (*_broken(config), *_memory(config), *_held_back(config))
+    return (*_xids(config), _gone(config), *_memory(config), _hot(config), *_held_back(config))
+
+
+def xid_events(config: Config, matchers: str, window: str) -> str:
+    """XIDs of some numbers within a window, by GPU and number."""
+    return started(config, "whyidle_gpu_xid_events_total", matchers, window, *TARGET, *GPU, "xid")
 
 
 def _broken(config: Config) -> tuple[Alert, ...]:
-    hour = config.long_window
-    critical = started(
-        config,
-        "whyidle_gpu_xid_events_total",
-        f'xid=~"{"|".join(config.alerts.critical_xids)}"',
-        hour,
-        *TARGET,
-        *GPU,
-        "xid",
-    )
-    events = config.series("whyidle_gpu_faults_total")
-    info = config.series("whyidle_gpu_info")
-    collector = config.series("whyidle_collector_up", 'collector="gpu"')
-    before = " or ".join(f"{info} offset {past}" for past in config.alerts.past[:-1])
+    """What stops a run, and needs somebody at the node."""
+    of = config.alerts
+    told = xid_events(config, f'xid=~"{xids.pattern("service")}"', of.service_window)
+    row = f"{config.series('whyidle_gpu_row_remap_failure')} == 1"
     return (
-        Alert(
-            "WhyidleGpuXidCritical",
-            critical,
-            "0s",
-            "critical",
-            "reported XID {{ $labels.xid }}.",
-            "reported XID {{ $labels.xid }}, which tells of hardware, firmware or a link. "
-            f"Events within {hour}: {COUNT}. Ranks on this GPU fail, or compute nonsense.",
-        ),
-        Alert(
-            "WhyidleGpuXid",
-            f"increase({events}[{hour}]) > 0\nunless {config.on(*TARGET, *GPU)} ({critical})",
-            "0s",
-            "info",
-            "reported an XID.",
-            f"reported XIDs, none of which means broken hardware. Events within {hour}: {COUNT}. Mostly the program "
-            "that ran there is at fault.",
-        ),
         Alert(
             "WhyidleGpuLost",
             f"{config.series('whyidle_gpu_lost')} == 1",
@@ -77,40 +62,74 @@ def _broken(config: Config) -> tuple[Alert, ...]:
             "does not answer its driver any more, or needs a reset. No process can use it until then.",
         ),
         Alert(
-            "WhyidleGpuGone",
-            f"(max {config.by(*TARGET, *GPU)} ({before}))\n"
-            f"unless {config.on(*TARGET, 'uuid')} {info}\nunless {config.on(*TARGET)} {collector} == 0\n"
-            f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
-            config.for_soon,
-            "warning",
-            "is gone.",
-            "was there within the last day and is not listed by the driver now, although the agent answers.",
+            "WhyidleGpuService",
+            f"{told}\nor\nsum {config.by(*TARGET, *GPU)} ({row})",
+            config.for_now,
+            "critical",
+            "needs a technician{{ with $labels.xid }}: XID {{ . }}{{ end }}.",
+            "{{ if $labels.xid }}reported XID {{ $labels.xid }}. "
+            + xids.template("service", "")
+            + "{{ else }}has no spare row for a bad row of memory, or failed to put it in place. Exchange it."
+            + f"{{{{ end }}}} After an XID this stays for {of.service_window}.",
         ),
+    )
+
+
+def _xids(config: Config) -> tuple[Alert, ...]:
+    hour = config.long_window
+    hardware = f"{xids.pattern('reset')}|{xids.pattern('service')}"
+    return (
+        Alert(
+            "WhyidleGpuXidReset",
+            xid_events(config, f'xid=~"{xids.pattern("reset")}"', hour),
+            "0s",
+            "warning",
+            "needs a reset: XID {{ $labels.xid }}.",
+            f"reported XID {{{{ $labels.xid }}}}. {xids.template('reset', '')} Events within {hour}: {COUNT}.",
+        ),
+        Alert(
+            "WhyidleGpuXid",
+            xid_events(config, f'xid!~"{hardware}"', hour),
+            "0s",
+            "info",
+            "reported XID {{ $labels.xid }}.",
+            f"reported XID {{{{ $labels.xid }}}}. {xids.template('software', UNKNOWN_XID)} "
+            f"Events within {hour}: {COUNT}.",
+        ),
+    )
+
+
+def _gone(config: Config) -> Alert:
+    info = config.series("whyidle_gpu_info")
+    collector = config.series("whyidle_collector_up", 'collector="gpu"')
+    return Alert(
+        "WhyidleGpuGone",
+        f"0 * ({remembered(config, SEEN)})\n"
+        f"unless {config.on(*TARGET, 'uuid')} {info}\nunless {config.on(*TARGET)} {collector} == 0\n"
+        f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
+        config.for_soon,
+        "warning",
+        "is gone.",
+        "was there before and is not listed by the driver now, although the agent answers.",
     )
 
 
 def _memory(config: Config) -> tuple[Alert, ...]:
     hour = config.long_window
     uncorrected = config.series("whyidle_gpu_ecc_errors_total", 'kind="uncorrected", since="volatile"')
+    told = xid_events(config, f'xid=~"{MEMORY_XIDS}"', hour)
     pending = config.series("whyidle_gpu_row_remap_pending")
     retirement = config.series("whyidle_gpu_page_retirement_pending")
     return (
         Alert(
             "WhyidleGpuEccUncorrected",
-            f"sum {config.by(*TARGET, *GPU)} (increase({uncorrected}[{hour}])) > 0",
+            f"sum {config.by(*TARGET, *GPU)} (increase({uncorrected}[{hour}])) > 0\n"
+            f"unless {config.on(*TARGET, *GPU)} ({told})",
             "0s",
-            "critical",
+            "warning",
             "met memory errors that ECC could not correct.",
-            f"met memory errors that ECC could not correct. Errors within {hour}: {COUNT}. The process that met them "
-            "was ended, or went on with wrong data.",
-        ),
-        Alert(
-            "WhyidleGpuRowRemapFailed",
-            f"{config.series('whyidle_gpu_row_remap_failure')} == 1",
-            config.for_now,
-            "critical",
-            "could not replace a row of bad memory.",
-            "has no spare row for a bad one, or failed to put it in place: it is due for exchange.",
+            f"met memory errors that ECC could not correct, and reported no XID. Errors within {hour}: {COUNT}. The "
+            "process that met them was ended, or went on with wrong data. Drain the node and reset the GPU.",
         ),
         Alert(
             "WhyidleGpuMemoryResetPending",
@@ -120,6 +139,20 @@ def _memory(config: Config) -> tuple[Alert, ...]:
             "wants a reset to take bad memory out of use.",
             "has found bad memory, which is taken out of use at its next reset. Until then it may be met again.",
         ),
+    )
+
+
+def _hot(config: Config) -> Alert:
+    of = config.alerts
+    chip = f"{config.series('whyidle_gpu_temperature_celsius')} > {of.gpu_celsius}"
+    memory = f"{config.series('whyidle_gpu_memory_temperature_celsius')} > {of.gpu_memory_celsius}"
+    return Alert(
+        "WhyidleGpuHot",
+        lines(labelled(chip, "part", "chip"), labelled(memory, "part", "memory")),
+        config.for_soon,
+        "warning",
+        "is too hot: its {{ $labels.part }} has {{ $value }} °C.",
+        "is too hot: its {{ $labels.part }} has {{ $value }} °C. It will lower its clocks, or stop.",
     )
 
 

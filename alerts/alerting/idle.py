@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from ...agent.metrics.ranks import RUN
+from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
-from ..recording.names import charged, culprit, device_seconds, goodput, share, verdict
+from ..recording.names import charged, culprit, device_seconds, goodput, share, step_seconds, verdict
 from ..rule import Alert, Group
 from .expressions import RUN_NAME, alive, each
 from .pace import patient, prompt
 
+FAMILY = (*RUN, "family")
 CORROBORATED = (
     '{{ if eq .Labels.corroboration "confirmed" }} Counters of its nodes agree.'
     '{{ else if eq .Labels.corroboration "unconfirmed" }} No counter of its nodes confirms it.{{ end }}'
@@ -18,9 +20,8 @@ CORROBORATED = (
 
 
 class Loss(NamedTuple):
-    """One family of causes that an alert watches."""
+    """One family of causes, from where on its share is an alert, and the words for it."""
 
-    name: str
     family: str
     threshold: float
     what: str
@@ -31,49 +32,37 @@ def losses(config: Config) -> tuple[Loss, ...]:
     of = config.alerts
     return (
         Loss(
-            "WhyidleLostToStorage",
             "storage",
             of.storage_share,
             "storage",
             "its ranks, or ranks that they wait for, are blocked in reads of data or in checkpoints",
         ),
+        Loss("network", of.network_share, "the network", "its ranks wait for transfers that every rank has entered"),
         Loss(
-            "WhyidleLostToNetwork",
-            "network",
-            of.network_share,
-            "the network",
-            "its ranks wait for transfers that every rank has entered",
-        ),
-        Loss(
-            "WhyidleLostToCpu",
             "cpu",
             of.cpu_share,
             "CPUs",
             "its ranks, or ranks that they wait for, want batches from workers that compute or get no CPU",
         ),
         Loss(
-            "WhyidleLostToHost",
             "host",
             of.host_share,
             "the training loop's own Python",
             "its ranks, or ranks that they wait for, run Python, collect garbage or compile between phases",
         ),
         Loss(
-            "WhyidleLostToStraggler",
             "straggler",
             of.straggler_share,
             "ranks that compute for longer than the others",
             "the others wait for them in collectives",
         ),
         Loss(
-            "WhyidleLostToPipeline",
             "pipeline",
             of.pipeline_share,
             "waits between pipeline stages",
             "its ranks wait for sends or receives of other stages: the bubble of the schedule, or a slow stage",
         ),
         Loss(
-            "WhyidleLostToCommunication",
             "communication",
             of.communication_share,
             "waits in collectives that could not be split",
@@ -83,76 +72,144 @@ def losses(config: Config) -> tuple[Loss, ...]:
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    lost = (_lost(config, loss) for loss in losses(config))
     return (
-        prompt(config, "idle", (*lost, *_others(config))),
-        # It is about an hour, and looks at every rank to know since when the run has made steps.
-        patient(config, "idle", (_goodput(config),)),
+        prompt(config, "idle", (_lost(config), *_others(config))),
+        # They are about an hour, or look at every rank to know since when the run has made steps.
+        patient(config, "idle", (_goodput(config), _slower(config))),
     )
 
 
-def _lost(config: Config, loss: Loss) -> Alert:
-    own = f'{charged(config.window)}{{family="{loss.family}"}}'
-    worst = f'max {config.by(*RUN)} ({charged(config.window)}{{family!="compute"}})'
-    found = f'{verdict(config.window)}{{family="{loss.family}"}}'
-    blamed = f'{culprit(config.window)}{{family="{loss.family}"}}'
+def _lost(config: Config) -> Alert:
+    window, long, rows = config.window, config.long_window, losses(config)
+    what = _by_family({row.family: row.what for row in rows})
+    look = _by_family({row.family: row.look for row in rows})
+    lately = _beyond(rows, lambda family: f'max_over_time({charged(window)}{{family="{family}"}}[{config.for_slow}])')
+    bursts = f"{_high(config, rows, long)}\nand {config.on(*RUN, 'family')} ({lately})\n{_stepping(config)}"
+    rank = (*RUN, "rank")
+    node = each(config, config.series("whyidle_rank_info"), rank, " on {{ .Labels.node }}", of=".Labels")
     return Alert(
-        loss.name,
-        f"{own} >= {loss.threshold}\nand {config.on(*RUN)}\n"
-        f"{own} >= {config.on(*RUN)} {config.alerts.main_share} * {worst}",
+        "WhyidleLostTo",
+        f"({_high(config, rows, window)}\nor\n{bursts})\nunless {config.on(*RUN)} ({_alone(config)})",
         config.for_slow,
         "warning",
-        f"Run {RUN_NAME} loses {{{{ $value | humanizePercentage }}}} of its time to {loss.what}.",
-        f"In the last {config.window} {{{{ $value | humanizePercentage }}}} of the time of all ranks of run "
-        f"{RUN_NAME} went to {loss.what}: {loss.look}."
-        + each(config, found, RUN, CORROBORATED)
-        + each(config, blamed, RUN, " Rank {{ .Labels.rank }} is late by it most.")
+        f"Run {RUN_NAME} loses {{{{ $value | humanizePercentage }}}} of its time to {{{{ $labels.family }}}}.",
+        f"In the last {window}, or the last {long} if it comes in bursts, {{{{ $value | humanizePercentage }}}} of the "
+        f"time of all ranks of run {RUN_NAME} went to {what}: {look}."
+        + _idle_gpus(config)
+        + each(config, verdict(window), FAMILY, CORROBORATED)
+        + each(config, culprit(window), FAMILY, f" Rank {{{{ .Labels.rank }}}}{node} is late by it most.")
         + " Waits for late ranks are charged to what made them late.",
         keep_firing_for=config.keep_firing,
     )
 
 
+def _by_family(texts: Mapping[str, str]) -> str:
+    """A template: the text for the alert's family."""
+    cases = (f'if eq $labels.family "{family}" }}}}{text}' for family, text in texts.items())
+    return "{{ " + "{{ else ".join(cases) + "{{ end }}"
+
+
+def _beyond(rows: Iterable[Loss], share_of: Callable[[str], str]) -> str:
+    """The shares of families that are beyond their thresholds."""
+    return "\nor ".join(f"{share_of(row.family)} >= {row.threshold}" for row in rows)
+
+
+def _high(config: Config, rows: Iterable[Loss], window: str) -> str:
+    """What runs lose much to over a window, where they lose to nothing else so much that this looks small."""
+    much = _beyond(rows, lambda family: f'{charged(window)}{{family="{family}"}}')
+    worst = f'max {config.by(*RUN)} ({charged(window)}{{family!="compute"}})'
+    return f"(({much})\n>= {config.on(*RUN)} group_left {config.alerts.main_share} * {worst})"
+
+
+def _idle_gpus(config: Config) -> str:
+    """A template: how many GPUs' time that is, and what an hour of it costs."""
+    wanted = (config.cluster_label, *RUN)
+    here = ",".join(f"{label}=%q" for label in wanted)
+    values = " ".join(f"$labels.{label}" for label in wanted)
+    gpus = f"%f * {device_seconds('run', config.window)}{{{here}}}"
+    money = f"{gpus} * {config.gpu_hour_price:g} > 0"
+    return (
+        f'{{{{ range printf `{gpus}` $value {values} | query }}}} That is {{{{ .Value | printf "%.1f" }}}} idle GPUs'
+        f"{{{{ range printf `{money}` $value {values} | query }}}}, or {config.currency}"
+        '{{ .Value | printf "%.2f" }} an hour{{ end }}.{{ end }}'
+    )
+
+
+def _stepping(config: Config) -> str:
+    """Runs that made steps a long window ago already: of a younger one its long mean says little."""
+    steps = config.series("whyidle_steps_total")
+    return f"and {config.on(*RUN)} sum {config.by(*RUN)} ({steps} offset {config.long_window}) > 0"
+
+
 def _others(config: Config) -> tuple[Alert, ...]:
     of = config.alerts
     shares = share("run_family", config.window)
-    computes = f'{shares}{{family="compute"}} < {of.idle_compute_share}'
+    computes = f'sum without (family) ({shares}{{family="compute"}}) < {of.idle_compute_share}'
     steps = config.series("whyidle_steps_total")
     live = f"and {config.on(*RUN)} {alive(config, *RUN)}"
+    starting = share("run_cause", config.window) + '{cause="startup"}'
+    started = f"unless {config.on(*RUN)} max_over_time({starting}[{of.startup_for}]) > {of.starting_share}"
+    stepped = f"sum {config.by(*RUN)} ({steps})"
     return (
         _unattributed(config),
         Alert(
             "WhyidleRunIdle",
-            f"{computes}\n{live}\nand {config.on(*RUN)} sum {config.by(*RUN)} ({steps}) > 0",
+            f"{computes}\n{live}\nand {config.on(*RUN)} {stepped} > 0\n{started}\n"
+            f"unless {config.on(*RUN)} ({_alone(config)})",
             config.for_slow,
             "critical",
             f"Run {RUN_NAME} holds its GPUs and does not compute.",
             f"Of the last {config.window} run {RUN_NAME} computed for {{{{ $value | humanizePercentage "
-            "}}, although its processes live and it has made steps before. Its mean over the day hides this.",
+            "}}, although its processes live, it has made steps before, and it has not started of late. Its mean over "
+            "the day hides this.",
         ),
         Alert(
             "WhyidleStartupSlow",
-            f"{computes}\n{live}\nand {config.on(*RUN)} sum {config.by(*RUN)} ({steps}) == 0",
+            f"{computes}\n{live}\n"
+            f"and {config.on(*RUN)} ({stepped} == 0 or sum without (cause, family) ({starting}) > {of.starting_share})",
             of.startup_for,
             "warning",
             f"Run {RUN_NAME} has not made its first step.",
-            f"Run {RUN_NAME} has been up for {of.startup_for} without a step, and computed for "
-            f"{{{{ $value | humanizePercentage }}}} of the last {config.window}.",
+            f"Run {RUN_NAME} has been up for {of.startup_for}, or starts again for so long, without a step, and "
+            f"computed for {{{{ $value | humanizePercentage }}}} of the last {config.window}.",
         ),
     )
+
+
+def _alone(config: Config) -> str:
+    """Runs of one process that stand in their own Python: mostly a notebook or a debugger, where somebody thinks."""
+    own = config.series("whyidle_phase_open_seconds", 'phase="host"')
+    lone = config.series("whyidle_rank_info", 'world_size="1"')
+    return f"{own} > {config.alerts.notebook_seconds:g} and {config.on(*RANK)} {lone}"
 
 
 def _goodput(config: Config) -> Alert:
     of, long = config.alerts, config.long_window
     return Alert(
         "WhyidleGoodputLow",
-        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {alive(config, *RUN)}\n"
-        f"and {config.on(*RUN)} sum {config.by(*RUN)} ({config.series('whyidle_steps_total')} offset {long}) > 0",
+        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {alive(config, *RUN)}\n{_stepping(config)}",
         config.for_slow,
         "info",
         f"Run {RUN_NAME} computes for {{{{ $value | humanizePercentage }}}} of its time.",
         f"Over the last {long} {{{{ $value | humanizePercentage }}}} of the time of run "
-        f"{RUN_NAME} was compute. The rest may be spread over several families, or come in bursts, as "
-        "checkpoints do, so that none of their own alerts fires.",
+        f"{RUN_NAME} was compute. The rest may be spread over several families, so that none of their own alerts "
+        "fires.",
+    )
+
+
+def _slower(config: Config) -> Alert:
+    """Medians, which a stall or a checkpoint does not move."""
+    of, long = config.alerts, config.long_window
+    median = step_seconds("p50", config.window)
+    before = f"avg_over_time({median}[{of.step_reference}] offset {long})"
+    return Alert(
+        "WhyidleStepsSlower",
+        f"avg_over_time({median}[{long}]) > {of.step_slowdown} * {before}\n{_stepping(config)}",
+        config.for_slow,
+        "warning",
+        f"Steps of run {RUN_NAME} take {{{{ $value | humanizeDuration }}}}, longer than before.",
+        f"In the last {long} half of the steps of run {RUN_NAME} took longer than {{{{ $value | humanizeDuration }}}}, "
+        f"more than {of.step_slowdown:g} times what it was over the {of.step_reference} before.",
     )
 
 

@@ -5,17 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..config import Config
-from ..rule import Alert, Group
-from .expressions import COUNT, NODE, RATE, TARGET, fell, named, was_up
+from ..rule import Alert, Group, Record
+from .expressions import COUNT, NODE, RATE, TARGET, booted, by_use, fell, last_time, named, remembered
 from .pace import paced
 
 PORT = (*TARGET, "device", "port")
 INTERFACE = (*TARGET, "device")
 
 
+PORT_UP, INTERFACE_UP = "port:whyidle_rdma_port_up:last_seconds", "device:whyidle_nic_up:last_seconds"
+
+
 def groups(config: Config) -> tuple[Group, ...]:
-    rows = (*_links(config), *_errors(config), *_congestion(config), *_pauses(config), *_tcp(config))
-    return paced(config, "network", (_alert(config, row) for row in rows))
+    rows = (*_degraded(config), *_errors(config), *_congestion(config), *_pauses(config), *_tcp(config))
+    down = (alert for row in _links(config) for alert in by_use(config, _alert(config, row)))
+    return paced(config, "network", (*down, *(_alert(config, row) for row in rows)), _records(config))
+
+
+def _records(config: Config) -> tuple[Record, ...]:
+    return (
+        last_time(config, PORT_UP, f"{config.series('whyidle_rdma_port_up')} == 1", *PORT),
+        last_time(config, INTERFACE_UP, f"{config.series('whyidle_nic_up')} == 1", *INTERFACE),
+    )
 
 
 def _alert(config: Config, row: Alert) -> Alert:
@@ -36,17 +47,14 @@ def _alert(config: Config, row: Alert) -> Alert:
 
 
 def _links(config: Config) -> tuple[Alert, ...]:
+    """What carries nothing any more. It stops a run if there is one on the node."""
     up = config.series("whyidle_rdma_port_up")
-    rate = config.series("whyidle_rdma_port_rate_bytes_per_second")
-    interface = config.series("whyidle_nic_up")
-    physical = config.series("whyidle_nic_info", 'kind="physical"')
     collector = config.series("whyidle_collector_up", 'collector="rdma"')
-    recent = " or ".join(f"{up} offset {past} == 1" for past in config.alerts.past[:-1])
-    bits = "{{ $value | humanize }}B/s"
+    known, booting = remembered(config, PORT_UP), f"unless {config.on(*TARGET)} ({booted(config)})"
     return (
         Alert(
             "WhyidleRdmaLinkDown",
-            f"{up} == 0\nand ({was_up(config, up)})",
+            f"{up} == 0\nand {config.on(*PORT)} ({known})\n{booting}",
             config.for_now,
             "critical",
             "{port} is down.",
@@ -54,14 +62,23 @@ def _links(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleRdmaPortGone",
-            f"(max {config.by(*PORT)} ({recent}))\n"
-            f"unless {config.on(*PORT)} {up}\nunless {config.on(*TARGET)} {collector} == 0\n"
+            f"0 * ({known})\n"
+            f"unless {config.on(*PORT)} {up}\nunless {config.on(*TARGET)} {collector} == 0\n{booting}\n"
             f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
             config.for_soon,
             "critical",
             "{port} is gone.",
-            "{port} was up within the last day and is not there at all now, although the agent answers.",
+            "{port} was up before and is not there at all now, although the agent answers.",
         ),
+    )
+
+
+def _degraded(config: Config) -> tuple[Alert, ...]:
+    rate = config.series("whyidle_rdma_port_rate_bytes_per_second")
+    interface = config.series("whyidle_nic_up")
+    physical = config.series("whyidle_nic_info", 'kind="physical"')
+    bits = "{{ $value | humanize }}B/s"
+    return (
         Alert(
             "WhyidleRdmaRateDegraded",
             fell(config, rate),
@@ -73,7 +90,8 @@ def _links(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleNicLinkDown",
-            f"{interface} == 0\nand ({was_up(config, interface)})\nand {config.on(*INTERFACE)} {physical}",
+            f"{interface} == 0\nand {config.on(*INTERFACE)} ({remembered(config, INTERFACE_UP)})\n"
+            f"and {config.on(*INTERFACE)} {physical}\nunless {config.on(*TARGET)} ({booted(config)})",
             config.for_now,
             "warning",
             "{{ $labels.device }} is down.",
@@ -141,7 +159,8 @@ def _congestion(config: Config) -> tuple[Alert, ...]:
         return f"sum {port} ({config.rate(metric, window)})"
 
     discards = config.rate("whyidle_rdma_transmit_discards_total", window)
-    waits = f"{rate('whyidle_rdma_transmit_wait_ticks_total')}\n  / {rate('whyidle_rdma_transmit_bytes_total')}"
+    ticks, sent = rate("whyidle_rdma_transmit_wait_ticks_total"), rate("whyidle_rdma_transmit_bytes_total")
+    waits = f"{ticks}\n  / ({sent} > {of.transmit_wait_bytes_per_second:g})"
     middle = f"quantile {config.by()} (0.5, {waits})"
     return (
         Alert(
@@ -167,13 +186,14 @@ def _congestion(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleRdmaTransmitWait",
-            f"{waits}\n> {config.on()} group_left {of.transmit_wait_factor:g} * ({middle} > 0)",
+            f"{waits}\n> {config.on()} group_left {of.transmit_wait_factor:g} * {middle}\n"
+            f"and {ticks} > {config.transmit_wait_ticks_per_second:g}",
             config.for_slow,
             "info",
             "{port} waits for credits far longer than others.",
             "{port} had data to send and no credit to send it for more than "
-            f"{of.transmit_wait_factor:g} times as long per byte as the middle port of the cluster: what lies behind "
-            "it does not keep up.",
+            f"{of.transmit_wait_factor:g} times as long per byte as the middle port that sends: what lies behind it "
+            "does not keep up.",
         ),
     )
 
@@ -188,21 +208,14 @@ def _pauses(config: Config) -> tuple[Alert, ...]:
     return (
         Alert(
             "WhyidleNicPaused",
-            f"{paused} > {of.pause_share}",
+            f"{paused} > {of.pause_share}\n"
+            f"or\n{frames} > {of.pause_frames_per_second:g}\nunless {config.on(*INTERFACE)} {paused}",
             config.for_slow,
             "warning",
             f"pause frames on {{{{ $labels.device }}}}: {who}.",
-            f"the interface {{{{ $labels.device }}}} had sending stopped by pause frames for "
-            f"{{{{ $value | humanizePercentage }}}} of the last {config.window}: {who}.",
-        ),
-        Alert(
-            "WhyidleNicPauseFrames",
-            f"{frames} > {of.pause_frames_per_second:g}\nunless {config.on(*INTERFACE)} {paused}",
-            config.for_slow,
-            "warning",
-            f"pause frames on {{{{ $labels.device }}}}: {who}.",
-            f"the interface {{{{ $labels.device }}}} sees {{rate}} pause frames a second: {who}. "
-            "Its driver does not say for how long.",
+            f"the interface {{{{ $labels.device }}}} {{{{ if le $value 1.0 }}}}had sending stopped by pause frames for "
+            f"{{{{ $value | humanizePercentage }}}} of the last {config.window}{{{{ else }}}}sees {{rate}} pause "
+            f"frames a second{{{{ end }}}}: {who}.",
         ),
         Alert(
             "WhyidleNicPauseStorm",

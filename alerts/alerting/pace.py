@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..config import Config
-from ..rule import Alert, Group
+from ..rule import Alert, Group, Record
 
 
-def paced(config: Config, topic: str, alerts: Iterable[Alert]) -> tuple[Group, ...]:
-    """Critical ones every minute, the others, which are many and look at every device, less often."""
+def paced(config: Config, topic: str, alerts: Iterable[Alert], records: Iterable[Record] = ()) -> tuple[Group, ...]:
+    """Critical ones, and what is recorded, every minute; the others, which look at every device, less often."""
     alerts = tuple(alerts)
     return tuple(
         group
         for group in (
-            prompt(config, topic, (alert for alert in alerts if alert.severity == "critical")),
+            prompt(config, topic, (*records, *(alert for alert in alerts if alert.severity == "critical"))),
             patient(config, topic, (alert for alert in alerts if alert.severity != "critical")),
         )
         if group.rules
     )
 
 
-def prompt(config: Config, topic: str, alerts: Iterable[Alert]) -> Group:
+def prompt(config: Config, topic: str, alerts: Iterable[Record | Alert]) -> Group:
     return Group(f"whyidle-alerts-{topic}", config.alerts.interval, tuple(alerts))
 
 

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..config import Config
-from ..rule import Alert, Group
-from .expressions import COUNT, NODE, TARGET, named
+from ..rule import Alert, Group, Record
+from .expressions import COUNT, NODE, TARGET, last_time, named, remembered, where
 from .pace import paced
 
 PLACE = ("mount", "fstype", "source", "device")
+WRITABLE = "mount:whyidle_filesystem_writable:last_seconds"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return paced(config, "storage", (*_nfs(config), _lustre(config), *_space(config)))
+    slow, silent = _nfs(config)
+    space, readonly = _space(config)
+    ranks = config.series("whyidle_filesystem_rank_info", 'fstype=~"nfs.*"')
+    # A dead server takes the collector with it, so that who used it is what was known before.
+    hangs = where(silent, config.on(*TARGET, "mount"), f"last_over_time({ranks}[{config.for_slow}])")
+    return paced(config, "storage", (*hangs, slow, _lustre(config), space, *readonly), (_writable(config),))
+
+
+def _writable(config: Config) -> Record:
+    readonly = config.series("whyidle_filesystem_readonly")
+    return last_time(config, WRITABLE, f"{readonly} == 0", *TARGET, *PLACE)
 
 
 def _nfs(config: Config) -> tuple[Alert, ...]:
@@ -70,11 +82,11 @@ def _per_filesystem(config: Config, expr: Callable[[str], str]) -> str:
     return f"min {config.by('mount', 'fstype', 'source')} (\n  {across}\n)\nor\n{named(config, own)}"
 
 
-def _space(config: Config) -> tuple[Alert, ...]:
+def _space(config: Config) -> tuple[Alert, tuple[Alert, Alert]]:
     of, hour = config.alerts, config.long_window
-    where = "{{ $labels.mount }}{{ with $labels.node }} on {{ . }}{{ end }}"
+    place = "{{ $labels.mount }}{{ with $labels.node }} on {{ . }}{{ end }}"
     writers = config.series("whyidle_filesystem_rank_info", 'use="write"')
-    written = f"and {config.on(*TARGET, *PLACE)} {writers}"
+    on = config.on(*TARGET, *PLACE)
 
     def free(matchers: str) -> str:
         return config.series("whyidle_filesystem_available_bytes", matchers)
@@ -83,42 +95,42 @@ def _space(config: Config) -> tuple[Alert, ...]:
         return f"{free(matchers)} / {config.series('whyidle_filesystem_size_bytes', matchers)}"
 
     def low(matchers: str) -> str:
-        return f"{share(matchers)} < {of.free_space_share} {written}"
-
-    def filling(matchers: str) -> str:
         forecast = f"predict_linear({free(matchers)}[{hour}], {of.fill_hours:g} * 3600) < 0"
-        return f"{share(matchers)} < {of.filling_share} and {forecast} {written}"
+        return (
+            f"({share(matchers)} < {of.free_space_share} or {share(matchers)} < {of.filling_share} and {forecast}) "
+            f"and {on} {writers}"
+        )
 
     def turned(matchers: str) -> str:
         readonly = config.series("whyidle_filesystem_readonly", matchers)
-        return f"{readonly} == 1 and {readonly} offset {hour} == 0"
+        return f"{readonly} == 1 and {on} ({remembered(config, WRITABLE)})"
 
+    readonly = Alert(
+        "WhyidleFilesystemReadOnly",
+        "",
+        config.for_now,
+        "critical",
+        f"{place} has become read-only.",
+        f"Ranks use {place} ({{{{ $labels.source }}}}), which can be read and no longer be written. A disk or a "
+        "server that fails often turns so.",
+    )
     return (
         Alert(
             "WhyidleCheckpointSpaceLow",
             _per_filesystem(config, low),
-            config.for_soon,
-            "critical",
-            f"{where} has {{{{ $value | humanizePercentage }}}} of its space left.",
-            f"Ranks write to {where} ({{{{ $labels.source }}}}), which has {{{{ $value | humanizePercentage }}}} of "
-            "its space left. The next checkpoint may fail, and the run with it.",
-        ),
-        Alert(
-            "WhyidleCheckpointSpaceFilling",
-            _per_filesystem(config, filling),
             config.for_slow,
             "warning",
-            f"{where} will be full within {of.fill_hours:g} h.",
-            f"Ranks write to {where} ({{{{ $labels.source }}}}), which has {{{{ $value | humanizePercentage }}}} of "
-            f"its space left and will be full within {of.fill_hours:g} h at the pace of the last {hour}.",
+            f"{place} has {{{{ $value | humanizePercentage }}}} of its space left.",
+            f"Ranks write to {place} ({{{{ $labels.source }}}}), which has {{{{ $value | humanizePercentage }}}} of "
+            f"its space left. That is little, or it will be full within {of.fill_hours:g} h at the pace of the last "
+            f"{hour}. The next checkpoint may fail, and the run with it.",
         ),
-        Alert(
-            "WhyidleFilesystemReadOnly",
-            _per_filesystem(config, turned),
-            config.for_now,
-            "critical",
-            f"{where} has become read-only.",
-            f"Ranks use {where} ({{{{ $labels.source }}}}), which can be read and no longer be written. A disk or a "
-            "server that fails often turns so.",
+        (
+            replace(readonly, expr=_per_filesystem(config, lambda which: f"{turned(which)} and {on} {writers}")),
+            replace(
+                readonly,
+                expr=_per_filesystem(config, lambda which: f"{turned(which)} unless {on} {writers}"),
+                severity="warning",
+            ),
         ),
     )

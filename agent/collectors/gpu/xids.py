@@ -21,7 +21,7 @@ from .nvml import (
 )
 from .target import Target, Uninitialised
 
-NUMBERS = 4
+NUMBERS = 16
 """So many numbers of XIDs are counted apart per GPU, the first that come; further ones as `other`."""
 EVENTS_MOST = 1000
 """So many events are taken in one round; the rest wait for the next."""

@@ -1,0 +1,92 @@
+"""GPUs and ranks that somebody has and that do nothing, or that somebody should have and has not."""
+
+from __future__ import annotations
+
+from ...agent.metrics.ranks import RANK, RUN
+from ..config import Config
+from ..promql import lines
+from ..recording.names import RUN_RANKS
+from ..rule import Alert, Group
+from .expressions import COUNT, NODE, RUN_NAME, TARGET, each, named, used
+from .pace import patient
+
+POD = ("namespace", "pod")
+
+
+def groups(config: Config) -> tuple[Group, ...]:
+    return (patient(config, "allocation", (_idle(config), _missing(config), _crashes(config), _killed(config))),)
+
+
+def _idle(config: Config) -> Alert:
+    """A GPU that no rank reports is seen too: by the pod that has it, or by the processes on it."""
+    gpu, on = (*TARGET, "gpu", "uuid"), config.on(*TARGET, "uuid")
+    busy = config.rate("whyidle_gpu_busy_seconds_total", config.for_slow)
+    seen = config.rate("whyidle_gpu_observed_seconds_total", config.for_slow)
+    idle = f"max {config.by(*gpu)} ({busy} / ({seen} > 0.5)) < {config.alerts.allocated_busy_share}"
+    pods = f"max {config.by(*TARGET, 'uuid', *POD)} ({config.series('whyidle_gpu_pod_info')})"
+    # The owner of a run is its namespace, by which alerts are routed.
+    owned = f'label_replace({pods}, "owner", "$1", "namespace", "(.+)")'
+    processes = f"{config.series('whyidle_gpu_processes')} > 0"
+    of_pods = f"{owned} * {on} group_left (gpu) ({idle})"
+    of_others = f"({idle}) and {on} {processes} unless {on} {pods}"
+    return Alert(
+        "WhyidleGpuAllocatedIdle",
+        named(config, lines(of_pods, of_others)),
+        config.alerts.allocated_for,
+        "warning",
+        f"GPU {{{{ $labels.gpu }}}} of {NODE} belongs to somebody and does nothing.",
+        f"GPU {{{{ $labels.gpu }}}} ({{{{ $labels.uuid }}}}) of {NODE} has been busy for less than "
+        f"{{{{ {config.alerts.allocated_busy_share} | humanizePercentage }}}} of the time for "
+        f"{config.alerts.allocated_for}."
+        + each(
+            config,
+            config.series("whyidle_rank_info"),
+            ("uuid",),
+            " Rank {{ .Labels.rank }} of run {{ .Labels.run }} drives it.",
+        )
+        + " {{ if $labels.pod }}It is given to the pod {{ $labels.namespace }}/{{ $labels.pod }}"
+        "{{ else }}Processes hold it{{ end }}.",
+    )
+
+
+def _missing(config: Config) -> Alert:
+    live = f"{config.series('whyidle_rank_up')} == 1"
+    size = f"max {config.by(*RUN)} ({config.series('whyidle_world_size')} and {config.on(*TARGET, *RANK)} {live})"
+    return Alert(
+        "WhyidleRanksMissing",
+        f"{size}\n- {config.on(*RUN)} {RUN_RANKS}\n> 0",
+        config.for_slow,
+        "warning",
+        f"{{{{ $value }}}} ranks of run {RUN_NAME} are not seen.",
+        f"Run {RUN_NAME} has {{{{ $value }}}} live ranks fewer than its world size. They have ended, run without "
+        "whyidle's hooks, or are on a node whose agent does not answer. The figures of the run lack them.",
+    )
+
+
+def _crashes(config: Config) -> Alert:
+    """By rank 0 alone: all ranks of a run start again together."""
+    hour = config.long_window
+    attempts = config.series("whyidle_rank_info", 'rank="0"')
+    every = f"group {config.by(*RUN, 'node', 'attempt', 'pid')} (last_over_time({attempts}[{hour}]))"
+    return Alert(
+        "WhyidleCrashLoop",
+        f"count {config.by(*RUN)} ({every}) > {config.alerts.crash_loop_starts}",
+        "0s",
+        "warning",
+        f"Run {RUN_NAME} starts again and again.",
+        f"Run {RUN_NAME} started {{{{ $value }}}} times within {hour}.",
+    )
+
+
+def _killed(config: Config) -> Alert:
+    hour = config.long_window
+    kills = config.series("whyidle_memory_oom_kills_total")
+    return Alert(
+        "WhyidleOomKill",
+        f"{named(config, f'increase({kills}[{hour}]) > 0')}\nand {config.on('node')} {used(hour)}",
+        "0s",
+        "warning",
+        f"Processes on {NODE} were killed for want of memory.",
+        f"The kernel killed processes of {NODE}, which runs ranks, for want of memory, or of the memory that their "
+        f"control group may use. Within {hour}: {COUNT}. A data worker or a rank may be among them.",
+    )

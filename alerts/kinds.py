@@ -1,0 +1,52 @@
+"""The kinds of values that settings have, for types and for checks."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, NamedTuple
+
+
+class Number(NamedTuple):
+    """A number from ``least`` to ``most``, both allowed."""
+
+    least: float
+    most: float = float("inf")
+
+    def wrong(self, value: Any) -> str:
+        """What is wrong with a value; empty if nothing is."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"must be a number, not {value!r}"
+        if not self.least <= value <= self.most:
+            bounds = f"at least {self.least:g}" if self.most == float("inf") else f"{self.least:g} to {self.most:g}"
+            return f"must be {bounds}, not {value!r}"
+        return ""
+
+
+class Text(NamedTuple):
+    """Text that matches a regular expression; ``says`` is what to write."""
+
+    pattern: str
+    says: str
+
+    def wrong(self, value: Any) -> str:
+        """What is wrong with a value; empty if nothing is."""
+        if not isinstance(value, str):
+            return f"must be a string, not {value!r}"
+        return "" if re.fullmatch(self.pattern, value) else f"must be {self.says}, not {value!r}"
+
+
+DURATION = r"[1-9][0-9]*[smhdw]"
+_MATCHER = r'[A-Za-z_][A-Za-z0-9_]*(=|!=|=~|!~)"([^"\\]|\\.)*"'
+
+Share = Annotated[float, Number(0, 1)]
+Amount = Annotated[float, Number(0)]
+Multiple = Annotated[float, Number(1)]
+Duration = Annotated[str, Text(DURATION, "a Prometheus duration of one unit, such as 30s, 5m or 1h")]
+Wait = Annotated[str, Text(rf"0s|{DURATION}", "a Prometheus duration of one unit, such as 0s, 5m or 1h")]
+Label = Annotated[str, Text(r"[A-Za-z_][A-Za-z0-9_]*", "the name of a label: letters, digits and _")]
+Selector = Annotated[str, Text(rf"({_MATCHER}(, ?{_MATCHER})*)?", 'matchers such as job="whyidle", or empty')]
+Url = Annotated[str, Text(r"https?://[^\s\"'{}]+[^\s\"'{}/]", "a URL that begins with https:// and does not end in /")]
+UrlOrNone = Annotated[str, Text(r"(https?://[^\s\"'{}]+[^\s\"'{}/])?", "a URL that does not end in /, or empty")]
+Pattern = Annotated[str, Text(r"[^\"\\\n]+", "a regular expression without quotes and backslashes")]
+Word = Annotated[str, Text(r"[^\"\\\n{}]*", "short text without quotes, backslashes and braces")]
+Severity = Annotated[str, Text(r"critical|warning|info", "critical, warning or info")]

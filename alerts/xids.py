@@ -1,0 +1,199 @@
+"""What each XID asks for: one table, for the alerts, the runbook and docs/xids.md.
+
+    python -m whyidle.alerts.xids           # writes docs/xids.md
+    python -m whyidle.alerts.xids --check   # fails if that is not up to date
+
+Source: NVIDIA's Xid catalogue for Ampere and newer GPUs, as of October 2025,
+https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. It gives an immediate and an investigatory action.
+An immediate RESTART_APP or IGNORE is of the class `software`; RESET_GPU, RESTART_VM, RESTART_BM and the workflows for
+XIDs 48, 74 and 144 to 150 are `reset`; CHECK_MECHANICALS, and what goes straight to CONTACT_SUPPORT, is `service`.
+What rests on something else:
+
+- 64 and 157 say that bad memory could not be replaced, and are `service`. The catalogue asks for a reset, and for
+  nothing, and then for support; NVIDIA's guide on GPU memory errors makes a failed row remap a reason for exchange.
+- 61 is unused in this catalogue. On older GPUs it is a halt of a micro-controller, as 62 is.
+- 154 only announces what another XID asks for, which no event of NVML tells.
+- 167 to 169, 171 and 172 have no action in the catalogue. 171 and 172 are details of 48; 169 is a halt like 62; 167 is
+  a timeout of the bus, for which a reboot is the remedy, as for 79; 168 asks for ECC or another boot.
+- The catalogue lists further numbers as unused, with CONTACT_SUPPORT. They are not here, and no alert says that they
+  are harmless.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+Class = Literal["software", "reset", "service"]
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "xids.md"
+CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
+
+TITLES: dict[Class, str] = {
+    "software": "The program, or a note of the driver",
+    "reset": "A reset of the GPU, or a restart of the node",
+    "service": "A technician, or another GPU",
+}
+
+
+class Xid(NamedTuple):
+    """Numbers that mean the same. ``do`` is a sentence or two for whoever gets the alert."""
+
+    numbers: tuple[int, ...]
+    means: str
+    of: Class
+    do: str
+
+
+_OWN_FAULT = "Tell the owner of the job. Treat the GPU as broken if this follows it from job to job."
+_ENGINE = "Restart the job. Contact NVIDIA's support if it happens again."
+_NOTHING = "Nothing to do. Contact NVIDIA's support if it goes on."
+_RESET = "Drain the node and reset the GPU. Contact NVIDIA's support if it happens again."
+_FIRMWARE = "Drain the node and reset the GPU. Update driver and firmware if it happens again."
+_MEMORY = "Drain the node and reset the GPU, so that the bad memory is replaced. Exchange the GPU if it happens again."
+_SUPPORT = "Drain the node and contact NVIDIA's support: the GPU's own flash memory cannot be used."
+
+XIDS: tuple[Xid, ...] = (
+    # -- the program, or a note of the driver
+    Xid((13,), "exception in a compute or graphics engine, mostly an address out of bounds", "software", _OWN_FAULT),
+    Xid((31,), "page fault in GPU memory", "software", _OWN_FAULT),
+    Xid((11, 25, 32, 69, 80), "invalid or corrupted commands to the GPU", "software", _OWN_FAULT),
+    Xid((8, 43), "the GPU stopped the program's work", "software", _OWN_FAULT),
+    Xid((44, 141), "fault of an engine at a context switch, or in CUDA's fast path", "software", _OWN_FAULT),
+    Xid((45,), "the driver ended the program after another error, or a signal", "software",
+        "Look at the other XIDs of the GPU. If there is none, somebody ended the job."),
+    Xid((39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), "exception in a copy engine", "software", _ENGINE),
+    Xid((60, 68, 82, 83, 84, 86, 88, 89, *range(96, 106), 139), "exception in a video or image engine", "software",
+        _ENGINE),
+    Xid((94,), "contained memory error: only the program that met it is affected", "software",
+        "Restart the job. Reset the GPU when it is free, so that the bad memory is replaced."),
+    Xid((63,), "a row of memory will be replaced by a spare one", "software",
+        "Nothing to do now. Reset the GPU when it is free, so that the row is replaced."),
+    Xid((92,), "many corrected memory errors", "software", _NOTHING),
+    Xid((37, 38, 66, 67, 93, 108, 121, 137, 152, 153, 159, 160, 161, 166, 170), "note of the driver or a link",
+        "software", _NOTHING),
+    Xid((78,), "a virtual GPU could not start", "software", "Bring the driver of the host and of the guest together."),
+    Xid((106, 107), "test message", "software", "Nothing to do."),
+    Xid((162, 163, 164, 165), "state of the power smoothing circuit", "software",
+        "Tell whoever runs the power of the rack: swings may no longer be smoothed."),
+    # -- a reset of the GPU, or a restart of the node
+    Xid((46,), "the GPU stopped processing", "reset", _RESET),
+    Xid((48, 140, 171, 172), "memory error that ECC could not correct", "reset", _MEMORY),
+    Xid((95,), "uncontained memory error: any program on the GPU may be affected", "reset", _MEMORY),
+    Xid((61, 62, 169), "a micro-controller in the GPU halted", "reset", _FIRMWARE),
+    Xid((119, 120), "the GPU's system processor (GSP) does not answer, or failed", "reset", _FIRMWARE),
+    Xid((109, 158), "timeout of a context switch, or a fatal one", "reset", _RESET),
+    Xid((110,), "security fault", "reset", _FIRMWARE),
+    Xid((143,), "the GPU could not be initialised", "reset", _RESET),
+    Xid((74,), "error of an NVLink", "reset",
+        "Drain the node and reset all of its GPUs. Have the board or the bridge looked at if it happens again."),
+    Xid((136,), "the training of an NVLink failed", "reset",
+        "Drain the node and reset all of its GPUs. Have the link looked at if it happens again."),
+    Xid(tuple(range(144, 151)), "error of an NVLink of Blackwell", "reset",
+        "Look at the full message in dmesg: some need nothing, the fatal ones a reset of the GPUs at both ends."),
+    Xid((155,), "error of an NVLink that software defines", "reset", _RESET),
+    Xid((151,), "key rotation failed (confidential computing)", "reset", "Restart the virtual machine."),
+    Xid((154,), "the driver asks for another action than before to recover the GPU", "reset",
+        "Look at the message in dmesg: it names the action, which is none, a reset, a reboot, or a drain."),
+    Xid((156,), "a part of the GPU will be taken out of use", "reset", "Drain the node and reset the GPU."),
+    Xid((79,), "the GPU fell off the bus", "reset",
+        "Drain and reboot the node. Reseat the GPU, look at its power, then exchange it if it happens again."),
+    Xid((167,), "fatal timeout on PCIe", "reset",
+        "Drain and reboot the node. Reseat the GPU, then exchange it if it happens again."),
+    Xid((168,), "the GPU has less memory than it should", "reset",
+        "Enable ECC if it is off, and reboot the node."),
+    # -- a technician, or another GPU
+    Xid((54,), "auxiliary power is not connected", "service", "Have a technician look at the power cable of the GPU."),
+    Xid((64, 157), "bad memory could not be replaced by spare memory", "service",
+        "Drain the node and reset the GPU. Exchange it if the error comes back."),
+    Xid((122, 123, 124, 125), "the GPU's flash memory cannot be read or written", "service", _SUPPORT),
+    Xid((142,), "exception in a video encoder, for which NVIDIA asks to be told", "service",
+        "Contact NVIDIA's support."),
+)  # fmt: skip
+
+
+def numbers(of: Class) -> tuple[int, ...]:
+    """The numbers of a class, sorted."""
+    return tuple(sorted(number for xid in XIDS if xid.of == of for number in xid.numbers))
+
+
+def pattern(of: Class) -> str:
+    """A regular expression for the label `xid`, as PromQL anchors it."""
+    return "|".join(map(str, numbers(of)))
+
+
+def template(of: Class, otherwise: str) -> str:
+    """What to do, as a Prometheus template that chooses by the label `xid`; ``otherwise`` for one that is not here."""
+    by_text: dict[str, list[int]] = {}
+    for xid in XIDS:
+        if xid.of == of:
+            by_text.setdefault(f"{xid.means}. {xid.do}", []).extend(xid.numbers)
+    cases = [
+        f'if match "^({"|".join(map(str, which))})$" $labels.xid }}}}{text[0].upper()}{text[1:]}'
+        for text, which in by_text.items()
+    ]
+    return "{{ " + "{{ else ".join(cases) + "{{ else }}" + otherwise + "{{ end }}"
+
+
+def page() -> str:
+    """docs/xids.md."""
+    return "\n".join(_page()) + "\n"
+
+
+def _page() -> Iterator[str]:
+    yield "# XIDs\n"
+    yield "Generated from `alerts/xids.py` by `make docs`; edit that.\n"
+    yield (
+        f"An XID is the number of an error that NVIDIA's driver reports of a GPU. The classes follow\n"
+        f"[NVIDIA's catalogue]({CATALOGUE}) for Ampere and newer\n"
+        "GPUs; `alerts/xids.py` says which numbers rest on something else. An XID is where to begin, not a proof: the\n"
+        "line in `dmesg` has the details.\n"
+    )
+    alerts = {
+        "software": "`WhyidleGpuXid`, info",
+        "reset": "`WhyidleGpuXidReset`, warning",
+        "service": "`WhyidleGpuService`, critical where ranks run, else warning",
+    }
+    for of, title in TITLES.items():
+        yield f"## {title}\n"
+        yield f"Alert: {alerts[of]}.\n"
+        yield "| XID | means | do |"
+        yield "| --- | --- | --- |"
+        for xid in XIDS:
+            if xid.of == of:
+                yield f"| {_ranges(xid.numbers)} | {xid.means} | {xid.do} |"
+        yield ""
+    yield "## Any other\n"
+    yield (
+        "`WhyidleGpuXid` says that the number is not in this table: look it up in the catalogue. The agent counts 16\n"
+        "numbers of a GPU apart, and further ones as `other`."
+    )
+
+
+def _ranges(which: tuple[int, ...]) -> str:
+    """`144-150, 155`."""
+    runs: list[list[int]] = []
+    for number in sorted(which):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write docs/xids.md from the table of XIDs.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is not up to date")
+    if not parser.parse_args().check:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/xids.md differs from the table in alerts/xids.py: run `make docs`", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+{{/* The groups of one file of rules, "recording" or "alerts", as YAML. With rules.config, with those settings. */}}
+{{- define "whyidle.rules" -}}
+{{- $root := index . 0 -}}
+{{- $file := index . 1 -}}
+{{- if $root.Values.rules.config -}}
+{{- $chart := $root.Files.Get "files/rules/chart.json" | fromJson -}}
+{{- $config := include "whyidle.rulesConfig" (list $root $chart) | fromJson -}}
+{{- $text := index $chart $file | toJson -}}
+{{- if not $config.selector -}}
+{{- $text = $text | replace "{⟦selector⟧}" "" | replace ", ⟦selector⟧" "" | replace ",⟦selector⟧" "" -}}
+{{- end -}}
+{{- range $name, $value := $config -}}
+{{- $text = replace (printf "⟦%s⟧" $name) ($value | toString | toJson | trimPrefix "\"" | trimSuffix "\"") $text -}}
+{{- end -}}
+{{- $groups := list -}}
+{{- range $group := printf "{\"groups\":%s}" $text | fromJson | dig "groups" list -}}
+{{- $rules := list -}}
+{{- range $rule := $group.rules -}}
+{{- $other := dig "overrides" ($rule.alert | default "") dict $root.Values.rules.config -}}
+{{- if $rule.alert -}}
+{{- $severity := $other.severity | default $rule.labels.severity -}}
+{{- $_ := set $rule "labels" (merge dict ($other.labels | default dict) ($root.Values.rules.config.labels | default dict) $rule.labels) -}}
+{{- $_ := set $rule.labels "severity" $severity -}}
+{{- with $other.for -}}{{- $_ := set $rule "for" . -}}{{- end -}}
+{{- if eq ($other.for | default "") "0s" -}}{{- $_ := unset $rule "for" -}}{{- end -}}
+{{- end -}}
+{{- if dig "enabled" true $other -}}{{- $rules = append $rules $rule -}}{{- end -}}
+{{- end -}}
+{{- if $rules -}}{{- $groups = append $groups (merge (dict "rules" $rules) $group) -}}{{- end -}}
+{{- end -}}
+{{- dict "groups" $groups | toYaml -}}
+{{- else -}}
+{{- $root.Files.Get (printf "files/rules/%s.yaml" $file) | trim -}}
+{{- end -}}
+{{- end -}}
+
+{{/* All settings by their names, those of rules.config checked, as JSON. */}}
+{{- define "whyidle.rulesConfig" -}}
+{{- $root := index . 0 -}}
+{{- $chart := index . 1 -}}
+{{- $found := dict -}}
+{{- range $name, $setting := $chart.settings -}}{{- $_ := set $found $name $setting.default -}}{{- end -}}
+{{- range $section, $values := dict "" (omit $root.Values.rules.config "alerts" "labels" "overrides") "alerts." ($root.Values.rules.config.alerts | default dict) -}}
+{{- range $key, $value := $values -}}
+{{- $name := printf "%s%s" $section $key -}}
+{{- if has $name $chart.fixed -}}
+{{- fail (printf "rules.config.%s is fixed in the chart: the dashboards ask for what the rules record with the default. `whyidle rules --config` can change it" $name) -}}
+{{- end -}}
+{{- if not (hasKey $chart.settings $name) -}}
+{{- fail (printf "rules.config.%s is not a setting: `whyidle rules --print-config` prints all settings" $name) -}}
+{{- end -}}
+{{- include "whyidle.rulesSetting" (list $name $value (index $chart.settings $name)) -}}
+{{- $_ := set $found $name $value -}}
+{{- end -}}
+{{- end -}}
+{{- $alerts := dict -}}
+{{- range $group := $chart.alerts -}}{{- range $rule := $group.rules -}}{{- with $rule.alert -}}{{- $_ := set $alerts . true -}}{{- end -}}{{- end -}}{{- end -}}
+{{- range $name, $other := $root.Values.rules.config.overrides -}}
+{{- if not (hasKey $alerts $name) -}}
+{{- fail (printf "rules.config.overrides.%s is not an alert: docs/runbook.md lists them" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/* One setting against what it may be: its name, its value, and how the chart describes it. */}}
+{{- define "whyidle.rulesSetting" -}}
+{{- $name := index . 0 -}}
+{{- $value := index . 1 -}}
+{{- $setting := index . 2 -}}
+{{- if hasKey $setting "pattern" -}}
+{{- if or (not (kindIs "string" $value)) (not (regexMatch $setting.pattern (toString $value))) -}}
+{{- fail (printf "rules.config.%s is %v: write %s" $name $value $setting.says) -}}
+{{- end -}}
+{{- else if not (or (kindIs "float64" $value) (kindIs "int64" $value) (kindIs "int" $value)) -}}
+{{- fail (printf "rules.config.%s is %v: write a number" $name $value) -}}
+{{- else if or (lt (float64 $value) (float64 $setting.least)) (gt (float64 $value) (float64 (dig "most" $value $setting))) -}}
+{{- fail (printf "rules.config.%s is %v: write a number from %v%s" $name $value $setting.least (hasKey $setting "most" | ternary (printf " to %v" (dig "most" "" $setting)) " on")) -}}
+{{- end -}}
+{{- end -}}

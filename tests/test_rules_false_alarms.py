@@ -1,0 +1,188 @@
+"""Eight hours of healthy nodes: runs that start again, a node that is drained and rebooted, a notebook, a bad counter.
+
+All shipped rules run in promtool. Nobody is woken, and each warning is one that somebody should read today.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from whyidle.alerts import alerting, recording
+from whyidle.alerts.config import DEFAULT
+from whyidle.alerts.output import groups as all_groups
+from whyidle.alerts.output import to_yaml
+from whyidle.ledger.causes import CAUSE_FAMILY
+
+pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+
+MINUTES = 8 * 60
+Value = float | None
+Series = Iterator[tuple[str, Callable[[int], Value]]]
+"""A series, and its value at each minute; None where it is not there."""
+
+RESTART, STARTUP = 180, 20
+DRAINED, GONE, BACK, LINKS = 240, 255, 285, 292
+"""When the drained node's ranks end; when it reboots; when its agent answers again; when its links are up."""
+
+
+def agent(node: str) -> str:
+    return f'job="whyidle", instance="{node}:9838"'
+
+
+def there(node: str, minute: int) -> bool:
+    return node != "drained" or not GONE <= minute < BACK
+
+
+def nodes() -> Series:
+    for node in ("a", "b", "drained", "lab", "noisy"):
+        own = agent(node)
+        here = lambda minute, node=node: 1.0 if there(node, minute) else None  # noqa: E731
+        reboots = node == "drained"
+        yield f"up{{{own}}}", lambda minute, node=node: float(there(node, minute))
+        for name in ("whyidle_build_info", f'whyidle_node_info{{{own}, node="{node}", kernel="6.8", arch="x86_64"}}'):
+            yield name if "{" in name else f'{name}{{{own}, version="1"}}', here
+        yield (
+            f"whyidle_cpu_boot_time_seconds{{{own}}}",
+            lambda minute, node=node, reboots=reboots: (
+                None if not there(node, minute) else BACK * 60 - 120 if reboots and minute >= BACK else -864_000.0
+            ),
+        )
+        yield f'whyidle_gpu_info{{{own}, gpu="0", uuid="GPU-{node}"}}', here
+        yield f'whyidle_gpu_lost{{{own}, gpu="0", uuid="GPU-{node}"}}', lambda minute, here=here: here(minute) and 0.0
+        yield (
+            f'whyidle_rdma_port_up{{{own}, device="mlx5_0", port="1"}}',
+            lambda minute, here=here, reboots=reboots: (
+                here(minute) and float(not (reboots and (DRAINED + 5 <= minute < GONE or BACK <= minute < LINKS)))
+            ),
+        )
+    yield (
+        f'whyidle_rdma_symbol_errors_total{{{agent("noisy")}, device="mlx5_0", port="1"}}',
+        lambda minute: 60.0 * minute,
+    )
+
+
+def rank(run: str, number: int, node: str, size: int) -> tuple[str, str]:
+    of = f'{agent(node)}, owner="nlp", run="{run}", rank="{number}"'
+    return of, f'{of}, node="{node}", device="cuda:0"'
+
+
+def started(minute: int) -> int:
+    """Minutes of the second start so far."""
+    return min(max(minute - RESTART, 0), STARTUP)
+
+
+def restarted() -> Series:
+    """Two nodes; it starts again, and takes a while to."""
+    for number, node in enumerate(("a", "b")):
+        of, place = rank("llama", number, node, 2)
+        spent = {
+            "startup": lambda minute: 60.0 * started(minute),
+            "compute": lambda minute: 60.0 * (minute - started(minute)),
+        }
+        for cause, seconds in spent.items():
+            labels = f'{place}, cause="{cause}", family="{CAUSE_FAMILY[cause]}"'
+            yield f"whyidle_device_seconds_total{{{labels}}}", seconds
+        yield f"whyidle_steps_total{{{of}}}", lambda minute: 1.0 + 60 * (minute - started(minute))
+        yield f"whyidle_rank_up{{{of}}}", lambda minute: 1.0
+        yield f"whyidle_world_size{{{of}}}", lambda minute: 2.0
+        for attempt in (0, 1):
+            info = f'{place}, uuid="GPU-{node}", world_size="2", local_rank="0", attempt="{attempt}", pid="7"'
+            yield (
+                f"whyidle_rank_info{{{info}}}",
+                lambda minute, attempt=attempt: 1.0 if (minute >= RESTART) == bool(attempt) else None,
+            )
+        for phase in ("startup", "compute"):
+            yield (
+                f'whyidle_phase_open_seconds{{{place}, phase="{phase}"}}',
+                lambda minute, phase=phase: (
+                    (60.0 * (minute - RESTART) if phase == "startup" else 0.5)
+                    if (RESTART <= minute < RESTART + STARTUP) == (phase == "startup")
+                    else None
+                ),
+            )
+
+
+def ended() -> Series:
+    """It ends when its node is drained; its series go some minutes later."""
+    of, place = rank("bert", 0, "drained", 1)
+    seen = lambda minute: minute < GONE  # noqa: E731
+    labels = f'{place}, cause="compute", family="compute"'
+    yield (
+        f"whyidle_device_seconds_total{{{labels}}}",
+        lambda minute: 60.0 * min(minute, DRAINED) if seen(minute) else None,
+    )
+    yield f"whyidle_steps_total{{{of}}}", lambda minute: 1.0 + 60 * min(minute, DRAINED) if seen(minute) else None
+    yield f"whyidle_rank_up{{{of}}}", lambda minute: float(minute < DRAINED) if seen(minute) else None
+    yield f"whyidle_world_size{{{of}}}", lambda minute: 1.0 if seen(minute) else None
+    info = f'{place}, uuid="GPU-drained", world_size="1", local_rank="0", attempt="0", pid="7"'
+    yield f"whyidle_rank_info{{{info}}}", lambda minute: 1.0 if seen(minute) else None
+
+
+def notebook() -> Series:
+    """A cell now and then, and much thought between."""
+    of, place = rank("notebook", 0, "lab", 1)
+    works = lambda minute: minute % 120 < 10  # noqa: E731
+    busy = [0.0]
+    for minute in range(MINUTES):
+        busy.append(busy[-1] + 60.0 * works(minute))
+    spent = {"compute": lambda minute: busy[minute], "host": lambda minute: 60.0 * minute - busy[minute]}
+    for cause, seconds in spent.items():
+        labels = f'{place}, cause="{cause}", family="{CAUSE_FAMILY[cause]}"'
+        yield f"whyidle_device_seconds_total{{{labels}}}", seconds
+    yield f"whyidle_steps_total{{{of}}}", lambda minute: 1.0 + busy[minute]
+    yield f"whyidle_rank_up{{{of}}}", lambda minute: 1.0
+    yield f"whyidle_world_size{{{of}}}", lambda minute: 1.0
+    info = f'{place}, uuid="GPU-lab", world_size="1", local_rank="0", attempt="0", pid="7"'
+    yield f"whyidle_rank_info{{{info}}}", lambda minute: 1.0
+    yield (
+        f'whyidle_phase_open_seconds{{{place}, phase="host"}}',
+        lambda minute: None if works(minute) else 60.0 * (minute % 120 - 10),
+    )
+
+
+def written(value: Callable[[int], Value]) -> str:
+    """In promtool's notation."""
+    return " ".join("_" if (now := value(minute)) is None else f"{now:.10g}" for minute in range(MINUTES))
+
+
+def fired(severity: str) -> str:
+    return f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing", severity="{severity}"}}[8h]))'
+
+
+def test_nobody_is_woken_by_healthy_nodes(tmp_path: Path) -> None:
+    every = [*nodes(), *restarted(), *ended(), *notebook()]
+    warnings = {
+        "WhyidleAgentDown": 1,  # the node that reboots
+        "WhyidleRdmaLinkDown": 1,  # its link, before the reboot
+        "WhyidleRdmaLinkErrors": 1,  # the bad counter
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": written(value)} for name, value in every],
+        "promql_expr_test": [
+            {"expr": fired("critical"), "eval_time": "479m", "exp_samples": []},
+            {
+                "expr": fired("warning"),
+                "eval_time": "479m",
+                "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": n} for name, n in warnings.items()],
+            },
+        ],
+    }
+    (tmp_path / "rules.yaml").write_text(to_yaml(all_groups()))
+    document = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "2m",
+        "group_eval_order": [group.name for group in (*recording.groups(DEFAULT), *alerting.groups(DEFAULT))],
+        "tests": [test],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(document, sort_keys=False, width=1_000_000))
+
+    done = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.returncode == 0, (done.stdout + done.stderr)[:4000]

@@ -1,0 +1,228 @@
+"""The settings of rules and alerts: what a file changes, what it is refused for, and that the chart does the same."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_python import HelmError
+from support_helm import manifests, texts
+
+from whyidle.alerts import alerting, chart, settings
+from whyidle.alerts.config import DEFAULT, Config
+from whyidle.alerts.output import files
+from whyidle.alerts.thresholds import Thresholds
+from whyidle.cli.main import main
+
+NAMES = frozenset(alert.name for alert in alerting.alerts(DEFAULT))
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
+
+CHANGED: dict[str, Any] = {
+    "selector": 'team="a", job=~"agents|own"',
+    "cluster_label": "site",
+    "runbook_url": "https://wiki.example.org/runbook",
+    "dashboard_url": "https://grafana.example.org/grafana",
+    "gpu_hour_price": 2.5,
+    "currency": "€",
+    "labels": {"team": "ml"},
+    "for_slow": "20m",
+    "tcp_retransmit_share": 0.05,
+    "alerts": {"storage_share": 0.25, "hang_seconds": 600, "startup_for": "1h", "agent_job": "agents|own"},
+    "overrides": {
+        "WhyidleGoodputLow": {"enabled": False},
+        "WhyidleGpuGone": {"severity": "info", "for": "0s", "labels": {"team": "hardware"}},
+    },
+}
+
+WRONG: list[tuple[Any, str]] = [
+    ({"alerts": {"storge_share": 0.1}}, "alerts.storge_share is not a setting. Did you mean storage_share?"),
+    ({"slector": ""}, "slector is not a setting. Did you mean selector?"),
+    ({"xyzzy": 1}, "xyzzy is not a setting. `whyidle rules --print-config` prints all settings."),
+    ({"alerts": {"storage_share": "much"}}, "alerts.storage_share must be a number, not 'much'"),
+    ({"alerts": {"storage_share": True}}, "alerts.storage_share must be a number, not True"),
+    ({"alerts": {"storage_share": 25}}, "alerts.storage_share must be 0 to 1, not 25"),
+    ({"alerts": {"hang_seconds": -1}}, "alerts.hang_seconds must be at least 0, not -1"),
+    ({"alerts": {"hang_seconds": float("nan")}}, "alerts.hang_seconds must be at least 0, not nan"),
+    ({"for_slow": "5 minutes"}, "for_slow must be a Prometheus duration of one unit, such as 30s, 5m or 1h"),
+    ({"for_slow": 15}, "for_slow must be a string, not 15"),
+    ({"alerts": {"past": "1h"}}, "alerts.past must be a list, not '1h'"),
+    ({"alerts": {"past": ["soon"]}}, "alerts.past[0] must be a Prometheus duration"),
+    ({"window": "7m"}, "window and long_window must be among windows"),
+    ({"selector": "job=whyidle"}, 'selector must be matchers such as job="whyidle", or empty'),
+    ({"runbook_url": "runbook.md"}, "runbook_url must be a URL that begins with https://"),
+    ({"overrides": {"WhyidleGpuLst": {}}}, "overrides.WhyidleGpuLst is not an alert. Did you mean WhyidleGpuLost?"),
+    ({"overrides": {"WhyidleGpuLost": {"severity": "page"}}}, "severity must be critical, warning or info, not 'page'"),
+    ({"overrides": {"WhyidleGpuLost": {"enabled": "no"}}}, "enabled must be true or false, not 'no'"),
+    ({"labels": {"severity": "page"}}, "labels.severity cannot be set: write overrides.<alert>.severity"),
+    ({"labels": {"a b": "x"}}, "the label 'a b' in labels must be the name of a label"),
+    ({"labels": {"team": 3}}, "labels.team must be a string, not 3"),
+    ({"alerts": 3}, "alerts must be a mapping of settings, not 3"),
+    ([], "the file must be a mapping of settings, not []"),
+]
+
+
+def write(tmp_path: Path, document: Any) -> Path:
+    path = tmp_path / "settings.yaml"
+    path.write_text(document if isinstance(document, str) else yaml.safe_dump(document), encoding="utf-8")
+    return path
+
+
+def generated(tmp_path: Path, document: Any) -> dict[str, list[dict[str, Any]]]:
+    """What the command writes with these settings: file -> groups."""
+    assert main(["rules", "--config", str(write(tmp_path, document)), "--out", str(tmp_path / "out")]) == 0
+    return {path.name: yaml.safe_load(path.read_text())["groups"] for path in sorted((tmp_path / "out").iterdir())}
+
+
+def alerts_of(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def test_the_printed_settings_are_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert settings.parse(yaml.safe_load(printed), NAMES) == DEFAULT
+
+
+def test_the_printed_settings_are_those_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--config", str(write(tmp_path, CHANGED)), "--print-config"]) == 0
+    printed = capsys.readouterr().out
+    assert settings.parse(yaml.safe_load(printed), NAMES) == settings.parse(CHANGED, NAMES)
+
+
+@pytest.mark.parametrize("of", [Config, Thresholds])
+def test_every_setting_says_what_it_is_for(of: type) -> None:
+    silent = {name for name, setting in settings.settings(of).items() if not setting.says}
+    assert silent - {"alerts"} == set()
+
+
+@pytest.mark.parametrize(("document", "said"), WRONG, ids=[said[:40] for _, said in WRONG])
+def test_nonsense_is_refused_with_what_to_do(document: Any, said: str) -> None:
+    with pytest.raises(settings.SettingsError) as caught:
+        settings.parse(document, NAMES)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("a: [", "is not YAML"), ("storage_share: 1", "settings.yaml: storage_share is not a setting")]
+)
+def test_a_bad_file_ends_the_command(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--config", str(write(tmp_path, text))]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_file_ends_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "--config", str(tmp_path / "none.yaml")]) == 2
+    assert "none.yaml cannot be read: No such file or directory" in capsys.readouterr().err
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    expected = {name: yaml.safe_load(text)["groups"] for name, text in files(DEFAULT).items()}
+    assert generated(tmp_path, "") == expected
+
+
+def test_a_file_reaches_the_rules(tmp_path: Path) -> None:
+    made = generated(tmp_path, CHANGED)
+    alerts = alerts_of(made["alerts.yaml"])
+    assert "WhyidleGoodputLow" not in alerts
+    gone, hung = alerts["WhyidleGpuGone"], alerts["WhyidleCollectiveHung"]
+    assert gone["labels"] == {"team": "hardware", "severity": "info"}
+    assert "for" not in gone
+    assert hung["labels"] == {"team": "ml", "severity": "critical"}
+    assert "> 600" in hung["expr"]
+    assert hung["annotations"]["runbook_url"] == "https://wiki.example.org/runbook#whyidlecollectivehung"
+    assert hung["annotations"]["dashboard_url"].startswith("https://grafana.example.org/grafana/d/whyidle-")
+    assert alerts["WhyidleStartupSlow"]["for"] == "1h"
+    for rule in (rule for groups in made.values() for group in groups for rule in group["rules"]):
+        assert "cluster," not in rule["expr"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_takes_what_a_file_makes(tmp_path: Path) -> None:
+    generated(tmp_path, CHANGED)
+    paths = sorted((tmp_path / "out").iterdir())
+    done = subprocess.run(["promtool", "check", "rules", *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- the chart
+
+
+def other(name: str, setting: settings.Setting) -> Any:
+    """Another value that the setting may have."""
+    if name in CHANGED:
+        return CHANGED[name]
+    if isinstance(setting.default, float):
+        return setting.default / 2 if setting.default > 2 else 0.625 if setting.default < 1.5 else 3.5
+    return "a|b" if name in ("alerts.agent_job", "alerts.shared_fstypes") else "3m"
+
+
+def all_changed() -> dict[str, Any]:
+    """Settings in which each that the chart offers has another value."""
+    found: dict[str, Any] = {"alerts": {}, "overrides": CHANGED["overrides"], "labels": CHANGED["labels"]}
+    for name in chart.document()["settings"]:
+        section, _, key = name.rpartition(".")
+        of = settings.settings(Thresholds if section else Config)[key]
+        (found[section] if section else found)[key] = other(name, of)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """With numbers in expressions and texts written in one way: Helm and Python write 1000000 differently."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return NUMBER.sub(lambda found: repr(float(found[0])), value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize(
+    "config", [{"for_slow": DEFAULT.for_slow}, CHANGED, all_changed()], ids=["defaults", "some", "all"]
+)
+@pytest.mark.parametrize("form", ["operator", "prometheus"])
+def test_the_chart_makes_what_the_command_makes(config: dict[str, Any], form: str) -> None:
+    expected = [yaml.safe_load(text)["groups"] for text in files(settings.parse(config, NAMES)).values()]
+    made = manifests({"rules": {"enabled": True, "format": form, "config": config}})
+    if form == "operator":
+        found = [each["spec"]["groups"] for each in made if each["kind"] == "PrometheusRule"]
+    else:
+        [config_map] = [each for each in made if each["kind"] == "ConfigMap"]
+        found = [yaml.safe_load(text)["groups"] for text in config_map["data"].values()]
+    assert plain(found) == plain(expected)
+
+
+def test_all_is_changed_where_all_is() -> None:
+    """Else the test above would not see a setting that the chart does not pass on."""
+    changed = settings.parse(all_changed(), NAMES)
+    for of, values in ((DEFAULT, changed), (DEFAULT.alerts, changed.alerts)):
+        same = {name for name in vars(of) if getattr(of, name) == getattr(values, name)}
+        assert same - chart.FIXED == {"past"} if of is DEFAULT.alerts else same - chart.FIXED == set()
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"alerts": {"storge_share": 0.1}}, "rules.config.alerts.storge_share is not a setting: `whyidle rules"),
+        ({"alerts": {"storage_share": 25}}, "rules.config.alerts.storage_share is 25: write a number from 0 to 1"),
+        ({"alerts": {"hang_seconds": -1}}, "rules.config.alerts.hang_seconds is -1: write a number from 0 on"),
+        ({"alerts": {"hang_seconds": "long"}}, "rules.config.alerts.hang_seconds is long: write a number"),
+        ({"for_slow": "5 minutes"}, "rules.config.for_slow is 5 minutes: write a Prometheus duration of one unit"),
+        ({"windows": ["5m"]}, "rules.config.windows is fixed in the chart"),
+        ({"overrides": {"WhyidleNone": {}}}, "rules.config.overrides.WhyidleNone is not an alert"),
+        ({"overrides": {"WhyidleGpuLost": {"severity": "page"}}}, "value must be one of 'critical', 'warning', 'info'"),
+    ],
+)
+def test_the_chart_refuses_nonsense_with_what_to_do(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(HelmError) as caught:
+        texts({"rules": {"enabled": True, "config": config}})
+    assert said in str(caught.value)
+
+
+def test_a_threshold_that_is_computed_with_would_be_lost() -> None:
+    """The chart's numbers write themselves as tokens, and a sum of one would be a number again."""
+    tokens = set(re.findall(r"⟦([^⟧]+)⟧", chart.files()[chart.FILE]))
+    assert tokens >= chart.document()["settings"].keys() - {"gpu_hour_price", "currency"}
