@@ -9,6 +9,7 @@ from ..agent.metrics import METRIC
 from ..verdict.accounts import HANG_SECONDS
 from ..verdict.verdict import LATE_SHARE, VERDICT_SHARE
 from .kinds import Amount, Duration, Label, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
+from .promql import seconds
 from .thresholds import Thresholds
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
@@ -37,13 +38,11 @@ class Config:
     cluster_label: Label = "cluster"
     """The label that tells clusters apart; empty everywhere where nobody sets it, as for one Prometheus per cluster."""
     windows: tuple[str, ...] = ("1m", "5m", "1h")
-    """What rates are taken over. The shortest must hold two scrapes; alerts and verdicts use window and long_window."""
-    intervals: tuple[str | None, ...] = ("1m", "2m", "4m")
-    """How often the rules of each window are evaluated; None is as often as the server evaluates rules. All of them
-    look at every rank's every cause: on 8,192 GPUs some 170,000 series. Less than five minutes each, after which
-    Prometheus takes a series for gone."""
-    interval: str | None = "1m"
-    """How often is looked who is there, and what the verdicts are."""
+    """What rates and shares are taken over. Alerts and verdicts use window and long_window."""
+    interval: str = "1m"
+    """How often the books of ranks are read: who is there, what was added, and from that all windows, verdicts and
+    bills. Windows are multiples of it. At most two minutes: after five, Prometheus takes a series for gone, and one
+    evaluation may be missed."""
     counters_interval: str | None = "2m"
     """How often node counters, steps and bandwidth are looked at."""
     window: Duration = "5m"
@@ -131,10 +130,11 @@ class Config:
     """From where on alerts fire."""
 
     def __post_init__(self) -> None:
-        if len(self.intervals) != len(self.windows):
-            raise ValueError(f"intervals has {len(self.intervals)} entries for {len(self.windows)} windows")
         if not {self.window, self.long_window} <= set(self.windows):
             raise ValueError("window and long_window must be among windows")
+        uneven = [window for window in self.windows if seconds(window) % seconds(self.interval)]
+        if uneven:
+            raise ValueError(f"{', '.join(uneven)} must be a multiple of interval, {self.interval}")
 
     def series(self, metric: str, matchers: str = "") -> str:
         """The selector of a metric of the agent's. Raises KeyError for a metric that nobody declares."""
@@ -145,6 +145,10 @@ class Config:
     def rate(self, metric: str, window: str, matchers: str = "") -> str:
         """The rate of a counter of the agent's."""
         return f"rate({self.series(metric, matchers)}[{window}])"
+
+    def increase(self, metric: str, window: str, matchers: str = "") -> str:
+        """By how much a counter of the agent's has grown."""
+        return f"increase({self.series(metric, matchers)}[{window}])"
 
     def by(self, *labels: str) -> str:
         """A grouping that keeps clusters apart: `by (cluster, run)`."""

@@ -19,7 +19,7 @@ from whyidle.dashboards.output import panels_of, rendered
 SLOWEST = 10
 LONG_SECONDS = 1.0
 POINTS = 1_000  # pixels of a panel: Grafana asks for no more points
-VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([a-z_]\w*)")
+VARIABLE = re.compile(r"\$\{(\w+)(?::(\w+))?\}|\$([a-z_]\w*)")
 LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)$")
 Json = dict[str, Any]
 
@@ -50,7 +50,12 @@ class Question:
             "__rate_interval": f"{max(step + scrape, 4 * scrape)}s",
             **self.chosen,
         }
-        return VARIABLE.sub(lambda found: known[found[1] or found[2]], self.expr)
+
+        def written(found: re.Match[str]) -> str:
+            value = known[found[1] or found[3]]
+            return json.dumps(value) if found[2] == "json" else value
+
+        return VARIABLE.sub(written, self.expr)
 
 
 def questions(fleet: Fleet) -> list[Question]:
@@ -76,7 +81,7 @@ def _value(variable: Json, fleet: Fleet) -> str:
         "owner": fleet.owner(),
         "run": fleet.run(0),
         "node": fleet.node(0),
-        "instance": re.escape(fleet.instance(0)).replace("\\", "\\\\"),
+        "instance": re.escape(fleet.instance(0)),
     }
     if "allValue" in variable:
         return variable["allValue"]

@@ -40,13 +40,10 @@ BY_NODE = f"{v.CLUSTER_LABEL}, node"
 BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 BY_RANK = f"{BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
-RATES = f"cluster_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}, {LOST}}}"
+BILL = f"cluster_family:whyidle_billed_seconds:increase{{{v.CLUSTER}, {LOST}}}"
 COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}'
 LOOKS = 60
 """As often a score over the time range looks at each of a thousand nodes: a day of it must not take seconds."""
-COARSE = "$__interval"
-"""In a panel of so many points. In a short time range it is as often as is scraped."""
-LOOK_HOURS = "$__interval_ms / 3600000"
 LOOKS_TAKEN = "($__range_s * 1000 / $__interval_ms)"
 BANDS = (
     ("90 % and more", 0.9, 9, INFERNO[2]),
@@ -150,13 +147,13 @@ def _in_one_look() -> list[Panel]:
         stat(
             "GPU-hours lost",
             "Device-hours in the time range that were no compute.",
-            now(f"sum({device_hours(RATES)})"),
+            now(f"sum({device_hours(BILL)})"),
             unit=HOURS,
         ),
         stat(
             "Cost of it",
             "The GPU-hours lost, at the price above: in its currency.",
-            now(f"$price * sum({device_hours(RATES)})"),
+            now(f"$price * sum({device_hours(BILL)})"),
             unit="short",
             width=3,
         ),
@@ -187,8 +184,9 @@ def _blamed() -> Panel:
 def _hours() -> Panel:
     return bars(
         "GPU-hours lost, by what took them",
-        "Device-hours in the time range, by family. The longest bar is where an engineer's week pays most.",
-        now(f"sort_desc(sum by (family) ({device_hours(RATES)}) > 0)", "{{family}}"),
+        "Device-hours in the time range, by family, with the waits for late ranks charged to what made those late. "
+        "The longest bar is where an engineer's week pays most.",
+        now(f"sort_desc(sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
         unit=HOURS,
         colours=FAMILY_COLOUR,
         nothing="nothing lost",
@@ -199,7 +197,7 @@ def _cost() -> Panel:
     return bars(
         "What they cost",
         "The same, at the price of a GPU-hour above: in its currency.",
-        now(f"sort_desc($price * sum by (family) ({device_hours(RATES)}) > 0)", "{{family}}"),
+        now(f"sort_desc($price * sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
         unit="short",
         colours=FAMILY_COLOUR,
         nothing="nothing lost",
@@ -220,12 +218,10 @@ def _cost_over_time() -> Panel:
 
 
 def _runs() -> Panel:
-    rates = f"run_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}%s}}"
-    lost = device_hours(f"sum by ({BY_RUN}) ({rates % f', {LOST}'})")
-    used = device_hours(f"sum by ({BY_RUN}) ({rates % ''})")
-    stood = over_range(
-        f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count", COARSE
-    )
+    bill = f"run_family:whyidle_billed_seconds:increase{{{v.CLUSTER}%s}}"
+    lost = f"sum by ({BY_RUN}) ({device_hours(bill % f', {LOST}')})"
+    used = f"sum by ({BY_RUN}) ({device_hours(bill % '')})"
+    stood = over_range(f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count")
     panel = table(
         "Runs by what they lost",
         "The runs of the time range that lost most device-hours in it, those that have ended included, and the verdict "
@@ -308,7 +304,7 @@ def _quantiles() -> Panel:
 
 
 def _heat() -> Panel:
-    score = f"1 - {over_range(COMPUTING, 'avg', COARSE)}"
+    score = f"1 - {over_range(COMPUTING)}"
     return heat(
         "The worst nodes over time",
         "Share of its ranks' time that was no compute: the brighter, the more. A row per node, those that lost most in "
@@ -321,14 +317,13 @@ def _heat() -> Panel:
 
 
 def _nodes() -> Panel:
-    lost = f"sum by ({BY_NODE}) (node_family:whyidle_device_seconds:rate1m{{{v.CLUSTER}, {LOST}}})"
-    hours = f"{over_range(lost, 'sum', COARSE)} * {LOOK_HOURS}"
+    hours = device_hours(f"node:whyidle_lost_seconds:increase{{{v.CLUSTER}}}")
     family = f"topk by ({BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
     panel = table(
         "Nodes by what they lost",
-        "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. Ranks wait for "
-        "one another: the culprit's own time goes to what keeps it, the others' to straggler or network.",
-        now(f"topk($worst, {hours})"),
+        "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. The hours are "
+        "those of the bill of runs, by node. In the last hour, waits for a late rank stand under straggler.",
+        now(f"topk($worst, sum by ({BY_NODE}) ({hours}))"),
         now(f"max by ({BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}})"),
         now(family),
         columns=[
@@ -366,7 +361,7 @@ def _troubled() -> Panel:
         "Nodes and links with most signals",
         "For how much of the time range each signal of a node's counters showed a limit. Link signals on one node "
         "alone are its cable, adapter or switch port.",
-        now(f"topk($worst, {over_range(evidence, 'sum', COARSE)} / {LOOKS_TAKEN})"),
+        now(f"topk($worst, {over_range(evidence, 'sum')} / {LOOKS_TAKEN})"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("signal", "Signal"),
@@ -418,13 +413,13 @@ def _slow_links() -> Panel:
 
 
 def _late_ranks() -> Panel:
-    late = f"sum by ({BY_RANK}) (run_rank_family:whyidle_late:rate1m{{{v.CLUSTER}}})"
+    late = f"run_rank:whyidle_late_seconds:increase{{{v.CLUSTER}}}"
     by_family = f"sum by ({BY_RANK}, family) (run_rank_family:whyidle_late:rate1h{{{v.CLUSTER}}})"
     return table(
         "Ranks that made others wait",
         "GPU-hours for which each rank made the others of its run wait in the time range, and what made it late in the "
         "last hour. The same node again and again is the one to drain.",
-        now(f"topk($worst, {device_hours(late)} > 0)"),
+        now(f"topk($worst, sum by ({BY_RANK}) ({device_hours(late)}) > 0)"),
         now(f"topk by ({BY_RANK}) (1, {by_family})"),
         columns=[
             Column("owner", "Owner"),
@@ -441,7 +436,7 @@ def _late_ranks() -> Panel:
 
 def _late_over_time() -> Panel:
     late = f"run_rank:whyidle_late:rate$window{{{v.CLUSTER}}}"
-    score = over_range(f"run_rank:whyidle_late:rate5m{{{v.CLUSTER}}}", "sum", COARSE)
+    score = over_range(f"run_rank:whyidle_late:rate5m{{{v.CLUSTER}}}", "sum")
     panel = trend(
         "GPUs that wait for them",
         "How many GPUs wait for each of the ranks that made others wait most, over time.",
@@ -455,6 +450,6 @@ def _late_over_time() -> Panel:
 
 
 def _looking(panel: Panel) -> Panel:
-    """A panel whose scores look :data:`COARSE`."""
+    """A panel whose scores look :data:`LOOKS` times."""
     panel.maxDataPoints = LOOKS
     return panel

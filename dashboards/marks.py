@@ -6,16 +6,20 @@ from .colours import GREY, PINK, RED
 from .variables import CLUSTER, RUN
 from .vocabulary import Annotation
 
-# Rank 0 speaks for its run: an elastic restart is one of all ranks, and every rank saves or none.
-_ATTEMPTS = f'group by (owner, run, attempt) (whyidle_rank_info{{{RUN}, rank="0"}}'
 
-RESTARTS = Annotation(
-    "Restarts",
-    f'{_ATTEMPTS[:-1]}, attempt!="0"}}) unless {_ATTEMPTS} offset 1m)',
-    "Restart",
-    "{{owner}}/{{run}}, attempt {{attempt}}",
-    RED,
-)
+def restarts(matchers: str) -> Annotation:
+    """Of the runs that ``matchers`` choose. Rank 0 speaks for its run: an elastic restart is one of all ranks."""
+    attempts = f'group by (owner, run, attempt) (whyidle_rank_info{{{matchers}, rank="0"%s}}%s)'
+    return Annotation(
+        "Restarts",
+        f"""{attempts % (', attempt!="0"', "")} unless {attempts % ("", " offset 1m")}""",
+        "Restart",
+        "{{owner}}/{{run}}, attempt {{attempt}}",
+        RED,
+    )
+
+
+# Every rank saves, or none.
 CHECKPOINTS = Annotation(
     "Checkpoints",
     f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{RUN}, rank="0", kind="save"}}[1m])) > 0',

@@ -6,7 +6,7 @@ from ..alerts.config import DEFAULT
 from ..ledger.causes import FAMILIES
 from . import variables as v
 from .colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED, SKY
-from .marks import ALERTS, RESTARTS
+from .marks import ALERTS, restarts
 from .vocabulary import (
     GOOD,
     VERDICTS,
@@ -36,6 +36,7 @@ from .vocabulary import (
 
 BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 IDLE = 'family!="compute"'
+LOST = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}, {IDLE}}}"
 SEVERITIES = {"critical": ("critical", RED), "warning": ("warning", ORANGE), "info": ("info", SKY)}
 
 
@@ -46,7 +47,7 @@ def build() -> Dashboard:
         """Why is my GPU idle? Where the time of every run goes, and what it costs. A run's name leads to its
         ranks.""",
         variables=[v.data_source(), v.cluster(), v.owners(), v.runs(), v.window()],
-        annotations=[RESTARTS, ALERTS],
+        annotations=[restarts(v.RUNS), ALERTS],
         sections=[
             section(
                 "Why are the GPUs idle?",
@@ -67,10 +68,10 @@ def _verdicts() -> Panel:
         """What each live run loses most to, if that takes a tenth of its time, else compute. Waits for a late rank
         count for what made it late, and the rank that is late by it most stands at the end, unless ranks take turns.
         The share is of all its ranks' time, as averaged above.""",
-        now(f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUN}}}"),
-        now(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}"),
-        now(f"run:whyidle_ranks:count{{{v.RUN}}}"),
-        now(f"sum by ({BY_RUN}, rank) (run_rank_family:whyidle_culprit:rate${{window}}{{{v.RUN}}})"),
+        now(f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUNS}}}"),
+        now(f"run:whyidle_goodput:ratio${{window}}{{{v.RUNS}}}"),
+        now(f"run:whyidle_ranks:count{{{v.RUNS}}}"),
+        now(f"sum by ({BY_RUN}, rank) (run_rank_family:whyidle_culprit:rate${{window}}{{{v.RUNS}}})"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
@@ -89,12 +90,11 @@ def _verdicts() -> Panel:
 
 
 def _lost_by_family() -> Panel:
-    rates = f"run_family:whyidle_device_seconds:rate1m{{{v.RUN}, {IDLE}}}"
     return bars(
         "GPU-hours lost, by what took them",
-        """Device-hours in the time range that were no compute, as measured in the ranks. Waits for a late rank stand
-        under straggler; the verdict says what made it late.""",
-        now(f"sort_desc(sum by (family) ({device_hours(rates)}) > 0)", "{{family}}"),
+        """Device-hours in the time range that were no compute. Waits for a late rank are charged to what made it late,
+        as in the verdict. A phase that is still open is billed when it ends.""",
+        now(f"sort_desc(sum by (family) ({device_hours(LOST)}) > 0)", "{{family}}"),
         unit="count:GPU-h",
         colours=FAMILY_COLOUR,
         nothing="nothing lost",
@@ -117,7 +117,7 @@ def _idle_devices() -> Panel:
     return stat(
         "GPUs' worth of loss",
         "Device-seconds per second that are no compute: how many GPUs the chosen runs pay for and get nothing from.",
-        query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}, {IDLE}}}) or vector(0)"),
+        query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, {IDLE}}}) or vector(0)"),
         unit="short",
         decimals=1,
         graph=True,
@@ -128,7 +128,7 @@ def _lost_hours() -> Panel:
     return stat(
         "GPU-hours lost",
         "Device-hours in the time range that were no compute, of the chosen runs, those that ended in it included.",
-        now(f"sum({device_hours(f'run_family:whyidle_device_seconds:rate1m{{{v.RUN}, {IDLE}}}')})"),
+        now(f"sum({device_hours(LOST)})"),
         unit="count:GPU-h",
     )
 
@@ -137,7 +137,7 @@ def _devices() -> Panel:
     return stat(
         "Ranks that train",
         "Live ranks of the chosen runs; each has one device.",
-        query(f"sum(run:whyidle_ranks:count{{{v.RUN}}}) or vector(0)"),
+        query(f"sum(run:whyidle_ranks:count{{{v.RUNS}}}) or vector(0)"),
         unit="short",
         decimals=0,
         graph=True,
@@ -149,7 +149,7 @@ def _hang() -> Panel:
         "Longest hang",
         """For how long live ranks have been waiting in a collective that another has not entered. Seconds are a late
         rank; minutes are a hang, and the run's page names the rank.""",
-        now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),
+        now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUNS}}})"),
         unit="s",
         thresholds=steps(10, DEFAULT.alerts.hang_seconds),
         decimals=0,
@@ -174,8 +174,8 @@ def _shares() -> Panel:
         """Shares of the chosen runs' device time by family, as measured; they sum to 100 %. Green is compute. What
         grows beside it is what to look at: click it for the run.""",
         query(
-            f"sum by (family) (run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}}}) / on () group_left () "
-            f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}}})",
+            f"sum by (family) (run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}}}) / on () group_left () "
+            f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}}})",
             "{{family}}",
         ),
         width=12,
@@ -188,13 +188,13 @@ def _blamed() -> Panel:
         """The same, with the waits for late ranks charged to what made them late, and start-up left out: what verdicts
         are taken from. Straggler remains where a rank was late in compute itself. Runs weigh as much as they have
         ranks.""",
-        query(blamed(v.RUN), "{{family}}"),
+        query(blamed(v.RUNS), "{{family}}"),
         width=12,
     )
 
 
 def _verdicts_over_time() -> Panel:
-    states = encode("run_family:whyidle_verdict:ratio${window}", v.RUN, "family", FAMILIES, BY_RUN)
+    states = encode("run_family:whyidle_verdict:ratio${window}", v.RUNS, "family", FAMILIES, BY_RUN)
     return timeline(
         "Verdict over time",
         """The verdict of each run at each moment, those that have ended included. A run that changes colour has met
@@ -206,15 +206,15 @@ def _verdicts_over_time() -> Panel:
 
 
 def _worst_runs() -> Panel:
-    rates = f"sum by ({BY_RUN}) (run_family:whyidle_device_seconds:rate1m{{{v.RUN}%s}})"
-    stood = f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.RUN}}})"
-    lost, all_hours = device_hours(rates % f", {IDLE}"), device_hours(rates % "")
+    bill = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}}}"
+    stood = f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.RUNS}}})"
+    lost, all_hours = (f"sum by ({BY_RUN}) ({device_hours(one)})" for one in (LOST, bill))
     return table(
         "Worst runs",
         """Runs of the time range by the device-hours that they lost in it, those that have ended included, with the
         verdict that stood for most of the time.""",
         now(lost),
-        now(f"1 - {lost} / ({all_hours})"),
+        now(f"1 - {lost} / {all_hours}"),
         now(all_hours),
         now(f"topk by ({BY_RUN}) (1, {over_range(stood, 'count')})"),
         columns=[
@@ -233,7 +233,7 @@ def _goodput_by_run() -> Panel:
     return trend(
         "Goodput by run",
         "Share of each run's device time that was compute for new steps. A step down is a change worth finding.",
-        query(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}", "{{owner}}/{{run}}"),
+        query(f"run:whyidle_goodput:ratio${{window}}{{{v.RUNS}}}", "{{owner}}/{{run}}"),
         unit="percentunit",
         most=1,
         thresholds=GOOD,
@@ -247,7 +247,7 @@ def _lost_by_run() -> Panel:
         "GPUs' worth of loss by run",
         "Device-seconds per second of each run that are no compute. The highest costs most, however good its goodput.",
         query(
-            f"sum by ({BY_RUN}) (run_family:whyidle_device_seconds:rate${{window}}{{{v.RUN}, {IDLE}}})",
+            f"sum by ({BY_RUN}) (run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, {IDLE}}})",
             "{{owner}}/{{run}}",
         ),
         unit="short",
@@ -274,4 +274,4 @@ def _alerts() -> Panel:
 
 def _ratio(matchers: str) -> str:
     rate = "run_family:whyidle_device_seconds:rate${window}"
-    return f"sum({rate}{{{v.RUN}, {matchers}}}) / sum({rate}{{{v.RUN}}})"
+    return f"sum({rate}{{{v.RUNS}, {matchers}}}) / sum({rate}{{{v.RUNS}}})"

@@ -62,17 +62,38 @@ def worst(selector: str, score: str, by: str, count: str = "$worst") -> str:
     return f"{selector} and on ({by}) topk({count}, {score})"
 
 
-def over_range(selector: str, function: str = "avg", step: str = "1m") -> str:
-    """``avg``, ``max``, ``sum``... over the time range of what was recorded, looked at once per ``step``.
+def rank_shares(matchers: str, by: str, families: str) -> str:
+    """Shares of the time of ranks within the chosen window, by ``by`` and family; phases that are open count already.
 
-    As of the end of the range: the same at every moment of a trend.
+    ``families`` is a matcher of what is wanted. These are not recorded: of thousands of ranks, few are looked at.
     """
-    return f"{function}_over_time(({selector})[${{__range}}:{step}] @ end())"
+    spent = f"sum_over_time(rank_cause:whyidle_device_seconds:increase{{{matchers}%s}}[${{window}}])"
+    seconds = f"({spent} or rank_phase:whyidle_open:seconds{{{matchers}%s}})"
+    wanted, whole = (seconds % (which, which) for which in (f", {families}", ""))
+    return f"sum by ({by}, family) ({wanted}) / on ({by}) group_left () sum by ({by}) ({whole})"
 
 
-def device_hours(rates: str) -> str:
-    """Device-seconds per second -> device-hours in the time range. ``rates`` are recorded ones of 1 minute."""
-    return f"{over_range(rates, 'sum', '30s')} * 30 / 3600"
+def rank_idle(matchers: str, by: str) -> str:
+    """How much of the time range ranks did not compute, to tell the worst."""
+    spent = f'rank_cause:whyidle_device_seconds:increase{{{matchers}, family!="compute"}}'
+    return f"sum by ({by}) ({over_range(spent, 'sum')})"
+
+
+def over_range(selector: str, function: str = "avg") -> str:
+    """``avg``, ``max``, ``sum``... over the time range of what was recorded, looked at once per point of the panel.
+
+    As of the end of the range: the same at every moment of a trend. Looks that are as far apart as the range is long
+    keep a query of thirty days within the samples that Prometheus takes into memory.
+    """
+    return f"{function}_over_time(({selector})[${{__range}}:$__interval] @ end())"
+
+
+def device_hours(increases: str) -> str:
+    """The selector of recorded increases -> device-hours in the time range.
+
+    The sum of the samples themselves: each is of the seconds since the one before it.
+    """
+    return f"sum_over_time({increases}[${{__range}}]) / 3600"
 
 
 def one_line(expr: str) -> str:

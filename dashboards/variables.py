@@ -11,11 +11,28 @@ from .library import Template, core
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 CLUSTER_LABEL = DEFAULT.cluster_label
 
-CLUSTER = f'{CLUSTER_LABEL}=~"$cluster"'
-OWNER = f'{CLUSTER}, owner=~"$owner"'
-RUN = f'{OWNER}, run=~"$run"'
-NODE = f'{CLUSTER}, node=~"$node"'
-RUN_NODE = f'{RUN}, node=~"$node"'
+
+def any_of(label: str, variable: str = "") -> str:
+    """A matcher for a variable of which any number of values may be chosen. Grafana escapes each for a regular
+    expression, and Prometheus takes what stands between backquotes as it is."""
+    return f"{label}=~`${{{variable or label}:regex}}`"
+
+
+def only(label: str) -> str:
+    """A matcher for a variable that has exactly one value, whatever its characters: JSON's quotes and escapes are
+    Prometheus's too."""
+    return f"{label}=${{{label}:json}}"
+
+
+CLUSTER = any_of(CLUSTER_LABEL, "cluster")
+OWNERS = f"{CLUSTER}, {any_of('owner')}"
+RUNS = f"{OWNERS}, {any_of('run')}"
+OWNER = f"{CLUSTER}, {only('owner')}"
+RUN = f"{OWNER}, {only('run')}"
+NODES = f"{CLUSTER}, {any_of('node')}"
+NODE = f"{CLUSTER}, {only('node')}"
+RUN_NODES = f"{RUN}, {any_of('node')}"
+RANKS = any_of("rank")
 """Matchers for the inside of a selector: ``metric{RUN}``."""
 
 ANY = ".*"
@@ -42,7 +59,7 @@ def owner() -> Template:
 
 def runs() -> Template:
     """Any number of runs, all unless some are chosen."""
-    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNER}}}, run)", multi=True)
+    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNERS}}}, run)", multi=True)
 
 
 def run() -> Template:
@@ -62,7 +79,7 @@ def node(metric: str = "node:whyidle_ranks:count") -> Template:
 
 def ranks() -> Template:
     """Any number of ranks of the chosen run, all unless some are chosen."""
-    query = f"label_values(rank_family:whyidle_share:ratio5m{{{RUN_NODE}}}, rank)"
+    query = f"label_values(rank_instance_node:whyidle_rank:group{{{RUN_NODES}}}, rank)"
     template = _listed("rank", "Rank", query, multi=True)
     template.sort = core.SORT_NUMERIC_ASC
     return template

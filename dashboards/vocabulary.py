@@ -31,7 +31,7 @@ A dashboard is a function ``build() -> Dashboard`` in a module of its own, liste
 - Thresholds are steps, ``steps(0.1, 0.3)``: green, orange from 0.1 on, red from 0.3 on; ``falling(0.5, 0.8)`` for what
   should be high. Only where a value is good or bad by itself. ``dashed=True`` on a trend draws them as lines.
 - Values of a label as one number per series: ``encode(metric, matchers, label, values, by)``, for :func:`timeline`.
-- Device-hours over the chosen range: ``device_hours("run_family:whyidle_device_seconds:rate1m{...}")``.
+- Device-hours over the chosen range: ``device_hours("run_family:whyidle_billed_seconds:increase{...}")``.
 - Colours follow a series' name: ``colours=FAMILY_COLOUR`` with the legend ``{{family}}``, or ``by_family=True`` with
   one that ends in ``{{family}}``.
 - Families are stacked in one order, compute lowest: :func:`share` sees to it, elsewhere ``in_order(expr)``.
@@ -46,7 +46,18 @@ from __future__ import annotations
 from .layout import Annotation, Line, Section, dashboard, line, section
 from .library import Dashboard, Panel, Target, Template
 from .panels import bars, heat, share, stat, timeline, trend
-from .queries import blamed, device_hours, encode, in_order, now, over_range, query, worst
+from .queries import (
+    blamed,
+    device_hours,
+    encode,
+    in_order,
+    now,
+    over_range,
+    query,
+    rank_idle,
+    rank_shares,
+    worst,
+)
 from .tables import Column, table
 from .values import GOOD, LATE_BY, VERDICTS, Link, Step, Unit, falling, series_to, steps, to_node, to_run, words
 
@@ -77,6 +88,8 @@ __all__ = [
     "now",
     "over_range",
     "query",
+    "rank_idle",
+    "rank_shares",
     "section",
     "series_to",
     "share",

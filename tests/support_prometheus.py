@@ -18,6 +18,8 @@ import psutil
 import yaml
 from support_ledgers import DEADLINE_SECONDS, until
 
+from whyidle.alerts.config import DEFAULT
+
 PROMETHEUS = shutil.which("prometheus")
 SHIPPED = Path(__file__).parent.parent / "deploy" / "prometheus"
 EVERY_SECOND = "1s"
@@ -177,14 +179,15 @@ def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) ->
     rules = folder / "rules"
     rules.mkdir()
     for file in rule_files:
-        (rules / file.name).write_text(hurried(file.read_text()))
+        (rules / file.name).write_text(hurried(file.read_text(), interval))
     with contextlib.closing(Prometheus(folder)) as running:
         yield running
 
 
-def hurried(text: str) -> str:
-    """The rules, evaluated as often as all others; alerts fire after seconds, and no longer than they hold."""
-    groups = yaml.safe_load(text)["groups"]
+def hurried(text: str, interval: str) -> str:
+    """The rules, evaluated each ``interval``; alerts fire after seconds, and no longer than they hold."""
+    # What was added since the last evaluation is added since an earlier one here.
+    groups = yaml.safe_load(text.replace(f"offset {DEFAULT.interval}", f"offset {interval}"))["groups"]
     for group in groups:
         group.pop("interval", None)
         for rule in group["rules"]:

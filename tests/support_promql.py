@@ -11,7 +11,7 @@ NAME = re.compile(r"(?<![\w:.$])[a-zA-Z_:][\w:]*")
 WORDS = {"and", "or", "unless", "bool", "offset", "by", "without", "on", "ignoring", "group_left", "group_right"}
 BRACES = re.compile(r"\{[^{}]*\}")
 NAMED_BY_PATTERN = re.compile(r'__name__\s*=~?\s*"([^"]*)"')
-TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+TEXT = re.compile(r'"(?:[^"\\]|\\.)*"|`[^`]*`')
 WINDOW = re.compile(r"\s*\[([^\]:]*)\]")
 
 

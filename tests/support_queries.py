@@ -15,13 +15,16 @@ ROOT = Path(__file__).parent.parent
 DASHBOARDS = sorted((ROOT / "dashboards" / "generated").glob("*.json"))
 RULES = sorted((ROOT / "alerts" / "generated").glob("*.yaml"))
 
-_QUOTED = r'"(?:[^"\\]|\\.)*"'
-_BRACES = rf"\{{(?:[^}}\"]|{_QUOTED})*\}}"
+_QUOTED = r'(?:"(?:[^"\\]|\\.)*"|`[^`]*`)'
+_BRACES = rf"\{{(?:[^}}\"`$]|{_QUOTED}|\$\{{\w+:\w+\}}|\$)*\}}"
 _NO_OPERATORS = re.compile(rf"{_BRACES}|{_QUOTED}")
 _SELECTOR = re.compile(rf"\b((?:whyidle_|process_|[a-z_]+:)[a-zA-Z0-9_:]+|up|ALERTS)\b(?!\()({_BRACES})?")
 _COMPARISON = re.compile(r"(?<![=!<>~])(==|!=|>=|<=|>|<)(?![=~])(?!\s*bool)")
 _PAST = re.compile(r" offset \d+[smhdw]")
-_GRAFANA = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|([a-zA-Z_]\w*))")
+_GRAFANA = re.compile(r"\$(?:\{(\w+)(?::(\w+))?\}|([a-zA-Z_]\w*))")
+_SPECIAL = re.compile(r"[\\^$*+?.()|\[\]{}/]")
+ALL = ".*"
+"""What All stands for: Grafana writes it as it is."""
 _LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)")
 _LOOKS = re.compile(r"(?<=:)\w+\]")
 
@@ -81,9 +84,28 @@ def _variables(path: Path, *types: str) -> list[dict[str, Any]]:
     return [one for one in json.loads(path.read_text())["templating"]["list"] if one["type"] in types]
 
 
-def filled(expression: str, variables: Mapping[str, str]) -> str:
-    """With Grafana's variables replaced. Raises KeyError for one that nobody defines."""
-    return _GRAFANA.sub(lambda match: variables[match[1] or match[2]], expression)
+Value = str | list[str]
+"""Of a variable; a list where several may be chosen."""
+
+
+def filled(expression: str, variables: Mapping[str, Value]) -> str:
+    """With Grafana's variables replaced, as it formats them. Raises KeyError for one that nobody defines."""
+
+    def written(match: re.Match[str]) -> str:
+        value = variables[match[1] or match[3]]
+        if match[2] == "json":
+            return json.dumps(value)
+        if match[2] == "regex":
+            return value if value == ALL else _pattern(value)
+        assert isinstance(value, str), f"several values, and no format: {match[0]}"
+        return value
+
+    return _GRAFANA.sub(written, expression)
+
+
+def _pattern(value: Value) -> str:
+    escaped = [_SPECIAL.sub(r"\\\g<0>", one) for one in ([value] if isinstance(value, str) else value)]
+    return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
 
 def looking_often(expression: str, step: str) -> str:

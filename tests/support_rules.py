@@ -3,7 +3,8 @@
 A case says what ranks spent, by cause, and what nodes counted. A number is the rate of a counter, per second; text is a
 series in promtool's notation, a sample each 15 s or `every` so many, the same for all of a file. `run/rank@node` is a
 rank, `owner:run/rank@node` a rank of an owner's run; `@node` in a series stands for the labels of that node's agent.
-`windows` are those that are looked at, and when; W stands for them in what is expected.
+`windows` are those that are looked at, and when; W stands for them in what is expected. Rules are evaluated once a
+minute, as the shipped ones are.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _promtool_file(cases: list[dict[str, Any]], windows: tuple[str, ...], direct
     (directory / f"rules-{name}.yaml").write_text(to_yaml(groups))
     document = {
         "rule_files": [f"rules-{name}.yaml"],
-        "evaluation_interval": f"{_every(cases[0])}s",
+        "evaluation_interval": DEFAULT.interval,
         # Without it, groups are evaluated in any order.
         "group_eval_order": [group.name for group in groups],
         "tests": [_test(case) for case in cases],
@@ -70,7 +71,8 @@ def _promtool_file(cases: list[dict[str, Any]], windows: tuple[str, ...], direct
 
 def _looked_at(windows: tuple[str, ...]) -> list[Group]:
     """The rules without those of other windows, which differ from them in nothing but the window."""
-    others = tuple(window for window in DEFAULT.windows if window not in (*windows, DEFAULT.window))
+    needed = (*windows, DEFAULT.window, DEFAULT.long_window)
+    others = tuple(window for window in DEFAULT.windows if window not in needed)
     found = [
         replace(group, rules=tuple(rule for rule in group.rules if not rule.name.endswith(others)))
         for group in recording.groups(DEFAULT)
@@ -105,6 +107,8 @@ def _expected(expr: str, at: str, samples: Mapping[str, float]) -> dict[str, Any
 
 def _series(case: dict[str, Any]) -> Series:
     every = _every(case)
+    for node in sorted({place.partition("@")[2] for place in case.get("spent", {})}):
+        yield f'whyidle_collector_up{{{_agent(node)}, collector="ranks"}}', f"1x{SAMPLES}"
     for place, causes in case.get("spent", {}).items():
         yield from _spent(place, causes, every)
         if place[0] != "@":

@@ -230,7 +230,7 @@ def test_a_real_process_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "owner": "lab",
             "run": "r1",
             "rank": "3",
-            "cluster": "alps",
+            "slurm_cluster": "alps",
             "job_id": "81234",
             "job_name": "pretrain 7b",
             "user": "ann",

@@ -40,6 +40,8 @@ LABEL_NAME = re.compile(r"[a-z][a-z_0-9]*")
 DURATION = re.compile(r"(\d+(ms|[smhdw]))+")
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")
 OF_COUNTERS = {"rate", "increase", "resets"}
+LAST = {"last_over_time"}
+"""Where a rule keeps the last value of a counter, to take it from the next."""
 PRESENCE = {"absent", "absent_over_time", "count", "group", "timestamp", "present_over_time"}
 EVER = re.compile(r"\s*\)\s*(>|==) 0\b|\s*offset \w+\)")
 """After an aggregate of a counter: whether there was ever any, now or some time ago."""
@@ -92,6 +94,7 @@ def queries() -> Iterator[Query]:
 
 def filled(expr: str) -> Iterator[str]:
     """With every window that a reader may choose, as the name of a recorded series has it."""
+    expr = re.sub(r"\$\{(\w+):\w+\}", r"$\1", expr)  # formats are not the linter's
     expr = re.sub(r"\[\$(\{window\}|window\b)\]", f"[{CHOSEN}]", expr)
     windows = DEFAULT.windows if re.search(r"\$\{?window", expr) else ("",)
     for window in windows:
@@ -140,7 +143,7 @@ def counters_are_rated(expr: str) -> Iterator[str]:
         metric = METRIC.get(base(selector.name))
         if metric is None or metric.type == "gauge":
             continue
-        if selector.inside not in OF_COUNTERS | PRESENCE and not EVER.match(selector.after):
+        if selector.inside not in OF_COUNTERS | PRESENCE | LAST and not EVER.match(selector.after):
             yield f"the counter {selector.name} as it stands: take its rate"
 
 
@@ -191,13 +194,13 @@ def rates_follow_the_resolution(query: Query) -> Iterator[str]:
     for selector in selectors(query.expr):
         if selector.inside in OF_COUNTERS and selector.window not in ("$__rate_interval", "$__range", CHOSEN):
             yield f"{selector.inside} over [{selector.window}]"
-        if selector.window == "$__range" and not query.instant:
+        if selector.window == "$__range" and not query.instant and "] @ end()" not in selector.after:
             yield f"{selector.name}[$__range] at every point"
 
 
 def clusters_are_chosen(query: Query) -> Iterator[str]:
     for selector in selectors(query.expr):
-        if f'{DEFAULT.cluster_label}=~"$cluster"' not in selector.matchers:
+        if f"{DEFAULT.cluster_label}=~`$cluster`" not in selector.matchers:
             yield f"{selector.name} without the variable cluster"
 
 
@@ -212,7 +215,7 @@ def nodes_are_found_by_address(query: Query) -> Iterator[str]:
     """A node's raw counters are selected by the address of its agent: a join would evaluate every node's first."""
     if query.dashboard == "whyidle-node":
         for selector in selectors(query.expr):
-            if selector.name in METRIC and 'instance=~"$instance"' not in selector.matchers:
+            if selector.name in METRIC and "instance=~`$instance`" not in selector.matchers:
                 yield f"{selector.name} of all nodes"
 
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from support_ledgers import until
 from support_prometheus import prometheus
+from support_queries import filled
 
 from whyidle.agent.metrics import METRIC
 from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
@@ -52,19 +53,19 @@ def expressions(dashboard: Json) -> Iterator[tuple[str, str]]:
     chosen = {one["name"]: one["current"].get("value") for one in dashboard["templating"]["list"]}
     values = TIMES | {name: value if isinstance(value, str) else REGEX for name, value in chosen.items()}
 
-    def filled(expr: str) -> str:
-        return re.sub(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))", lambda found: values[found[1] or found[2]], expr)
+    def asked(expr: str) -> str:
+        return filled(expr, values)
 
     for panel in drawn(dashboard):
         for target in panel["targets"]:
-            yield f"{panel['title']} {target['refId']}", filled(target["expr"])
+            yield f"{panel['title']} {target['refId']}", asked(target["expr"])
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             selector = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
             assert selector, f"variable {variable['name']} is no label_values of a series"
-            yield f"variable {variable['name']}", filled(selector[1])
+            yield f"variable {variable['name']}", asked(selector[1])
     for annotation in dashboard["annotations"]["list"]:
-        yield f"annotation {annotation['name']}", filled(annotation["expr"])
+        yield f"annotation {annotation['name']}", asked(annotation["expr"])
 
 
 @pytest.fixture(params=DASHBOARDS, scope="module")
@@ -128,7 +129,7 @@ def test_a_node_is_all_addresses_that_its_agent_had() -> None:
     [instance] = [one for one in DASHBOARDS["whyidle-node"]["templating"]["list"] if one["name"] == "instance"]
     assert instance["current"]["value"] == ["$__all"]
     assert "allValue" not in instance, "All is what is listed, not the agents of other nodes"
-    assert 'node=~"$node"' in instance["definition"]
+    assert "node=${node:json}" in instance["definition"]
 
 
 def test_panels_are_complete(dashboard: Json) -> None:
@@ -248,7 +249,7 @@ def test_matchers_name_labels_that_the_metric_has(dashboard: Json) -> None:
             allowed = {*metric.labels, "instance", "job", DEFAULT.cluster_label, "le"}
             wrong |= {
                 f"{where}: {name} {label}"
-                for label in re.findall(r"(\w+)\s*(?:=|!=|=~|!~)\s*\"", matchers)
+                for label in re.findall(r"(\w+)\s*(?:=|!=|=~|!~)\s*[\"`]", matchers)
                 if label not in allowed
             }
     assert wrong == set()

@@ -34,6 +34,7 @@ from support_queries import (
     DASHBOARDS,
     RULES,
     Query,
+    Value,
     dashboard_queries,
     filled,
     fixed,
@@ -138,7 +139,7 @@ EMPTY: dict[str, str] = {
 class Place:
     """Where and when to look: values of a dashboard's variables, and unix time."""
 
-    chosen: Mapping[str, str] = field(hash=False)
+    chosen: Mapping[str, Value] = field(hash=False)
     at: float
 
 
@@ -244,13 +245,13 @@ class World:
         )
         return [*(run.place for run in runs), *(Place(chosen, runs[-1].at) for chosen in fake)]
 
-    def variables(self, path: Path, place: Place) -> dict[str, str]:
+    def variables(self, path: Path, place: Place) -> dict[str, Value]:
         """What the variables of a dashboard stand at; one that lists nothing matches nothing."""
-        found = {**RANGE, **fixed(path), **place.chosen}
+        found: dict[str, Value] = {**RANGE, **fixed(path), **place.chosen}
         for name, selector, label in listed(path):
             values = {sample.labels[label] for sample in self.server.query(filled(selector, found), place.at)}
             assert found.get(name, "") in {"", *values}, f"${name} lists {values}, not {found[name]}"
-            found.setdefault(name, "|".join(sorted(values)))
+            found.setdefault(name, sorted(values))
         return found
 
     def why_empty(self, query: Query, expressions: Mapping[Place, str]) -> str | None:
@@ -319,6 +320,14 @@ def test_the_recorded_shares_are_those_of_the_report(world: World, run: Run) -> 
     recorded = world.server.values(f'run_family:whyidle_share:ratio1m{{run="{run.name}"}}', "family", run.at)
     assert sum(recorded.values()) == pytest.approx(1.0, abs=1e-6)
     assert {family: recorded.get(family, 0.0) for family in FAMILIES} == pytest.approx(run.families, abs=WITHIN)
+
+
+def test_the_bill_is_that_of_the_report(world: World, run: Run) -> None:
+    bill = f'run_family:whyidle_billed_seconds:increase{{run="{run.name}"}}[{WINDOW_SECONDS}s]'
+    billed = world.server.values(f"sum by (family) (sum_over_time({bill}))", "family", run.at)
+    whole = sum(billed.values())
+    assert billed["compute"] / whole == pytest.approx(run.families["compute"], abs=WITHIN)
+    assert billed[run.fault.family] / whole == pytest.approx(run.verdict_share, abs=LOOKED_THROUGH_WITHIN)
 
 
 SHOWN: list[tuple[str, str, str, Callable[[Run], Mapping[str, float]]]] = [

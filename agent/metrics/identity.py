@@ -21,7 +21,8 @@ RANK_SLURM = Metric(
     "info",
     (
         *RANK,
-        "cluster",
+        # Not `cluster`: that is the label by which Prometheus and the rules tell clusters apart.
+        "slurm_cluster",
         "job_id",
         "job_name",
         "user",

@@ -6,32 +6,31 @@ from collections.abc import Iterator
 
 from ..config import Config
 from ..rule import Group, Record
-from . import bandwidth, corroboration, ranks, shares, stragglers, verdict
+from . import bandwidth, bills, books, corroboration, ranks, shares, stragglers, verdict
 
 
 def groups(config: Config) -> list[Group]:
     """All recording rules, in the order in which they build upon each other."""
     return [
-        Group("whyidle-ranks", config.interval, ranks.rules(config)),
-        *(
-            Group(f"whyidle-shares-{window}", interval, _of_window(config, window))
-            for window, interval in zip(config.windows, config.intervals, strict=True)
-        ),
+        # One group: sums over windows need to know when what they sum up was recorded.
+        Group("whyidle-ranks", config.interval, tuple(_accounts(config))),
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),
         Group("whyidle-evidence", config.counters_interval, corroboration.rules(config)),
         Group("whyidle-verdict", config.interval, tuple(_verdicts(config))),
     ]
 
 
+def _accounts(config: Config) -> Iterator[Record]:
+    yield from ranks.rules(config)
+    yield from books.rules(config)
+    for window in config.windows:
+        yield from shares.rules(config, window)
+        yield from verdict.basis(config, window)
+        yield from stragglers.rules(config, window)
+        yield from verdict.conclusion(config, window)
+    yield from bills.rules(config)
+
+
 def _verdicts(config: Config) -> Iterator[Record]:
     for window in config.windows:
         yield from verdict.rules(config, window)
-
-
-def _of_window(config: Config, window: str) -> tuple[Record, ...]:
-    return (
-        *shares.rules(config, window),
-        *verdict.basis(config, window),
-        *stragglers.rules(config, window),
-        *verdict.conclusion(config, window),
-    )

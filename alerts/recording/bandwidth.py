@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...agent.metrics.ranks import RANK, RUN
 from ...ledger.causes import COLLECTIVE_OPS
 from ..config import Config
-from ..promql import any_of, indented, lines
+from ..promql import any_of, indented, lines, seconds
 from ..rule import Record
 from .names import (
     INSTANCE_NODE,
@@ -14,9 +14,12 @@ from .names import (
     RUN_NODE_RANKS,
     RUN_RANKS,
     bus_bandwidth,
+    spent,
     step_buckets,
     step_seconds,
+    stepping,
     steps,
+    total,
 )
 
 BUS_FACTOR: dict[str, str] = {
@@ -28,6 +31,7 @@ BUS_FACTOR: dict[str, str] = {
 """Bytes over the slowest link per byte of an operation among n ranks, as nccl-tests has it in doc/PERFORMANCE.md; of
 any other operation, 1."""
 
+SOME_RANKS = 'rank=~".*0"'
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 
@@ -35,11 +39,21 @@ def rules(config: Config) -> tuple[Record, ...]:
     window, buckets = config.window, step_buckets(config.window)
     return (
         Record(
+            stepping(window),
+            _stepping(config),
+            why="Rates are of the time that a run has really stepped: less than the window while it is young.",
+        ),
+        Record(
             steps(window),
-            f"max {config.by(*RUN)} ({config.rate('whyidle_steps_total', window)})",
+            f"max {config.by(*RUN)} (\n{indented(_stepped(config))}\n)\n/ {config.on(*RUN)} {stepping(window)}\n"
+            f"or {config.on(*RUN)} 0 * {RUN_RANKS}",
             why="Every rank counts the same steps.",
         ),
-        Record(buckets, f"sum {config.by(*RUN, 'le')} ({config.rate('whyidle_step_seconds_bucket', window)})"),
+        Record(
+            buckets,
+            f"sum {config.by(*RUN, 'le')} ({config.rate('whyidle_step_seconds_bucket', window, SOME_RANKS)})",
+            why="Every tenth rank speaks for all: they step together, and each has 17 buckets.",
+        ),
         *(
             Record(step_seconds(name, window), f"histogram_quantile({q:g}, {buckets}) >= 0")
             for name, q in QUANTILES.items()
@@ -59,12 +73,33 @@ def rules(config: Config) -> tuple[Record, ...]:
     )
 
 
+def _stepping(config: Config) -> str:
+    """Of the node whose ranks have stepped longest: others may have joined later."""
+    by, on, window = config.by(*RUN, "node"), config.on(*RUN, "node"), config.window
+    here = f'sum {by} ({spent("run_node_cause", window)}{{run!="", cause!="startup"}})'
+    return f"clamp_max(max {config.by(*RUN)} ({here} / {on} {RUN_NODE_RANKS}), {seconds(window)})"
+
+
+def _stepped(config: Config) -> str:
+    """Steps within the window; of ranks that have begun in it, all."""
+    window = config.window
+    counted = f"{config.series('whyidle_steps_total')}[{window}]"
+    count = f"last_over_time({counted})"
+    return lines(
+        f"({count} - last_over_time({counted} offset {window}) >= 0)",
+        f"({count} and {config.on(*RANK)} sum {config.by(*RANK)} ({total('rank_cause', 'device_seconds')}) < "
+        f"{seconds(window)})",
+        config.increase("whyidle_steps_total", window),
+    )
+
+
 def _bus_bandwidth(config: Config) -> str:
     groups: dict[str, list[str]] = {}
     for op in COLLECTIVE_OPS:
         groups.setdefault(BUS_FACTOR.get(op, "1"), []).append(op)
     parts = lines(*(_moved(config, factor, ops) for factor, ops in groups.items()))
-    return f"avg {config.by(*RUN)} (\n  sum {config.by(*RANK)} (\n{indented(indented(parts))}\n  )\n)"
+    whole = f"avg {config.by(*RUN)} (\n  sum {config.by(*RANK)} (\n{indented(indented(parts))}\n  )\n)"
+    return f"{whole}\n* {seconds(config.window)} / {config.on(*RUN)} {stepping(config.window)}"
 
 
 def _moved(config: Config, factor: str, ops: list[str]) -> str:

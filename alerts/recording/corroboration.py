@@ -6,7 +6,7 @@ from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..promql import indented, lines
 from ..rule import Record
-from .names import INSTANCE_NODE, confirmed, device_seconds, evidence, share
+from .names import INSTANCE_NODE, confirmed, device_seconds, evidence, share, spent
 from .signals import Signal, signals
 
 FAMILIES = ("network", "storage", "cpu")
@@ -64,8 +64,8 @@ def _families() -> str:
 
 
 def _lost_by_node(config: Config, family: str) -> str:
-    ranks = device_seconds("rank_family", config.window)
-    return f'sum {config.by(*RUN, "node", "family")} ({ranks}{{run!="", family="{family}"}})'
+    nodes = spent("run_node_cause", config.window)
+    return f'sum {config.by(*RUN, "node", "family")} ({nodes}{{run!="", family="{family}"}})'
 
 
 def _agrees(config: Config, family: str) -> str:
@@ -79,5 +79,5 @@ def _anywhere(config: Config) -> str:
 
 def _where_lost(config: Config, family: str) -> str:
     lost, by = _lost_by_node(config, family), config.by(*RUN, "family")
-    whole = f'{device_seconds("run_family", config.window)}{{family="{family}"}}'
+    whole = f'{spent("run_family", config.window)}{{family="{family}"}}'
     return f"sum {by} ({lost} * {_agrees(config, family)}) / {config.on(*RUN, 'family')} {whole}"

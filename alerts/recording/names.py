@@ -8,14 +8,47 @@ INSTANCE_NODE = "instance_node:whyidle_node:group"
 RUN_NODE_RANKS = "run_node:whyidle_ranks:count"
 RUN_RANKS = "run:whyidle_ranks:count"
 NODE_RANKS = "node:whyidle_ranks:count"
+RANK_PLACE = "rank_instance_node:whyidle_rank:group"
+KNOWN_RANKS = "rank_node:whyidle_known:group"
 
 NODE_LINK = "node:whyidle_link_bytes:limit"
 RUN_LINK = "run:whyidle_link_bytes:limit"
 
 
+def total(level: str, metric: str) -> str:
+    """The last value of a counter that Prometheus saw, by rank."""
+    return f"{level}:whyidle_{metric}:total"
+
+
+def increase(level: str, metric: str, window: str = "") -> str:
+    """What counters have grown by within a window; without one, since the last evaluation."""
+    return f"{level}:whyidle_{metric}:increase{window}"
+
+
+def spent(level: str, window: str = "") -> str:
+    """Device-seconds; within a window, phases that are still open included. Level such as rank_cause, run_family."""
+    return increase(level, "device_seconds", window)
+
+
+def billed(level: str) -> str:
+    """Device-seconds since the last evaluation, each once, waits for late ranks charged to what made those late."""
+    return increase(level, "billed_seconds")
+
+
+LOST_BY_NODE = increase("node", "lost_seconds")
+"""The same, of what was no compute."""
+LATE_BY_RANK = increase("run_rank", "late_seconds")
+"""Device-seconds since the last evaluation for which the others waited for a rank."""
+
+
 def steps(window: str) -> str:
     """Steps per second of a run."""
     return f"run:whyidle_steps:rate{window}"
+
+
+def stepping(window: str) -> str:
+    """For how long a run has been past its first step within a window."""
+    return f"run:whyidle_stepping_seconds:max{window}"
 
 
 def step_buckets(window: str) -> str:
@@ -34,7 +67,7 @@ def bus_bandwidth(window: str) -> str:
 
 
 def device_seconds(level: str, window: str) -> str:
-    """Device-seconds per second; ``level`` such as rank_cause, run_family, node."""
+    """Device-seconds per second of live ranks: how many GPUs; ``level`` is run, run_family or cluster_family."""
     return f"{level}:whyidle_device_seconds:rate{window}"
 
 
@@ -48,13 +81,13 @@ def goodput(level: str, window: str) -> str:
 
 
 def since_first_step(window: str) -> str:
-    """Device-seconds per second of a run by family, from the first step on: what verdicts are about."""
-    return f"run_family:whyidle_window_seconds:rate{window}"
+    """Device-seconds of a run by family, from the first step on: what verdicts are about."""
+    return increase("run_family", "window_seconds", window)
 
 
-def lateness(window: str) -> str:
-    """By how much a rank was late, by what made it late."""
-    return f"run_rank_family:whyidle_lateness_seconds:rate{window}"
+def lateness(window: str = "") -> str:
+    """By how many seconds a rank was late, by what made it late."""
+    return increase("run_rank_family", "lateness_seconds", window)
 
 
 def late(level: str, window: str) -> str:
@@ -62,14 +95,9 @@ def late(level: str, window: str) -> str:
     return f"{level}:whyidle_late:rate{window}"
 
 
-def waited_for(window: str) -> str:
+def waited_for(level: str, window: str = "") -> str:
     """Waits for late ranks and other pipeline stages, by the family that made those late, as far as it is known."""
-    return f"run_family:whyidle_waited_for:rate{window}"
-
-
-def late_steps(window: str) -> str:
-    """Steps per second in which a rank was the last to arrive: evenly spread where ranks take turns."""
-    return f"run_rank:whyidle_late_steps:rate{window}"
+    return increase(level, "waited_for_seconds", window)
 
 
 def culprit(window: str) -> str:

@@ -1,82 +1,77 @@
-"""Where device-seconds go: per rank, node, run and cluster, by family and by cause."""
+"""Where device-seconds go within a window: per node, run and cluster, by family and by cause."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import RUN
 from ...ledger.causes import FAMILIES
 from ..config import Config
 from ..promql import indented, labelled, lines, seconds
 from ..rule import Record
-from .names import OPEN, device_seconds, goodput, share
+from .names import OPEN, RUN_NODE_RANKS, device_seconds, goodput, share, spent
 
 _OF_RUNS = '{run!=""}'
 
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
     """In the order in which they build upon each other."""
-    return (*_ranks(config, window), *_above(config, window), *_shares(config, window), *_goodput(window))
-
-
-def _ranks(config: Config, window: str) -> Iterator[Record]:
-    whole = seconds(window)
-    counted = f"{config.rate('whyidle_device_seconds_total', window)} > 0"
-    by = config.by(*RANK, "node", "cause", "family")
-    parts = lines(counted, f"clamp_max({OPEN}, {whole}) / {whole}", *_gaps(config, window))
-    yield Record(
-        device_seconds("rank_cause", window),
-        f"sum {by} (\n{indented(parts)}\n)",
-        why="Counters stand still while a phase is open, so a long one is added: a hang shows while it lasts. After "
-        "its end the counters jump, and a window that began in it has more than a second per second: shares are of "
-        "what there is. Zeros are left out: most causes of a rank are. What a GPU's own counters see idle in compute "
-        "is the host's, as in the report.",
-    )
-    yield Record(
-        device_seconds("rank_family", window),
-        f"sum {config.by(*RANK, 'node', 'family')} ({device_seconds('rank_cause', window)})",
+    return (
+        *_seconds(config, window),
+        *_shares(config, window),
+        *_goodput(window),
+        *_rates(config, window),
     )
 
 
-def _gaps(config: Config, window: str) -> tuple[str, str]:
-    """What is taken off a rank's compute, and what is put to its host time: no more than there is."""
-    compute = config.rate("whyidle_device_seconds_total", window, 'cause="compute"')
-    idle = config.rate("whyidle_compute_idle_seconds_total", window)
-    rest = f"clamp_min({compute} - {config.on('instance', *RANK)} group_left () {idle}, 0)"
-    gaps = labelled(f"{compute} - {rest}", "evidence", "sampled")  # a label that no counted second has
-    return f"-1 * {gaps}", labelled(labelled(gaps, "cause", "host"), "family", "host")
+def within(config: Config, increases: str, window: str) -> str:
+    """What was recorded of the evaluations in a window, summed.
+
+    Half an evaluation less than the window: Prometheus 2 takes in both ends of a range, and Prometheus 3 only one.
+    """
+    return f"sum_over_time({increases}[{seconds(window) - seconds(config.interval) // 2}s])"
 
 
-def _above(config: Config, window: str) -> Iterator[Record]:
-    """What is above ranks goes by way of causes, so that all ranks are looked at once for each level."""
-    ranks = device_seconds("rank_cause", window)
-    runs, nodes = device_seconds("run_cause", window), device_seconds("node_cause", window)
-    yield Record(runs, f"sum {config.by(*RUN, 'cause', 'family')} ({ranks}{_OF_RUNS})")
-    yield Record(nodes, f"sum {config.by('node', 'cause', 'family')} ({ranks})")
-    yield from _level(config, "run", RUN, runs, window)
-    yield from _level(config, "node", ("node",), nodes, window)
-    yield from _level(config, "cluster", (), device_seconds("node_family", window), window)
+def _seconds(config: Config, window: str) -> Iterator[Record]:
+    place, nodes = (*RUN, "node", "cause", "family"), spent("run_node_cause", window)
+    opened = f"sum {config.by(*place)} (clamp_max({OPEN}, {seconds(window)}))"
+    parts = lines(within(config, spent("run_node_cause"), window), labelled(opened, "part", "open"))
+    yield Record(
+        nodes,
+        f"clamp_min(sum {config.by(*place)} (\n{indented(parts)}\n), 0) > 0",
+        why="Counters stand still while a phase is open, so a long one is added: a hang shows while it lasts. This is "
+        "for the picture of now; bills are made without it.",
+    )
+    yield Record(spent("run_cause", window), f"sum {config.by(*RUN, 'cause', 'family')} ({nodes}{_OF_RUNS})")
+    yield from _level(config, "run", RUN, spent("run_cause", window), window)
+    yield from _level(config, "node", ("node",), nodes, window, ("compute",))
+    yield from _level(config, "cluster", (), spent("node_family", window), window)
 
 
-def _level(config: Config, level: str, labels: tuple[str, ...], source: str, window: str) -> Iterator[Record]:
-    """The sum, and its families: where there is anything, a family that took nothing took 0."""
-    total = device_seconds(level, window)
+def _level(
+    config: Config,
+    level: str,
+    labels: tuple[str, ...],
+    source: str,
+    window: str,
+    always: tuple[str, ...] = FAMILIES,
+) -> Iterator[Record]:
+    """The sum, and its families; those of ``always`` are 0 where they took nothing. Of a thousand nodes, few."""
+    total = spent(level, window)
     yield Record(total, f"sum {config.by(*labels)} ({source}) > 0")
-    zeros = lines(*(labelled(f"0 * {total}", "family", family) for family in FAMILIES))
-    yield Record(
-        device_seconds(f"{level}_family", window),
-        f"sum {config.by(*labels, 'family')} ({source})\nor {config.on(*labels, 'family')} (\n{indented(zeros)}\n)",
-    )
+    yield Record(spent(f"{level}_family", window), _families(config, labels, f"({source})", total, always))
+
+
+def _families(
+    config: Config, labels: tuple[str, ...], source: str, total: str, always: tuple[str, ...] = FAMILIES
+) -> str:
+    zeros = lines(*(labelled(f"0 * {total}", "family", family) for family in always))
+    by, on = config.by(*labels, "family"), config.on(*labels, "family")
+    return f"sum {by} {source}\nor {on} (\n{indented(zeros)}\n)"
 
 
 def _shares(config: Config, window: str) -> Iterator[Record]:
-    ranks = device_seconds("rank_family", window)
-    on = config.on(*RANK, "node")
-    yield Record(
-        share("rank_family", window),
-        f"{ranks}{_OF_RUNS}\n/ {on} group_left ()\nsum {config.by(*RANK, 'node')} ({ranks}{_OF_RUNS})",
-    )
     levels = (
         ("node_family", "node", ("node",)),
         ("run_family", "run", RUN),
@@ -86,7 +81,7 @@ def _shares(config: Config, window: str) -> Iterator[Record]:
     for level, whole, labels in levels:
         yield Record(
             share(level, window),
-            f"{device_seconds(level, window)}\n/ {config.on(*labels)} group_left ()\n{device_seconds(whole, window)}",
+            f"{spent(level, window)}\n/ {config.on(*labels)} group_left ()\n{spent(whole, window)}",
         )
 
 
@@ -97,10 +92,34 @@ def _goodput(window: str) -> Iterator[Record]:
         f"sum without (family) ({share('run_family', window)}{compute})",
         why="Compute by wall time; steps that are repeated are the family lost.",
     )
-    families = device_seconds("cluster_family", window)
+    families = spent("cluster_family", window)
     yield Record(
         goodput("cluster", window),
         f"sum without (family) ({families}{compute})\n/\n"
         f'(sum without (family) ({families}{{family!="{UNHOOKED_FAMILY}"}}) > 0)',
         why="Of ranks alone: a GPU without a ledger has no goodput that is known.",
     )
+
+
+def _rates(config: Config, window: str) -> Iterator[Record]:
+    """How many GPUs: the shares of the seconds that live ranks really had, times the ranks.
+
+    Seconds by the length of the window would grow for as long as the window does, from the start of each run on.
+    """
+    place, nodes = config.on(*RUN, "node"), f"{spent('run_node_cause', window)}{_OF_RUNS}"
+    ranks = f"({RUN_NODE_RANKS} / {place} sum {config.by(*RUN, 'node')} ({nodes}))"
+    runs, families = device_seconds("run", window), device_seconds("run_family", window)
+    yield Record(
+        runs,
+        f"sum {config.by(*RUN)} (\n  {RUN_NODE_RANKS} and {place} {nodes}\n)",
+        why="Live ranks whose seconds are known.",
+    )
+    weighted = f"({nodes}\n* {place} group_left ()\n{ranks})"
+    yield Record(
+        families,
+        _families(config, RUN, f"(\n{indented(weighted)}\n)", runs),
+        why="The shares of the seconds that there were, times the ranks: a run that is younger than the window does "
+        "not lose less for it.",
+    )
+    unhooked = f'{spent("cluster_family", window)}{{family="{UNHOOKED_FAMILY}"}} / {seconds(window)}'
+    yield Record(device_seconds("cluster_family", window), f"sum {config.by('family')} ({families})\nor\n{unhooked}")

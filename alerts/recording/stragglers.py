@@ -7,30 +7,25 @@ from ...verdict.lookthrough import LATE_BY
 from ..config import Config
 from ..promql import indented, labelled, lines, relabel, seconds
 from ..rule import Record
-from .names import MISSING, OPEN, late, late_steps, lateness, since_first_step, waited_for
+from .names import MISSING, OPEN, RUN_RANKS, late, lateness, since_first_step, spent, waited_for
+from .shares import within
 
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
-    by = config.by(*RANK, "family")
-    charges = lines(_closed(config, window), labelled(open_charges(config, window), "open", "yes"))
-    measured = f"sum {by} ({config.rate('whyidle_late_seconds_total', window)} > 0)"
+    by, run = config.by(*RANK, "family"), config.on(*RUN)
+    charges = indented(lines(_closed(config, window), labelled(open_charges(config, window), "open", "yes")))
+    known = waited_for("run_node_family")
     return (
-        Record(lateness(window), relabel(measured, "family", "family", LATE_BY)),
+        Record(lateness(window), relabel(within(config, lateness(), window), "family", "family", LATE_BY)),
         Record(
             late("run_rank_family", window),
-            f"sum {by} (\n{indented(charges)}\n) > 0",
+            f"sum {by} (\n{charges}\n)\n* {run} group_left () ({RUN_RANKS} / {run} {spent('run', window)}) > 0",
             why="The waits for stragglers, shared out over the late ranks as their lateness is; and waits that are "
-            "open, over the ranks that are missing.",
+            "open, over the ranks that are missing. As many GPUs as waited.",
         ),
         Record(late("run_rank", window), f"sum {config.by(*RANK)} ({late('run_rank_family', window)})"),
         Record(
-            late_steps(window),
-            f"sum {config.by(*RANK)} ({config.rate('whyidle_late_steps_total', window)} > 0)",
-        ),
-        Record(
-            waited_for(window),
-            f"sum {config.by(*RUN, 'family')} ({config.rate('whyidle_waited_for_seconds_total', window)} > 0)",
-            why="The ranks themselves find out what made late whom they waited for, a few steps later.",
+            waited_for("run_family", window), f"sum {config.by(*RUN, 'family')} ({within(config, known, window)}) > 0"
         ),
     )
 
@@ -53,6 +48,5 @@ def open_charges(config: Config, window: str) -> str:
 
 
 def open_waits(config: Config, window: str) -> str:
-    """Device-seconds per second in collectives that are open."""
-    whole = seconds(window)
-    return f'sum {config.by(*RUN)} (clamp_max({OPEN}{{phase="collective"}}, {whole})) / {whole}'
+    """Device-seconds in collectives that are open."""
+    return f'sum {config.by(*RUN)} (clamp_max({OPEN}{{phase="collective"}}, {seconds(window)}))'

@@ -17,6 +17,7 @@ from .names import (
     late,
     leading,
     since_first_step,
+    spent,
     verdict,
     waited_for,
 )
@@ -32,8 +33,8 @@ def basis(config: Config, window: str) -> tuple[Record, ...]:
     return (
         Record(
             since_first_step(window),
-            f'sum {by} ({device_seconds("run_cause", window)}{{cause!="startup"}})\n'
-            f"or {config.on(*RUN, 'family')} 0 * {device_seconds('run_family', window)}",
+            f'sum {by} ({spent("run_cause", window)}{{cause!="startup"}})\n'
+            f"or {config.on(*RUN, 'family')} 0 * {spent('run_family', window)}",
             why="What came before the first step stands apart.",
         ),
     )
@@ -86,7 +87,7 @@ def _waits(config: Config, window: str) -> tuple[str, str]:
     than those are charged.
     """
     run = config.on(*RUN)
-    waits, known = f'{since_first_step(window)}{{family=~"{WAITS}"}}', waited_for(window)
+    waits, known = f'{since_first_step(window)}{{family=~"{WAITS}"}}', waited_for("run_family", window)
     whole, resolved = f"sum {config.by(*RUN)} ({waits})", f"sum {config.by(*RUN)} ({known})"
     unknown = f"clamp_min(1 - {resolved} / ({whole} > 0), 0)"
     return (

@@ -15,6 +15,7 @@ from ..vocabulary import (
     line,
     now,
     query,
+    rank_shares,
     section,
     share,
     stat,
@@ -29,6 +30,7 @@ from .selection import HERE, grows, level, rate, series
 
 RANK = "owner, run, rank"
 NAMED = "{{owner}}/{{run}} rank {{rank}}"
+COMPUTING = rank_shares(v.NODE, RANK, 'family="compute"')
 EVIDENCE = {
     family: words({0: ("no", FAINT), 1: ("agrees", FAMILY_COLOUR[family])}) for family in ("network", "storage", "cpu")
 }
@@ -136,7 +138,7 @@ def _ranks() -> Panel:
         "Ranks",
         "What each rank of the node does, at the end of the time range. Keeps waiting: how many other GPUs wait for "
         "it, on average. Missing: for how long others have waited in a collective that it has not entered.",
-        now(f'max by ({RANK}) (rank_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
+        now(f"max by ({RANK}) ({COMPUTING})"),
         now(late),
         now(f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})"),
         now(f"max by ({RANK}) ({series('whyidle_process_workers')})"),
@@ -170,12 +172,11 @@ def _phases() -> Panel:
 
 
 def _computing() -> Panel:
-    selector = f'rank_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}}'
     return trend(
         "Computing, by rank",
         "Share of each rank's time that went into compute. One line below the others is a rank of its own trouble; all "
         "of them down together is the node's, or the run's.",
-        query(f"max by ({RANK}) ({selector})", NAMED),
+        query(f"max by ({RANK}) ({COMPUTING})", NAMED),
         unit="percentunit",
         most=1,
     )

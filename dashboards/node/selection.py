@@ -14,7 +14,7 @@ from ...alerts.recording.names import INSTANCE_NODE
 from .. import variables as v
 from ..vocabulary import Target, Template, query
 
-HERE = f'{v.CLUSTER}, instance=~"$instance"'
+HERE = f"{v.CLUSTER}, {v.any_of('instance')}"
 HIDDEN = 2  # as Grafana numbers it
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import variables as v
-from ..marks import ALERTS, CHECKPOINTS, RESTARTS
+from ..marks import ALERTS, CHECKPOINTS, restarts
 from ..vocabulary import Dashboard, dashboard
 from . import answer, collectives, data, health, ranks, steps
 
@@ -24,7 +24,7 @@ def build() -> Dashboard:
             v.window(),
             v.choice("worst", "Ranks drawn", ("16", "32", "64", "128"), "32"),
         ],
-        annotations=[RESTARTS, CHECKPOINTS, ALERTS],
+        annotations=[restarts(v.RUN), CHECKPOINTS, ALERTS],
         sections=[
             answer.section(),
             ranks.section(),

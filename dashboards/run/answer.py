@@ -176,13 +176,13 @@ def _charged() -> Panel:
 
 def _signals() -> Panel:
     node = f"{v.CLUSTER_LABEL}, node"
-    here = f"on ({node}) run_node:whyidle_ranks:count{{{v.RUN_NODE}}}"
+    here = f"on ({node}) run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
     return timeline(
         "What the counters of its nodes say",
         """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. A node's name
         leads to the counters.""",
         *(
-            query(f"({record}{{{v.NODE}}} and {here}) * {index}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
+            query(f"({record}{{{v.NODES}}} and {here}) * {index}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
             for index, (family, record) in enumerate(EVIDENCE.items(), 1)
         ),
         mappings=words({i: (f"speaks for {family}", FAMILY_COLOUR[family]) for i, family in enumerate(EVIDENCE, 1)}),

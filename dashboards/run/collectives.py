@@ -49,13 +49,13 @@ def _by_group() -> Panel:
 
 
 def _turns() -> Panel:
+    steps = f"sum by (rank) (rate(whyidle_late_steps_total{{{v.RUN}}}[%s]%s))"
     return trend(
         "Who arrives last",
         """Steps per second in which each rank was the last to arrive, of the eight ranks that were most often. One line
         far above the others is a slow rank; lines at one height are ranks that take turns, as with uneven batches.""",
         query(
-            f"run_rank:whyidle_late_steps:rate${{window}}{{{v.RUN}}} and on (rank) "
-            f"topk(8, {over_range(f'run_rank:whyidle_late_steps:rate5m{{{v.RUN}}}')})",
+            f"{steps % ('${window}', '')} and on (rank) topk(8, {steps % ('$__range', ' @ end()')})",
             "rank {{rank}}",
         ),
         unit="ops",

@@ -7,7 +7,7 @@ from ..colours import BLUE, CAUSE_SHADES, GREY, ORANGE, YELLOW
 from ..vocabulary import Panel, Section, line, query, section, trend
 from .parts import causes
 
-WORKERS = f'{v.RUN}, rank=~"$rank", role="worker"'
+WORKERS = f'{v.RUN}, {v.RANKS}, role="worker"'
 
 
 def loading() -> Section:
@@ -51,7 +51,7 @@ def _workers() -> Panel:
 
 
 def _read() -> Panel:
-    matchers = f'{v.RUN}, rank=~"$rank"'
+    matchers = f"{v.RUN}, {v.RANKS}"
     return trend(
         "Bytes read",
         """Read calls of the ranks and their workers, and what storage had to fetch for them. The first without the
@@ -65,7 +65,7 @@ def _read() -> Panel:
 
 
 def _faults() -> Panel:
-    matchers = f'{v.RUN}, rank=~"$rank"'
+    matchers = f"{v.RUN}, {v.RANKS}"
     stuck = f"sum(rate(whyidle_process_uninterruptible_samples_total{{{matchers}}}[$__rate_interval]))"
     looks = f"sum(rate(whyidle_process_state_samples_total{{{matchers}}}[$__rate_interval]))"
     return trend(
@@ -81,7 +81,7 @@ def _faults() -> Panel:
 
 
 def _threads() -> Panel:
-    matchers = f'{v.RUN}, rank=~"$rank"'
+    matchers = f"{v.RUN}, {v.RANKS}"
     return trend(
         "Workers and threads",
         "Processes and threads of all ranks. Many more threads than CPUs make them wait for one another.",
@@ -105,10 +105,10 @@ def _saving() -> Panel:
 
 def _seconds_per_save() -> Panel:
     spent = (
-        f"sum by (owner, run) (rank_cause:whyidle_device_seconds:rate${{window}}"
-        f'{{{v.RUN}, rank="0", cause=~"checkpoint_write|checkpoint_cpu"}})'
+        f"sum by (owner, run) (sum_over_time(rank_cause:whyidle_device_seconds:increase"
+        f'{{{v.RUN}, rank="0", cause=~"checkpoint_write|checkpoint_cpu"}}[${{window}}]))'
     )
-    saves = f'sum by (owner, run) (rate(whyidle_checkpoints_total{{{v.RUN}, rank="0", kind="save"}}[${{window}}]))'
+    saves = f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{v.RUN}, rank="0", kind="save"}}[${{window}}]))'
     return trend(
         "Seconds per save",
         """For how long a save held up rank 0, over the chosen average. Times the saves per hour, it is what

@@ -8,10 +8,10 @@ from .. import variables as v
 from ..colours import CAUSE_SHADES
 from ..vocabulary import Panel, in_order, query, trend
 
-RANKS = f'{v.RUN_NODE}, rank=~"$rank"'
+RANKS = f"{v.RUN_NODES}, {v.RANKS}"
 """The chosen ranks of the run: matchers of what is per rank."""
 
-MOST_RANKS = f"scalar(max(max_over_time(run:whyidle_ranks:count{{{v.RUN}}}[${{__range}}:1m] @ end())))"
+MOST_RANKS = f"scalar(max(max_over_time(run:whyidle_ranks:count{{{v.RUN}}}[${{__range}}] @ end())))"
 """As many ranks as the run had at once in the time range."""
 
 

@@ -17,6 +17,8 @@ from ..vocabulary import (
     now,
     over_range,
     query,
+    rank_idle,
+    rank_shares,
     steps,
     table,
     timeline,
@@ -27,9 +29,8 @@ from ..vocabulary import (
 from ..vocabulary import section as _section
 from .parts import MOST_RANKS, RANKS
 
-SHARE = "rank_family:whyidle_share:ratio"
 BY_RANK = "owner, run, rank"
-LATENESS = over_range(f'run_rank:whyidle_late:rate5m{{{v.RUN}, rank=~"$rank"}}')
+LATENESS = over_range(f"run_rank:whyidle_late:rate5m{{{v.RUN}, {v.RANKS}}}")
 LATE = f"{LATENESS} > {DEFAULT.late_share} * {MOST_RANKS}"
 """Without a bound somebody is always the latest, and as bright as one who is late."""
 
@@ -38,13 +39,13 @@ def section() -> Section:
     return _section("Which rank?", line(9, _idle(), _late()), line(9, _phases()), line(10, _list()))
 
 
-def _computing(window: str) -> str:
-    return f'{SHARE}{window}{{{RANKS}, family="compute"}}'
+def _computing() -> str:
+    return rank_shares(RANKS, BY_RANK, 'family="compute"')
 
 
 def _chosen(selector: str) -> str:
     """Of the ranks that wait most, and of those that they wait for, who would not be among them."""
-    waits = f"topk($worst, 1 - {over_range(_computing('5m'))})"
+    waits = f"topk($worst, {rank_idle(RANKS, BY_RANK)})"
     return f"{selector} and on ({BY_RANK}) ({waits} or on ({BY_RANK}) topk(8, {LATENESS}))"
 
 
@@ -53,14 +54,14 @@ def _idle() -> Panel:
         "Who waits",
         """Share of each rank's time that was no compute: the brighter, the more. All bright but one: that one makes
         the others wait. As many ranks as are chosen above, those that wait most, and eight that others wait for.""",
-        query(_chosen(f"1 - {_computing('${window}')}"), "rank {{rank}}"),
+        query(_chosen(f"1 - {_computing()}"), "rank {{rank}}"),
         unit="percentunit",
         width=12,
     )
 
 
 def _late() -> Panel:
-    late = f'run_rank:whyidle_late:rate${{window}}{{{v.RUN}, rank=~"$rank"}}'
+    late = f"run_rank:whyidle_late:rate${{window}}{{{v.RUN}, {v.RANKS}}}"
     return heat(
         "Whom others wait for",
         """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank;
@@ -85,16 +86,16 @@ def _phases() -> Panel:
 
 
 def _list() -> Panel:
-    idle = f'sum by (rank, family) ({SHARE}${{window}}{{{RANKS}, family!="compute"}})'
+    idle = rank_shares(RANKS, "rank", 'family!="compute"')
     return table(
         "All ranks, now",
         """The ranks now: what each is in and for how long, what it loses most to, and how many GPUs wait for it.
         Sort by any column; a node's name leads to its counters.""",
         now(f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})"),
-        now(f"sum by (rank) ({_computing('${window}')})"),
+        now(f"sum by (rank) ({_computing()})"),
         now(f"topk by (rank) (1, {idle}) > {DEFAULT.verdict_share}"),
-        now(f'sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, rank=~"$rank"}})'),
-        now(f'max by (rank) (run_rank_family:whyidle_missing:seconds{{{v.RUN}, rank=~"$rank"}})'),
+        now(f"sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, {v.RANKS}}})"),
+        now(f"max by (rank) (run_rank_family:whyidle_missing:seconds{{{v.RUN}, {v.RANKS}}})"),
         columns=[
             Column("rank", "Rank", width=70),
             Column("node", "Node", link=to_node()),

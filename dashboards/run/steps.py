@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import variables as v
 from ..colours import BLUE, ORANGE
-from ..vocabulary import Panel, Section, heat, line, over_range, query, trend, worst
+from ..vocabulary import Panel, Section, heat, line, query, rank_idle, trend, worst
 from ..vocabulary import section as _section
 
 
@@ -49,17 +49,17 @@ def _fed() -> Panel:
 
 
 def _by_rank() -> Panel:
-    matchers = f'{v.RUN}, rank=~"$rank"'
+    matchers = f"{v.RUN}, {v.RANKS}"
+    by = "owner, run, rank"
     mean = (
         f"rate(whyidle_step_seconds_sum{{{matchers}}}[$__rate_interval])"
         f" / rate(whyidle_step_seconds_count{{{matchers}}}[$__rate_interval])"
     )
-    score = over_range(f'rank_family:whyidle_device_seconds:rate5m{{{matchers}, family!="compute"}}')
     return heat(
         "Mean step time of each rank",
         """The brighter, the longer. Ranks that step together have the same; a row that differs does not wait for the
         others. Of the ranks that compute least.""",
-        query(worst(f"({mean})", f"sum by (owner, run, rank) ({score})", "owner, run, rank"), "rank {{rank}}"),
+        query(worst(f"({mean})", rank_idle(matchers, by), by), "rank {{rank}}"),
         unit="s",
         most=None,
     )

@@ -1,0 +1,68 @@
+"""What is billed: the seconds since the last evaluation, each once, by what they went to in the end.
+
+Their sum over a time range is the bill: of runs, nodes and clusters the same, since all are sums of the same seconds.
+Phases that are still open are not in it. They are billed when they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...agent.metrics.ranks import RANK, RUN
+from ..config import Config
+from ..promql import indented, labelled, lines
+from ..rule import Record
+from .names import LATE_BY_RANK, LOST_BY_NODE, billed, lateness, since_first_step, spent, waited_for
+from .verdict import WAITS
+
+
+def rules(config: Config) -> tuple[Record, ...]:
+    """After those of the long window, whose split of waits they use."""
+    return (*_billed(config), _late(config))
+
+
+def _billed(config: Config) -> Iterator[Record]:
+    ticks, place = spent("run_node_cause"), (*RUN, "node")
+    known = waited_for("run_node_family")
+    waits = f'sum {config.by(*place)} ({ticks}{{run!="", family=~"{WAITS}"}})'
+    resolved = f"sum {config.by(*place)} ({known})"
+    left = f"({waits} - {config.on(*place)} {resolved}\n  or {waits}\n  or -({resolved}))"
+    parts = lines(
+        f'{ticks}{{run!="", family!~"{WAITS}"}}',
+        labelled(known, "part", "resolved"),
+        *(
+            labelled(
+                labelled(f"{left}\n* {config.on(*RUN)} group_left () {_part(config, family)}", "family", family),
+                "part",
+                "unresolved",
+            )
+            for family in WAITS.split("|")
+        ),
+    )
+    yield Record(
+        billed("run_node_family"),
+        f"sum {config.by(*place, 'family')} (\n{indented(parts)}\n) != 0",
+        why="What is known of waits comes some steps after them. So what is left of them may be less than 0 in one "
+        "evaluation, and is right in the sum.",
+    )
+    yield Record(billed("run_family"), f"sum {config.by(*RUN, 'family')} ({billed('run_node_family')})")
+    yield Record(billed("cluster_family"), f"sum {config.by('family')} ({billed('run_family')})")
+    yield Record(LOST_BY_NODE, f'sum {config.by("node")} ({billed("run_node_family")}{{family!="compute"}})')
+
+
+def _part(config: Config, family: str) -> str:
+    """The part of a run's waits that a family has, in the long window."""
+    waits, by, on = since_first_step(config.long_window), config.by(*RUN), config.on(*RUN)
+    whole = f'sum {by} ({waits}{{family=~"{WAITS}"}})'
+    return f'(sum {by} ({waits}{{family="{family}"}}) / {on} ({whole} > 0))'
+
+
+def _late(config: Config) -> Record:
+    run = config.on(*RUN)
+    waits = f'sum {config.by(*RUN)} ({spent("run_node_cause")}{{run!="", family="straggler"}})'
+    return Record(
+        LATE_BY_RANK,
+        f"sum {config.by(*RANK)} ({lateness()})\n/ {run} group_left () sum {config.by(*RUN)} ({lateness()})\n"
+        f"* {run} group_left () {waits}",
+        why="The waits for stragglers, shared out over the late ranks as their lateness is.",
+    )
