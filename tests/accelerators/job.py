@@ -117,7 +117,6 @@ def main(rank: int, size: int, port: int, folder: Path, cases: list[str]) -> Non
     torch.set_num_threads(1)
     simdevice.load()
     simdevice.set_real_time(True)
-    simdevice.set_kernel_time(-1.0)
     dist.init_process_group("cpu:gloo,sim:sim", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
     for case in cases:
         shape, _, fault = case.partition(":")

@@ -92,8 +92,8 @@ def load() -> None:
 
 
 def set_real_time(on: bool) -> None:
-    """Whether the schedule is of what the streams' threads really did, late wake-ups included, instead of virtual time.
-    Then no event was passed before the host could see it: what it concludes from an event that is not done holds."""
+    """Whether what a stream's thread comes to more than 1 ms late is late in the schedule too, instead of on time. Then
+    the host sees that an event was passed when it was: what it concludes from an event that is not done holds."""
     _native.set_real_time(on)
 
 

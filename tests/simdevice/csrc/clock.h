@@ -110,7 +110,7 @@ class Stream {
 
   // From the stream's own thread.
   Nanos begin(Nanos enqueued) const;
-  // Advances the clock to `end`, in real time to when that is seen to be over, and logs the span unless it is empty.
+  // Advances the clock to `end`, or later in real time, and logs the span unless it is empty.
   void spend(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued);
 
  private:
@@ -119,6 +119,8 @@ class Stream {
     Nanos enqueued;
   };
   void run();
+  // The same for what does not end late.
+  void log(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued);
   void make_room(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
@@ -145,7 +147,7 @@ bool drain(Nanos timeout);
 std::vector<Entry> schedule();
 void clear_schedule();
 
-// Whether items begin and end when the stream's thread comes to it, not when they should.
+// Whether items that the stream's thread comes to late are late, not only the thread.
 void set_real_time(bool on);
 
 void set_queue_limit(std::size_t limit);

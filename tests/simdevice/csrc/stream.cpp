@@ -32,6 +32,7 @@ World& world() {
 }
 
 constexpr int kNice = -10;
+constexpr Nanos kLate = 1'000'000;  // more than a thread takes to wake up
 constexpr std::size_t kPool = 32;  // as CUDA's pools of streams
 
 std::atomic<std::size_t> limit{1024};  // about what a CUDA channel takes before a launch blocks
@@ -117,22 +118,29 @@ void Stream::push_record(MarkRef mark) {
 void Stream::push_wait(MarkRef mark, std::string tag) {
   push([mark = std::move(mark), tag = std::move(tag)](Stream& self, Nanos enqueued) {
     Nanos start = self.begin(enqueued);
-    self.spend("wait", tag, start, std::max(start, mark->wait()), enqueued);
+    // It ends with what is awaited, however late this thread hears of that: what comes next is late then.
+    self.log("wait", tag, start, std::max(start, mark->wait()), enqueued);
   });
 }
 
-Nanos Stream::begin(Nanos enqueued) const {
-  auto earliest = std::max(enqueued, clock_);
-  return real_time ? std::max(earliest, now()) : earliest;
+namespace {
+Nanos real(Nanos when) {
+  if (!real_time) return when;
+  auto seen = now();
+  return seen - when > kLate ? seen : when;
 }
+}  // namespace
+
+Nanos Stream::begin(Nanos enqueued) const { return real(std::max(enqueued, clock_)); }
 
 void Stream::spend(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
   sleep_until(end);
-  if (real_time) {
-    start = std::max(start, clock_);
-    // A record takes no time, and what is over when it begins has not lasted.
-    if (end > start) end = std::max(end, now());
-  }
+  start = std::max(start, clock_);
+  log(kind, tag, start, end > start ? real(end) : end, enqueued);
+}
+
+void Stream::log(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
+  sleep_until(end);
   clock_ = std::max(clock_, end);
   if (end <= start) return;
   std::lock_guard lock(world().log_mutex);
