@@ -142,6 +142,25 @@ def test_forgets_what_was_taken_out_on_purpose(tmp_path: Path) -> None:
     assert_promtool("network", [case], config, tmp_path)
 
 
+@needs_promtool
+def test_a_price_makes_it_money(tmp_path: Path) -> None:
+    case = {
+        "alert": "WhyidleLostTo",
+        "series": {
+            'run_family:whyidle_charged:ratio5m{owner="nlp", run="llama", family="cpu"}': "0.25x30",
+            'run:whyidle_device_seconds:rate5m{owner="nlp", run="llama"}': "16x30",
+        },
+        "fires": "15m",
+        "labels": {"owner": "nlp", "run": "llama", "family": "cpu"},
+        "summary": "Run nlp/llama loses 25% of its time to cpu.",
+        "description": "In the last 5m, or the last 1h if it comes in bursts, 25% of the time of all ranks of run "
+        "nlp/llama went to CPUs: its ranks, or ranks that they wait for, want batches from workers that compute or "
+        "get no CPU. That is 4.0 idle GPUs, or €10.00 an hour. Waits for late ranks are charged to what made them "
+        "late.",
+    }
+    assert_promtool("idle", [case], replace(DEFAULT, gpu_hour_price=2.5, currency="€"), tmp_path)
+
+
 def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config, directory: Path) -> None:
     """Has promtool run the cases of a topic, each alert with its own rules."""
     topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{topic_name}"))

@@ -7,6 +7,12 @@ from ..rule import Alert, Group
 from .expressions import NODE, named
 from .pace import patient
 
+WRONG = (
+    "{{ if eq $value 0.0 }}is not synchronised"
+    "{{ else }}and that of Prometheus differ by {{ $value | humanizeDuration }}{{ end }}"
+)
+"""An offset that is an alert is never 0."""
+
 
 def groups(config: Config) -> tuple[Group, ...]:
     now = config.series("whyidle_clock_time_seconds")
@@ -17,22 +23,16 @@ def groups(config: Config) -> tuple[Group, ...]:
             "clock",
             (
                 Alert(
-                    "WhyidleClockUnsynchronised",
-                    named(config, f"{synchronised} == 0"),
+                    "WhyidleClockWrong",
+                    named(
+                        config,
+                        f"{synchronised} == 0\nor\nabs({now} - timestamp({now})) > {config.alerts.clock_skew}",
+                    ),
                     config.for_slow,
                     "warning",
-                    f"The clock of {NODE} is not synchronised.",
-                    "The kernel of the node at {{ $labels.instance }} holds its clock for not synchronised: logs and "
-                    "traces of this node cannot be laid beside those of others.",
-                ),
-                Alert(
-                    "WhyidleClockSkewed",
-                    named(config, f"abs({now} - timestamp({now})) > {config.alerts.clock_skew}"),
-                    config.for_slow,
-                    "warning",
-                    f"The clock of {NODE} is off by {{{{ $value | humanizeDuration }}}}.",
-                    "The clock of the node at {{ $labels.instance }} and that of Prometheus differ by "
-                    "{{ $value | humanizeDuration }}. If all nodes are said to be off, it is Prometheus's.",
+                    f"The clock of {NODE} {WRONG}.",
+                    f"The clock of the node at {{{{ $labels.instance }}}} {WRONG}. Logs and traces of this node cannot "
+                    "be laid beside those of others. If all nodes are said to be off, it is Prometheus's clock.",
                 ),
             ),
         ),
