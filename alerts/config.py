@@ -132,6 +132,8 @@ class Config:
     def __post_init__(self) -> None:
         if not {self.window, self.long_window} <= set(self.windows):
             raise ValueError("window and long_window must be among windows")
+        if seconds(self.interval) > 120:
+            raise ValueError(f"interval is {self.interval}, and must be 2m at most: Prometheus forgets after 5m")
         uneven = [window for window in self.windows if seconds(window) % seconds(self.interval)]
         if uneven:
             raise ValueError(f"{', '.join(uneven)} must be a multiple of interval, {self.interval}")

@@ -16,6 +16,11 @@ def seconds(duration: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
+def milliseconds(duration: int) -> str:
+    """As a duration of one unit."""
+    return f"{duration}ms" if duration % 1000 else f"{duration // 1000}s"
+
+
 def any_of(values: Iterable[str]) -> str:
     """A regular expression for the values, none of which has characters that mean something in one."""
     return "|".join(sorted(values))

@@ -24,11 +24,10 @@ from support_agent import WHYIDLE, Agent
 from support_bottlenecks_nodes import Node, nodes
 from support_demo import kill_marked, machine
 from support_ledgers import until
-from support_prometheus import Prometheus, Sample, alert_name, prometheus
+from support_prometheus import EVERY_SECOND, Prometheus, Sample, alert_name, prometheus, rules
 from support_sites import clean_env
 
 from whyidle.alerts.config import Config
-from whyidle.alerts.output import files
 
 JOB = Path(__file__).with_name("support_bottlenecks_job.py")
 WINDOW = "1m"
@@ -166,10 +165,7 @@ class Lab:
 @contextlib.contextmanager
 def lab(scratch: Path) -> Iterator[Lab]:
     (scratch / "prometheus").mkdir()
-    rules = []
-    for name, text in files(Config(window=WINDOW)).items():
-        rules.append(scratch / name)
-        rules[-1].write_text(text)
+    shipped = rules(scratch / "rules", Config(window=WINDOW, interval=EVERY_SECOND))
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(nodes())
         ledgers = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="whyidle-bottlenecks-")))
@@ -177,7 +173,7 @@ def lab(scratch: Path) -> Iterator[Lab]:
             words = ["agent", f"--ledger.dir={ledgers / node.name}", f"--web.listen-address={node.scraped}"]
             command = node.inside(["env", f"WHYIDLE_NODE={node.name}", *WHYIDLE, *words])
             stack.enter_context(contextlib.closing(Agent(command)))
-        server = stack.enter_context(prometheus(scratch / "prometheus", *rules))
+        server = stack.enter_context(prometheus(scratch / "prometheus", *shipped))
         server.scrape({node.scraped: {} for node in made})
         server.wait_for(*(node.scraped for node in made))
         yield Lab(scratch, ledgers, made, server)

@@ -18,7 +18,8 @@ import psutil
 import yaml
 from support_ledgers import DEADLINE_SECONDS, until
 
-from whyidle.alerts.config import DEFAULT
+from whyidle.alerts.config import Config
+from whyidle.alerts.output import files
 
 PROMETHEUS = shutil.which("prometheus")
 SHIPPED = Path(__file__).parent.parent / "deploy" / "prometheus"
@@ -167,7 +168,10 @@ class Prometheus:
 
 @contextlib.contextmanager
 def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) -> Iterator[Prometheus]:
-    """The shipped configuration in ``folder``, with these rules, all in a hurry; it scrapes nothing yet."""
+    """The shipped configuration in ``folder``, with these rules, all in a hurry; it scrapes nothing yet.
+
+    The rules must be made for evaluations each ``interval``: ``rules(folder, Config(interval=interval))``.
+    """
     config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text())
     config["global"] |= {"scrape_interval": interval, "evaluation_interval": interval}
     for scrape in config["scrape_configs"]:
@@ -176,18 +180,25 @@ def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) ->
     (folder / "targets").mkdir()
     for name in ("nodes.yml", "alertmanagers.yml"):
         (folder / "targets" / name).write_text("[]\n")
-    rules = folder / "rules"
-    rules.mkdir()
+    written = folder / "rules"
+    written.mkdir()
     for file in rule_files:
-        (rules / file.name).write_text(hurried(file.read_text(), interval))
+        (written / file.name).write_text(hurried(file.read_text()))
     with contextlib.closing(Prometheus(folder)) as running:
         yield running
 
 
-def hurried(text: str, interval: str) -> str:
-    """The rules, evaluated each ``interval``; alerts fire after seconds, and no longer than they hold."""
-    # What was added since the last evaluation is added since an earlier one here.
-    groups = yaml.safe_load(text.replace(f"offset {DEFAULT.interval}", f"offset {interval}"))["groups"]
+def rules(folder: Path, config: Config) -> list[Path]:
+    """The files of `whyidle rules`, with these settings."""
+    folder.mkdir(exist_ok=True)
+    for name, text in files(config).items():
+        (folder / name).write_text(text)
+    return [folder / name for name in files(config)]
+
+
+def hurried(text: str) -> str:
+    """The rules, evaluated as often as all others; alerts fire after seconds, and no longer than they hold."""
+    groups = yaml.safe_load(text)["groups"]
     for group in groups:
         group.pop("interval", None)
         for rule in group["rules"]:

@@ -198,6 +198,13 @@ def rates_follow_the_resolution(query: Query) -> Iterator[str]:
             yield f"{selector.name}[$__range] at every point"
 
 
+def subqueries_fit_into_memory(query: Query) -> Iterator[str]:
+    """A look every 30 s over 30 days, at all families of eighty runs, is 69 million samples. The limit is 50."""
+    for step in re.findall(r"\[\$\{?__range\}?:([^\]]*)\]", query.expr):
+        if step != "$__interval":
+            yield f"looks at the time range every {step}, however long that is"
+
+
 def clusters_are_chosen(query: Query) -> Iterator[str]:
     for selector in selectors(query.expr):
         if f"{DEFAULT.cluster_label}=~`$cluster`" not in selector.matchers:
@@ -408,6 +415,7 @@ OF_EXPRESSIONS: tuple[Callable[[str], Iterator[str]], ...] = (
 )
 OF_QUERIES: tuple[Callable[[Query], Iterator[str]], ...] = (
     rates_follow_the_resolution,
+    subqueries_fit_into_memory,
     clusters_are_chosen,
     fleets_ask_what_is_recorded,
     nodes_are_found_by_address,
@@ -528,6 +536,7 @@ A_QUERY = Query(
 BAD_QUERIES = (
     (rates_follow_the_resolution, A_QUERY, "rate(whyidle_steps_total[5m])"),
     (rates_follow_the_resolution, A_QUERY, "increase(whyidle_steps_total[$__range])"),
+    (subqueries_fit_into_memory, A_QUERY, "sum_over_time(run:whyidle_ranks:count[${__range}:30s])"),
     (clusters_are_chosen, A_QUERY, 'run:whyidle_ranks:count{run="a"}'),
     (fleets_ask_what_is_recorded, A_QUERY, "rate(whyidle_steps_total[$__rate_interval])"),
     (nodes_are_found_by_address, replace(A_QUERY, dashboard="whyidle-node"), "whyidle_gpu_power_watts"),

@@ -26,6 +26,7 @@ from whyidle.alerts.config import DEFAULT, HISTOGRAM_SUFFIXES
 from whyidle.alerts.rule import Record
 from whyidle.cli.main import main
 from whyidle.dashboards import output
+from whyidle.dashboards import variables as v
 from whyidle.dashboards.colours import CAUSE_SHADES, FAMILY_COLOUR
 from whyidle.dashboards.queries import in_order
 from whyidle.ledger.causes import CAUSE_FAMILY, FAMILIES
@@ -191,6 +192,38 @@ def test_stacks_have_compute_at_the_bottom(tmp_path: Path) -> None:
             now = time.time()
             families = [labels["family"] for labels, _ in server.range(in_order(asked), now - 2, now, 1)]
             assert list(dict.fromkeys(families)) == [*FAMILIES, UNHOOKED_FAMILY], asked
+
+
+def test_variables_are_written_as_matchers_need_them(dashboard: Json) -> None:
+    """Of which several values may be chosen, as a pattern; others as the one value that they have."""
+    listed = {one["name"]: one["multi"] for one in dashboard["templating"]["list"] if one["type"] == "query"}
+    asked = [target["expr"] for panel in drawn(dashboard) for target in panel["targets"]]
+    asked += [one["query"]["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
+    asked += [one["expr"] for one in dashboard["annotations"]["list"]]
+    places = {place for expr in asked for place in re.findall(r"(\S.?)\$(?:\{(\w+)(?::(\w+))?\}|(\w+))", expr)}
+    for before, braced, form, bare in places:
+        if (name := braced or bare) in listed:
+            assert (before, form) == (("~`", "regex") if listed[name] else (f"{before[0]}=", "json")), name
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus, of the Debian package of that name")
+def test_a_run_named_like_a_regular_expression_drew_nothing(tmp_path: Path) -> None:
+    names = ("lr(2)", "a+b", "a|b", ".*", "r", 'say "hi"', "it's", "C:\\new", "50 %/ü")
+    recorded = "run:whyidle_ranks:count"
+    rules = [{"record": recorded, "expr": "vector(1)", "labels": {"owner": "o", "run": name}} for name in names]
+    file = tmp_path / "runs.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "runs", "rules": rules}]}))
+    with prometheus(tmp_path, file) as server:
+        until(lambda: len(server.query(recorded)) == len(names))
+
+        def found(matchers: str, run: str | list[str]) -> set[str]:
+            owner = "o" if isinstance(run, str) else ["o"]
+            expr = filled(f"{recorded}{{{matchers}}}", {"cluster": REGEX, "owner": owner, "run": run})
+            return {sample.labels["run"] for sample in server.query(expr)}
+
+        for name in names:
+            assert found(v.RUN, name) == {name}
+            assert found(v.RUNS, [name, "r"]) == {name, "r"}
 
 
 def test_grafana_knows_every_key(dashboard: Json) -> None:

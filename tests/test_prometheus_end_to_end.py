@@ -4,8 +4,8 @@ The job trains for 80 s with one rank's storage slowed down; with WHYIDLE_TEST_E
 every fault. (test_demo.py has the other faults' verdicts, test_rules_alerts.py their alerts.) Beside the job's agent
 Prometheus scrapes the whole fake node, so that series of GPUs, RDMA and NFS exist.
 
-Every alert waits but 5 s instead of minutes, and every rule is evaluated each second: nothing else differs from what
-`whyidle rules` writes.
+Every alert waits but 5 s instead of minutes, and every rule is evaluated each second, and made for that: nothing else
+differs from what `whyidle rules` writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,18 @@ from fake_node.whole import NODE, whole
 from support_agent import WHYIDLE, Agent
 from support_demo import Demo, machine, names_what_was_injected
 from support_ledgers import Spec, children, until
-from support_prometheus import FAMILY_ALERT, PROMETHEUS, SHIPPED, Prometheus, Sample, alert_name, finite, prometheus
+from support_prometheus import (
+    EVERY_SECOND,
+    FAMILY_ALERT,
+    PROMETHEUS,
+    SHIPPED,
+    Prometheus,
+    Sample,
+    alert_name,
+    finite,
+    prometheus,
+    rules,
+)
 from support_queries import (
     DASHBOARDS,
     RULES,
@@ -45,6 +56,7 @@ from support_queries import (
     without_thresholds,
 )
 
+from whyidle.alerts.config import Config
 from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES
 
 pytestmark = [
@@ -289,7 +301,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         stack.enter_context(moving(fake))
         stack.enter_context(children(folder / "hung", *HUNG))
         agents = [stack.enter_context(fake.agent(*flags)) for flags in ((), (f"--ledger.dir={folder / 'hung'}",))]
-        server = stack.enter_context(prometheus(folder / "prometheus", *RULES))
+        shipped = rules(folder / "rules", Config(interval=EVERY_SECOND))
+        server = stack.enter_context(prometheus(folder / "prometheus", *shipped))
         yield World(folder, server, *agents)
 
 

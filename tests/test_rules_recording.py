@@ -232,6 +232,8 @@ def test_windows_that_do_not_fit_are_refused() -> None:
         Config(windows=("2m", "10m"))
     with pytest.raises(ValueError, match="1m, 5m must be a multiple of interval, 2m"):
         Config(interval="2m")
+    with pytest.raises(ValueError, match="interval is 4m, and must be 2m at most"):
+        Config(interval="4m")
 
 
 def test_names_are_of_the_form_level_metric_operations() -> None:

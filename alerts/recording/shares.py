@@ -8,11 +8,13 @@ from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RUN
 from ...ledger.causes import FAMILIES
 from ..config import Config
-from ..promql import indented, labelled, lines, seconds
+from ..promql import indented, labelled, lines, milliseconds, seconds
 from ..rule import Record
 from .names import OPEN, RUN_NODE_RANKS, device_seconds, goodput, share, spent
 
 _OF_RUNS = '{run!=""}'
+ASKED_OF_NODES = ("compute", "network")
+"""Families of nodes that panels and signals ask for by name. There are too many nodes for zeros of all families."""
 
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
@@ -30,7 +32,7 @@ def within(config: Config, increases: str, window: str) -> str:
 
     Half an evaluation less than the window: Prometheus 2 takes in both ends of a range, and Prometheus 3 only one.
     """
-    return f"sum_over_time({increases}[{seconds(window) - seconds(config.interval) // 2}s])"
+    return f"sum_over_time({increases}[{milliseconds(1000 * seconds(window) - 500 * seconds(config.interval))}])"
 
 
 def _seconds(config: Config, window: str) -> Iterator[Record]:
@@ -45,7 +47,7 @@ def _seconds(config: Config, window: str) -> Iterator[Record]:
     )
     yield Record(spent("run_cause", window), f"sum {config.by(*RUN, 'cause', 'family')} ({nodes}{_OF_RUNS})")
     yield from _level(config, "run", RUN, spent("run_cause", window), window)
-    yield from _level(config, "node", ("node",), nodes, window, ("compute",))
+    yield from _level(config, "node", ("node",), nodes, window, ASKED_OF_NODES)
     yield from _level(config, "cluster", (), spent("node_family", window), window)
 
 
@@ -57,7 +59,7 @@ def _level(
     window: str,
     always: tuple[str, ...] = FAMILIES,
 ) -> Iterator[Record]:
-    """The sum, and its families; those of ``always`` are 0 where they took nothing. Of a thousand nodes, few."""
+    """The sum, and its families; those of ``always`` are 0 where they took nothing."""
     total = spent(level, window)
     yield Record(total, f"sum {config.by(*labels)} ({source}) > 0")
     yield Record(spent(f"{level}_family", window), _families(config, labels, f"({source})", total, always))

@@ -38,10 +38,11 @@ sys.path.insert(0, str(ROOT / "tests"))  # a real Prometheus, a real demo, the f
 
 from support_demo import Demo, machine  # noqa: E402
 from support_ledgers import until  # noqa: E402
-from support_prometheus import Prometheus, prometheus  # noqa: E402
+from support_prometheus import Prometheus, prometheus, rules  # noqa: E402
+
+from whyidle.alerts.config import Config  # noqa: E402
 
 DASHBOARDS = {path.stem.removeprefix("whyidle-"): path for path in (ROOT / "dashboards/generated").glob("*.json")}
-RULES = sorted((ROOT / "alerts/generated").glob("*.yaml"))
 FAULTS: dict[str, tuple[str, ...]] = {
     # One rank's storage: the others wait for it, and the dashboards must look through that.
     "storage": ("--inject-rank", "1"),
@@ -91,13 +92,15 @@ def main() -> int:
         _say("building the page")
         build(folder / "page")
         page = stack.enter_context(served(folder / "page"))
+        every = f"{SCRAPE_SECONDS}s"
+        shipped = rules(folder / "rules", Config(interval=every))
         status = 0
         for fault in faults:
             with contextlib.ExitStack() as own:
                 # One each: windows reach back, and no picture shall show the fault before its own.
                 database = folder / f"prometheus-{fault}"
                 database.mkdir()
-                running = prometheus(database, *RULES, interval=f"{SCRAPE_SECONDS}s")
+                running = prometheus(database, *shipped, interval=every)
                 server = (stack if options.keep else own).enter_context(running)
                 _say(f"{fault}: observing")
                 with machine():
