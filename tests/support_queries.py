@@ -96,7 +96,7 @@ def filled(expression: str, variables: Mapping[str, Value]) -> str:
         if match[2] == "json":
             return json.dumps(value)
         if match[2] == "regex":
-            return value if value == ALL else _pattern(value)
+            return ALL if value == ALL else _pattern(value)
         assert isinstance(value, str), f"several values, and no format: {match[0]}"
         return value
 
