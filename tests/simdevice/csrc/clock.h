@@ -112,6 +112,8 @@ class Stream {
   Nanos begin(Nanos enqueued) const;
   // Advances the clock to `end`, or later in real time, and logs the span unless it is empty.
   void spend(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued);
+  // The same for a wait: it ends with what is awaited, however late the thread hears of it. What is next is late then.
+  void spend_exactly(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued);
 
  private:
   struct Item {
@@ -119,8 +121,6 @@ class Stream {
     Nanos enqueued;
   };
   void run();
-  // The same for what does not end late.
-  void log(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued);
   void make_room(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;

@@ -178,7 +178,7 @@ Group::WorkRef Group::collective(Call call, Body body) {
         if (hangs) hang();
         auto [met, longest] = meet(*link->gloo, start, time);
         body(*link->gloo);
-        self.spend("rendezvous", tag, start, met, enqueued);
+        self.spend_exactly("rendezvous", tag, start, met, enqueued);
         self.spend("collective", tag, met, met + longest, enqueued);
       });
 }
@@ -242,7 +242,7 @@ Group::WorkRef Group::transfer(std::vector<Transfer> transfers) {
       met = at == 0 ? both : std::min(met, both);
       end = std::max(end, both + messages[at].time);
     }
-    self.spend("rendezvous", tag, start, met, enqueued);
+    self.spend_exactly("rendezvous", tag, start, met, enqueued);
     self.spend("collective", tag, met, end, enqueued);
   });
   if (!coalescing_) last_ = group_last;

@@ -118,8 +118,7 @@ void Stream::push_record(MarkRef mark) {
 void Stream::push_wait(MarkRef mark, std::string tag) {
   push([mark = std::move(mark), tag = std::move(tag)](Stream& self, Nanos enqueued) {
     Nanos start = self.begin(enqueued);
-    // It ends with what is awaited, however late this thread hears of that: what comes next is late then.
-    self.log("wait", tag, start, std::max(start, mark->wait()), enqueued);
+    self.spend_exactly("wait", tag, start, std::max(start, mark->wait()), enqueued);
   });
 }
 
@@ -136,10 +135,10 @@ Nanos Stream::begin(Nanos enqueued) const { return real(std::max(enqueued, clock
 void Stream::spend(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
   sleep_until(end);
   start = std::max(start, clock_);
-  log(kind, tag, start, end > start ? real(end) : end, enqueued);
+  spend_exactly(kind, tag, start, end > start ? real(end) : end, enqueued);
 }
 
-void Stream::log(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
+void Stream::spend_exactly(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
   sleep_until(end);
   clock_ = std::max(clock_, end);
   if (end <= start) return;
