@@ -9,7 +9,7 @@ from __future__ import annotations
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 3
+VERSION = 4
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -75,6 +75,8 @@ WORDS: dict[str, int] = {
     "slot_network_ns": SLOTS,
     "slot_straggler_ns": SLOTS,
     "slot_pipeline_ns": SLOTS,
+    "slot_latency_ns": SLOTS,  # of slot_pipeline_ns: what transfers cost beyond the waits for this rank's own messages
+    "slot_link": SLOTS,  # the link that most of it is put down to: see link_word; 0: none
     "slot_queue_ns": SLOTS,  # of transfers on a CPU rank: its own threads got no CPU
     "slot_unsplit_ns": SLOTS,
     "slot_settled": SLOTS,  # the last step, counted in this process, whose waits are settled
@@ -135,16 +137,29 @@ STRING_AT, WORD_AT, _USED = _place()
 
 SEQUENCE = WORD_AT["sequence"][0]
 
-HEAD_BYTES = 4608
+HEAD_BYTES = 4736
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)
 """Word index of the ring of calls. One word a wait: step << 39 | slot << 36 | µs; see :func:`call_word`."""
 LEDGER_BYTES = (CALLS_AT + RING_CALLS) * _WORD
 
+_RANK_BITS = 20
+
 _CALL_STEP_SHIFT, _CALL_SLOT_SHIFT = 39, 36
 _CALL_US = (1 << _CALL_SLOT_SHIFT) - 1
 _CALL_STEP = (1 << 63 - _CALL_STEP_SHIFT) - 1
+
+
+def link_word(link: tuple[int, int]) -> int:
+    """The two ranks of a link as one word."""
+    first, second = link
+    return first + 1 << _RANK_BITS | second
+
+
+def link_of(word: int) -> tuple[int, int] | None:
+    """-> the two ranks; None where the word names no link."""
+    return ((word >> _RANK_BITS) - 1, word & (1 << _RANK_BITS) - 1) if word >> _RANK_BITS else None
 
 
 def call_word(step: int, slot: int, wait_ns: int) -> int:

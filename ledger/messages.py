@@ -8,10 +8,12 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
    difference of both directions is the offset (as in NTP, RFC 5905, section 8). A message is then under way from when
    it was issued, or the one before it had arrived, to when it arrives. Only a message that its receiver was waiting
    for tells something. Where a direction has none, the receiver's shortest wait stands in.
-2. `pack_stages`: each stage's wait of a step, less the transfers of its messages. The stage that waits least is the
-   busiest, counting what it waits in collectives of the whole pipeline. What is waited at least is the bubble of all
-   stages: (p - 1) / m of the least busy stage's time for p stages and m microbatches (GPipe and 1F1B: arXiv
-   2104.04473, section 2.2). The rest is waited for the busiest stage.
+   With it go the messages of one step, from which each stage finds what transfers cost beyond the waits for its own
+   messages, the *latency* (ledger/replay.py).
+2. `pack_stages`: each stage's wait of a step, less the transfers of its messages and the latency. The stage that waits
+   least is the busiest, counting what it waits in collectives of the whole pipeline. What is waited at least is the
+   bubble of all stages: (p - 1) / m of the least busy stage's time for p stages and m microbatches (GPipe and 1F1B:
+   arXiv 2104.04473, section 2.2). The rest is waited for the busiest stage.
 """
 
 from __future__ import annotations
@@ -50,12 +52,26 @@ _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
 _ISSUED = attrgetter("issued")
 
 
+class Link(NamedTuple):
+    """What is known of the way from one stage to another, if messages went both ways. µs"""
+
+    offset: int
+    """How much the clock of the target is ahead."""
+    transfer: int
+    """The median time for which a message is under way, in either direction."""
+
+
 class Stages(NamedTuple):
     """What this rank's own waits of a block are, once the transfers are known. ns per step."""
 
     network: list[int]
     pipeline: list[int]
+    """What is left: the bubble, and waits for late stages."""
     microbatches: list[int]
+    latency: list[int]
+    """What transfers cost beyond the waits for this rank's own messages."""
+    link: tuple[int, int] | None = None
+    """The two ranks of the slowest link, where that is known."""
 
 
 def times_words(ranks: int) -> int:
@@ -117,11 +133,23 @@ def transfers(result: Sequence[int], rank: int, ranks: Sequence[int], steps: Seq
     found: dict[int, int] = {}
     for peer in ranks:
         ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
-        links = [_messages_of(result, link) for link in ways if link is not None]
-        if len(links) == 2 and all(links):
-            found[peer] = _transfer(*links) * US
-        elif waited := [wait for link in links for _, _, wait in link if wait * US >= _WAITED]:
+        messages = [_messages_of(result, way) for way in ways if way is not None]
+        if len(messages) == 2 and all(messages):
+            found[peer] = _measured(*messages).transfer * US
+        elif waited := [wait for way in messages for _, _, wait in way if wait * US >= _WAITED]:
             found[peer] = min(waited) * US
+    return found
+
+
+def links_of(result: Sequence[int], ranks: Sequence[int]) -> dict[tuple[int, int], Link]:
+    """Of all stages: numbers of source and target -> their link, where messages went both ways."""
+    found: dict[tuple[int, int], Link] = {}
+    for source, target in ((here, (here + 1) % len(ranks)) for here in range(len(ranks))):
+        ways = [_link(ranks, ranks[here], ranks[there]) for here, there in ((source, target), (target, source))]
+        messages = [_messages_of(result, way) for way in ways if way is not None]
+        if len(messages) == 2 and all(messages):
+            link = found[source, target] = _measured(*messages)
+            found[target, source] = link._replace(offset=-link.offset)
     return found
 
 
@@ -133,8 +161,8 @@ def _messages_of(result: Sequence[int], link: int) -> list[tuple[int, int, int]]
     return [message for message in messages if NOTHING not in message]
 
 
-def _transfer(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]]) -> int:
-    """The median time for which a message of a link is under way, µs."""
+def _measured(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]]) -> Link:
+    """The way there."""
     least = [min(end - issued for issued, end, _ in way) for way in (there, back)]
     offset = (least[0] - least[1]) // 2
     times = []
@@ -144,18 +172,27 @@ def _transfer(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]
             begun = issued + ahead if before is None else max(issued + ahead, before)
             times.append(max(0, end - begun))
             before = end
-    return sorted(times)[len(times) // 2]
+    return Link(offset, sorted(times)[len(times) // 2])
 
 
-def stages_of(steps: Sequence[StepWaits], floors: Mapping[int, int]) -> Stages:
-    """This rank's waits of each step, as transfers and the rest."""
-    network, pipeline, microbatches = [], [], []
+def stages_of(
+    steps: Sequence[StepWaits], floors: Mapping[int, int], cost: int = 0, link: tuple[int, int] | None = None
+) -> Stages:
+    """This rank's waits of each step, as transfers and the rest.
+
+    ``cost`` is what all transfers cost this rank in a step, those of other ranks too, ns, and ``link`` the slowest of
+    them (ledger/replay.py).
+    """
+    network, pipeline, microbatches, latency = [], [], [], []
     for step in steps:
         links = sum(min(ns, floors.get(peer, 0)) for peer, ns in zip(step.peers, step.calls, strict=True))
+        queue = min(sum(step.queues), links)  # is no transfer's: a replay leaves it out too
+        beyond = min(max(0, cost - (links - queue)), step.total - links)
         network.append(links)
-        pipeline.append(step.total - links)
+        latency.append(beyond)
+        pipeline.append(step.total - links - beyond)
         microbatches.append(max((len(messages) for messages in _by_direction(step).values()), default=0))
-    return Stages(network, pipeline, microbatches)
+    return Stages(network, pipeline, microbatches, latency, link)
 
 
 def pack_stages(
@@ -194,6 +231,7 @@ def split_stages(
     """Reads the minimum over all stages beside this rank's own waits. Raises BlockMismatch."""
     check(result, rank, ranks, steps)
     settled = Settled.empty(result, steps)
+    settled.link = stages.link
     for index, step in enumerate(steps):
         at = HEADER + index * _PER_STEP
         if index >= result[2] or result[at]:
@@ -208,7 +246,8 @@ def split_stages(
         queue = min(sum(step.queues), stages.network[index])
         settled.queue += queue
         settled.network += stages.network[index] - queue
-        settled.pipeline += waited
+        settled.pipeline += waited + stages.latency[index]
+        settled.latency += stages.latency[index]
         settled.schedule += min(waited, bound)
         if waited > bubble:
             settled.behind[last] = settled.behind.get(last, 0) + waited - bubble

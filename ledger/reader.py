@@ -30,6 +30,7 @@ from .layout import (
     VERSION,
     WORD_AT,
     call_of,
+    link_of,
 )
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
@@ -90,6 +91,10 @@ class Slot:
     network: int
     straggler: int
     pipeline: int
+    latency: int
+    """Of `pipeline`: what transfers cost beyond the waits for this rank's own messages."""
+    link: tuple[int, int] | None
+    """The two ranks of the link that most of `latency` is put down to."""
     queue: int
     """Of transfers on a CPU rank: its own threads got no CPU."""
     unsplit: int
@@ -213,6 +218,8 @@ class Ledger:
             network=of("network_ns"),
             straggler=of("straggler_ns"),
             pipeline=of("pipeline_ns"),
+            latency=of("latency_ns"),
+            link=link_of(of("link")),
             queue=of("queue_ns"),
             unsplit=of("unsplit_ns"),
             settled=of("settled"),
@@ -351,6 +358,7 @@ _SMALL = {
     "open_slot": SLOTS - 1,
     "device_phase": len(PHASES),
     "device_slot": SLOTS,
+    "slot_link": (1 << 40) - 1,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled"}
 _MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns")

@@ -50,6 +50,8 @@ class Message(NamedTuple):
     """When the wait for it ended."""
     ns: int
     """How long that wait was."""
+    queue: int = 0
+    """For how much of it this rank's own threads got no CPU."""
 
 
 class StepWaits(NamedTuple):
@@ -78,7 +80,7 @@ class StepWaits(NamedTuple):
     @property
     def size(self) -> int:
         """What it takes in memory, in numbers."""
-        return _STEP_SIZE + len(self.peers) + 6 * len(self.messages)
+        return _STEP_SIZE + len(self.peers) + 7 * len(self.messages)
 
     @property
     def total(self) -> int:
@@ -105,6 +107,10 @@ class Settled:
     not come, it delays nobody that a thread queues.)"""
     schedule: int = 0
     """Of `pipeline`: what the schedule itself costs, at least."""
+    latency: int = 0
+    """Of `pipeline`: what transfers cost beyond the waits for this rank's own messages."""
+    link: tuple[int, int] | None = None
+    """The two ranks of the slowest link, where `latency` is known."""
     behind: dict[int, int] = field(default_factory=dict)
     """Rank that was late -> the part of `straggler` or `pipeline` that is its doing."""
     late_own: list[int] = field(default_factory=lambda: [0] * len(LATE_FAMILIES))

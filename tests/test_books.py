@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whyidle.ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, PHASE, PHASES, STEP_BUCKETS_SECONDS
-from whyidle.ledger.layout import RING_STEPS, STEP_WORDS, WORD_AT
+from whyidle.ledger.layout import RING_STEPS, STEP_WORDS, WORD_AT, link_of
 from whyidle.ledger.reader import Step, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
@@ -196,6 +196,16 @@ def test_a_message_has_come_when_the_last_part_of_its_wait_ends(words: memoryvie
     (message,) = books.held[0].messages  # type: ignore[union-attr]
     assert (message.peer, message.sent, message.issued) == (3, False, 77)
     assert message.end > first.end
+    assert message.ns == 7
+
+
+def test_of_waits_for_other_stages_the_ledger_says_what_transfers_cost_and_the_slowest_link(words: memoryview) -> None:
+    books = Books(words)
+    for link, ns in (((0, 1), 5), ((1, 2), 30), ((0, 1), 7)):
+        books.latency(2, link, ns)
+    assert slot_word(words, "latency_ns", 2) == 42
+    assert link_of(slot_word(words, "link", 2)) == (1, 2)
+    assert link_of(slot_word(words, "link", 1)) is None
 
 
 def test_the_thread_for_which_the_training_waits_may_change_the_books(words: memoryview) -> None:

@@ -12,6 +12,11 @@ from schedules.cases import cases
 from schedules.hops import MIX_FAMILIES, errors, pack_mix, read_mix
 from schedules.replay import replay
 
+from whyidle.ledger.causes import FAMILIES
+from whyidle.ledger.waits import Settled
+from whyidle.torch_hooks.exchange.mixes import Mixes, open_block
+from whyidle.torch_hooks.groups import Group
+
 pytestmark = pytest.mark.timeout(300)
 
 TURNING = ("microbatches", "reads_turn")
@@ -28,6 +33,13 @@ def test_mix_survives_its_word(weights: list[int]):
     again = read_mix(word)
     assert sum(again.values()) == pytest.approx(1.0)
     assert all(again.get(family, 0.0) == pytest.approx(share, abs=0.04) for family, share in mix.items())
+
+
+def test_what_transfers_cost_a_pipeline_is_charged_to_the_network_whoever_is_late():
+    group = Group(2, (0, 1, 2), True, "pp", 77)
+    settled = Settled(8, 1, 1, pipeline=60, latency=40, behind={1: 15})
+    charged = Mixes(0).charge(group, open_block(settled))
+    assert dict(zip(FAMILIES, charged, strict=True)) == dict.fromkeys(FAMILIES, 0) | {"network": 40, "pipeline": 15}
 
 
 @pytest.fixture(scope="module")

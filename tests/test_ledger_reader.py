@@ -114,6 +114,8 @@ FAULTS: list[tuple[Callable[[Path, bytes], None], str]] = [
     (_absurd("rank", 1 << 40), "nonsense"),
     (_absurd("phase", 99), "nonsense"),
     (_absurd("steps", -5), "nonsense"),
+    (_absurd("slot_latency_ns", -1), "nonsense"),
+    (_absurd("slot_link", 1 << 40), "nonsense"),
     (_absurd("cause_ns", 1 << 60), "nonsense"),
     (_absurd("phase_since_ns", 1 << 60), "nonsense"),
 ]

@@ -56,6 +56,37 @@ def test_lateness_through_another_group_is_followed_to_who_was_late_there():
     assert conclusion.charged == pytest.approx({Culprit("storage", 2): 10.0, Culprit("network", None, TP): 2.0})
 
 
+def test_what_transfers_cost_beyond_own_messages_is_the_networks_on_the_slowest_link():
+    conclusion = conclude(
+        [
+            RankWaits(
+                0, {}, (GroupWaits(PIPE, network=1.0, latency=4.0, slowest=(1, 2), bubble=2.0, behind={1: 1.0}),)
+            ),
+            RankWaits(1, {}, (GroupWaits(PIPE, network=3.0, latency=2.0, slowest=(1, 2), late_own={"storage": 1.0}),)),
+        ]
+    )
+    assert conclusion.charged == pytest.approx(
+        {
+            Culprit("network", None, link(PIPE, 1, 2)): 6.0,
+            Culprit("network", None, PIPE): 4.0,
+            Culprit("pipeline"): 2.0,
+            Culprit("storage", 1): 1.0,
+        }
+    )
+
+
+def test_a_rank_late_in_a_collective_by_a_slow_link_of_its_pipeline_is_late_by_the_network():
+    world = Group("world", (0, 1, 2))
+    late = GroupWaits(world, late_elsewhere={PIPE: 5.0})
+    conclusion = conclude(
+        [
+            RankWaits(0, {}, (late, GroupWaits(PIPE, latency=5.0, slowest=(0, 1)))),
+            RankWaits(1, {}, (GroupWaits(world, behind={0: 5.0}),)),
+        ]
+    )
+    assert conclusion.charged == pytest.approx({Culprit("network", None, link(PIPE, 0, 1)): 10.0})
+
+
 def test_transfers_are_followed_after_the_waits_behind_others():
     """Rank 1 was late by 2 s of waiting elsewhere: it waited 3 s there behind rank 2, so none of it is transfer."""
     ranks = [

@@ -28,6 +28,7 @@ US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
 NOWHERE = (0,) * SLOTS
 SLOT = 2
 UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+LINK = (0, 1)
 
 Ranks = Mapping[int, list[StepWaits]]
 
@@ -68,10 +69,10 @@ def floors_of(ranks: Ranks, length: int = 8) -> dict[int, dict[int, int]]:
     return {rank: transfers(result, rank, sorted(ranks), steps) for rank, steps in ranks.items()}
 
 
-def exchange(ranks: Ranks, length: int = 8) -> dict[int, Settled]:
-    """Both rounds, for every rank."""
+def exchange(ranks: Ranks, length: int = 8, *, cost: int = 0) -> dict[int, Settled]:
+    """Both rounds, for every rank. ``cost`` is what transfers cost each of them in a step."""
     floors = floors_of(ranks, length)
-    stages = {rank: stages_of(steps, floors[rank]) for rank, steps in ranks.items()}
+    stages = {rank: stages_of(steps, floors[rank], cost, LINK) for rank, steps in ranks.items()}
     buffers = []
     for rank, steps in ranks.items():
         buffers.append(array("q", bytes(8 * stages_words(length))))
@@ -294,6 +295,30 @@ def test_a_stage_behind_a_slow_link_is_late_by_its_transfers() -> None:
     assert found[0].behind.keys() == {late}
 
 
+def test_what_transfers_cost_beyond_the_own_messages_is_no_bubble_and_nobody_is_late_by_it() -> None:
+    """Of 40 and 50 ms that two stages wait, transfers cost 30 ms, and the messages of both were under way for 8 ms."""
+    messages = delivered(neighbours(2, 4 * MS), (0, 0))
+    ranks = {
+        rank: [step([wait * MS, 4 * MS], own(compute=10 * MS), messages[rank])] for rank, wait in ((0, 36), (1, 46))
+    }
+    without, found = exchange(ranks), exchange(ranks, cost=30 * MS)
+    for rank, waited in ((0, 40 * MS), (1, 50 * MS)):
+        one = found[rank]
+        assert (one.network, one.pipeline, one.latency) == (8 * MS, waited - 8 * MS, 22 * MS)
+        assert one.link == LINK
+        assert without[rank].latency == 0
+    assert found[1].behind == without[1].behind == {0: 10 * MS}
+    assert [one.schedule for one in found.values()] == [10 * MS] * 2
+
+
+def test_transfers_do_not_cost_what_the_own_threads_queued_for_a_cpu() -> None:
+    """The 3 ms are the CPU's, and come off the transfers, so that the replay's 10 ms are 5 ms more than those."""
+    messages = delivered(neighbours(2, 4 * MS), (0, 0))
+    ranks = {rank: [step([40 * MS, 4 * MS], own(), messages[rank])._replace(queues=[3 * MS, 0])] for rank in range(2)}
+    for one in exchange(ranks, cost=10 * MS).values():
+        assert (one.queue, one.network, one.latency, one.pipeline) == (3 * MS, 5 * MS, 5 * MS, 36 * MS)
+
+
 def test_a_step_that_one_stage_did_not_measure_stays_unsplit_on_all() -> None:
     found = exchange({0: [step([9 * MS])], 1: [step([2 * MS], complete=False)]})
     assert [(one.unsplit, one.pipeline, one.network) for one in found.values()] == [(9 * MS, 0, 0), (2 * MS, 0, 0)]
@@ -313,7 +338,7 @@ def test_a_block_that_is_cut_short_at_the_end_is_split_as_far_as_all_have_it() -
 def test_stages_out_of_step_are_noticed_in_both_rounds() -> None:
     ranks = {0: [step([MS], number=3)], 1: [step([MS], number=4)]}
     result = times(ranks)
-    stages = Stages([0], [MS], [1])
+    stages = Stages([0], [MS], [1], [0])
     for rank, steps in ranks.items():
         with pytest.raises(BlockMismatch):
             transfers(result, rank, (0, 1), steps)
@@ -345,14 +370,15 @@ def pipelines(draw: st.DrawFn) -> dict[int, list[StepWaits]]:
 
 
 @settings(deadline=None, max_examples=40)
-@given(pipelines())
+@given(pipelines(), st.integers(0, 10**13))
 def test_whatever_the_messages_nothing_is_lost_and_nobody_is_blamed_for_more_than_was_waited(
-    ranks: dict[int, list[StepWaits]],
+    ranks: dict[int, list[StepWaits]], cost: int
 ) -> None:
-    for rank, settled in exchange(ranks).items():
+    for rank, settled in exchange(ranks, cost=cost).items():
         assert settled.network + settled.pipeline + settled.unsplit == sum(one.total for one in ranks[rank])
-        assert 0 <= sum(settled.behind.values()) <= settled.pipeline
-        assert 0 <= settled.schedule <= settled.pipeline
+        assert 0 <= settled.latency <= min(settled.pipeline, cost * len(ranks[rank]))
+        assert 0 <= sum(settled.behind.values()) <= settled.pipeline - settled.latency
+        assert 0 <= settled.schedule <= settled.pipeline - settled.latency
         assert settled.straggler == 0
         assert rank not in settled.behind
         assert sum(settled.late_own) + sum(settled.late_elsewhere) == settled.late_by.get(rank, 0)

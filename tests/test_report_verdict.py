@@ -11,6 +11,7 @@ from support_ledgers import Spec, children, ended
 
 from whyidle.ledger.causes import CAUSES, FAMILIES, HOOKS
 from whyidle.ledger.directory import read_directory
+from whyidle.ledger.layout import link_word
 from whyidle.verdict.accounts import quantile
 from whyidle.verdict.report import build_report, runs
 
@@ -170,6 +171,22 @@ def test_of_a_run_on_several_nodes_the_late_ranks_node_is_named(tmp_path: Path) 
     assert got["verdict"]["summary"] == "rank 1 on n2 is late: data workers are blocked on reads"
     assert "rank 0 waited 4.0 s for rank 1 on n2, which was late by storage" in got["verdict"]["evidence"]
     assert [late["node"] for late in got["verdict"]["late_ranks"]] == ["n2"]
+
+
+def test_waits_for_other_stages_that_a_slow_link_caused_are_the_networks(tmp_path: Path) -> None:
+    """Of 3 s that each of four stages waits for others, 2 s are put down to the link between ranks 1 and 2."""
+    slot = {"key": 5, "size": 4, "pairwise": 1, "pipeline_ns": 3 * 10**9, "latency_ns": 2 * 10**9}
+    slot["link"] = link_word((1, 2))
+    specs = [
+        Spec(rank, world_size=4, steps=100, step={"compute": 0.02, "pipeline": 0.03}, slots=[slot]) for rank in range(4)
+    ]
+    found = of(tmp_path, *specs)
+    verdict = found["verdict"]
+    assert (verdict["family"], verdict["share"]) == ("network", pytest.approx(0.4))
+    assert found["families"]["pipeline"] == pytest.approx(0.6)  # the causes stay as measured
+    (entry,) = verdict["late_groups"]
+    assert (entry["ranks"], entry["family"], entry["share"]) == ([1, 2], "network", pytest.approx(0.4))
+    assert any("stages waited 12.0 s" in line and "slow transfers made 8.0 s" in line for line in verdict["evidence"])
 
 
 def test_who_was_late_by_next_to_nothing_is_not_named(tmp_path: Path) -> None:

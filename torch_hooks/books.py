@@ -36,6 +36,7 @@ from ..ledger.layout import (
     UNKNOWN_SLOT,
     WORD_AT,
     call_word,
+    link_word,
 )
 from ..ledger.waits import Message, StepWaits
 from .wait_codes import CONTINUES, Issues, WaitCode, peer_of, slot_of
@@ -87,6 +88,7 @@ _PART_CAUSE = {
 }
 _SLOT_UNSPLIT_AT, _SLOT_QUEUE_AT = _SLOT_PART_AT["unsplit"], _SLOT_PART_AT["queue"]
 _CULPRIT_AT, _CULPRIT_NS_AT = WORD_AT["culprit"][0], WORD_AT["culprit_ns"][0]
+_SLOT_LATENCY_AT, _SLOT_LINK_AT = WORD_AT["slot_latency_ns"][0], WORD_AT["slot_link"][0]
 _LATE_AT, _LATE_STEPS_AT = WORD_AT["late_ns"][0], WORD_AT["late_steps"][0]
 _WAITED_FOR_AT = WORD_AT["waited_for_ns"][0]
 _LATE_OWN_AT, _LATE_ELSEWHERE_AT = WORD_AT["late_own_ns"][0], WORD_AT["late_elsewhere_ns"][0]
@@ -168,7 +170,7 @@ def _own(now: list[int], before: list[int]) -> list[int]:
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
 
-    __slots__ = ("_culprits", "_last_end", "_map", "held", "repeating", "slots", "words")
+    __slots__ = ("_culprits", "_last_end", "_links", "_map", "held", "repeating", "slots", "words")
 
     def __init__(self, words: memoryview):
         self.words = words
@@ -179,6 +181,7 @@ class Books:
         self.held: list[Held | None] = [None] * SLOTS
         """Per slot: its waits, where they are held back. They are `collective` at once where not."""
         self._culprits: dict[int, dict[int, int]] = {}
+        self._links: dict[int, dict[tuple[int, int], int]] = {}
         self._last_end = 0
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
@@ -224,13 +227,16 @@ class Books:
             held.calls[-1] += ns
             held.queues[-1] += queue
             if held.messages and issues:
-                held.messages[-len(issues) :] = [one._replace(end=end_ns) for one in held.messages[-len(issues) :]]
+                held.messages[-len(issues) :] = [
+                    one._replace(end=end_ns, ns=one.ns + ns, queue=one.queue + queue)
+                    for one in held.messages[-len(issues) :]
+                ]
         else:
             held.calls.append(ns)
             held.queues.append(queue)
             held.peers.append(peer_of(code))
             if held.pairwise:
-                held.messages += [Message(one.peer, one.sent, one.at, end_ns, ns) for one in issues]
+                held.messages += [Message(one.peer, one.sent, one.at, end_ns, ns, queue) for one in issues]
                 held.complete &= all(one.at for one in issues)
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 
@@ -341,6 +347,13 @@ class Books:
         for place, (rank, ns) in enumerate(worst[:CULPRITS]):
             words[_CULPRIT_AT + at + place] = rank + 1
             words[_CULPRIT_NS_AT + at + place] = ns
+
+    def latency(self, slot: int, link: tuple[int, int], ns: int) -> None:
+        """Of waits for other stages: what the transfers of a link cost."""
+        words, known = self.words, self._links.setdefault(slot, {})
+        known[link] = known.get(link, 0) + ns  # a pipeline has no more links than stages
+        words[_SLOT_LATENCY_AT + slot] += ns
+        words[_SLOT_LINK_AT + slot] = link_word(max(known, key=known.__getitem__))
 
     def late(self, slot: int, own: Iterable[int], elsewhere: Iterable[int], steps: int) -> None:
         """This rank made the others of a group wait: ns by its own time (LATE_FAMILIES) and by other slots."""

@@ -36,6 +36,10 @@ class GroupAccount:
     network: float = 0.0
     straggler: float = 0.0
     pipeline: float = 0.0
+    latency: float = 0.0
+    """Of `pipeline`: what transfers cost beyond the waits for the rank's own messages."""
+    link: tuple[int, int] | None = None
+    """The link that most of `latency` is put down to."""
     unsplit: float = 0.0
     behind: dict[int, float] = field(default_factory=dict)
     """Ranks for which it waited most."""
@@ -174,6 +178,8 @@ def _add_group(account: RankAccount, ledger: Ledger, slot: Slot) -> None:
     group.network += slot.network / 1e9
     group.straggler += slot.straggler / 1e9
     group.pipeline += slot.pipeline / 1e9
+    group.latency += slot.latency / 1e9
+    group.link = slot.link or group.link
     group.unsplit += (slot.unsplit + slot.pending) / 1e9
     for rank, ns in slot.behind.items():
         group.behind[rank] = group.behind.get(rank, 0.0) + ns / 1e9

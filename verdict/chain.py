@@ -60,7 +60,7 @@ def _group_waits(
 ) -> GroupWaits:
     behind = dict(group.behind)
     if group.pairwise:
-        bubble = max(0.0, group.pipeline - sum(behind.values()))
+        bubble = max(0.0, group.pipeline - group.latency - sum(behind.values()))
     else:
         bubble = 0.0
         _share_out(behind, group.straggler - sum(behind.values()), late, rank.rank)
@@ -68,6 +68,8 @@ def _group_waits(
     return GroupWaits(
         groups[group.key],
         network=group.network,
+        latency=group.latency,
+        slowest=group.link,
         unsplit=0.0,  # counted once per rank, below: what was unsplit before the first step is startup
         bubble=bubble,
         schedule=rank.bubble if group.pairwise else 0.0,
@@ -94,7 +96,9 @@ def _rest(rank: RankAccount, waits: list[GroupWaits], late: dict[int, float]) ->
     network = max(0.0, seconds["network"] - sum(one.network for one in waits))
     straggler = max(0.0, seconds["straggler"] - sum(sum(one.behind.values()) for one in waits if not one.group.p2p))
     pipeline = max(
-        0.0, seconds["pipeline"] - sum(sum(one.behind.values()) + one.bubble for one in waits if one.group.p2p)
+        0.0,
+        seconds["pipeline"]
+        - sum(sum(one.behind.values()) + one.latency + one.bubble for one in waits if one.group.p2p),
     )
     behind: dict[int, float] = {}
     _share_out(behind, straggler, late, rank.rank)

@@ -60,7 +60,7 @@ class Culprit(NamedTuple):
 class GroupWaits:
     """The waits of one rank in one group over a window, in seconds, and what made the rank late there.
 
-    ``network + unsplit + bubble + sum(behind)`` is all of its waiting in the group.
+    ``network + latency + unsplit + bubble + sum(behind)`` is all of its waiting in the group.
     """
 
     group: Group
@@ -84,6 +84,10 @@ class GroupWaits:
     """By how much it was late for no reason on record: this stays `straggler` (or `pipeline`) of this rank."""
     late_steps: int = 0
     """In how many steps the rank's own time made it late by more than a trifle."""
+    latency: float = 0.0
+    """Point-to-point: what transfers cost beyond the waits for this rank's own messages, those of other ranks too."""
+    slowest: tuple[int, int] | None = None
+    """The two ranks of the link that ``latency`` is put down to; None: the whole group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,12 @@ def _transfers(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:
     """The transfers of a rank in a group: of a collective's group, of each link of a pipeline."""
     rest = max(0.0, waits.network - sum(waits.links.values()))
     ends = [(Culprit("network", None, link(waits.group, rank, peer)), spent) for peer, spent in waits.links.items()]
-    return [*ends, (Culprit("network", None, waits.group), rest)]
+    slowest = link(waits.group, *waits.slowest) if waits.slowest is not None else waits.group
+    return [
+        *ends,
+        (Culprit("network", None, waits.group), rest),
+        (Culprit("network", None, slowest), waits.latency),
+    ]
 
 
 class _Chain:

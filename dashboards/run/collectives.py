@@ -71,7 +71,7 @@ def _bubble() -> Panel:
         "Pipeline bubble",
         """Waits between pipeline stages as a share of all ranks' time, and the bubble: what the schedule itself costs,
         at least, which is (stages − 1) / microbatches × the quickest stage's time. Waits far above the bubble: a stage
-        is slow. Close to it: use more microbatches or another schedule.""",
+        or a link is slow. Close to it: use more microbatches or another schedule.""",
         query(waits, "waits between stages"),
         query(f"{bubble} / {whole}", "bubble of the schedule"),
         unit="percentunit",

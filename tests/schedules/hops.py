@@ -102,7 +102,8 @@ def live(blocks: Iterable[list[RankWaits]], rounds: int = 1) -> list[dict[str, f
         for rank in ledgers:
             add(charged, rank.own, 1.0)
             for waits in rank.groups:
-                add(charged, {"network": waits.network, "pipeline": waits.bubble, "communication": waits.unsplit}, 1.0)
+                network = waits.network + waits.latency
+                add(charged, {"network": network, "pipeline": waits.bubble, "communication": waits.unsplit}, 1.0)
                 for late, spent in waits.behind.items():
                     add(charged, heard.get((late, waits.group), unknown(waits.group)), spent)
         shown.append(charged)

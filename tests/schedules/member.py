@@ -27,6 +27,7 @@ class Options:
     late_stage: str = "stage"  # who is late in a pipeline: "stage", or by peer: "netted", "gross"
     together: bool = True  # the late stage is found with its waits in collectives of the whole pipeline
     bubble: bool = True  # the schedule's bound counts
+    latency: bool = True  # what transfers cost beyond the waits for own messages is told from a replay
     elsewhere: bool = True  # waits in other groups may have made a rank late
     leave_out: bool = True  # but not waits in collectives of groups that contain this one
     excess: bool = True  # over the least of the members; otherwise all of the rank's own time

@@ -31,6 +31,9 @@
 4. *Lateness*. The late stage was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its excesses as
    in a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
 
+5. *Latency*, before 2: what transfers cost beyond ``network``, by a replay of one step (``whyidle.ledger.replay``, the
+   code itself). It is taken off ``pipeline``.
+
 The words of 2 to 4 need the transfers of 1, so they go into the exchange of the next block.
 """
 
@@ -41,6 +44,7 @@ from typing import NamedTuple
 from whyidle.verdict.lookthrough import Group, GroupWaits
 
 from .case import COMPUTE, Case
+from .latency import replayed_step
 from .member import RANK_BITS, Member, Options, Reasons, Slice, Words, containing, least, pack_own, seconds
 from .programs import Message
 from .replay import Wait
@@ -109,6 +113,7 @@ class StepWait(NamedTuple):
 
     links: dict[int, int]  # peer -> transfers
     rest: dict[int, int]  # peer -> what was waited beyond them
+    latency: int  # of the rest: what transfers cost
 
     @property
     def network(self) -> int:
@@ -116,7 +121,7 @@ class StepWait(NamedTuple):
 
     @property
     def pipeline(self) -> int:
-        return sum(self.rest.values())
+        return sum(self.rest.values()) - self.latency
 
     @property
     def idle(self) -> int:
@@ -130,8 +135,11 @@ def split_messages(
     """The waits of each member, by the rules above."""
     floors = link_floors(group, members, options)
     together = containing(group, members) if options.together else []
+    replayed = replayed_step(group, members, containing(group, members)) if options.latency else None
+    costs = replayed.cost if replayed is not None else [0] * len(members)
     waits = {
-        member.rank: [_step(member, slice_, together, floors) for slice_ in member.slices[group]] for member in members
+        member.rank: [_step(member, slice_, together, floors, cost) for slice_ in member.slices[group]]
+        for member, cost in zip(members, costs, strict=True)
     }
     words = least(_pack(member, group, dimensions, waits[member.rank]) for member in members)
     per_busy = (len(group.ranks) - 1) / case.microbatches if options.bubble else 0.0
@@ -154,6 +162,8 @@ def split_messages(
         split[member.rank] = GroupWaits(
             group,
             network=sum(links.values()) / 1e9,
+            latency=sum(wait.latency for wait in waits[member.rank]) / 1e9,
+            slowest=replayed.link if replayed is not None else None,
             bubble=bubble / 1e9,
             schedule=schedule / 1e9,
             behind=seconds(behind),
@@ -163,14 +173,16 @@ def split_messages(
     return split
 
 
-def _step(member: Member, slice_: Slice, together: list[str], floors: dict[tuple[int, int], int]) -> StepWait:
-    wait = StepWait(sum(slice_.elsewhere.get(name, 0) for name in together), {}, {})
+def _step(
+    member: Member, slice_: Slice, together: list[str], floors: dict[tuple[int, int], int], cost: int
+) -> StepWait:
+    wait = StepWait(sum(slice_.elsewhere.get(name, 0) for name in together), {}, {}, 0)
     for call in slice_.calls:
         assert call.peer is not None
         network = min(call.ns, floors.get(link_of(member.rank, call.peer), 0))
         wait.links[call.peer] = wait.links.get(call.peer, 0) + network
         wait.rest[call.peer] = wait.rest.get(call.peer, 0) + call.ns - network
-    return wait
+    return wait._replace(latency=min(max(0, cost - wait.network), wait.pipeline))
 
 
 def _pack(member: Member, group: Group, dimensions: list[str], waits: list[StepWait]) -> Words:

@@ -100,6 +100,7 @@ class Mixes:
     def charge(self, group: Group, block: OpenBlock) -> list[int]:
         """The waits of a block for late ranks, ns per FAMILIES."""
         charged = [0] * len(FAMILIES)
+        charged[FAMILIES.index("network")] = block.settled.latency
         for rank, ns in block.settled.behind.items():
             mix = block.heard.get(rank) or self._heard.get((group.slot, rank)) or _unknown(group)
             for family, share in mix.items():
@@ -133,8 +134,8 @@ class Mixes:
             (self._heard.get((slot, rank), _unknown(elsewhere)), waited) for rank, waited in there.behind.items()
         ]
         behind.append(({"communication": 1.0}, there.unsplit))
-        bubble = [({"pipeline": 1.0}, max(0, there.pipeline - sum(there.behind.values())))]
-        transfers = [({"network": 1.0}, there.network)]
+        bubble = [({"pipeline": 1.0}, max(0, there.pipeline - there.latency - sum(there.behind.values())))]
+        transfers = [({"network": 1.0}, there.network + there.latency)]
         inside = set(elsewhere.ranks) <= set(group.ranks)
         rest = ns
         taken: list[tuple[Mix, float]] = []

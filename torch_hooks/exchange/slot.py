@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...ledger.layout import WORD_AT
 from ...ledger.messages import (
     Stages,
+    links_of,
     pack_stages,
     pack_times,
     split_stages,
@@ -21,6 +22,7 @@ from ...ledger.messages import (
     times_words,
     transfers,
 )
+from ...ledger.replay import capacity_of, first_capacity, replayed, sequence_words
 from ...ledger.waits import BlockMismatch, Settled, StepWaits, pack, split, width_for, words_of
 from ..groups import Group
 from .mixes import ROUNDS, Mixes, OpenBlock, open_block
@@ -194,6 +196,8 @@ class SlotExchange:
         parts = {part: getattr(settled, part) for part in ("network", "straggler", "pipeline", "queue", "unsplit")}
         books.settle(slot, parts, settled.through)
         self._machine.words[_BUBBLE_AT] += settled.schedule
+        if settled.latency and settled.link is not None:
+            books.latency(slot, settled.link, settled.latency)
         if settled.behind:
             books.blame(slot, settled.behind)
         if any(settled.late_own) or any(settled.late_elsewhere):
@@ -248,7 +252,7 @@ class CollectiveExchange(SlotExchange):
 
 
 class MessageExchange(SlotExchange):
-    """Of sends and receives: one block at a time, which goes round twice (ledger/messages.py)."""
+    """Of sends and receives: one block at a time, which goes round twice (ledger/messages.py, ledger/replay.py)."""
 
     def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None], mixes: Mixes):
         super().__init__(machine, group, rank, finished, mixes)
@@ -256,6 +260,7 @@ class MessageExchange(SlotExchange):
         self._block: list[StepWaits] = []
         self._operation: _Operation | None = None
         self._stages: Stages | None = None  # once the transfers are known
+        self._capacity = first_capacity(len(group.ranks))
         self.together: tuple[int, ...] = ()
         """Slots of collectives that all ranks of this group take part in."""
 
@@ -273,6 +278,8 @@ class MessageExchange(SlotExchange):
             self._block = self._take(steps, self._length)
             words = array("q", bytes(8 * times_words(len(self.group.ranks))))
             pack_times(words, self._rank, self.group.ranks, self._block, self._length)
+            sample = next(iter(self._block[self._length // 2 :]), None)  # the same step on all, where all have it
+            words.extend(sequence_words(self._rank, self.group.ranks, sample, self.together, self._capacity))
             self._operation = self._start(words)
 
     def _idle(self) -> bool:
@@ -281,7 +288,8 @@ class MessageExchange(SlotExchange):
     def _go_on(self, result: array[int]) -> None:
         slot, ranks, steps = self.group.slot, self.group.ranks, self._block
         if self._stages is None:
-            self._stages = stages_of(steps, transfers(result, self._rank, ranks, steps))
+            floors = transfers(result, self._rank, ranks, steps)
+            self._stages = stages_of(steps, floors, *self._replay(result))
             words = array("q", bytes(8 * stages_words(self._length)))
             pack_stages(words, self._rank, slot, self.together, steps, self._stages, self._length)
             words.extend(self._mix_words())
@@ -292,3 +300,11 @@ class MessageExchange(SlotExchange):
         self._stages = None
         self._length = block_length(settled.step_ns, len(ranks))
         self._enter(steps, settled, said)
+
+    def _replay(self, result: array[int]) -> tuple[int, tuple[int, int] | None]:
+        """-> (what transfers cost this rank in a step, its own and those of other ranks, ns; the slowest link)."""
+        ranks, capacity = self.group.ranks, self._capacity
+        said = result[times_words(len(ranks)) :]
+        self._capacity = capacity_of(said, len(ranks), capacity)
+        found = replayed(said, ranks, links_of(result, ranks), capacity) if capacity else None
+        return (found.cost[ranks.index(self._rank)], found.link) if found is not None else (0, None)

@@ -1,0 +1,389 @@
+"""What transfers cost a pipeline beyond the waits for them: one step, replayed with and without them. Pure functions.
+
+A slow link between two stages delays every round trip through it, and all stages wait longer: for other stages, as far
+as each can tell. What of that is the link's shows when the step is run again on paper without transfers.
+
+Of each block, each stage publishes the sequence of one step: which messages it sent and received, when each was issued,
+and when the wait for it began and ended, on its own clock (`sequence_words`). From all of them every stage finds the
+same (`replayed`):
+
+* Between two waits a stage spends the time that it was measured to spend.
+* A message arrives so long after both of its ends were issued, or after the one before it on the link arrived, as it
+  was measured to, but at most after MOST_TRANSFERS of the link's usual transfers. A send ends likewise.
+* Without transfers it arrives at once, but for the time in which its two ranks got no CPU for it.
+
+The step is replayed until it repeats itself, since one step's end is the start of the next one. With the transfers, the
+waits must come out NEAR what was measured. What is waited less without them is what transfers cost in a step. That a
+send is over only once its receive is issued is assumed where the clocks do not exclude it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .messages import Link
+from .waits import NOTHING, US, Message, StepWaits
+
+MOST_MESSAGES = 512
+"""Sent and received, that all stages together publish of a step. It bounds what a replay takes on a training thread,
+once a block: some 10 µs a message. Pipelines that have more are not replayed."""
+FIRST_CAPACITY = 32
+"""Messages that a stage may publish in the first block."""
+MOST_TRANSFERS = 2
+"""Beside its own transfer, a message may have to wait for one that goes the other way, behind which its receiver's
+request queues. What takes longer is mostly a thread that got no CPU: four ranks on two cores, with nothing slow, had
+1.5 points more `network` by a replay with 2 transfers, and 2.6 points with 3."""
+NEAR = 0.25
+"""How much the replayed waits may differ from the measured ones, as a share of them. On steps of four real ranks with a
+slow link, slow reads or slow compute they differed by 0.01 to 0.15, on overloaded cores by up to 0.36."""
+_ROUNDS = 4
+"""How often a step is replayed at most. It repeats itself the second or third time."""
+_WAITED = 10
+"""µs: what is shorter is no wait."""
+_HEAD = 4  # messages, base, wall, waits in collectives of the whole pipeline
+_PER_MESSAGE = 2  # issued << 32 | begin, both from the base on; wait << 35 | queue << 7 | stage << 1 | sent
+_WAIT_BITS = 28
+_AT_BITS = 31
+_SEND, _RECEIVE, _AFTER_SEND, _AFTER_RECEIVE = range(4)
+
+
+class Replayed(NamedTuple):
+    """What a replay tells of a block."""
+
+    cost: tuple[int, ...]
+    """Of each stage: how much less it would have waited in the step without transfers, ns."""
+    link: tuple[int, int]
+    """The two ranks of the link whose transfers took longest."""
+
+
+class _Entry(NamedTuple):
+    """A message as one of its ends saw it, µs of the rank's clock."""
+
+    issued: int
+    begin: int
+    end: int
+    queue: int
+    peer: int
+    """The stage at the other end."""
+    sent: bool
+
+
+class _Stage(NamedTuple):
+    entries: list[_Entry]
+    wall: int
+    together: int
+
+
+_Op = tuple[int, int, int]
+"""Own time before it, what is done, with which message."""
+
+
+class _Plan(NamedTuple):
+    """A step of all stages. Messages have numbers."""
+
+    programs: list[list[_Op]]
+    """By stage."""
+    begins: list[int]
+    """By stage: when it began the step, on the clock of the first stage."""
+    rests: list[int]
+    """By stage: own time from its last wait of the step to the start of the next step's sequence."""
+    waited: list[int]
+    """By stage, as measured."""
+    together: bool
+    """Whether the stages meet in a collective between two steps."""
+    before: list[int]
+    """The message before this one on the same link, or -1."""
+    bound: list[bool]
+    """Whether the send may have ended only once its receive was issued."""
+    arrive: tuple[list[int], list[int]]
+    """How long a message takes to arrive, with and without its transfer."""
+    leave: tuple[list[int], list[int]]
+    """The same, until its send is over."""
+    link: tuple[int, int]
+    """The two stages of the slowest link."""
+
+
+# -- what a stage publishes
+
+
+def first_capacity(stages: int) -> int:
+    return min(FIRST_CAPACITY, MOST_MESSAGES // stages)
+
+
+def sequence_size(stages: int, capacity: int) -> int:
+    """Words"""
+    return stages * (_HEAD + capacity * _PER_MESSAGE)
+
+
+def sequence_words(
+    rank: int, ranks: Sequence[int], step: StepWaits | None, together: Sequence[int], capacity: int
+) -> list[int]:
+    """The sequence of one stage in a step, in its place among those of all stages.
+
+    ``together``: slots of collectives that the whole pipeline takes part in.
+    """
+    words = [NOTHING] * sequence_size(len(ranks), capacity)
+    if step is None or not step.complete or not step.messages:
+        return words
+    base = min(min(message.issued, message.end - message.ns) for message in step.messages) // US
+    said = [len(step.messages), base, step.wall // US, sum(step.elsewhere[slot] for slot in together) // US]
+    if len(step.messages) <= capacity:
+        places = {peer: place for place, peer in enumerate(ranks)}
+        for message in step.messages:
+            word = _words_of(message, base, places)
+            if word is None:
+                return words
+            said += word
+    at = ranks.index(rank) * (_HEAD + capacity * _PER_MESSAGE)
+    words[at : at + len(said)] = said
+    return words
+
+
+def _words_of(message: Message, base: int, places: Mapping[int, int]) -> tuple[int, int] | None:
+    """None where a time is out of its range, or the other end is not known."""
+    issued, begin = message.issued // US - base, (message.end - message.ns) // US - base
+    wait, queue, peer = message.ns // US, message.queue // US, places.get(message.peer)
+    if peer is None or max(issued, begin) >> _AT_BITS or max(wait, queue) >> _WAIT_BITS or min(wait, queue) < 0:
+        return None
+    return issued << 32 | begin, wait << 35 | queue << 7 | peer << 1 | message.sent
+
+
+def capacity_of(result: Sequence[int], stages: int, capacity: int) -> int:
+    """How many messages a stage may publish in the next block, by what all had in this one: the same on all of them."""
+    heads = result[:: _HEAD + capacity * _PER_MESSAGE]
+    counts = [head for head in heads[:stages] if 0 < head < NOTHING]
+    if not counts:
+        return capacity
+    most = 1 << (max(counts) - 1).bit_length()
+    return most if most * stages <= MOST_MESSAGES else 0
+
+
+# -- what all stages find
+
+
+def replayed(
+    result: Sequence[int], ranks: Sequence[int], links: Mapping[tuple[int, int], Link], capacity: int
+) -> Replayed | None:
+    """The minimum over what all stages said -> what transfers cost each; None where that cannot be told."""
+    size = _HEAD + capacity * _PER_MESSAGE
+    stages: list[_Stage] = []
+    for place in range(len(ranks)):
+        stage = _stage(result[place * size : (place + 1) * size], len(ranks), capacity)
+        if stage is None:
+            return None
+        stages.append(stage)
+    plan = _plan(stages, links)
+    if plan is None:
+        return None
+    with_them, without = (_waits(plan, arrive, leave) for arrive, leave in zip(plan.arrive, plan.leave, strict=True))
+    if with_them is None or without is None:
+        return None
+    off = sum(abs(found - waited) for found, waited in zip(with_them, plan.waited, strict=True))
+    if off > NEAR * sum(plan.waited):
+        return None
+    cost = tuple(max(0, found - less) * US for found, less in zip(with_them, without, strict=True))
+    return Replayed(cost, (ranks[plan.link[0]], ranks[plan.link[1]]))
+
+
+def _stage(words: Sequence[int], stages: int, capacity: int) -> _Stage | None:
+    """Reads what one stage said; None where that is nothing, or makes no sense."""
+    count, base, wall, together = words[:_HEAD]
+    if not 0 < count <= capacity or NOTHING in words[: _HEAD + count * _PER_MESSAGE]:
+        return None
+    entries = []
+    for at in range(_HEAD, _HEAD + count * _PER_MESSAGE, _PER_MESSAGE):
+        times, rest = words[at], words[at + 1]
+        if times < 0 or rest < 0:
+            return None
+        begin = base + (times & (1 << 32) - 1)
+        wait, queue, peer = rest >> 35, rest >> 7 & (1 << _WAIT_BITS) - 1, rest >> 1 & 63
+        if peer >= stages:
+            return None
+        entries.append(_Entry(base + (times >> 32), begin, begin + wait, queue, peer, bool(rest & 1)))
+    return _Stage(entries, wall, together)
+
+
+def _plan(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> _Plan | None:
+    """None where the two ends of a link do not have the same messages, or clocks cannot be compared."""
+    numbers, ends = _meet(stages)
+    begins = _begins(stages, links)
+    together = any(stage.together > 0 for stage in stages)
+    if ends is None or not links or (begins is None and together):
+        return None
+    programs, rests, waited = [], [], []
+    for stage, mine in zip(stages, numbers, strict=True):
+        program, rest, wait = _program(stage, mine)
+        programs.append(program)
+        rests.append(rest)
+        waited.append(wait)
+    return _Plan(programs, begins or [0] * len(stages), rests, waited, together, *_times(ends, links))
+
+
+def _times(
+    ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]
+) -> tuple[list[int], list[bool], tuple[list[int], list[int]], tuple[list[int], list[int]], tuple[int, int]]:
+    """Of all messages, as far as their links are known: the last five fields of a plan."""
+    before, bound = [-1] * len(ends), [False] * len(ends)
+    arrive: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
+    leave: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
+    took = dict.fromkeys(((min(way), max(way)) for way in links), 0)
+    way, came, left = None, 0, 0
+    for number, (send, receive) in enumerate(ends):
+        here = receive.peer, send.peer
+        link = links.get(here)
+        if link is None:
+            continue
+        issued, sent = send.issued + link.offset, send.end + link.offset
+        if here == way:
+            before[number] = number - 1
+        else:
+            way, came, left = here, issued, issued
+        most, queue = MOST_TRANSFERS * link.transfer, send.queue + receive.queue
+        transfer = receive.end - max(issued, receive.issued, came)
+        if receive.end - receive.begin < _WAITED:  # it had come before it was asked for
+            transfer = min(transfer, link.transfer)
+        arrive[0][number] = transfer = max(0, min(transfer, most))
+        arrive[1][number] = min(transfer, queue)
+        took[min(here), max(here)] += transfer - arrive[1][number]
+        if send.end - send.begin >= _WAITED:
+            bound[number] = sent >= receive.issued
+            begun = max(issued, receive.issued) if bound[number] else issued
+            leave[0][number] = max(0, min(sent - max(begun, left), most))
+            leave[1][number] = min(leave[0][number], queue)
+        came, left = receive.end, sent
+    return before, bound, arrive, leave, max(took, key=took.__getitem__)
+
+
+def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> list[int] | None:
+    """When each stage began the step, on the clock of the first one; None where clocks cannot be compared."""
+    ahead = 0
+    begins = []
+    for place, stage in enumerate(stages):
+        if place:
+            link = links.get((place - 1, place))
+            if link is None:
+                return None
+            ahead += link.offset
+        begins.append(min(min(entry.issued, entry.begin) for entry in stage.entries) - ahead)
+    return [begin - min(begins) for begin in begins]
+
+
+def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[_Entry, _Entry]] | None]:
+    """-> (by stage the numbers of its messages, of each number its two ends). Messages of a link stand together.
+
+    Message i that one end issued is message i that the other end issued.
+    """
+    ways: dict[tuple[int, int, bool], list[tuple[int, int]]] = {}  # source, target, which end -> stage, index
+    for place, stage in enumerate(stages):
+        for index in sorted(range(len(stage.entries)), key=[entry.issued for entry in stage.entries].__getitem__):
+            entry = stage.entries[index]
+            way = (place, entry.peer, True) if entry.sent else (entry.peer, place, False)
+            ways.setdefault(way, []).append((place, index))
+    numbers = [[0] * len(stage.entries) for stage in stages]
+    ends: list[tuple[_Entry, _Entry]] = []
+    for (source, target, sent), there in ways.items():
+        back = ways.get((source, target, not sent), ())
+        if source == target or len(there) != len(back):
+            return numbers, None
+        if not sent:
+            continue
+        for one, other in zip(there, back, strict=True):
+            for place, index in (one, other):
+                numbers[place][index] = len(ends)
+            ends.append((stages[one[0]].entries[one[1]], stages[other[0]].entries[other[1]]))
+    return numbers, ends
+
+
+def _program(stage: _Stage, numbers: Sequence[int]) -> tuple[list[_Op], int, int]:
+    """-> (what a stage does in a step, its own time afterwards, how long it waited)."""
+    events = []
+    for (issued, begin, end, _, _, sent), number in zip(stage.entries, numbers, strict=True):
+        events.append((issued, _SEND if sent else _RECEIVE, number, issued))
+        events.append((begin, _AFTER_SEND if sent else _AFTER_RECEIVE, number, end))
+    events.sort()
+    first = now = events[0][0]
+    program, waited = [], 0
+    for at, what, number, end in events:
+        if at > now:
+            program.append((at - now, what, number))
+            now = at
+        else:
+            program.append((0, what, number))
+        if end > now:
+            waited += end - now
+            now = end
+    return program, max(0, stage.wall - (now - first) - stage.together), waited
+
+
+def _waits(plan: _Plan, arrive: Sequence[int], leave: Sequence[int]) -> list[int] | None:
+    """How long each stage waits in a step, once the step repeats itself; None if the stages block one another."""
+    begun = plan.begins
+    waits: list[int] = []
+    for _ in range(_ROUNDS):
+        found = _round(plan, begun, arrive, leave)
+        if found is None:
+            return None
+        ends, waits = found
+        if plan.together:
+            return waits  # all leave a collective together before each step
+        ends = [end + rest for end, rest in zip(ends, plan.rests, strict=True)]
+        took = {end - start for end, start in zip(ends, begun, strict=True)}
+        begun = ends
+        if len(took) == 1:
+            break
+    return waits
+
+
+def _round(
+    plan: _Plan, begun: Sequence[int], arrive: Sequence[int], leave: Sequence[int]
+) -> tuple[list[int], list[int]] | None:
+    """One step, from when each stage begins it -> (when each ends it, how long it waits); None if they block.
+
+    A stage goes on until it waits for a message whose other end is not issued yet; who issues that one wakes it.
+    """
+    before, bound, programs = plan.before, plan.bound, plan.programs
+    sends, receives = [-1] * len(before), [-1] * len(before)
+    arrived, left = [0] * len(before), [0] * len(before)
+    now, waits, at = [*begun], [0] * len(begun), [0] * len(begun)
+    blocked: dict[int, int] = {}
+    ready = [*range(len(programs))]
+    while ready:
+        place = ready.pop()
+        program, clock = programs[place], now[place]
+        for index in range(at[place], len(program)):
+            own, what, number = program[index]
+            last = before[number]
+            if what <= _RECEIVE:
+                clock += own
+                if what == _SEND:
+                    sends[number] = clock
+                    other = receives[number]
+                else:
+                    receives[number] = clock
+                    other = sends[number]
+                if other >= 0:
+                    both = clock if clock > other else other
+                    arrived[number] = (both if last < 0 else max(both, arrived[last])) + arrive[number]
+                    if number in blocked:
+                        ready.append(blocked.pop(number))
+                continue
+            if (other := sends[number] if what == _AFTER_RECEIVE else receives[number]) < 0 and (
+                what == _AFTER_RECEIVE or bound[number]
+            ):
+                blocked[number] = place
+                at[place] = index
+                break
+            clock += own
+            if what == _AFTER_RECEIVE:
+                end = arrived[number]
+            else:
+                begin = max(sends[number], other) if bound[number] else sends[number]
+                end = left[number] = (begin if last < 0 else max(begin, left[last])) + leave[number]
+            if end > clock:
+                waits[place] += end - clock
+                clock = end
+        else:
+            at[place] = len(program)
+        now[place] = clock
+    return None if blocked else (now, waits)

@@ -1,0 +1,269 @@
+"""One step of a pipeline, replayed with and without its transfers: sequences by hand, reduced here as gloo would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from whyidle.ledger.layout import SLOTS
+from whyidle.ledger.messages import Link
+from whyidle.ledger.replay import (
+    FIRST_CAPACITY,
+    MOST_MESSAGES,
+    Replayed,
+    capacity_of,
+    first_capacity,
+    replayed,
+    sequence_size,
+    sequence_words,
+)
+from whyidle.ledger.waits import NOTHING, Message, StepWaits
+
+MS, SECOND = 1_000_000, 1_000_000_000
+NORM = 0
+"""The slot of a collective of the whole pipeline."""
+
+Links = Mapping[tuple[int, int], Link]
+Told = Mapping[int, StepWaits | None]
+
+
+def step(messages: Sequence[Message], wall: float, *, together: float = 0, complete: bool = True) -> StepWaits:
+    """``wall`` and ``together`` in ms."""
+    elsewhere = [0] * SLOTS
+    elsewhere[NORM] = int(together * MS)
+    calls = [message.ns for message in messages]
+    peers = [message.peer for message in messages]
+    return StepWaits(7, int(wall * MS), calls, (), elsewhere, peers, messages, complete)
+
+
+def sent(peer: int, issued: float, end: float | None = None, *, clock: int = SECOND, queue: float = 0) -> Message:
+    """Times in ms; waited for at once."""
+    end = issued if end is None else end
+    ns = int((end - issued) * MS)
+    return Message(peer, True, clock + int(issued * MS), clock + int(end * MS), ns, int(queue * MS))
+
+
+def received(peer: int, issued: float, end: float, *, clock: int = SECOND, queue: float = 0) -> Message:
+    return sent(peer, issued, end, clock=clock, queue=queue)._replace(sent=False)
+
+
+def links(transfers: Mapping[tuple[int, int], float], clocks: Sequence[int] = (0,) * 8) -> dict[tuple[int, int], Link]:
+    """Transfers in ms, of both directions."""
+    found = {}
+    for (one, other), transfer in transfers.items():
+        offset = (clocks[other] - clocks[one]) // 1000
+        found[one, other] = Link(offset, int(transfer * 1000))
+        found[other, one] = Link(-offset, int(transfer * 1000))
+    return found
+
+
+def told(steps: Told, capacity: int = 32) -> list[int]:
+    ranks = sorted(steps)
+    said = [sequence_words(rank, ranks, one, (NORM,), capacity) for rank, one in steps.items()]
+    return [min(words) for words in zip(*said, strict=True)]
+
+
+def replay(steps: Told, known: Links, capacity: int = 32) -> Replayed | None:
+    return replayed(told(steps, capacity), sorted(steps), known, capacity)
+
+
+def there_and_back(*, clock: int = 0, queue: float = 0) -> dict[int, StepWaits]:
+    """5 ms of compute on each of two stages, and a message of 10 ms each way: a step takes 30 ms."""
+    return {
+        0: step([sent(1, 5), received(1, 5, 30, queue=queue)], 30),
+        1: step([received(0, -10, 15, clock=SECOND + clock, queue=queue), sent(0, 20, clock=SECOND + clock)], 30),
+    }
+
+
+# -- what transfers cost
+
+
+@pytest.mark.parametrize("ahead", [0, 1234 * SECOND, -SECOND // 2])
+def test_what_both_ends_would_wait_less_without_transfers_is_what_transfers_cost(ahead: int) -> None:
+    """Each waits 25 ms, of which 5 ms are the compute of the other: the bubble."""
+    found = replay(there_and_back(clock=ahead), links({(0, 1): 10}, (0, ahead)))
+    assert found == Replayed((20 * MS, 20 * MS), (0, 1))
+
+
+def test_a_stage_beyond_a_slow_link_waits_for_it_too() -> None:
+    """Three stages without any compute but 1 ms each; 20 ms each way between the first two, nothing after that."""
+    steps = {
+        0: step([sent(1, 1), received(1, 1, 44)], 44),
+        1: step([received(0, -21, 21), sent(2, 22), received(2, 22, 23), sent(0, 24)], 44),
+        2: step([received(1, -21, 22), sent(1, 23)], 44),
+    }
+    found = replay(steps, links({(0, 1): 20, (1, 2): 0}))
+    assert found is not None
+    assert found.cost == pytest.approx([40 * MS, 40 * MS, 40 * MS], abs=2 * MS)
+    assert found.link == (0, 1)
+
+
+def test_ranks_are_named_not_stages() -> None:
+    renamed = {
+        5: there_and_back()[0]._replace(messages=[sent(9, 5), received(9, 5, 30)]),
+        9: there_and_back()[1]._replace(messages=[received(5, -10, 15), sent(5, 20)]),
+    }
+    found = replay(renamed, links({(0, 1): 10}))
+    assert found is not None
+    assert found.link == (5, 9)
+
+
+def test_a_late_stage_costs_no_transfers() -> None:
+    """Stage 1 computes for 100 ms, and messages take no time."""
+    steps = {
+        0: step([sent(1, 5), received(1, 5, 105)], 105),
+        1: step([received(0, 0, 5), sent(0, 105)], 105),
+    }
+    assert replay(steps, links({(0, 1): 0})) == Replayed((0, 0), (0, 1))
+
+
+def test_a_send_that_ends_when_its_receiver_asks_costs_no_transfer() -> None:
+    """Rendezvous: stage 0 waits for stage 1, which computes for 50 ms before it asks."""
+    steps = {
+        0: step([sent(1, 0, 50), received(1, 50, 60)], 60),
+        1: step([received(0, 50, 50), sent(0, 60)], 60),
+    }
+    assert replay(steps, links({(0, 1): 1})) == Replayed((0, 0), (0, 1))
+
+
+def test_a_send_that_ends_before_its_receiver_asks_was_held_up_by_the_link() -> None:
+    """A small buffer drains for 10 ms; the receiver computes for 50 ms and finds the message there."""
+    steps = {
+        0: step([sent(1, 0, 10), received(1, 10, 60)], 60),
+        1: step([received(0, 50, 50), sent(0, 60)], 60),
+    }
+    found = replay(steps, links({(0, 1): 10}))
+    assert found is not None
+    assert found.cost == (0, 0)  # without it, stage 0 would have waited for stage 1 all the same
+
+
+def test_time_without_a_cpu_is_no_transfer() -> None:
+    found = replay(there_and_back(queue=4), links({(0, 1): 10}))
+    assert found == Replayed((12 * MS, 12 * MS), (0, 1))
+    assert replay(there_and_back(queue=10), links({(0, 1): 10})) == Replayed((0, 0), (0, 1))
+
+
+def test_no_message_is_believed_to_be_under_way_for_much_longer_than_its_link_takes() -> None:
+    """10 ms where 1 ms is usual: the replay finds 2 ms, which is far from what was waited."""
+    assert replay(there_and_back(), links({(0, 1): 1})) is None
+
+
+@pytest.mark.parametrize("clock", [0, 99 * SECOND])
+def test_stages_that_meet_in_a_collective_begin_each_step_as_they_were_measured_to(clock: int) -> None:
+    """The last stage has waited in a norm for the first one's end: that wait is no time of its own."""
+    steps = {
+        0: step([sent(1, 5), received(1, 5, 30)], 31, together=0),
+        1: step([received(0, 1, 15, clock=SECOND + clock), sent(0, 20, clock=SECOND + clock)], 31, together=10),
+    }
+    found = replay(steps, links({(0, 1): 10}, (0, clock)))
+    assert found is not None
+    assert found.cost == (20 * MS, 10 * MS)
+
+
+# -- what cannot be told
+
+
+def test_nothing_is_told_where_a_stage_says_nothing() -> None:
+    whole = there_and_back()
+    known = links({(0, 1): 10})
+    unknown = whole[1]._replace(messages=[received(-1, -10, 15), sent(0, 20)])
+    long = whole[1]._replace(messages=[received(0, -3_000_000, 15), sent(0, 20)])
+    for other in (None, whole[1]._replace(complete=False), whole[1]._replace(messages=()), unknown, long):
+        assert replay({0: whole[0], 1: other}, known) is None
+
+
+def test_nothing_is_told_where_the_ends_of_a_link_have_different_messages() -> None:
+    whole = there_and_back()
+    more = whole[1]._replace(messages=[*whole[1].messages, sent(0, 21)])
+    assert replay({0: whole[0], 1: more}, links({(0, 1): 10})) is None
+
+
+def test_nothing_is_told_of_links_whose_clocks_cannot_be_compared() -> None:
+    """They are used in one direction only: what a wait there was is not known better than from its length."""
+    assert replay(there_and_back(), {}) is None
+
+
+def test_nothing_is_told_where_the_stages_would_block_one_another() -> None:
+    """Each sends after it has received: no clocks of real ranks say so."""
+    steps = {
+        0: step([received(1, 0, 10), sent(1, 11)], 12),
+        1: step([received(0, 0, 10), sent(0, 11)], 12),
+    }
+    assert replay(steps, links({(0, 1): 1})) is None
+
+
+def test_nothing_is_told_of_more_messages_than_there_is_room_for() -> None:
+    steps = there_and_back()
+    assert replay(steps, links({(0, 1): 10}), capacity=1) is None
+    assert capacity_of(told(steps, 1), 2, 1) == 2
+
+
+def test_the_room_of_the_next_block_follows_what_was_said_in_this_one() -> None:
+    def many(count: int) -> StepWaits:
+        return step([sent(1, number) for number in range(count)], 99)
+
+    for capacity in (0, 8, 64):
+        for count, wanted in ((1, 1), (9, 16), (64, 64), (65, 128), (256, 256), (257, 0)):
+            assert capacity_of(told({0: many(count), 1: many(1)}, capacity), 2, capacity) == wanted
+        assert capacity_of(told({0: None, 1: None}, capacity), 2, capacity) == capacity
+
+
+@pytest.mark.parametrize("stages", [2, 4, 16, 64])
+def test_the_room_is_bounded_whatever_the_number_of_stages(stages: int) -> None:
+    assert 0 < first_capacity(stages) <= FIRST_CAPACITY
+    assert first_capacity(stages) * stages <= MOST_MESSAGES
+    assert len(told(dict.fromkeys(range(stages)), 4)) == sequence_size(stages, 4)
+
+
+# -- nonsense
+
+words = st.one_of(st.integers(-(1 << 63), NOTHING), st.integers(0, 6), st.just(NOTHING), st.integers(0, 1 << 40))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data(), st.integers(2, 4), st.integers(0, 3))
+def test_whatever_stages_publish_nothing_fails_and_nothing_is_below_zero(
+    data: st.DataObject, stages: int, capacity: int
+) -> None:
+    size = sequence_size(stages, capacity)
+    result = data.draw(st.lists(words, min_size=size, max_size=size))
+    known = data.draw(
+        st.dictionaries(
+            st.tuples(st.integers(0, stages - 1), st.integers(0, stages - 1)),
+            st.builds(Link, st.integers(-(1 << 63), 1 << 63), st.integers(0, 1 << 63)),
+        )
+    )
+    assert 0 <= capacity_of(result, stages, capacity) <= MOST_MESSAGES
+    check(replayed(result, range(stages), known, capacity), stages)
+
+
+times = st.integers(-(10**4), 10**7)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data(), st.integers(2, 4))
+def test_whatever_the_messages_nothing_fails_and_nothing_is_below_zero(data: st.DataObject, stages: int) -> None:
+    """Ends that match, at any times."""
+    ends: dict[int, list[Message]] = {rank: [] for rank in range(stages)}
+    for _ in range(data.draw(st.integers(0, 5))):
+        source = data.draw(st.integers(0, stages - 1))
+        target = (source + data.draw(st.integers(0, stages - 1))) % stages
+        for rank, peer, sends in ((source, target, True), (target, source, False)):
+            issued, end, ns = data.draw(times), data.draw(times), data.draw(times)
+            ends[rank].append(Message(peer, sends, issued, end, ns, data.draw(times)))
+    steps = {
+        rank: step(messages, data.draw(times), together=data.draw(st.sampled_from([0, 0, 5])))
+        for rank, messages in ends.items()
+    }
+    every = {(one, one + 1): data.draw(st.integers(0, 9)) for one in range(stages - 1)}
+    check(replay(steps, links(every)), stages)
+
+
+def check(found: Replayed | None, stages: int) -> None:
+    if found is not None:
+        assert len(found.cost) == stages
+        assert min(found.cost) >= 0
+        assert set(found.link) <= set(range(stages))
