@@ -251,7 +251,7 @@ def test_selector_and_cluster_label_reach_every_expression() -> None:
     for rule in records(config):
         assert "cluster" not in rule.expr.replace("cluster:", "").replace("cluster_family:", ""), rule.name
         raw = re.sub(r"[a-z_]+:whyidle_\w+:\w+", "", rule.expr)
-        assert len(re.findall(r"\bwhyidle_\w+", raw)) == raw.count('{job="agents"'), rule.name
+        assert len(re.findall(r"\bwhyidle_\w+", raw)) == raw.count('job="agents"'), rule.name
 
 
 @needs_promtool
