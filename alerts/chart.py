@@ -18,8 +18,8 @@ from .settings import Setting, settings
 from .thresholds import Thresholds
 
 FILE = "chart.json"
-FIXED = frozenset({"windows", "intervals", "interval", "counters_interval", "window", "long_window"})
-"""What decides which series are recorded. The dashboards ask for those of the defaults."""
+FIXED = frozenset({"windows", "interval", "counters_interval", "window", "long_window", "alerts.past"})
+"""What decides which series are recorded: the dashboards ask for those of the defaults. And what has many values."""
 
 
 class _TokenText(str):
@@ -64,7 +64,7 @@ def document(config: Config = DEFAULT) -> dict[str, Any]:
     tokenised = replace(config, **own, alerts=replace(config.alerts, **thresholds))
     return {
         "settings": {name: _described(each) for name, each in offered.items()},
-        "fixed": sorted({*FIXED, "alerts.past"}),
+        "fixed": sorted(FIXED),
         "recording": [parsed(group, tokenised) for group in recording.groups(tokenised)],
         "alerts": [parsed(group, tokenised) for group in alerting.groups(tokenised)],
     }
@@ -74,7 +74,7 @@ def _offered(of: type, where: str) -> list[tuple[str, Setting]]:
     return [
         (where + name, each)
         for name, each in settings(of).items()
-        if each.kind is not None and not each.many and name not in FIXED - ({"interval"} if where else set())
+        if each.kind is not None and where + name not in FIXED
     ]
 
 

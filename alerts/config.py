@@ -37,13 +37,13 @@ class Config:
     """Matchers that every series of the agent must meet, such as `job="whyidle"`."""
     cluster_label: Label = "cluster"
     """The label that tells clusters apart; empty everywhere where nobody sets it, as for one Prometheus per cluster."""
-    windows: tuple[str, ...] = ("1m", "5m", "1h")
+    windows: tuple[Duration, ...] = ("1m", "5m", "1h")
     """What rates and shares are taken over. Alerts and verdicts use window and long_window."""
-    interval: str = "1m"
+    interval: Duration = "1m"
     """How often the books of ranks are read: who is there, what was added, and from that all windows, verdicts and
     bills. Windows are multiples of it. At most two minutes: after five, Prometheus takes a series for gone, and one
     evaluation may be missed."""
-    counters_interval: str | None = "2m"
+    counters_interval: Duration = "2m"
     """How often node counters, steps and bandwidth are looked at."""
     window: Duration = "5m"
     """The window of evidence from node counters, and of most alerts."""

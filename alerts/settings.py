@@ -19,10 +19,9 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import yaml
 
 from .config import Config, Override
-from .kinds import DURATION, Number, Text
+from .kinds import Number, Text
 from .thresholds import Thresholds
 
-_DURATION = Text(DURATION, "a Prometheus duration of one unit, such as 30s, 5m or 1h")
 _NO_MORE = "`whyidle rules --print-config` prints all settings."
 
 
@@ -157,13 +156,11 @@ def _nearest(name: Any, known: Any) -> str:
 
 
 def _kind(hint: Any) -> tuple[Number | Text | None, bool]:
-    """The kind of a type, and whether there are many of it. A plain string is a duration."""
+    """The kind of a type, and whether there are many of it."""
     if get_origin(hint) is Annotated:
         return next(each for each in get_args(hint)[1:] if isinstance(each, Number | Text)), False
     if get_origin(hint) is tuple:
         return _kind(get_args(hint)[0])[0], True
-    if hint in (str, str | None):
-        return _DURATION, False
     return None, False
 
 

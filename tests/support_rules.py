@@ -22,6 +22,7 @@ import yaml
 from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
 from whyidle.alerts import recording
 from whyidle.alerts.config import DEFAULT
+from whyidle.alerts.output import groups as all_groups
 from whyidle.alerts.output import to_yaml
 from whyidle.alerts.rule import Group
 from whyidle.ledger.causes import CAUSE_FAMILY
@@ -51,6 +52,21 @@ def promtool_test(cases: list[dict[str, Any]], directory: Path) -> subprocess.Co
         timeout=300,
         check=False,
     )
+
+
+def assert_all_rules(test: dict[str, Any], directory: Path) -> None:
+    """Has promtool run one of its tests with all recording rules and alerts, as they are shipped."""
+    groups = all_groups()
+    (directory / "rules.yaml").write_text(to_yaml(groups))
+    document = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "2m",
+        "group_eval_order": [group.name for group in groups],
+        "tests": [test],
+    }
+    (directory / "test.yaml").write_text(yaml.safe_dump(document, sort_keys=False, width=1_000_000))
+    done = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=directory, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
 
 
 def _promtool_file(cases: list[dict[str, Any]], windows: tuple[str, ...], directory: Path) -> Path:

@@ -6,17 +6,12 @@ All shipped rules run in promtool. Nobody is woken, and each warning is one that
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import yaml
+from support_rules import assert_all_rules
 
-from whyidle.alerts import alerting, recording
-from whyidle.alerts.config import DEFAULT
-from whyidle.alerts.output import groups as all_groups
-from whyidle.alerts.output import to_yaml
 from whyidle.ledger.causes import CAUSE_FAMILY
 
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -174,15 +169,4 @@ def test_nobody_is_woken_by_healthy_nodes(tmp_path: Path) -> None:
             },
         ],
     }
-    (tmp_path / "rules.yaml").write_text(to_yaml(all_groups()))
-    document = {
-        "rule_files": ["rules.yaml"],
-        "evaluation_interval": "2m",
-        "group_eval_order": [group.name for group in (*recording.groups(DEFAULT), *alerting.groups(DEFAULT))],
-        "tests": [test],
-    }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(document, sort_keys=False, width=1_000_000))
-
-    done = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True)
-
-    assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
+    assert_all_rules(test, tmp_path)

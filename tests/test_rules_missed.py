@@ -7,18 +7,14 @@ eighth, a quarter or half of the time, all the time or in bursts, as checkpoints
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from support_rules import assert_all_rules
 
-from whyidle.alerts import alerting, recording
 from whyidle.alerts.config import DEFAULT
-from whyidle.alerts.output import groups as all_groups
-from whyidle.alerts.output import to_yaml
 from whyidle.ledger.causes import CAUSE_FAMILY
 
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -92,15 +88,4 @@ def test_each_family_is_told_once_and_no_other(tmp_path: Path) -> None:
             for at in SEEN_AT
         ],
     }
-    (tmp_path / "rules.yaml").write_text(to_yaml(all_groups()))
-    document = {
-        "rule_files": ["rules.yaml"],
-        "evaluation_interval": "2m",
-        "group_eval_order": [group.name for group in (*recording.groups(DEFAULT), *alerting.groups(DEFAULT))],
-        "tests": [test],
-    }
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(document, sort_keys=False, width=10_000))
-
-    done = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True)
-
-    assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
+    assert_all_rules(test, tmp_path)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from .injection import KINDS, Injection, choose, outcome_text
@@ -45,7 +46,9 @@ class Stopped(Exception):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=_seconds, default=30.0, help="training time (default: %(default)g)")
+    parser.add_argument(
+        "--seconds", type=_number_of("seconds", 86400), default=30.0, help="training time (default: %(default)g)"
+    )
     parser.add_argument("--ranks", type=_ranks, default=2, metavar="N", help="processes (default: %(default)s)")
     parser.add_argument("--inject", choices=KINDS, default="none", help="what to slow down (default: %(default)s)")
     parser.add_argument(
@@ -55,31 +58,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--inject-delay",
-        type=_delay,
+        type=_number_of("milliseconds", 60000),
         metavar="MS",
         help="how long each delay is (default: 150 to 1000, by fault)",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 1.0 <= seconds <= 86400.0:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds, from 1 to 86400")
-    return seconds
+def _number_of(what: str, most: int) -> Callable[[str], float]:
+    """Reads a number from 1 to ``most``."""
 
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 1 <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: give a number of {what}, from 1 to {most}")
+        return number
 
-def _delay(text: str) -> float:
-    try:
-        milliseconds = float(text)
-    except ValueError:
-        milliseconds = math.nan
-    if not 1.0 <= milliseconds <= 60000.0:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number of milliseconds, from 1 to 60000")
-    return milliseconds
+    return read
 
 
 def _ranks(text: str) -> int:
