@@ -8,8 +8,8 @@ and when the wait for it began and ended, on its own clock (`sequence_words`). F
 same (`replayed`):
 
 * Between two waits a stage spends the time that it was measured to spend.
-* A message arrives so long after both of its ends were issued, or after the one before it on the link arrived, as it
-  was measured to, but at most after MOST_TRANSFERS of the link's usual transfers. A send ends likewise.
+* A message is under way from when both of its ends were issued and the one before it on the link had arrived. It takes
+  as long as it was measured to take, but at most MOST_TRANSFERS of the link's usual transfers. A send ends likewise.
 * Without transfers it arrives at once, but for the time in which its two ranks got no CPU for it.
 
 The step is replayed until it repeats itself, since one step's end is the start of the next one. With the transfers, the

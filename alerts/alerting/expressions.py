@@ -44,8 +44,8 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
 def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     """Remembers when ``expr`` last had a result, for config.alerts.remember_seconds.
 
-    It refers to itself, so that it costs one series each and not a look at a week of samples, and it reads itself over
-    a quarter of an hour, so that it survives a Prometheus that was away for less.
+    Each evaluation takes over what the one before recorded, and so never looks at a week of samples. It takes what is
+    up to a quarter of an hour old: a Prometheus that was away for less forgets nothing.
     """
     return Record(
         name,
