@@ -6,8 +6,6 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
-# pytest's exit status where TEST_ARGS selects nothing: of the two calls, one may have nothing to run.
-NO_TESTS = [ $$? -eq 5 ]
 PREVIEW_ARGS ?=
 
 # What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
@@ -29,8 +27,7 @@ demo: $(VENV)/.installed ## train a small model here, and see where its seconds 
 	@$(BIN)/whyidle demo $(DEMO_ARGS)
 
 test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 -m "not alone" $(TEST_ARGS) tests || $(NO_TESTS)
-	@$(BIN)/python -m pytest --timeout 600 -m alone $(TEST_ARGS) tests || $(NO_TESTS)
+	@$(BIN)/python tools/suite.py $(TEST_ARGS)
 
 lint: $(VENV)/.installed ## style, types, and that what is generated is up to date
 	@$(BIN)/ruff check .

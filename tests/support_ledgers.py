@@ -204,9 +204,9 @@ def ended(directory: str | Path, *specs: Spec) -> list[str]:
     return done.stdout.split()
 
 
-def until(look: Callable[[], T]) -> T:
+def until(look: Callable[[], T], seconds: float = DEADLINE_SECONDS) -> T:
     """Polls until ``look`` gives something true, and returns it."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := look():
             return found

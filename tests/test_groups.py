@@ -19,8 +19,6 @@ from whyidle.torch_hooks.groups import ALONE, Group, Groups
 from whyidle.torch_hooks.wait_codes import Issue, wait_code
 
 RANKS = 4
-LAST_HANDLER_NS = 3_000_000_000
-"""What the end of four ranks may take on busy cores."""
 
 
 # -- the slots of a process
@@ -294,7 +292,7 @@ def test_members_of_a_group_give_it_the_same_key(pair: Pair) -> None:
 @real
 def test_every_second_is_in_one_place(pair: Pair) -> None:
     for told, ledger in pair.ranks():
-        assert_every_second_is_in_one_place(told, ledger, LAST_HANDLER_NS)
+        assert_every_second_is_in_one_place(told, ledger)
         assert ledger.faults == 0
         assert "failed" not in ledger.hook_states.values()
         unknown = ledger.words["slot_waited_ns"][UNKNOWN_SLOT]

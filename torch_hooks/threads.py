@@ -63,14 +63,14 @@ class OwnThread:
 class OwnThreads:
     """The threads of this process besides the training thread, which constructs it."""
 
-    __slots__ = ("_look_after", "_look_at", "_pool_ranges", "_sorter", "all", "communication", "helpers")
+    __slots__ = ("_look_after", "_look_at", "_looked_at", "_pool_ranges", "_sorter", "all", "communication", "helpers")
 
     def __init__(self) -> None:
         self.all: dict[int, OwnThread] = {}
         self.communication: tuple[OwnThread, ...] = ()
         self.helpers: tuple[OwnThread, ...] = ()
         """All that do not communicate."""
-        self._look_at = 0
+        self._look_at = self._looked_at = 0
         self._look_after = _FIRST_LOOK_NS
         self._pool_ranges: list[tuple[int, int]] | None = None
         self._sorter: threading.Thread | None = None
@@ -84,13 +84,17 @@ class OwnThreads:
         if now_ns < self._look_at:
             return
         changed = self._find()
+        self._looked_at = now_ns
         self._look_after = _FIRST_LOOK_NS if changed else min(2 * self._look_after, _LAST_LOOK_NS)
         self._look_at = now_ns + self._look_after
 
     def look_soon(self) -> None:
-        """There are threads that are not known here: the next ``look`` looks."""
-        self._look_at = 0
+        """There may be threads that are not known here: a ``look`` looks as soon as after a change.
+
+        No sooner: on busy cores each span seems to have some, since the clocks are not read at one moment.
+        """
         self._look_after = _FIRST_LOOK_NS
+        self._look_at = min(self._look_at, self._looked_at + _FIRST_LOOK_NS)
 
     def drop(self, thread: OwnThread) -> None:
         """It has ended."""

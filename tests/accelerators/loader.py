@@ -1,10 +1,12 @@
-"""A loop whose loader is written by hand and blocks: `loader.py FOLDER SECONDS`. Its device is idle most of the time.
+"""A loop whose loader is written by hand and blocks: `loader.py FOLDER`. Its device is idle most of the time.
 
-No hook sees the loader, so that all of the loop is compute to the hooks.
+No hook sees the loader, so that all of the loop is compute to the hooks. The loop ends when FOLDER/enough is there, and
+writes how many seconds it took to FOLDER/seconds.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -20,26 +22,30 @@ import whyidle
 from accelerators.load import BUSY_MS, PERIOD_MS
 
 
-def batches(seconds: float) -> Iterator[torch.Tensor]:
+def batches(enough: Path) -> Iterator[torch.Tensor]:
     """One batch a period, however long a step takes."""
     begun = time.monotonic()
-    for number in range(1, round(seconds * 1e3 / PERIOD_MS)):
+    for number in itertools.count(1):
+        if enough.exists():
+            return
         time.sleep(max(0.0, begun + number * PERIOD_MS / 1e3 - time.monotonic()))
         yield torch.ones(8, 4)
 
 
-def main(folder: Path, seconds: float) -> None:
+def main(folder: Path) -> None:
     simdevice.load()
-    os.environ["WHYIDLE_DIR"], os.environ["WHYIDLE_RUN"] = str(folder), "loader"
+    os.environ["WHYIDLE_DIR"], os.environ["WHYIDLE_RUN"] = str(folder / "ledgers"), "loader"
     assert whyidle.attach()
     model = torch.nn.Linear(4, 4).to("sim")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for batch in batches(seconds):
+    begun = time.monotonic()
+    for batch in batches(folder / "enough"):
         simdevice.busy(model(batch.to("sim")), BUSY_MS / 2, BUSY_MS / 2).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
     torch.accelerator.synchronize()
+    (folder / "seconds").write_text(str(time.monotonic() - begun))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]))
+    main(Path(sys.argv[1]))
