@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from support_ledgers import until
 
 from whyidle.ledger.causes import CAUSE
+from whyidle.torch_hooks.meters import collective
 from whyidle.torch_hooks.meters.blocked import BlockedMeter, helped
+from whyidle.torch_hooks.meters.budget import Budget
 from whyidle.torch_hooks.meters.collective import WaitMeter, in_line
 from whyidle.torch_hooks.tasks import TaskClock
 from whyidle.torch_hooks.threads import OwnThread, OwnThreads
@@ -102,6 +104,44 @@ def test_short_waits_are_split_as_the_measured_ones_were() -> None:
     (cause, queue), rest = waits[-1] or ((0, 0), (0, 0))
     assert (cause, rest) == (CAUSE["collective_queue"], (CAUSE["collective"], -1))
     assert queue == pytest.approx(20_000, rel=0.01)
+
+
+class Dear(TaskClock):
+    """A reading takes 150 µs; of each wait a tenth was a queue."""
+
+    now_ns = readings = 0
+
+    def queue(self) -> int:
+        self.readings += 1
+        self.now_ns += 150_000
+        return self.now_ns // 10
+
+
+def test_dear_readings_take_little_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = Dear(os.getpid(), threading.get_native_id())
+    monkeypatch.setattr(collective, "_now", lambda: task.now_ns)
+    meter, queued, waited = WaitMeter(task, OwnThreads()), 0, 0
+    for _ in range(5_000):
+        begun = task.now_ns
+        meter.begin()
+        task.now_ns += 3 * MS
+        parts = meter.split(task.now_ns - begun)
+        waited += task.now_ns - begun
+        queued += parts[0][1] if parts else 0
+    assert task.readings * 150_000 < 0.015 * task.now_ns
+    assert queued == pytest.approx(0.1 * waited, rel=0.05), "the waits between two readings are split as those"
+    assert task.booked_ns == pytest.approx(queued, rel=0.01)
+
+
+def test_one_reading_that_was_interrupted_does_not_stop_the_next_for_long() -> None:
+    budget = Budget()
+    budget.spend(10_000, 0)
+    assert budget.free_ns == 1 * MS
+    budget.spend(5_000_000_000, 0)
+    assert budget.free_ns == 2 * MS
+    for _ in range(20):
+        budget.spend(5_000_000_000, 0)
+    assert budget.free_ns == 200 * MS
 
 
 def test_threads_that_carry_collectives_are_found_by_name_also_late(task: TaskClock) -> None:

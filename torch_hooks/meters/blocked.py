@@ -12,10 +12,12 @@ import time
 
 from ..tasks import TaskClock
 from ..threads import OwnThread, OwnThreads
+from .budget import Budget
 
 _SPAN_NS = 5_000_000
 _SPAN_NS_PER_THREAD = 1_000_000
-"""A reading costs 2.5 µs, and 1.5 µs more for each thread that is asked: below a thousandth of what it is about."""
+"""A reading costs 2.5 µs, and 1.5 µs more for each thread that is asked: below a thousandth of what it is about, and
+where it is dearer than that at most a hundredth."""
 _NEGLIGIBLE = 0.01
 _WATCHED_SPANS = 64
 """So many spans other threads are asked, after the last one in which that made a difference."""
@@ -50,6 +52,7 @@ class BlockedMeter:
     __slots__ = (
         "_ask_pools_ns",
         "_booked",
+        "_budget",
         "_compute",
         "_cpu",
         "_due_ns",
@@ -72,6 +75,7 @@ class BlockedMeter:
         self._task = task
         self._threads = threads
         self._started = False
+        self._budget = Budget()
         self._host = self._compute = 0  # the causes' words after the last boundary
         self._moved = self._owed = 0
         self._gross = self._span_gross = 0
@@ -99,7 +103,11 @@ class BlockedMeter:
             self.start(now_ns, host_ns, compute_ns)
             return 0, 0
         if now_ns >= self._due_ns:
+            begun = time.monotonic_ns()
             self._owed += self._blocked(now_ns, host_ns + compute_ns + self._moved)
+            ended = time.monotonic_ns()
+            self._budget.spend(ended - begun, ended)
+            self._due_ns = max(self._due_ns, self._budget.free_ns)
         if not self._owed:
             self._host, self._compute = host_ns, compute_ns
             return 0, 0

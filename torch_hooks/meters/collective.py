@@ -13,6 +13,7 @@ from ...ledger.causes import CAUSE
 from ..books import Parts
 from ..tasks import TaskClock
 from ..threads import OwnThread, OwnThreads
+from .budget import Budget
 
 _QUEUE = CAUSE["collective_queue"]
 _REST = (CAUSE["collective"], -1)
@@ -30,19 +31,23 @@ _now = time.monotonic_ns
 class WaitMeter:
     """The waits of one rank in collectives; made by the training thread, and for it.
 
-    A wait begins with a reading while waits have been long lately, and now and then. A short wait without one is split
-    as the measured ones were. A long wait without one is bounded by what the threads have queued since the last one.
+    A wait begins with a reading while waits have been long lately, and now and then, unless readings are too dear. A
+    short wait without one is split as the measured ones were. A long one without is bounded by what the threads have
+    queued since the last reading.
     """
 
     __slots__ = (
         "_alert",
         "_asked",
+        "_budget",
         "_last_ns",
         "_long_ns",
         "_measured",
+        "_own_share",
         "_queued",
         "_read",
         "_share",
+        "_spent_ns",
         "_task",
         "_threads",
     )
@@ -51,44 +56,51 @@ class WaitMeter:
         self._task = task
         self._threads = threads
         self._alert = _ALERT_WAITS
+        self._budget = Budget()
+        self._spent_ns = 0  # what the reading at the wait's begin took
         self._long_ns = _LONG_NS
         self._read = False  # whether this wait began with a reading
         self._last_ns = 0  # when the last reading was
         self._asked: list[OwnThread] = []  # the threads of the last reading,
         self._queued: list[int] = []  # what they had queued by then, the training thread last
-        self._measured = (0.0, 0.0)  # ns of queue and of waits, of which an earlier wait counts less
-        self._share = 0.0
+        self._measured = (0.0, 0.0, 0.0)  # ns of queue, of the training thread's, of waits; earlier ones count less
+        self._share = self._own_share = 0.0
 
     def begin(self) -> None:
         """A wait begins."""
-        self._read = self._alert > 0 or _now() - self._last_ns >= _NOW_AND_THEN_NS
+        now = _now()
+        self._read = (self._alert > 0 or now - self._last_ns >= _NOW_AND_THEN_NS) and now >= self._budget.free_ns
         if self._read:
-            self._last_ns = now = _now()
             self._threads.look(now)
             self._asked = [*self._threads.communication]
             self._long_ns = _LONG_NS + _LONG_NS_PER_THREAD * len(self._asked)
             self._queued = self._reading()
+            self._last_ns = _now()
+            self._spent_ns = self._last_ns - now
 
     def split(self, ns: int) -> Parts | None:
         """The parts of a wait of ``ns`` that ends now; None leaves it whole."""
-        if ns >= self._long_ns:
-            self._alert = _ALERT_WAITS
-        else:
-            self._alert -= 1
-            if not self._read:
-                return _parts(int(ns * self._share))
+        alert = self._alert
+        self._alert = _ALERT_WAITS if ns >= self._long_ns else alert - 1
+        if not self._read and (ns < self._long_ns or (alert > 0 and ns < _NOW_AND_THEN_NS)):
+            self._task.booked_ns += int(ns * self._own_share)
+            return _parts(int(ns * self._share))
         if not self._queued:
             return None
+        begun = _now()
         before, self._queued = self._queued, self._reading()
         self._last_ns = _now()
         queues = [after - earlier for after, earlier in zip(self._queued, before, strict=True)]
         queue = in_line(queues, ns)
         if self._read:
-            self._task.booked_ns += min(max(queues[-1], 0), ns)
-            sum_queue, sum_ns = self._measured
-            sum_queue, sum_ns = sum_queue * _MEMORY + queue, sum_ns * _MEMORY + ns
-            self._measured = sum_queue, sum_ns
-            self._share = sum_queue / max(sum_ns, 1.0)
+            self._budget.spend(self._spent_ns + self._last_ns - begun, self._last_ns)
+            own = min(max(queues[-1], 0), ns)
+            self._task.booked_ns += own
+            sum_queue, sum_own, sum_ns = self._measured
+            sum_queue, sum_own = sum_queue * _MEMORY + queue, sum_own * _MEMORY + own
+            sum_ns = sum_ns * _MEMORY + ns
+            self._measured = sum_queue, sum_own, sum_ns
+            self._share, self._own_share = sum_queue / max(sum_ns, 1.0), sum_own / max(sum_ns, 1.0)
         return _parts(queue)
 
     def _reading(self) -> list[int]:
