@@ -36,15 +36,6 @@ ABSENT_REMEDIES: dict[str, str] = {
 }
 """What to do if a node should have what was not found. The others are absent where nobody uses them."""
 
-ERROR_REMEDIES: dict[str, str] = {
-    "denied": "run the agent as root, or give it the right to read this",
-    "gone": "the device or process has left; if it should be there, look at the kernel's log (dmesg)",
-    "unavailable": "the driver has no such value on this device; nothing to do",
-    "unsupported": "the driver has no such value on this device; nothing to do",
-    "invalid": "the driver has no such value on this device; nothing to do",
-    "hung": "the server behind it does not answer",
-}
-
 
 @dataclass(slots=True)
 class Finding:

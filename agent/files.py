@@ -11,18 +11,23 @@ import resource
 import time
 from dataclasses import dataclass
 
-REASONS: tuple[str, ...] = (
-    "missing",  # no such file
-    "denied",  # no permission
-    "gone",  # the device behind it went away
-    "invalid",  # EINVAL: drivers say so of counters that the hardware lacks
-    "unsupported",  # the driver says so
-    "io",  # any other error of the system
-    "empty",
-    "unavailable",  # the driver writes N/A
-    "garbage",  # not what the file should hold
-    "huge",  # longer than such a file can be
-)
+_NO_SUCH_VALUE = "the driver has no such value on this device; nothing to do"
+_REPORT = "if it stays so, report it with what the file or call gives"
+
+REASONS: dict[str, str] = {
+    "missing": "the kernel or driver is older or newer than expected; " + _REPORT,
+    "denied": "run the agent as root, or give it the right to read this",
+    "gone": "the device or process has left; if it should be there, look at the kernel's log (dmesg)",
+    "invalid": _NO_SUCH_VALUE,  # EINVAL: drivers say so of counters that the hardware lacks
+    "unsupported": _NO_SUCH_VALUE,  # EOPNOTSUPP, N/A, or a counter that does not count
+    "io": "the device may be failing: look at the kernel's log (dmesg)",  # any other error of the system
+    "empty": _REPORT,
+    "garbage": _REPORT,  # not what the file should hold
+    "huge": _REPORT,  # longer than such a file can be
+    "hung": "the server or device behind it does not answer",
+    "unavailable": "the kubelet does not answer: is it running, and its pod-resources socket mounted?",
+}
+"""Why a value could not be read, as a label says it, and what to do."""
 
 _REASON_OF_ERRNO: dict[int, str] = {
     errno.ENOENT: "missing",
@@ -84,7 +89,7 @@ def number(data: bytes) -> int:
 def _not_a_number(data: bytes) -> str:
     if not data:
         return "empty"
-    return "unavailable" if data[:3] == b"N/A" else "garbage"
+    return "unsupported" if data[:3] == b"N/A" else "garbage"
 
 
 def word(data: bytes) -> str:
@@ -93,7 +98,7 @@ def word(data: bytes) -> str:
     if not text:
         raise Unreadable("empty")
     if text[:3] == b"N/A":
-        raise Unreadable("unavailable")
+        raise Unreadable("unsupported")
     try:
         line = text.decode()
     except UnicodeDecodeError:

@@ -139,7 +139,7 @@ def _todo(report: dict[str, Any]) -> Iterator[str]:
 
 def _unreadable(finding: dict[str, Any]) -> Iterator[str]:
     """What could not be read, one line for all that fail alike on a device."""
-    from ..agent.examination import ERROR_REMEDIES
+    from ..agent.files import REASONS
 
     alike: dict[tuple[str, str], list[str]] = {}
     for error in finding["errors"]:
@@ -147,7 +147,7 @@ def _unreadable(finding: dict[str, Any]) -> Iterator[str]:
     for (device, reason), files in list(alike.items())[:ERRORS]:
         more = f" and {len(files) - FILES} more" if len(files) > FILES else ""
         where = f"{device}: " if device else ""
-        remedy = ERROR_REMEDIES.get(reason, "if it stays so, report it with what the file or call gives")
+        remedy = REASONS.get(reason, "if it stays so, report it with what the call gives")
         yield f"{finding['name']}: {where}cannot read {', '.join(files[:FILES])}{more} ({reason}): {remedy}"
     if len(alike) > ERRORS:
         yield f"{finding['name']}: and so on for {len(alike) - ERRORS} more; --json lists them all"

@@ -52,7 +52,7 @@ REASONS: tuple[str, ...] = (
     "version",  # written by another version of whyidle
     "nonsense",  # a field is out of its range
     "not_regular",  # a symlink, FIFO, socket, directory or device
-    "permission",
+    "denied",
     "torn",  # no consistent copy in all tries, though the writer lives
     "died_mid_write",  # read all the same: at most its last update is missing
     "too_many",  # more entries than MAX_LEDGERS
@@ -267,7 +267,7 @@ def read_ledger(path: str, *, steps: bool = False) -> Ledger:
 def _reason_of(error: OSError) -> str:
     if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
         return "not_regular"
-    return "permission" if error.errno in (errno.EACCES, errno.EPERM) else "io"
+    return "denied" if error.errno in (errno.EACCES, errno.EPERM) else "io"
 
 
 def _read_fd(fd: int, path: str, steps: bool) -> Ledger:

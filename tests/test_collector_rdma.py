@@ -178,7 +178,7 @@ def test_the_settings_of_counters_are_no_counters(full: Roots) -> None:
 
 def test_what_is_not_there_is_absent_and_counted(full: Roots) -> None:
     series, errors = look(full)
-    assert {(error.device, error.reason) for error in errors} == {("irdma0", "unavailable")}
+    assert {(error.device, error.reason) for error in errors} == {("irdma0", "unsupported")}
     assert set(errors.values()) == {1}
     assert len(errors) == len(fake.PMA_EXTENDED)
     assert ("whyidle_rdma_symbol_errors_total", ("irdma0", "1")) not in series
@@ -385,7 +385,7 @@ def test_all_ones_of_64_bits_is_how_drivers_say_that_they_do_not_know(roots: Roo
     (device / "ports/1/hw_counters/tx_rdma_ack_timeout").write_text(f"{(1 << 64) - 1}\n")
     series, errors = look(roots)
     assert ("whyidle_rdma_ack_timeouts_total", ("ionic_0", "1")) not in series
-    assert list(errors) == [ReadError("ionic_0", "ports/1/hw_counters/tx_rdma_ack_timeout", "unavailable")]
+    assert list(errors) == [ReadError("ionic_0", "ports/1/hw_counters/tx_rdma_ack_timeout", "unsupported")]
 
 
 def test_mlx5s_counters_of_32_bits_go_on_after_a_wrap_and_follow_a_reset(roots: Roots) -> None:
@@ -438,7 +438,7 @@ def test_errors_that_have_not_occurred_have_no_series(roots: Roots) -> None:
 @example(b"4: ACTIVE\n")
 def test_the_parsers_raise_nothing_but_their_own(data: bytes) -> None:
     for parse in (infiniband.rate, infiniband.state):
-        reason = "unavailable"
+        reason = "unsupported"
         try:
             parse(data)
         except Unreadable as error:

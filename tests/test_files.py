@@ -186,7 +186,7 @@ def test_a_listing_is_read_again_after_a_while_whatever_its_date_says(
 
 NUMBERS: tuple[tuple[bytes, int | str], ...] = (
     *((b"0", 0), (b"18446744073709551615\n", 2**64 - 1), (b" 7 \n", 7), (b"007", 7)),
-    *((b"", "empty"), (b"\n", "empty"), (b"N/A (no PMA)\n", "unavailable"), (b"N/A", "unavailable")),
+    *((b"", "empty"), (b"\n", "empty"), (b"N/A (no PMA)\n", "unsupported"), (b"N/A", "unsupported")),
     *((data, "garbage") for data in (b"18446744073709551616", b"-1", b"0x10", b"1.5", b"1 2", b"1\0", b"\xb2", b"1_0")),
     (b"9" * 4000, "garbage"),
 )
@@ -211,7 +211,7 @@ def test_a_number_or_a_reason(data: bytes) -> None:
     else:
         found = "garbage"
         assert data.strip().isdigit()
-    assert found in ("empty", "unavailable", "garbage")
+    assert found in ("empty", "unsupported", "garbage")
 
 
 @given(st.binary(max_size=300))
@@ -220,7 +220,7 @@ def test_a_word_or_a_reason(data: bytes) -> None:
         line = word(data)
     except Unreadable as error:
         line, found = "x", error.reason
-        assert found in ("empty", "unavailable", "garbage")
+        assert found in ("empty", "unsupported", "garbage")
     assert line.isprintable()
     assert 0 < len(line) <= 256
 
@@ -229,7 +229,7 @@ def test_words() -> None:
     assert word(b"4: ACTIVE \n\0") == "4: ACTIVE"
     assert word("Größe".encode()) == "Größe"
     assert reason(lambda: word(b"\0\n")) == "empty"
-    assert reason(lambda: word(b"N/A\n")) == "unavailable"
+    assert reason(lambda: word(b"N/A\n")) == "unsupported"
     assert reason(lambda: word(b"\xff")) == "garbage"
     assert reason(lambda: word(b"a\nb")) == "garbage"
     assert reason(lambda: word(b"a" * 257)) == "garbage"

@@ -152,7 +152,7 @@ def test_a_file_that_may_not_be_read(sound: bytes) -> None:
         finally:
             if root:
                 os.seteuid(0)
-        assert raised.value.reason == "permission"
+        assert raised.value.reason == "denied"
 
 
 def test_a_directory_that_is_a_file_and_one_that_is_not_there(tmp_path: Path) -> None:

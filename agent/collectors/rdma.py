@@ -231,7 +231,7 @@ class RdmaCollector:
 def _at_ceiling(device: str, file: str, labels: Labels, ceiling: int, reading: Reading) -> None:
     """A counter that cannot count on: its rate is not 0 but unknown, so it is not exported."""
     if ceiling == U64_MAX:
-        reading.error(device, file, "unavailable")
+        reading.error(device, file, "unsupported")
     else:
         reading.add(metrics.SATURATED, (device, labels[1], os.path.basename(file)), 1)
 

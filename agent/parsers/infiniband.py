@@ -46,4 +46,4 @@ def _no_text(data: bytes) -> str:
     data = data.strip()
     if not data:
         return "empty"
-    return "unavailable" if data[:3] == b"N/A" else "garbage"
+    return "unsupported" if data[:3] == b"N/A" else "garbage"
