@@ -18,9 +18,7 @@ from .vocabulary import (
     blamed,
     dashboard,
     device_hours,
-    falling,
     heat,
-    in_order,
     line,
     now,
     over_range,
@@ -53,6 +51,9 @@ BANDS = (
     ("below 25 %", -1, 0.25, INFERNO[9]),
 )
 """Bright is what loses, as in all heat maps; no family's colour, which would say what is lost to."""
+FAMILIES_OF_COUNTERS = {"network": "network", "storage": "storage", "cpu": "CPU"}
+DEGRADED = 0.99
+"""Of the best node's links: less is no noise."""
 COUNTS = ("10", "20", "50")
 
 
@@ -67,23 +68,17 @@ def build() -> Dashboard:
             section(
                 "What the fleet loses",
                 line(4, *_in_one_look()),
-                line(8, _shares(), _blamed()),
-                line(8, _hours(), _cost(), _cost_over_time()),
+                line(8, _blamed(), _hours()),
                 line(9, _runs()),
                 line(7, _clusters(), _goodput()),
             ),
             section(
-                "Which nodes",
-                line(8, _bands(), _quantiles()),
+                "Which nodes and ranks",
+                line(8, _bands(), _signals()),
                 line(12, _heat()),
                 line(9, _nodes()),
+                line(9, _troubled(), _late_ranks()),
             ),
-            section(
-                "Which links, disks and CPUs",
-                line(8, _signals(), _troubled()),
-                line(8, _bus_bandwidth(), _slow_links()),
-            ),
-            section("Which ranks", line(9, _late_ranks(), _late_over_time())),
         ],
         start="now-6h",
         refresh="1m",
@@ -104,19 +99,10 @@ def _in_one_look() -> list[Panel]:
     unhooked = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="{UNHOOKED_FAMILY}"}}'
     return [
         stat(
-            "GPUs that train",
+            "GPUs in runs",
             "Live ranks of all runs; each has one device.",
             query(f"sum(node:whyidle_ranks:count{{{v.CLUSTER}}})"),
             unit="short",
-            width=3,
-            graph=True,
-        ),
-        stat(
-            "Runs",
-            "Runs that have a live rank.",
-            query(f"count(run:whyidle_ranks:count{{{v.CLUSTER}}} > 0)"),
-            unit="short",
-            width=3,
             graph=True,
         ),
         stat(
@@ -125,50 +111,35 @@ def _in_one_look() -> list[Panel]:
             query(f"{compute} / sum({of_ranks})"),
             unit="percentunit",
             thresholds=GOOD,
+            decimals=0,
+            width=5,
             graph=True,
         ),
         stat(
-            "GPUs' worth of loss",
+            "Idle GPUs",
             "Device-seconds per second that are no compute: how many GPUs are paid for and give nothing.",
             query(f"sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}})"),
             unit="short",
+            width=5,
             graph=True,
         ),
         stat(
-            "Unhooked GPUs",
-            "GPUs without whyidle, which no rank names: jobs without hooks, and GPUs with no job. What they do is not "
-            "known here.",
+            "Cost of idle GPUs",
+            "The GPU-hours of the time range that were no compute, at the price above: in its currency.",
+            now(f"$price * sum({device_hours(BILL)})"),
+            unit="short",
+            width=5,
+        ),
+        stat(
+            "GPUs without whyidle",
+            "GPUs that no rank names: jobs without hooks, and GPUs with no job. What they do is not known here.",
             query(f"sum({unhooked})"),
             unit="short",
             decimals=0,
-            width=3,
+            width=5,
             nothing="none",
         ),
-        stat(
-            "GPU-hours lost",
-            "Device-hours in the time range that were no compute.",
-            now(f"sum({device_hours(BILL)})"),
-            unit=HOURS,
-        ),
-        stat(
-            "Cost of it",
-            "The GPU-hours lost, at the price above: in its currency.",
-            now(f"$price * sum({device_hours(BILL)})"),
-            unit="short",
-            width=3,
-        ),
     ]
-
-
-def _shares() -> Panel:
-    rates = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family!="{UNHOOKED_FAMILY}"}}'
-    return share(
-        "Where the fleet's time goes",
-        "Shares of all ranks' device time by family, as measured; they sum to 100 %. What grows beside compute at once "
-        "in many runs is something that they share: a file system, a switch, a release.",
-        query(f"sum by (family) ({rates}) / on () group_left () sum({rates})", "{{family}}"),
-        width=12,
-    )
 
 
 def _blamed() -> Panel:
@@ -177,7 +148,7 @@ def _blamed() -> Panel:
         "The same, with the waits for late ranks charged to what made them late, and start-up left out. Runs weigh as "
         "much as they have ranks.",
         query(blamed(v.CLUSTER), "{{family}}"),
-        width=12,
+        width=16,
     )
 
 
@@ -190,30 +161,6 @@ def _hours() -> Panel:
         unit=HOURS,
         colours=FAMILY_COLOUR,
         nothing="nothing lost",
-    )
-
-
-def _cost() -> Panel:
-    return bars(
-        "What they cost",
-        "The same, at the price of a GPU-hour above: in its currency.",
-        now(f"sort_desc($price * sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
-        unit="short",
-        colours=FAMILY_COLOUR,
-        nothing="nothing lost",
-    )
-
-
-def _cost_over_time() -> Panel:
-    rates = f"cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}}"
-    return trend(
-        "Cost per hour",
-        "What is lost now, per hour and by family, at the price above.",
-        query(in_order(f"$price * sum by (family) ({rates})"), "{{family}}"),
-        unit="short",
-        width=8,
-        colours=FAMILY_COLOUR,
-        stacked=True,
     )
 
 
@@ -277,7 +224,7 @@ def _goodput() -> Panel:
     )
 
 
-# -- which nodes
+# -- which nodes and ranks
 
 
 def _bands() -> Panel:
@@ -289,17 +236,6 @@ def _bands() -> Panel:
         unit="short",
         stacked=True,
         colours={words_: colour for words_, _, _, colour in BANDS},
-    )
-
-
-def _quantiles() -> Panel:
-    return trend(
-        "Compute of the worst, the median and the best nodes",
-        "Share of time in compute that 1 %, 10 %, 50 % and 90 % of the nodes do not reach. A low 1 % beside a high "
-        "median is a few sick nodes; all of them low together is the run's or the fabric's.",
-        *(query(f"quantile({q}, {COMPUTING})", f"{q:.0%} of nodes") for q in (0.01, 0.1, 0.5, 0.9)),
-        unit="percentunit",
-        most=1,
     )
 
 
@@ -338,17 +274,19 @@ def _nodes() -> Panel:
     return _looking(panel)
 
 
-# -- which links, disks and CPUs
-
-
 def _signals() -> Panel:
-    total = f"sum by (signal) (node:whyidle_%s_evidence:max5m{{{v.CLUSTER}}})"
+    evidence = f"node:whyidle_%s_evidence:max5m{{{v.CLUSTER}}}"
     panel = trend(
         "Nodes whose counters show a limit",
-        "How many nodes have a signal of network, storage or CPU at each moment, by signal. Many nodes at once point "
-        "to what they share: a switch, a file server.",
-        *(query(total % family, f"{family}: {{{{signal}}}}") for family in ("network", "storage", "cpu")),
+        "How many nodes have a signal of network, storage or CPU at each moment. Many nodes at once point to what they "
+        "share: a switch, a file server.",
+        *(
+            query(f"count(group by ({BY_NODE}) ({evidence % family}))", words_)
+            for family, words_ in FAMILIES_OF_COUNTERS.items()
+        ),
         unit="short",
+        colours={words_: FAMILY_COLOUR[family] for family, words_ in FAMILIES_OF_COUNTERS.items()},
+        nothing="No counter of any node shows a limit",
     )
     panel.maxDataPoints = 2 * LOOKS
     return panel
@@ -357,59 +295,25 @@ def _signals() -> Panel:
 def _troubled() -> Panel:
     families = f'{{__name__=~"node:whyidle_(network|storage|cpu)_evidence:max5m", {v.CLUSTER}}}'
     evidence = f"max by ({BY_NODE}, signal) ({families})"
+    limit = f"node:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
+    of_best = f"{limit} / on ({v.CLUSTER_LABEL}) group_left () max by ({v.CLUSTER_LABEL}) ({limit})"
     panel = table(
-        "Nodes and links with most signals",
-        "For how much of the time range each signal of a node's counters showed a limit. Link signals on one node "
-        "alone are its cable, adapter or switch port.",
+        "Nodes with most signals, and with slow links",
+        "For how much of the time range each signal of a node's counters showed a limit; and nodes whose links carry "
+        "less in a direction than those of the cluster's best node: one is down, or came up degraded.",
         now(f"topk($worst, {over_range(evidence, 'sum')} / {LOOKS_TAKEN})"),
+        now(f"bottomk($worst, {of_best} < {DEGRADED})"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("signal", "Signal"),
-            Column("A", "Of the time", "percentunit", cell="gauge", most=1),
+            Column("A", "Of the time", "percentunit", cell="gauge", most=1, decimals=0, width=160),
+            Column("B", "Links, of the best", "percentunit", decimals=0, width=130),
         ],
         sort="Of the time",
-        width=12,
+        width=11,
         nothing="No counter of any node showed a limit",
     )
     return _looking(panel)
-
-
-def _bus_bandwidth() -> Panel:
-    limit = f"run:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
-    moved = f"run:whyidle_collective_busbw_bytes:rate5m{{{v.CLUSTER}}}"
-    return trend(
-        "Bus bandwidth of runs, of their links",
-        "Bytes per second that each run's collectives move over its slowest link, by the factors of nccl-tests, as a "
-        "share of that link's rate; over all of the time, not that of the transfers alone.",
-        query(f"topk($worst, {moved}) / on ({BY_RUN}) group_left () {limit}", "{{owner}}/{{run}}"),
-        unit="percentunit",
-        links=[series_to("run")],
-        nothing="No run with a link: each is on one node",
-    )
-
-
-def _slow_links() -> Panel:
-    limit = f"node:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
-    best = f"max by ({v.CLUSTER_LABEL}) ({limit})"
-    return table(
-        "Nodes whose links carry least",
-        "What a node's links carry in a direction together, and as a share of the best node of the cluster. Less than "
-        "its peers: a link is down, or came up degraded.",
-        now(f"bottomk($worst, {limit} / on ({v.CLUSTER_LABEL}) group_left () {best})"),
-        now(limit),
-        columns=[
-            Column("node", "Node", link=to_node()),
-            Column("A", "Of the best", "percentunit", thresholds=falling(0.7, 0.99), cell="color-text"),
-            Column("B", "Links", "Bps"),
-        ],
-        sort="Of the best",
-        rising=True,
-        width=12,
-        nothing="No node says how fast its links are",
-    )
-
-
-# -- which ranks
 
 
 def _late_ranks() -> Panel:
@@ -432,21 +336,6 @@ def _late_ranks() -> Panel:
         width=14,
         nothing="No rank made others wait",
     )
-
-
-def _late_over_time() -> Panel:
-    late = f"run_rank:whyidle_late:rate$window{{{v.CLUSTER}}}"
-    score = over_range(f"run_rank:whyidle_late:rate5m{{{v.CLUSTER}}}", "sum")
-    panel = trend(
-        "GPUs that wait for them",
-        "How many GPUs wait for each of the ranks that made others wait most, over time.",
-        query(f"{late} and on ({BY_RANK}) topk($worst, {score})", "{{owner}}/{{run}} rank {{rank}}"),
-        unit="short",
-        width=10,
-        links=[series_to("run")],
-        nothing="No rank made others wait",
-    )
-    return _looking(panel)
 
 
 def _looking(panel: Panel) -> Panel:
