@@ -31,6 +31,7 @@ from .vocabulary import (
     to_node,
     to_run,
     trend,
+    worst,
 )
 
 HOURS = "count:GPU-h"
@@ -68,7 +69,7 @@ def build() -> Dashboard:
             section(
                 "What the fleet loses",
                 line(4, *_in_one_look()),
-                line(8, _blamed(), _hours()),
+                line(9, _blamed(), _hours()),
                 line(9, _runs()),
                 line(7, _clusters(), _goodput()),
             ),
@@ -168,15 +169,16 @@ def _runs() -> Panel:
     bill = f"run_family:whyidle_billed_seconds:increase{{{v.CLUSTER}%s}}"
     lost = f"sum by ({BY_RUN}) ({device_hours(bill % f', {LOST}')})"
     used = f"sum by ({BY_RUN}) ({device_hours(bill % '')})"
+    first = f"topk($worst, {lost})"
     stood = over_range(f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count")
     panel = table(
         "Runs by what they lost",
         "The runs of the time range that lost most device-hours in it, those that have ended included, and the verdict "
         "that stood for most of the time.",
-        now(f"topk($worst, {lost})"),
-        now(f"topk($worst, $price * {lost})"),
-        now(used),
-        now(f"topk by ({BY_RUN}) (1, {stood})"),
+        now(first),
+        now(f"$price * ({first})"),
+        now(f"{used} and on ({BY_RUN}) {first}"),
+        now(f"topk by ({BY_RUN}) (1, {stood}) and on ({BY_RUN}) {first}"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
@@ -197,12 +199,12 @@ def _clusters() -> Panel:
         "Clusters",
         "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that is no "
         "compute, once the waits for late ranks are charged to what made them late. Those waits stand at the end.",
-        now(f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"),
-        now(most),
-        now(f"max by ({v.CLUSTER_LABEL}) ({waits})"),
+        now(f"bottomk($worst, cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}})"),
+        now(f"topk($worst, {most})"),
+        now(f"topk($worst, max by ({v.CLUSTER_LABEL}) ({waits}))"),
         columns=[
             Column(v.CLUSTER_LABEL, "Cluster"),
-            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-text", decimals=0, width=90),
+            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-background", decimals=0, width=90),
             Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=300),
             Column("B", "Share", "percentunit", decimals=0, width=80),
             Column("C", "Waits for late", "percentunit", decimals=0, width=120),
@@ -214,11 +216,12 @@ def _clusters() -> Panel:
 
 
 def _goodput() -> Panel:
+    goodput = f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"
     return trend(
         "Goodput by cluster",
-        "Share of each cluster's device time that was compute for new steps. A step down in one cluster alone is that "
-        "cluster's network, storage or release.",
-        query(f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}", f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
+        "Share of each cluster's device time that was compute for new steps, of the lowest. A step down in one "
+        "cluster alone is that cluster's network, storage or release.",
+        query(worst(goodput, f"-{over_range(goodput)}", v.CLUSTER_LABEL, "16"), f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
         unit="percentunit",
         most=1,
     )
@@ -254,14 +257,15 @@ def _heat() -> Panel:
 
 def _nodes() -> Panel:
     hours = device_hours(f"node:whyidle_lost_seconds:increase{{{v.CLUSTER}}}")
+    first = f"topk($worst, sum by ({BY_NODE}) ({hours}))"
     family = f"topk by ({BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
     panel = table(
         "Nodes by what they lost",
         "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. The hours are "
         "those of the bill of runs, by node. In the last hour, waits for a late rank stand under straggler.",
-        now(f"topk($worst, sum by ({BY_NODE}) ({hours}))"),
-        now(f"max by ({BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}})"),
-        now(family),
+        now(first),
+        now(f"max by ({BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}}) and on ({BY_NODE}) {first}"),
+        now(f"{family} and on ({BY_NODE}) {first}"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("A", "GPU-hours lost", HOURS, cell="gauge"),
@@ -318,13 +322,14 @@ def _troubled() -> Panel:
 
 def _late_ranks() -> Panel:
     late = f"run_rank:whyidle_late_seconds:increase{{{v.CLUSTER}}}"
+    first = f"topk($worst, sum by ({BY_RANK}) ({device_hours(late)}) > 0)"
     by_family = f"sum by ({BY_RANK}, family) (run_rank_family:whyidle_late:rate1h{{{v.CLUSTER}}})"
     return table(
         "Ranks that made others wait",
         "GPU-hours for which each rank made the others of its run wait in the time range, and what made it late in the "
         "last hour. The same node again and again is the one to drain.",
-        now(f"topk($worst, sum by ({BY_RANK}) ({device_hours(late)}) > 0)"),
-        now(f"topk by ({BY_RANK}) (1, {by_family})"),
+        now(first),
+        now(f"topk by ({BY_RANK}) (1, {by_family}) and on ({BY_RANK}) {first}"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),

@@ -36,7 +36,7 @@ OWN_RULES = 'rule_group=~".*;whyidle-.*"'
 """Prometheus names a group by its file and its name."""
 FAILED = 'state="failed"'
 COUNTS = ("10", "20", "50")
-NODE_COLUMN = Column("node", "Node", link=to_node())
+NODE_COLUMN = Column("node", "Node", width=140, link=to_node())
 
 
 def build() -> Dashboard:
@@ -90,7 +90,7 @@ def _in_one_look() -> list[Panel]:
             nothing="none",
         ),
         stat(
-            "Agents that stopped answering",
+            "Agents gone",
             "Agents that answered within the last hour and do not answer now: the node is down, or its agent.",
             now(
                 f"count(group by ({BY_NODE}) (last_over_time({INSTANCE_NODE}{{{v.CLUSTER}}}[1h])) "
@@ -145,7 +145,7 @@ def _collectors() -> Panel:
         columns=[
             NODE_COLUMN,
             Column("collector", "Collector"),
-            Column("A", "Age", "s", thresholds=steps(60, 300), cell="color-text"),
+            Column("A", "Age", "s", thresholds=steps(60, 300), cell="color-background"),
             Column("B", "Last took", "s"),
             Column("C", "Up", "bool", width=60),
         ],
@@ -178,9 +178,9 @@ def _unread() -> Panel:
         now(_grown("whyidle_read_errors_total", "collector, file, reason")),
         columns=[
             NODE_COLUMN,
-            Column("collector", "Collector"),
+            Column("collector", "Collector", width=90),
             Column("file", "File"),
-            Column("reason", "Reason"),
+            Column("reason", "Reason", width=100),
             Column("Value", "Times", "short", decimals=0, width=80),
         ],
         sort="Times",
@@ -316,20 +316,23 @@ def _rules() -> Panel:
     groups = f"{{{v.CLUSTER}, {OWN_RULES}}}"
     last, every = "prometheus_rule_group_last_duration_seconds", "prometheus_rule_group_interval_seconds"
     missed, failed = "prometheus_rule_group_iterations_missed_total", "prometheus_rule_evaluation_failures_total"
+    first = f"topk($worst, max by (rule_group) ({last}{groups}))"
     return table(
         "Rules of whyidle in Prometheus",
         "What the last evaluation of each group took, how often it is due, and evaluations that were missed or failed "
         "in the time range. One that takes as long as its interval is too slow, and leaves gaps.",
-        now(f"topk($worst, max by (rule_group) ({last}{groups}))"),
-        now(f"max by (rule_group) ({every}{groups})"),
-        now(f"sum by (rule_group) (increase({missed}{groups}[$__range]))"),
-        now(f"sum by (rule_group) (increase({failed}{groups}[$__range]))"),
+        now(first),
+        now(f"max by (rule_group) ({every}{groups}) and on (rule_group) {first}"),
+        *(
+            now(f"sum by (rule_group) (increase({count}{groups}[$__range])) and on (rule_group) {first}")
+            for count in (missed, failed)
+        ),
         columns=[
             Column("rule_group", "Group"),
             Column("A", "Last took", "s", width=100),
             Column("B", "Every", "s", width=80),
-            Column("C", "Missed", "short", thresholds=steps(1), cell="color-text", decimals=0, width=80),
-            Column("D", "Failed", "short", thresholds=steps(1), cell="color-text", decimals=0, width=80),
+            Column("C", "Missed", "short", thresholds=steps(1), cell="color-background", decimals=0, width=80),
+            Column("D", "Failed", "short", thresholds=steps(1), cell="color-background", decimals=0, width=80),
         ],
         sort="Last took",
         width=14,

@@ -18,6 +18,8 @@ HERE = f"{v.CLUSTER}, {v.any_of('instance')}"
 HIDDEN = 2  # as Grafana numbers it
 SAMPLED = 'source="gpm"'
 """The seconds in which the counters that only Hopper and later GPUs have were read."""
+CGROUP = 20
+"""Characters of a control group's name in a legend."""
 ROWS = 64
 """Of a table: more than a node has ranks, ports or mounts, as a rule."""
 
@@ -51,12 +53,19 @@ def total(by: str, expr: str) -> str:
     return f"sum by ({by}) ({expr})"
 
 
-def highest(expr: str, by: str, most: int) -> str:
+def highest(expr: str, by: str, most: int, above: str = "") -> str:
     """The ``most`` series of ``expr``, which has the labels ``by``, that are highest over the time range.
 
-    A legend has room for some twenty names, and a node may have hundreds of ranks, disks and interfaces.
+    A legend has room for some ten names, and a node may have hundreds of ranks, disks and interfaces. Those that were
+    never higher than ``above`` are left out.
     """
-    return worst(f"({expr})", over_range(expr), by, str(most))
+    score = over_range(expr)
+    return worst(f"({expr})", f"{score} > {above}" if above else score, by, str(most))
+
+
+def shortened(expr: str) -> str:
+    """The same with the last part of long names of control groups: a legend has no room for the whole path."""
+    return f'label_replace({expr}, "cgroup", "…$1", "cgroup", ".*(.{{{CGROUP}}})")'
 
 
 def grows(metric: str, by: str, legend: str, matchers: str = "", most: int = 0) -> Target:

@@ -7,16 +7,16 @@ from ..vocabulary import Column, Panel, Section, line, steps, table, trend
 from ..vocabulary import section as _section
 
 DISK = "{{device}}"
-SOME = 5
+SOME = 4
 """Disks in a picture, of each of several counters."""
 
 
 def section() -> Section:
     return _section(
         "Disks and page cache",
-        line(7, _busy(), _bytes(), _latency()),
-        line(7, _requests(), _queue(), _cache()),
-        line(7, _disks()),
+        line(8, _busy(), _bytes(), _latency()),
+        line(8, _requests(), _queue(), _cache()),
+        line(8, _disks()),
         collapsed=True,
     )
 
@@ -62,7 +62,7 @@ def _latency() -> Panel:
                 f"whyidle_disk_{count}_total",
                 "device",
                 f"{DISK} {what}",
-                most=SOME,
+                most=2,
             )
             for what, count in counts.items()
         ),
@@ -83,7 +83,7 @@ def _requests() -> Panel:
         "Disks: requests",
         "Requests per second, flushes as an fsync asks for, and requests that were merged with a neighbour before the "
         "disk.",
-        *each(counters, "device", DISK, most=4),
+        *each(counters, "device", DISK, most=2),
         unit="ops",
         width=8,
     )

@@ -10,17 +10,17 @@ MOUNT = "{{mount}}"
 FILE_SYSTEM = "{{filesystem}}"
 NO_NFS = "No NFS mount with requests"
 NO_LUSTRE = "No Lustre mount with calls"
-SOME = 4
+SOME = 2
 """Mounts in a picture, of each of several counters."""
 
 
 def section() -> Section:
     return _section(
         "NFS and Lustre",
-        line(7, _latency(), _under_way(), _slots()),
-        line(7, _requests(), _trouble(), _bytes()),
-        line(7, _lustre_latency(), _lustre_calls(), _lustre_bytes()),
-        line(7, _nfs_mounts(), _lustre_mounts()),
+        line(8, _latency(), _under_way(), _slots()),
+        line(8, _requests(), _trouble(), _bytes()),
+        line(8, _lustre_latency(), _lustre_calls(), _lustre_bytes()),
+        line(8, _nfs_mounts(), _lustre_mounts()),
         collapsed=True,
     )
 
@@ -31,8 +31,8 @@ def _latency() -> Panel:
         "NFS: time of a request",
         "Mean time by mount and operation, queueing in this client included; and the round trip alone. A round trip "
         "that grows is the server or the network; the rest, too few slots or connections.",
-        average("whyidle_nfs_operation_seconds_total", requests, by, MOUNT + " {{operation}}", most=8),
-        average("whyidle_nfs_operation_rtt_seconds_total", requests, by, MOUNT + " {{operation}} trip", most=8),
+        average("whyidle_nfs_operation_seconds_total", requests, by, MOUNT + " {{operation}}", most=5),
+        average("whyidle_nfs_operation_rtt_seconds_total", requests, by, MOUNT + " {{operation}} trip", most=3),
         unit="s",
         width=8,
         nothing=NO_NFS,
@@ -44,8 +44,8 @@ def _under_way() -> Panel:
         "NFS: requests under way and queued",
         "Seconds per second that requests took on the wire and at the server, and that they queued in this client: how "
         "many there were on average.",
-        grows("whyidle_nfs_operation_rtt_seconds_total", "mount", MOUNT + " under way", most=8),
-        grows("whyidle_nfs_operation_queue_seconds_total", "mount", MOUNT + " queued", most=8),
+        grows("whyidle_nfs_operation_rtt_seconds_total", "mount", MOUNT + " under way", most=5),
+        grows("whyidle_nfs_operation_queue_seconds_total", "mount", MOUNT + " queued", most=4),
         unit="short",
         width=8,
         nothing=NO_NFS,
@@ -58,7 +58,7 @@ def _slots() -> Panel:
         "NFS: connections",
         "Connections of each mount, and requests without a slot and without an answer as the mount saw them on "
         "average.",
-        *levels({"whyidle_nfs_transports": "connections"}, "mount", MOUNT, most=8),
+        *levels({"whyidle_nfs_transports": "connections"}, "mount", MOUNT, most=4),
         average("whyidle_nfs_backlog_requests_total", sends, "mount", MOUNT + " without a slot", most=SOME),
         average("whyidle_nfs_pending_requests_total", sends, "mount", MOUNT + " without an answer", most=SOME),
         unit="short",
@@ -110,14 +110,14 @@ def _bytes() -> Panel:
             {
                 "whyidle_nfs_read_bytes_total": "read",
                 "whyidle_nfs_written_bytes_total": "written",
-                "whyidle_nfs_direct_read_bytes_total": "read directly",
-                "whyidle_nfs_direct_written_bytes_total": "written directly",
-                "whyidle_nfs_server_read_bytes_total": "from the server",
-                "whyidle_nfs_server_written_bytes_total": "to the server",
+                "whyidle_nfs_direct_read_bytes_total": "read direct",
+                "whyidle_nfs_direct_written_bytes_total": "written direct",
+                "whyidle_nfs_server_read_bytes_total": "server read",
+                "whyidle_nfs_server_written_bytes_total": "server write",
             },
             "mount",
             MOUNT,
-            most=3,
+            most=2,
         ),
         unit="Bps",
         width=8,

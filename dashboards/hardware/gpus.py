@@ -9,18 +9,18 @@ from ..vocabulary import section as _section
 GPU = "gpu"
 NAMED = "GPU {{gpu}}"
 NO_GPU = "No GPU on this node"
-ERRORS = 12
+ERRORS = 5
 """Kinds of errors in a picture."""
 
 
 def section() -> Section:
     return _section(
         "GPUs",
-        line(7, _tensor(), _memory_bandwidth(), _clocks()),
-        line(7, _power(), _temperature(), _memory()),
-        line(7, _pcie(), _nvlink(), _errors()),
-        line(7, _links(), _repairs()),
-        line(7, _identity(), _mig()),
+        line(8, _tensor(), _memory_bandwidth(), _clocks()),
+        line(8, _power(), _temperature(), _memory()),
+        line(8, _pcie(), _nvlink(), _errors()),
+        line(8, _links(), _repairs()),
+        line(8, _identity(), _mig()),
         collapsed=True,
     )
 
@@ -142,8 +142,8 @@ def _errors() -> Panel:
         "Errors per second: of memory, corrected by ECC or not; packets sent again over PCIe; errors on NVLinks. Many "
         "corrected memory errors come before one that kills the job; growth on a link means a bad and slow link.",
         grows("whyidle_gpu_ecc_errors_total", "gpu, kind", NAMED + " memory {{kind}}", 'since="volatile"', most=ERRORS),
-        grows("whyidle_gpu_pcie_replays_total", GPU, NAMED + " PCIe replays", most=4),
-        grows("whyidle_gpu_nvlink_errors_total", "gpu, kind", NAMED + " NVLink {{kind}}", most=4),
+        grows("whyidle_gpu_pcie_replays_total", GPU, NAMED + " PCIe replays", most=2),
+        grows("whyidle_gpu_nvlink_errors_total", "gpu, kind", NAMED + " NVLink {{kind}}", most=2),
         unit="ops",
         width=8,
         nothing=NO_GPU,

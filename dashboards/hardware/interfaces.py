@@ -7,8 +7,8 @@ from ..vocabulary import Column, Panel, Section, line, table, trend
 from ..vocabulary import section as _section
 
 INTERFACE = "{{device}}"
-SOME = 3
-"""Of each of several counters in one picture."""
+SOME = 4
+"""Of each of two counters in one picture."""
 
 TCP_TROUBLE = {
     "whyidle_tcp_timeouts_total": "timeouts",
@@ -47,10 +47,10 @@ BOTH = "device, direction"
 def section() -> Section:
     return _section(
         "Network interfaces and TCP",
-        line(7, _bytes(), _packets(), _stopped()),
-        line(7, _loss(), _host_side(), _marks()),
-        line(7, _tcp_trouble(), _connections(), _segments()),
-        line(7, _identity(), _namespaces()),
+        line(8, _bytes(), _packets(), _stopped()),
+        line(8, _loss(), _host_side(), _marks()),
+        line(8, _tcp_trouble(), _connections(), _segments()),
+        line(8, _identity(), _namespaces()),
         collapsed=True,
     )
 
@@ -60,9 +60,9 @@ def _bytes() -> Panel:
         "Bytes of interfaces",
         "Bytes per second by direction: of the kernel's network stack, of what is on the wire, RDMA included, and "
         "inside the network namespaces of ranks.",
-        grows("whyidle_nic_bytes_total", BOTH, "{{device}} {{direction}}", most=8),
-        grows("whyidle_nic_wire_bytes_total", BOTH, "{{device}} {{direction}} on the wire", most=8),
-        grows("whyidle_nic_namespace_bytes_total", "namespace, direction", "{{namespace}} {{direction}}", most=4),
+        grows("whyidle_nic_bytes_total", BOTH, "{{device}} {{direction}}", most=SOME),
+        grows("whyidle_nic_wire_bytes_total", BOTH, "{{device}} {{direction}} on the wire", most=3),
+        grows("whyidle_nic_namespace_bytes_total", "namespace, direction", "{{namespace}} {{direction}}", most=2),
         unit="Bps",
         width=8,
     )
@@ -84,8 +84,8 @@ def _stopped() -> Panel:
         "Time for which adapters and TCP were stopped",
         "Share of time: paused by frames of the network (received) or pausing others (sent), by priority; held up by "
         "the node's own PCIe, which means that the bottleneck is inside the node; and TCP without enough memory.",
-        grows("whyidle_nic_pause_seconds_total", labels, "{{device}} {{direction}} {{priority}} paused", most=8),
-        grows("whyidle_nic_pci_stalled_seconds_total", "device", INTERFACE + " PCIe", most=8),
+        grows("whyidle_nic_pause_seconds_total", labels, "{{device}} {{direction}} {{priority}} paused", most=SOME),
+        grows("whyidle_nic_pci_stalled_seconds_total", "device", INTERFACE + " PCIe", most=SOME),
         grows("whyidle_tcp_memory_pressure_seconds_total", "instance", "TCP short of memory"),
         unit="percentunit",
         width=8,
@@ -96,9 +96,9 @@ def _stopped() -> Panel:
 def _loss() -> Panel:
     return trend(
         "Packets lost at interfaces",
-        "Per second, by interface. Drops and misses on receipt: the host does not keep up. Errors: cable, transceiver "
-        "or switch port.",
-        *each(INTERFACE_LOSS, "device", INTERFACE, most=SOME),
+        "Per second, by kind, of the interface that loses most. Drops and misses on receipt: the host does not keep "
+        "up. Errors: cable, transceiver or switch port.",
+        *each(INTERFACE_LOSS, "device", INTERFACE, most=1),
         unit="pps",
         width=8,
     )
@@ -113,11 +113,11 @@ def _host_side() -> Panel:
             "whyidle_nic_pause_frames_total",
             "device, direction, priority",
             "{{device}} {{direction}} {{priority}} frames",
-            most=6,
+            most=3,
         ),
-        *each(HOST_SIDE, "device", INTERFACE, most=SOME),
-        grows("whyidle_nic_carrier_changes_total", "device", INTERFACE + " link changes", most=SOME),
-        grows("whyidle_nic_namespace_drops_total", "namespace, device", "{{namespace}} {{device}} drops", most=SOME),
+        *each(HOST_SIDE, "device", INTERFACE, most=1),
+        grows("whyidle_nic_carrier_changes_total", "device", INTERFACE + " link changes", most=2),
+        grows("whyidle_nic_namespace_drops_total", "namespace, device", "{{namespace}} {{device}} drops", most=1),
         unit="pps",
         width=8,
     )
@@ -128,12 +128,12 @@ def _marks() -> Panel:
         "Congestion marks, and cloud allowances exceeded",
         "Packets per second that came with a congestion mark, and that were queued or dropped because the instance "
         "used more than it is allowed.",
-        grows("whyidle_nic_ecn_marked_packets_total", "device, by", "{{device}} marked by {{by}}", most=8),
+        grows("whyidle_nic_ecn_marked_packets_total", "device, by", "{{device}} marked by {{by}}", most=SOME),
         grows(
             "whyidle_nic_allowance_exceeded_packets_total",
             "device, allowance",
             "{{device}} beyond {{allowance}}",
-            most=8,
+            most=SOME,
         ),
         unit="pps",
         width=8,

@@ -62,8 +62,8 @@ def _kubernetes() -> Panel:
         "Devices of Kubernetes",
         "Devices that the kubelet can give to pods, and has given. When those that it can give fall, devices became "
         "unhealthy; the difference is idle because no pod asked for them.",
-        level("whyidle_kubernetes_allocatable_devices", "resource", "{{resource}} in all", most=8),
-        level("whyidle_kubernetes_allocated_devices", "resource", "{{resource}} given", most=8),
+        level("whyidle_kubernetes_allocatable_devices", "resource", "{{resource}} in all", most=3),
+        level("whyidle_kubernetes_allocated_devices", "resource", "{{resource}} given", most=3),
         unit="short",
         width=6,
         nothing="Not in Kubernetes",

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from ..selection import each, grows, level, levels, listed, rate, series, total
+from ..selection import each, grows, highest, level, levels, listed, rate, series, shortened, total
 from ..vocabulary import Column, Panel, Section, line, query, table, trend
 from ..vocabulary import section as _section
 
 RANK = "{{owner}}/{{run}} rank {{rank}}"
 BY_ROLE = "owner, run, rank, role"
 ROLE = RANK + " {{role}}"
-SOME = 8
+SOME = 3
 """Ranks or control groups in a picture, of each of two counters."""
 
 
 def section() -> Section:
     return _section(
         "CPUs, memory and control groups",
-        line(7, _cpu(), _blocked(), _threads()),
-        line(7, _tasks(), _switches(), _started()),
-        line(7, _resident(), _memory(), _swap()),
-        line(7, _shortage(), _pressure(), _cgroup_events()),
-        line(7, _cgroups()),
+        line(8, _cpu(), _blocked(), _threads()),
+        line(8, _tasks(), _switches(), _started()),
+        line(8, _resident(), _memory(), _swap()),
+        line(8, _shortage(), _pressure(), _cgroup_events()),
+        line(8, _cgroups()),
         collapsed=True,
     )
 
@@ -30,7 +30,7 @@ def _cpu() -> Panel:
         "CPU time of ranks and workers",
         "CPU-seconds per second, all processes of a role. Workers that each keep a CPU busy are the limit themselves: "
         "more of them, or cheaper transforms. A main process near 1 is bound by its Python.",
-        grows("whyidle_process_cpu_seconds_total", BY_ROLE, ROLE, most=16),
+        grows("whyidle_process_cpu_seconds_total", BY_ROLE, ROLE, most=8),
         unit="short",
         width=8,
     )
@@ -103,7 +103,7 @@ def _resident() -> Panel:
         "Memory of ranks and workers",
         "Resident memory, summed over the processes of a role; pages that forked workers share count once for each. "
         "Steady growth ends in a kill.",
-        level("whyidle_process_resident_bytes", BY_ROLE, ROLE, most=16),
+        level("whyidle_process_resident_bytes", BY_ROLE, ROLE, most=8),
         unit="bytes",
         width=8,
     )
@@ -159,23 +159,20 @@ def _shortage() -> Panel:
                 "whyidle_memory_major_faults_total": "major faults",
             }
         ),
-        grows("whyidle_process_major_faults_total", "owner, run, rank", RANK + " major faults", most=12),
+        grows("whyidle_process_major_faults_total", "owner, run, rank", RANK + " major faults", most=6),
         unit="ops",
         width=8,
     )
 
 
 def _pressure() -> Panel:
+    by = "cgroup, resource, kind"
+    stalled = total(by, rate("whyidle_cgroup_pressure_stalled_seconds_total"))
     return trend(
         "Pressure in control groups",
         "Share of time in which some tasks of a control group of ranks, or all of them (full), stalled on CPU, memory "
         "or I/O.",
-        grows(
-            "whyidle_cgroup_pressure_stalled_seconds_total",
-            "cgroup, resource, kind",
-            "{{cgroup}} {{resource}} {{kind}}",
-            most=12,
-        ),
+        query(shortened(highest(stalled, by, 6)), "{{cgroup}} {{resource}} {{kind}}"),
         unit="percentunit",
         width=8,
         nothing="The kernel tells no pressure of control groups",
@@ -183,10 +180,12 @@ def _pressure() -> Panel:
 
 
 def _cgroup_events() -> Panel:
+    by = "cgroup, event"
+    events = total(by, rate("whyidle_cgroup_memory_events_total"))
     return trend(
         "Control groups that came up against their memory",
         "Per second, by event: slowed down (high), at the limit (max), a process was killed (oom_kill).",
-        grows("whyidle_cgroup_memory_events_total", "cgroup, event", "{{cgroup}} {{event}}", most=12),
+        query(shortened(highest(events, by, 6)), "{{cgroup}} {{event}}"),
         unit="ops",
         width=8,
     )

@@ -10,7 +10,7 @@ PORT = "device, port"
 NAMED = "{{device}}/{{port}}"
 DEVICE = "{{device}}"
 NO_PORT = "No RDMA port on this node, or it does not count this"
-SOME = 4
+SOME = 2
 """Of each of several counters in one picture."""
 
 RETRANSMITS = {
@@ -60,11 +60,11 @@ PACKETS = {
 def section() -> Section:
     return _section(
         "RDMA ports: InfiniBand, RoCE, EFA",
-        line(7, _bytes(), _waits(), _packets()),
-        line(7, _congestion(), _retransmits(), _receivers()),
-        line(7, _link_errors(), _failed(), _requests()),
-        line(7, _ports()),
-        line(7, _devices(), _blind()),
+        line(8, _bytes(), _waits(), _packets()),
+        line(8, _congestion(), _retransmits(), _receivers()),
+        line(8, _link_errors(), _failed(), _requests()),
+        line(8, _ports()),
+        line(8, _devices(), _blind()),
         collapsed=True,
     )
 
@@ -74,8 +74,8 @@ def _bytes() -> Panel:
         "Bytes by RDMA",
         "Bytes per second, headers included, by port and direction, and the payload by operation where the adapter "
         "counts it (EFA).",
-        grows("whyidle_rdma_receive_bytes_total", PORT, NAMED + " received", most=8),
-        grows("whyidle_rdma_transmit_bytes_total", PORT, NAMED + " sent", most=8),
+        grows("whyidle_rdma_receive_bytes_total", PORT, NAMED + " received", most=4),
+        grows("whyidle_rdma_transmit_bytes_total", PORT, NAMED + " sent", most=4),
         grows("whyidle_rdma_retransmitted_bytes_total", PORT, NAMED + " sent again", most=SOME),
         grows("whyidle_rdma_operation_bytes_total", "operation", "{{operation}}", most=SOME),
         unit="Bps",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..selection import grows, highest, mean, rate, series, total
+from ..selection import grows, highest, mean, rate, series, shortened, total
 from ..vocabulary import Panel, Section, line, query, steps, trend
 from ..vocabulary import section as _section
 
@@ -13,7 +13,7 @@ ROLE = "{{owner}}/{{run}} rank {{rank}} {{role}}"
 def section() -> Section:
     return _section(
         "CPU and memory",
-        line(7, _modes(), _run_queue(), _throttled()),
+        line(8, _modes(), _run_queue(), _throttled()),
         line(7, _memory(), _pressure()),
     )
 
@@ -35,9 +35,9 @@ def _modes() -> Panel:
 def _run_queue() -> Panel:
     return trend(
         "Ranks and workers that were ready and got no CPU",
-        "Seconds per second for which main threads waited for a CPU, summed over the processes of a role; the twelve "
+        "Seconds per second for which main threads waited for a CPU, summed over the processes of a role; the six "
         "most. It grows where there are more threads than CPUs, or a control group is throttled.",
-        grows("whyidle_process_runqueue_seconds_total", BY_ROLE, ROLE, most=12),
+        grows("whyidle_process_runqueue_seconds_total", BY_ROLE, ROLE, most=6),
         unit="short",
         width=8,
     )
@@ -48,7 +48,7 @@ def _throttled() -> Panel:
     return trend(
         "Control groups that used up their CPU limit",
         "Share of periods in which the group had to stop. Anything steady means that the limit is too small.",
-        query(highest(mean("cgroup", throttled, periods), "cgroup", 12), "{{cgroup}}"),
+        query(shortened(highest(mean("cgroup", throttled, periods), "cgroup", 6)), "{{cgroup}}"),
         unit="percentunit",
         width=8,
         most=1,
@@ -69,7 +69,7 @@ def _memory() -> Panel:
         "cache included. At its limit, a control group reads its cache again, and then a process is killed.",
         query(f"1 - max({available}) / max({whole})", "node"),
         query(f"1 - max({swap}) / (max({swap_whole}) > 0)", "swap"),
-        query(highest(f"{used} / {limit}", "cgroup", 8), "{{cgroup}}"),
+        query(shortened(highest(f"{used} / {limit}", "cgroup", 8)), "{{cgroup}}"),
         unit="percentunit",
         most=1,
         thresholds=steps(0.95),

@@ -11,6 +11,7 @@ from ..vocabulary import section as _section
 LISTED = 40
 """Faults in the table."""
 KNOWN = "last_seconds"
+"""Series of the alerts: when a link was last up, or a file system writable."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,13 @@ def _over_time() -> Panel:
         "Faults over time",
         "Events per second: XIDs by GPU, uncorrected memory errors, links that went down, and processes that were "
         "killed for want of memory. A peak is the moment to look for in the pictures above.",
-        grows("whyidle_gpu_xid_events_total", by, "GPU {{gpu}} XID {{xid}}", most=8),
-        grows("whyidle_gpu_faults_total", "gpu", "GPU {{gpu}} any XID", most=8),
+        grows("whyidle_gpu_xid_events_total", by, "GPU {{gpu}} XID {{xid}}", most=6),
+        grows("whyidle_gpu_faults_total", "instance", "any XID"),
         grows(
             "whyidle_gpu_ecc_errors_total",
-            "gpu",
-            "GPU {{gpu}} uncorrected memory error",
+            "instance",
+            "uncorrected memory error",
             'kind="uncorrected", since="volatile"',
-            most=4,
         ),
         grows("whyidle_rdma_link_downed_total", "instance", "RDMA link went down"),
         grows("whyidle_nic_carrier_changes_total", "instance", "interface came or went"),

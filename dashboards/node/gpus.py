@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..selection import SAMPLED, activity, grows
+from ..selection import SAMPLED, activity, grows, highest, rate, total
 from ..vocabulary import Panel, Section, line, query, steps, trend
 from ..vocabulary import section as _section
 
@@ -15,8 +15,8 @@ LEFT_OUT = 'reason!~"sync_boost"'
 def section() -> Section:
     return _section(
         "GPUs",
-        line(7, _active(), _busy(), _idle_compute()),
-        line(7, _held_down(), _without_hooks()),
+        line(8, _active(), _busy(), _idle_compute()),
+        line(8, _held_down(), _without_hooks()),
     )
 
 
@@ -60,7 +60,7 @@ def _idle_compute() -> Panel:
         "Launch gaps: compute in which no kernel ran",
         "Part of each rank's compute in which its GPU was idle: launch gaps, synchronisations, Python between kernels. "
         "From samples of the GPU's activity, about a minute late. A verdict counts it as host.",
-        grows("whyidle_compute_idle_seconds_total", RANK, "{{owner}}/{{run}} rank {{rank}}", most=16),
+        grows("whyidle_compute_idle_seconds_total", RANK, "{{owner}}/{{run}} rank {{rank}}", most=8),
         unit="percentunit",
         width=8,
         nothing="No rank here has a GPU whose activity is sampled",
@@ -69,15 +69,16 @@ def _idle_compute() -> Panel:
 
 def _held_down() -> Panel:
     by = "gpu, reason"
+    held = total(by, rate("whyidle_gpu_throttled_seconds_total", LEFT_OUT))
     return trend(
         "Clocks held down",
         "Share of time in which a GPU's clocks were held down, by reason; reasons overlap. A throttled GPU makes its "
         "rank late in compute, and shows as a straggler. The twelve highest.",
-        grows("whyidle_gpu_throttled_seconds_total", by, "GPU {{gpu}} {{reason}}", LEFT_OUT, most=12),
+        query(highest(held, by, 12, above="0.001"), "GPU {{gpu}} {{reason}}"),
         unit="percentunit",
         thresholds=steps(0.1),
         dashed=True,
-        nothing=NO_GPU,
+        nothing="No GPU here had its clocks held down",
     )
 
 

@@ -47,8 +47,8 @@ TROUBLE: dict[str, tuple[str, ...]] = {
 def section() -> Section:
     return _section(
         "Network, as the ranks use it",
-        line(7, _line_rate(), _handed_over()),
-        line(7, _trouble(), _tcp()),
+        line(8, _line_rate(), _handed_over()),
+        line(8, _trouble(), _tcp()),
     )
 
 

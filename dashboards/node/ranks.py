@@ -46,9 +46,9 @@ def section() -> Section:
     return _section(
         "The ranks on this node",
         line(4, _live(), _computing_now(), _waited_for(), _confirmed(), _faults()),
-        line(8, _shares(), _signals()),
+        line(9, _shares(), _signals()),
         line(8, _ranks(), _phases()),
-        line(7, _computing(), _late()),
+        line(8, _computing(), _late()),
         line(6, _identity()),
     )
 
@@ -128,7 +128,8 @@ def _faults() -> Panel:
 def _shares() -> Panel:
     return share(
         "Where the time of its ranks goes",
-        "Device-seconds of all ranks on the node, by family; the whole is 100 %. Compare with the run: a node that "
+        "Device-seconds of all ranks on the node, by family, and of its GPUs without whyidle (unhooked); the whole "
+        "is 100 %. Compare with the run: a node that "
         "differs from the others is the place to look.",
         query(f"sum by (family) (node_family:whyidle_share:ratio$window{{{v.NODE}}})", "{{family}}"),
         width=12,
@@ -161,8 +162,7 @@ def _ranks() -> Panel:
         "A": f"max by ({RANK}) ({COMPUTING})",
         "B": total(RANK, rate("whyidle_late_seconds_total")),
         "C": f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})",
-        "D": f"max by ({RANK}) ({series('whyidle_process_workers')})",
-        "E": f"max by ({RANK}) ({series('whyidle_rank_up')})",
+        "D": f"max by ({RANK}) ({series('whyidle_rank_up')})",
     }
     return table(
         "Ranks",
@@ -170,16 +170,15 @@ def _ranks() -> Panel:
         "how many GPUs wait for it, on average. Missing: for how long others have waited in a collective that it has "
         "not entered.",
         now(f"bottomk({ROWS}, {columns['A']})"),
-        *(listed(columns[letter]) for letter in "BCDE"),
+        *(listed(columns[letter]) for letter in "BCD"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank", width=60),
             Column("A", "Computing", "percentunit", thresholds=GOOD, cell="gauge", most=1, decimals=0, width=130),
-            Column("B", "Keeps waiting", "count:GPUs", 110, steps(0.1, 1), cell="color-text", decimals=2),
-            Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-text", width=80),
-            Column("D", "Workers", "short", width=75),
-            Column("E", "Alive", "bool", width=60),
+            Column("B", "Keeps waiting", "count:GPUs", 110, steps(0.1, 1), cell="color-background", decimals=2),
+            Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-background", width=80),
+            Column("D", "Alive", "bool", width=60),
         ],
         sort="Computing",
         rising=True,
@@ -188,14 +187,21 @@ def _ranks() -> Panel:
     )
 
 
+def _idle() -> str:
+    """How much of the time range each rank did not compute: 0 for those that did nothing else."""
+    known = over_range(series("whyidle_rank_info"), "max")
+    return f"({rank_idle(v.NODE, RANK)} or 0 * max by ({RANK}) ({known}))"
+
+
 def _phases() -> Panel:
     told = {index: (phase, PHASE_COLOUR[phase]) for index, phase in enumerate(PHASES)}
-    idle = rank_idle(v.NODE, RANK)
     return timeline(
         "What each rank is doing",
         "The phase that each rank was in at each moment, of the ranks that computed least. One phase that lasts for "
         "long while the others wait in collectives is what they wait for.",
-        query(worst(encode("whyidle_phase_open_seconds", HERE, "phase", PHASES, RANK), idle, RANK, str(DRAWN)), NAMED),
+        query(
+            worst(encode("whyidle_phase_open_seconds", HERE, "phase", PHASES, RANK), _idle(), RANK, str(DRAWN)), NAMED
+        ),
         mappings=words(told),
         width=12,
         nothing="No rank of this node has a ledger",
@@ -207,7 +213,7 @@ def _computing() -> Panel:
         "Computing, by rank",
         "Share of each rank's time that went into compute, of the ranks that computed least. One line below the others "
         "is a rank with trouble that only it has; all of them down together is the node's, or the run's.",
-        query(worst(f"max by ({RANK}) ({COMPUTING})", rank_idle(v.NODE, RANK), RANK, str(DRAWN)), NAMED),
+        query(worst(f"max by ({RANK}) ({COMPUTING})", _idle(), RANK, str(DRAWN)), NAMED),
         unit="percentunit",
         most=1,
         nothing="No rank of this node has a ledger",
@@ -219,8 +225,8 @@ def _late() -> Panel:
     return trend(
         "Made others wait, by rank and what made it late",
         "GPUs that waited in a collective for a rank of this node, on average, by the family that made it late; the "
-        "twelve most. It can exceed 1 where many wait.",
-        query(f"{highest(late, f'{RANK}, family', 12)} > {LATE}", NAMED + " {{family}}"),
+        "eight most. It can exceed 1 where many wait.",
+        query(f"{highest(late, f'{RANK}, family', 8)} > {LATE}", NAMED + " {{family}}"),
         unit="count:GPUs",
         by_family=True,
         nothing="No rank of this node made others wait",

@@ -13,8 +13,8 @@ PLACE = "mount, fstype"
 def section() -> Section:
     return _section(
         "Storage, as the ranks use it",
-        line(7, _waiting(), _bytes(), _latency()),
-        line(7, _used()),
+        line(8, _waiting(), _bytes(), _latency()),
+        line(8, _used()),
     )
 
 
@@ -22,9 +22,9 @@ def _waiting() -> Panel:
     found, looked = "whyidle_process_uninterruptible_samples_total", "whyidle_process_state_samples_total"
     return trend(
         "Ranks and workers found waiting for storage",
-        "Share of looks that found a main thread in state D, mostly a read or write that is under way; the twelve "
+        "Share of looks that found a main thread in state D, mostly a read or write that is under way; the six "
         "most. High for workers while the ranks wait for data: the storage is the limit.",
-        average(found, looked, BY_ROLE, "{{owner}}/{{run}} rank {{rank}} {{role}}", most=12),
+        average(found, looked, BY_ROLE, "{{owner}}/{{run}} rank {{rank}} {{role}}", most=6),
         unit="percentunit",
         width=8,
         most=1,
@@ -62,14 +62,14 @@ def _latency() -> Panel:
             "whyidle_nfs_operation_requests_total",
             "mount, operation",
             "NFS {{mount}} {{operation}}",
-            most=5,
+            most=3,
         ),
         average(
             "whyidle_lustre_operation_seconds_total",
             "whyidle_lustre_operation_calls_total",
             "filesystem, operation",
             "Lustre {{filesystem}} {{operation}}",
-            most=5,
+            most=3,
         ),
         *(
             average(
@@ -77,7 +77,7 @@ def _latency() -> Panel:
                 f"whyidle_disk_{what}s_total",
                 "device",
                 f"{{{{device}}}} {what}",
-                most=4,
+                most=2,
             )
             for what in ("read", "write")
         ),
