@@ -29,7 +29,8 @@ from .vocabulary import (
 BY_INSTANCE = f"{v.CLUSTER_LABEL}, instance"
 BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 BY_NODE = f"{v.CLUSTER_LABEL}, node"
-NODE = f"group_left (node) max by ({BY_INSTANCE}, node) ({INSTANCE_NODE}{{{v.CLUSTER}}})"
+NODE = f"group_left (node) topk by ({BY_INSTANCE}) (1, max by ({BY_INSTANCE}, node) ({INSTANCE_NODE}{{{v.CLUSTER}}}))"
+"""Of an agent: one name, where its ranks call the node by another."""
 LOOKS = 60
 """Points over time of what each of a thousand agents says: thirty days of it must not take seconds."""
 OWN_RULES = 'rule_group=~".*;whyidle-.*"'

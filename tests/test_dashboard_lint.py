@@ -48,6 +48,7 @@ EVER = re.compile(r"\s*\)\s*(>|==) 0\b|\s*offset \$?\w+\)")
 CHOSEN = "$__window"
 """In the place of a window that the reader chooses."""
 RAW_OVERVIEW = {"whyidle_collective_missing_seconds"}
+ONE_OF_AN_AGENT = {"process_resident_memory_bytes", "whyidle_build_info"}
 OTHERS = {
     *("up", "ALERTS", "ALERTS_FOR_STATE", "scrape_duration_seconds", "scrape_samples_scraped"),
     *("prometheus_rule_group_last_duration_seconds", "prometheus_rule_group_interval_seconds"),
@@ -227,6 +228,14 @@ def fleets_ask_what_is_recorded(query: Query) -> Iterator[str]:
         for selector in selectors(query.expr):
             if selector.name in METRIC and selector.name not in RAW_OVERVIEW:
                 yield f"the raw series {selector.name}, of every rank or node there is"
+
+
+def health_asks_little_over_time(query: Query) -> Iterator[str]:
+    """Of all agents: over time only what was recorded, and gauges of which each agent has one."""
+    if query.dashboard == "whyidle-health" and not query.instant:
+        for selector in selectors(query.expr):
+            if selector.name in METRIC and selector.name not in ONE_OF_AN_AGENT:
+                yield f"the raw series {selector.name} of all agents over time"
 
 
 def nodes_are_found_by_address(query: Query) -> Iterator[str]:
@@ -429,6 +438,7 @@ OF_QUERIES: tuple[Callable[[Query], Iterator[str]], ...] = (
     subqueries_fit_into_memory,
     clusters_are_chosen,
     fleets_ask_what_is_recorded,
+    health_asks_little_over_time,
     nodes_are_found_by_address,
     legends_tell_series_apart,
 )
@@ -550,6 +560,7 @@ BAD_QUERIES = (
     (subqueries_fit_into_memory, A_QUERY, "sum_over_time(run:whyidle_ranks:count[${__range}:30s])"),
     (clusters_are_chosen, A_QUERY, 'run:whyidle_ranks:count{run="a"}'),
     (fleets_ask_what_is_recorded, A_QUERY, "rate(whyidle_steps_total[$__rate_interval])"),
+    (health_asks_little_over_time, replace(A_QUERY, dashboard="whyidle-health"), "whyidle_collector_age_seconds"),
     (nodes_are_found_by_address, replace(A_QUERY, dashboard="whyidle-node"), "whyidle_gpu_power_watts"),
     (legends_tell_series_apart, A_QUERY, "sum by (run) (run:whyidle_ranks:count)"),
 )
