@@ -338,7 +338,7 @@ def _late_ranks() -> Panel:
             Column("family", "Late by", mappings=LATE_BY, cell="color-background", width=300),
         ],
         sort="GPU-hours of others",
-        width=14,
+        width=13,
         nothing="No rank made others wait",
     )
 

@@ -154,6 +154,17 @@ def test_pages_are_small(uid: str) -> None:
 
 
 @pytest.mark.parametrize("uid", MOST)
+def test_lines_of_panels_are_full(uid: str) -> None:
+    """A line that is too wide wraps, and leaves half a page empty."""
+    pages = [DASHBOARDS[uid]["panels"], *(panel["panels"] for panel in DASHBOARDS[uid]["panels"] if "panels" in panel)]
+    for page in pages:
+        widths: dict[int, int] = {}
+        for place in (panel["gridPos"] for panel in page if panel["type"] != "row"):
+            widths[place["y"]] = widths.get(place["y"], 0) + place["w"]
+        assert set(widths.values()) <= {24}, widths
+
+
+@pytest.mark.parametrize("uid", MOST)
 def test_legends_fit(uid: str) -> None:
     assert [wrong for panel in panels(uid) for wrong in legends_that_do_not_fit(panel)] == []
 

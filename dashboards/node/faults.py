@@ -94,7 +94,7 @@ def _table() -> Panel:
         "to do: docs/xids.md of whyidle lists them.",
         now(f"topk({LISTED}, {faults()})"),
         columns=[
-            Column("what", "What"),
+            Column("what", "What", width=260),
             Column("where", "Where"),
             Column("Value", "How often", "short", decimals=0, width=100),
         ],

@@ -94,7 +94,7 @@ def _waited_for() -> Panel:
 def _confirmed() -> Panel:
     """0 is no; each family has a number, and with it words and a colour."""
     ranks = f"max(node:whyidle_ranks:count{{{v.NODE}}})"
-    told = {index: ("agree", FAMILY_COLOUR[family]) for index, family in enumerate(EVIDENCE, 1)}
+    told = {index: ("yes", FAMILY_COLOUR[family]) for index, family in enumerate(EVIDENCE, 1)}
     return stat(
         "Do its counters agree?",
         "Whether any counter of the node agrees that network, storage or CPU is the limit, within the last five "
@@ -216,7 +216,7 @@ def _computing() -> Panel:
         query(worst(f"max by ({RANK}) ({COMPUTING})", _idle(), RANK, str(DRAWN)), NAMED),
         unit="percentunit",
         most=1,
-        nothing="No rank of this node has a ledger",
+        nothing="No time of a rank of this node was recorded",
     )
 
 
