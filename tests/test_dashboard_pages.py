@@ -191,9 +191,8 @@ def test_what_is_too_much_is_found() -> None:
     def drawn(expr: str, legend: str, unit: str = "short") -> Json:
         target = {"refId": "A", "expr": expr, "legendFormat": legend}
         fields = {"defaults": {"unit": unit}}
-        legend = {"showLegend": True, "placement": "bottom"}
         panel = {"type": "timeseries", "title": "T", "targets": [target], "fieldConfig": fields}
-        return panel | {"options": {"legend": legend}, "gridPos": {"w": 8, "h": 8}}
+        return panel | {"options": {"legend": {"showLegend": True, "placement": "bottom"}}, "gridPos": {"w": 8, "h": 8}}
 
     assert [*legends_that_do_not_fit(drawn("sum by (device) (x)", "{{device}}"))]
     assert [*legends_that_do_not_fit(drawn("topk(32, x)", "{{device}}"))]
