@@ -1,23 +1,30 @@
-"""Colours: one per family, the same everywhere, and few others. Okabe and Ito's, which colour-blind eyes tell apart.
+"""Colours: one per family, the same everywhere, and few others.
 
-Source: M. Okabe and K. Ito, Color Universal Design (2008). Their black is grey here, to be seen on a dark ground too.
+Every family is told from every other by eyes that see all colours and by eyes that lack one kind of cones (protanopia,
+deuteranopia, tritanopia): they are 10 or more apart by CIEDE2000 for each. And every one is seen on Grafana's dark and
+on its light panels, with a contrast of 3 or more: so none is as dark as navy or as bright as yellow. They were found by
+a search for the ten colours of a hue that fits the family whose least distance is greatest. tests/test_colours.py
+holds the palette to both. The output pass darkens what stands behind words.
 """
 
 from __future__ import annotations
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES, PHASES
+from .contrast import shaded
 
-ORANGE = "#E69F00"
-SKY = "#56B4E9"
-GREEN = "#009E73"
-YELLOW = "#F0E442"
-BLUE = "#0072B2"
-RED = "#D55E00"
-PINK = "#CC79A7"
-GREY = "#999999"
-WINE = "#882255"
-LAVENDER = "#A79FE1"
-"""Okabe and Ito have eight colours. Wine is from Paul Tol's scheme "muted"; lavender is lighter than their blue."""
+GREEN = "#147850"
+ORANGE = "#FA4600"
+BLUE = "#3C50FA"
+PINK = "#E65A96"
+WINE = "#BE0AA0"
+LAVENDER = "#8C8CDC"
+YELLOW = "#8C965A"
+SKY = "#28A0A0"
+RED = "#D20000"
+GREY = "#5A6E6E"
+"""Yellow is an olive, and sky a teal: brighter ones are not seen on a light panel."""
+AMBER = "#C08A30"
+"""For what is not good and not bad yet: no family's colour."""
 FAINT = "#66666640"
 """For what is as it should be and wants no attention."""
 
@@ -42,43 +49,43 @@ FAMILY_COLOUR: dict[str, str] = {
     "lost": RED,
     "unattributed": GREY,
 }
-UNHOOKED = "#505050"
+UNHOOKED = "#8A8A8A"
 """GPUs of which nothing is known: beside the families, and none of them."""
 
 CAUSE_SHADES: dict[str, str] = {
-    "compute": "#009E73",
-    "recompute": "#D55E00",
-    "data_read": "#E69F00",
-    "data_cpu": "#F0E442",
-    "data_queue": "#B8AC1C",
-    "data_handoff": "#56B4E9",
-    "network": "#0072B2",
-    "straggler": "#CC79A7",
+    "compute": GREEN,
+    "recompute": RED,
+    "data_read": ORANGE,
+    "data_cpu": YELLOW,
+    "data_queue": shaded(YELLOW, 0.6),
+    "data_handoff": shaded(SKY, 1.25),
+    "network": BLUE,
+    "straggler": PINK,
     "collective": LAVENDER,
-    "collective_queue": "#8F8620",
+    "collective_queue": shaded(YELLOW, 0.35),
     "pipeline": WINE,
-    "checkpoint_write": "#A66F00",
-    "checkpoint_cpu": "#F7F0A0",
-    "checkpoint_read": "#FFC84D",
-    "host": "#2F86B5",
-    "host_gc": "#9AD3F5",
-    "host_compile": "#1B5E85",
-    "host_blocked": "#6FA3BF",
-    "startup": "#BFE4FA",
-    "unattributed": "#999999",
+    "checkpoint_write": shaded(ORANGE, 0.6),
+    "checkpoint_cpu": shaded(YELLOW, 1.3),
+    "checkpoint_read": shaded(ORANGE, 1.3),
+    "host": SKY,
+    "host_gc": shaded(SKY, 1.5),
+    "host_compile": shaded(SKY, 0.6),
+    "host_blocked": shaded(SKY, 0.35),
+    "startup": shaded(SKY, 1.75),
+    "unattributed": GREY,
 }
 """Cause -> a shade of its family's colour."""
 
 PHASE_COLOUR: dict[str, str] = {
-    "startup": "#BFE4FA",
+    "startup": shaded(SKY, 1.75),
     "compute": GREEN,
-    "eval": "#7BD3B4",
+    "eval": shaded(GREEN, 1.3),
     "host": SKY,
     "data": ORANGE,
-    "data_start": "#9AD3F5",
+    "data_start": shaded(SKY, 1.4),
     "collective": LAVENDER,
-    "checkpoint": "#A66F00",
-    "restore": "#FFC84D",
+    "checkpoint": shaded(ORANGE, 0.6),
+    "restore": shaded(ORANGE, 1.3),
     "gc": PINK,
     "compile": GREY,
 }
@@ -104,7 +111,7 @@ FAMILY_WORDS: dict[str, str] = {
 
 CORROBORATION_WORDS: dict[str, tuple[str, str]] = {
     "confirmed": ("counters agree", GREEN),
-    "unconfirmed": ("counters silent", ORANGE),
+    "unconfirmed": ("not confirmed", AMBER),
     "none_needed": ("needs none", GREY),
 }
 """Label corroboration -> words and colour."""

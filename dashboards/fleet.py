@@ -18,9 +18,7 @@ from .vocabulary import (
     blamed,
     dashboard,
     device_hours,
-    falling,
     heat,
-    in_order,
     line,
     now,
     over_range,
@@ -33,6 +31,7 @@ from .vocabulary import (
     to_node,
     to_run,
     trend,
+    worst,
 )
 
 HOURS = "count:GPU-h"
@@ -53,6 +52,9 @@ BANDS = (
     ("below 25 %", -1, 0.25, INFERNO[9]),
 )
 """Bright is what loses, as in all heat maps; no family's colour, which would say what is lost to."""
+FAMILIES_OF_COUNTERS = {"network": "network", "storage": "storage", "cpu": "CPU"}
+DEGRADED = 0.99
+"""Of the best node's links: less is no noise."""
 COUNTS = ("10", "20", "50")
 
 
@@ -67,23 +69,17 @@ def build() -> Dashboard:
             section(
                 "What the fleet loses",
                 line(4, *_in_one_look()),
-                line(8, _shares(), _blamed()),
-                line(8, _hours(), _cost(), _cost_over_time()),
+                line(9, _blamed(), _hours()),
                 line(9, _runs()),
                 line(7, _clusters(), _goodput()),
             ),
             section(
-                "Which nodes",
-                line(8, _bands(), _quantiles()),
+                "Which nodes and ranks",
+                line(8, _bands(), _signals()),
                 line(12, _heat()),
                 line(9, _nodes()),
+                line(9, _troubled(), _late_ranks()),
             ),
-            section(
-                "Which links, disks and CPUs",
-                line(8, _signals(), _troubled()),
-                line(8, _bus_bandwidth(), _slow_links()),
-            ),
-            section("Which ranks", line(9, _late_ranks(), _late_over_time())),
         ],
         start="now-6h",
         refresh="1m",
@@ -104,19 +100,10 @@ def _in_one_look() -> list[Panel]:
     unhooked = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="{UNHOOKED_FAMILY}"}}'
     return [
         stat(
-            "GPUs that train",
+            "GPUs in runs",
             "Live ranks of all runs; each has one device.",
             query(f"sum(node:whyidle_ranks:count{{{v.CLUSTER}}})"),
             unit="short",
-            width=3,
-            graph=True,
-        ),
-        stat(
-            "Runs",
-            "Runs that have a live rank.",
-            query(f"count(run:whyidle_ranks:count{{{v.CLUSTER}}} > 0)"),
-            unit="short",
-            width=3,
             graph=True,
         ),
         stat(
@@ -125,50 +112,35 @@ def _in_one_look() -> list[Panel]:
             query(f"{compute} / sum({of_ranks})"),
             unit="percentunit",
             thresholds=GOOD,
+            decimals=0,
+            width=5,
             graph=True,
         ),
         stat(
-            "GPUs' worth of loss",
+            "Idle GPUs",
             "Device-seconds per second that are no compute: how many GPUs are paid for and give nothing.",
             query(f"sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}})"),
             unit="short",
+            width=5,
             graph=True,
         ),
         stat(
-            "Unhooked GPUs",
-            "GPUs without whyidle, which no rank names: jobs without hooks, and GPUs with no job. What they do is not "
-            "known here.",
+            "Cost of idle GPUs",
+            "The GPU-hours of the time range that were no compute, at the price above: in its currency.",
+            now(f"$price * sum({device_hours(BILL)})"),
+            unit="short",
+            width=5,
+        ),
+        stat(
+            "GPUs without whyidle",
+            "GPUs that no rank names: jobs without hooks, and GPUs with no job. What they do is not known here.",
             query(f"sum({unhooked})"),
             unit="short",
             decimals=0,
-            width=3,
+            width=5,
             nothing="none",
         ),
-        stat(
-            "GPU-hours lost",
-            "Device-hours in the time range that were no compute.",
-            now(f"sum({device_hours(BILL)})"),
-            unit=HOURS,
-        ),
-        stat(
-            "Cost of it",
-            "The GPU-hours lost, at the price above: in its currency.",
-            now(f"$price * sum({device_hours(BILL)})"),
-            unit="short",
-            width=3,
-        ),
     ]
-
-
-def _shares() -> Panel:
-    rates = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family!="{UNHOOKED_FAMILY}"}}'
-    return share(
-        "Where the fleet's time goes",
-        "Shares of all ranks' device time by family, as measured; they sum to 100 %. What grows beside compute at once "
-        "in many runs is something that they share: a file system, a switch, a release.",
-        query(f"sum by (family) ({rates}) / on () group_left () sum({rates})", "{{family}}"),
-        width=12,
-    )
 
 
 def _blamed() -> Panel:
@@ -177,7 +149,7 @@ def _blamed() -> Panel:
         "The same, with the waits for late ranks charged to what made them late, and start-up left out. Runs weigh as "
         "much as they have ranks.",
         query(blamed(v.CLUSTER), "{{family}}"),
-        width=12,
+        width=16,
     )
 
 
@@ -193,43 +165,20 @@ def _hours() -> Panel:
     )
 
 
-def _cost() -> Panel:
-    return bars(
-        "What they cost",
-        "The same, at the price of a GPU-hour above: in its currency.",
-        now(f"sort_desc($price * sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
-        unit="short",
-        colours=FAMILY_COLOUR,
-        nothing="nothing lost",
-    )
-
-
-def _cost_over_time() -> Panel:
-    rates = f"cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}}"
-    return trend(
-        "Cost per hour",
-        "What is lost now, per hour and by family, at the price above.",
-        query(in_order(f"$price * sum by (family) ({rates})"), "{{family}}"),
-        unit="short",
-        width=8,
-        colours=FAMILY_COLOUR,
-        stacked=True,
-    )
-
-
 def _runs() -> Panel:
     bill = f"run_family:whyidle_billed_seconds:increase{{{v.CLUSTER}%s}}"
     lost = f"sum by ({BY_RUN}) ({device_hours(bill % f', {LOST}')})"
     used = f"sum by ({BY_RUN}) ({device_hours(bill % '')})"
+    first = f"topk($worst, {lost})"
     stood = over_range(f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count")
     panel = table(
         "Runs by what they lost",
         "The runs of the time range that lost most device-hours in it, those that have ended included, and the verdict "
         "that stood for most of the time.",
-        now(f"topk($worst, {lost})"),
-        now(f"topk($worst, $price * {lost})"),
-        now(used),
-        now(f"topk by ({BY_RUN}) (1, {stood})"),
+        now(first),
+        now(f"$price * ({first})"),
+        now(f"{used} and on ({BY_RUN}) {first}"),
+        now(f"topk by ({BY_RUN}) (1, {stood}) and on ({BY_RUN}) {first}"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
@@ -250,12 +199,12 @@ def _clusters() -> Panel:
         "Clusters",
         "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that is no "
         "compute, once the waits for late ranks are charged to what made them late. Those waits stand at the end.",
-        now(f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"),
-        now(most),
-        now(f"max by ({v.CLUSTER_LABEL}) ({waits})"),
+        now(f"bottomk($worst, cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}})"),
+        now(f"topk($worst, {most})"),
+        now(f"topk($worst, max by ({v.CLUSTER_LABEL}) ({waits}))"),
         columns=[
             Column(v.CLUSTER_LABEL, "Cluster"),
-            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-text", decimals=0, width=90),
+            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-background", decimals=0, width=90),
             Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=300),
             Column("B", "Share", "percentunit", decimals=0, width=80),
             Column("C", "Waits for late", "percentunit", decimals=0, width=120),
@@ -267,17 +216,18 @@ def _clusters() -> Panel:
 
 
 def _goodput() -> Panel:
+    goodput = f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"
     return trend(
         "Goodput by cluster",
-        "Share of each cluster's device time that was compute for new steps. A step down in one cluster alone is that "
-        "cluster's network, storage or release.",
-        query(f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}", f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
+        "Share of each cluster's device time that was compute for new steps, of the lowest. A step down in one "
+        "cluster alone is that cluster's network, storage or release.",
+        query(worst(goodput, f"-{over_range(goodput)}", v.CLUSTER_LABEL, "16"), f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
         unit="percentunit",
         most=1,
     )
 
 
-# -- which nodes
+# -- which nodes and ranks
 
 
 def _bands() -> Panel:
@@ -289,17 +239,6 @@ def _bands() -> Panel:
         unit="short",
         stacked=True,
         colours={words_: colour for words_, _, _, colour in BANDS},
-    )
-
-
-def _quantiles() -> Panel:
-    return trend(
-        "Compute of the worst, the median and the best nodes",
-        "Share of time in compute that 1 %, 10 %, 50 % and 90 % of the nodes do not reach. A low 1 % beside a high "
-        "median is a few sick nodes; all of them low together is the run's or the fabric's.",
-        *(query(f"quantile({q}, {COMPUTING})", f"{q:.0%} of nodes") for q in (0.01, 0.1, 0.5, 0.9)),
-        unit="percentunit",
-        most=1,
     )
 
 
@@ -318,14 +257,15 @@ def _heat() -> Panel:
 
 def _nodes() -> Panel:
     hours = device_hours(f"node:whyidle_lost_seconds:increase{{{v.CLUSTER}}}")
+    first = f"topk($worst, sum by ({BY_NODE}) ({hours}))"
     family = f"topk by ({BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
     panel = table(
         "Nodes by what they lost",
         "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. The hours are "
         "those of the bill of runs, by node. In the last hour, waits for a late rank stand under straggler.",
-        now(f"topk($worst, sum by ({BY_NODE}) ({hours}))"),
-        now(f"max by ({BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}})"),
-        now(family),
+        now(first),
+        now(f"max by ({BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}}) and on ({BY_NODE}) {first}"),
+        now(f"{family} and on ({BY_NODE}) {first}"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("A", "GPU-hours lost", HOURS, cell="gauge"),
@@ -338,17 +278,19 @@ def _nodes() -> Panel:
     return _looking(panel)
 
 
-# -- which links, disks and CPUs
-
-
 def _signals() -> Panel:
-    total = f"sum by (signal) (node:whyidle_%s_evidence:max5m{{{v.CLUSTER}}})"
+    evidence = f"node:whyidle_%s_evidence:max5m{{{v.CLUSTER}}}"
     panel = trend(
         "Nodes whose counters show a limit",
-        "How many nodes have a signal of network, storage or CPU at each moment, by signal. Many nodes at once point "
-        "to what they share: a switch, a file server.",
-        *(query(total % family, f"{family}: {{{{signal}}}}") for family in ("network", "storage", "cpu")),
+        "How many nodes have a signal of network, storage or CPU at each moment. Many nodes at once point to what they "
+        "share: a switch, a file server.",
+        *(
+            query(f"count(group by ({BY_NODE}) ({evidence % family}))", words_)
+            for family, words_ in FAMILIES_OF_COUNTERS.items()
+        ),
         unit="short",
+        colours={words_: FAMILY_COLOUR[family] for family, words_ in FAMILIES_OF_COUNTERS.items()},
+        nothing="No counter of any node shows a limit",
     )
     panel.maxDataPoints = 2 * LOOKS
     return panel
@@ -357,70 +299,37 @@ def _signals() -> Panel:
 def _troubled() -> Panel:
     families = f'{{__name__=~"node:whyidle_(network|storage|cpu)_evidence:max5m", {v.CLUSTER}}}'
     evidence = f"max by ({BY_NODE}, signal) ({families})"
+    limit = f"node:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
+    of_best = f"{limit} / on ({v.CLUSTER_LABEL}) group_left () max by ({v.CLUSTER_LABEL}) ({limit})"
     panel = table(
-        "Nodes and links with most signals",
-        "For how much of the time range each signal of a node's counters showed a limit. Link signals on one node "
-        "alone are its cable, adapter or switch port.",
+        "Nodes with most signals, and with slow links",
+        "For how much of the time range each signal of a node's counters showed a limit; and nodes whose links carry "
+        "less in a direction than those of the cluster's best node: one is down, or came up degraded.",
         now(f"topk($worst, {over_range(evidence, 'sum')} / {LOOKS_TAKEN})"),
+        now(f"bottomk($worst, {of_best} < {DEGRADED})"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("signal", "Signal"),
-            Column("A", "Of the time", "percentunit", cell="gauge", most=1),
+            Column("A", "Of the time", "percentunit", cell="gauge", most=1, decimals=0, width=160),
+            Column("B", "Links, of the best", "percentunit", decimals=0, width=130),
         ],
         sort="Of the time",
-        width=12,
+        width=11,
         nothing="No counter of any node showed a limit",
     )
     return _looking(panel)
 
 
-def _bus_bandwidth() -> Panel:
-    limit = f"run:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
-    moved = f"run:whyidle_collective_busbw_bytes:rate5m{{{v.CLUSTER}}}"
-    return trend(
-        "Bus bandwidth of runs, of their links",
-        "Bytes per second that each run's collectives move over its slowest link, by the factors of nccl-tests, as a "
-        "share of that link's rate; over all of the time, not that of the transfers alone.",
-        query(f"topk($worst, {moved}) / on ({BY_RUN}) group_left () {limit}", "{{owner}}/{{run}}"),
-        unit="percentunit",
-        links=[series_to("run")],
-        nothing="No run with a link: each is on one node",
-    )
-
-
-def _slow_links() -> Panel:
-    limit = f"node:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
-    best = f"max by ({v.CLUSTER_LABEL}) ({limit})"
-    return table(
-        "Nodes whose links carry least",
-        "What a node's links carry in a direction together, and as a share of the best node of the cluster. Less than "
-        "its peers: a link is down, or came up degraded.",
-        now(f"bottomk($worst, {limit} / on ({v.CLUSTER_LABEL}) group_left () {best})"),
-        now(limit),
-        columns=[
-            Column("node", "Node", link=to_node()),
-            Column("A", "Of the best", "percentunit", thresholds=falling(0.7, 0.99), cell="color-text"),
-            Column("B", "Links", "Bps"),
-        ],
-        sort="Of the best",
-        rising=True,
-        width=12,
-        nothing="No node says how fast its links are",
-    )
-
-
-# -- which ranks
-
-
 def _late_ranks() -> Panel:
     late = f"run_rank:whyidle_late_seconds:increase{{{v.CLUSTER}}}"
+    first = f"topk($worst, sum by ({BY_RANK}) ({device_hours(late)}) > 0)"
     by_family = f"sum by ({BY_RANK}, family) (run_rank_family:whyidle_late:rate1h{{{v.CLUSTER}}})"
     return table(
         "Ranks that made others wait",
         "GPU-hours for which each rank made the others of its run wait in the time range, and what made it late in the "
         "last hour. The same node again and again is the one to drain.",
-        now(f"topk($worst, sum by ({BY_RANK}) ({device_hours(late)}) > 0)"),
-        now(f"topk by ({BY_RANK}) (1, {by_family})"),
+        now(first),
+        now(f"topk by ({BY_RANK}) (1, {by_family}) and on ({BY_RANK}) {first}"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
@@ -429,24 +338,9 @@ def _late_ranks() -> Panel:
             Column("family", "Late by", mappings=LATE_BY, cell="color-background", width=300),
         ],
         sort="GPU-hours of others",
-        width=14,
+        width=13,
         nothing="No rank made others wait",
     )
-
-
-def _late_over_time() -> Panel:
-    late = f"run_rank:whyidle_late:rate$window{{{v.CLUSTER}}}"
-    score = over_range(f"run_rank:whyidle_late:rate5m{{{v.CLUSTER}}}", "sum")
-    panel = trend(
-        "GPUs that wait for them",
-        "How many GPUs wait for each of the ranks that made others wait most, over time.",
-        query(f"{late} and on ({BY_RANK}) topk($worst, {score})", "{{owner}}/{{run}} rank {{rank}}"),
-        unit="short",
-        width=10,
-        links=[series_to("run")],
-        nothing="No rank made others wait",
-    )
-    return _looking(panel)
 
 
 def _looking(panel: Panel) -> Panel:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from grafanalib._gen import DashboardEncoder
 
-from . import fleet, node, overview, run
+from . import fleet, hardware, health, node, overview, run
+from .contrast import ground
 from .library import Dashboard
 from .variables import DATA_SOURCE
 
-BUILDERS: tuple[Callable[[], Dashboard], ...] = (overview.build, run.build, node.build, fleet.build)
+BUILDERS: tuple[Callable[[], Dashboard], ...] = (
+    *(overview.build, run.build, node.build, hardware.build, fleet.build, health.build),
+)
 """In the order in which a reader goes through them."""
 
 TAG = "whyidle"
@@ -20,6 +24,7 @@ SCHEMA_VERSION = 39
 """Of Grafana 11; later ones migrate it when they load it."""
 
 Json = dict[str, Any]
+_OPAQUE = re.compile("#[0-9A-Fa-f]{6}")
 
 DEAD: dict[str, frozenset[str]] = {
     "dashboard": frozenset({"__inputs", "hideControls", "rows", "sharedCrosshair", "style", "gnetId"}),
@@ -97,6 +102,7 @@ def _finish_panel(panel: Json) -> None:
         kept["datasource"] = DATA_SOURCE
         _mend_thresholds(kept)
         _mend_custom(kept)
+        _darken_grounds(kept)
     panel.clear()
     panel.update(kept)
 
@@ -130,6 +136,27 @@ def _mend_custom(panel: Json) -> None:
             del custom[key]
     if "displayMode" in custom:  # of tables, until Grafana 9
         custom["cellOptions"] = {"type": custom.pop("displayMode")}
+
+
+def _darken_grounds(panel: Json) -> None:
+    """Words stand on the colours of some panels and cells: there, colours are as dark as the words need them."""
+    defaults, overrides = panel["fieldConfig"]["defaults"], panel["fieldConfig"]["overrides"]
+    if panel["type"] == "state-timeline" or panel.get("options", {}).get("colorMode") == "background":
+        _darken(defaults)
+    for one in overrides:
+        properties = {entry["id"]: entry["value"] for entry in one["properties"]}
+        if properties.get("custom.cellOptions", {}).get("type") == "color-background":
+            _darken(properties)
+
+
+def _darken(fields: Json) -> None:
+    entries = [
+        *(entry for mapping in fields.get("mappings", ()) for entry in mapping.get("options", {}).values()),
+        *fields.get("thresholds", {}).get("steps", ()),
+    ]
+    for entry in entries:
+        if _OPAQUE.fullmatch(entry.get("color") or ""):
+            entry["color"] = ground(entry["color"])
 
 
 def _finish_variables(variables: list[Json]) -> None:

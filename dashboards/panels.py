@@ -221,7 +221,7 @@ def timeline(
     return core.StateTimeline(
         **common(title, description, queries, width, ((None, FAINT),)) | {"maxDataPoints": STATES},
         mappings=list(mappings),
-        fillOpacity=85,
+        fillOpacity=100,
         tooltipMode="single",
         extraJson=more(
             {"unit": "none", "links": data_links(links), "custom": {"spanNulls": False}, "noValue": nothing},

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from .colours import BLUE
+from .colours import BLUE, GREEN
 from .library import Panel, Target, core
 from .panels import PLAIN, common, more, override
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
@@ -88,6 +88,8 @@ def _value_field(name: str, queries: Sequence[Target]) -> str:
 
 def _column(column: Column) -> list[Json]:
     bounds = column.thresholds or GROUND.get(column.cell, ())
+    if column.cell == "color-background":  # what is well needs no ground
+        bounds = [(bound, "transparent" if colour == GREEN else colour) for bound, colour in bounds]
     properties: Json = {
         "unit": column.unit,
         "decimals": column.decimals,

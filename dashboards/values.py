@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..ledger.causes import FAMILIES
-from .colours import FAMILY_COLOUR, FAMILY_WORDS, GREEN, ORANGE, RED
+from .colours import AMBER, FAMILY_COLOUR, FAMILY_WORDS, GREEN, RED
 
 Json = dict[str, Any]
 Unit = Literal[
@@ -33,13 +33,13 @@ Step = tuple[float | None, str]
 
 
 def steps(*bounds: float) -> tuple[Step, ...]:
-    """Good until the first bound, orange from there, red from the second on (or from the only one)."""
-    return ((None, GREEN), *zip(bounds, (ORANGE, RED)[-len(bounds) :], strict=True))
+    """Good until the first bound, amber from there, red from the second on (or from the only one)."""
+    return ((None, GREEN), *zip(bounds, (AMBER, RED)[-len(bounds) :], strict=True))
 
 
 def falling(*bounds: float) -> tuple[Step, ...]:
-    """Red until the first bound, orange from there, good from the second on (or from the only one)."""
-    return ((None, RED), *zip(bounds, (ORANGE, GREEN)[-len(bounds) :], strict=True))
+    """Red until the first bound, amber from there, good from the second on (or from the only one)."""
+    return ((None, RED), *zip(bounds, (AMBER, GREEN)[-len(bounds) :], strict=True))
 
 
 GOOD = falling(0.5, 0.8)

@@ -28,7 +28,7 @@ A dashboard is a function ``build() -> Dashboard`` in a module of its own, liste
   (one bar per series), :func:`table`, :func:`heat` (one row of coloured cells per series), :func:`timeline` (one row of
   words per series, whose values are numbers that :func:`words` maps).
 - Every panel has a title, a description (what it shows; what it means when it grows) and a unit: those of ``Unit``.
-- Thresholds are steps, ``steps(0.1, 0.3)``: green, orange from 0.1 on, red from 0.3 on; ``falling(0.5, 0.8)`` for what
+- Thresholds are steps, ``steps(0.1, 0.3)``: green, amber from 0.1 on, red from 0.3 on; ``falling(0.5, 0.8)`` for what
   should be high. Only where a value is good or bad by itself. ``dashed=True`` on a trend draws them as lines.
 - Values of a label as one number per series: ``encode(metric, matchers, label, values, by)``, for :func:`timeline`.
 - Device-hours over the chosen range: ``device_hours("run_family:whyidle_billed_seconds:increase{...}")``.

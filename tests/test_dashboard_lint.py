@@ -43,18 +43,30 @@ OF_COUNTERS = {"rate", "increase", "resets"}
 LAST = {"last_over_time"}
 """Where a rule keeps the last value of a counter, to take it from the next."""
 PRESENCE = {"absent", "absent_over_time", "count", "group", "timestamp", "present_over_time"}
-EVER = re.compile(r"\s*\)\s*(>|==) 0\b|\s*offset \w+\)")
+EVER = re.compile(r"\s*\)\s*(>|==) 0\b|\s*offset \$?\w+\)")
 """After an aggregate of a counter: whether there was ever any, now or some time ago."""
 CHOSEN = "$__window"
 """In the place of a window that the reader chooses."""
 RAW_OVERVIEW = {"whyidle_collective_missing_seconds"}
-OTHERS = {"up", "ALERTS", "ALERTS_FOR_STATE"}
+ONE_OF_AN_AGENT = {"process_resident_memory_bytes", "whyidle_build_info"}
+OTHERS = {
+    *("up", "ALERTS", "ALERTS_FOR_STATE", "scrape_duration_seconds", "scrape_samples_scraped"),
+    *("prometheus_rule_group_last_duration_seconds", "prometheus_rule_group_interval_seconds"),
+    *("prometheus_rule_group_iterations_missed_total", "prometheus_rule_evaluation_failures_total"),
+}
 """Series of Prometheus's own."""
+OF_ONE_NODE = ("whyidle-node", "whyidle-node-hardware")
 
 RAW: dict[str, str] = {
     "whyidle_rdma_unknown_files": "the dashboard lists the files themselves",
     "whyidle_nic_full_duplex": "half duplex is of the last century; kept for a doubtful link",
     "whyidle_nic_left_out_interfaces": "says how many series there are not, for who wonders",
+    "whyidle_collective_calls_total": "calls by operation; Run draws them by process group",
+    "whyidle_collectives_total": "waits of any operation; Run draws calls by process group",
+    "whyidle_gpu_performance_state": "the clocks themselves are drawn",
+    "whyidle_cgroup_cpu_throttled_seconds_total": "summed over CPUs, so no share; the periods are drawn",
+    "whyidle_clock_frequency_ratio": "what a time daemon does; what is left of the error is drawn",
+    "whyidle_clock_tai_offset_seconds": "a constant of the calendar",
     "process_max_fds": "a limit, next to process_open_fds; both are a convention of Prometheus",
     "process_open_fds": "a convention of Prometheus: every client exports it",
     "process_virtual_memory_bytes": "a convention of Prometheus: says nothing of memory in use",
@@ -218,9 +230,17 @@ def fleets_ask_what_is_recorded(query: Query) -> Iterator[str]:
                 yield f"the raw series {selector.name}, of every rank or node there is"
 
 
+def health_asks_little_over_time(query: Query) -> Iterator[str]:
+    """Of all agents: over time only what was recorded, and gauges of which each agent has one."""
+    if query.dashboard == "whyidle-health" and not query.instant:
+        for selector in selectors(query.expr):
+            if selector.name in METRIC and selector.name not in ONE_OF_AN_AGENT:
+                yield f"the raw series {selector.name} of all agents over time"
+
+
 def nodes_are_found_by_address(query: Query) -> Iterator[str]:
     """A node's raw counters are selected by the address of its agent: a join would evaluate every node's first."""
-    if query.dashboard == "whyidle-node":
+    if query.dashboard in OF_ONE_NODE:
         for selector in selectors(query.expr):
             if selector.name in METRIC and "instance=~`$instance`" not in selector.matchers:
                 yield f"{selector.name} of all nodes"
@@ -418,6 +438,7 @@ OF_QUERIES: tuple[Callable[[Query], Iterator[str]], ...] = (
     subqueries_fit_into_memory,
     clusters_are_chosen,
     fleets_ask_what_is_recorded,
+    health_asks_little_over_time,
     nodes_are_found_by_address,
     legends_tell_series_apart,
 )
@@ -539,6 +560,7 @@ BAD_QUERIES = (
     (subqueries_fit_into_memory, A_QUERY, "sum_over_time(run:whyidle_ranks:count[${__range}:30s])"),
     (clusters_are_chosen, A_QUERY, 'run:whyidle_ranks:count{run="a"}'),
     (fleets_ask_what_is_recorded, A_QUERY, "rate(whyidle_steps_total[$__rate_interval])"),
+    (health_asks_little_over_time, replace(A_QUERY, dashboard="whyidle-health"), "whyidle_collector_age_seconds"),
     (nodes_are_found_by_address, replace(A_QUERY, dashboard="whyidle-node"), "whyidle_gpu_power_watts"),
     (legends_tell_series_apart, A_QUERY, "sum by (run) (run:whyidle_ranks:count)"),
 )

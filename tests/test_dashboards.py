@@ -21,8 +21,8 @@ from support_queries import filled
 
 from whyidle.agent.metrics import METRIC
 from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
-from whyidle.alerts import recording
 from whyidle.alerts.config import DEFAULT, HISTOGRAM_SUFFIXES
+from whyidle.alerts.output import groups
 from whyidle.alerts.rule import Record
 from whyidle.cli.main import main
 from whyidle.dashboards import output
@@ -80,9 +80,9 @@ def dashboard(request: pytest.FixtureRequest) -> Json:
 def test_uids_are_those_that_links_lead_to() -> None:
     assert set(DASHBOARDS) >= {"whyidle-overview", "whyidle-run"}
     led_to = set(re.findall(r"/d/([a-z-]+)", json.dumps(DASHBOARDS)))
-    assert led_to <= {*DASHBOARDS, "whyidle-node"}
+    assert led_to <= DASHBOARDS.keys()
     assert {dashboard["title"] for dashboard in DASHBOARDS.values()} == {
-        f"whyidle / {uid.removeprefix('whyidle-').capitalize()}" for uid in DASHBOARDS
+        f"whyidle / {uid.removeprefix('whyidle-').replace('-', ' ').capitalize()}" for uid in DASHBOARDS
     }
 
 
@@ -120,7 +120,8 @@ def test_variables_links_and_tag(dashboard: Json) -> None:
     assert dashboard["tags"] == ["whyidle"]
     [link] = dashboard["links"]
     assert (link["keepTime"], link["includeVars"], link["tags"]) == (True, True, ["whyidle"])
-    used = set(re.findall(r"\$\{?([a-z_]\w*)", json.dumps([dashboard["panels"], dashboard["annotations"]])))
+    asking = [dashboard["panels"], dashboard["annotations"], dashboard["templating"]]
+    used = set(re.findall(r"\$\{?([a-z_]\w*)", json.dumps(asking)))
     assert {name for name in used if not name.startswith("__")} <= set(names), "a variable that is not there"
     assert set(names) <= used | {"datasource"}, "a variable that nothing uses"
 
@@ -260,7 +261,7 @@ def test_every_query_parses(dashboard: Json, tmp_path: Path) -> None:
 
 
 def test_every_metric_is_declared_or_recorded(dashboard: Json) -> None:
-    recorded = {rule.name for group in recording.groups(DEFAULT) for rule in group.rules if isinstance(rule, Record)}
+    recorded = {rule.name for group in groups() for rule in group.rules if isinstance(rule, Record)}
     histograms = {
         name + suffix for name, metric in METRIC.items() if metric.type == "histogram" for suffix in HISTOGRAM_SUFFIXES
     }

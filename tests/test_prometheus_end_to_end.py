@@ -151,6 +151,7 @@ EMPTY: dict[str, str] = {
     "annotation Restarts": "no rank was started again",
     "Lost to restarts A": "no rank was started again, and Prometheus meets the jobs after their start",
     "Unexplained time A": "every second is explained",
+    **{f"Rules of whyidle in Prometheus {letter}": "Prometheus does not scrape itself" for letter in "ABCD"},
     "Pipeline bubble A": "no run of this test is a pipeline",
 }
 """Alert, panel with its query's letter, or the like -> why it is empty in this test even without its thresholds."""

@@ -1,28 +1,26 @@
-"""Node: every counter that can prove or refute a verdict, beside the ranks that the node hosts."""
+"""Node: what one node does to its ranks. Its devices one by one are the page Node hardware."""
 
 from __future__ import annotations
 
 from .. import variables as v
+from ..selection import instance, node
 from ..vocabulary import Dashboard, dashboard
-from . import agent, cpu, gpus, interfaces, ranks, rdma, remote_storage, storage
-from .selection import instance, node
+from . import cpu, faults, gpus, network, ranks, storage
 
 
 def build() -> Dashboard:
     return dashboard(
         "whyidle-node",
         "whyidle / Node",
-        """What one node's own counters say: whether its network, storage, CPU or GPUs are the limit that its ranks
+        """What one node does to its ranks: whether its GPUs, CPUs, network or storage are the limit that its ranks
         report, or whether the ranks wait for somebody else.""",
         variables=[v.data_source(), v.cluster(), node(), instance(), v.window()],
         sections=[
-            *ranks.sections(),
-            *gpus.sections(),
-            *rdma.sections(),
-            *interfaces.sections(),
-            *storage.sections(),
-            *remote_storage.sections(),
-            *cpu.sections(),
-            *agent.sections(),
+            ranks.section(),
+            gpus.section(),
+            cpu.section(),
+            network.section(),
+            storage.section(),
+            faults.section(),
         ],
     )

@@ -1,22 +1,23 @@
-"""The ranks that a node hosts: what its counters are to prove or refute."""
+"""The ranks that a node hosts: what they lose, and which of its counters agree."""
 
 from __future__ import annotations
 
 from ...ledger.causes import PHASES
 from .. import variables as v
-from ..colours import FAINT, FAMILY_COLOUR, GREEN, ORANGE, PHASE_COLOUR
+from ..colours import FAINT, FAMILY_COLOUR, PHASE_COLOUR
+from ..selection import HERE, ROWS, highest, listed, rate, series, total
 from ..vocabulary import (
     GOOD,
     Column,
     Panel,
     Section,
     encode,
-    falling,
     line,
     now,
+    over_range,
     query,
+    rank_idle,
     rank_shares,
-    section,
     share,
     stat,
     steps,
@@ -25,258 +26,239 @@ from ..vocabulary import (
     to_run,
     trend,
     words,
+    worst,
 )
-from .selection import HERE, grows, level, rate, series
+from ..vocabulary import section as _section
+from .faults import faults
 
 RANK = "owner, run, rank"
 NAMED = "{{owner}}/{{run}} rank {{rank}}"
 COMPUTING = rank_shares(v.NODE, RANK, 'family="compute"')
-EVIDENCE = {
-    family: words({0: ("no", FAINT), 1: ("agrees", FAMILY_COLOUR[family])}) for family in ("network", "storage", "cpu")
-}
+EVIDENCE = {"network": "Network", "storage": "Storage", "cpu": "CPU"}
+"""Families that counters of a node can prove or refute."""
+DRAWN = 16
+"""Ranks in a picture: a node has as many GPUs at most, as a rule."""
+LATE = 0.005
+"""GPUs that a rank keeps waiting: less is noise of the clock."""
 
 
-def sections() -> list[Section]:
-    return [
-        section(
-            "The ranks on this node, and whose side its counters take",
-            line(4, *_in_one_look()),
-            line(8, _shares()),
-            line(9, *(_signals(family) for family in ("network", "storage", "cpu"))),
-            line(7, _ranks(), _phases()),
-            line(7, _computing(), _late()),
-        ),
-        section(
-            "What its ranks did",
-            line(7, _steps(), _fed(), _calls()),
-            line(7, _waits(), _saved(), _open()),
-            line(7, _idle_compute(), _pending()),
-            collapsed=True,
-        ),
-    ]
+def section() -> Section:
+    return _section(
+        "The ranks on this node",
+        line(4, _live(), _computing_now(), _waited_for(), _confirmed(), _faults()),
+        line(9, _shares(), _signals()),
+        line(8, _ranks(), _phases()),
+        line(8, _computing(), _late()),
+        line(6, _identity()),
+    )
 
 
-def _in_one_look() -> list[Panel]:
-    return [
-        stat(
-            "Live ranks",
-            "Ranks that live on this node. Fewer than GPUs: some GPUs have nobody, or a job without whyidle.",
-            now(f"sum(node:whyidle_ranks:count{{{v.NODE}}})"),
-            unit="short",
-            width=3,
-        ),
-        stat(
-            "Computing",
-            "Share of its ranks' time that went into compute.",
-            query(f'sum(node_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
-            unit="percentunit",
-            width=4,
-            thresholds=GOOD,
-            graph=True,
-        ),
-        *map(_agrees, EVIDENCE),
-        stat(
-            "Collectors that answer",
-            "Of those that have something to read on this node. Others cost their own series alone.",
-            now(f"avg({series('whyidle_collector_up')})"),
-            unit="percentunit",
-            width=4,
-            thresholds=falling(0.99, 1),
-        ),
-        stat(
-            "GPUs with a fault",
-            "XID events in the time range, of all GPUs, and GPUs that are lost. Anything but 0 is worth a look.",
-            now(f"sum(increase({series('whyidle_gpu_faults_total')}[$__range])) + sum({series('whyidle_gpu_lost')})"),
-            unit="short",
-            width=4,
-            thresholds=steps(1),
-            decimals=0,
-            nothing="no GPU",
-        ),
-    ]
-
-
-def _agrees(family: str) -> Panel:
+def _live() -> Panel:
     return stat(
-        "CPU counters" if family == "cpu" else f"{family.capitalize()} counters",
-        f"Whether any counter of the node agrees that {family} is the limit, within the last five minutes: see the "
-        "signals below. A verdict that none of them shares stays unconfirmed.",
-        now(f"max(node:whyidle_{family}_evidence:max5m{{{v.NODE}}}) or 0 * max(node:whyidle_ranks:count{{{v.NODE}}})"),
-        unit="none",
+        "Live ranks",
+        "Ranks that live on this node. Fewer than GPUs: some GPUs are empty, or run a job without whyidle.",
+        now(f"sum(node:whyidle_ranks:count{{{v.NODE}}})"),
+        unit="short",
         width=3,
-        mappings=EVIDENCE[family],
+        nothing="none",
+    )
+
+
+def _computing_now() -> Panel:
+    return stat(
+        "Computing",
+        "Share of its ranks' time that went into compute.",
+        query(f'sum(node_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
+        unit="percentunit",
+        width=5,
+        thresholds=GOOD,
+        decimals=0,
+        graph=True,
+    )
+
+
+def _waited_for() -> Panel:
+    return stat(
+        "GPUs that wait for this node",
+        "How many GPUs, of this node or others, wait for a late rank of this node, on average.",
+        query(f"sum(rate({series('whyidle_late_seconds_total')}[$window]))"),
+        unit="short",
+        width=5,
+        decimals=1,
+        thresholds=steps(0.5, 4),
+        graph=True,
+        nothing="none",
+    )
+
+
+def _confirmed() -> Panel:
+    """0 is no; each family has a number, and with it words and a colour."""
+    ranks = f"max(node:whyidle_ranks:count{{{v.NODE}}})"
+    told = {index: ("yes", FAMILY_COLOUR[family]) for index, family in enumerate(EVIDENCE, 1)}
+    return stat(
+        "Do its counters agree?",
+        "Whether any counter of the node agrees that network, storage or CPU is the limit, within the last five "
+        "minutes: the signals below. A verdict that none of them shares stays unconfirmed.",
+        *(
+            now(f"max(node:whyidle_{family}_evidence:max5m{{{v.NODE}}}) * {index} or 0 * {ranks}", title)
+            for index, (family, title) in enumerate(EVIDENCE.items(), 1)
+        ),
+        unit="none",
+        width=7,
+        mappings=words({0: ("no", FAINT)} | told),
         background=True,
+        show="value_and_name",
         nothing="no ranks",
+    )
+
+
+def _faults() -> Panel:
+    return stat(
+        "Faults",
+        "Kinds of faults in the time range, by device: GPUs, links, file systems and memory. The last row of this page "
+        "lists them.",
+        now(f"count({faults()}) or vector(0)"),
+        unit="short",
+        width=4,
+        thresholds=steps(1),
+        decimals=0,
     )
 
 
 def _shares() -> Panel:
     return share(
-        "Where the time of its ranks went",
-        "Device-seconds of all ranks on the node, by family; the whole is 100 %. Compare with the run: a node that "
+        "Where the time of its ranks goes",
+        "Device-seconds of all ranks on the node, by family, and of its GPUs without whyidle (unhooked); the whole "
+        "is 100 %. Compare with the run: a node that "
         "differs from the others is the place to look.",
         query(f"sum by (family) (node_family:whyidle_share:ratio$window{{{v.NODE}}})", "{{family}}"),
+        width=12,
     )
 
 
-def _signals(family: str) -> Panel:
-    signals = f"max by (signal) (node:whyidle_{family}_evidence:max5m{{{v.NODE}}})"
+def _signals() -> Panel:
+    told = {index: (f"{family} is the limit", FAMILY_COLOUR[family]) for index, family in enumerate(EVIDENCE, 1)}
     return timeline(
-        f"Signals of {family}",
-        f"The counters of the node that showed {family} as the limit in the time range, and when they did. Others that "
-        "can are silent, or the node lacks the device.",
-        query(signals, "{{signal}}"),
-        mappings=EVIDENCE[family],
-        width=8,
-        nothing=f"No counter showed {family} as the limit",
+        "What its counters say",
+        "The counters that showed network, storage or CPU as the limit in the time range, and when they did. The ten "
+        "of each that did so for longest.",
+        *(
+            query(f"{index} * ({_longest(family)})", f"{family}: {{{{signal}}}}")
+            for index, family in enumerate(EVIDENCE, 1)
+        ),
+        mappings=words(told),
+        width=12,
+        nothing="No counter showed network, storage or CPU as the limit",
     )
+
+
+def _longest(family: str) -> str:
+    evidence = f"max by (signal) (node:whyidle_{family}_evidence:max5m{{{v.NODE}}})"
+    return worst(evidence, over_range(evidence, "count"), "signal", "10")
 
 
 def _ranks() -> Panel:
-    late = f"sum by ({RANK}) ({rate('whyidle_late_seconds_total')})"
+    columns = {
+        "A": f"max by ({RANK}) ({COMPUTING})",
+        "B": total(RANK, rate("whyidle_late_seconds_total")),
+        "C": f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})",
+        "D": f"max by ({RANK}) ({series('whyidle_rank_up')})",
+    }
     return table(
         "Ranks",
-        "What each rank of the node does, at the end of the time range. Keeps waiting: how many other GPUs wait for "
-        "it, on average. Missing: for how long others have waited in a collective that it has not entered.",
-        now(f"max by ({RANK}) ({COMPUTING})"),
-        now(late),
-        now(f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})"),
-        now(f"max by ({RANK}) ({series('whyidle_process_workers')})"),
-        now(f"max by ({RANK}) ({series('whyidle_rank_up')})"),
+        "What each rank of the node does, at the end of the time range, the ranks that compute least. Keeps waiting: "
+        "how many GPUs wait for it, on average. Missing: for how long others have waited in a collective that it has "
+        "not entered.",
+        now(f"bottomk({ROWS}, {columns['A']})"),
+        *(listed(columns[letter]) for letter in "BCD"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank", width=60),
             Column("A", "Computing", "percentunit", thresholds=GOOD, cell="gauge", most=1, decimals=0, width=130),
-            Column("B", "Keeps waiting", "count:GPUs", 110, steps(0.1, 1), cell="color-text", decimals=2),
-            Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-text", width=80),
-            Column("D", "Workers", "short", width=75),
-            Column("E", "Alive", "bool", width=60),
+            Column("B", "Keeps waiting", "count:GPUs", 110, steps(0.1, 1), cell="color-background", decimals=2),
+            Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-background", width=80),
+            Column("D", "Alive", "bool", width=60),
         ],
         sort="Computing",
         rising=True,
         width=12,
+        nothing="No rank of this node has a ledger",
     )
+
+
+def _idle() -> str:
+    """How much of the time range each rank did not compute: 0 for those that did nothing else."""
+    known = over_range(series("whyidle_rank_info"), "max")
+    return f"({rank_idle(v.NODE, RANK)} or 0 * max by ({RANK}) ({known}))"
 
 
 def _phases() -> Panel:
     told = {index: (phase, PHASE_COLOUR[phase]) for index, phase in enumerate(PHASES)}
     return timeline(
         "What each rank is doing",
-        "The phase that each rank was in at each moment. One that stands for long while the others wait in "
-        "collectives is what they wait for.",
-        query(encode("whyidle_phase_open_seconds", HERE, "phase", PHASES, RANK), NAMED),
+        "The phase that each rank was in at each moment, of the ranks that computed least. One phase that lasts for "
+        "long while the others wait in collectives is what they wait for.",
+        query(
+            worst(encode("whyidle_phase_open_seconds", HERE, "phase", PHASES, RANK), _idle(), RANK, str(DRAWN)), NAMED
+        ),
         mappings=words(told),
         width=12,
+        nothing="No rank of this node has a ledger",
     )
 
 
 def _computing() -> Panel:
     return trend(
         "Computing, by rank",
-        "Share of each rank's time that went into compute. One line below the others is a rank of its own trouble; all "
-        "of them down together is the node's, or the run's.",
-        query(f"max by ({RANK}) ({COMPUTING})", NAMED),
+        "Share of each rank's time that went into compute, of the ranks that computed least. One line below the others "
+        "is a rank with trouble that only it has; all of them down together is the node's, or the run's.",
+        query(worst(f"max by ({RANK}) ({COMPUTING})", _idle(), RANK, str(DRAWN)), NAMED),
         unit="percentunit",
         most=1,
+        nothing="No time of a rank of this node was recorded",
     )
 
 
 def _late() -> Panel:
-    late = f"rate({series('whyidle_late_seconds_total')}[$window])"
+    late = f"sum by ({RANK}, family) (rate({series('whyidle_late_seconds_total')}[$window]))"
     return trend(
         "Made others wait, by rank and what made it late",
-        "GPU-seconds per second for which other ranks waited in a collective for this one, by the family that made it "
-        "late. It can exceed 1 where many wait.",
-        query(f"sum by ({RANK}, family) ({late}) > 0.005", NAMED + " {{family}}"),
+        "GPUs that waited in a collective for a rank of this node, on average, by the family that made it late; the "
+        "eight most. It can exceed 1 where many wait.",
+        query(f"{highest(late, f'{RANK}, family', 8)} > {LATE}", NAMED + " {{family}}"),
         unit="count:GPUs",
         by_family=True,
         nothing="No rank of this node made others wait",
     )
 
 
-def _steps() -> Panel:
-    return trend(
-        "Steps",
-        "Optimizer steps per second. Ranks of a run step together.",
-        grows("whyidle_steps_total", RANK, NAMED),
-        unit="ops",
-        width=8,
-    )
-
-
-def _fed() -> Panel:
-    return trend(
-        "Batches and samples",
-        "What reached the loop per second. Samples are counted where their number could be seen.",
-        grows("whyidle_batches_total", RANK, NAMED + " batches"),
-        grows("whyidle_samples_total", RANK, NAMED + " samples"),
-        unit="ops",
-        width=8,
-    )
-
-
-def _calls() -> Panel:
-    return trend(
-        "Collectives: bytes handed over",
-        "Bytes per second by operation, all ranks of the node. Compare with what the ports carry: a ring all-reduce "
-        "over n ranks sends 2 (n - 1) / n of them.",
-        grows("whyidle_collective_bytes_total", "op", "{{op}}"),
-        unit="Bps",
-        width=8,
-    )
-
-
-def _waits() -> Panel:
-    return trend(
-        "Collectives: calls and waits",
-        "Calls by operation and waits of any, per second. Many small calls pay for latency, not for bandwidth.",
-        grows("whyidle_collective_calls_total", "op", "{{op}}"),
-        grows("whyidle_collectives_total", "instance", "waits"),
-        unit="ops",
-        width=8,
-    )
-
-
-def _saved() -> Panel:
-    return trend(
-        "Checkpoints",
-        "Bytes per second that the ranks saved or loaded, and how many checkpoints. Next to the storage counters "
-        "below, it says whether a save is slow or merely large.",
-        grows("whyidle_checkpoint_bytes_total", "kind", "{{kind}}"),
-        unit="Bps",
-        width=8,
-    )
-
-
-def _open() -> Panel:
-    return trend(
-        "Time in the present phase",
-        "For how long each rank has been in its phase. A line that keeps climbing is a hang, or a very long save.",
-        query(f"max by (owner, run, rank, phase) ({series('whyidle_phase_open_seconds')})", NAMED + " {{phase}}"),
-        unit="s",
-        width=8,
-        thresholds=((None, GREEN), (60, ORANGE)),
-        dashed=True,
-    )
-
-
-def _idle_compute() -> Panel:
-    return trend(
-        "Compute in which no kernel ran",
-        "Part of each rank's compute in which its GPU was idle: launch gaps, synchronisations, Python between kernels. "
-        "From samples of the GPU's activity, about a minute late.",
-        grows("whyidle_compute_idle_seconds_total", RANK, NAMED),
-        unit="percentunit",
-    )
-
-
-def _pending() -> Panel:
-    return trend(
-        "Waits not split yet, and intervals not measured",
-        "Waits in collectives whose split into network, straggler and pipeline is still due, in seconds; and how many "
-        "intervals per second the device clock could not measure, whose time is unattributed.",
-        level("whyidle_device_pending_seconds", RANK, NAMED + " pending"),
-        grows("whyidle_unmeasured_total", RANK, NAMED + " unmeasured"),
-        unit="short",
+def _identity() -> Panel:
+    labels = "local_rank, world_size, attempt, device, pid"
+    pod, job = "namespace, pod, workload", "job_id, user, account, partition"
+    return table(
+        "Who the ranks are",
+        "The newest attempt of each rank, its GPU and process, and the pod or the Slurm job that it belongs to. The "
+        "PID is the one in the rank's own namespace.",
+        listed(f"max by ({RANK}, {labels}) ({series('whyidle_rank_info')})"),
+        listed(f"max by ({RANK}, {pod}) ({series('whyidle_rank_pod_info')})"),
+        listed(f"max by ({RANK}, {job}) ({series('whyidle_rank_slurm_info')})"),
+        columns=[
+            Column("owner", "Owner"),
+            Column("run", "Run", link=to_run()),
+            Column("rank", "Rank", width=60),
+            Column("local_rank", "Local rank", width=90),
+            Column("world_size", "World size", width=90),
+            Column("attempt", "Attempt", width=70),
+            Column("device", "Device", width=80),
+            Column("pid", "PID", width=80),
+            Column("namespace", "Namespace"),
+            Column("pod", "Pod"),
+            Column("workload", "Workload"),
+            Column("job_id", "Slurm job", width=90),
+            Column("user", "User"),
+            Column("account", "Account"),
+            Column("partition", "Partition"),
+        ],
+        nothing="No rank of this node has a ledger",
     )

@@ -5,9 +5,9 @@
 For each fault it runs `whyidle demo --inject FAULT`, lets a real Prometheus with the rules of alerts/generated scrape
 the demo's agent, and has a headless Chromium draw dashboards/generated as it stands then:
 docs/images/<dashboard>-<fault>.png, and what is further down a long page in ...-2.png and so on. `simulated` is no demo
-but the tests' fake node of 8 GPUs and InfiniBand, for the panels that a demo on a CPU leaves empty; only the dashboard
-Node is drawn of it, with all its rows unfolded. `--keep` serves the page on loopback afterwards, for your own browser,
-until Ctrl-C.
+but the tests' fake node of 8 GPUs and InfiniBand, for the panels that a demo on a CPU leaves empty; the dashboards
+Node, Node hardware and Health are drawn of it, with all rows unfolded. `--keep` serves the page on loopback afterwards,
+for your own browser, until Ctrl-C.
 
 A preview, and not Grafana: the components are Grafana's published ones, what arranges them is not. It needs Node,
 npm's registry, Chromium and Prometheus, and takes three minutes per fault. Nothing here passes or fails.
@@ -172,7 +172,8 @@ def simulated(server: Prometheus, folder: Path) -> Scene:
         end = time.time()
         server.scrape({})
     about = "Here: a simulated node, no measurement."
-    return Scene(SIMULATED, start, end, about, {"node": NODE, "window": "1m"}, only=("node",), unfold=True)
+    chosen = {"node": NODE, "window": "1m"}
+    return Scene(SIMULATED, start, end, about, chosen, only=("node", "node-hardware", "health"), unfold=True)
 
 
 # -- how

@@ -1,0 +1,132 @@
+"""The disks of a node, and its page cache."""
+
+from __future__ import annotations
+
+from ..selection import average, each, grows, level, levels, listed, series
+from ..vocabulary import Column, Panel, Section, line, steps, table, trend
+from ..vocabulary import section as _section
+
+DISK = "{{device}}"
+SOME = 4
+"""Disks in a picture, of each of several counters."""
+
+
+def section() -> Section:
+    return _section(
+        "Disks and page cache",
+        line(8, _busy(), _bytes(), _latency()),
+        line(8, _requests(), _queue(), _cache()),
+        line(8, _disks()),
+        collapsed=True,
+    )
+
+
+def _busy() -> Panel:
+    return trend(
+        "Disks: time with a request in flight",
+        "Share of time. At 100 % a single-queue disk is the limit; an SSD can take more even then: see its latency.",
+        grows("whyidle_disk_io_seconds_total", "device", DISK, most=12),
+        unit="percentunit",
+        width=8,
+        most=1,
+        thresholds=steps(0.8),
+        dashed=True,
+    )
+
+
+def _bytes() -> Panel:
+    counters = {
+        "whyidle_disk_read_bytes_total": "read",
+        "whyidle_disk_written_bytes_total": "written",
+        "whyidle_disk_discarded_bytes_total": "discarded",
+    }
+    return trend(
+        "Disks: bytes",
+        "Bytes per second that were read, written and discarded (TRIM), and of files that had to be read again soon "
+        "after they left the page cache: it is too small for them. A stacked device counts what its parts count too.",
+        *each(counters, "device", DISK, most=SOME),
+        grows("whyidle_memory_refaulted_bytes_total", "instance", "read again into the page cache"),
+        unit="Bps",
+        width=8,
+    )
+
+
+def _latency() -> Panel:
+    counts = {"read": "reads", "write": "writes", "flush": "flushes", "discard": "discards"}
+    return trend(
+        "Disks: time of a request",
+        "Mean time of reads, writes, flushes and discards, queueing included.",
+        *(
+            average(
+                f"whyidle_disk_{what}_seconds_total",
+                f"whyidle_disk_{count}_total",
+                "device",
+                f"{DISK} {what}",
+                most=2,
+            )
+            for what, count in counts.items()
+        ),
+        unit="s",
+        width=8,
+    )
+
+
+def _requests() -> Panel:
+    counters = {
+        "whyidle_disk_reads_total": "reads",
+        "whyidle_disk_writes_total": "writes",
+        "whyidle_disk_flushes_total": "flushes",
+        "whyidle_disk_reads_merged_total": "reads merged",
+        "whyidle_disk_writes_merged_total": "writes merged",
+    }
+    return trend(
+        "Disks: requests",
+        "Requests per second, flushes as an fsync asks for, and requests that were merged with a neighbour before the "
+        "disk.",
+        *each(counters, "device", DISK, most=2),
+        unit="ops",
+        width=8,
+    )
+
+
+def _queue() -> Panel:
+    return trend(
+        "Disks: requests under way",
+        "On average, and right now.",
+        grows("whyidle_disk_io_weighted_seconds_total", "device", DISK + " mean", most=SOME),
+        level("whyidle_disk_in_flight_requests", "device", DISK + " now", most=SOME),
+        unit="short",
+        width=8,
+    )
+
+
+def _cache() -> Panel:
+    return trend(
+        "Page cache",
+        "Files in memory, and what of it is still to be written or being written just now: a checkpoint on its way. A "
+        "data set that fits in is read from disk only once.",
+        *levels(
+            {
+                "whyidle_memory_cached_bytes": "cached",
+                "whyidle_memory_dirty_bytes": "to be written",
+                "whyidle_memory_writeback_bytes": "being written",
+            }
+        ),
+        unit="bytes",
+        width=8,
+    )
+
+
+def _disks() -> Panel:
+    return table(
+        "Disks",
+        "Which disks the node has; of those that did any I/O since it booted.",
+        listed(series("whyidle_disk_info")),
+        columns=[
+            Column("device", "Device"),
+            Column("kind", "Kind"),
+            Column("name", "Name"),
+            Column("model", "Model"),
+            Column("rotational", "Rotates"),
+        ],
+    )

@@ -1,0 +1,207 @@
+"""The NFS and Lustre file systems of a node."""
+
+from __future__ import annotations
+
+from ..selection import average, each, grows, levels, listed, series
+from ..vocabulary import Column, Panel, Section, line, table, trend
+from ..vocabulary import section as _section
+
+MOUNT = "{{mount}}"
+FILE_SYSTEM = "{{filesystem}}"
+NO_NFS = "No NFS mount with requests"
+NO_LUSTRE = "No Lustre mount with calls"
+SOME = 2
+"""Mounts in a picture, of each of several counters."""
+
+
+def section() -> Section:
+    return _section(
+        "NFS and Lustre",
+        line(8, _latency(), _under_way(), _slots()),
+        line(8, _requests(), _trouble(), _bytes()),
+        line(8, _lustre_latency(), _lustre_calls(), _lustre_bytes()),
+        line(8, _nfs_mounts(), _lustre_mounts()),
+        collapsed=True,
+    )
+
+
+def _latency() -> Panel:
+    by, requests = "mount, operation", "whyidle_nfs_operation_requests_total"
+    return trend(
+        "NFS: time of a request",
+        "Mean time by mount and operation, queueing in this client included; and the round trip alone. A round trip "
+        "that grows is the server or the network; the rest, too few slots or connections.",
+        average("whyidle_nfs_operation_seconds_total", requests, by, MOUNT + " {{operation}}", most=5),
+        average("whyidle_nfs_operation_rtt_seconds_total", requests, by, MOUNT + " {{operation}} trip", most=3),
+        unit="s",
+        width=8,
+        nothing=NO_NFS,
+    )
+
+
+def _under_way() -> Panel:
+    return trend(
+        "NFS: requests under way and queued",
+        "Seconds per second that requests took on the wire and at the server, and that they queued in this client: how "
+        "many there were on average.",
+        grows("whyidle_nfs_operation_rtt_seconds_total", "mount", MOUNT + " under way", most=5),
+        grows("whyidle_nfs_operation_queue_seconds_total", "mount", MOUNT + " queued", most=4),
+        unit="short",
+        width=8,
+        nothing=NO_NFS,
+    )
+
+
+def _slots() -> Panel:
+    sends = "whyidle_nfs_transport_sends_total"
+    return trend(
+        "NFS: connections",
+        "Connections of each mount, and requests without a slot and without an answer as the mount saw them on "
+        "average.",
+        *levels({"whyidle_nfs_transports": "connections"}, "mount", MOUNT, most=4),
+        average("whyidle_nfs_backlog_requests_total", sends, "mount", MOUNT + " without a slot", most=SOME),
+        average("whyidle_nfs_pending_requests_total", sends, "mount", MOUNT + " without an answer", most=SOME),
+        unit="short",
+        width=8,
+        nothing=NO_NFS,
+    )
+
+
+def _requests() -> Panel:
+    return trend(
+        "NFS: requests",
+        "Requests per second by operation, those that the server answered with an error, and answers of any kind.",
+        grows("whyidle_nfs_operation_requests_total", "operation", "{{operation}}", most=12),
+        grows("whyidle_nfs_operation_errors_total", "operation", "{{operation}} errors", most=SOME),
+        grows("whyidle_nfs_transport_receives_total", "instance", "answers"),
+        unit="ops",
+        width=8,
+        nothing=NO_NFS,
+    )
+
+
+def _trouble() -> Panel:
+    return trend(
+        "NFS: lost and sent again",
+        "Per second, by mount. Requests sent again or out of time: the server does not answer, or the network loses.",
+        *each(
+            {
+                "whyidle_nfs_retransmissions_total": "sent again",
+                "whyidle_nfs_major_timeouts_total": "timeouts",
+                "whyidle_nfs_connects_total": "connects",
+                "whyidle_nfs_bad_xids_total": "unexpected answers",
+            },
+            "mount",
+            MOUNT,
+            most=SOME,
+        ),
+        unit="ops",
+        width=8,
+        nothing=NO_NFS,
+    )
+
+
+def _bytes() -> Panel:
+    return trend(
+        "NFS: bytes",
+        "Bytes per second that processes read and wrote, through the page cache or directly, and that came from the "
+        "server or went to it. Far less from the server than processes read: the page cache helps.",
+        *each(
+            {
+                "whyidle_nfs_read_bytes_total": "read",
+                "whyidle_nfs_written_bytes_total": "written",
+                "whyidle_nfs_direct_read_bytes_total": "read direct",
+                "whyidle_nfs_direct_written_bytes_total": "written direct",
+                "whyidle_nfs_server_read_bytes_total": "server read",
+                "whyidle_nfs_server_written_bytes_total": "server write",
+            },
+            "mount",
+            MOUNT,
+            most=2,
+        ),
+        unit="Bps",
+        width=8,
+        nothing=NO_NFS,
+    )
+
+
+def _nfs_mounts() -> Panel:
+    return table(
+        "NFS mounts",
+        "Which NFS file systems the node has mounted, from which server, and how long ago each was last asked.",
+        listed(f"max by (mount, server, export, version, protocol) ({series('whyidle_nfs_info')})"),
+        listed(f"min by (mount) ({series('whyidle_nfs_transport_idle_seconds')})"),
+        columns=[
+            Column("mount", "Mount"),
+            Column("server", "Server"),
+            Column("export", "Export"),
+            Column("version", "Version", width=80),
+            Column("protocol", "Protocol", width=80),
+            Column("B", "Last request", "s", width=110),
+        ],
+        width=14,
+        nothing=NO_NFS,
+    )
+
+
+def _lustre_latency() -> Panel:
+    return trend(
+        "Lustre: time of a call",
+        "Mean time that processes spent in a call, by operation; since Lustre 2.13.",
+        average(
+            "whyidle_lustre_operation_seconds_total",
+            "whyidle_lustre_operation_calls_total",
+            "filesystem, operation",
+            FILE_SYSTEM + " {{operation}}",
+            most=16,
+        ),
+        unit="s",
+        width=8,
+        nothing=NO_LUSTRE,
+    )
+
+
+def _lustre_calls() -> Panel:
+    return trend(
+        "Lustre: calls",
+        "Calls per second by operation. Many opens and stats are metadata: small files.",
+        grows("whyidle_lustre_operation_calls_total", "operation", "{{operation}}", most=16),
+        *each({"whyidle_lustre_reads_total": "reads of data", "whyidle_lustre_writes_total": "writes of data"}),
+        unit="ops",
+        width=8,
+        nothing=NO_LUSTRE,
+    )
+
+
+def _lustre_bytes() -> Panel:
+    return trend(
+        "Lustre: bytes",
+        "Bytes per second that processes read and wrote, the client's cache included.",
+        *each(
+            {"whyidle_lustre_read_bytes_total": "read", "whyidle_lustre_written_bytes_total": "written"},
+            "filesystem",
+            FILE_SYSTEM,
+            most=SOME,
+        ),
+        unit="Bps",
+        width=8,
+        nothing=NO_LUSTRE,
+    )
+
+
+def _lustre_mounts() -> Panel:
+    return table(
+        "Lustre file systems",
+        "Which Lustre file systems the node is a client of, and its connections to object and metadata targets by "
+        "state. Anything but FULL and IDLE: a target does not answer, or the client was evicted.",
+        listed(f"max by (filesystem, mount) ({series('whyidle_lustre_info')})"),
+        listed(f"sum by (filesystem, state) ({series('whyidle_lustre_connections')})"),
+        columns=[
+            Column("filesystem", "File system"),
+            Column("mount", "Mount"),
+            Column("state", "State", width=80),
+            Column("B", "Connections", "short", width=100),
+        ],
+        width=10,
+        nothing=NO_LUSTRE,
+    )

@@ -1,0 +1,243 @@
+"""The GPUs of a node, one by one."""
+
+from __future__ import annotations
+
+from ..selection import SAMPLED, activity, grows, level, listed, rate, series, total
+from ..vocabulary import Column, Panel, Section, line, query, table, trend
+from ..vocabulary import section as _section
+
+GPU = "gpu"
+NAMED = "GPU {{gpu}}"
+NO_GPU = "No GPU on this node"
+ERRORS = 5
+"""Kinds of errors in a picture."""
+
+
+def section() -> Section:
+    return _section(
+        "GPUs",
+        line(8, _tensor(), _memory_bandwidth(), _clocks()),
+        line(8, _power(), _temperature(), _memory()),
+        line(8, _pcie(), _nvlink(), _errors()),
+        line(8, _links(), _repairs()),
+        line(8, _identity(), _mig()),
+        collapsed=True,
+    )
+
+
+def _tensor() -> Panel:
+    return trend(
+        "Tensor cores active, by GPU",
+        "Share of time in which each GPU's tensor cores did work. One below its peers computes less, or waits more. "
+        "Hopper and later.",
+        query(activity("whyidle_gpu_tensor_active_seconds_total", GPU, SAMPLED), NAMED),
+        unit="percentunit",
+        width=8,
+        most=1,
+        nothing="No GPU tells it",
+    )
+
+
+def _memory_bandwidth() -> Panel:
+    return trend(
+        "Device memory busy",
+        "Share of the memory bandwidth in use (Hopper and later), and share of time in which memory was read or "
+        "written at all.",
+        query(activity("whyidle_gpu_dram_active_seconds_total", GPU, SAMPLED), NAMED + " bandwidth"),
+        query(activity("whyidle_gpu_memory_busy_seconds_total", GPU), NAMED + " time"),
+        unit="percentunit",
+        width=8,
+        most=1,
+        nothing=NO_GPU,
+    )
+
+
+def _clocks() -> Panel:
+    clocks = {"sm": "SMs", "memory": "memory"}
+    return trend(
+        "Clocks, of the highest",
+        "Clock of the SMs and of the memory now, as a share of the highest. One GPU below its peers under load is "
+        "slow; idle GPUs lower theirs.",
+        *(
+            query(
+                f"max by (gpu) ({series(f'whyidle_gpu_{of}_clock_hertz')})"
+                f" / max by (gpu) ({series(f'whyidle_gpu_{of}_clock_max_hertz')})",
+                f"{NAMED} {words}",
+            )
+            for of, words in clocks.items()
+        ),
+        unit="percentunit",
+        width=8,
+        nothing=NO_GPU,
+    )
+
+
+def _power() -> Panel:
+    energy = total(GPU, rate("whyidle_gpu_energy_joules_total"))
+    return trend(
+        "Power, and its limit",
+        "Power drawn, by the GPU's own energy counter if it has one, and the limit. A limit below the peers' makes a "
+        "slow GPU. A GPU that spins in a collective draws less than one that computes.",
+        query(f"{energy} or max by (gpu) ({series('whyidle_gpu_power_watts')})", NAMED),
+        level("whyidle_gpu_power_limit_watts", GPU, NAMED + " limit"),
+        unit="watt",
+        width=8,
+        nothing=NO_GPU,
+    )
+
+
+def _temperature() -> Panel:
+    return trend(
+        "Temperature",
+        "Of the chip and of its memory. Above its limit a GPU throttles.",
+        level("whyidle_gpu_temperature_celsius", GPU, NAMED),
+        level("whyidle_gpu_memory_temperature_celsius", GPU, NAMED + " memory"),
+        unit="celsius",
+        width=8,
+        nothing=NO_GPU,
+    )
+
+
+def _memory() -> Panel:
+    return trend(
+        "Device memory",
+        "Memory in use by processes, what the driver keeps to itself, and the most there is. Near the top, the "
+        "allocator has to free memory first, which stops the device.",
+        level("whyidle_gpu_memory_used_bytes", GPU, NAMED),
+        query(f"max({series('whyidle_gpu_memory_reserved_bytes')})", "reserved"),
+        query(f"max({series('whyidle_gpu_memory_total_bytes')})", "total"),
+        unit="bytes",
+        width=8,
+        dotted=["total"],
+        nothing=NO_GPU,
+    )
+
+
+def _pcie() -> Panel:
+    return trend(
+        "PCIe",
+        "Bytes per second over PCIe, sent by the GPU (tx) or received (rx). Batches, offloaded state and checkpoints "
+        "pass here.",
+        grows("whyidle_gpu_pcie_bytes_total", "gpu, direction", NAMED + " {{direction}}"),
+        unit="Bps",
+        width=8,
+        nothing=NO_GPU,
+    )
+
+
+def _nvlink() -> Panel:
+    return trend(
+        "NVLink",
+        "Payload per second over all NVLinks of a GPU. One GPU below the others in a collective points to a link.",
+        grows("whyidle_gpu_nvlink_bytes_total", "gpu, direction", NAMED + " {{direction}}"),
+        unit="Bps",
+        width=8,
+        nothing="No GPU with NVLink",
+    )
+
+
+def _errors() -> Panel:
+    return trend(
+        "Errors of memory and links",
+        "Errors per second: of memory, corrected by ECC or not; packets sent again over PCIe; errors on NVLinks. Many "
+        "corrected memory errors come before one that kills the job; growth on a link means a bad and slow link.",
+        grows("whyidle_gpu_ecc_errors_total", "gpu, kind", NAMED + " memory {{kind}}", 'since="volatile"', most=ERRORS),
+        grows("whyidle_gpu_pcie_replays_total", GPU, NAMED + " PCIe replays", most=2),
+        grows("whyidle_gpu_nvlink_errors_total", "gpu, kind", NAMED + " NVLink {{kind}}", most=2),
+        unit="ops",
+        width=8,
+        nothing=NO_GPU,
+    )
+
+
+def _links() -> Panel:
+    lanes = "whyidle_gpu_pcie_link_width_lanes", "whyidle_gpu_pcie_link_width_max_lanes"
+    speed = "whyidle_gpu_pcie_link_generation", "whyidle_gpu_pcie_link_generation_max"
+    return trend(
+        "PCIe links, of what slot and GPU allow",
+        "Lanes and generation now, as a share of the most. Fewer lanes are a bad seat or slot; an idle GPU lowers the "
+        "generation by itself.",
+        *(
+            query(f"max by (gpu) ({series(has)}) / max by (gpu) ({series(can)})", f"{NAMED} {words}")
+            for (has, can), words in ((lanes, "lanes"), (speed, "generation"))
+        ),
+        unit="percentunit",
+        width=8,
+        most=1,
+        nothing=NO_GPU,
+    )
+
+
+def _repairs() -> Panel:
+    rows = f"max by (gpu, kind) ({series('whyidle_gpu_remapped_rows')})"
+    pages = f"max by (gpu, kind) ({series('whyidle_gpu_retired_pages')})"
+    due = {
+        "whyidle_gpu_row_remap_pending": "row remap due at the next reset",
+        "whyidle_gpu_page_retirement_pending": "page retirement due at the next reset",
+        "whyidle_gpu_row_remap_failure": "row remap failed: replace the GPU",
+    }
+    said = [
+        f'label_replace({rows}, "what", "rows remapped, $1", "kind", "(.*)")',
+        f'label_replace({pages}, "what", "pages retired, $1", "kind", "(.*)")',
+        *(
+            f'label_replace(max by (gpu) ({series(metric)}), "what", "{words}", "", "")'
+            for metric, words in due.items()
+        ),
+    ]
+    return table(
+        "Memory that was replaced, or is due to be",
+        "Rows remapped and pages retired so far, and whether one is due at the next reset. A failure means that the "
+        "GPU must be replaced.",
+        listed(f"({' or '.join(said)}) > 0"),
+        columns=[
+            Column("gpu", "GPU", width=60),
+            Column("what", "What"),
+            Column("Value", "How many", "short", width=100),
+        ],
+        sort="How many",
+        width=16,
+        nothing="No row was remapped and no page retired",
+    )
+
+
+def _identity() -> Panel:
+    labels = "gpu, model, architecture, uuid, pci_bus_id, driver, mig"
+    return table(
+        "Identity of GPUs",
+        "Which GPUs the node has, and how many processes compute on each, as far as the agent sees them. The driver, "
+        "and often the model, should be the same on all nodes of a run.",
+        listed(f"max by ({labels}) ({series('whyidle_gpu_info')})"),
+        listed(f"max by (gpu) ({series('whyidle_gpu_processes')})"),
+        columns=[
+            Column("gpu", "GPU", width=60),
+            Column("model", "Model"),
+            Column("uuid", "UUID", width=340),
+            Column("pci_bus_id", "PCI"),
+            Column("driver", "Driver", width=110),
+            Column("mig", "MIG", width=60),
+            Column("B", "Processes", "short", width=90),
+        ],
+        width=16,
+        nothing=NO_GPU,
+    )
+
+
+def _mig() -> Panel:
+    used, most = "whyidle_gpu_mig_memory_used_bytes", "whyidle_gpu_mig_memory_total_bytes"
+    return table(
+        "MIG devices",
+        "Parts of GPUs, and how much of their memory is in use.",
+        listed(
+            f"max by (uuid) ({series(used)}) / max by (uuid) ({series(most)}) * on (uuid) group_left (gpu, profile) "
+            f'max by (uuid, gpu, profile) (label_replace({series("whyidle_gpu_mig_info")}, "uuid", "$1", "mig_uuid", '
+            '"(.+)"))'
+        ),
+        columns=[
+            Column("gpu", "GPU", width=60),
+            Column("profile", "Profile", width=90),
+            Column("uuid", "UUID"),
+            Column("A", "Memory in use", "percentunit", cell="gauge", most=1),
+        ],
+        nothing="No GPU is divided",
+        width=8,
+    )
