@@ -17,6 +17,7 @@ from whyidle.alerts import alerting, chart, settings
 from whyidle.alerts.config import DEFAULT, Config
 from whyidle.alerts.output import files
 from whyidle.alerts.thresholds import Thresholds
+from whyidle.alerts.tokens import FIXED
 from whyidle.cli.main import main
 
 NAMES = frozenset(alert.name for alert in alerting.alerts(DEFAULT))
@@ -200,7 +201,7 @@ def test_all_is_changed_where_all_is() -> None:
     changed = settings.parse(all_changed(), NAMES)
     for of, values in ((DEFAULT, changed), (DEFAULT.alerts, changed.alerts)):
         same = {name for name in vars(of) if getattr(of, name) == getattr(values, name)}
-        assert same - chart.FIXED == {"past"} if of is DEFAULT.alerts else same - chart.FIXED == set()
+        assert same - FIXED == {"past"} if of is DEFAULT.alerts else same - FIXED == set()
 
 
 @pytest.mark.parametrize(
