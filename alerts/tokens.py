@@ -73,8 +73,7 @@ def tokenised(config: Config = DEFAULT) -> Config:
 def filled(document: str, config: Config) -> str:
     """JSON with tokens -> JSON with the values of a configuration. A selector that is empty leaves no comma behind."""
     if not config.selector:
-        for nothing in ("{⟦selector⟧}", ", ⟦selector⟧"):
-            document = document.replace(nothing, "")
+        document = document.replace("{⟦selector⟧}", "").replace(", ⟦selector⟧", "").replace("{⟦selector⟧, ", "{")
     return _TOKEN.sub(lambda found: json.dumps(_written(found[1], config), ensure_ascii=False)[1:-1], document)
 
 

@@ -27,7 +27,11 @@ Unit = Literal[
     "string",
     "count:GPU-h",
     "count:GPUs",
+    "dateTimeFromNow",  # ms since 1970
+    "currency:⟦currency⟧",
 ]
+MONEY: Unit = "currency:⟦currency⟧"
+"""In the currency of the settings."""
 
 Step = tuple[float | None, str]
 

@@ -226,4 +226,4 @@ def test_the_chart_refuses_nonsense_with_what_to_do(config: dict[str, Any], said
 def test_a_threshold_that_is_computed_with_would_be_lost() -> None:
     """The chart's numbers write themselves as tokens, and a sum of one would be a number again."""
     tokens = set(re.findall(r"⟦([^⟧]+)⟧", chart.files()[chart.FILE]))
-    assert tokens >= chart.document()["settings"].keys() - {"gpu_hour_price", "currency"}
+    assert tokens >= chart.document()["settings"].keys() - {"gpu_hour_price", "currency", "dashboard_prefix"}
