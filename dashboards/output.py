@@ -222,7 +222,11 @@ def _without_nothing(value: Any, key: str = "") -> Any:
 def _says_something(name: str, value: Any, of: Json) -> bool:
     if value is None:
         return name == "value" and "color" in of
-    return value not in ("", [], {}) or name in LISTED or name in ("overrides", "current", "fields", "legendFormat")
+    return (
+        value not in ("", [], {})
+        or name in LISTED
+        or name in ("overrides", "current", "fields", "legendFormat", "title")
+    )
 
 
 def _dump(dashboard: Json) -> str:

@@ -12,6 +12,7 @@ from .colours import FAMILY_COLOUR, FAMILY_WORDS, GREEN, ORANGE, RED
 Json = dict[str, Any]
 Unit = Literal[
     "short",  # a count
+    "locale",  # a count with all its digits
     "percentunit",  # a ratio from 0 to 1
     "s",
     "bytes",

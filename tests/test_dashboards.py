@@ -187,7 +187,6 @@ def test_panels_are_complete(dashboard: Json) -> None:
     panels = list(output.panels_of(dashboard))
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in drawn(dashboard):
-        assert panel["title"]
         assert panel["description"], panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}

@@ -54,7 +54,7 @@ def _idle() -> Panel:
         """How many of the GPUs that the chosen runs hold do not compute: device-seconds per second of every family but
         compute.""",
         query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, {IDLE}}})"),
-        unit="short",
+        unit="locale",
         decimals=1,
         graph=True,
         nothing="No live rank",
@@ -78,11 +78,11 @@ def _goodput() -> Panel:
     billed = f"sum_over_time(run_family:whyidle_billed_seconds:increase{{{v.RUNS}%s}}[${{__range}}]%s)"
     ratio = " / ".join(f"sum({billed % (one, '%s')})" for one in (', family="compute"', ""))
     return stat(
-        "Goodput, and a week before",
+        "Goodput, a week ago",
         """Share of the chosen runs' device time that was compute for new steps, in the time range and in the same time
         a week before. Steps that are repeated after a restart do not count.""",
         now(ratio % ("", ""), "now"),
-        now(ratio % (" offset 1w", " offset 1w"), "a week before"),
+        now(ratio % (" offset 1w", " offset 1w"), "a week ago"),
         unit="percentunit",
         thresholds=GOOD,
         decimals=0,
@@ -100,7 +100,7 @@ def _hung() -> Panel:
         now(f"count(group by ({BY_RUN}) ({alerts}) or group by ({BY_RUN}) ({missing}))"),
         unit="short",
         decimals=0,
-        thresholds=((None, "red"),),
+        thresholds=steps(1),
         nothing="none",
     )
 
@@ -112,7 +112,7 @@ def _pages() -> Panel:
         now(f'count(ALERTS{{alertname=~"Whyidle.+", severity="critical", {FIRING}}})'),
         unit="short",
         decimals=0,
-        thresholds=((None, "red"),),
+        thresholds=steps(1),
         nothing="none",
     )
 

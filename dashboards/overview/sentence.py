@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import variables as v
 from ..vocabulary import Panel, now, stat
-from .parts import BY_RUN, IDLE, LOST_NOW
+from .parts import BY_RUN, IDLE, LOST_NOW, SHORT
 
 GPUS = f"sum(run:whyidle_ranks:count{{{v.RUNS}}})"
 LEAST_SHARE = 0.005
@@ -23,16 +23,14 @@ def sentence() -> Panel:
         _optional(_of_loss("second", f"(topk(2, {share}) unless {first})", ", $1")),
         _optional(_worst()),
     )
+    gpus = _ending(_number("gpus", GPUS), "gpus", " of $1 GPUs are idle")
     joined = " ".join(f"* on () group_left ({label}) ({part})" for label, part in zip(LABELS, parts, strict=True))
     return stat(
-        "Whose GPUs are idle?",
+        "",
         """How many GPUs of the chosen runs do not compute now, what that costs an hour at the price in the settings,
         the two families that take most of it, waits for late ranks charged to what made them late, and the run that
         loses most. The rows below say where to look next.""",
-        now(
-            f"{_number('gpus', GPUS)} {joined}",
-            "{{idle}} of {{gpus}} GPUs are idle{{money}}{{first}}{{second}}{{worst}}",
-        ),
+        now(f"{gpus} {joined}", "{{idle}}{{gpus}}{{money}}{{first}}{{second}}{{worst}}"),
         unit="none",
         width=24,
         show="name",
@@ -70,6 +68,8 @@ def _with(expr: str, label: str, text: str) -> str:
 def _of_loss(label: str, share: str, form: str) -> str:
     """A family with its share in words."""
     percent = f'count_values by (family) ("percent", round(100 * {share}))'
+    for family, name in SHORT.items():
+        percent = f'label_replace({percent}, "family", "{name}", "family", "{family}")'
     joined = f'label_join({percent}, "{label}", " % ", "percent", "family")'
     return f"sum by ({label}) ({_ending(joined, label, form)})"
 
@@ -77,7 +77,7 @@ def _of_loss(label: str, share: str, form: str) -> str:
 def _worst() -> str:
     by_run = f"topk(1, sum by (owner, run) ({LOST_NOW}) > 0)"
     named = f'label_join({by_run}, "worst", "/", "owner", "run")'
-    return f"count by (worst) ({_ending(named, 'worst', '. Most of them: $1')})"
+    return f"count by (worst) ({_ending(named, 'worst', '. Most idle: $1')})"
 
 
 def _ending(expr: str, label: str, form: str) -> str:

@@ -8,7 +8,6 @@ from .. import variables as v
 from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED
 from ..vocabulary import (
     MONEY,
-    VERDICTS,
     Column,
     Link,
     Panel,
@@ -24,11 +23,13 @@ from ..vocabulary import (
     to_run,
     words,
 )
-from .parts import BY_RUN, IDLE, LOST, LOST_NOW
+from .parts import BY_RUN, IDLE, LOST, LOST_NOW, SHORT
 
 BY_RANK = f"{BY_RUN}, rank"
 LOST_BY_RUN = f"sum by ({BY_RUN}) ({LOST_NOW})"
 LEADING = f"run_family:whyidle_leading:ratio5m{{{v.RUNS}}}"
+FAMILY = words({name: (SHORT.get(name, name), FAMILY_COLOUR[name]) for name in FAMILIES})
+"""A family by its own name, where there is no room for more."""
 SHOWN = 15
 """Runs, owners or alerts that a table lists: those that lose most."""
 LOOKS = 200
@@ -46,14 +47,14 @@ def runs() -> Panel:
         became the largest, at the earliest at the start of the time range.""",
         *(now(_worst(expr)) for expr in _of_runs()),
         columns=[
-            Column("owner", "Owner", width=110),
+            Column("owner", "Owner", width=130),
             Column("run", "Run", link=to_run()),
-            Column("A", "GPUs", unit="short", decimals=0, width=65),
-            Column("B", "Idle", unit="short", decimals=1, width=65),
+            Column("A", "GPUs", unit="locale", decimals=0, width=65),
+            Column("B", "Idle", unit="locale", decimals=1, width=75),
             Column("C", "Cost/h", unit=MONEY, width=80),
-            Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=290),
+            Column("family", "Loses most to", mappings=FAMILY, cell="color-background", width=130),
             Column("D", "Share", unit="percentunit", decimals=0, width=70),
-            Column("cause", "Largest cause", width=130),
+            Column("cause", "Largest cause", width=140),
             Column("corroboration", "Evidence", mappings=words(CORROBORATION_WORDS), cell="color-text", width=120),
             Column("rank", "Late rank", width=85),
             Column("node", "On node", link=to_node(), width=130),
@@ -110,13 +111,13 @@ def bills() -> tuple[Panel, Panel]:
             """Device-hours in the time range that were no compute, and their cost at the price in the settings. Waits
             for a late rank are charged to what made it late. A phase that is still open is billed when it ends.""",
             "family",
-            Column("family", "Family", mappings=words({name: (name, FAMILY_COLOUR[name]) for name in FAMILIES})),
+            Column("family", "Family", mappings=FAMILY, cell="color-text", width=110),
         ),
         _bill(
             "Lost, by owner",
             f"""The same for the {SHOWN} owners that lost most: namespaces, Slurm accounts or users.""",
             "owner",
-            Column("owner", "Owner"),
+            Column("owner", "Owner", width=110),
         ),
     )
 
@@ -130,10 +131,10 @@ def _bill(title: str, description: str, label: str, column: Column) -> Panel:
         now(f"{v.SETTINGS.gpu_hour_price} * {hours} > 0"),
         columns=[
             column,
-            Column("A", "GPU-hours", unit="count:GPU-h", width=100),
-            Column("B", "Cost", unit=MONEY, width=75),
+            Column("A", "GPU-h", unit="short", width=80),
+            Column("B", "Cost", unit=MONEY, width=67),
         ],
-        sort="GPU-hours",
+        sort="GPU-h",
         width=5,
         nothing="Nothing lost",
     )
@@ -149,7 +150,7 @@ def verdicts() -> Panel:
         starts, restarts, checkpoints, drained nodes and new versions.""",
         query(f"{states} and on ({BY_RUN}) topk({SHOWN}, {score})", "{{owner}}/{{run}}"),
         mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
-        width=8,
+        width=7,
         links=[series_to("run")],
         legend=False,
     )
@@ -163,14 +164,14 @@ def firing() -> Panel:
         "Firing alerts",
         f"""At most {SHOWN} alerts that fire now, critical ones first, with the run or node that they are about. An
         alert's name leads to the runbook. Those of severity info are left out.""",
-        now(f"topk({SHOWN}, {ranked})"),
+        now(f'label_replace(topk({SHOWN}, {ranked}), "alert", "$1", "alertname", "Whyidle(.+)")'),
         columns=[
             Column("Value", "Severity", unit="none", mappings=SEVERITIES, cell="color-text", width=70),
-            Column("alertname", "Alert", link=RUNBOOK),
-            Column("run", "Run", link=to_run(), width=90),
-            Column("node", "Node", link=to_node(), width=90),
+            Column("alert", "Alert", link=RUNBOOK, width=140),
+            Column("run", "Run", link=to_run(), width=95),
+            Column("node", "Node", link=to_node(), width=80),
         ],
         sort="Severity",
-        width=6,
+        width=7,
         nothing="No alert fires",
     )

@@ -58,8 +58,8 @@ SIMULATED_SECONDS = 75.0
 SETTLED_SECONDS = 3.0
 """A scrape, an evaluation, and another scrape."""
 
-SCALE = 0.75
-"""Of a page 1600 pixels wide."""
+SCALE = 0.8
+"""Of a page 1440 pixels wide."""
 
 
 @dataclass(frozen=True)

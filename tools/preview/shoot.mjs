@@ -6,7 +6,7 @@ import puppeteer from 'puppeteer-core';
 import UPNG from 'upng-js';
 
 const [chromium, profile] = process.argv.slice(2);
-const WIDTH = 1600;
+const WIDTH = 1440;
 const TALL = 18_000;
 const MOST_HEIGHT = 2400;
 const DEADLINE_MS = 120_000;
@@ -51,8 +51,10 @@ process.exit(faults ? 1 : 0);
 /** Until everything has the size that it will have. Tables draw no cell before, which on a busy machine takes seconds. */
 async function settle(page) {
   await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
-  await page.waitForFunction(tablesAreFilled, { timeout: DEADLINE_MS });
-  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  for (let round = 0; round < 2; round += 1) {
+    await page.waitForFunction(tablesAreFilled, { timeout: DEADLINE_MS });
+    await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  }
 }
 
 function tablesAreFilled() {
