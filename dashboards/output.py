@@ -168,7 +168,7 @@ def _finish_variables(variables: list[Json]) -> None:
         chosen = variable["current"].get("value")
         if variable["includeAll"]:
             kept["current"] = {"selected": True, "text": ["All"], "value": ["$__all"]}
-        elif chosen:
+        elif chosen or variable["type"] == "textbox":
             kept["current"] = {"selected": True, "text": chosen, "value": chosen}
         else:
             kept["current"] = {}
@@ -225,7 +225,7 @@ def _says_something(name: str, value: Any, of: Json) -> bool:
     return (
         value not in ("", [], {})
         or name in LISTED
-        or name in ("overrides", "current", "fields", "legendFormat", "title")
+        or name in ("overrides", "current", "fields", "legendFormat", "title", "value")
     )
 
 

@@ -58,7 +58,7 @@ def _verdict() -> Panel:
 
 def _share() -> Panel:
     return stat(
-        "Its share of the time",
+        "Share of time",
         "The verdict's share of all ranks' time since the first step, as averaged above.",
         query(f"max by ({BY_RUN}) ({VERDICT}{{{v.RUN}}})"),
         unit="percentunit",
@@ -97,7 +97,7 @@ def _goodput() -> Panel:
 def _late_rank() -> Panel:
     late = f"run_rank:whyidle_late:rate5m{{{v.RUN}}}"
     return stat(
-        "Others wait most for",
+        "Others wait for",
         """The rank that others waited for most in the time range, on average; the list below says for how long.
         Nobody, if it is less than a hundredth of the run.""",
         now(
@@ -114,7 +114,7 @@ def _late_rank() -> Panel:
 def _ranks() -> Panel:
     attempts = f'count(group by (attempt) (last_over_time(whyidle_rank_info{{{v.RUN}, rank="0"}}[${{__range}}])))'
     return stat(
-        "Ranks, and attempts",
+        "Ranks, attempts",
         """Live ranks, and how many attempts of the run were seen in the time range: more than one means that it was
         restarted.""",
         now(f"run:whyidle_ranks:count{{{v.RUN}}}", "ranks"),
