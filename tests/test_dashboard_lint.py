@@ -239,8 +239,8 @@ def legends_tell_series_apart(query: Query) -> Iterator[str]:
 
 
 def says_what_it_is(panel: Json) -> Iterator[str]:
-    title = panel.get("title", "x")
-    if title[:1].islower() or (not title and panel.get("options", {}).get("textMode") != "name"):  # a sentence is its own
+    title, is_sentence = panel.get("title", "x"), panel.get("options", {}).get("textMode") == "name"
+    if title[:1].islower() or not (title or is_sentence):
         yield "a title that begins with no capital"
     description = panel.get("description", "")
     if len(description) < 20 or not description.endswith("."):

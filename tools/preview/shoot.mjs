@@ -36,6 +36,9 @@ try {
     (await page.evaluate('window.preview.errors')).forEach((error) => complain(`${file}: ${error}`));
     const { height } = await (await page.$('#root')).boundingBox();
     const parts = partsOf(await page.$$eval('main > h2', (rows) => rows.map((row) => row.getBoundingClientRect().top)), height);
+    // As high as the page: of a window that is much higher, Chromium now and then leaves tables blank.
+    await page.setViewport({ width: WIDTH, height: Math.ceil(height), deviceScaleFactor: scale });
+    await settle(page);
     for (const [index, part] of parts.entries()) {
       const name = index ? file.replace('.png', `-${index + 1}.png`) : file;
       writeFileSync(name, await picture(page, part, scale));
@@ -81,7 +84,7 @@ function partsOf(tops, height) {
 /** A part of the page, as large as may be. */
 async function picture(page, part, scale) {
   if (page.viewport().deviceScaleFactor !== scale) {
-    await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
+    await page.setViewport({ ...page.viewport(), deviceScaleFactor: scale });
     await settle(page);
   }
   const png = await page.screenshot({ clip: { x: 0, width: WIDTH, ...part }, type: 'png' });
