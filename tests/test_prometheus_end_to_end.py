@@ -153,7 +153,7 @@ EMPTY: dict[str, str] = {
     "annotation Drains": "no kube-state-metrics is here",
     "annotation Deployments": "no agent is replaced",
     "Allocated and idle A": "every GPU that somebody has is busy",
-    "Goodput, a week ago B": "a week ago there was nothing",
+    "Goodput B": "a week ago there was nothing",
     "Counters of its nodes that agree A": "no verdict is network",
     "Counters of its nodes that agree C": "a sleep in a worker is the storage here, and no counter sees it",
     "Counters of its nodes that agree E": "no verdict is cpu",

@@ -78,7 +78,7 @@ def _goodput() -> Panel:
     billed = f"sum_over_time(run_family:whyidle_billed_seconds:increase{{{v.RUNS}%s}}[${{__range}}]%s)"
     ratio = " / ".join(f"sum({billed % (one, '%s')})" for one in (', family="compute"', ""))
     return stat(
-        "Goodput, a week ago",
+        "Goodput",
         """Share of the chosen runs' device time that was compute for new steps, in the time range and in the same time
         a week before. Steps that are repeated after a restart do not count.""",
         now(ratio % ("", ""), "now"),

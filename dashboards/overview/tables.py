@@ -132,7 +132,7 @@ def _bill(title: str, description: str, label: str, column: Column) -> Panel:
         columns=[
             column,
             Column("A", "GPU-h", unit="short", width=80),
-            Column("B", "Cost", unit=MONEY, width=67),
+            Column("B", "Cost", unit=MONEY, decimals=2, width=67),
         ],
         sort="GPU-h",
         width=5,
@@ -166,9 +166,9 @@ def firing() -> Panel:
         alert's name leads to the runbook. Those of severity info are left out.""",
         now(f'label_replace(topk({SHOWN}, {ranked}), "alert", "$1", "alertname", "Whyidle(.+)")'),
         columns=[
-            Column("Value", "Severity", unit="none", mappings=SEVERITIES, cell="color-text", width=70),
-            Column("alert", "Alert", link=RUNBOOK, width=140),
-            Column("run", "Run", link=to_run(), width=95),
+            Column("Value", "Severity", unit="none", mappings=SEVERITIES, cell="color-text", width=67),
+            Column("alert", "Alert", link=RUNBOOK, width=135),
+            Column("run", "Run", link=to_run(), width=103),
             Column("node", "Node", link=to_node(), width=80),
         ],
         sort="Severity",
