@@ -53,8 +53,10 @@ class Config:
     """The page that explains the alerts; its sections are the names of the alerts in lower case."""
     dashboard_url: UrlOrNone = ""
     """Where Grafana is, such as https://grafana.example.org. Empty: links to dashboards begin with /d/."""
+    dashboard_prefix: Word = "whyidle / "
+    """What the titles of the dashboards begin with."""
     gpu_hour_price: Amount = 0.0
-    """What an hour of a GPU costs. With 0 no alert speaks of money."""
+    """What an hour of a GPU costs. With 0 no alert and no dashboard speaks of money."""
     currency: Word = "$"
     """What it costs that in. It stands before the number."""
     labels: Mapping[Label, Word] = field(default_factory=dict)

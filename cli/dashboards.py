@@ -7,29 +7,44 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from . import settings
 from .generated import stale, write
 
 COMMITTED = Path(__file__).resolve().parents[1] / "dashboards" / "generated"
 """What `--check` compares with where no other place is given."""
+OF_CHART = COMMITTED.parent / "chart"
+"""Where the chart takes its dashboards from: beside those, since Grafana reads all that is in a folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    settings.add_arguments(parser)
     parser.add_argument("--out", metavar="DIR", type=Path, help="write one file per dashboard there")
     parser.add_argument("--configmaps", action="store_true", help="as ConfigMaps for Grafana's sidecar, not as JSON")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the files are not up to date")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0, or 1 if a check found a difference."""
+    """Exit status 0; 1 if a check found a difference; 2 if the settings are not sound."""
+    config = settings.load(args, "dashboards")
+    if config is None:
+        return 2
+    if args.print_config:
+        return settings.show(config)
     from ..dashboards import output
 
-    files = output.config_maps() if args.configmaps else output.files()
+    if wrong := output.unfit(config):
+        print(f"whyidle dashboards: {args.config}: {wrong}", file=sys.stderr)
+        return 2
+    files = output.config_maps(config) if args.configmaps else output.files(config)
+    folder = args.out or COMMITTED
+    every = {folder: files, **({OF_CHART: output.chart_files()} if folder.resolve() == COMMITTED else {})}
     if args.check:
-        return _check(args.out or COMMITTED, files)
+        return max(_check(where, texts) for where, texts in every.items())
     if args.out is None:
-        print("---\n".join(files.values()) if args.configmaps else _listed(output.rendered()), end="")
+        print("---\n".join(files.values()) if args.configmaps else _listed(output.rendered(config)), end="")
         return 0
-    write(args.out, files)
+    for where, texts in every.items():
+        write(where, texts)
     print(f"{len(files)} dashboards in {args.out}")
     return 0
 

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from . import settings
 from .generated import stale, write
 
 GENERATED = Path(__file__).resolve().parents[1] / "alerts" / "generated"
@@ -13,8 +14,7 @@ GENERATED = Path(__file__).resolve().parents[1] / "alerts" / "generated"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings as YAML; what it leaves out is as usual")
-    parser.add_argument("--print-config", action="store_true", help="print all settings, with what each is for")
+    settings.add_arguments(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="write files there instead of printing")
     parser.add_argument(
         "--format",
@@ -27,20 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 0; 1 if ``--check`` finds a difference; 2 if the settings are not sound."""
-    from ..alerts import alerting, chart, settings
-    from ..alerts.config import DEFAULT
+    from ..alerts import chart
     from ..alerts.output import files, groups, to_yaml
 
-    config = DEFAULT
-    if args.config is not None:
-        try:
-            config = settings.load(args.config, frozenset(alert.name for alert in alerting.alerts(DEFAULT)))
-        except settings.SettingsError as error:
-            print(f"whyidle rules: {error}", file=sys.stderr)
-            return 2
+    config = settings.load(args, "rules")
+    if config is None:
+        return 2
     if args.print_config:
-        print(settings.as_yaml(config), end="")
-        return 0
+        return settings.show(config)
     texts = files(config, args.format)
     if (args.out or GENERATED).resolve() == GENERATED:
         texts |= chart.files(config)

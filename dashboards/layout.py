@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import attr
 
+from ..alerts.panels import panel_id
 from .library import Dashboard, Panel, Template, core
 from .queries import one_line
 from .values import Json
@@ -24,6 +25,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
+    """Lines of panels under a heading, or, without a title, without one."""
+
     title: str
     lines: tuple[Line, ...]
     collapsed: bool = False
@@ -73,14 +76,23 @@ def dashboard(
         refresh=refresh,
         graphTooltip=core.GRAPH_TOOLTIP_MODE_SHARED_CROSSHAIR,
         timezone="browser",
-    ).auto_panel_ids()
+    )
 
 
 def _place(sections: Sequence[Section]) -> list[Panel]:
     placed: list[Panel] = []
     y = 0
     for part in sections:
-        row = core.RowPanel(title=part.title, gridPos=core.GridPos(h=1, w=COLUMNS, x=0, y=y), collapsed=part.collapsed)
+        if not part.title:
+            panels, y = _place_lines(part.lines, y)
+            placed.extend(panels)
+            continue
+        row = core.RowPanel(
+            id=panel_id(f"row {part.title}"),
+            title=part.title,
+            gridPos=core.GridPos(h=1, w=COLUMNS, x=0, y=y),
+            collapsed=part.collapsed,
+        )
         placed.append(row)
         y += 1
         panels, end = _place_lines(part.lines, y)
@@ -100,7 +112,8 @@ def _place_lines(lines: Sequence[Line], y: int) -> tuple[list[Panel], int]:
             width = panel.gridPos.w
             if x + width > COLUMNS:
                 x, y = 0, y + entry.height
-            placed.append(attr.evolve(panel, gridPos=core.GridPos(h=entry.height, w=width, x=x, y=y)))
+            place = core.GridPos(h=entry.height, w=width, x=x, y=y)
+            placed.append(attr.evolve(panel, id=panel_id(panel.title), gridPos=place))
             x += width
         y += entry.height
     return placed, y

@@ -1,10 +1,21 @@
-"""Marks on the time axis: restarts, checkpoints and alerts."""
+"""Marks on the time axis: starts, restarts, checkpoints, drains, new versions and alerts.
+
+Each looks back by the distance of two points, so that at any zoom a mark falls on the point after its event.
+"""
 
 from __future__ import annotations
 
-from .colours import GREY, PINK, RED
-from .variables import CLUSTER, RUN
+from .colours import GREEN, GREY, ORANGE, PINK, RED, SKY
+from .variables import CLUSTER, CLUSTER_LABEL, RUN, RUNS
 from .vocabulary import Annotation
+
+BACK = " offset $__interval"
+
+
+def starts(matchers: str) -> Annotation:
+    """Of the runs that ``matchers`` choose. Rank 0 speaks for its run."""
+    first = f'group by (owner, run, pid) (whyidle_rank_info{{{matchers}, rank="0", attempt="0"}}%s)'
+    return Annotation("Starts", f"{first % ''} unless {first % BACK}", "Start", "{{owner}}/{{run}}", GREEN)
 
 
 def restarts(matchers: str) -> Annotation:
@@ -12,25 +23,50 @@ def restarts(matchers: str) -> Annotation:
     attempts = f'group by (owner, run, attempt) (whyidle_rank_info{{{matchers}, rank="0"%s}}%s)'
     return Annotation(
         "Restarts",
-        f"""{attempts % (', attempt!="0"', "")} unless {attempts % ("", " offset 1m")}""",
+        f"""{attempts % (', attempt!="0"', "")} unless {attempts % ("", BACK)}""",
         "Restart",
         "{{owner}}/{{run}}, attempt {{attempt}}",
         RED,
     )
 
 
-# Every rank saves, or none.
-CHECKPOINTS = Annotation(
-    "Checkpoints",
-    f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{RUN}, rank="0", kind="save"}}[1m])) > 0',
-    "Checkpoint",
-    "{{owner}}/{{run}}",
-    GREY,
+def _checkpoints(matchers: str) -> Annotation:
+    """Every rank saves, or none."""
+    return Annotation(
+        "Checkpoints",
+        f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{matchers}, rank="0", kind="save"}}'
+        "[$__rate_interval])) > 0",
+        "Checkpoint",
+        "{{owner}}/{{run}}",
+        GREY,
+    )
+
+
+CHECKPOINTS = _checkpoints(RUN)
+CHECKPOINTS_OF_RUNS = _checkpoints(RUNS)
+
+_CORDONED = "max by (node) (kube_node_spec_unschedulable%s) == 1"
+DRAINS = Annotation(
+    "Drains",
+    f"{_CORDONED % ''} unless {_CORDONED % BACK}",
+    "Node is drained",
+    "{{node}}",
+    ORANGE,
+)
+"""As kube-state-metrics tells them, where the same Prometheus has it."""
+
+_VERSIONS = f"group by ({CLUSTER_LABEL}, version) (whyidle_build_info{{{CLUSTER}}}%s)"
+DEPLOYMENTS = Annotation(
+    "Deployments",
+    f"{_VERSIONS % ''} unless {_VERSIONS % BACK}",
+    "New version of whyidle",
+    "{{version}}",
+    SKY,
 )
 ALERTS = Annotation(
     "Firing alerts",
     "max by (alertname, severity, owner, run, node) "
-    f'(ALERTS{{alertstate="firing", alertname=~"Whyidle.+", {CLUSTER}}})',
+    f'(ALERTS{{alertstate="firing", alertname=~"Whyidle.+", severity!="info", {CLUSTER}}})',
     "{{alertname}}",
     "{{severity}} {{owner}}/{{run}} {{node}}",
     PINK,

@@ -9,10 +9,12 @@ from typing import Any
 
 from grafanalib._gen import DashboardEncoder
 
+from ..alerts.config import DEFAULT, Config
+from ..alerts.tokens import filled
 from . import fleet, hardware, health, node, overview, run
 from .contrast import ground
 from .library import Dashboard
-from .variables import DATA_SOURCE
+from .variables import DATA_SOURCE, SETTINGS
 
 BUILDERS: tuple[Callable[[], Dashboard], ...] = (
     *(overview.build, run.build, node.build, hardware.build, fleet.build, health.build),
@@ -25,6 +27,9 @@ SCHEMA_VERSION = 39
 
 Json = dict[str, Any]
 _OPAQUE = re.compile("#[0-9A-Fa-f]{6}")
+
+OF_AGENT = re.compile(r"(?<![\w:])((?:whyidle|process)_\w+)\{")
+"""The beginning of a selector of series that the agent exports; what rules record has a colon in its name."""
 
 DEAD: dict[str, frozenset[str]] = {
     "dashboard": frozenset({"__inputs", "hideControls", "rows", "sharedCrosshair", "style", "gnetId"}),
@@ -57,20 +62,41 @@ LISTED = ("links", "tags", "list", "panels", "targets")
 """Lists that may be empty and still must be there."""
 
 
-def rendered() -> dict[str, Json]:
+def rendered(config: Config = DEFAULT) -> dict[str, Json]:
     """uid -> the dashboard as Grafana imports it."""
+    return {uid: json.loads(filled(json.dumps(each, ensure_ascii=False), config)) for uid, each in _built().items()}
+
+
+def files(config: Config = DEFAULT) -> dict[str, str]:
+    """The files that `whyidle dashboards --out` writes: name -> text."""
+    return {f"{uid}.json": _dump(dashboard) for uid, dashboard in rendered(config).items()}
+
+
+def config_maps(config: Config = DEFAULT) -> dict[str, str]:
+    """One ConfigMap per dashboard, as the sidecar of Grafana's chart looks for them: name -> text."""
+    return {f"{uid}.yaml": _config_map(uid, dashboard) for uid, dashboard in rendered(config).items()}
+
+
+def unfit(config: Config) -> str:
+    """What in a configuration the dashboards cannot follow, and what to do; empty if nothing is."""
+    single = (DEFAULT.window, DEFAULT.long_window) == (config.window, config.long_window)
+    if single and {*DEFAULT.windows} <= {*config.windows}:
+        return ""
+    return (
+        f"the dashboards ask for what the rules record over {', '.join(DEFAULT.windows)}, with the window "
+        f"{DEFAULT.window} and the long_window {DEFAULT.long_window}. Leave these settings as they are"
+    )
+
+
+def chart_files() -> dict[str, str]:
+    """What the Helm chart reads: the dashboards with tokens, which it replaces by its settings. File name -> text."""
+    return {f"{uid}.json": _compact(dashboard) + "\n" for uid, dashboard in _built().items()}
+
+
+def _built() -> dict[str, Json]:
+    """uid -> the dashboard, with tokens in place of settings."""
     dashboards = [render(build()) for build in BUILDERS]
     return {dashboard["uid"]: dashboard for dashboard in dashboards}
-
-
-def files() -> dict[str, str]:
-    """The files that `whyidle dashboards --out` writes: name -> text."""
-    return {f"{uid}.json": _dump(dashboard) for uid, dashboard in rendered().items()}
-
-
-def config_maps() -> dict[str, str]:
-    """One ConfigMap per dashboard, as the sidecar of Grafana's chart looks for them: name -> text."""
-    return {f"{uid}.yaml": _config_map(uid, dashboard) for uid, dashboard in rendered().items()}
 
 
 def render(dashboard: Dashboard) -> Json:
@@ -81,6 +107,7 @@ def render(dashboard: Dashboard) -> Json:
     _finish_variables(whole["templating"]["list"])
     whole["annotations"]["list"] = [_finish_annotation(entry) for entry in whole["annotations"]["list"]]
     del whole["timepicker"]
+    whole["title"] = SETTINGS.dashboard_prefix + whole["title"].removeprefix(DEFAULT.dashboard_prefix)
     whole |= {"tags": [TAG], "links": [_links()], "schemaVersion": SCHEMA_VERSION, "editable": True}
     return _without_nothing(_without(whole, "dashboard"))
 
@@ -111,6 +138,7 @@ def _finish_target(target: Json) -> Json:
     instant = bool(target["instant"])
     kept = {key: value for key, value in _without(target, "target").items() if (key, value) not in TARGET_DEFAULTS}
     return kept | {
+        "expr": _selected(target["expr"]),
         "datasource": DATA_SOURCE,
         "editorMode": "code",
         "instant": instant,
@@ -166,19 +194,25 @@ def _finish_variables(variables: list[Json]) -> None:
         chosen = variable["current"].get("value")
         if variable["includeAll"]:
             kept["current"] = {"selected": True, "text": ["All"], "value": ["$__all"]}
-        elif chosen:
+        elif chosen or variable["type"] == "textbox":
             kept["current"] = {"selected": True, "text": chosen, "value": chosen}
         else:
             kept["current"] = {}
         if variable["type"] == "query":
-            kept["definition"] = variable["query"]
-            kept["query"] = {"query": variable["query"], "refId": f"variable-{variable['name']}"}
+            query = _selected(variable["query"])
+            kept["definition"] = query
+            kept["query"] = {"query": query, "refId": f"variable-{variable['name']}"}
         variable.clear()
         variable.update(kept)
 
 
 def _finish_annotation(annotation: Json) -> Json:
-    return {"datasource": DATA_SOURCE, "hide": False, **annotation}
+    return {"datasource": DATA_SOURCE, "hide": False, **annotation, "expr": _selected(annotation["expr"])}
+
+
+def _selected(expr: str) -> str:
+    """With the matchers that every series of the agent must meet."""
+    return OF_AGENT.sub(rf"\1{{{SETTINGS.selector}, ", expr)
 
 
 def _links() -> Json:
@@ -214,7 +248,11 @@ def _without_nothing(value: Any, key: str = "") -> Any:
 def _says_something(name: str, value: Any, of: Json) -> bool:
     if value is None:
         return name == "value" and "color" in of
-    return value not in ("", [], {}) or name in LISTED or name in ("overrides", "current", "fields", "legendFormat")
+    return (
+        value not in ("", [], {})
+        or name in LISTED
+        or name in ("overrides", "current", "fields", "legendFormat", "title", "value")
+    )
 
 
 def _dump(dashboard: Json) -> str:
@@ -223,7 +261,6 @@ def _dump(dashboard: Json) -> str:
 
 def _config_map(uid: str, dashboard: Json) -> str:
     """YAML by hand: a literal block needs no escapes. On one line, since `kubectl apply` takes no more than 256 KiB."""
-    body = json.dumps(dashboard, separators=(",", ":"), sort_keys=True)
     return (
         "apiVersion: v1\n"
         "kind: ConfigMap\n"
@@ -233,5 +270,9 @@ def _config_map(uid: str, dashboard: Json) -> str:
         "    app.kubernetes.io/name: whyidle\n"
         '    grafana_dashboard: "1"\n'
         "data:\n"
-        f"  {uid}.json: |\n    {body}\n"
+        f"  {uid}.json: |\n    {_compact(dashboard)}\n"
     )
+
+
+def _compact(dashboard: Json) -> str:
+    return json.dumps(dashboard, separators=(",", ":"), sort_keys=True, ensure_ascii=False)

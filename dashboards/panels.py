@@ -114,8 +114,13 @@ def stat(
     show: Literal["auto", "value", "value_and_name", "name"] = "auto",
     nothing: str = "–",
     links: Sequence[Link] = (),
+    units: Mapping[str, Unit] | None = None,
+    since: str = "",
 ) -> Panel:
-    """Big numbers or words, one per series. ``nothing`` stands there where there is no series."""
+    """Big numbers or words, one per series. ``nothing`` stands there where there is no series.
+
+    ``units`` are those of single series, by name, and ``since`` is a time range of the panel's own, such as ``now/d``.
+    """
     return core.Stat(
         **common(title, description, queries, width, thresholds or PLAIN),
         format=unit,
@@ -128,7 +133,9 @@ def stat(
         mappings=list(mappings),
         noValue=nothing,
         decimals=decimals,
-        overrides=_fixed_colours(colours or {}),
+        overrides=_fixed_colours(colours or {})
+        + [override(name, {"id": "unit", "value": one}) for name, one in (units or {}).items()],
+        timeFrom=since or None,
         extraJson=more({"links": data_links(links)}),
     )
 
@@ -216,6 +223,7 @@ def timeline(
     width: int = 24,
     links: Sequence[Link] = (),
     nothing: str = "",
+    legend: bool = True,
 ) -> Panel:
     """One row per series, in the words and colours that its values are mapped to."""
     return core.StateTimeline(
@@ -225,7 +233,7 @@ def timeline(
         tooltipMode="single",
         extraJson=more(
             {"unit": "none", "links": data_links(links), "custom": {"spanNulls": False}, "noValue": nothing},
-            options={"legend": {"showLegend": True}},
+            options={"legend": {"showLegend": legend}},
         ),
     )
 

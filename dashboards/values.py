@@ -12,6 +12,7 @@ from .colours import AMBER, FAMILY_COLOUR, FAMILY_WORDS, GREEN, RED
 Json = dict[str, Any]
 Unit = Literal[
     "short",  # a count
+    "locale",  # a count with all its digits
     "percentunit",  # a ratio from 0 to 1
     "s",
     "bytes",
@@ -27,7 +28,11 @@ Unit = Literal[
     "string",
     "count:GPU-h",
     "count:GPUs",
+    "dateTimeFromNow",  # ms since 1970
+    "currency:⟦currency⟧",
 ]
+MONEY: Unit = "currency:⟦currency⟧"
+"""In the currency of the settings."""
 
 Step = tuple[float | None, str]
 

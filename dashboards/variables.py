@@ -6,10 +6,13 @@ The variables list what recorded series of the chosen time range have, so that r
 from __future__ import annotations
 
 from ..alerts.config import DEFAULT
+from ..alerts.tokens import tokenised
 from .library import Template, core
 
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-CLUSTER_LABEL = DEFAULT.cluster_label
+SETTINGS = tokenised(DEFAULT)
+"""The settings, each as a token that the output pass replaces by its value."""
+CLUSTER_LABEL = SETTINGS.cluster_label
 
 
 def any_of(label: str, variable: str = "") -> str:

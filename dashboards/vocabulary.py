@@ -59,11 +59,12 @@ from .queries import (
     worst,
 )
 from .tables import Column, table
-from .values import GOOD, LATE_BY, VERDICTS, Link, Step, Unit, falling, series_to, steps, to_node, to_run, words
+from .values import GOOD, LATE_BY, MONEY, VERDICTS, Link, Step, Unit, falling, series_to, steps, to_node, to_run, words
 
 __all__ = [
     "GOOD",
     "LATE_BY",
+    "MONEY",
     "VERDICTS",
     "Annotation",
     "Column",

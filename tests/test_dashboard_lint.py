@@ -58,6 +58,7 @@ OTHERS = {
 OF_ONE_NODE = ("whyidle-node", "whyidle-node-hardware")
 
 RAW: dict[str, str] = {
+    "whyidle_group_calls_total": "divides a group's waits, for who wonders whether small calls pay for latency",
     "whyidle_rdma_unknown_files": "the dashboard lists the files themselves",
     "whyidle_nic_full_duplex": "half duplex is of the last century; kept for a doubtful link",
     "whyidle_nic_left_out_interfaces": "says how many series there are not, for who wonders",
@@ -258,7 +259,8 @@ def legends_tell_series_apart(query: Query) -> Iterator[str]:
 
 
 def says_what_it_is(panel: Json) -> Iterator[str]:
-    if not panel.get("title") or panel["title"][0].islower():
+    title, is_sentence = panel.get("title", "x"), panel.get("options", {}).get("textMode") == "name"
+    if title[:1].islower() or not (title or is_sentence):
         yield "a title that begins with no capital"
     description = panel.get("description", "")
     if len(description) < 20 or not description.endswith("."):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support_helm import manifests
 from support_ledgers import until
 from support_prometheus import prometheus
 from support_queries import filled
@@ -23,7 +24,9 @@ from whyidle.agent.metrics import METRIC
 from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
 from whyidle.alerts.config import DEFAULT, HISTOGRAM_SUFFIXES
 from whyidle.alerts.output import groups
+from whyidle.alerts.panels import panel_id
 from whyidle.alerts.rule import Record
+from whyidle.alerts.tokens import filled as in_words
 from whyidle.cli.main import main
 from whyidle.dashboards import output
 from whyidle.dashboards import variables as v
@@ -102,6 +105,53 @@ def test_committed_is_what_is_generated(tmp_path: Path, capsys: pytest.CaptureFi
     assert one.name in capsys.readouterr().err
 
 
+def test_panels_keep_their_numbers(dashboard: Json) -> None:
+    """Links from alerts and from chats lead to a panel by its number, and panels come and go."""
+    for panel in output.panels_of(dashboard):
+        assert panel["id"] == panel_id(f"{'row ' * (panel['type'] == 'row')}{panel['title']}"), panel["title"]
+
+
+SETTINGS = {
+    "selector": 'job="whyidle"',
+    "cluster_label": "site",
+    "gpu_hour_price": 2.5,
+    "currency": "€",
+    "dashboard_prefix": "GPUs / ",
+    "runbook_url": "https://wiki.example.org/runbook",
+}
+
+
+def test_settings_reach_the_dashboards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(SETTINGS))
+    command = ["dashboards", "--config", str(tmp_path / "settings.yaml")]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    made = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
+    assert {one["title"] for one in made.values()} == {f"GPUs / {uid[8:].capitalize()}" for uid in DASHBOARDS}
+    assert "currency:€" in json.dumps(made["whyidle-overview"], ensure_ascii=False)
+    for dashboard in made.values():
+        asked = [expr for _, expr in expressions(dashboard)]
+        assert not [expr for expr in asked if re.search(r"\bcluster\b(?![:_])", expr)]
+        for name, matchers in (
+            found for expr in asked for found in re.findall(r"(?<!:)\b(whyidle_\w+)(\{[^}]*)", expr)
+        ):
+            assert matchers.startswith('{job="whyidle"'), name
+    assert main([*command, "--print-config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out.split("\n", 1)[1])["currency"] == "€"
+    made_by_chart = manifests({"dashboards": {"enabled": True}, "rules": {"config": SETTINGS}})
+    by_chart = {name: text for each in made_by_chart if "data" in each for name, text in each["data"].items()}
+    assert {name: json.loads(text) for name, text in by_chart.items() if name.startswith("whyidle-")} == {
+        f"{uid}.json": one for uid, one in made.items()
+    }
+
+
+def test_windows_that_the_dashboards_do_not_ask_for_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "settings.yaml").write_text("window: 1m")
+    assert main(["dashboards", "--config", str(tmp_path / "settings.yaml")]) == 2
+    assert "Leave these settings as they are" in capsys.readouterr().err
+
+
 def test_config_maps_hold_the_same_and_fit_where_they_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboards", "--configmaps"]) == 0
     maps = list(yaml.safe_load_all(capsys.readouterr().out))
@@ -138,7 +188,6 @@ def test_panels_are_complete(dashboard: Json) -> None:
     panels = list(output.panels_of(dashboard))
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in drawn(dashboard):
-        assert panel["title"]
         assert panel["description"], panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
@@ -219,7 +268,9 @@ def test_a_run_named_like_a_regular_expression_drew_nothing(tmp_path: Path) -> N
 
         def found(matchers: str, run: str | list[str]) -> set[str]:
             owner = "o" if isinstance(run, str) else ["o"]
-            expr = filled(f"{recorded}{{{matchers}}}", {"cluster": REGEX, "owner": owner, "run": run})
+            expr = filled(
+                f"{recorded}{{{in_words(matchers, DEFAULT)}}}", {"cluster": REGEX, "owner": owner, "run": run}
+            )
             return {sample.labels["run"] for sample in server.query(expr)}
 
         for name in names:

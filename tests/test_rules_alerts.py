@@ -25,6 +25,7 @@ from whyidle.agent.metrics import METRIC
 from whyidle.alerts import alerting, recording
 from whyidle.alerts.config import DEFAULT, Config
 from whyidle.alerts.output import to_yaml
+from whyidle.alerts.panels import OF_NODE, OF_RUN, panel_id
 from whyidle.alerts.rule import Alert, Group, Record
 
 ROOT = Path(__file__).parent.parent
@@ -48,14 +49,18 @@ def minutes(text: str) -> int:
     return int(text[:-1]) * {"m": 1, "h": 60}[text[-1]]
 
 
-def dashboard_url(labels: dict[str, str]) -> str:
-    """The dashboard of the alert's run, else of its node, else of all, in its cluster."""
+def dashboard_url(alert: str, labels: dict[str, str]) -> str:
+    """The panel of the alert on the dashboard of its run, else of its node, else that of all, in its cluster."""
     cluster = f"&var-cluster={quote_plus(labels['cluster'])}" if "cluster" in labels else ""
     if "run" in labels:
         of = f"run?var-owner={quote_plus(labels.get('owner', ''))}&var-run={quote_plus(labels['run'])}"
+        panel = OF_RUN.get(alert, "")
+    elif "node" in labels:
+        page, panel = OF_NODE.get(alert, ("node", ""))
+        of = f"{page}?var-node={quote_plus(labels['node'])}"
     else:
-        of = f"node?var-node={quote_plus(labels['node'])}" if "node" in labels else "overview?"
-    return f"/d/whyidle-{of}{cluster}"
+        of, panel = "overview?", ""
+    return f"/d/whyidle-{of}{f'&viewPanel={panel_id(panel)}' if panel else ''}{cluster}"
 
 
 def severity(case: dict[str, Any]) -> str:
@@ -71,7 +76,7 @@ def expected(case: dict[str, Any]) -> dict[str, Any]:
             "summary": case["summary"],
             "description": case["description"],
             "runbook_url": f"{DEFAULT.runbook_url}#{alert.name.lower()}",
-            "dashboard_url": dashboard_url(case.get("labels", {})),
+            "dashboard_url": dashboard_url(alert.name, case.get("labels", {})),
         },
     }
 
@@ -245,3 +250,15 @@ def test_the_runbook_names_panels_that_exist() -> None:
     named = set(re.findall(r"\*(\w+) › ([^*]+)\*", page)) - {("Dashboard", "Panel")}
     assert named
     assert named - panels == set()
+
+
+def test_links_of_alerts_lead_to_panels_that_exist() -> None:
+    leads = {alert: ("run", title) for alert, title in OF_RUN.items()} | OF_NODE
+    missing = set()
+    for alert, (page, title) in leads.items():
+        dashboard = json.loads((ROOT / f"dashboards/generated/whyidle-{page}.json").read_text())
+        there = {one["id"] for panel in dashboard["panels"] for one in (panel, *panel.get("panels", ()))}
+        missing |= set() if panel_id(title) in there else {f"{alert}: {page} › {title}"}
+    assert missing == set()
+    nowhere = {"WhyidleAgentDown", "WhyidleAgentAbsent", "WhyidleWatchdog", "WhyidleLedgerErrors", "WhyidleOomKill"}
+    assert set(ALERTS) - leads.keys() == nowhere

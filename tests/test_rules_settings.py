@@ -17,6 +17,7 @@ from whyidle.alerts import alerting, chart, settings
 from whyidle.alerts.config import DEFAULT, Config
 from whyidle.alerts.output import files
 from whyidle.alerts.thresholds import Thresholds
+from whyidle.alerts.tokens import FIXED
 from whyidle.cli.main import main
 
 NAMES = frozenset(alert.name for alert in alerting.alerts(DEFAULT))
@@ -200,7 +201,7 @@ def test_all_is_changed_where_all_is() -> None:
     changed = settings.parse(all_changed(), NAMES)
     for of, values in ((DEFAULT, changed), (DEFAULT.alerts, changed.alerts)):
         same = {name for name in vars(of) if getattr(of, name) == getattr(values, name)}
-        assert same - chart.FIXED == {"past"} if of is DEFAULT.alerts else same - chart.FIXED == set()
+        assert same - FIXED == {"past"} if of is DEFAULT.alerts else same - FIXED == set()
 
 
 @pytest.mark.parametrize(
@@ -225,4 +226,4 @@ def test_the_chart_refuses_nonsense_with_what_to_do(config: dict[str, Any], said
 def test_a_threshold_that_is_computed_with_would_be_lost() -> None:
     """The chart's numbers write themselves as tokens, and a sum of one would be a number again."""
     tokens = set(re.findall(r"⟦([^⟧]+)⟧", chart.files()[chart.FILE]))
-    assert tokens >= chart.document()["settings"].keys() - {"gpu_hour_price", "currency"}
+    assert tokens >= chart.document()["settings"].keys() - {"gpu_hour_price", "currency", "dashboard_prefix"}

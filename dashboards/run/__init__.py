@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .. import variables as v
-from ..marks import ALERTS, CHECKPOINTS, restarts
+from ..marks import ALERTS, CHECKPOINTS, DEPLOYMENTS, DRAINS, restarts, starts
 from ..vocabulary import Dashboard, dashboard
-from . import answer, collectives, data, health, ranks, steps
+from . import answer, collectives, comparison, data, gpus, health, ranks, steps
 
 
 def build() -> Dashboard:
@@ -23,15 +23,18 @@ def build() -> Dashboard:
             v.ranks(),
             v.window(),
             v.choice("worst", "Ranks drawn", ("16", "32", "64", "128"), "32"),
+            comparison.with_run(),
+            comparison.ago(),
+            gpus.instance(),
         ],
-        annotations=[restarts(v.RUN), CHECKPOINTS, ALERTS],
+        annotations=[starts(v.RUN), restarts(v.RUN), CHECKPOINTS, DRAINS, DEPLOYMENTS, ALERTS],
         sections=[
-            answer.section(),
+            answer.section(gpus.activity()),
             ranks.section(),
             steps.section(),
             collectives.section(),
             data.loading(),
-            data.checkpoints(),
+            comparison.comparison(),
             health.section(),
         ],
     )

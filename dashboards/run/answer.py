@@ -1,8 +1,8 @@
-"""The answer in one look: verdict, share, evidence, who is late."""
+"""The answer in one look: verdict, share, evidence, who is late, and whether the run stands still."""
 
 from __future__ import annotations
 
-from ...alerts.config import DEFAULT
+from ...alerts.recording.corroboration import FAMILIES as WITH_COUNTERS
 from ...ledger.causes import FAMILIES
 from .. import variables as v
 from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
@@ -10,34 +10,35 @@ from ..vocabulary import (
     GOOD,
     Panel,
     Section,
+    Target,
     encode,
     line,
     now,
     over_range,
     query,
-    series_to,
     share,
     stat,
     steps,
-    timeline,
+    trend,
     words,
 )
 from ..vocabulary import section as _section
-from .parts import MOST_RANKS
+from .parts import BY_RUN, MOST_RANKS, VERDICT
 
-BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
-VERDICT = "run_family:whyidle_verdict:ratio${window}"
 CORROBORATIONS = tuple(CORROBORATION_WORDS)
-EVIDENCE = {family: f"node:whyidle_{family}_evidence:max5m" for family in ("network", "storage", "cpu")}
+BUSY = "also busy: "
+"""Before a signal that does not speak for the verdict."""
+SIGNALS = 8
+"""Of each family, those that speak on most nodes."""
 
 
-def section() -> Section:
+def section(activity: Panel) -> Section:
+    """``activity`` is what the GPUs' own counters say of compute."""
     return _section(
-        "What does it lose its time to?",
-        line(4, _verdict(), _share(), _evidence(), _goodput(), _late_rank()),
-        line(3, *_figures()),
-        line(9, _causes()),
-        line(8, _charged(), _signals()),
+        "",
+        line(4, _verdict(), _share(), _evidence(), _goodput(), _late_rank(), _hang(), _ranks()),
+        line(8, _causes(), _charged()),
+        line(8, _signals(), activity),
     )
 
 
@@ -51,18 +52,19 @@ def _verdict() -> Panel:
         mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
         background=True,
         show="value",
-        width=8,
+        width=6,
     )
 
 
 def _share() -> Panel:
     return stat(
-        "Its share of the time",
-        "The verdict's share of all ranks' time, as averaged above.",
+        "Share of time",
+        "The verdict's share of all ranks' time since the first step, as averaged above.",
         query(f"max by ({BY_RUN}) ({VERDICT}{{{v.RUN}}})"),
         unit="percentunit",
         decimals=0,
         graph=True,
+        width=3,
     )
 
 
@@ -75,7 +77,7 @@ def _evidence() -> Panel:
         unit="none",
         mappings=words({i: CORROBORATION_WORDS[name] for i, name in enumerate(CORROBORATIONS)}),
         show="value",
-        width=4,
+        width=3,
     )
 
 
@@ -88,70 +90,54 @@ def _goodput() -> Panel:
         thresholds=GOOD,
         decimals=0,
         graph=True,
+        width=3,
     )
 
 
 def _late_rank() -> Panel:
     late = f"run_rank:whyidle_late:rate5m{{{v.RUN}}}"
     return stat(
-        "Others wait most for",
+        "Others wait for",
         """The rank that others waited for most in the time range, on average; the list below says for how long.
         Nobody, if it is less than a hundredth of the run.""",
         now(
-            f"""label_replace(topk(1, {over_range(late)}) > {DEFAULT.late_share} * {MOST_RANKS},
+            f"""label_replace(topk(1, {over_range(late)}) > {v.SETTINGS.late_share} * {MOST_RANKS},
             "who", "rank $1", "rank", "(.*)") or on () label_replace(vector(0), "who", "nobody", "", "")""",
             "{{who}}",
         ),
         unit="count:GPUs",
         show="name",
+        width=3,
     )
 
 
-def _figures() -> list[Panel]:
-    return [
-        stat(
-            "Ranks that train",
-            "Live ranks of the run.",
-            query(f"run:whyidle_ranks:count{{{v.RUN}}}"),
-            unit="short",
-            decimals=0,
-        ),
-        stat(
-            "Step, median",
-            "Half of the steps of the last five minutes took less.",
-            query(f"run:whyidle_step_seconds:p50_5m{{{v.RUN}}}"),
-            unit="s",
-        ),
-        stat(
-            "Step, 99th percentile",
-            "One step in a hundred took longer in the last five minutes. Far above the median: something interrupts.",
-            query(f"run:whyidle_step_seconds:p99_5m{{{v.RUN}}}"),
-            unit="s",
-        ),
-        stat(
-            "Steps, over 5 minutes",
-            "Optimizer steps per second of the run.",
-            query(f"run:whyidle_steps:rate5m{{{v.RUN}}}"),
-            unit="ops",
-        ),
-        stat(
-            "Hangs for",
-            "For how long live ranks have waited in a collective that another has not entered. Minutes are a hang.",
-            now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),
-            unit="s",
-            thresholds=steps(10, DEFAULT.alerts.hang_seconds),
-            decimals=0,
-            nothing="no hang",
-        ),
-        stat(
-            "Attempts",
-            "Attempts of the run that were seen in the time range; more than one means that it was restarted.",
-            now(f'count(group by (attempt) (last_over_time(whyidle_rank_info{{{v.RUN}, rank="0"}}[${{__range}}])))'),
-            unit="short",
-            thresholds=steps(2, 5),
-            decimals=0,
-        ),
-    ]
+def _ranks() -> Panel:
+    attempts = f'count(group by (attempt) (last_over_time(whyidle_rank_info{{{v.RUN}, rank="0"}}[${{__range}}])))'
+    return stat(
+        "Ranks, attempts",
+        """Live ranks, and how many attempts of the run were seen in the time range: more than one means that it was
+        restarted.""",
+        now(f"run:whyidle_ranks:count{{{v.RUN}}}", "ranks"),
+        now(attempts, "attempts"),
+        unit="locale",
+        decimals=0,
+        show="value_and_name",
+        width=3,
+    )
+
+
+def _hang() -> Panel:
+    return stat(
+        "Hangs for",
+        """For how long live ranks have waited in a collective that another has not entered. Seconds are a late rank;
+        minutes are a hang, and the list of ranks below names the one that is missing.""",
+        now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),
+        unit="s",
+        thresholds=steps(10, 300),
+        decimals=0,
+        nothing="no hang",
+        width=3,
+    )
 
 
 def _causes() -> Panel:
@@ -161,6 +147,7 @@ def _causes() -> Panel:
         phase that is open now counts already, so that a hang shows while it lasts.""",
         query(f"run_cause:whyidle_share:ratio${{window}}{{{v.RUN}}}", "{{cause}}"),
         of="cause",
+        width=12,
     )
 
 
@@ -175,18 +162,25 @@ def _charged() -> Panel:
 
 
 def _signals() -> Panel:
-    node = f"{v.CLUSTER_LABEL}, node"
-    here = f"on ({node}) run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
-    return timeline(
-        "What the counters of its nodes say",
-        """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. A node's name
-        leads to the counters.""",
-        *(
-            query(f"({record}{{{v.NODES}}} and {here}) * {index}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
-            for index, (family, record) in enumerate(EVIDENCE.items(), 1)
-        ),
-        mappings=words({i: (f"speaks for {family}", FAMILY_COLOUR[family]) for i, family in enumerate(EVIDENCE, 1)}),
-        width=12,
-        links=[series_to("node")],
-        nothing="No counter of its nodes agreed with network, storage or CPU",
+    return trend(
+        "Counters of its nodes that agree",
+        f"""The share of its nodes on which each counter was at its limit, of the verdict's family those that agree with
+        it. Others are named “also busy”: they may be what comes next. At most {SIGNALS} of each family.""",
+        *(target for family in WITH_COUNTERS for target in _speaking(family)),
+        unit="percentunit",
+        most=1,
+        legend="table",
+        nothing="No counter of its nodes is at its limit",
     )
+
+
+def _speaking(family: str) -> tuple[Target, Target]:
+    """Where the verdict is the family, and where it is another one."""
+    node = f"{v.CLUSTER_LABEL}, node"
+    ranks = f"run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
+    evidence = f"node:whyidle_{family}_evidence:max5m{{{v.NODES}}} and on ({node}) {ranks}"
+    nodes = f"count by ({v.CLUSTER_LABEL}) ({ranks})"
+    share_of = f"count by ({v.CLUSTER_LABEL}, signal) ({evidence}) / on ({v.CLUSTER_LABEL}) group_left () {nodes}"
+    verdict = f'{VERDICT}{{{v.RUN}, family="{family}"}}'
+    found = [f"topk({SIGNALS}, {share_of} {word} on ({v.CLUSTER_LABEL}) {verdict})" for word in ("and", "unless")]
+    return query(found[0], f"{family}: {{{{signal}}}}"), query(found[1], f"{BUSY}{{{{signal}}}}")

@@ -1,30 +1,16 @@
-"""Data and checkpoints: reading, decoding, queueing, handing over; saving and restoring."""
+"""Data and checkpoints: what the workers do, and what a save costs."""
 
 from __future__ import annotations
 
 from .. import variables as v
-from ..colours import BLUE, CAUSE_SHADES, GREY, ORANGE, YELLOW
+from ..colours import BLUE, CAUSE_SHADES, ORANGE, YELLOW
 from ..vocabulary import Panel, Section, line, query, section, trend
-from .parts import causes
 
 WORKERS = f'{v.RUN}, {v.RANKS}, role="worker"'
 
 
 def loading() -> Section:
-    return section("Data", line(8, _waits(), _workers()), line(8, _read(), _faults(), _threads()))
-
-
-def checkpoints() -> Section:
-    return section("Checkpoints", line(8, _saving(), _seconds_per_save(), _saved()))
-
-
-def _waits() -> Panel:
-    return causes(
-        "Waits for data",
-        """data_read: the worker that owes the batch is blocked, so storage. data_cpu: it decodes. data_queue: it gets
-        no CPU. data_handoff: the batch exists and has not reached the loop. Shares of all ranks' time.""",
-        ("data_read", "data_cpu", "data_queue", "data_handoff"),
-    )
+    return section("Data and checkpoints", line(8, _workers(), _read(), _seconds_per_save()))
 
 
 def _workers() -> Panel:
@@ -46,6 +32,7 @@ def _workers() -> Panel:
         unit="short",
         colours=colours,
         stacked=True,
+        width=8,
         nothing="The run has no worker processes",
     )
 
@@ -64,45 +51,6 @@ def _read() -> Panel:
     )
 
 
-def _faults() -> Panel:
-    matchers = f"{v.RUN}, {v.RANKS}"
-    stuck = f"sum(rate(whyidle_process_uninterruptible_samples_total{{{matchers}}}[$__rate_interval]))"
-    looks = f"sum(rate(whyidle_process_state_samples_total{{{matchers}}}[$__rate_interval]))"
-    return trend(
-        "Found in an uninterruptible wait",
-        """Share of the looks at ranks and workers that found them in state D, mostly a read or a write. It grows with
-        slow storage, over a network too.""",
-        query(f"{stuck} / {looks}", "in state D"),
-        unit="percentunit",
-        width=8,
-        most=1,
-        colours={"in state D": ORANGE},
-    )
-
-
-def _threads() -> Panel:
-    matchers = f"{v.RUN}, {v.RANKS}"
-    return trend(
-        "Workers and threads",
-        "Processes and threads of all ranks. Many more threads than CPUs make them wait for one another.",
-        query(f"sum(whyidle_process_workers{{{matchers}}})", "workers"),
-        query(f"sum(whyidle_process_threads{{{matchers}}})", "threads"),
-        unit="short",
-        width=8,
-        colours={"workers": BLUE, "threads": GREY},
-    )
-
-
-def _saving() -> Panel:
-    return causes(
-        "Waits for checkpoints",
-        """Time in which the loop was blocked in a save (write), serialised or copied in one (cpu), or restored
-        (read). What a save does behind the loop is not in it. Shares of all ranks' time.""",
-        ("checkpoint_write", "checkpoint_cpu", "checkpoint_read"),
-        width=8,
-    )
-
-
 def _seconds_per_save() -> Panel:
     spent = (
         f"sum by (owner, run) (sum_over_time(rank_cause:whyidle_device_seconds:increase"
@@ -117,19 +65,4 @@ def _seconds_per_save() -> Panel:
         unit="s",
         width=8,
         nothing="No save within that time",
-    )
-
-
-def _saved() -> Panel:
-    return trend(
-        "Checkpoint bytes",
-        """Bytes per second that all ranks saved or loaded. Long waits with few bytes: storage is slow to open or to
-        sync.""",
-        query(
-            f"sum by (kind) (rate(whyidle_checkpoint_bytes_total{{{v.RUN}}}[$__rate_interval]))",
-            "{{kind}}",
-        ),
-        unit="Bps",
-        width=8,
-        colours={"save": ORANGE, "load": BLUE},
     )

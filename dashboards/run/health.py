@@ -1,56 +1,17 @@
-"""Restarts, the loop's own time, and whether whyidle itself sees everything."""
+"""Whether whyidle itself sees everything of the run."""
 
 from __future__ import annotations
 
 from .. import variables as v
-from ..colours import FAINT, FAMILY_COLOUR, GREEN, ORANGE, RED
-from ..vocabulary import Column, Panel, Section, line, now, query, steps, table, trend, words
+from ..colours import FAINT, GREEN, ORANGE, RED
+from ..vocabulary import Column, Panel, Section, line, now, query, table, trend, words
 from ..vocabulary import section as _section
-from .parts import causes
 
 STATES = {"active": ("active", GREEN), "absent": ("absent", FAINT), "failed": ("failed", RED)}
 
 
 def section() -> Section:
-    return _section(
-        "Restarts, host and hooks",
-        line(8, _live(), _repeated(), _host()),
-        line(9, _hooks(), _unexplained(), _faults()),
-    )
-
-
-def _live() -> Panel:
-    return trend(
-        "Live ranks",
-        "Ranks whose process lives, and those that have ended and are still shown. A drop is a crash or the end.",
-        query(f"sum(whyidle_rank_up{{{v.RUN}}})", "live"),
-        query(f"sum(1 - whyidle_rank_up{{{v.RUN}}})", "ended"),
-        unit="short",
-        width=8,
-        colours={"live": GREEN, "ended": RED},
-    )
-
-
-def _repeated() -> Panel:
-    return causes(
-        "Lost to restarts",
-        """Share of all ranks' time for steps that an earlier attempt had already finished, and for starting up.
-        Checkpoint more often, or start faster.""",
-        ("recompute", "startup"),
-        width=8,
-        nothing="No start and no restart in this time",
-    )
-
-
-def _host() -> Panel:
-    return causes(
-        "The loop's own time",
-        """host: Python between phases. host_gc: garbage collection. host_compile: compilation. host_blocked: the loop's
-        own code waits for something that no hook sees. All while the GPU had nothing to do, as far as could be
-        measured.""",
-        ("host", "host_gc", "host_compile", "host_blocked"),
-        width=8,
-    )
+    return _section("whyidle in this run", line(8, _hooks(), _faults()), collapsed=True)
 
 
 def _hooks() -> Panel:
@@ -65,22 +26,7 @@ def _hooks() -> Panel:
             Column("A", "Ranks", unit="short", decimals=0),
         ],
         sort="State",
-        width=8,
-    )
-
-
-def _unexplained() -> Panel:
-    return trend(
-        "Unexplained time",
-        """Share of all ranks' time that no cause explains. Above one per cent the other shares deserve less trust.
-        None is as it should be.""",
-        query(f'run_cause:whyidle_share:ratio${{window}}{{{v.RUN}, cause="unattributed"}}', "unattributed"),
-        unit="percentunit",
-        width=8,
-        thresholds=steps(0.01, 0.05),
-        dashed=True,
-        colours=FAMILY_COLOUR,
-        nothing="Every second is explained",
+        width=12,
     )
 
 
@@ -92,6 +38,6 @@ def _faults() -> Panel:
         query(f"sum(rate(whyidle_hook_faults_total{{{v.RUN}}}[$__rate_interval]))", "exceptions"),
         query(f"sum(rate(whyidle_unmeasured_total{{{v.RUN}}}[$__rate_interval]))", "intervals not measured"),
         unit="ops",
-        width=8,
+        width=12,
         colours={"exceptions": RED, "intervals not measured": ORANGE},
     )

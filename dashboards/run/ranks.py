@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...alerts.config import DEFAULT
 from ...ledger.causes import PHASES
 from .. import variables as v
 from ..colours import FAMILY_COLOUR, FAMILY_WORDS, PHASE_COLOUR
@@ -30,13 +29,15 @@ from ..vocabulary import section as _section
 from .parts import MOST_RANKS, RANKS
 
 BY_RANK = "owner, run, rank"
+NAMED = 8
+"""Ranks that are shown because others wait for them."""
 LATENESS = over_range(f"run_rank:whyidle_late:rate5m{{{v.RUN}, {v.RANKS}}}")
-LATE = f"{LATENESS} > {DEFAULT.late_share} * {MOST_RANKS}"
+LATE = f"{LATENESS} > {v.SETTINGS.late_share} * {MOST_RANKS}"
 """Without a bound somebody is always the latest, and as bright as one who is late."""
 
 
 def section() -> Section:
-    return _section("Which rank?", line(9, _idle(), _late()), line(9, _phases()), line(10, _list()))
+    return _section("Which rank?", line(9, _idle(), _late()), line(9, _phases()), line(9, _list()))
 
 
 def _computing() -> str:
@@ -46,7 +47,7 @@ def _computing() -> str:
 def _chosen(selector: str) -> str:
     """Of the ranks that wait most, and of those that they wait for, who would not be among them."""
     waits = f"topk($worst, {rank_idle(RANKS, BY_RANK)})"
-    return f"{selector} and on ({BY_RANK}) ({waits} or on ({BY_RANK}) topk(8, {LATENESS}))"
+    return f"{selector} and on ({BY_RANK}) ({waits} or on ({BY_RANK}) topk({NAMED}, {LATENESS}))"
 
 
 def _idle() -> Panel:
@@ -87,15 +88,27 @@ def _phases() -> Panel:
 
 def _list() -> Panel:
     idle = rank_shares(RANKS, "rank", 'family!="compute"')
+    late = f"sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, {v.RANKS}}})"
+    missing = f"max by (rank) (run_rank_family:whyidle_missing:seconds{{{v.RUN}, {v.RANKS}}})"
+    waits = f"topk($worst, sum by (rank) ({idle}))"
+    chosen = f"({waits} or on (rank) topk({NAMED}, {late}) or on (rank) topk({NAMED}, {missing}))"
     return table(
-        "All ranks, now",
-        """The ranks now: what each is in and for how long, what it loses most to, and how many GPUs wait for it.
-        Sort by any column; a node's name leads to its counters.""",
-        now(f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})"),
-        now(f"sum by (rank) ({_computing()})"),
-        now(f"topk by (rank) (1, {idle}) > {DEFAULT.verdict_share}"),
-        now(f"sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, {v.RANKS}}})"),
-        now(f"max by (rank) (run_rank_family:whyidle_missing:seconds{{{v.RUN}, {v.RANKS}}})"),
+        "Ranks, now",
+        f"""The ranks now: what each is in and for how long, what it loses most to, in how many steps a second it was
+        the last to arrive, and how many GPUs wait for it. Ranks that are last about as often take turns, as with uneven
+        batches. As many ranks as are chosen above, those that wait most, and {NAMED} each that others wait for or that
+        are missing from a collective. Sort by any column; a node's name leads to its counters.""",
+        *(
+            now(f"{expr} and on (rank) {chosen}")
+            for expr in (
+                f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})",
+                f"sum by (rank) ({_computing()})",
+                f"topk by (rank) (1, {idle}) > {v.SETTINGS.verdict_share}",
+                late,
+                missing,
+                f"sum by (rank) (rate(whyidle_late_steps_total{{{v.RUN}, {v.RANKS}}}[$__rate_interval]))",
+            )
+        ),
         columns=[
             Column("rank", "Rank", width=70),
             Column("node", "Node", link=to_node()),
@@ -105,6 +118,7 @@ def _list() -> Panel:
             Column("B", "Compute", unit="percentunit", thresholds=GOOD, cell="gauge", most=1),
             Column("family", "Loses most to", mappings=_families(), cell="color-background", width=260),
             Column("C", "Share", unit="percentunit", decimals=0, width=80),
+            Column("F", "Last to arrive", unit="ops", width=115),
             Column("D", "Keeps waiting", unit="count:GPUs", decimals=2, width=130),
             Column("E", "Missing for", unit="s", thresholds=steps(10, 300), cell="color-text", width=110),
         ],

@@ -3,7 +3,7 @@
     python tools/preview/preview.py [FAULT ...] [--dashboards NAME ...] [--out DIR] [--seconds N] [--keep]
 
 For each fault it runs `whyidle demo --inject FAULT`, lets a real Prometheus with the rules of alerts/generated scrape
-the demo's agent, and has a headless Chromium draw dashboards/generated as it stands then:
+the demo's agent, and has a headless Chromium draw the dashboards as they stand then:
 docs/images/<dashboard>-<fault>.png, and what is further down a long page in ...-2.png and so on. `simulated` is no demo
 but the tests' fake node of 8 GPUs and InfiniBand, for the panels that a demo on a CPU leaves empty; the dashboards
 Node, Node hardware and Health are drawn of it, with all rows unfolded. `--keep` serves the page on loopback afterwards,
@@ -41,6 +41,7 @@ from support_ledgers import until  # noqa: E402
 from support_prometheus import Prometheus, prometheus, rules  # noqa: E402
 
 from whyidle.alerts.config import Config  # noqa: E402
+from whyidle.dashboards import output  # noqa: E402
 
 DASHBOARDS = {path.stem.removeprefix("whyidle-"): path for path in (ROOT / "dashboards/generated").glob("*.json")}
 FAULTS: dict[str, tuple[str, ...]] = {
@@ -58,8 +59,10 @@ SIMULATED_SECONDS = 75.0
 SETTLED_SECONDS = 3.0
 """A scrape, an evaluation, and another scrape."""
 
-SCALE = 0.75
-"""Of a page 1600 pixels wide."""
+PRICE = 2.5
+"""Of a GPU-hour: without one, no picture would show money."""
+SCALE = 0.8
+"""Of a page 1440 pixels wide."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Sc
     verdict = json.loads(out)["verdict"]
     about = (
         f"Here: whyidle demo --inject {' '.join((fault, *FAULTS[fault]))}, two ranks on CPUs; "
-        f"its own report says {verdict['family']}, {verdict['share']:.0%}."
+        f"its own report says {verdict['family']}, {verdict['share']:.0%}. A GPU-hour costs ${PRICE:.2f} here."
     )
     # Rates over 5 minutes rise for as long; the demo does not last.
     return Scene(
@@ -186,8 +189,8 @@ def build(page: Path) -> None:
         subprocess.run(command, cwd=HERE, check=True, stdout=sys.stderr)
     subprocess.run(["node", "build.mjs", str(page)], cwd=HERE, check=True)
     (page / "dashboards").mkdir()
-    for path in DASHBOARDS.values():
-        shutil.copy(path, page / "dashboards")
+    for name, text in output.files(Config(gpu_hour_price=PRICE)).items():
+        (page / "dashboards" / name).write_text(text)
 
 
 def _installed() -> bool:

@@ -6,7 +6,7 @@ import puppeteer from 'puppeteer-core';
 import UPNG from 'upng-js';
 
 const [chromium, profile] = process.argv.slice(2);
-const WIDTH = 1600;
+const WIDTH = 1440;
 const TALL = 18_000;
 const MOST_HEIGHT = 2400;
 const DEADLINE_MS = 120_000;
@@ -36,6 +36,9 @@ try {
     (await page.evaluate('window.preview.errors')).forEach((error) => complain(`${file}: ${error}`));
     const { height } = await (await page.$('#root')).boundingBox();
     const parts = partsOf(await page.$$eval('main > h2', (rows) => rows.map((row) => row.getBoundingClientRect().top)), height);
+    // As high as the page: of a window that is much higher, Chromium now and then leaves tables blank.
+    await page.setViewport({ width: WIDTH, height: Math.ceil(height), deviceScaleFactor: scale });
+    await settle(page);
     for (const [index, part] of parts.entries()) {
       const name = index ? file.replace('.png', `-${index + 1}.png`) : file;
       writeFileSync(name, await picture(page, part, scale));
@@ -51,8 +54,10 @@ process.exit(faults ? 1 : 0);
 /** Until everything has the size that it will have. Tables draw no cell before, which on a busy machine takes seconds. */
 async function settle(page) {
   await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
-  await page.waitForFunction(tablesAreFilled, { timeout: DEADLINE_MS });
-  await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  for (let round = 0; round < 2; round += 1) {
+    await page.waitForFunction(tablesAreFilled, { timeout: DEADLINE_MS });
+    await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
+  }
 }
 
 function tablesAreFilled() {
@@ -79,7 +84,7 @@ function partsOf(tops, height) {
 /** A part of the page, as large as may be. */
 async function picture(page, part, scale) {
   if (page.viewport().deviceScaleFactor !== scale) {
-    await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
+    await page.setViewport({ ...page.viewport(), deviceScaleFactor: scale });
     await settle(page);
   }
   const png = await page.screenshot({ clip: { x: 0, width: WIDTH, ...part }, type: 'png' });

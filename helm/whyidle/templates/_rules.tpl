@@ -4,14 +4,8 @@
 {{- $file := index . 1 -}}
 {{- if $root.Values.rules.config -}}
 {{- $chart := $root.Files.Get "files/rules/chart.json" | fromJson -}}
-{{- $config := include "whyidle.rulesConfig" (list $root $chart) | fromJson -}}
-{{- $text := index $chart $file | toJson -}}
-{{- if not $config.selector -}}
-{{- $text = $text | replace "{⟦selector⟧}" "" | replace ", ⟦selector⟧" "" | replace ",⟦selector⟧" "" -}}
-{{- end -}}
-{{- range $name, $value := $config -}}
-{{- $text = replace (printf "⟦%s⟧" $name) ($value | toString | toJson | trimPrefix "\"" | trimSuffix "\"") $text -}}
-{{- end -}}
+{{- $config := include "whyidle.config" $root | fromJson -}}
+{{- $text := include "whyidle.filled" (list (index $chart $file | toJson) $config) -}}
 {{- $groups := list -}}
 {{- range $group := printf "{\"groups\":%s}" $text | fromJson | dig "groups" list -}}
 {{- $rules := list -}}
@@ -34,10 +28,23 @@
 {{- end -}}
 {{- end -}}
 
+{{/* JSON with the values of settings in place of their tokens. */}}
+{{- define "whyidle.filled" -}}
+{{- $text := index . 0 -}}
+{{- $config := index . 1 -}}
+{{- if not $config.selector -}}
+{{- $text = $text | replace "{⟦selector⟧}" "" | replace ", ⟦selector⟧" "" | replace ",⟦selector⟧" "" | replace "{⟦selector⟧, " "{" -}}
+{{- end -}}
+{{- range $name, $value := $config -}}
+{{- $text = replace (printf "⟦%s⟧" $name) ($value | toString | toJson | trimPrefix "\"" | trimSuffix "\"") $text -}}
+{{- end -}}
+{{- $text -}}
+{{- end -}}
+
 {{/* All settings by their names, those of rules.config checked, as JSON. */}}
-{{- define "whyidle.rulesConfig" -}}
-{{- $root := index . 0 -}}
-{{- $chart := index . 1 -}}
+{{- define "whyidle.config" -}}
+{{- $root := . -}}
+{{- $chart := $root.Files.Get "files/rules/chart.json" | fromJson -}}
 {{- $found := dict -}}
 {{- range $name, $setting := $chart.settings -}}{{- $_ := set $found $name $setting.default -}}{{- end -}}
 {{- range $section, $values := dict "" (omit $root.Values.rules.config "alerts" "labels" "overrides") "alerts." ($root.Values.rules.config.alerts | default dict) -}}

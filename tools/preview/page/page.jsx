@@ -12,7 +12,7 @@ import { framesOf } from './prometheus.js';
 import { interpolate, settle, settled } from './variables.js';
 
 const theme = createTheme({ colors: { mode: 'dark' } });
-const PAGE_WIDTH = 1600;
+const PAGE_WIDTH = 1440;
 const MARGIN = 16;
 const GAP = 8;
 const ROW_HEIGHT = 30;
@@ -36,6 +36,7 @@ function Panel({ panel }) {
       <PanelChrome
         {...{ width: place.width, height: place.height }}
         title={interpolate(panel.title)}
+        hoverHeader={!panel.title}
         description={panel.description}
         padding="md"
         loadingState={LoadingState.Done}

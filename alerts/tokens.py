@@ -1,0 +1,88 @@
+"""Tokens in place of settings: for what is generated once and gets its values later, in the chart or in a dashboard.
+
+A configuration of tokens has numbers and strings that write themselves as tokens, in whatever is made of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from .config import DEFAULT, Config
+from .kinds import Number
+from .settings import Setting, settings
+from .thresholds import Thresholds
+
+FIXED = frozenset({"windows", "interval", "counters_interval", "window", "long_window", "alerts.past"})
+"""What decides which series are recorded: the dashboards ask for those of the defaults. And what has many values."""
+_TOKEN = re.compile("⟦([^⟧]+)⟧")
+
+
+class _TokenText(str):
+    """A string that is a token."""
+
+    __slots__ = ()
+
+
+class _TokenNumber(float):
+    """A number that writes itself as a token, however it is formatted."""
+
+    token: str
+
+    def __new__(cls, value: float, token: str) -> _TokenNumber:
+        made = super().__new__(cls, value)
+        made.token = token
+        return made
+
+    def __format__(self, spec: str) -> str:
+        return self.token
+
+    def __repr__(self) -> str:
+        return self.token
+
+    def __str__(self) -> str:
+        return self.token
+
+
+def token(name: str) -> str:
+    """What stands for a setting."""
+    return f"⟦{name}⟧"
+
+
+def offered() -> Mapping[str, Setting]:
+    """The settings that have tokens, by name: those of alerts begin with `alerts.`."""
+    return {
+        where + name: each
+        for of, where in ((Config, ""), (Thresholds, "alerts."))
+        for name, each in settings(of).items()
+        if each.kind is not None and where + name not in FIXED
+    }
+
+
+def tokenised(config: Config = DEFAULT) -> Config:
+    """The configuration with a token in place of each setting that has one."""
+    tokens = {name: _token(name, each) for name, each in offered().items()}
+    thresholds = {name.removeprefix("alerts."): value for name, value in tokens.items() if name.startswith("alerts.")}
+    own = {name: value for name, value in tokens.items() if not name.startswith("alerts.")}
+    return replace(config, **own, alerts=replace(config.alerts, **thresholds))
+
+
+def filled(document: str, config: Config) -> str:
+    """JSON with tokens -> JSON with the values of a configuration. A selector that is empty leaves no comma behind."""
+    if not config.selector:
+        document = document.replace("{⟦selector⟧}", "").replace(", ⟦selector⟧", "").replace("{⟦selector⟧, ", "{")
+    return _TOKEN.sub(lambda found: json.dumps(_written(found[1], config), ensure_ascii=False)[1:-1], document)
+
+
+def _written(name: str, config: Config) -> str:
+    of: Any = config
+    for part in name.split("."):
+        of = getattr(of, part)
+    return f"{of:.15g}" if isinstance(of, float) else of
+
+
+def _token(name: str, setting: Setting) -> _TokenText | _TokenNumber:
+    return _TokenNumber(setting.default, token(name)) if isinstance(setting.kind, Number) else _TokenText(token(name))

@@ -1,0 +1,132 @@
+"""The first screen: whose GPUs are idle, why, and what to look at next. All of it without scrolling."""
+
+from __future__ import annotations
+
+from .. import variables as v
+from ..marks import ALERTS, CHECKPOINTS_OF_RUNS, DEPLOYMENTS, DRAINS, restarts, starts
+from ..vocabulary import (
+    GOOD,
+    MONEY,
+    Dashboard,
+    Panel,
+    Section,
+    dashboard,
+    device_hours,
+    line,
+    now,
+    query,
+    section,
+    stat,
+    steps,
+)
+from .parts import BY_RUN, IDLE, LOST
+from .sentence import sentence
+from .tables import bills, firing, runs, verdicts
+
+HANGS = "WhyidleCollectiveHung|WhyidleCollectiveStuck|WhyidleComputeStuck"
+FIRING = f'alertstate="firing", {v.OWNERS}'
+
+
+def build() -> Dashboard:
+    return dashboard(
+        "whyidle-overview",
+        "whyidle / Overview",
+        "Whose GPUs are idle, why, and what to look at next. A run's name leads to its ranks.",
+        variables=[v.data_source(), v.cluster(), v.owners(), v.runs(), v.window()],
+        annotations=[starts(v.RUNS), restarts(v.RUNS), CHECKPOINTS_OF_RUNS, DRAINS, DEPLOYMENTS, ALERTS],
+        sections=[_screen()],
+    )
+
+
+def _screen() -> Section:
+    return section(
+        "",
+        line(2, sentence()),
+        line(3, _idle(), _allocated(), _goodput(), _hung(), _pages(), _today()),
+        line(7, runs()),
+        line(7, *bills(), verdicts(), firing()),
+    )
+
+
+def _idle() -> Panel:
+    return stat(
+        "Idle GPUs now",
+        """How many of the GPUs that the chosen runs hold do not compute: device-seconds per second of every family but
+        compute.""",
+        query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, {IDLE}}})"),
+        unit="locale",
+        decimals=1,
+        graph=True,
+        nothing="No live rank",
+    )
+
+
+def _allocated() -> Panel:
+    return stat(
+        "Allocated and idle",
+        """GPUs that a pod or a process has and that did nothing for an hour, with whyidle's hooks or without: those
+        that the alert WhyidleGpuAllocatedIdle fires for.""",
+        now(f'count(ALERTS{{alertname="WhyidleGpuAllocatedIdle", {FIRING}}})'),
+        unit="short",
+        decimals=0,
+        thresholds=steps(1),
+        nothing="none",
+    )
+
+
+def _goodput() -> Panel:
+    billed = f"sum_over_time(run_family:whyidle_billed_seconds:increase{{{v.RUNS}%s}}[${{__range}}]%s)"
+    ratio = " / ".join(f"sum({billed % (one, '%s')})" for one in (', family="compute"', ""))
+    return stat(
+        "Goodput",
+        """Share of the chosen runs' device time that was compute for new steps, in the time range and in the same time
+        a week before. Steps that are repeated after a restart do not count.""",
+        now(ratio % ("", ""), "now"),
+        now(ratio % (" offset 1w", " offset 1w"), "a week ago"),
+        unit="percentunit",
+        thresholds=GOOD,
+        decimals=0,
+        show="value_and_name",
+    )
+
+
+def _hung() -> Panel:
+    missing = f"run_rank_family:whyidle_missing:seconds{{{v.RUNS}}} > {v.SETTINGS.alerts.hang_seconds}"
+    alerts = f'ALERTS{{alertname=~"{HANGS}", {FIRING}, {v.any_of("run")}}}'
+    return stat(
+        "Hung runs",
+        """Runs in which live ranks wait in a collective that another does not enter, or in which a rank computes
+        without end. Its row names the rank.""",
+        now(f"count(group by ({BY_RUN}) ({alerts}) or group by ({BY_RUN}) ({missing}))"),
+        unit="short",
+        decimals=0,
+        thresholds=steps(1),
+        nothing="none",
+    )
+
+
+def _pages() -> Panel:
+    return stat(
+        "Pages",
+        "Critical alerts of whyidle that fire now: a run stands still, or hardware is broken and ranks are on it.",
+        now(f'count(ALERTS{{alertname=~"Whyidle.+", severity="critical", {FIRING}}})'),
+        unit="short",
+        decimals=0,
+        thresholds=steps(1),
+        nothing="none",
+    )
+
+
+def _today() -> Panel:
+    hours = f"sum({device_hours(LOST)})"
+    return stat(
+        "Lost today",
+        """What the chosen runs lost since midnight: device-hours that were no compute, and what they cost at the price
+        of a GPU-hour in the settings. Without a price there are only hours.""",
+        now(f"{v.SETTINGS.gpu_hour_price} * {hours} > 0", "money"),
+        now(hours, "GPU-hours"),
+        unit=MONEY,
+        units={"GPU-hours": "count:GPU-h"},
+        since="now/d",
+        show="value",
+    )

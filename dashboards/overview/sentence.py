@@ -1,0 +1,88 @@
+"""The answer as one sentence. Grafana has no text with values in it, so Prometheus makes labels of the values."""
+
+from __future__ import annotations
+
+from .. import variables as v
+from ..vocabulary import Panel, now, stat
+from .parts import BY_RUN, IDLE, LOST_NOW, SHORT
+
+GPUS = f"sum(run:whyidle_ranks:count{{{v.RUNS}}})"
+LEAST_SHARE = 0.005
+"""Of the loss: what is less reads 0 %."""
+
+
+def sentence() -> Panel:
+    """Each part is a label of the one series that is drawn: what a part does not know, it leaves out."""
+    idle, share = f"sum({LOST_NOW})", _shares()
+    cost = f"{v.SETTINGS.gpu_hour_price} * {idle}"
+    first = f"topk(1, {share})"
+    parts = (
+        _number("idle", idle),
+        _optional(_money(f"({cost} > 0)")),
+        _optional(_of_loss("first", first, ": $1")),
+        _optional(_of_loss("second", f"(topk(2, {share}) unless {first})", ", $1")),
+        _optional(_worst()),
+    )
+    gpus = _ending(_number("gpus", GPUS), "gpus", " of $1 GPUs are idle")
+    joined = " ".join(f"* on () group_left ({label}) ({part})" for label, part in zip(LABELS, parts, strict=True))
+    return stat(
+        "",
+        """How many GPUs of the chosen runs do not compute now, what that costs an hour at the price in the settings,
+        the two families that take most of it, waits for late ranks charged to what made them late, and the run that
+        loses most. The rows below say where to look next.""",
+        now(f"{gpus} {joined}", "{{idle}}{{gpus}}{{money}}{{first}}{{second}}{{worst}}"),
+        unit="none",
+        width=24,
+        show="name",
+        nothing="No run has a live rank. If one should be here: docs/prometheus.md, “An empty panel”.",
+    )
+
+
+LABELS = ("idle", "money", "first", "second", "worst")
+
+
+def _shares() -> str:
+    """Shares of the loss by family, of what verdicts are taken from."""
+    ranks = f"on ({BY_RUN}) group_left () run:whyidle_ranks:count{{{v.RUNS}}}"
+    lost = f"run_family:whyidle_charged:ratio${{window}}{{{v.RUNS}, {IDLE}}} * {ranks}"
+    return f"(sum by (family) ({lost}) / on () group_left () sum({lost}) > {LEAST_SHARE})"
+
+
+def _number(label: str, expr: str) -> str:
+    """One series that has the value of ``expr`` as a label: a whole number from ten on, with commas."""
+    counted = f'count_values("{label}", round({expr}) >= 10 or round({expr}, 0.1))'
+    return f'label_replace({counted}, "{label}", "$1,$2", "{label}", "([0-9]+)([0-9]{{3}})")'
+
+
+def _money(expr: str) -> str:
+    """In brackets, an hour. Joined, since a currency may be a sign that means something in a replacement."""
+    opened = _with(_number("money", expr), "before", " (")
+    counted = f'label_join({opened}, "money", "{v.SETTINGS.currency}", "before", "money")'
+    return f'sum by (money) (label_join({_with(counted, "after", "/h)")}, "money", "", "money", "after"))'
+
+
+def _with(expr: str, label: str, text: str) -> str:
+    return f'label_replace({expr}, "{label}", "{text}", "", "")'
+
+
+def _of_loss(label: str, share: str, form: str) -> str:
+    """A family with its share in words."""
+    percent = f'count_values by (family) ("percent", round(100 * {share}))'
+    for family, name in SHORT.items():
+        percent = f'label_replace({percent}, "family", "{name}", "family", "{family}")'
+    joined = f'label_join({percent}, "{label}", " % ", "percent", "family")'
+    return f"sum by ({label}) ({_ending(joined, label, form)})"
+
+
+def _worst() -> str:
+    by_run = f"topk(1, sum by (owner, run) ({LOST_NOW}) > 0)"
+    named = f'label_join({by_run}, "worst", "/", "owner", "run")'
+    return f"count by (worst) ({_ending(named, 'worst', '. Most idle: $1')})"
+
+
+def _ending(expr: str, label: str, form: str) -> str:
+    return f'label_replace({expr}, "{label}", "{form}", "{label}", "(.+)")'
+
+
+def _optional(expr: str) -> str:
+    return f"{expr} or on () vector(1)"

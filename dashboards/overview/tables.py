@@ -1,0 +1,177 @@
+"""The tables of the first screen: runs by what they lose, the bill, verdicts over time, and alerts."""
+
+from __future__ import annotations
+
+from ...alerts.recording.names import RANK_PLACE
+from ...ledger.causes import FAMILIES
+from .. import variables as v
+from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED
+from ..vocabulary import (
+    MONEY,
+    Column,
+    Link,
+    Panel,
+    device_hours,
+    encode,
+    now,
+    over_range,
+    query,
+    series_to,
+    table,
+    timeline,
+    to_node,
+    to_run,
+    words,
+)
+from .parts import BY_RUN, IDLE, LOST, LOST_NOW, SHORT
+
+BY_RANK = f"{BY_RUN}, rank"
+LOST_BY_RUN = f"sum by ({BY_RUN}) ({LOST_NOW})"
+LEADING = f"run_family:whyidle_leading:ratio5m{{{v.RUNS}}}"
+FAMILY = words({name: (SHORT.get(name, name), FAMILY_COLOUR[name]) for name in FAMILIES})
+"""A family by its own name, where there is no room for more."""
+SHOWN = 15
+"""Runs, owners or alerts that a table lists: those that lose most."""
+LOOKS = 200
+"""Times that a score over the time range looks at each run."""
+RUNBOOK = Link("What to do", f"{v.SETTINGS.runbook_url}#all-alerts")
+SEVERITIES = words({3: ("critical", RED), 2: ("warning", ORANGE)})
+
+
+def runs() -> Panel:
+    panel = table(
+        "Runs by idle GPUs",
+        f"""The {SHOWN} live runs with the most idle GPUs: what the time goes to, as family and as the largest cause of
+        it, its share of the time since the first step, whether the nodes' counters agree, and the rank that is late by
+        it most, unless ranks take turns. Waits for a late rank count for what made it late. Since: when that family
+        became the largest, at the earliest at the start of the time range.""",
+        *(now(_worst(expr)) for expr in _of_runs()),
+        columns=[
+            Column("owner", "Owner", width=130),
+            Column("run", "Run", link=to_run()),
+            Column("A", "GPUs", unit="locale", decimals=0, width=65),
+            Column("B", "Idle", unit="locale", decimals=1, width=75),
+            Column("C", "Cost/h", unit=MONEY, width=80),
+            Column("family", "Loses most to", mappings=FAMILY, cell="color-background", width=130),
+            Column("D", "Share", unit="percentunit", decimals=0, width=70),
+            Column("cause", "Largest cause", width=140),
+            Column("corroboration", "Evidence", mappings=words(CORROBORATION_WORDS), cell="color-text", width=120),
+            Column("rank", "Late rank", width=85),
+            Column("node", "On node", link=to_node(), width=130),
+            Column("G", "Since", unit="dateTimeFromNow", width=110),
+        ],
+        sort="Idle",
+        nothing="No run has a live rank",
+    )
+    panel.maxDataPoints = LOOKS
+    return panel
+
+
+def _of_runs() -> tuple[str, ...]:
+    """What the columns show, in the order of their letters."""
+    verdict = f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUNS}}}"
+    leading = f"run_family:whyidle_leading:ratio${{window}}{{{v.RUNS}}}"
+    causes = f"run_cause:whyidle_share:ratio${{window}}{{{v.RUNS}}}"
+    return (
+        f"sum by ({BY_RUN}) (run:whyidle_ranks:count{{{v.RUNS}}})",
+        LOST_BY_RUN,
+        f"{v.SETTINGS.gpu_hour_price} * {LOST_BY_RUN} > 0",
+        verdict,
+        f"topk by ({BY_RUN}) (1, {causes} and on ({BY_RUN}, family) {leading})",
+        _culprits(),
+        f"1000 * {_since()}",
+    )
+
+
+def _worst(expr: str) -> str:
+    return f"({expr}) and on ({BY_RUN}) topk({SHOWN}, {LOST_BY_RUN})"
+
+
+def _culprits() -> str:
+    """By rank and node. A rank that has moved was on two nodes: one of them is taken, or the join would fail."""
+    culprit = f"sum by ({BY_RANK}) (run_rank_family:whyidle_culprit:rate${{window}}{{{v.RUNS}}})"
+    place = f"topk by ({BY_RANK}) (1, {RANK_PLACE}{{{v.RUNS}}} and on ({BY_RANK}) {culprit})"
+    return f"{culprit} * on ({BY_RANK}) group_left (node) {place}"
+
+
+def _since() -> str:
+    """When the verdict was last another one, else when there was first one."""
+    looks = "[${__range}:$__interval]"
+    other = f"({LEADING} unless on ({BY_RUN}, family) {LEADING} @ end())"
+    before = f"max by ({BY_RUN}) (max_over_time((0 * {other} + time()){looks}))"
+    first = f"min by ({BY_RUN}) (min_over_time((0 * {LEADING} + time()){looks}))"
+    return f"({before} or {first})"
+
+
+def bills() -> tuple[Panel, Panel]:
+    """What was lost in the time range, by what took it and by whose it was."""
+    return (
+        _bill(
+            "Lost, by what took it",
+            """Device-hours in the time range that were no compute, and their cost at the price in the settings. Waits
+            for a late rank are charged to what made it late. A phase that is still open is billed when it ends.""",
+            "family",
+            Column("family", "Family", mappings=FAMILY, cell="color-text", width=110),
+        ),
+        _bill(
+            "Lost, by owner",
+            f"""The same for the {SHOWN} owners that lost most: namespaces, Slurm accounts or users.""",
+            "owner",
+            Column("owner", "Owner", width=110),
+        ),
+    )
+
+
+def _bill(title: str, description: str, label: str, column: Column) -> Panel:
+    hours = f"topk({SHOWN}, sum by ({label}) ({device_hours(LOST)}) > 0)"
+    return table(
+        title,
+        description,
+        now(hours),
+        now(f"{v.SETTINGS.gpu_hour_price} * {hours} > 0"),
+        columns=[
+            column,
+            Column("A", "GPU-h", unit="short", width=80),
+            Column("B", "Cost", unit=MONEY, decimals=2, width=67),
+        ],
+        sort="GPU-h",
+        width=5,
+        nothing="Nothing lost",
+    )
+
+
+def verdicts() -> Panel:
+    states = encode("run_family:whyidle_verdict:ratio${window}", v.RUNS, "family", FAMILIES, BY_RUN)
+    score = over_range(f"sum by ({BY_RUN}) (run_family:whyidle_device_seconds:rate5m{{{v.RUNS}, {IDLE}}})")
+    panel = timeline(
+        "Verdicts over time",
+        f"""What each of the {SHOWN} runs that lost most in the time range lost it to, moment by moment, ended ones
+        included. Colours are those of the bill beside it. A run that changes colour met something: the marks are
+        starts, restarts, checkpoints, drained nodes and new versions.""",
+        query(f"{states} and on ({BY_RUN}) topk({SHOWN}, {score})", "{{owner}}/{{run}}"),
+        mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
+        width=7,
+        links=[series_to("run")],
+        legend=False,
+    )
+    return panel
+
+
+def firing() -> Panel:
+    alerts = f'ALERTS{{alertstate="firing", alertname=~"Whyidle.+", {v.OWNERS}, severity="%s"}}'
+    ranked = f"3 * {alerts % 'critical'} or 2 * {alerts % 'warning'}"
+    return table(
+        "Firing alerts",
+        f"""At most {SHOWN} alerts that fire now, critical ones first, with the run or node that they are about. An
+        alert's name leads to the runbook. Those of severity info are left out.""",
+        now(f'label_replace(topk({SHOWN}, {ranked}), "alert", "$1", "alertname", "Whyidle(.+)")'),
+        columns=[
+            Column("Value", "Severity", unit="none", mappings=SEVERITIES, cell="color-text", width=67),
+            Column("alert", "Alert", link=RUNBOOK, width=135),
+            Column("run", "Run", link=to_run(), width=103),
+            Column("node", "Node", link=to_node(), width=80),
+        ],
+        sort="Severity",
+        width=7,
+        nothing="No alert fires",
+    )

@@ -1,0 +1,71 @@
+"""The run beside another one, or beside itself some time ago."""
+
+from __future__ import annotations
+
+from .. import variables as v
+from ..colours import BLUE, CAUSE_SHADES, GREY
+from ..library import core
+from ..vocabulary import Column, Panel, Section, Template, line, now, query, section, table, trend, words
+
+THEN = " offset $ago"
+OTHER = f"{v.OWNER}, {v.only('other')}"
+AGO = ("0s", "1h", "1d", "1w", "4w")
+BY_CAUSE = f"{v.CLUSTER_LABEL}, cause"
+
+
+def with_run() -> Template:
+    """Another run of the same owner; empty for the run itself."""
+    return core.Template(name="other", label="Compare with run (empty: itself)", type="textbox", query="", default="")
+
+
+def ago() -> Template:
+    return v.choice("ago", "… ago", AGO, "1w")
+
+
+def comparison() -> Section:
+    return section(
+        "Compared with another run, or with itself some time ago", line(9, _causes(), _steps()), collapsed=True
+    )
+
+
+def _then(metric: str, by: str = "") -> str:
+    """What the other run had then; without one, this run."""
+    return f"({metric}{{{OTHER}}}{THEN} or on ({by}) {metric}{{{v.RUN}}}{THEN})"
+
+
+def _causes() -> Panel:
+    metric = "run_cause:whyidle_share:ratio${window}"
+    mean = f"sum by ({BY_CAUSE}) (avg_over_time({metric}{{%s}}[${{__range}}]%s))"
+    mine = mean % (v.RUN, "")
+    then = f"({mean % (OTHER, THEN)} or on () ({mean % (v.RUN, THEN)} unless on () {mean % (OTHER, THEN)}))"
+    return table(
+        "Causes, now and then",
+        """Shares of all ranks' time in the time range, by cause: this run's, those of the run that is chosen above
+        (itself, if none is) so long before, and by how much this one's are higher.""",
+        now(mine),
+        now(then),
+        now(f"{mine} - {then}"),
+        columns=[
+            Column("cause", "Cause", mappings=words({name: (name, shade) for name, shade in CAUSE_SHADES.items()})),
+            Column("A", "This run", unit="percentunit", decimals=1, width=100),
+            Column("B", "The other, then", unit="percentunit", decimals=1, width=140),
+            Column("C", "Difference", unit="percentunit", decimals=1, width=110),
+        ],
+        sort="Difference",
+        width=12,
+        nothing="Nothing is known of either",
+    )
+
+
+def _steps() -> Panel:
+    metric = "run:whyidle_step_seconds:p50_5m"
+    return trend(
+        "Step time, now and then",
+        """The median step of this run, and that of the run that is chosen above (itself, if none is) so long before, at
+        the same place of the time axis.""",
+        query(f"{metric}{{{v.RUN}}}", "this run"),
+        query(_then(metric), "then"),
+        unit="s",
+        colours={"this run": BLUE, "then": GREY},
+        dotted=["then"],
+    )

@@ -1,0 +1,49 @@
+"""What the GPUs' own counters say of compute: gaps between kernels, and how busy the tensor cores are."""
+
+from __future__ import annotations
+
+from ...alerts.recording.names import RANK_PLACE
+from .. import variables as v
+from ..colours import CAUSE_SHADES, GREEN, ORANGE
+from ..vocabulary import Panel, Template, query, trend
+
+HIDDEN = 2  # as Grafana numbers it
+MINE = f"{v.CLUSTER}, {v.any_of('instance')}"
+
+
+def instance() -> Template:
+    """Where the agents of the run's nodes were scraped: a join alone would read the GPUs of all nodes."""
+    found = v.nodes(RANK_PLACE, v.RUN_NODES)
+    found.name, found.label, found.hide, found.allValue = "instance", "Agents", HIDDEN, None
+    found.query = f"label_values({RANK_PLACE}{{{v.RUN_NODES}}}, instance)"
+    return found
+
+
+def activity() -> Panel:
+    idle = f"sum(rate(whyidle_compute_idle_seconds_total{{{v.RUN}}}[$__rate_interval]))"
+    ranks = f"sum(run:whyidle_ranks:count{{{v.RUN}}})"
+    compute = f'sum(run_cause:whyidle_share:ratio${{window}}{{{v.RUN}, cause="compute"}})'
+    return trend(
+        "Compute, its launch gaps, and the tensor cores",
+        """Compute as a share of all ranks' time. In its launch gaps no kernel ran: the CPU does not launch them fast
+        enough, and the verdict counts them as host. Tensor cores: the share of their cycles that did work, the nearest
+        to useful work that a counter comes (Hopper and later, by GPM). Much compute with idle tensor cores: small
+        kernels, or memory is the limit.""",
+        query(compute, "compute"),
+        query(f"{idle} / {ranks}", "launch gaps"),
+        query(f"{_active()} / ({_active('observed', GPM)} > 0)", "tensor cores active"),
+        unit="percentunit",
+        most=1,
+        colours={"compute": GREEN, "launch gaps": CAUSE_SHADES["host"], "tensor cores active": ORANGE},
+        nothing="No GPU, and no rank that computes",
+    )
+
+
+GPM = ', source="gpm"'
+
+
+def _active(what: str = "tensor_active", more: str = "") -> str:
+    """Seconds per second of the GPUs that the run's ranks drive."""
+    ranks = f"group by (instance, uuid) (whyidle_rank_info{{{v.RUN}}})"
+    seconds = f"rate(whyidle_gpu_{what}_seconds_total{{{MINE}{more}}}[$__rate_interval])"
+    return f"sum({seconds} and on (instance, uuid) {ranks})"

@@ -1,0 +1,206 @@
+"""The first screen: it fits without scrolling, its lists are bounded, and its sentence says what the series say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support_queries import filled
+
+from whyidle.alerts.config import Config
+from whyidle.dashboards import output
+
+Json = dict[str, Any]
+SCREEN = 1440, 900
+GRID = 30, 8
+"""Pixels of Grafana's grid: a unit's height, and the gap between two."""
+BARS = 2 * 40
+"""Above the dashboard: navigation, and the page's own buttons."""
+CONTROLS = 16 + 2 * 32 + 8 + 8
+"""Variables and links, which take two lines at this width: padding, lines, gap, and what is below them."""
+MOST_ROWS = 15
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's prometheus")
+
+
+def panels(config: Config | None = None) -> list[Json]:
+    return output.rendered(config or Config())["whyidle-overview"]["panels"]
+
+
+def expr(title: str, ref: str = "A", config: Config | None = None) -> str:
+    [panel] = [one for one in panels(config) if one["title"] == title]
+    [found] = [one["expr"] for one in panel["targets"] if one["refId"] == ref]
+    variables = {"cluster": ".*", "owner": ".*", "run": ".*", "window": "5m", "__range": "1h", "__interval": "1m"}
+    return filled(found, variables)
+
+
+def test_it_fits_on_the_screen_without_scrolling() -> None:
+    unit, gap = GRID
+    height = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in panels()) * (unit + gap) - gap
+    assert height + BARS + CONTROLS <= SCREEN[1]
+    assert not [one for one in panels() if one["type"] == "row"]
+
+
+def test_columns_of_tables_fit_into_their_panels() -> None:
+    """Grafana gives a column without a width what is left; 150 pixels is what a name needs."""
+    for panel in (one for one in panels() if one["type"] == "table"):
+        room = panel["gridPos"]["w"] * (SCREEN[0] - 2 * 16 + GRID[1]) / 24 - GRID[1] - 2 * 8
+        columns = [one["properties"] for one in panel["fieldConfig"]["overrides"] if one["matcher"]["id"] == "byName"]
+        widths = [next((each["value"] for each in one if each["id"] == "custom.width"), 150) for one in columns]
+        assert sum(widths) <= room, panel["title"]
+
+
+def test_lists_are_bounded() -> None:
+    for panel in panels():
+        if panel["type"] in ("table", "state-timeline"):
+            for target in panel["targets"]:
+                assert f"topk({MOST_ROWS}, " in target["expr"], f"{panel['title']} {target['refId']}"
+
+
+RUN = 'cluster="lab", owner="research", run="llama"'
+OTHER = 'cluster="lab", owner="vision", run="resnet"'
+
+
+def run_series(labels: str, ranks: int, shares: dict[str, float]) -> Json:
+    found: Json = {f"run:whyidle_ranks:count{{{labels}}}": ranks}
+    for family, share in shares.items():
+        of = f'{labels}, family="{family}"'
+        found[f"run_family:whyidle_device_seconds:rate5m{{{of}}}"] = ranks * share
+        found[f"run_family:whyidle_charged:ratio5m{{{of}}}"] = share
+    return found
+
+
+LOSING = run_series(RUN, 4096, {"compute": 0.75, "storage": 0.2, "network": 0.05, "host": 0.0}) | run_series(
+    OTHER, 1024, {"compute": 0.5, "storage": 0.0, "network": 0.0, "lost": 0.5}
+)
+PRICED = Config(gpu_hour_price=2.5, currency="$")
+SENTENCES: list[tuple[str, Config, Json, str]] = [
+    (
+        "two runs",
+        PRICED,
+        LOSING,
+        "1,536 of 5,120 GPUs are idle ($3,840/h): 53 % storage, 33 % repeated steps. Most idle: research/llama",
+    ),
+    (
+        "no price",
+        Config(),
+        run_series(RUN, 8, {"compute": 0.5, "cpu": 0.5}),
+        "4 of 8 GPUs are idle: 100 % cpu. Most idle: research/llama",
+    ),
+    (
+        "euros",
+        Config(gpu_hour_price=0.1, currency="EUR "),
+        run_series(RUN, 8, {"compute": 0.5, "cpu": 0.5}),
+        "4 of 8 GPUs are idle (EUR 0.4/h): 100 % cpu. Most idle: research/llama",
+    ),
+    ("nothing lost", PRICED, run_series(RUN, 8, {"compute": 1.0, "cpu": 0.0}), "0 of 8 GPUs are idle"),
+]
+
+
+@needs_promtool
+def test_the_sentence_says_what_the_series_say(tmp_path: Path) -> None:
+    """promtool compares labels: those that the legend joins to the sentence."""
+    [legend] = [target["legendFormat"] for target in panels()[0]["targets"]]
+    parts = legend.replace("{{", " ").replace("}}", " ").split()
+    tests = []
+    for name, config, series, sentence in SENTENCES:
+        labels = split(sentence)
+        assert "".join(labels.get(part, "") for part in parts) == sentence
+        written = ", ".join(f'{part}="{text}"' for part, text in labels.items())
+        tests.append(
+            {
+                "name": name,
+                "interval": "1m",
+                "input_series": [{"series": one, "values": f"{value}x5"} for one, value in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": expr("", config=config),
+                        "eval_time": "2m",
+                        "exp_samples": [{"labels": f"{{{written}}}", "value": 1}],
+                    }
+                ],
+            }
+        )
+    check(tests, tmp_path)
+
+
+def split(sentence: str) -> dict[str, str]:
+    """A sentence -> its parts, by label."""
+    rest, _, worst = sentence.partition(". ")
+    start, _, families = rest.partition(": ")
+    first, _, second = families.partition(", ")
+    before, money = (start.split(" (")[0], f" ({start.split(' (')[1]}") if "(" in start else (start, "")
+    idle, _, gpus = before.partition(" ")
+    named = {
+        "idle": idle,
+        "gpus": f" {gpus}",
+        "money": money,
+        "first": families and f": {first}",
+        "second": second and f", {second}",
+        "worst": worst and f". {worst}",
+    }
+    return {label: text for label, text in named.items() if text}
+
+
+@needs_promtool
+def test_a_rank_that_moved_does_not_empty_the_table(tmp_path: Path) -> None:
+    """For some minutes after a restart it is known on two nodes."""
+    rank = f'{RUN}, rank="3"'
+    place = "rank_instance_node:whyidle_rank:group"
+    series = LOSING | {f'run_rank_family:whyidle_culprit:rate5m{{{rank}, family="storage"}}': 12}
+    series |= {f'{place}{{{rank}, node="n{i}", instance="i{i}"}}': 1 for i in (1, 2)}
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": f"{value}x5"} for one, value in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"count({expr('Runs by idle GPUs', 'F')})",
+                "eval_time": "2m",
+                "exp_samples": [{"labels": "{}", "value": 1}],
+            }
+        ],
+    }
+    check([test], tmp_path)
+
+
+@needs_promtool
+def test_since_is_when_the_verdict_changed(tmp_path: Path) -> None:
+    """In ms. A verdict that has never been another one stands since it was first seen."""
+    leading = "run_family:whyidle_leading:ratio5m"
+    series = {
+        f'{leading}{{{RUN}, family="compute"}}': "0.9x29 stale",
+        f'{leading}{{{RUN}, family="storage"}}': "_x30 0.4x30",
+        f'{leading}{{{OTHER}, family="cpu"}}': "_x10 0.4x50",
+    }
+    lost = {
+        one: f"{value}x60"
+        for one, value in LOSING.items()
+        if one.startswith("run_family:whyidle_device_seconds:rate5m")
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": values} for one, values in (series | lost).items()],
+        "promql_expr_test": [
+            {
+                "expr": expr("Runs by idle GPUs", "G"),
+                "eval_time": "60m",
+                "exp_samples": [
+                    {"labels": f"{{{RUN}}}", "value": 1000 * 60 * 29},
+                    {"labels": f"{{{OTHER}}}", "value": 1000 * 60 * 10},
+                ],
+            }
+        ],
+    }
+    check([test], tmp_path)
+
+
+def check(tests: list[Json], folder: Path) -> None:
+    document = {"rule_files": [], "evaluation_interval": "1m", "tests": tests}
+    (folder / "test.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(document)), width=1_000_000))
+    done = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
