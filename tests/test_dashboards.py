@@ -126,7 +126,9 @@ def test_settings_reach_the_dashboards(tmp_path: Path, capsys: pytest.CaptureFix
     command = ["dashboards", "--config", str(tmp_path / "settings.yaml")]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     made = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
-    assert {one["title"] for one in made.values()} == {f"GPUs / {uid[8:].capitalize()}" for uid in DASHBOARDS}
+    assert {one["title"] for one in made.values()} == {
+        f"GPUs / {uid[8:].replace('-', ' ').capitalize()}" for uid in DASHBOARDS
+    }
     assert "currency:€" in json.dumps(made["whyidle-overview"], ensure_ascii=False)
     for dashboard in made.values():
         asked = [expr for _, expr in expressions(dashboard)]

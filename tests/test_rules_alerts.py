@@ -243,11 +243,11 @@ def test_the_runbook_names_panels_that_exist() -> None:
     panels = set()
     for path in (ROOT / "dashboards/generated").glob("*.json"):
         dashboard = json.loads(path.read_text())
-        name = dashboard["uid"].removeprefix("whyidle-").capitalize()
+        name = dashboard["uid"].removeprefix("whyidle-").replace("-", " ").capitalize()
         for panel in dashboard["panels"]:
             panels |= {(name, one.get("title")) for one in (panel, *panel.get("panels", ()))}
     page = " ".join(PAGE.split())
-    named = set(re.findall(r"\*(\w+) › ([^*]+)\*", page)) - {("Dashboard", "Panel")}
+    named = set(re.findall(r"\*([\w ]+) › ([^*]+)\*", page)) - {("Dashboard", "Panel")}
     assert named
     assert named - panels == set()
 
