@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..alerts.config import DEFAULT
 from ..ledger.causes import FAMILIES
 from . import variables as v
-from .colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED, SKY
+from .colours import CONTRADICTION_WORDS, CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED, SKY
 from .marks import ALERTS, restarts
 from .vocabulary import (
     GOOD,
@@ -15,6 +15,7 @@ from .vocabulary import (
     Panel,
     bars,
     blamed,
+    confirmed,
     dashboard,
     device_hours,
     encode,
@@ -63,21 +64,27 @@ def build() -> Dashboard:
 
 
 def _verdicts() -> Panel:
+    against = f"sum by ({BY_RUN}, contradiction) (run_family:whyidle_contradicted:ratio5m{{{v.RUNS}}})"
     return table(
         "Verdict",
         """What each live run loses most to, if that takes a tenth of its time, else compute. Waits for a late rank
         count for what made it late, and the rank that is late by it most stands at the end, unless ranks take turns.
-        The share is of all its ranks' time, as averaged above.""",
+        The share is of all its ranks' time, as averaged above. Confirmed is the part of it that was lost where counters
+        agree; "but" is what a counter says against it.""",
         now(f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUNS}}}"),
         now(f"run:whyidle_goodput:ratio${{window}}{{{v.RUNS}}}"),
         now(f"run:whyidle_ranks:count{{{v.RUNS}}}"),
         now(f"sum by ({BY_RUN}, rank) (run_rank_family:whyidle_culprit:rate${{window}}{{{v.RUNS}}})"),
+        now(confirmed(v.RUNS)),
+        now(f"topk by ({BY_RUN}) (1, {against})"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=270),
             Column("A", "Share", unit="percentunit", decimals=0, width=70),
             Column("corroboration", "Evidence", mappings=words(CORROBORATION_WORDS), cell="color-text", width=140),
+            Column("E", "Confirmed", unit="percentunit", decimals=0, width=90),
+            Column("contradiction", "But", mappings=words(CONTRADICTION_WORDS), width=140),
             Column("B", "Goodput", unit="percentunit", decimals=0, thresholds=GOOD, cell="color-text", width=80),
             Column("C", "Ranks", unit="short", decimals=0, width=70),
             Column("rank", "Late rank", width=80),

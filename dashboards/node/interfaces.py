@@ -52,6 +52,7 @@ def sections() -> list[Section]:
             "Network: interfaces and TCP, details",
             line(6, _host_side(), _marks(), _allowances()),
             line(6, _interface_bytes(), _interface_packets(), _carrier()),
+            line(6, _held_back(), _backlog()),
             line(6, _connections(), _segments(), _namespaces()),
             line(7, _identity()),
             collapsed=True,
@@ -159,6 +160,28 @@ def _allowances() -> Panel:
         grows("whyidle_nic_allowance_exceeded_packets_total", "device, allowance", "{{device}} {{allowance}}"),
         unit="pps",
         width=8,
+    )
+
+
+def _held_back() -> Panel:
+    return trend(
+        "Packets that traffic control held back",
+        "Packets per second that had to wait because a queueing discipline (tc) keeps a rate. Any number while ranks "
+        "wait for transfers: the limit is that rate, and not the link.",
+        grows("whyidle_qdisc_overlimits_total", "device, kind", "{{device}} {{kind}}"),
+        unit="pps",
+        nothing="No interface with a queueing discipline",
+    )
+
+
+def _backlog() -> Panel:
+    return trend(
+        "Bytes queued by traffic control",
+        "Bytes that wait in the queueing disciplines of each interface now. A queue that stands has a slow link or a "
+        "rate limit behind it.",
+        level("whyidle_qdisc_backlog_bytes", "device, kind", "{{device}} {{kind}}"),
+        unit="bytes",
+        nothing="No interface with a queueing discipline",
     )
 
 

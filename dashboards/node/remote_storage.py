@@ -1,4 +1,4 @@
-"""The NFS and Lustre file systems of a node, in detail."""
+"""The NFS, Lustre and FUSE file systems of a node, in detail."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def sections() -> list[Section]:
             line(5, _lustre_mounts()),
             collapsed=True,
         ),
+        section("Storage: FUSE and others of the network", line(6, _fuse(), _open_files()), collapsed=True),
     ]
 
 
@@ -175,4 +176,29 @@ def _lustre_mounts() -> Panel:
         "Which Lustre file systems the node is a client of.",
         now(series("whyidle_lustre_info")),
         columns=[Column("filesystem", "File system"), Column("name", "Name"), Column("mount", "Mount")],
+    )
+
+
+def _fuse() -> Panel:
+    return trend(
+        "FUSE: requests that wait",
+        "Requests that the daemon of each FUSE file system has not answered yet. Steadily above 0 while ranks wait for "
+        "data: the daemon, or the object store behind it, is slow.",
+        level("whyidle_fuse_waiting_requests", "device, mount", "{{mount}} {{device}}"),
+        unit="short",
+        nothing="No FUSE file system, or the agent may not see them",
+    )
+
+
+def _open_files() -> Panel:
+    return trend(
+        "Files open on the network",
+        "Files that each rank and its workers have open, by mount: which file system a wait for data may be spent in, "
+        "also where that counts nothing itself.",
+        query(
+            f"sum by (owner, run, rank, mount) ({series('whyidle_filesystem_open_files')})",
+            "{{run}} rank {{rank}} {{mount}}",
+        ),
+        unit="short",
+        nothing="No rank uses a file system of the network",
     )

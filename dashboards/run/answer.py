@@ -5,12 +5,14 @@ from __future__ import annotations
 from ...alerts.config import DEFAULT
 from ...ledger.causes import FAMILIES
 from .. import variables as v
-from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
+from ..colours import FAMILY_COLOUR, FAMILY_WORDS, RED
 from ..vocabulary import (
     GOOD,
     Panel,
     Section,
+    confirmed,
     encode,
+    falling,
     line,
     now,
     over_range,
@@ -27,7 +29,6 @@ from .parts import MOST_RANKS
 
 BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 VERDICT = "run_family:whyidle_verdict:ratio${window}"
-CORROBORATIONS = tuple(CORROBORATION_WORDS)
 EVIDENCE = {family: f"node:whyidle_{family}_evidence:max5m" for family in ("network", "storage", "cpu")}
 
 
@@ -68,14 +69,16 @@ def _share() -> Panel:
 
 def _evidence() -> Panel:
     return stat(
-        "Evidence",
-        """Whether the counters of its nodes agree with the verdict in the same five minutes. A straggler, host time
-        and compute are measured in the ranks and need none.""",
-        query(encode(VERDICT, v.RUN, "corroboration", CORROBORATIONS, BY_RUN)),
-        unit="none",
-        mappings=words({i: CORROBORATION_WORDS[name] for i, name in enumerate(CORROBORATIONS)}),
+        "Confirmed by counters",
+        """The part of the verdict's time that was lost on nodes whose counters agree, those that often say so left out
+        in part. A straggler, host time and compute are measured in the ranks and need no counters.""",
+        query(confirmed(v.RUN)),
+        unit="percentunit",
+        decimals=0,
+        thresholds=falling(0.2, DEFAULT.confirmed_share),
         show="value",
         width=4,
+        nothing="needs none",
     )
 
 
@@ -179,13 +182,17 @@ def _signals() -> Panel:
     here = f"on ({node}) run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
     return timeline(
         "What the counters of its nodes say",
-        """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time. A node's name
-        leads to the counters.""",
+        """The signals of its nodes that agreed with a verdict on network, storage or CPUs at the time, and what spoke
+        against the verdict. A node's name leads to the counters.""",
         *(
             query(f"({record}{{{v.NODES}}} and {here}) * {index}", f"{family}: {{{{signal}}}}, {{{{node}}}}")
             for index, (family, record) in enumerate(EVIDENCE.items(), 1)
         ),
-        mappings=words({i: (f"speaks for {family}", FAMILY_COLOUR[family]) for i, family in enumerate(EVIDENCE, 1)}),
+        query(f"0 * run_family:whyidle_contradicted:ratio5m{{{v.RUN}}}", "against {{family}}: {{contradiction}}"),
+        mappings=words(
+            {0: ("speaks against the verdict", RED)}
+            | {i: (f"speaks for {family}", FAMILY_COLOUR[family]) for i, family in enumerate(EVIDENCE, 1)}
+        ),
         width=12,
         links=[series_to("node")],
         nothing="No counter of its nodes agreed with network, storage or CPU",
