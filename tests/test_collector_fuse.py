@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_node import storage
+from support_bottlenecks_disks import missing, slow_folder
+from support_ledgers import until
 from support_matrix import FAULTS, Series, check, read
 
 from whyidle.agent.collectors.fuse import FuseCollector
@@ -68,3 +75,59 @@ def test_without_fuse_there_is_nothing(root: Path, folder: str) -> None:
     shutil.rmtree(root / folder)
     with pytest.raises(Absent):
         make(root).collect(Reading())
+
+
+_INSIDE = """
+mount -t sysfs none /mnt && mount -t fusectl none /mnt/fs/fuse/connections
+exec "$@"
+"""
+_COLLECT = """
+import json, sys
+from whyidle.agent.collectors.fuse import FuseCollector
+from whyidle.agent.reading import Reading
+collector = FuseCollector("/proc", "/mnt")
+for line in sys.stdin:
+    reading = Reading()
+    collector.collect(reading)
+    samples = [(labels, value) for found in reading.samples.values() for labels, value in found.items()]
+    print(json.dumps([samples, reading.errors]), flush=True)
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[Path]:
+    """A real FUSE file system with one file, each read of which takes a second."""
+    if lacks := "needs root" if os.getuid() else missing():
+        pytest.skip(lacks)
+    if subprocess.run(["unshare", "--mount", "sh", "-ec", _INSIDE, "sh", "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to mount fusectl")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below/shard").write_bytes(bytes(1 << 20))
+    with slow_folder(tmp_path / "below", tmp_path / "at", read_ms=1000, cached=False) as at:
+        yield at
+
+
+def test_a_read_that_a_real_daemon_owes(slow: Path) -> None:
+    device = f"0:{os.minor(slow.stat().st_dev)}"
+    command = ["unshare", "--mount", "sh", "-ec", _INSIDE, "sh", sys.executable, "-c", _COLLECT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:
+        stdin, stdout = agent.stdin, agent.stdout
+        assert stdin
+        assert stdout
+
+        def waiting() -> float:
+            stdin.write("\n")
+            stdin.flush()
+            samples, errors = json.loads(stdout.readline())
+            assert not errors
+            return next(value for labels, value in samples if labels[0] == device)
+
+        assert waiting() == 0
+        reader = subprocess.Popen(["cat", str(slow / "shard")], stdout=subprocess.DEVNULL)
+        try:
+            until(lambda: waiting() >= 1)
+        finally:
+            reader.kill()
+            reader.wait()
+        until(lambda: waiting() == 0)
+        stdin.close()

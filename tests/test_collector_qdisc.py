@@ -173,7 +173,7 @@ ip link set whyidle0 up
 ip link set whyidle1 up
 ip neigh add 10.217.9.9 lladdr 02:00:00:00:00:01 dev whyidle0
 tc qdisc add dev whyidle0 root tbf rate 50kbit burst 4kb latency 400ms
-mount -t sysfs none /sys
+mount -t sysfs none /mnt
 exec "$@"
 """
 _SEND = """
@@ -184,7 +184,7 @@ for _ in range(60):
 from whyidle.agent.collectors.qdisc import QdiscCollector
 from whyidle.agent.reading import Reading
 reading = Reading()
-QdiscCollector("/sys").collect(reading)
+QdiscCollector("/mnt").collect(reading)
 print(json.dumps({metric.name: samples["whyidle0", "tbf"] for metric, samples in reading.samples.items()}))
 assert not reading.errors, reading.errors
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..collector import Options
-from ..files import KeptFiles, Unreadable, number, read
+from ..files import KeptFiles, Unreadable, number, read_once
 from ..metrics.fuse import WAITING
 from ..parsers import mountinfo
 from ..parsers.mountinfo import Mount
@@ -50,7 +50,7 @@ class FuseCollector:
     def _waiting(self, name: str, mounts: dict[str, Mount], reading: Reading) -> None:
         device = _device(int(name))
         try:
-            waiting = number(read(f"{self._folder}/{name}/waiting"))
+            waiting = number(read_once(f"{self._folder}/{name}/waiting"))
         except Unreadable as error:
             if error.reason == "denied":
                 if _DENIED not in reading.blind_spots:
