@@ -19,9 +19,11 @@ DEVICE_LABELS: dict[str, tuple[str, ...]] = {
     "gpu": ("gpu",),
     "nic": ("device",),
     "rdma": ("device",),
+    "qdisc": ("device",),
     "disk": ("device",),
     "nfs": ("mount",),
     "lustre": ("mount",),
+    "fuse": ("device",),
     "filesystem": ("mount",),
     "process": RANK,
 }

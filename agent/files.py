@@ -117,6 +117,20 @@ def read(path: str, limit: int = TEXT_BYTES) -> bytes:
         os.close(fd)
 
 
+def read_once(path: str, limit: int = ATTRIBUTE_BYTES) -> bytes:
+    """A short file that cannot be read at a position, as those of fusectl (nonseekable_open). Raises Unreadable."""
+    fd = _open(path)
+    try:
+        data = os.read(fd, limit + 1)
+    except OSError as error:
+        raise Unreadable(reason_of(error), path) from error
+    finally:
+        os.close(fd)
+    if len(data) > limit:
+        raise Unreadable("huge", path)
+    return data
+
+
 def names(path: str) -> list[str]:
     """What is in a directory, in order. Raises Unreadable."""
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..agent.metrics import METRIC
 from ..verdict.accounts import HANG_SECONDS
 from ..verdict.verdict import LATE_SHARE, VERDICT_SHARE
-from .kinds import Amount, Duration, Label, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
+from .kinds import Amount, Duration, Label, Multiple, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
 from .promql import seconds
 from .thresholds import Thresholds
 
@@ -83,9 +83,17 @@ class Config:
     open_seconds: Amount = HANG_SECONDS
     """A phase that has been open for longer counts before its end, and a wait that long has a missing rank."""
     confirmed_share: Share = 0.5
-    """A verdict is confirmed if counters agree where and while at least this part of its time was lost."""
+    """From which degree on a verdict is called confirmed. The degree is the part of the verdict's time that was lost on
+    nodes on which a signal speaks; a signal counts the less, the more often it speaks there when nothing is lost."""
+    contradicted_share: Share = 0.5
+    """A contradiction is named if it holds where at least this part of the verdict's time was lost."""
 
     # -- evidence: from where on a node's counter agrees with a verdict
+    baseline_hours: Multiple = 6.0
+    """Over how many hours it is learned how often each signal of a node speaks while its ranks lose nothing to its
+    family."""
+    bandwidth_reference: Duration = "1d"
+    """Over how long a run's best bus bandwidth in transfers is looked for, to compare that of now with it."""
     line_rate_share: Share = 0.8
     """A port is the limit when it carries this share of its line rate."""
     tcp_retransmit_share: Share = 0.001
@@ -127,6 +135,24 @@ class Config:
     """Periods of a cgroup's CPU limit in which it was used up."""
     worker_cpu_share: Share = 0.8
     """CPU time per data worker and second: from here on the workers are the limit themselves."""
+    shaped_packets_per_second: Amount = 10.0
+    """Packets that a queueing discipline held back or dropped to keep a rate (tc's overlimits)."""
+    backlog_bytes: Amount = 65_536.0
+    """Mean bytes that wait in the queueing discipline of an interface."""
+    fuse_requests: Amount = 0.5
+    """Mean number of requests that a FUSE file system owes an answer to."""
+    open_network_files: Amount = 0.5
+    """Mean number of files that a rank has open on file systems of the network while it reads."""
+
+    # -- contradictions: from where on a counter says the opposite of a verdict
+    idle_share: Share = 0.01
+    """A link, a disk or a wait that takes less of the time is idle."""
+    idle_bytes_per_second: Amount = 100_000.0
+    """Ranks that read and write less, and interfaces that receive less, get no data from storage."""
+    idle_cpus_share: Share = 0.5
+    """A node on which this share of the CPU time is idle has CPUs enough."""
+    gpu_busy_margin: Share = 0.1
+    """A GPU's busy share and the share that its ranks say it was idle may sum to 1 and so much more."""
 
     alerts: Thresholds = field(default_factory=Thresholds)
     """From where on alerts fire."""

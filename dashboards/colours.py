@@ -9,6 +9,7 @@ holds the palette to both. The output pass darkens what stands behind words.
 
 from __future__ import annotations
 
+from ..alerts.recording.contradictions import CONTRADICTIONS
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES, PHASES
 from .contrast import shaded
 
@@ -115,3 +116,12 @@ CORROBORATION_WORDS: dict[str, tuple[str, str]] = {
     "none_needed": ("needs none", GREY),
 }
 """Label corroboration -> words and colour."""
+
+CONTRADICTION_WORDS: dict[str, tuple[str, str]] = {
+    "idle_links": ("links idle, CPUs queued", RED),
+    "idle_storage": ("storage idle", RED),
+    "idle_cpus": ("CPUs idle", RED),
+    "busy_gpus": ("GPUs busy", RED),
+}
+"""Label contradiction -> what a counter says against the verdict, and its colour."""
+assert CONTRADICTION_WORDS.keys() == CONTRADICTIONS.keys()

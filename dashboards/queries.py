@@ -31,6 +31,13 @@ def encode(metric: str, matchers: str, label: str, values: Sequence[str], by: st
     return f"max by ({by}) ({' or '.join(parts)})"
 
 
+def confirmed(matchers: str) -> str:
+    """To what degree counters confirm the verdict of each run."""
+    degree, verdict = (f"run_family:whyidle_{what}:ratio${{window}}{{{matchers}}}" for what in ("confirmed", "verdict"))
+    by = f"{CLUSTER_LABEL}, owner, run"
+    return f"sum by ({by}) ({degree} and on ({by}, family) {verdict})"
+
+
 def in_order(expr: str) -> str:
     """The series of ``expr``, which have the label family, in the one order of families: compute first.
 

@@ -48,6 +48,7 @@ from .library import Dashboard, Panel, Target, Template
 from .panels import bars, heat, share, stat, timeline, trend
 from .queries import (
     blamed,
+    confirmed,
     device_hours,
     encode,
     in_order,
@@ -79,6 +80,7 @@ __all__ = [
     "Unit",
     "bars",
     "blamed",
+    "confirmed",
     "dashboard",
     "device_hours",
     "encode",

@@ -66,6 +66,8 @@ class Case:
     alert: str = ""
     arguments: tuple[str, ...] = ()
     """Of the training."""
+    deaf: frozenset[str] = frozenset()
+    """Signals that must not speak, although somebody else beside the training gives them reason to."""
 
 
 HEADINGS = ("disturbed", "verdict", "corroboration", "signals that spoke", "alerts on the run")
@@ -165,7 +167,7 @@ class Lab:
 @contextlib.contextmanager
 def lab(scratch: Path) -> Iterator[Lab]:
     (scratch / "prometheus").mkdir()
-    shipped = rules(scratch / "rules", Config(window=WINDOW, interval=EVERY_SECOND))
+    shipped = rules(scratch / "rules", Config(window=WINDOW, interval=EVERY_SECOND, counters_interval=EVERY_SECOND))
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(nodes())
         ledgers = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="whyidle-bottlenecks-")))

@@ -14,7 +14,7 @@ from support_bottlenecks import Case, Disturb, Place
 from support_bottlenecks_disks import slow_disk, slow_folder
 from support_bottlenecks_nodes import Node
 
-CONFIRMED, UNCONFIRMED, NONE_NEEDED = "confirmed", "unconfirmed", "none_needed"
+CONFIRMED, NONE_NEEDED = "confirmed", "none_needed"
 DISK_BYTES_PER_SECOND = 2 << 20
 NETWORK, STORAGE, CPU = "WhyidleLostTo/network", "WhyidleLostTo/storage", "WhyidleLostTo/cpu"
 
@@ -62,7 +62,7 @@ def lossy(place: Place) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def shaped_and_calling(place: Place) -> Iterator[Place]:
-    """A slow link that no counter shows, and a daemon beside the training that calls where nobody answers."""
+    """A slow link that TCP's counters do not show, and a daemon beside the training that calls where nobody answers."""
     caller, called = place.nodes
     words = caller.inside([sys.executable, "-c", _CALLING, called.address])
     with contextlib.ExitStack() as stack:
@@ -140,9 +140,8 @@ BUSY_WORKERS = ("--packings", "12")
 
 CASES = (
     Case("nothing", nothing, "compute", NONE_NEEDED),
-    # Nothing that the nodes export tells of it: 0.5 % of what the links say they carry, no loss, no timeout. Whoever
-    # reads "unconfirmed" looks at the links' shaping, which is where the fault is.
-    Case("shaped-link", shaped, "network", UNCONFIRMED, alert=NETWORK),
+    # 0.5 % of what the links say they carry, no loss, no timeout: only traffic control itself tells.
+    Case("shaped-link", shaped, "network", CONFIRMED, frozenset({"qdisc_overlimits"}), NETWORK),
     Case("lossy-link", lossy, "network", CONFIRMED, frozenset({"tcp_retransmits"}), NETWORK),
     # Through the page cache the worker waits as for a disk: uninterruptible, and counted by pressure.
     Case(
@@ -153,8 +152,8 @@ CASES = (
         frozenset({"blocked_workers", "cgroup_io_pressure"}),
         STORAGE,
     ),
-    # Past it, FUSE waits as one waits for a socket. No counter of the kernel's tells that apart from any other sleep.
-    Case("slow-fuse-direct", folder(150, cached=False), "storage", UNCONFIRMED, alert=STORAGE),
+    # Past it, FUSE waits as one waits for a socket: only the requests that its daemon owes an answer to tell.
+    Case("slow-fuse-direct", folder(150, cached=False), "storage", CONFIRMED, frozenset({"fuse_waiting"}), STORAGE),
     Case(
         "slow-disk",
         data_disk,
@@ -174,7 +173,23 @@ CASES = (
     ),
     Case("cpu-limit", limited, "cpu", CONFIRMED, frozenset({"throttled", "workers_queued"}), CPU, BUSY_WORKERS),
     Case("few-cpus", two_cpus, "cpu", CONFIRMED, frozenset({"workers_queued"}), CPU, BUSY_WORKERS),
-    # Neither is anything that slows the training, and neither may confirm what they stand beside.
-    Case("shaped-link-and-a-caller", shaped_and_calling, "network", UNCONFIRMED, alert=NETWORK),
-    Case("slow-fuse-direct-and-a-neighbour", folder_and_neighbour, "storage", UNCONFIRMED, alert=STORAGE),
+    # Neither slows the training, and what they make others count must not be taken for the training's.
+    Case(
+        "shaped-link-and-a-caller",
+        shaped_and_calling,
+        "network",
+        CONFIRMED,
+        frozenset({"qdisc_overlimits"}),
+        NETWORK,
+        deaf=frozenset({"tcp_timeouts", "tcp_retransmits"}),
+    ),
+    Case(
+        "slow-fuse-direct-and-a-neighbour",
+        folder_and_neighbour,
+        "storage",
+        CONFIRMED,
+        frozenset({"fuse_waiting"}),
+        STORAGE,
+        deaf=frozenset({"disk_busy", "io_pressure", "cgroup_io_pressure"}),
+    ),
 )

@@ -18,9 +18,11 @@ from support_ledgers import until
 TOOLS = ("ip", "tc", "iptables", "nsenter", "unshare")
 CGROUPS = Path("/sys/fs/cgroup")
 PORT = 9838
-# The node's own view of /sys, with its interfaces, and the machine's control groups in it. It ends with the process.
+# The node's own view of /sys, with its interfaces, and the machine's FUSE and control groups in it. It ends with the
+# process.
 _INSIDE = """
-mount -t sysfs none /mnt && mount --rbind /sys/fs/cgroup /mnt/fs/cgroup && mount --rbind /mnt /sys || exit 125
+mount -t sysfs none /mnt && mount -t fusectl none /mnt/fs/fuse/connections || exit 124
+mount --rbind /sys/fs/cgroup /mnt/fs/cgroup && mount --rbind /mnt /sys || exit 125
 for group in $GROUPS; do echo $$ > $group/cgroup.procs || exit 126; done
 unset GROUPS
 exec "$@"

@@ -85,6 +85,7 @@ def test_the_signals_that_speak_are_those_of_what_is_slow(seen: Seen, case: Case
     silent = set(FAMILIES) - SHARED - ({case.family} if case.corroboration == CONFIRMED else set())
     assert {family: signals[family] for family in silent if signals[family]} == {}
     assert case.signals <= signals.get(case.family, set())
+    assert not case.deaf & signals.get(case.family, set())
 
 
 @each

@@ -63,6 +63,28 @@ def test_what_ranks_and_workers_have_open_or_mapped(ledgers: Path, roots: Roots)
     assert series[f"{PREFIX}readonly", NFS] == int(bool(here.f_flag & os.ST_RDONLY))
 
 
+def test_how_many_files_are_open_on_the_network(ledgers: Path, roots: Roots) -> None:
+    def opened(series: dict[Series, object]) -> dict[tuple[str, ...], object]:
+        return {labels[3:]: value for (name, labels), value in series.items() if "open_files" in name and "0" in labels}
+
+    scrapes = Scrapes(create, ledgers, roots)
+    # Each of three workers has a shard open, and the main process a log and a checkpoint.
+    scrape_until(scrapes, lambda series: opened(series) == {NFS: 3, LUSTRE: 2})
+    for pid in (4100, 4101, 4102):
+        for descriptor in Path(roots.procfs, str(pid), "fd").iterdir():
+            descriptor.unlink()
+    # What is remembered of a mount is not what is open on it.
+    scrape_until(scrapes, lambda series: opened(series) == {NFS: 1, LUSTRE: 0})
+
+
+@pytest.mark.parametrize(
+    ("fstype", "network"),
+    [("nfs4", True), ("ceph", True), ("fuse.gcsfuse", True), ("fuse.lxcfs", False), ("fuseblk", False), ("xfs", False)],
+)
+def test_file_systems_of_the_network_are_told_by_their_type(fstype: str, network: bool) -> None:
+    assert mountinfo.is_network(fstype) is network
+
+
 def test_without_a_rank_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(Absent):
         Scrapes(create, tmp_path).collect(Reading())

@@ -58,7 +58,6 @@ OTHERS = {
 OF_ONE_NODE = ("whyidle-node", "whyidle-node-hardware")
 
 RAW: dict[str, str] = {
-    "whyidle_group_calls_total": "divides a group's waits, for who wonders whether small calls pay for latency",
     "whyidle_rdma_unknown_files": "the dashboard lists the files themselves",
     "whyidle_nic_full_duplex": "half duplex is of the last century; kept for a doubtful link",
     "whyidle_nic_left_out_interfaces": "says how many series there are not, for who wonders",

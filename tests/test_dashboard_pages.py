@@ -22,7 +22,7 @@ MOST: dict[str, tuple[int, int]] = {
     # panels, and kilobytes of the file
     "whyidle-fleet": (16, 100),
     "whyidle-node": (32, 160),
-    "whyidle-node-hardware": (72, 320),
+    "whyidle-node-hardware": (76, 320),
     "whyidle-health": (18, 100),
 }
 COLUMN, LINE = 66, 38

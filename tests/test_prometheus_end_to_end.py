@@ -318,7 +318,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         stack.enter_context(moving(fake))
         stack.enter_context(children(folder / "hung", *HUNG))
         agents = [stack.enter_context(fake.agent(*flags)) for flags in ((), (f"--ledger.dir={folder / 'hung'}",))]
-        shipped = rules(folder / "rules", Config(interval=EVERY_SECOND))
+        shipped = rules(folder / "rules", Config(interval=EVERY_SECOND, counters_interval=EVERY_SECOND))
         server = stack.enter_context(prometheus(folder / "prometheus", *shipped))
         yield World(folder, server, *agents)
 

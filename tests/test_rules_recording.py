@@ -63,6 +63,28 @@ SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...]
             'whyidle_tcp_syn_retransmits_total{namespace="host"}': (2, 2),
         },
     ),
+    ("network", "qdisc_overlimits", {'whyidle_qdisc_overlimits_total{device="eth0", kind="tbf"}': (64, 1)}),
+    (
+        "network",
+        "qdisc_backlog",
+        {'whyidle_qdisc_backlog_bytes{device="eth0", kind="tbf"}': ("131072x250", "1514x250")},
+    ),
+    (
+        "data_read",
+        "fuse_waiting",
+        {
+            'whyidle_fuse_waiting_requests{device="0:81", fstype="fuse.s3", mount="/data"}': ("2x250", "0x250"),
+            f'whyidle_filesystem_rank_info{{{OF_RANK}, device="0:81", mount="/data"}}': ("1x250", "1x250"),
+        },
+    ),
+    (
+        "data_read",
+        "network_files",
+        {
+            f'whyidle_filesystem_open_files{{{OF_RANK}, device="0:51", mount="/data"}}': ("1x250", "1x250"),
+            f"whyidle_process_syscall_read_bytes_total{{{OF_RANK}}}": (2**20, 1024),
+        },
+    ),
     (
         "data_read",
         "io_pressure",
@@ -167,6 +189,14 @@ OTHERS: tuple[tuple[str, str, dict[str, float | str]], ...] = (
         {
             f"whyidle_nfs_operation_seconds_total{{{READ}}}": 0.0625,
             f"whyidle_nfs_operation_requests_total{{{READ}}}": 0.25,
+        },
+    ),
+    (
+        "data_read",
+        "another-file-system",
+        {
+            'whyidle_fuse_waiting_requests{device="0:81", fstype="fuse.s3", mount="/data"}': "2x250",
+            f'whyidle_filesystem_rank_info{{{OF_RANK}, device="0:82", mount="/other"}}': "1x250",
         },
     ),
     (

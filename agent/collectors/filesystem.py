@@ -10,7 +10,8 @@ from ..fence import Fences
 from ..files import reason_of
 from ..ledgers import rank_labels
 from ..metrics import filesystem as metrics
-from ..processes.rank_files import RankFiles, Use
+from ..parsers.mountinfo import Mount
+from ..processes.rank_files import RankFiles
 from ..reading import Absent, Labels, Reading
 
 FILE_SYSTEMS = 64
@@ -97,12 +98,14 @@ class FilesystemCollector:
     def collect(self, reading: Reading) -> None:
         ranks = self._processes.look()
         seen: dict[Labels, int] = {}
-        for process, uses in self._files.sample(reading, ranks):
+        for process, files in self._files.sample(reading, ranks):
             rank = rank_labels(process.ledger)
-            for use in uses:
-                labels = _labels(use)
+            for use in files.uses:
+                labels = _labels(use.mount, use.device)
                 seen.setdefault(labels, process.pid)
                 reading.add(metrics.INFO, (*rank, *labels, use.how), 1)
+            for (mount, device), count in files.open.items():
+                reading.add(metrics.OPEN_FILES, (*rank, *_labels(mount, device)), count)
         self._space(reading, seen)
         if not ranks:
             raise Absent("a live rank")
@@ -125,5 +128,5 @@ class FilesystemCollector:
                 reading.error(labels[0], "statvfs", "skipped")
 
 
-def _labels(use: Use) -> Labels:
-    return (use.mount.point[:256], use.mount.fstype, use.mount.source[:256], use.device)
+def _labels(mount: Mount, device: str) -> Labels:
+    return (mount.point[:256], mount.fstype, mount.source[:256], device)

@@ -18,6 +18,22 @@ _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d{1,10})$", re.MULTILINE)
 _MAPPED = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ([r-][w-])([x-])([sp]) [0-9a-f]+ \S+ [1-9]\d* +(/.*)$", re.MULTILINE)
 
 
+# fmt: off
+_NETWORK = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2",
+        "orangefs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
+    }
+)
+# fmt: on
+_LOCAL_FUSE = frozenset({"fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse", "fuse.fuse-overlayfs", "fuse.ntfs-3g"})
+
+
+def is_network(fstype: str) -> bool:
+    """Whether its data come from elsewhere, as far as its type tells: FUSE mostly stands before an object store."""
+    return fstype in _NETWORK or fstype == "fuse" or (fstype.startswith("fuse.") and fstype not in _LOCAL_FUSE)
+
+
 class Mount(NamedTuple):
     """One mount, as the process sees it whose mountinfo it is."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -66,6 +67,14 @@ class Use(NamedTuple):
     how: How
 
 
+class Files(NamedTuple):
+    """What is known of one rank's files."""
+
+    uses: list[Use]
+    open: dict[tuple[Mount, str], int]
+    """How many are open, by mount and device: of file systems of the network that the rank uses."""
+
+
 @dataclass(slots=True)
 class _Rank:
     looks: int = 0
@@ -73,6 +82,7 @@ class _Rank:
     maps_due: float = 0.0
     denied_until: float = 0.0
     uses: dict[Use, tuple[float, int]] = field(default_factory=dict)  # when, and at which look, it was last seen
+    open: dict[int, Counter[tuple[Mount, str]]] = field(default_factory=dict)  # at the latest look at each process
 
 
 @dataclass(slots=True)
@@ -92,8 +102,8 @@ class RankFiles:
         self._disks: dict[tuple[str, str], str] = {}
         self._bad_lines = 0
 
-    def sample(self, reading: Reading, processes: list[RankProcess]) -> list[tuple[RankProcess, list[Use]]]:
-        """Looks through some processes -> what is known of each rank's file systems."""
+    def sample(self, reading: Reading, processes: list[RankProcess]) -> list[tuple[RankProcess, Files]]:
+        """Looks through some processes -> what is known of each rank's files."""
         now = time.monotonic()
         self._ranks = {key: self._ranks.get(key) or _Rank() for key in map(_key, processes)}
         left = LINKS
@@ -101,17 +111,11 @@ class RankFiles:
             if left <= 0:
                 break
             left -= self._look_through(reading, process, self._ranks[_key(process)], now)
-        return [(process, self._known(self._ranks[_key(process)], now)) for process in processes]
+        return [(process, _files(process, self._ranks[_key(process)], now)) for process in processes]
 
     def _turn(self, process: RankProcess) -> tuple[bool, float]:
         """Ranks in a checkpoint first, then those that have waited longest."""
         return _CHECKPOINT not in process.ledger.phase_name, self._ranks[_key(process)].looked
-
-    def _known(self, rank: _Rank, now: float) -> list[Use]:
-        for use, (when, look) in list(rank.uses.items()):
-            if now - when > REMEMBERED_SECONDS and rank.looks - look >= REMEMBERED_LOOKS:
-                del rank.uses[use]
-        return list(rank.uses)
 
     def _look_through(self, reading: Reading, process: RankProcess, rank: _Rank, now: float) -> int:
         """Looks at one process of a rank -> how much that cost, in links."""
@@ -148,6 +152,7 @@ class RankFiles:
         except OSError as error:
             raise Unreadable(reason_of(error), folder) from error
         files = 0
+        counts = rank.open[pid] = Counter[tuple[Mount, str]]()
         for descriptor in descriptors:
             try:
                 path = os.readlink(f"{folder}/{descriptor}")
@@ -166,7 +171,10 @@ class RankFiles:
                 raise
             if file:
                 hows: list[How] = [*(["read"] if file.reads else []), *(["write"] if file.writes else [])]
-                self._note(rank, self._table(pid, now, file.mount).get(file.mount), hows, now)
+                mount = self._table(pid, now, file.mount).get(file.mount)
+                self._note(rank, mount, hows, now)
+                if mount and mountinfo.is_network(mount.fstype):
+                    counts[mount, self._disk(mount)] += 1
         return len(descriptors)
 
     def _mapped_files(self, pid: int, rank: _Rank, now: float) -> None:
@@ -214,6 +222,17 @@ class RankFiles:
                 partition = os.path.exists(f"{directory}/partition")
                 return os.path.basename(os.path.dirname(directory) if partition else directory)
         return None
+
+
+def _files(process: RankProcess, rank: _Rank, now: float) -> Files:
+    """Forgets what was not seen for long, and processes that ended."""
+    for use, (when, look) in list(rank.uses.items()):
+        if now - when > REMEMBERED_SECONDS and rank.looks - look >= REMEMBERED_LOOKS:
+            del rank.uses[use]
+    for pid in rank.open.keys() - {process.pid, *process.workers}:
+        del rank.open[pid]
+    network = {(use.mount, use.device) for use in rank.uses if mountinfo.is_network(use.mount.fstype)}
+    return Files(list(rank.uses), {key: sum(counts[key] for counts in rank.open.values()) for key in network})
 
 
 def _key(process: RankProcess) -> tuple[Key, int]:

@@ -7,16 +7,23 @@ from typing import NamedTuple
 
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
-from ..recording.names import charged, culprit, device_seconds, goodput, share, step_seconds, verdict
+from ..recording.contradictions import CONTRADICTIONS
+from ..recording.names import (
+    charged,
+    confirmed,
+    contradicted,
+    culprit,
+    device_seconds,
+    goodput,
+    share,
+    step_seconds,
+)
 from ..rule import Alert, Group
 from .expressions import RUN_NAME, alive, each
 from .pace import patient, prompt
 
 FAMILY = (*RUN, "family")
-CORROBORATED = (
-    '{{ if eq .Labels.corroboration "confirmed" }} Counters of its nodes agree.'
-    '{{ else if eq .Labels.corroboration "unconfirmed" }} No counter of its nodes confirms it.{{ end }}'
-)
+CONFIRMED = " Counters of its nodes confirm {{ .Value | humanizePercentage }} of it."
 
 
 class Loss(NamedTuple):
@@ -81,8 +88,8 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 def _lost(config: Config) -> Alert:
     window, long, rows = config.window, config.long_window, losses(config)
-    what = _by_family({row.family: row.what for row in rows})
-    look = _by_family({row.family: row.look for row in rows})
+    what = _by("family", {row.family: row.what for row in rows})
+    look = _by("family", {row.family: row.look for row in rows})
     lately = _beyond(rows, lambda family: f'max_over_time({charged(window)}{{family="{family}"}}[{config.for_slow}])')
     bursts = f"{_high(config, rows, long)}\nand {config.on(*RUN, 'family')} ({lately})\n{_stepping(config)}"
     rank = (*RUN, "rank")
@@ -96,16 +103,17 @@ def _lost(config: Config) -> Alert:
         f"In the last {window}, or the last {long} if it comes in bursts, {{{{ $value | humanizePercentage }}}} of the "
         f"time of all ranks of run {RUN_NAME} went to {what}: {look}."
         + _idle_gpus(config)
-        + each(config, verdict(window), FAMILY, CORROBORATED)
+        + each(config, confirmed(f"ratio{window}"), FAMILY, CONFIRMED)
+        + each(config, contradicted(window), FAMILY, " But " + _by("contradiction", CONTRADICTIONS, ".Labels") + ".")
         + each(config, culprit(window), FAMILY, f" Rank {{{{ .Labels.rank }}}}{node} is late by it most.")
         + " Waits for late ranks are charged to what made them late.",
         keep_firing_for=config.keep_firing,
     )
 
 
-def _by_family(texts: Mapping[str, str]) -> str:
-    """A template: the text for the alert's family."""
-    cases = (f'if eq $labels.family "{family}" }}}}{text}' for family, text in texts.items())
+def _by(label: str, texts: Mapping[str, str], of: str = "$labels") -> str:
+    """A template: the text for the value of a label, of the alert or of a result within it."""
+    cases = (f'if eq {of}.{label} "{value}" }}}}{text}' for value, text in texts.items())
     return "{{ " + "{{ else ".join(cases) + "{{ end }}"
 
 

@@ -14,12 +14,14 @@ from .names import (
     RUN_NODE_RANKS,
     RUN_RANKS,
     bus_bandwidth,
+    since_first_step,
     spent,
     step_buckets,
     step_seconds,
     stepping,
     steps,
     total,
+    transfer_bandwidth,
 )
 
 BUS_FACTOR: dict[str, str] = {
@@ -31,6 +33,10 @@ BUS_FACTOR: dict[str, str] = {
 """Bytes over the slowest link per byte of an operation among n ranks, as nccl-tests has it in doc/PERFORMANCE.md; of
 any other operation, 1."""
 
+LEAST_WAITS = 0.01
+"""The share of the time from which on waits in transfers tell the pace of transfers."""
+BEST = 0.9
+"""The quantile that counts as a run's best."""
 SOME_RANKS = 'rank=~".*0"'
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 
@@ -70,6 +76,7 @@ def rules(config: Config) -> tuple[Record, ...]:
             f"and {config.on(*RUN)} count {config.by(*RUN)} ({RUN_NODE_RANKS}) > 1",
             why="Of the node with the least: a ring passes through all. A run on one node does not use them.",
         ),
+        *_transfers(config),
     )
 
 
@@ -100,6 +107,26 @@ def _bus_bandwidth(config: Config) -> str:
     parts = lines(*(_moved(config, factor, ops) for factor, ops in groups.items()))
     whole = f"avg {config.by(*RUN)} (\n  sum {config.by(*RANK)} (\n{indented(indented(parts))}\n  )\n)"
     return f"{whole}\n* {seconds(config.window)} / {config.on(*RUN)} {stepping(config.window)}"
+
+
+def _transfers(config: Config) -> tuple[Record, Record]:
+    """At which pace transfers go while ranks wait in them, against the run's own best."""
+    now, families = transfer_bandwidth(f"rate{config.window}"), since_first_step(config.window)
+    by, run = config.by(*RUN), config.on(*RUN)
+    waits = f'(sum {by} ({families}{{family="network"}}) / {run} sum {by} ({families}) >= {LEAST_WAITS:g})'
+    return (
+        Record(
+            now,
+            f"{bus_bandwidth(config.window)} / {run} {waits} <= {run} {RUN_LINK}",
+            why="What collectives move, by the time that ranks wait in transfers. Where that is more than the links "
+            "carry, transfers go on behind compute, and their pace is not known.",
+        ),
+        Record(
+            transfer_bandwidth("best"),
+            f"quantile_over_time({BEST}, {now}[{config.bandwidth_reference}])",
+            why="Not the maximum, which one lucky window would set for a day.",
+        ),
+    )
 
 
 def _moved(config: Config, factor: str, ops: list[str]) -> str:

@@ -1,25 +1,45 @@
-"""Whether the counters of a run's nodes agree with its verdict: in the same window, and where it loses the time."""
+"""To what degree the counters of a run's nodes agree with its verdict: in the same window, and where it loses time."""
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import RUN
+from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
-from ..promql import indented, lines
+from ..promql import indented, labelled, lines
 from ..rule import Record
-from .names import INSTANCE_NODE, confirmed, device_seconds, evidence, share, spent
+from . import baselines
+from .names import (
+    INSTANCE_NODE,
+    RANK_PLACE,
+    confirmed,
+    device_seconds,
+    evidence,
+    share,
+    spent,
+    transfer_bandwidth,
+    waiting_group,
+)
 from .signals import Signal, signals
 
 FAMILIES = ("network", "storage", "cpu")
 """What node counters can confirm or refute. Nothing but the ranks knows of the others."""
 
+ALL_IN_WAITS = 1.1
+"""Traffic by what the waits can hold; a tenth more is what the windows of bytes and of waits differ by."""
+SOME_RANKS = 'rank=~"[0-9]|.*0"'
+"""They tell in which group a run waits: the first ten, and every tenth of a large run."""
+
 
 def rules(config: Config) -> tuple[Record, ...]:
-    """Evidence by node, one rule per signal, 1 where it agrees; then by run.
+    """Evidence by node, one rule per signal, 1 where it agrees; how usual that is; then by run.
 
-    Where it does not, or the node has no such counter, there is none: a node has some forty signals, and hardly ever
-    one that speaks.
+    Where a signal does not agree, or the node has no such counter, there is no series: a node has some forty signals,
+    and hardly ever one that speaks.
     """
-    return (*(_node_rule(config, signal) for signal in signals(config)), *_run_rules(config))
+    return (
+        *(_node_rule(config, signal) for signal in signals(config)),
+        *(baselines.rule(config, family) for family in FAMILIES),
+        *_run_rules(config),
+    )
 
 
 def _node_rule(config: Config, signal: Signal) -> Record:
@@ -28,7 +48,8 @@ def _node_rule(config: Config, signal: Signal) -> Record:
     if signal.of_waits:
         waits = f'({share("node_family", config.window)}{{family="network"}} >= {config.verdict_share:g})'
         busiest = f"max {of_node} (\n  {here}\n  max {target} ({signal.expr})\n)"
-        expr = f"group {of_node} (\n{indented(busiest)}\n  / {config.on('node')} {waits}\n  {agrees}\n)"
+        inside = f"{indented(busiest)}\n  / {config.on('node')} {waits}\n  {agrees} <= {ALL_IN_WAITS:g}"
+        expr = f"group {of_node} (\n{inside}\n)"
     else:
         expr = f"group {of_node} (\n  {here}\n  group {target} ({signal.expr} {agrees})\n)"
     return Record(evidence(signal.family, config.window), expr, {"signal": signal.name}, why=signal.why)
@@ -40,12 +61,13 @@ def _run_rules(config: Config) -> tuple[Record, ...]:
     lost = f"{device_seconds('run_family', window)}{{{_families()}}}"
     on = config.on(*RUN, "family")
     return (
+        _group(config),
         Record(
             confirmed(f"ratio{window}"),
-            lines(_anywhere(config), *(_where_lost(config, family) for family in FAMILIES if family != "network"))
+            lines(_network(config), *(_where_lost(config, family) for family in FAMILIES if family != "network"))
             + f"\nor {on} 0 * {lost}",
-            why="By the nodes on which the time was lost. A transfer takes part in the whole run, so that one node of "
-            "it with evidence is enough.",
+            why="The part of a family's time that was lost on nodes on which a signal of the family speaks. A signal "
+            "counts less where it often speaks although nothing is lost.",
         ),
         Record(
             confirmed(f"rate{window}"),
@@ -56,6 +78,15 @@ def _run_rules(config: Config) -> tuple[Record, ...]:
             f"avg_over_time({confirmed(f'rate{window}')}[{long}])\n/ {on}\n(avg_over_time({lost}[{long}]) > 0)",
             why="Of the time lost in a longer window, the part that was lost while counters agreed.",
         ),
+        *(
+            Record(
+                confirmed(f"ratio{other}"),
+                confirmed(f"ratio{window}"),
+                why="Evidence has a window of its own, which other verdicts take as it is.",
+            )
+            for other in config.windows
+            if other not in (window, long)
+        ),
     )
 
 
@@ -63,21 +94,58 @@ def _families() -> str:
     return f'family=~"{"|".join(FAMILIES)}"'
 
 
-def _lost_by_node(config: Config, family: str) -> str:
-    nodes = spent("run_node_cause", config.window)
-    return f'sum {config.by(*RUN, "node", "family")} ({nodes}{{run!="", family="{family}"}})'
+def lost_by_node(config: Config, family: str, causes: str = "") -> str:
+    """What runs lost to families, or to some of their causes, by node. Both are regular expressions."""
+    matchers = f'run!="", family=~"{family}"' + (f', cause=~"{causes}"' if causes else "")
+    return f"sum {config.by(*RUN, 'node', 'family')} ({spent('run_node_cause', config.window)}{{{matchers}}})"
 
 
 def _agrees(config: Config, family: str) -> str:
-    return f"{config.on('node')} group_left () max {config.by('node')} ({evidence(family, config.window)})"
-
-
-def _anywhere(config: Config) -> str:
-    by = config.by(*RUN, "family")
-    return f"max {by} ((0 * {_lost_by_node(config, 'network')} + 1) * {_agrees(config, 'network')})"
+    return f"{config.on('node')} group_left () {baselines.unusual(config, family)}"
 
 
 def _where_lost(config: Config, family: str) -> str:
-    lost, by = _lost_by_node(config, family), config.by(*RUN, "family")
+    lost, by = lost_by_node(config, family), config.by(*RUN, "family")
     whole = f'{spent("run_family", config.window)}{{family="{family}"}}'
     return f"sum {by} ({lost} * {_agrees(config, family)}) / {config.on(*RUN, 'family')} {whole}"
+
+
+# -- the network: the nodes of one group, and the pace of the transfers themselves
+
+
+def _group(config: Config) -> Record:
+    waits = config.rate("whyidle_group_wait_seconds_total", config.window, f'part="network", {SOME_RANKS}')
+    return Record(
+        waiting_group(config.window),
+        f"topk {config.by(*RUN)} (1, sum {config.by(*RUN, 'group')} ({waits}) > 0)",
+        why="The group in whose transfers a run waits most. Its members' nodes are asked, not all of the run's.",
+    )
+
+
+def _network(config: Config) -> str:
+    """Of the nodes that host the group; or by as much as the run's transfers are slower than they were at best."""
+    by, run = config.by(*RUN, "family"), config.on(*RUN)
+    waits = indented(_waits_of_group(config))
+    of_nodes = (
+        f"sum {by} (\n  (\n{indented(waits)}\n  ) * {_agrees(config, 'network')}\n)\n"
+        f"/ {config.on(*RUN, 'family')} sum {by} (\n{waits}\n)"
+    )
+    achieved, best = transfer_bandwidth(f"rate{config.window}"), transfer_bandwidth("best")
+    slower = f"clamp_min(1 - {achieved} / {run} ({best} > 0), 0)"
+    whole = lines(
+        labelled(f"({of_nodes})", "part", "nodes"),
+        labelled(labelled(slower, "family", "network"), "part", "pace"),
+    )
+    return f"max {by} (\n{indented(whole)}\n)"
+
+
+def _waits_of_group(config: Config) -> str:
+    """Waits in transfers by node: of the nodes that host the group, or of all where no group is known."""
+    lost, group = lost_by_node(config, "network"), f'{waiting_group(config.window)}{{group!="unknown"}}'
+    calls = f"group {config.by('instance', *RANK, 'group')} ({config.series('whyidle_group_calls_total')})"
+    members = (
+        f"group {config.by(*RUN, 'node')} (\n"
+        f"  ({calls} and {config.on(*RUN, 'group')} {group})\n"
+        f"  * {config.on('instance', *RANK)} group_left (node) {RANK_PLACE}\n)"
+    )
+    return f"{lost}\n and {config.on(*RUN, 'node')} {members}\nor\n{lost}\n unless {config.on(*RUN)} {group}"

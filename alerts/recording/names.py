@@ -66,6 +66,11 @@ def bus_bandwidth(window: str) -> str:
     return f"run:whyidle_collective_busbw_bytes:rate{window}"
 
 
+def transfer_bandwidth(operation: str) -> str:
+    """The same while the ranks wait in transfers: rateW, or best, what the run reached before."""
+    return f"run:whyidle_transfer_busbw_bytes:{operation}"
+
+
 def device_seconds(level: str, window: str) -> str:
     """Device-seconds per second of live ranks: how many GPUs; ``level`` is run, run_family or cluster_family."""
     return f"{level}:whyidle_device_seconds:rate{window}"
@@ -125,6 +130,21 @@ def evidence(family: str, window: str) -> str:
     return f"node:whyidle_{family}_evidence:max{window}"
 
 
+def baseline(family: str) -> str:
+    """How often a signal of a node speaks while its ranks lose nothing to its family; absent where it hardly does."""
+    return f"node:whyidle_{family}_baseline:ratio"
+
+
+def waiting_group(window: str) -> str:
+    """The process group of a run in whose transfers its ranks wait most."""
+    return f"run_group:whyidle_transfer_waits:rate{window}"
+
+
 def confirmed(operation: str) -> str:
-    """How much of a family's time was lost where and while counters agreed: ratioW, or rateW in seconds per second."""
+    """To what degree counters confirm what was lost to a family: ratioW from 0 to 1, or rateW in seconds per second."""
     return f"run_family:whyidle_confirmed:{operation}"
+
+
+def contradicted(window: str) -> str:
+    """The part of the leading family's time that was lost where a counter says the opposite, if it is large."""
+    return f"run_family:whyidle_contradicted:ratio{window}"

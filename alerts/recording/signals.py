@@ -34,7 +34,7 @@ def _network(config: Config) -> tuple[Signal, ...]:
     return (
         *(
             Signal("network", f"{name}{suffix}", expr, line_rate, waiting if suffix else "", of_waits=bool(suffix))
-            for name, expr in _utilisation(config).items()
+            for name, expr in utilisation(config).items()
             for suffix in ("", "_in_waits")
         ),
         *(
@@ -42,10 +42,11 @@ def _network(config: Config) -> tuple[Signal, ...]:
             for name, metric, matchers, threshold in _network_rates(config)
         ),
         *_tcp(config),
+        *_queues(config),
     )
 
 
-def _utilisation(config: Config) -> dict[str, str]:
+def utilisation(config: Config) -> dict[str, str]:
     """Throughput by what the link carries, for each direction."""
     port, device = config.by("instance", "device", "port"), config.by("instance", "device")
     carries = f"max {port} ({config.series('whyidle_rdma_port_rate_bytes_per_second')})"
@@ -103,6 +104,26 @@ def _tcp(config: Config) -> tuple[Signal, ...]:
     )
 
 
+def _queues(config: Config) -> tuple[Signal, ...]:
+    """What the node's own traffic control does: a rate that it keeps, and what waits for it."""
+    backlog = config.series("whyidle_qdisc_backlog_bytes")
+    return (
+        Signal(
+            "network",
+            "qdisc_overlimits",
+            config.rate("whyidle_qdisc_overlimits_total", config.window),
+            config.shaped_packets_per_second,
+            "A rate limit on an interface of the node: TCP fits itself in, and no packet need be lost.",
+        ),
+        Signal(
+            "network",
+            "qdisc_backlog",
+            f"avg_over_time({backlog}[{config.window}])",
+            config.backlog_bytes,
+        ),
+    )
+
+
 def _storage(config: Config) -> tuple[Signal, ...]:
     rate, window = config.rate, config.window
     return (
@@ -110,7 +131,7 @@ def _storage(config: Config) -> tuple[Signal, ...]:
         Signal(
             "storage",
             "disk_busy",
-            _disks_of_ranks(config, rate("whyidle_disk_io_seconds_total", window)),
+            _of_ranks(config, rate("whyidle_disk_io_seconds_total", window)),
             config.disk_busy_share,
             "A disk that ranks have files on, where that is known: others may keep theirs busy.",
         ),
@@ -123,6 +144,20 @@ def _storage(config: Config) -> tuple[Signal, ...]:
         ),
         Signal("storage", "nfs_timeouts", rate("whyidle_nfs_major_timeouts_total", window), config.stalls_per_second),
         Signal("storage", "lustre_latency", _latency(config, "lustre", "calls"), config.lustre_latency),
+        Signal(
+            "storage",
+            "fuse_waiting",
+            _of_ranks(config, f"avg_over_time({config.series('whyidle_fuse_waiting_requests')}[{window}])"),
+            config.fuse_requests,
+            "Whoever waits for FUSE past the page cache is asleep as in a socket: no other counter tells.",
+        ),
+        Signal(
+            "storage",
+            "network_files",
+            _network_files(config),
+            config.open_network_files,
+            "For file systems that count nothing themselves: a rank that reads has files open on the network.",
+        ),
         Signal(
             "storage",
             "blocked_workers",
@@ -141,10 +176,19 @@ def _storage(config: Config) -> tuple[Signal, ...]:
     )
 
 
-def _disks_of_ranks(config: Config, disks: str) -> str:
+def _network_files(config: Config) -> str:
+    by, read = config.by("instance", *RANK), "whyidle_process_syscall_read_bytes_total"
+    files = f"avg_over_time({config.series('whyidle_filesystem_open_files')}[{config.window}])"
+    reads = f"{config.rate(read, config.window)} >= {config.idle_bytes_per_second:g}"
+    return f"(sum {by} ({files}) and {config.on('instance', *RANK)} {reads})"
+
+
+def _of_ranks(config: Config, devices: str) -> str:
+    """Of disks or FUSE file systems: those that ranks have files on, or all where that is not known."""
     known = config.series("whyidle_filesystem_rank_info")
     return (
-        f"({disks} and {config.on('instance', 'device')} {known}\n  or {disks} unless {config.on('instance')} {known})"
+        f"({devices} and {config.on('instance', 'device')} {known}\n"
+        f"  or {devices} unless {config.on('instance')} {known})"
     )
 
 

@@ -109,9 +109,7 @@ def _culprit(config: Config, window: str) -> str:
 def rules(config: Config, window: str) -> tuple[Record, ...]:
     """The verdict, with what the nodes' counters say to it."""
     name, found, on = verdict(window), leading(window), config.on(*RUN, "family")
-    # Evidence has a window of its own, which a shorter verdict takes as it is.
-    ratio = confirmed(f"ratio{config.long_window if window == config.long_window else config.window}")
-    agreed = f"({ratio} >= {config.confirmed_share:g})"
+    agreed = f"({confirmed(f'ratio{window}')} >= {config.confirmed_share:g})"
     refutable = any_of(FAMILIES)
     return (
         Record(name, f"{found} and {on} {agreed}", {"corroboration": "confirmed"}),

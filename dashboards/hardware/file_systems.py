@@ -1,9 +1,9 @@
-"""The NFS and Lustre file systems of a node."""
+"""The NFS, Lustre and FUSE file systems of a node."""
 
 from __future__ import annotations
 
-from ..selection import average, each, grows, levels, listed, series
-from ..vocabulary import Column, Panel, Section, line, table, trend
+from ..selection import average, each, grows, highest, level, levels, listed, series
+from ..vocabulary import Column, Panel, Section, line, query, table, trend
 from ..vocabulary import section as _section
 
 MOUNT = "{{mount}}"
@@ -16,11 +16,12 @@ SOME = 2
 
 def section() -> Section:
     return _section(
-        "NFS and Lustre",
+        "NFS, Lustre and FUSE",
         line(8, _latency(), _under_way(), _slots()),
         line(8, _requests(), _trouble(), _bytes()),
         line(8, _lustre_latency(), _lustre_calls(), _lustre_bytes()),
         line(8, _nfs_mounts(), _lustre_mounts()),
+        line(6, _fuse(), _open_files()),
         collapsed=True,
     )
 
@@ -204,4 +205,30 @@ def _lustre_mounts() -> Panel:
         ],
         width=10,
         nothing=NO_LUSTRE,
+    )
+
+
+def _fuse() -> Panel:
+    return trend(
+        "FUSE: requests that wait",
+        "Requests that the daemon of each FUSE file system has not answered yet. Steadily above 0 while ranks wait for "
+        "data: the daemon, or the object store behind it, is slow.",
+        level("whyidle_fuse_waiting_requests", "device, mount", "{{mount}} {{device}}", most=8),
+        unit="short",
+        width=12,
+        nothing="No FUSE file system, or the agent may not see them",
+    )
+
+
+def _open_files() -> Panel:
+    by = "owner, run, rank, mount"
+    files = f"sum by ({by}) ({series('whyidle_filesystem_open_files')})"
+    return trend(
+        "Files open on the network",
+        "Files that each rank and its workers have open, by mount: which file system a wait for data may be spent in, "
+        "also where that counts nothing itself.",
+        query(highest(files, by, 8), "{{run}} rank {{rank}} {{mount}}"),
+        unit="short",
+        width=12,
+        nothing="No rank uses a file system of the network",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..selection import each, grows, listed, series
+from ..selection import each, grows, level, listed, series
 from ..vocabulary import Column, Panel, Section, line, table, trend
 from ..vocabulary import section as _section
 
@@ -50,6 +50,7 @@ def section() -> Section:
         line(8, _bytes(), _packets(), _stopped()),
         line(8, _loss(), _host_side(), _marks()),
         line(8, _tcp_trouble(), _connections(), _segments()),
+        line(6, _held_back(), _backlog()),
         line(8, _identity(), _namespaces()),
         collapsed=True,
     )
@@ -170,6 +171,30 @@ def _segments() -> Panel:
         grows("whyidle_tcp_received_segments_total", "namespace", "{{namespace}} received", most=8),
         unit="pps",
         width=8,
+    )
+
+
+def _held_back() -> Panel:
+    return trend(
+        "Packets that traffic control held back",
+        "Packets per second that had to wait because a queueing discipline (tc) keeps a rate. Any number while ranks "
+        "wait for transfers: the limit is that rate, and not the link.",
+        grows("whyidle_qdisc_overlimits_total", "device, kind", "{{device}} {{kind}}", most=8),
+        unit="pps",
+        width=12,
+        nothing="No interface with a queueing discipline",
+    )
+
+
+def _backlog() -> Panel:
+    return trend(
+        "Bytes queued by traffic control",
+        "Bytes that wait in the queueing disciplines of each interface now. A queue that stands has a slow link or a "
+        "rate limit behind it.",
+        level("whyidle_qdisc_backlog_bytes", "device, kind", "{{device}} {{kind}}", most=8),
+        unit="bytes",
+        width=12,
+        nothing="No interface with a queueing discipline",
     )
 
 

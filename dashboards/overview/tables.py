@@ -5,12 +5,13 @@ from __future__ import annotations
 from ...alerts.recording.names import RANK_PLACE
 from ...ledger.causes import FAMILIES
 from .. import variables as v
-from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED
+from ..colours import CONTRADICTION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED
 from ..vocabulary import (
     MONEY,
     Column,
     Link,
     Panel,
+    confirmed,
     device_hours,
     encode,
     now,
@@ -42,9 +43,10 @@ def runs() -> Panel:
     panel = table(
         "Runs by idle GPUs",
         f"""The {SHOWN} live runs with the most idle GPUs: what the time goes to, as family and as the largest cause of
-        it, its share of the time since the first step, whether the nodes' counters agree, and the rank that is late by
-        it most, unless ranks take turns. Waits for a late rank count for what made it late. Since: when that family
-        became the largest, at the earliest at the start of the time range.""",
+        it, its share of the time since the first step, and the rank that is late by it most, unless ranks take turns.
+        Waits for a late rank count for what made it late. Confirmed: the part of it that was lost where the nodes'
+        counters agree; “but” is what a counter says against it. Since: when that family became the largest, at the
+        earliest at the start of the time range.""",
         *(now(_worst(expr)) for expr in _of_runs()),
         columns=[
             Column("owner", "Owner", width=130),
@@ -55,7 +57,8 @@ def runs() -> Panel:
             Column("family", "Loses most to", mappings=FAMILY, cell="color-background", width=130),
             Column("D", "Share", unit="percentunit", decimals=0, width=70),
             Column("cause", "Largest cause", width=140),
-            Column("corroboration", "Evidence", mappings=words(CORROBORATION_WORDS), cell="color-text", width=120),
+            Column("H", "Confirmed", unit="percentunit", decimals=0, width=85),
+            Column("contradiction", "But", mappings=words(CONTRADICTION_WORDS), width=130),
             Column("rank", "Late rank", width=85),
             Column("node", "On node", link=to_node(), width=130),
             Column("G", "Since", unit="dateTimeFromNow", width=110),
@@ -71,6 +74,7 @@ def _of_runs() -> tuple[str, ...]:
     """What the columns show, in the order of their letters."""
     verdict = f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUNS}}}"
     leading = f"run_family:whyidle_leading:ratio${{window}}{{{v.RUNS}}}"
+    against = f"sum by ({BY_RUN}, contradiction) (run_family:whyidle_contradicted:ratio5m{{{v.RUNS}}})"
     causes = f"run_cause:whyidle_share:ratio${{window}}{{{v.RUNS}}}"
     return (
         f"sum by ({BY_RUN}) (run:whyidle_ranks:count{{{v.RUNS}}})",
@@ -80,6 +84,8 @@ def _of_runs() -> tuple[str, ...]:
         f"topk by ({BY_RUN}) (1, {causes} and on ({BY_RUN}, family) {leading})",
         _culprits(),
         f"1000 * {_since()}",
+        confirmed(v.RUNS),
+        f"topk by ({BY_RUN}) (1, {against})",
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from ...alerts.config import DEFAULT
 from ...alerts.recording.corroboration import FAMILIES as WITH_COUNTERS
 from ...ledger.causes import FAMILIES
 from .. import variables as v
-from ..colours import CORROBORATION_WORDS, FAMILY_COLOUR, FAMILY_WORDS
+from ..colours import FAMILY_COLOUR, FAMILY_WORDS
 from ..vocabulary import (
     GOOD,
     Panel,
     Section,
     Target,
+    confirmed,
     encode,
+    falling,
     line,
     now,
     over_range,
@@ -25,9 +28,9 @@ from ..vocabulary import (
 from ..vocabulary import section as _section
 from .parts import BY_RUN, MOST_RANKS, VERDICT
 
-CORROBORATIONS = tuple(CORROBORATION_WORDS)
 BUSY = "also busy: "
 """Before a signal that does not speak for the verdict."""
+AGAINST = "against the verdict: "
 SIGNALS = 8
 """Of each family, those that speak on most nodes."""
 
@@ -70,14 +73,16 @@ def _share() -> Panel:
 
 def _evidence() -> Panel:
     return stat(
-        "Evidence",
-        """Whether the counters of its nodes agree with the verdict in the same five minutes. A straggler, host time
-        and compute are measured in the ranks and need none.""",
-        query(encode(VERDICT, v.RUN, "corroboration", CORROBORATIONS, BY_RUN)),
-        unit="none",
-        mappings=words({i: CORROBORATION_WORDS[name] for i, name in enumerate(CORROBORATIONS)}),
+        "Confirmed by counters",
+        """The part of the verdict's time that was lost on nodes whose counters agree, those that often say so left out
+        in part. A straggler, host time and compute are measured in the ranks and need no counters.""",
+        query(confirmed(v.RUN)),
+        unit="percentunit",
+        decimals=0,
+        thresholds=falling(0.2, DEFAULT.confirmed_share),
         show="value",
         width=3,
+        nothing="needs none",
     )
 
 
@@ -165,8 +170,10 @@ def _signals() -> Panel:
     return trend(
         "Counters of its nodes that agree",
         f"""The share of its nodes on which each counter was at its limit, of the verdict's family those that agree with
-        it. Others are named “also busy”: they may be what comes next. At most {SIGNALS} of each family.""",
+        it. Others are named “also busy”: they may be what comes next. At most {SIGNALS} of each family. What speaks
+        against the verdict is named too, by the share of the nodes that lose the time.""",
         *(target for family in WITH_COUNTERS for target in _speaking(family)),
+        query(f"run_family:whyidle_contradicted:ratio5m{{{v.RUN}}}", f"{AGAINST}{{{{contradiction}}}}"),
         unit="percentunit",
         most=1,
         legend="table",

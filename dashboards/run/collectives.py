@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import variables as v
-from ..colours import BLUE, GREY
+from ..colours import BLUE, GREY, SKY
 from ..vocabulary import Panel, Section, line, over_range, query, trend
 from ..vocabulary import section as _section
 
@@ -57,11 +57,14 @@ def _bandwidth() -> Panel:
         "Bus bandwidth against the link",
         """What the collectives moved, as nccl-tests counts it (busbw), per rank over wall time, and the rate of a
         rank's link. Near the link's rate: the network is the limit. Far below, with much network time: congestion,
-        small messages or latency. A run on one node has no link. Over five minutes.""",
+        small messages or latency. A run on one node has no link. Over five minutes. While it waits: of the time in
+        which ranks wait in transfers alone; far below its best, the transfers have become slower.""",
         query(f"run:whyidle_collective_busbw_bytes:rate5m{{{v.RUN}}}", "bus bandwidth"),
+        query(f"run:whyidle_transfer_busbw_bytes:rate5m{{{v.RUN}}}", "while it waits"),
+        query(f"run:whyidle_transfer_busbw_bytes:best{{{v.RUN}}}", "its best while it waits"),
         query(f"run:whyidle_link_bytes:limit{{{v.RUN}}}", "link"),
         unit="Bps",
         width=8,
-        colours={"bus bandwidth": BLUE, "link": GREY},
-        dotted=["link"],
+        colours={"bus bandwidth": BLUE, "while it waits": SKY, "its best while it waits": SKY, "link": GREY},
+        dotted=["link", "its best while it waits"],
     )

@@ -1,16 +1,19 @@
-/* Answers ioctl(SIOCETHTOOL), adjtimex and clock_adjtime from a script, and passes everything else on.
+/* Answers ioctl(SIOCETHTOOL, SIOCGIFINDEX), netlink, adjtimex and clock_adjtime from a script, and passes everything else on.
  *
  * The script is the file that $FAKE_KERNEL names, read anew when it changes, one fact per line:
  *   driver <interface> <driver> <bus>
  *   stat <interface> <value> <name, to the end of the line>
  *   fail <interface> <drvinfo|count|strings|stats> <errno>
  *   timex <field> <value>, timex state <value>, timex errno <value>
- * Interfaces that it does not name, and the clock if it has no line for that, are the real kernel's.
+ *   index <interface> <number>, as SIOCGIFINDEX answers
+ *   netlink <datagram in hexadecimal>: each what a netlink socket receives next; netlink errno <value>
+ * Interfaces that it does not name, netlink and the clock if it has no line for them, are the real kernel's.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/ethtool.h>
+#include <linux/netlink.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <pthread.h>
@@ -19,15 +22,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/timex.h>
+#include <unistd.h>
 
 #define MOST_INTERFACES 64
 #define MOST_STATS 4096
+#define MOST_DATAGRAMS 16
+#define DATAGRAM 4096
 
 struct interface {
     char name[IFNAMSIZ], driver[32], bus[ETHTOOL_BUSINFO_LEN];
-    int fail_drvinfo, fail_count, fail_strings, fail_stats;
+    int fail_drvinfo, fail_count, fail_strings, fail_stats, index;
     uint32_t stats;
     uint64_t values[MOST_STATS];
     char names[MOST_STATS][ETH_GSTRING_LEN];
@@ -38,6 +45,8 @@ static struct stat read_at;
 static struct interface *interfaces[MOST_INTERFACES];
 static struct timex scripted_timex;
 static int has_timex, timex_state, timex_errno;
+static struct { int length; unsigned char bytes[DATAGRAM]; } datagrams[MOST_DATAGRAMS];
+static int datagram_count, netlink_errno, netlink_peer;
 
 static struct interface *find(const char *name, int make)
 {
@@ -69,6 +78,16 @@ static void set_timex(const char *field, long long value)
     else abort();
 }
 
+static void add_datagram(const char *digits)
+{
+    int length = 0, at = 0;
+    if (datagram_count == MOST_DATAGRAMS)
+        abort();
+    while (length < DATAGRAM && sscanf(digits + 2 * length, "%2hhx%n", &datagrams[datagram_count].bytes[length], &at) == 1)
+        length++;
+    datagrams[datagram_count++].length = length;
+}
+
 static void take(char *line)
 {
     char name[IFNAMSIZ], word[64], other[64];
@@ -94,6 +113,12 @@ static void take(char *line)
         else if (!strcmp(word, "strings")) one->fail_strings = number;
         else if (!strcmp(word, "stats")) one->fail_stats = number;
         else abort();
+    } else if (sscanf(line, "index %15s %lld", name, &number) == 2) {
+        find(name, 1)->index = number;
+    } else if (sscanf(line, "netlink errno %lld", &number) == 1) {
+        netlink_errno = number;
+    } else if (!strncmp(line, "netlink ", 8)) {
+        add_datagram(line + 8);
     } else if (sscanf(line, "timex %63s %lld", word, &number) == 2) {
         set_timex(word, number);
     } else if (*line) {
@@ -106,7 +131,7 @@ static void look(void)
 {
     const char *path = getenv("FAKE_KERNEL");
     struct stat now;
-    char line[256];
+    static char line[2 * DATAGRAM + 64];
     FILE *file;
     if (!path || stat(path, &now))
         return;
@@ -121,7 +146,7 @@ static void look(void)
         interfaces[i] = NULL;
     }
     memset(&scripted_timex, 0, sizeof scripted_timex);
-    has_timex = timex_state = timex_errno = 0;
+    has_timex = timex_state = timex_errno = datagram_count = netlink_errno = 0;
     while (fgets(line, sizeof line, file))
         take(line);
     fclose(file);
@@ -192,11 +217,27 @@ int ioctl(int fd, unsigned long request, ...)
         pthread_mutex_lock(&lock);
         look();
         one = find(asked->ifr_name, 0);
+        if (one && !one->driver[0])
+            one = NULL; /* the script has its number alone */
         if (one)
             result = ethtool(one, asked->ifr_data);
         pthread_mutex_unlock(&lock);
         if (one)
             return result;
+    }
+    if (request == SIOCGIFINDEX) {
+        struct ifreq *asked = argument;
+        struct interface *one;
+        int index;
+        pthread_mutex_lock(&lock);
+        look();
+        one = find(asked->ifr_name, 0);
+        index = one ? one->index : 0;
+        pthread_mutex_unlock(&lock);
+        if (index) {
+            asked->ifr_ifindex = index;
+            return 0;
+        }
     }
     if (!real)
         real = dlsym(RTLD_NEXT, "ioctl");
@@ -242,4 +283,33 @@ int clock_adjtime(clockid_t clock, struct timex *asked)
     if (!real)
         real = dlsym(RTLD_NEXT, "clock_adjtime");
     return real(clock, asked);
+}
+
+/* A socket in which the answers lie already, whatever is asked. */
+int socket(int domain, int type, int protocol)
+{
+    static int (*real)(int, int, int);
+    int scripted = 0, pair[2], result = -1;
+    if (domain == AF_NETLINK && protocol == NETLINK_ROUTE) {
+        pthread_mutex_lock(&lock);
+        look();
+        scripted = datagram_count || netlink_errno;
+        if (netlink_errno) {
+            errno = netlink_errno;
+        } else if (scripted && !socketpair(AF_UNIX, SOCK_SEQPACKET | (type & SOCK_CLOEXEC), 0, pair)) {
+            for (int i = 0; i < datagram_count; i++)
+                if (write(pair[1], datagrams[i].bytes, datagrams[i].length) < 0)
+                    abort();
+            if (netlink_peer)
+                close(netlink_peer);
+            netlink_peer = pair[1]; /* open until the next one: without it nothing could be asked */
+            result = pair[0];
+        }
+        pthread_mutex_unlock(&lock);
+        if (scripted)
+            return result;
+    }
+    if (!real)
+        real = dlsym(RTLD_NEXT, "socket");
+    return real(domain, type, protocol);
 }

@@ -142,6 +142,7 @@ MOUNTINFO = r"""22 1 253:1 / / rw,relatime shared:1 - ext4 /dev/mapper/vg0-root 
 70 22 0:52 / /mnt/scratch rw,relatime shared:33 - nfs4 [fd00::5]:/scratch rw,vers=4.2,proto=tcp,nconnect=4
 80 22 0:71 / /lustre/scratch rw,relatime shared:34 - lustre 10.0.0.1@o2ib:10.0.0.2@o2ib:/lscratch rw,flock,lazystatfs
 81 22 0:72 / /lustre/home rw,relatime shared:35 - lustre 10.0.0.1@o2ib:/lhome rw,flock,lazystatfs
+82 22 0:81 / /mnt/objects rw,nosuid,nodev,relatime shared:36 - fuse.gcsfuse gcsfuse rw,user_id=0,group_id=0
 90 22 0:52 /team /var/lib/kubelet/pods/0b1c/volumes/kubernetes.io~nfs/scratch rw shared:33 - nfs4 [fd00::5]:/scratch rw
 """
 """The mounts above, as process 1 of the node sees them. Not written here: a node has one mountinfo, with all mounts."""
@@ -204,6 +205,10 @@ CONNECTIONS: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
+FUSE = {"81": "3\n", "95": "0\n", str(8 << 20 | 17): "1\n"}
+"""Requests that wait, by the number of the file system: one of the node, one of a container alone, one on a disk."""
+
+
 def build(roots: Roots) -> None:
     """One file system of Lustre has its counters in debugfs, the other, as before 2.12, in procfs."""
     procfs, sysfs = Path(roots.procfs), Path(roots.sysfs)
@@ -213,6 +218,8 @@ def build(roots: Roots) -> None:
             write(sysfs / "block" / disk / file, text)
     write(procfs / "1/mountstats", MOUNTSTATS)
     write(procfs / "self/mountstats", MOUNTSTATS_OF_CONTAINER)
+    for number, waiting in FUSE.items():
+        write(sysfs / "fs/fuse/connections" / number / "waiting", waiting)
     debugfs, old = sysfs / "kernel/debug/lustre", procfs / "fs/lustre"
     write(debugfs / "llite" / SCRATCH / "stats", LLITE_215)
     write(sysfs / "fs/lustre/llite" / SCRATCH / "blocksize", "4194304\n")

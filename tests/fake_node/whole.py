@@ -13,7 +13,7 @@ from support_ledgers import Spec, children
 
 from whyidle.agent.files import Roots
 
-from . import clock, cpu, kernel, kubelet, nic, nvml, processes, rdma, storage
+from . import clock, cpu, kernel, kubelet, nic, nvml, processes, qdisc, rdma, storage
 from .nvml_values import own
 
 NODE = "gpu-node-17"
@@ -49,7 +49,7 @@ def whole(folder: Path) -> Iterator[Whole]:
     for part in (rdma, nic, storage, cpu, processes, clock, kubelet):
         part.build(roots)
     storage.write(Path(roots.procfs, "1/mountinfo"), storage.MOUNTINFO)
-    kernel.write(folder / "kernel", nic.SCRIPT, clock.SCRIPT)
+    kernel.write(folder / "kernel", nic.SCRIPT, clock.SCRIPT, qdisc.script())
     gpus = nvml.Node(folder)
     gpus.gpu(5, architecture=7, gpm=0, retired_pending=0, field29=2, field30=1)  # from before GPM
     for number, pid in enumerate(processes.RANKS):

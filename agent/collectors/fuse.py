@@ -1,0 +1,89 @@
+"""The collector `fuse`: what daemons of FUSE file systems owe an answer to."""
+
+from __future__ import annotations
+
+from ..collector import Options
+from ..files import KeptFiles, Unreadable, number, read_once
+from ..metrics.fuse import WAITING
+from ..parsers import mountinfo
+from ..parsers.mountinfo import Mount
+from ..reading import Absent, Reading
+
+MOST = 64
+_DENIED = (
+    "what FUSE file systems owe an answer to",
+    "/sys/fs/fuse/connections/<number>/waiting is for whoever mounted the file system alone",
+    "run the agent as root",
+)
+
+
+def create(options: Options) -> FuseCollector:
+    return FuseCollector(options.roots.procfs, options.roots.sysfs)
+
+
+class FuseCollector:
+    """The directory of a connection is the number of its file system (fuse_ctl_add_conn in the kernel's
+    fs/fuse/control.c), virtiofs included. It is there where fusectl is mounted. Its file is opened anew each time: one
+    that was open when its connection ended is empty for ever."""
+
+    def __init__(self, procfs: str, sysfs: str):
+        self._procfs = procfs
+        self._folder = f"{sysfs}/fs/fuse/connections"
+        self._files = KeptFiles()
+        self._known: tuple[tuple[str, ...], dict[str, Mount]] = ((), {})
+
+    def collect(self, reading: Reading) -> None:
+        try:
+            found = self._files.names(self._folder)
+        except Unreadable as error:
+            if error.reason == "denied":
+                reading.blind(*_DENIED)
+                return
+            raise Absent(self._folder) from error
+        connections = tuple(name for name in found if name.isdigit())[:MOST]
+        if not connections:
+            raise Absent(f"FUSE file systems in {self._folder}")
+        mounts = self._mounts(connections, reading)
+        for name in connections:
+            self._waiting(name, mounts, reading)
+
+    def _waiting(self, name: str, mounts: dict[str, Mount], reading: Reading) -> None:
+        device = _device(int(name))
+        try:
+            waiting = number(read_once(f"{self._folder}/{name}/waiting"))
+        except Unreadable as error:
+            if error.reason == "denied":
+                if _DENIED not in reading.blind_spots:
+                    reading.blind(*_DENIED)
+            elif error.reason not in ("gone", "missing"):  # it was unmounted meanwhile
+                reading.error(device, "waiting", error.reason)
+            return
+        mount = mounts.get(device)
+        reading.add(WAITING, (device, mount.fstype, mount.point[:256]) if mount else (device, "", ""), waiting)
+
+    def _mounts(self, connections: tuple[str, ...], reading: Reading) -> dict[str, Mount]:
+        """Device number -> where the node has it mounted, looked up anew when connections come or go."""
+        if self._known[0] != connections:
+            self._known = connections, self._look(reading)
+        return self._known[1]
+
+    def _look(self, reading: Reading) -> dict[str, Mount]:
+        for whose in ("1", "self"):
+            try:
+                found, bad = mountinfo.mounts(self._files.text(f"{self._procfs}/{whose}/mountinfo"))
+            except Unreadable as error:
+                if error.reason != "missing":
+                    reading.error("", f"{whose}/mountinfo", error.reason)
+                continue
+            if bad:
+                reading.error("", f"{whose}/mountinfo", "garbage")
+            places: dict[str, Mount] = {}
+            for mount in found.values():
+                places.setdefault(mount.device, mount)
+            return places
+        return {}
+
+
+def _device(number: int) -> str:
+    """The kernel's own form of a device number has the minor in its lower 20 bits (MINORBITS)."""
+    return f"{number >> 20}:{number & 0xFFFFF}"

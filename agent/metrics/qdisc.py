@@ -1,0 +1,29 @@
+"""The metrics of the collector `qdisc`."""
+
+from __future__ import annotations
+
+from .metric import Metric
+
+_QUEUE = ("device", "kind")
+_STATS = "RTM_GETQDISC, TCA_STATS2: gnet_stats_queue"
+
+OVERLIMITS = Metric(
+    "whyidle_qdisc_overlimits_total",
+    "counter",
+    "packets",
+    _QUEUE,
+    "How often the queueing disciplines of one kind on an interface held a packet back to keep a rate. If it grows "
+    "while ranks wait for transfers: a rate limit of traffic control (tc) is the limit, whatever the link could carry.",
+    f"{_STATS}.overlimits",
+)
+BACKLOG = Metric(
+    "whyidle_qdisc_backlog_bytes",
+    "gauge",
+    "bytes",
+    _QUEUE,
+    "Bytes that wait in the queueing disciplines of one kind on an interface. A queue that stands has a slower link or "
+    "a rate limit behind it.",
+    f"{_STATS}.backlog",
+)
+
+METRICS: tuple[Metric, ...] = (OVERLIMITS, BACKLOG)

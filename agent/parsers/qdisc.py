@@ -1,0 +1,110 @@
+"""The kernel's answer to RTM_GETQDISC: the queueing disciplines of all interfaces, with their counters.
+
+Format: linux/netlink.h, linux/rtnetlink.h and linux/gen_stats.h, in the byte order of the machine. See rtnetlink(7).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..files import Unreadable
+
+NEW_QDISC, GET_QDISC = 36, 38
+_ERROR, _DONE = 2, 3
+_REQUEST, _DUMP, _INTERRUPTED = 0x01, 0x300, 0x10
+
+_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_TCMSG = struct.Struct("=BxxxiIII")  # family, interface, handle, parent, info
+_ATTRIBUTE = struct.Struct("=HH")
+_QUEUE = struct.Struct("=IIIII")  # packets, bytes, drops, requeues, overlimits
+_ERRNO = struct.Struct("=i")
+_KIND, _STATS2, _STATS_QUEUE = 1, 7, 3
+_NESTED = 0x3FFF  # without the flags for nested and for the byte order of the network
+
+
+class Qdisc(NamedTuple):
+    interface: int  # its index
+    handle: int
+    parent: int
+    kind: str
+    backlog_bytes: int
+    overlimits: int  # of 32 bits
+
+
+class Answer(NamedTuple):
+    """One datagram of the answer, which has several."""
+
+    qdiscs: list[Qdisc]
+    done: bool
+    errno: int  # 0 if none
+    interrupted: bool  # somebody changed the qdiscs meanwhile
+    bad: int  # messages that make no sense
+
+
+def request(sequence: int) -> bytes:
+    """Asks for the qdiscs of all interfaces."""
+    length = _HEADER.size + _TCMSG.size
+    return _HEADER.pack(length, GET_QDISC, _REQUEST | _DUMP, sequence, 0) + _TCMSG.pack(0, 0, 0, 0, 0)
+
+
+def answer(data: bytes, sequence: int) -> Answer:
+    """What one datagram says. Raises Unreadable if it is no answer at all."""
+    qdiscs: list[Qdisc] = []
+    done, errno, interrupted, bad = False, 0, False, 0
+    for kind, flags, number, body in _messages(data):
+        if number != sequence:
+            continue  # of an earlier question
+        interrupted = interrupted or bool(flags & _INTERRUPTED)
+        if kind in (_DONE, _ERROR):
+            done = True
+            errno = -_ERRNO.unpack_from(body)[0] if len(body) >= _ERRNO.size else 0
+        elif kind == NEW_QDISC:
+            try:
+                qdisc = _qdisc(body)
+            except (struct.error, Unreadable):
+                bad += 1
+            else:
+                qdiscs += [qdisc] if qdisc else []
+    return Answer(qdiscs, done, errno, interrupted, bad)
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    if not data:
+        raise Unreadable("empty")
+    at = 0
+    while at < len(data):
+        if at + _HEADER.size > len(data):
+            raise Unreadable("garbage")
+        length, kind, flags, sequence, _ = _HEADER.unpack_from(data, at)
+        if not _HEADER.size <= length <= len(data) - at:
+            raise Unreadable("garbage")
+        yield kind, flags, sequence, data[at + _HEADER.size : at + length]
+        at += (length + 3) & ~3
+
+
+def _qdisc(body: bytes) -> Qdisc | None:
+    """None for one that counts nothing."""
+    _, interface, handle, parent, _ = _TCMSG.unpack_from(body)
+    attributes = _attributes(body[_TCMSG.size :])
+    kind = attributes.get(_KIND, b"").rstrip(b"\0").decode("ascii", "replace")
+    if not kind or not kind.isprintable() or len(kind) > 16:
+        raise Unreadable("garbage")
+    queue = _attributes(attributes.get(_STATS2, b"")).get(_STATS_QUEUE)
+    if queue is None:
+        return None
+    _, backlog, _, _, overlimits = _QUEUE.unpack_from(queue)
+    return Qdisc(interface, handle, parent, kind, backlog, overlimits)
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    at = 0
+    while at + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        if not _ATTRIBUTE.size <= length <= len(data) - at:
+            raise Unreadable("garbage")
+        found[kind & _NESTED] = data[at + _ATTRIBUTE.size : at + length]
+        at += (length + 3) & ~3
+    return found

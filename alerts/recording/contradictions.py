@@ -1,0 +1,155 @@
+"""What contradicts a verdict: counters that say the opposite on the nodes where the time was lost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...agent.metrics.ranks import RUN
+from ..config import Config
+from ..promql import indented, labelled, lines
+from ..rule import Record
+from .corroboration import lost_by_node
+from .names import INSTANCE_NODE, RUN_LINK, contradicted, evidence, leading, share, spent
+from .signals import utilisation
+
+IDLE_FAMILIES = "storage|cpu|host"
+"""Families in which the device is idle. In the others it may spin in a collective, which counts as busy."""
+QUEUED_CAUSES = "data_queue|collective_queue"
+
+
+CONTRADICTIONS: dict[str, str] = {
+    "idle_links": "its links carry nothing while its CPUs are queued for",
+    "idle_storage": "its ranks read and write nothing, and no disk or network mount has anything to do",
+    "idle_cpus": "many CPUs of its nodes are idle",
+    "busy_gpus": "its GPUs are busy at the same time",
+}
+"""What each of them says, in words that follow *but*."""
+
+
+class Contradiction(NamedTuple):
+    """``nodes`` has a sample for each node on which it holds. Only time lost to ``causes`` counts, if there are any."""
+
+    name: str
+    families: str
+    nodes: str
+    why: str
+    causes: str = ""
+    of_runs: str = ""
+
+
+def rules(config: Config) -> tuple[Record, ...]:
+    return tuple(_rule(config, each) for each in _contradictions(config))
+
+
+def _rule(config: Config, of: Contradiction) -> Record:
+    families, run = config.on(*RUN, "family"), config.on(*RUN)
+    lost = lost_by_node(config, of.families, of.causes)
+    whole = f'{spent("run_family", config.window)}{{family=~"{of.families}"}}'
+    return Record(
+        contradicted(config.window),
+        f"sum {config.by(*RUN, 'family')} (\n  {lost}\n  * {config.on('node')} group_left ()\n{indented(of.nodes)}\n)\n"
+        f"/ {families} {whole}\n>= {config.contradicted_share:g}\n"
+        f"and {families} {leading(config.window)}" + (f"\nand {run} {of.of_runs}" if of.of_runs else ""),
+        {"contradiction": of.name},
+        why=of.why,
+    )
+
+
+def _contradictions(config: Config) -> tuple[Contradiction, ...]:
+    return (
+        Contradiction(
+            "idle_links",
+            "network",
+            _idle_links(config),
+            "Waits in transfers while no link carries anything and the node has too few CPUs: it is the threads that "
+            "drive the transfers which wait. Within a node transfers do not use its links.",
+            of_runs=RUN_LINK,
+        ),
+        Contradiction(
+            "idle_storage",
+            "storage",
+            _idle_storage(config),
+            "Blocked reads or saves, while ranks read and write nothing, and neither a disk nor a file system of the "
+            "network has anything to do: they wait for something else, such as a lock, a queue or a sleep.",
+        ),
+        Contradiction(
+            "idle_cpus",
+            "cpu",
+            _idle_cpus(config),
+            "Ranks that queue for CPUs on a node that has idle ones: they may use only some of them.",
+            causes=QUEUED_CAUSES,
+        ),
+        Contradiction(
+            "busy_gpus",
+            IDLE_FAMILIES,
+            _busy_gpus(config),
+            "GPUs that are busy in more of the time than their ranks leave them: another process uses them, or the "
+            "ranks have work on streams that whyidle does not see.",
+        ),
+    )
+
+
+def _of_nodes(config: Config, targets: str) -> str:
+    """A sample by target -> by node."""
+    return (
+        f"max {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n{indented(targets)}\n)"
+    )
+
+
+def _idle_links(config: Config) -> str:
+    of_target = config.by("instance")
+    used = (labelled(f"max {of_target} ({expr})", "link", name) for name, expr in utilisation(config).items())
+    queued = f'{evidence("cpu", config.window)}{{signal!="workers_busy"}}'
+    return (
+        f"group {config.by('node')} (\n"
+        f"{indented(_of_nodes(config, f'max {of_target} ({lines(*used)})'))} < {config.idle_share:g}\n"
+        f"  and {config.on('node')} {queued}\n"
+        f"  unless {config.on('node')} {evidence('network', config.window)}\n)"
+    )
+
+
+def _idle_storage(config: Config) -> str:
+    rate, window, of_target, on = config.rate, config.window, config.by("instance"), config.on("instance")
+    idle, few = f"{config.idle_share:g}", f"{config.idle_bytes_per_second:g}"
+    moved = " + ".join(
+        f"sum {of_target} ({rate(f'whyidle_process_syscall_{way}_bytes_total', window)})" for way in ("read", "write")
+    )
+    disks = f"max {of_target} ({rate('whyidle_disk_io_seconds_total', window)})"
+    received = rate("whyidle_nic_bytes_total", window, 'direction="receive", device!="lo"')
+    waits = (
+        f"sum {of_target} ({received}) >= {few}",
+        f"{rate('whyidle_process_major_faults_total', window)} >= 1",
+        f"{rate('whyidle_process_uninterruptible_samples_total', window)} > 0",
+        f"max_over_time({config.series('whyidle_fuse_waiting_requests')}[{window}]) > 0",
+        f"max_over_time({config.series('whyidle_filesystem_open_files')}[{window}]) > 0",
+    )
+    quiet = f"({moved} < {few})\nand {on} {disks} < {idle}\n" + "\n".join(f"unless {on} ({wait})" for wait in waits)
+    return (
+        f"group {config.by('node')} (\n{indented(_of_nodes(config, f'({quiet})'))}\n"
+        f"  unless {config.on('node')} {evidence('storage', window)}\n)"
+    )
+
+
+def _idle_cpus(config: Config) -> str:
+    rate, window, of_target = config.rate, config.window, config.by("instance")
+    modes = rate("whyidle_cpu_seconds_total", window, 'mode=~"idle|iowait"')
+    idle = f"sum {of_target} ({modes})"
+    throttled = f'{evidence("cpu", window)}{{signal="throttled"}}'
+    free = f"({idle} / max {of_target} ({config.series('whyidle_cpu_online_cpus')}) >= {config.idle_cpus_share:g})"
+    return (
+        f"group {config.by('node')} (\n{indented(_of_nodes(config, free))}\n  unless {config.on('node')} {throttled}\n)"
+    )
+
+
+def _busy_gpus(config: Config) -> str:
+    rate, window, of_target = config.rate, config.window, config.by("instance")
+    ranks = config.series("whyidle_rank_info")
+    share_of = (
+        f"{rate('whyidle_gpu_busy_seconds_total', window)} / {rate('whyidle_gpu_observed_seconds_total', window)}"
+    )
+    busy = f"avg {of_target} ({share_of} and {config.on('instance', 'uuid')} {ranks})"
+    idle = f'sum {config.by("node")} ({share("node_family", window)}{{family=~"{IDLE_FAMILIES}"}})'
+    return (
+        f"group {config.by('node')} (\n{indented(_of_nodes(config, busy))}\n"
+        f"  + {config.on('node')} {idle} > 1 + {config.gpu_busy_margin:g}\n)"
+    )
