@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -143,7 +143,7 @@ def _groups(ranks: Sequence[_Rank], way: str) -> tuple[list[Group], dict[str, fl
             if rank.handed[slot.index]:
                 members.setdefault(slot.key, []).append((rank, slot))
     found: dict[tuple[str, int], Group] = {}
-    across: Counter[str] = Counter()
+    across: defaultdict[str, float] = defaultdict(float)
     for of_key in members.values():
         slot = of_key[0][1]
         group = found.setdefault((slot.label, slot.size), Group(slot.label, slot.size, slot.pairwise))
@@ -153,7 +153,7 @@ def _groups(ranks: Sequence[_Rank], way: str) -> tuple[list[Group], dict[str, fl
                 group.handed[op] = group.handed.get(op, 0.0) + size / rank.steps
         add = _add_messages if slot.pairwise else _add_collectives
         for node, size in add(group, of_key, way).items():
-            across[node] += size  # pyright: ignore[reportArgumentType]
+            across[node] += size
     for group in found.values():
         group.handed = {op: size / group.ranks for op, size in group.handed.items()}
     return sorted(found.values(), key=lambda group: -group.wire), dict(across)
@@ -162,11 +162,11 @@ def _groups(ranks: Sequence[_Rank], way: str) -> tuple[list[Group], dict[str, fl
 def _add_collectives(group: Group, members: Sequence[tuple[_Rank, Slot]], way: str) -> dict[str, float]:
     """Members that are not seen are taken to be on other nodes: that is why they are not."""
     of_node: Counter[str] = Counter()
-    handed: Counter[str] = Counter()
+    handed: defaultdict[str, float] = defaultdict(float)
     for rank, slot in members:
         of_node[rank.ledger.node] += 1
         for op, size in rank.handed[slot.index].items():
-            handed[op] += size / rank.steps  # pyright: ignore[reportArgumentType]
+            handed[op] += size / rank.steps
     seen = sum(of_node.values())
     counts = [*of_node.values(), *([group.size - seen] if group.size > seen else [])]
     across: dict[str, float] = {}

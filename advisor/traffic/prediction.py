@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -88,15 +88,15 @@ def predict(model: Model, parallel: Parallel, gpus_per_node: int, way: str) -> P
     made = list(calls(model, parallel))
     if gpus_per_node < 1:
         raise ShapeError("a node has at least one GPU: see --gpus-per-node")
-    inside: Counter[int] = Counter()
-    across: Counter[int] = Counter()
+    inside: defaultdict[int, float] = defaultdict(float)
+    across: defaultdict[int, float] = defaultdict(float)
     rows = []
     for one in made:
         total = [0.0, 0.0]
         for nodes in _groups(one, parallel.world, gpus_per_node):
             for node, moved in _moved(one, nodes, way):
-                inside[node] += moved.inside * one.times  # pyright: ignore[reportArgumentType]
-                across[node] += moved.across * one.times  # pyright: ignore[reportArgumentType]
+                inside[node] += moved.inside * one.times
+                across[node] += moved.across * one.times
                 total[0] += moved.inside * one.times
                 total[1] += moved.across * one.times
         rows.append(Row(one, *total))

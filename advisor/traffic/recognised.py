@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -71,11 +71,11 @@ def dimension_of(group: Group) -> str:
 
 def compare(model: Model, parallel: Parallel, groups: Sequence[Group], labels: Mapping[str, str]) -> list[Compared]:
     """What the formulas say that a rank hands to its collectives, beside what it did. Raises ShapeError."""
-    predicted: Counter[tuple[str, str]] = Counter()
+    predicted: defaultdict[tuple[str, str], float] = defaultdict(float)
     for one in calls(model, parallel):
         # Of a pipeline's messages each boundary has one sender, and there is one boundary less than stages.
         share = (one.group - 1) / one.group if one.op == "send" else 1.0
-        predicted[one.dimension, one.op] += one.size * one.times * share  # pyright: ignore[reportArgumentType]
+        predicted[one.dimension, one.op] += one.size * one.times * share
     found = []
     for group in groups:
         dimension = labels.get(group.label, "")
