@@ -27,6 +27,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("agent", ".agent", "serve this node's ranks and counters to Prometheus"),
     Command("doctor", ".doctor", "say what an agent can see on this node, what not, and what to do"),
     Command("report", ".report", "say where the seconds of a run went, and the verdict"),
+    Command("traffic", ".traffic.command", "say how many bytes a training moves, and what link a step time needs"),
+    Command("goodput", ".goodput", "say how much of a run was progress, and how often to save"),
     Command("dashboards", ".dashboards", "write the Grafana dashboards"),
     Command("rules", ".rules", "print the recording rules and alerts for Prometheus, or write them to files"),
     Command("demo", ".demo.command", "train a small model here and explain its seconds"),

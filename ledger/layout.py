@@ -9,7 +9,7 @@ from __future__ import annotations
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 4
+VERSION = 5
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -106,6 +106,7 @@ WORDS: dict[str, int] = {
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),
     "collective_bytes": len(COLLECTIVE_OPS),
+    "slot_op_bytes": SLOTS * len(COLLECTIVE_OPS),  # of collective_bytes: those of each slot, by operation
     "checkpoints": len(CHECKPOINT_KINDS),
     "checkpoint_bytes": len(CHECKPOINT_KINDS),
     "step_buckets": len(STEP_BUCKETS_SECONDS) + 1,
@@ -137,7 +138,7 @@ STRING_AT, WORD_AT, _USED = _place()
 
 SEQUENCE = WORD_AT["sequence"][0]
 
-HEAD_BYTES = 4736
+HEAD_BYTES = 5440
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .causes import CAUSE, CAUSES, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES, WAIT_CAUSES
+from .causes import CAUSE, CAUSES, COLLECTIVE_OPS, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES, WAIT_CAUSES
 from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .layout import (
     CALLS_AT,
@@ -98,6 +98,8 @@ class Slot:
     queue: int
     """Of transfers on a CPU rank: its own threads got no CPU."""
     unsplit: int
+    bytes: dict[str, int]
+    """What the rank handed to collectives here, by operation."""
     settled: int
     """The last step whose waits are settled; -1: this rank never held any back."""
     behind: dict[int, int]
@@ -203,6 +205,7 @@ class Ledger:
             return self.words[f"slot_{name}"][index]
 
         culprits = slice(index * CULPRITS, (index + 1) * CULPRITS)
+        sizes = self.words["slot_op_bytes"][index * len(COLLECTIVE_OPS) : (index + 1) * len(COLLECTIVE_OPS)]
         own = self.words["late_own_ns"][index * len(LATE_FAMILIES) : (index + 1) * len(LATE_FAMILIES)]
         elsewhere = self.words["late_elsewhere_ns"][index * SLOTS : (index + 1) * SLOTS]
         behind = zip(self.words["culprit"][culprits], self.words["culprit_ns"][culprits], strict=True)
@@ -222,6 +225,7 @@ class Ledger:
             link=link_of(of("link")),
             queue=of("queue_ns"),
             unsplit=of("unsplit_ns"),
+            bytes={op: size for op, size in zip(COLLECTIVE_OPS, sizes, strict=True) if size},
             settled=of("settled"),
             behind={rank - 1: ns for rank, ns in behind if rank},
             late_own={family: ns for family, ns in zip(LATE_FAMILIES, own, strict=True) if ns},

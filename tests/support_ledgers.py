@@ -64,6 +64,7 @@ class Spec:
     slots: list[dict[str, int]] = field(default_factory=list)  # of each slot in turn: key, size, calls, pairwise, …
     words: dict[str, int] = field(default_factory=dict)  # set as they stand, last
     op_bytes: dict[str, int] = field(default_factory=dict)
+    handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
 
 
 def write(directory: str, spec: Spec) -> LedgerWriter:
@@ -135,6 +136,14 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
     for slot, group in enumerate(spec.slots):
         for name, value in group.items():
             _set(words, f"slot_{name}", value, slot)
+    for slot, (label, key, size, sizes) in enumerate(spec.handed, 1):
+        ledger.set_string(GROUP_LABELS[slot], label)
+        _set(words, "slot_key", key, slot)
+        _set(words, "slot_size", size, slot)
+        _set(words, "slot_pairwise", label.endswith(" p2p"), slot)
+        for op, number in sizes.items():
+            _set(words, "slot_op_bytes", number, slot * len(COLLECTIVE_OP) + COLLECTIVE_OP[op])
+            words[WORD_AT["collective_bytes"][0] + COLLECTIVE_OP[op]] += number
     for name, value in spec.words.items():
         _set(words, name, value)
     words[SEQUENCE] += 1

@@ -324,3 +324,13 @@ def test_the_training_computes_the_same_in_as_many_graphs(pair: Pair) -> None:
         assert told.losses == without.losses
         assert told.facts["graphs"] == without.facts["graphs"] > 0
         assert told.facts["graph_breaks"] <= without.facts["graph_breaks"]
+
+
+@real
+def test_bytes_are_counted_by_group_and_operation(pair: Pair) -> None:
+    """What is reduced, all that was gathered, all that is scattered: of each call 32 bytes a rank."""
+    if "functional" not in pair.calls.names:
+        pytest.skip("the group dp is not used for all operations here")
+    for _, ledger in pair.ranks():
+        (dp,) = (slot for slot in ledger.slots if slot.label == "dp")
+        assert dp.bytes == {"all_reduce": 7 * 32, "all_gather": 2 * 64, "reduce_scatter": 32, "all_to_all": 32}

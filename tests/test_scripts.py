@@ -166,6 +166,8 @@ def test_backward_passes_and_batches(pair: Pair) -> None:
 def test_bytes_of_gradients_are_exact(pair: Pair) -> None:
     for told, ledger in pair.ranks():
         assert ledger.words["collective_bytes"][COLLECTIVE_OP["all_reduce"]] == told.counts.get("all_reduce_bytes", 0)
+        of_slots = ledger.words["slot_op_bytes"][COLLECTIVE_OP["all_reduce"] :: len(COLLECTIVE_OP)]
+        assert sum(of_slots) == told.counts.get("all_reduce_bytes", 0)
         assert (ledger.collectives > 0) == (len(pair.group.recorded) > 1)
 
 

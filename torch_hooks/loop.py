@@ -205,12 +205,20 @@ class Loop:
             return next(iter(codes))
         return UNKNOWN_WAIT if codes else None
 
+    def _count_reduced(self) -> None:
+        """DDP's gradients: one all-reduce for each backward pass and group."""
+        sizes: dict[WaitCode, int] = {}
+        for size, code in self._reduced.values():
+            sizes[code] = sizes.get(code, 0) + size
+        for code, size in sizes.items():
+            self._session.count_collective("all_reduce", size, code)
+        self._reduced.clear()
+
     def backward_ends(self) -> None:
         try:
             ended = self.steps.backward_ends()
             if self._reduced and not self.steps.inside_backward:
-                self._session.count_collective("all_reduce", sum(size for size, _ in self._reduced.values()))
-                self._reduced.clear()
+                self._count_reduced()
             if ended:
                 self.boundary()
         except Exception as error:  # the fence around the training

@@ -32,13 +32,14 @@ from .restart import restart_of
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
-from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, wait_code
+from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
 from .watcher import Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
 _STATE = {name: index for index, name in enumerate(HOOK_STATES)}
 _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes"][0]
+_SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
@@ -274,11 +275,15 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("process_group", error)
 
-    def count_collective(self, op: str, size: int) -> None:
+    def count_collective(self, op: str, size: int, code: WaitCode) -> None:
+        """``size`` in bytes. ``code`` is what a wait for it would be; NOT_ENTERED in a group of this rank alone."""
         if self.writer is not None:
-            index = COLLECTIVE_OP[op]
-            self.writer.words[_CALLS_AT + index] += 1
-            self.writer.words[_BYTES_AT + index] += size
+            words, index = self.writer.words, COLLECTIVE_OP[op]
+            words[_CALLS_AT + index] += 1
+            if size:
+                words[_BYTES_AT + index] += size
+                if code != NOT_ENTERED:
+                    words[_SLOT_BYTES_AT + slot_of(code) * len(COLLECTIVE_OP) + index] += size
 
     def own_task(self) -> OwnTask:
         return OwnTask(self.task)

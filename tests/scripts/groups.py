@@ -134,6 +134,9 @@ def functional() -> None:
     account.loss("functional", later.sum())
     waited("dp")
     waited("tp")
+    account.loss("functional", funcol.reduce_scatter_tensor(ones(), "sum", 0, groups["dp"]).sum())
+    account.loss("functional", funcol.all_to_all_single(ones(), None, None, groups["dp"]).sum())
+    waited("dp", 2)
 
     torch.manual_seed(1)
     layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..patching import Absent
-from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, host
+from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, functional, host
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -24,7 +24,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "dataloader": data.install_dataloader,
     "stateful_dataloader": data.install_stateful_dataloader,
     "work_wait": collectives.install_work_wait,
-    "functional_wait": collectives.install_functional_wait,
+    "functional_wait": functional.install,
     "process_group": collectives.install_process_group,
     "fsdp1": fsdp.install_fsdp1,
     "fsdp2": fsdp.install_fsdp2,

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..groups import ALONE
 from ..machine import NOT_ENTERED
 from ..patching import Absent, Patches
-from ..wait_codes import UNKNOWN_WAIT, Issue, Issues, WaitCode, slot_of, wait_code
+from ..wait_codes import UNKNOWN_WAIT, Issue, Issues, WaitCode
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from ..session import Session
 
 
@@ -67,108 +64,10 @@ def install_work_wait(session: Session) -> Callable[[], None]:
     return patches.undo
 
 
-def install_functional_wait(session: Session) -> Callable[[], None]:
-    """Functional collectives wait in an operator of their own, which DTensor and tensor parallelism use.
-
-    Which ranks take part is known only where their group is resolved; the tensor that is returned next carries it to
-    the wait.
-    """
-    patches = Patches()
-
-    def patch(module: ModuleType) -> None:
-        patches.replace(module, "wait_tensor", _functional_wait(session))
-        # Their name since 2025, and before.
-        resolve = "_resolve_group" if hasattr(module, "_resolve_group") else "_resolve_group_name"
-        patches.replace(module, resolve, _resolving(session))
-        if hasattr(module, "_maybe_wrap_tensor"):
-            patches.replace(module, "_maybe_wrap_tensor", _wrapping(session))
-        session.state("functional_wait", "active")
-
-    patches.when_imported("torch.distributed._functional_collectives", patch)
-
-    return patches.undo
-
-
-def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wait_tensor(tensor: Any) -> Any:
-            if is_compiling():
-                return original(tensor)
-            old = NOT_ENTERED
-            try:
-                if session.asleep:
-                    session.wake()
-                old = session.wait_begins(_code_of_tensor(session, tensor))
-            except Exception as error:  # the fence around the training
-                session.fault("functional_wait", error)
-            try:
-                return original(tensor)
-            finally:
-                session.machine.leave(old)
-
-        return wait_tensor
-
-    return make
-
-
-def _code_of_tensor(session: Session, tensor: Any) -> WaitCode:
-    if session.exchange is None:
-        return UNKNOWN_WAIT
-    slot = session.exchange.groups.slot_of_tensor(tensor)
-    return NOT_ENTERED if slot == ALONE else wait_code(slot)
-
-
-def _resolving(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _resolve_group(*args: Any, **kwargs: Any) -> Any:
-            group = original(*args, **kwargs)
-            if not is_compiling():
-                try:
-                    code = session.code_of(_process_group(group))
-                    if session.exchange is not None:
-                        session.exchange.groups.resolved = ALONE if code == NOT_ENTERED else slot_of(code)
-                except Exception as error:  # the fence around the training
-                    session.fault("functional_wait", error)
-            return group
-
-        return _resolve_group
-
-    return make
-
-
-def _wrapping(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
-
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _maybe_wrap_tensor(tensor: Any) -> Any:
-            if not is_compiling() and session.exchange is not None:
-                try:
-                    session.exchange.groups.wrapped(tensor)
-                except Exception as error:  # the fence around the training
-                    session.fault("functional_wait", error)
-            return original(tensor)
-
-        return _maybe_wrap_tensor
-
-    return make
-
-
-def _process_group(group: Any) -> Any:
-    if isinstance(group, str):
-        from torch._C import _distributed_c10d as c10d
-
-        return c10d._resolve_process_group(group)  # pyright: ignore[reportArgumentType] - a NewType of str
-    return group
-
-
-def _size(value: Any) -> int:
+def size_of(value: Any) -> int:
     """Bytes of a tensor, or of all tensors in (lists of) lists."""
     if isinstance(value, (list, tuple)):
-        return sum(map(_size, value))
+        return sum(map(size_of, value))
     return value.numel() * value.element_size()
 
 
@@ -237,9 +136,9 @@ def _counting(
             try:
                 if session.asleep:
                     session.wake()
-                session.count_collective(op, _size(args[sized]) if 0 <= sized < len(args) else 0)
                 peer = args[peer_at] if peer_at is not None and peer_at < len(args) else -1
                 code = session.code_of(group, pairwise, peer)
+                session.count_collective(op, size_of(args[sized]) if 0 <= sized < len(args) else 0, code)
                 groups = session.exchange.groups if session.exchange is not None else None
                 if pairwise:
                     issues = (Issue(groups.peer_of(group, peer) if groups and peer >= 0 else -1, op == "send"),)
@@ -316,7 +215,7 @@ def _around_barrier(session: Session) -> Callable[[Callable[..., Any]], Callable
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def monitored_barrier(group: Any, *args: Any, **kwargs: Any) -> Any:
-            session.count_collective("barrier", 0)
+            session.count_collective("barrier", 0, UNKNOWN_WAIT)
             old = session.wait_in(group)
             try:
                 return original(group, *args, **kwargs)

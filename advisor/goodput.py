@@ -1,0 +1,187 @@
+"""How much of a run was progress, over all its attempts. Pure functions.
+
+Every second of every rank, from the start of its first process to now or its last sign of life, is in one part:
+`productive` (steps that were new), `saving`, `lost` (steps that an earlier attempt had finished), `stalled`, `startup`
+(until the first step of the first attempt), `recovery` (from the last sign of life of an attempt to the first step of
+the next). ETTR, the effective training time ratio, is productive / all (arXiv 2410.21680).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
+from ..ledger.directory import Run, age, drop_duplicates, run_of
+from ..ledger.reader import Ledger
+from ..verdict.accounts import HANG_SECONDS, RankAccount, account
+
+PARTS: tuple[str, ...] = ("productive", "saving", "lost", "stalled", "startup", "recovery")
+SAVING: tuple[str, ...] = ("checkpoint_write", "checkpoint_cpu")
+STALL_FACTOR = 10.0
+"""A step that lasts longer than so many median steps (and HANG_SECONDS) has stalled for what is beyond one."""
+_SAVE = CHECKPOINT_KINDS.index("save")
+_SAVING_AT = [CAUSE[cause] for cause in SAVING]
+
+
+@dataclass
+class Attempt:
+    """One attempt of a run, all its ranks that have ledgers here."""
+
+    number: int
+    ranks: int
+    alive: bool
+    clean: bool
+    """Whether all of its ranks closed their ledgers: they ran to their end, or to an exception of their own."""
+    steps: int
+    repeated: int
+    """Of the steps: those that an earlier attempt had finished."""
+    saves: int
+    start: float
+    """Seconds of CLOCK_MONOTONIC."""
+    end: float
+    startup: float
+    """Seconds from its start to the first step, of the rank with the most."""
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass
+class Goodput:
+    owner: str
+    run: str
+    ranks: int
+    world_size: int
+    seconds: dict[str, float]
+    """Rank-seconds by part."""
+    computed: float
+    """Of `productive`: rank-seconds of compute."""
+    attempts: list[Attempt] = field(default_factory=list)
+    blocked: float = 0.0
+    """Seconds of saves, of the rank that they blocked for longest."""
+    blocked_cpu: float = 0.0
+    """Of them: seconds on a CPU."""
+    stepping: float = 0.0
+    """Seconds from first steps to ends, of the rank with the most: its attempts together."""
+
+    @property
+    def all(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def ettr(self) -> float:
+        return self.seconds["productive"] / self.all if self.all else 0.0
+
+    @property
+    def steps(self) -> int:
+        return sum(attempt.steps for attempt in self.attempts)
+
+    @property
+    def saves(self) -> int:
+        return sum(attempt.saves for attempt in self.attempts)
+
+    @property
+    def failures(self) -> int:
+        """Attempts that another one followed, or that ended with ranks killed."""
+        last = len(self.attempts) - 1
+        return sum(
+            number < last or not (attempt.alive or attempt.clean) for number, attempt in enumerate(self.attempts)
+        )
+
+    @property
+    def watched(self) -> float:
+        """Seconds from first steps to ends of attempts: what a mean time between failures is a mean of. Startups after
+        a failure are recovery."""
+        return sum(attempt.seconds - attempt.startup for attempt in self.attempts)
+
+    @property
+    def recoveries(self) -> list[float]:
+        """Seconds from the last sign of life of an attempt to the first step of the next one."""
+        pairs = zip(self.attempts, self.attempts[1:], strict=False)
+        return [max(0.0, after.start - before.end) + after.startup for before, after in pairs]
+
+
+def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
+    """Of one run, from ledgers (of any run) that were read with their steps. ``now_ns`` is CLOCK_MONOTONIC."""
+    believed, _ = drop_duplicates(ledger for ledger in ledgers if run_of(ledger) == run)
+    by_attempt: dict[int, list[Ledger]] = {}
+    by_rank: dict[int, list[Ledger]] = {}
+    for ledger in sorted(believed, key=age):
+        by_attempt.setdefault(ledger.attempt, []).append(ledger)
+        by_rank.setdefault(ledger.rank, []).append(ledger)
+    found = Goodput(run[0], run[1], len(by_rank), max((one.world_size for one in believed), default=0), {}, 0.0)
+    found.seconds = dict.fromkeys(PARTS, 0.0)
+    for number in sorted(by_attempt):
+        found.attempts.append(_attempt(number, by_attempt[number], now_ns))
+    for attempts in by_rank.values():
+        _add_rank(found, run, attempts, now_ns)
+    return found
+
+
+def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
+    return Attempt(
+        number=number,
+        ranks=len(ledgers),
+        alive=any(ledger.alive for ledger in ledgers),
+        clean=all(ledger.ended for ledger in ledgers),
+        steps=max(ledger.steps for ledger in ledgers),
+        repeated=max(_repeated(ledger) for ledger in ledgers),
+        saves=max(ledger.words["checkpoints"][_SAVE] for ledger in ledgers),
+        start=min(ledger.start_ns for ledger in ledgers) / 1e9,
+        end=max(_end(ledger, now_ns) for ledger in ledgers) / 1e9,
+        startup=max((ledger.window_ns or _end(ledger, now_ns)) - ledger.start_ns for ledger in ledgers) / 1e9,
+    )
+
+
+def _end(ledger: Ledger, now_ns: int) -> int:
+    end = max(ledger.until_ns, ledger.phase_since_ns)
+    return max(end, now_ns) if ledger.alive else end
+
+
+def _repeated(ledger: Ledger) -> int:
+    """Steps of this attempt that an earlier one had finished."""
+    return max(0, min(ledger.recompute_until, ledger.base_step + ledger.steps) - ledger.base_step)
+
+
+def _add_rank(found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int) -> None:
+    saving = cpu = stepping = 0.0
+    before: Ledger | None = None
+    for ledger in attempts:
+        (rank,) = account(run, [ledger], now_ns).ranks
+        own = {cause: rank.seconds[cause] for cause in SAVING}
+        stalled = _stalled(ledger, rank, now_ns)
+        left = rank.wall - sum(own.values()) - stalled
+        lost = left * _repeated(ledger) / ledger.steps if ledger.steps else 0.0
+        parts = found.seconds
+        parts["saving"] += sum(own.values())
+        parts["stalled"] += stalled
+        parts["lost"] += lost
+        parts["productive"] += left - lost
+        parts["startup" if before is None else "recovery"] += rank.startup
+        if before is not None:
+            parts["recovery"] += max(0, ledger.start_ns - _end(before, now_ns)) / 1e9
+        found.computed += rank.seconds["compute"]
+        saving, cpu = saving + sum(own.values()), cpu + own["checkpoint_cpu"]
+        stepping += rank.wall
+        before = ledger
+    if saving > found.blocked:
+        found.blocked, found.blocked_cpu = saving, cpu
+    found.stepping = max(found.stepping, stepping)
+
+
+def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int) -> float:
+    """Seconds beyond a usual step in steps that lasted much longer; saves are no stall.
+
+    Of the steps that the ledger still has (the last 512), and of the one that is open.
+    """
+    steps = [max(0, step.wall_ns - sum(step.causes[at] for at in _SAVING_AT)) / 1e9 for step in ledger.ring]
+    if not steps:
+        return 0.0
+    usual = median(steps)
+    if ledger.alive and ledger.position.phase not in ("checkpoint", "restore"):
+        steps.append((now_ns - ledger.ring[-1].end_ns) / 1e9)
+    beyond = sum(spent - usual for spent in steps if spent > max(HANG_SECONDS, STALL_FACTOR * usual))
+    return min(beyond, rank.wall)

@@ -1,0 +1,202 @@
+"""What a run's ranks handed to their collectives, by group, and what that comes to on the wire. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...ledger.causes import CHECKPOINT_KINDS
+from ...ledger.reader import Ledger, Slot
+from .collectives import OPS, Sent, sent
+
+_SAVE = CHECKPOINT_KINDS.index("save")
+
+
+class NotMeasured(Exception):
+    """Nothing can be said of this run; the message says why."""
+
+
+@dataclass
+class Group:
+    """Groups of one label together. Bytes of a step."""
+
+    label: str
+    size: int
+    """Ranks of each."""
+    pairwise: bool
+    ranks: int = 0
+    """Those seen."""
+    handed: dict[str, float] = field(default_factory=dict)
+    """By operation, what a rank hands to its collectives, on average over the ranks seen."""
+    inside: float = 0.0
+    """What the ranks seen send to ranks of the same node, all together."""
+    across: float = 0.0
+    """... and to ranks of other nodes."""
+    unknown: float = 0.0
+    """What goes to nobody knows which node: messages between stages some of which share a node."""
+
+    @property
+    def wire(self) -> float:
+        return self.inside + self.across + self.unknown
+
+
+@dataclass
+class Measured:
+    run: str
+    owner: str
+    ranks: int
+    """Those seen."""
+    world_size: int
+    steps: int
+    """Of the rank with the fewest."""
+    seconds: float
+    """Of a step, on average."""
+    groups: list[Group]
+    elsewhere: float
+    """Bytes of a rank and step handed to collectives of groups that have no place in a ledger."""
+    node_across: dict[str, float]
+    """By node, the bytes of a step that its ranks send to other nodes."""
+    saved: float
+    """Bytes of checkpoints of the ranks seen, a step."""
+    since_start: bool
+    """Whether all since the start of the processes is counted, startup included."""
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What one rank did between two looks at its ledger."""
+
+    ledger: Ledger
+    steps: int
+    seconds: float
+    handed: dict[int, dict[str, int]]
+    """By slot and operation, bytes."""
+    in_all: int
+    saved: int
+
+
+def measure(after: Sequence[Ledger], before: Sequence[Ledger], way: str) -> Measured:
+    """One run, from ledgers of its ranks' newest attempts at two moments; without ``before``, since the start.
+
+    A ledger that is read with its steps tells seconds. Raises NotMeasured.
+    """
+    if not after:
+        raise NotMeasured("no rank of the run has a ledger here")
+    first = {ledger.rank: ledger for ledger in before}
+    if before and any(not _same(first.get(ledger.rank), ledger) for ledger in after):
+        raise NotMeasured("a rank has started anew meanwhile: try again")
+    ranks = [_between(first.get(ledger.rank), ledger) for ledger in after]
+    if late := [rank.ledger.rank for rank in ranks if rank.steps < 1]:
+        named = ", ".join(map(str, late[:8])) + ("…" if len(late) > 8 else "")
+        when = "in that time: look for longer (--seconds)" if before else "yet"
+        raise NotMeasured(f"rank {named} has finished no step {when}")
+    groups, node_across = _groups(ranks, way)
+    known = sum(sum(ops.values()) / rank.steps for rank in ranks for ops in rank.handed.values())
+    newest = after[0]
+    return Measured(
+        run=newest.run,
+        owner=newest.owner,
+        ranks=len(ranks),
+        world_size=max(ledger.world_size for ledger in after),
+        steps=min(rank.steps for rank in ranks),
+        seconds=max(rank.seconds / rank.steps for rank in ranks),
+        groups=groups,
+        elsewhere=max(0.0, sum(rank.in_all / rank.steps for rank in ranks) - known) / len(ranks),
+        node_across=node_across,
+        saved=sum(rank.saved / rank.steps for rank in ranks),
+        since_start=not before,
+    )
+
+
+def _same(one: Ledger | None, other: Ledger) -> bool:
+    return one is not None and (one.pid, one.pid_start_ticks, one.attempt) == (
+        other.pid,
+        other.pid_start_ticks,
+        other.attempt,
+    )
+
+
+def _between(before: Ledger | None, after: Ledger) -> _Rank:
+    """All since the start where there is no earlier look."""
+    slots = {slot.index: slot.bytes for slot in before.slots} if before else {}
+    handed = {slot.index: _less(slot.bytes, slots.get(slot.index, {})) for slot in after.slots}
+    ns = after.step_ns - (before.step_ns if before else 0)
+    return _Rank(
+        after,
+        after.steps - (before.steps if before else 0),
+        ns / 1e9,
+        handed,
+        sum(after.words["collective_bytes"]) - (sum(before.words["collective_bytes"]) if before else 0),
+        after.words["checkpoint_bytes"][_SAVE] - (before.words["checkpoint_bytes"][_SAVE] if before else 0),
+    )
+
+
+def _less(sizes: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    return {op: size - before.get(op, 0) for op, size in sizes.items() if size > before.get(op, 0)}
+
+
+def _groups(ranks: Sequence[_Rank], way: str) -> tuple[list[Group], dict[str, float]]:
+    members: dict[int, list[tuple[_Rank, Slot]]] = {}
+    for rank in ranks:
+        for slot in rank.ledger.slots:
+            if rank.handed[slot.index]:
+                members.setdefault(slot.key, []).append((rank, slot))
+    found: dict[tuple[str, int], Group] = {}
+    across: defaultdict[str, float] = defaultdict(float)
+    for of_key in members.values():
+        slot = of_key[0][1]
+        group = found.setdefault((slot.label, slot.size), Group(slot.label, slot.size, slot.pairwise))
+        group.ranks += len(of_key)
+        for rank, of_rank in of_key:
+            for op, size in rank.handed[of_rank.index].items():
+                group.handed[op] = group.handed.get(op, 0.0) + size / rank.steps
+        add = _add_messages if slot.pairwise else _add_collectives
+        for node, size in add(group, of_key, way).items():
+            across[node] += size
+    for group in found.values():
+        group.handed = {op: size / group.ranks for op, size in group.handed.items()}
+    return sorted(found.values(), key=lambda group: -group.wire), dict(across)
+
+
+def _add_collectives(group: Group, members: Sequence[tuple[_Rank, Slot]], way: str) -> dict[str, float]:
+    """Members that are not seen are taken to be on other nodes: that is why they are not."""
+    of_node: Counter[str] = Counter()
+    handed: defaultdict[str, float] = defaultdict(float)
+    for rank, slot in members:
+        of_node[rank.ledger.node] += 1
+        for op, size in rank.handed[slot.index].items():
+            handed[op] += size / rank.steps
+    seen = sum(of_node.values())
+    counts = [*of_node.values(), *([group.size - seen] if group.size > seen else [])]
+    across: dict[str, float] = {}
+    for op, size in handed.items():
+        if op not in OPS:  # of gather and scatter the ranks know their own share only
+            continue
+        for node, moved in zip(of_node, sent(way, op, size / seen, counts), strict=False):
+            group.inside += moved.inside
+            group.across += moved.across
+            across[node] = across.get(node, 0.0) + moved.across
+    return across
+
+
+def _add_messages(group: Group, members: Sequence[tuple[_Rank, Slot]], way: str) -> dict[str, float]:
+    """What is sent is counted, at its sender. To whom it goes is clear if the group has one node, or one for each."""
+    sizes = {rank.ledger.node: 0.0 for rank, _ in members}
+    for rank, slot in members:
+        sizes[rank.ledger.node] += rank.handed[slot.index].get("send", 0) / rank.steps
+    size = sum(sizes.values())
+    if len(sizes) == len(members):
+        group.across += size
+        return sizes
+    if len(sizes) == 1 and len(members) == group.size:
+        group.inside += size
+    else:
+        group.unknown += size
+    return {}
+
+
+def total(groups: Iterable[Group]) -> Sent:
+    """Of all groups together."""
+    listed = list(groups)
+    return Sent(sum(group.inside for group in listed), sum(group.across for group in listed))

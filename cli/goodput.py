@@ -1,0 +1,237 @@
+"""`whyidle goodput`: how much of a run was progress over all its attempts, and how often to save."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from statistics import mean
+from typing import Any
+
+from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range
+from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
+from ..alerts.config import DEFAULT
+from . import choice
+from .durations import duration
+from .quantities import in_time
+from .tables import aligned
+
+_MEANS = {
+    "productive": "steps that were new",
+    "saving": "blocked in saves",
+    "lost": "steps that an earlier attempt had finished",
+    "stalled": f"beyond a usual step, in steps that lasted more than {STALL_FACTOR:.0f} of them",
+    "startup": "until the first step of the first attempt",
+    "recovery": "from the end of an attempt to the first step of the next one",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    choice.add_arguments(parser, positional=True)
+    parser.add_argument("--mtbf", type=duration, metavar="TIME", help="mean time between failures (default: observed)")
+    parser.add_argument("--recovery", type=duration, metavar="TIME", help="what a restart takes (default: observed)")
+    parser.add_argument("--save-cost", type=duration, metavar="TIME", help="what a save takes (default: observed)")
+    parser.add_argument(
+        "--price", type=_price, default=str(DEFAULT.gpu_hour_price), help="of a GPU-hour (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = -1.0
+    if not 0 <= price < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a price, such as 2.50")
+    return price
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0; 1 where there is no such run, or it has finished no step."""
+    chosen = choice.choose("goodput", args)
+    if chosen is None:
+        return 1
+    found = goodput(chosen.run, chosen.ledgers, time.monotonic_ns())
+    if not found.steps:
+        print(f"whyidle goodput: no rank of run {choice.name_of(chosen.run)} has finished a step yet", file=sys.stderr)
+        return 1
+    report = build(found, args, [problem.detail for problem in chosen.problems])
+    print(json.dumps(report, indent=2) + "\n" if args.json else render(report, args.price), end="")
+    return 0
+
+
+def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
+    """The report, as JSON. Seconds are rank-seconds in ``seconds``, those of the clock elsewhere."""
+    least, most = mtbf_range(found.watched, found.failures)
+    observed = found.watched / found.failures if found.failures else None
+    saving, why = _saving(found, args.save_cost)
+    recovery, where = _recovery(found, args.recovery)
+    mtbf = args.mtbf or observed or 0.0
+    if saving is not None and not mtbf:
+        why = "no failure yet, so that no mean time between failures is known: give one with --mtbf"
+    advice = advise(saving, mtbf, recovery) if saving is not None and mtbf else None
+    return {
+        "owner": found.owner,
+        "run": found.run,
+        "ranks": found.ranks,
+        "world_size": found.world_size,
+        "ettr": found.ettr,
+        "seconds": found.seconds,
+        "computed_seconds": found.computed,
+        "attempts": [{**asdict(attempt), "seconds": attempt.seconds} for attempt in found.attempts],
+        "failures": found.failures,
+        "watched_seconds": found.watched,
+        "mtbf_seconds": observed,
+        "mtbf_range_seconds": [least, most if most < float("inf") else None],
+        "recovery_seconds": recovery,
+        "recovery_from": where,
+        "saving": asdict(saving) if saving is not None else None,
+        "advice": _advice(advice, found.world_size, args.price) if advice is not None else None,
+        "no_advice": why if advice is None else "",
+        "problems": problems,
+    }
+
+
+def _saving(found: Goodput, cost: float | None) -> tuple[Saving | None, str]:
+    if not found.saves:
+        return None, "no save was seen: whether this run saves, and what that costs, is not known"
+    blocked, cpu = found.blocked / found.saves, found.blocked_cpu / found.saves
+    if cost:
+        blocked, cpu = cost, min(cpu, cost)
+    elif not blocked:
+        return None, "saves were seen, but none that blocked the training: they cost nothing"
+    step = (found.stepping - found.blocked) / found.steps
+    return Saving(found.saves, blocked, cpu, found.stepping / found.saves, step), ""
+
+
+def _recovery(found: Goodput, given: float | None) -> tuple[float, str]:
+    if given:
+        return given, "given"
+    if found.recoveries:
+        return mean(found.recoveries), "observed"
+    return found.attempts[0].startup, "no restart was seen; taken from the startup"
+
+
+def _advice(advice: Advice, ranks: int, price: float) -> dict[str, Any]:
+    def entry(interval: Interval) -> dict[str, Any]:
+        hours = interval.gained * ranks * 24
+        return {**asdict(interval), "gpu_hours_a_day": hours, "money_a_day": hours * price if price else None}
+
+    return {
+        "mtbf_seconds": advice.mtbf,
+        "recovery_seconds": advice.recovery,
+        "in_use": entry(advice.in_use),
+        "recommended": [entry(interval) for interval in advice.recommended],
+        "asynchronous": entry(advice.hidden),
+    }
+
+
+def render(report: dict[str, Any], price: float) -> str:
+    """For people."""
+    parts = [_title(report), _parts(report), _attempts(report), _failures(report), _checkpoints(report, price)]
+    if report["problems"]:
+        parts.append([f"problem  {sentence}" for sentence in report["problems"]])
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _title(report: dict[str, Any]) -> list[str]:
+    here = f"{report['ranks']} rank{'s' * (report['ranks'] > 1)}"
+    if report["world_size"] > report["ranks"]:
+        here += f" of {report['world_size']} here"
+    count = len(report["attempts"])
+    return [
+        f"run {choice.name_of((report['owner'], report['run']))} · {here} · {count} attempt{'s' * (count > 1)}"
+        f" · {100 * report['ettr']:.1f} % of the time was progress (ETTR)"
+    ]
+
+
+def _parts(report: dict[str, Any]) -> list[str]:
+    seconds = report["seconds"]
+    whole = sum(seconds.values())
+    rows = [
+        [part, in_time(seconds[part]), f"{100 * seconds[part] / whole:.1f} %", _MEANS[part]]
+        for part in PARTS
+        if seconds[part] > 0 or part == "productive"
+    ]
+    rows.insert(1, ["  compute", in_time(report["computed_seconds"]), _share(report["computed_seconds"], whole), ""])
+    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    return [
+        f"{row[0]:<{widths[0]}}   {row[1]:>{widths[1]}}   {row[2]:>{widths[2]}}   {row[3]}".rstrip() for row in rows
+    ] + [f"(times of all ranks together: {in_time(whole)})"]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %"
+
+
+def _attempts(report: dict[str, Any]) -> list[str]:
+    header = ["attempt", "ranks", "lasted", "startup", "steps", "repeated", "saves", ""]
+    rows = [
+        [
+            str(one["number"]),
+            str(one["ranks"]),
+            in_time(one["seconds"]),
+            in_time(one["startup"]),
+            str(one["steps"]),
+            str(one["repeated"]),
+            str(one["saves"]),
+            "live" if one["alive"] else "ended" if one["clean"] else "killed",
+        ]
+        for one in report["attempts"]
+    ]
+    return aligned([header, *rows])
+
+
+def _failures(report: dict[str, Any]) -> list[str]:
+    least, most = report["mtbf_range_seconds"]
+    watched = in_time(report["watched_seconds"])
+    if not report["failures"]:
+        return [
+            f"failures  none in {watched}: with 95 % confidence the mean time between them is above {in_time(least)}"
+        ]
+    count = report["failures"]
+    return [
+        f"failures  {count} in {watched}: one in {in_time(report['mtbf_seconds'])} on average"
+        f" (95 %: {in_time(least)} to {in_time(most)})"
+    ]
+
+
+def _checkpoints(report: dict[str, Any], price: float) -> list[str]:
+    saving, advice = report["saving"], report["advice"]
+    lines = []
+    if saving is not None:
+        lines.append(
+            f"saves     {saving['saves']}, each blocks for {in_time(saving['blocked'])}"
+            f" (of it {in_time(saving['blocked_cpu'])} on a CPU), one in {in_time(saving['cycle'])}"
+        )
+    if advice is None:
+        return [*lines, f"interval  {report['no_advice']}"]
+    money = ["money a day"] if price else []
+    header = ["interval", "save each", "steps", "progress", "GPU-hours a day", *money]
+    entries = [advice["in_use"], *advice["recommended"], advice["asynchronous"]]
+    rows = [
+        [
+            one["name"],
+            in_time(one["cycle"]),
+            f"{one['steps']:,.0f}" if one["steps"] >= 10 else f"{one['steps']:.1f}",
+            f"{100 * one['available']:.1f} %",
+            f"{one['gpu_hours_a_day']:+,.2f}",
+            *([_money(one["money_a_day"])] if price else []),
+        ]
+        for one in entries
+    ]
+    mtbf, recovery = in_time(advice["mtbf_seconds"]), in_time(advice["recovery_seconds"])
+    return [
+        *lines,
+        "",
+        *aligned([header, *rows], left=1),
+        f"(a failure each {mtbf}; a recovery of {recovery}, {report['recovery_from']};"
+        " asynchronous: only the CPU part blocks, at the interval in use)",
+    ]
+
+
+def _money(amount: float) -> str:
+    return f"{'-' if amount < 0 else '+'}{DEFAULT.currency}{abs(amount):,.2f}"

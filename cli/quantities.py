@@ -1,0 +1,68 @@
+"""Numbers, sizes and rates on the command line, and how they are printed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)")
+_COUNTS: dict[str, float] = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_RATES: dict[str, float] = {
+    f"{prefix}{unit}": power / bits
+    for prefix, power in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
+    for unit, bits in (("bit/s", 8.0), ("B/s", 1.0))
+}
+_STEPS: tuple[tuple[float, str], ...] = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def count(text: str) -> float:
+    """A number such as 178000, 156e9, 70B or 1.5T. Raises argparse.ArgumentTypeError, as the others do."""
+    return _read(text, _COUNTS, "write 178000, 156e9 or 70B")
+
+
+def rate(text: str) -> float:
+    """bytes/s, from 400Gbit/s or 50GB/s."""
+    return _read(text, _RATES, "write 400Gbit/s or 50GB/s")
+
+
+def _read(text: str, units: dict[str, float], how: str) -> float:
+    found = _NUMBER.fullmatch(text.strip())
+    value = float(found[1]) * units[found[2]] if found and found[2] in units else 0.0
+    if not 0 < value < 1e30:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0: {how}")
+    return value
+
+
+def ranks(text: str) -> int:
+    """A number of ranks or steps, from 1."""
+    if not text.isdecimal() or not 0 < int(text) <= 1 << 20:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to {1 << 20}")
+    return int(text)
+
+
+def in_bytes(size: float) -> str:
+    """Three digits and a unit in steps of 1000."""
+    return f"{_three(size)}B"
+
+
+def in_bits(bytes_per_second: float) -> str:
+    return f"{_three(8 * bytes_per_second)}bit/s"
+
+
+def _three(value: float) -> str:
+    for power, prefix in _STEPS:
+        if value >= 0.9995 * power:
+            return f"{_digits(value / power)} {prefix}"
+    return f"{_digits(value)} "
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def in_time(seconds: float) -> str:
+    """Seconds as people say them, with three digits at most."""
+    for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2 * unit:
+            return f"{_digits(seconds / unit)} {name}"
+    return f"{_digits(seconds)} s" if seconds >= 1 else f"{_digits(1000 * seconds)} ms"

@@ -1,0 +1,1 @@
+"""The subcommand `traffic`: bytes that a training moves, predicted and measured."""

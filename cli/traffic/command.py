@@ -1,0 +1,171 @@
+"""`whyidle traffic`: how many bytes a training moves, by formulas, and by what a run's ranks and adapters counted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from ...advisor.traffic import prediction
+from ...advisor.traffic.shape import Model, Parallel, ShapeError
+from ...ledger.directory import ledger_dir
+from ..agent import DEFAULT_ADDRESS
+from ..durations import duration
+from ..quantities import count, ranks, rate
+from . import live, text
+
+ALGORITHMS = ("ring", "tree")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    model = parser.add_argument_group("what is trained", "Numbers as 178000, 156e9 or 70B.")
+    model.add_argument("--parameters", type=count, metavar="P")
+    model.add_argument("--batches", type=count, metavar="N", help="optimizer steps per epoch")
+    model.add_argument("--tokens", type=count, metavar="T", help="per epoch")
+    model.add_argument("--layers", type=count, metavar="L")
+    model.add_argument("--hidden", type=count, metavar="H", help="size of an activation of one token")
+    model.add_argument("--epochs", type=count, default="1", help="of the job (default: %(default)s)")
+    model.add_argument("--element-bytes", type=count, default="2", help="of an element (default: %(default)s, bf16)")
+    model.add_argument("--gradient-bytes", type=count, help="of a gradient's element (default: --element-bytes)")
+    model.add_argument("--expert-parameters", type=count, metavar="P", help="of --parameters: those of experts")
+    model.add_argument("--moe-layers", type=count, metavar="L", help="of --layers: those with experts (default: all)")
+    model.add_argument("--top-k", type=count, default="1", help="experts of each token (default: %(default)s)")
+    _add_parallel(parser)
+    place = parser.add_argument_group("what it runs on", "Rates as 400Gbit/s or 50GB/s, each way.")
+    place.add_argument("--gpus-per-node", type=ranks, default="8", help="default: %(default)s")
+    place.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="of all-reduces (default: %(default)s)")
+    place.add_argument("--link", type=rate, metavar="RATE", help="of one link of a node: gives the least time")
+    place.add_argument("--links-per-node", type=ranks, help="links of a node (default: one for each GPU)")
+    place.add_argument("--inside-link", type=rate, metavar="RATE", help="of a GPU to the others of its node")
+    place.add_argument("--step-time", type=duration, metavar="TIME", help="says what link a step of that time needs")
+    storage = parser.add_argument_group("storage")
+    storage.add_argument("--token-bytes", type=count, default="4", help="of a token in storage (default: %(default)s)")
+    storage.add_argument("--save-every", type=count, metavar="STEPS", help="steps between two checkpoints")
+    storage.add_argument(
+        "--checkpoint-bytes",
+        type=count,
+        default="14",
+        help="of a parameter in a checkpoint (default: %(default)s: bf16, and Adam's three copies in fp32)",
+    )
+    run = parser.add_argument_group("a run of this machine", "Its shape is taken from its ledgers where that can be.")
+    run.add_argument("--run", dest="run_name", metavar="RUN", help="compare with what this run really moves")
+    run.add_argument("--seconds", type=duration, default="10s", help="for how long to look at it (default: 10s)")
+    run.add_argument("--dir", default=ledger_dir(), help="where its ledgers are (default: %(default)s)")
+    run.add_argument("--owner", help="whose run, where several owners have runs of one name")
+    run.add_argument(
+        "--agent",
+        metavar="HOST:PORT",
+        default=DEFAULT_ADDRESS,
+        help="which agent to ask for the node's adapters (default: %(default)s)",
+    )
+    parser.add_argument("--published", action="store_true", help="show a published estimate, computed again")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _add_parallel(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how it is spread over ranks", "Sizes of the groups; the default is 1.")
+    for option, what in (
+        ("--dp", "replicas (DDP, or the replicas of hybrid sharding)"),
+        ("--fsdp", "ranks that FSDP or ZeRO shards over"),
+        ("--tp", "tensor parallel ranks"),
+        ("--sp", "ranks that DeepSpeed-Ulysses splits sequences over"),
+        ("--ep", "ranks that experts are spread over, among the data parallel ones"),
+        ("--pp", "pipeline stages"),
+    ):
+        group.add_argument(option, type=ranks, metavar="G", help=what)
+    group.add_argument("--zero", type=int, choices=(1, 2, 3), default=3, help="ZeRO's stage (default: 3, FSDP)")
+    group.add_argument("--microbatches", type=ranks, default="1", metavar="M", help="of a step (default: %(default)s)")
+    group.add_argument(
+        "--sequence-parallel", action="store_true", help="Megatron's, beside tensor parallelism (--sp is another)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0; 1 where a run cannot be measured; 2 where the shape does not fit together."""
+    if args.published:
+        print(text.published(args.json), end="")
+        return 0
+    try:
+        if args.run_name:
+            return live.run(args, _model(args), _parallel(args))
+        if args.parameters is None or args.batches is None:
+            raise ShapeError("give --parameters and --batches, or the name of a run: --run")
+        report = predicted(args, _model(args), _parallel(args) or Parallel())
+    except ShapeError as error:
+        print(f"whyidle traffic: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(report, indent=2) + "\n" if args.json else text.predicted(report), end="")
+    return 0
+
+
+def _model(args: argparse.Namespace) -> Model:
+    return Model(
+        parameters=args.parameters or 0.0,
+        batches=args.batches or 1.0,
+        tokens=args.tokens or 0.0,
+        layers=args.layers or 0.0,
+        hidden=args.hidden or 0.0,
+        element=args.element_bytes,
+        gradient=args.gradient_bytes or 0.0,
+        expert_parameters=args.expert_parameters or 0.0,
+        moe_layers=args.moe_layers or 0.0,
+        top_k=args.top_k,
+    )
+
+
+def _parallel(args: argparse.Namespace) -> Parallel | None:
+    """None where no size of a group is given."""
+    sizes = (args.dp, args.fsdp, args.tp, args.sp, args.ep, args.pp)  # as SIZES has them
+    if not any(sizes):
+        return None
+    return Parallel(
+        *(size or 1 for size in sizes),
+        zero=args.zero,
+        split_norms=args.sequence_parallel,
+        microbatches=args.microbatches,
+    )
+
+
+def predicted(args: argparse.Namespace, model: Model, parallel: Parallel) -> dict[str, object]:
+    """The report, as JSON. Bytes of a step and all ranks unless it says otherwise. Raises ShapeError."""
+    ways = {way: prediction.predict(model, parallel, args.gpus_per_node, way) for way in (args.algorithm, "mesh")}
+    moved, mesh = ways[args.algorithm], ways["mesh"]
+    stored = prediction.storage(model, args.save_every or 0.0, args.token_bytes, args.checkpoint_bytes)
+    links = args.links_per_node or moved.gpus_per_node
+    return {
+        "parallel": asdict(parallel),
+        "ranks": moved.ranks,
+        "gpus_per_node": moved.gpus_per_node,
+        "algorithm": args.algorithm,
+        "steps_per_epoch": model.batches,
+        "epochs": args.epochs,
+        "collectives": [
+            {
+                **asdict(row.calls),
+                "bytes": row.total,
+                "inside_bytes": row.inside,
+                "across_bytes": row.across,
+                "full_mesh_bytes": other.total,
+            }
+            for row, other in zip(moved.rows, mesh.rows, strict=True)
+        ],
+        "bytes": moved.total,
+        "inside_bytes": moved.inside,
+        "across_bytes": moved.across,
+        "full_mesh_bytes": mesh.total,
+        "node_inside_bytes": moved.node_inside,
+        "node_across_bytes": moved.node_across,
+        "storage": {
+            "read_bytes": stored.read,
+            "checkpoint_bytes": stored.save,
+            "save_every_steps": stored.save_every,
+            "written_bytes": stored.written,
+        },
+        "links_per_node": links,
+        "link_bytes_per_second": args.link,
+        "inside_link_bytes_per_second": args.inside_link,
+        "least_seconds": moved.seconds(args.link, links, args.inside_link or 0.0) if args.link else None,
+        "step_seconds": args.step_time,
+        "needed_bytes_per_second": moved.link_for(args.step_time, links) if args.step_time else None,
+    }

@@ -1,0 +1,175 @@
+"""A run as it goes: its ledgers and the node's adapters, read twice."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from ...advisor.traffic.measured import Measured, NotMeasured, measure
+from ...advisor.traffic.recognised import NotRecognised, compare, dimension_of, shape_of
+from ...advisor.traffic.shape import Model, Parallel, ShapeError
+from ...agent.metrics.nic import BYTES
+from ...agent.metrics.process import STORAGE_READ
+from ...agent.metrics.rdma_port import TRANSMIT_BYTES
+from ...ledger.directory import Run, age, read_directory, run_of
+from ...ledger.reader import Ledger, LedgerError, read_ledger
+from .. import choice
+from ..exposition import fetch
+from . import text
+
+TIMEOUT_SECONDS = 2.0
+_MOST_BYTES = 64 << 20
+_STEP_WAIT_SECONDS, _LOOK_SECONDS = 5.0, 0.002
+"""A reading begins when a step has just ended: for how long to wait for that, and how often to look."""
+
+
+class Counted(NamedTuple):
+    """What an agent has counted since its node's start. Bytes."""
+
+    sent: dict[str, float]
+    """By each adapter, by its name; not what stays on the node."""
+    read: float | None
+    """From storage by the ranks of the run and their workers."""
+
+
+def run(args: argparse.Namespace, model: Model, parallel: Parallel | None) -> int:
+    chosen = choice.choose("traffic", args)
+    if chosen is None:
+        return 1
+    try:
+        report = build(args, chosen.run, newest(chosen.run, chosen.ledgers), model, parallel)
+    except NotMeasured as error:
+        print(f"whyidle traffic: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(report, indent=2) + "\n" if args.json else text.measured(report), end="")
+    return 0
+
+
+def newest(run: Run, ledgers: Sequence[Ledger]) -> list[Ledger]:
+    """Of each rank its newest attempt."""
+    of_rank = {ledger.rank: ledger for ledger in sorted(ledgers, key=age) if run_of(ledger) == run}
+    return [of_rank[rank] for rank in sorted(of_rank)]
+
+
+def build(
+    args: argparse.Namespace, run: Run, ledgers: Sequence[Ledger], model: Model, given: Parallel | None
+) -> dict[str, Any]:
+    """The report, as JSON. Raises NotMeasured and ShapeError."""
+    way = "gloo" if all(ledger.device == "cpu" for ledger in ledgers) else args.algorithm
+    notes: list[str] = []
+    sent: dict[str, float] = {}
+    read: float | None = None
+    before: list[Ledger] = []
+    if ledgers and all(ledger.alive for ledger in ledgers):
+        before, first, why = _look(args, run, ledgers[0].path)
+        time.sleep(args.seconds)
+        ledgers, last, why = _look(args, run, ledgers[0].path)
+        sent = {device: value - first.sent[device] for device, value in last.sent.items() if device in first.sent}
+        read = last.read - first.read if first.read is not None and last.read is not None else None
+        notes += [why] if why else []
+    else:
+        notes.append("not all ranks are live: all since their start is counted, and no adapter is compared")
+    moved = measure(ledgers, before, way)
+    if moved.ranks < moved.world_size:
+        notes.append("the ranks that have no ledger here are taken to be on other nodes")
+    compared, labels, why = _compare(model, given, moved)
+    notes += [why] if why else []
+    return {
+        "measured": {"way": way, **asdict(moved)},
+        "dimensions": labels,
+        "compared": [{**asdict(one), "off": one.off} for one in compared],
+        "storage": {"saved": moved.saved, "read": read / moved.steps if read is not None and read >= 0 else None},
+        "adapters": _adapters(moved, ledgers, sent),
+        "notes": notes,
+    }
+
+
+def _look(args: argparse.Namespace, run: Run, path: str) -> tuple[list[Ledger], Counted, str]:
+    """When a step ends -> the ledgers, what the agent has counted, and why that is not known."""
+    _until(_step_ends(path))
+    ledgers, _ = read_directory(args.dir, steps=True)
+    try:
+        answer = fetch(args.agent, TIMEOUT_SECONDS, _MOST_BYTES).decode("utf-8", "replace")
+        return newest(run, ledgers), counted(answer, run), ""
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        why = getattr(reason, "strerror", None) or reason
+        return (
+            newest(run, ledgers),
+            Counted({}, None),
+            f"no agent answers at {args.agent} ({why}): no adapter is compared",
+        )
+
+
+def _step_ends(path: str) -> Callable[[], bool]:
+    def steps() -> int:
+        try:
+            return read_ledger(path).steps
+        except LedgerError:
+            return -1
+
+    first = steps()
+    return lambda: steps() != first
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + _STEP_WAIT_SECONDS
+    while not condition() and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
+
+
+def counted(exposition: str, run: Run) -> Counted:
+    """What an agent's metrics say. Raises ValueError."""
+    wanted = (BYTES.name, TRANSMIT_BYTES.name, STORAGE_READ.name)
+    lines = "\n".join(line for line in exposition.splitlines() if line.startswith(wanted))
+    sent: dict[str, float] = {}
+    read: float | None = None
+    if not lines:
+        return Counted(sent, read)
+    from prometheus_client.parser import text_string_to_metric_families
+
+    for metric in text_string_to_metric_families(lines + "\n"):
+        for sample in metric.samples:
+            labels = sample.labels
+            if sample.name == STORAGE_READ.name:
+                if (labels.get("owner", ""), labels.get("run")) == run:
+                    read = (read or 0.0) + sample.value
+            elif labels.get("device") != "lo" and labels.get("direction", "transmit") == "transmit":
+                sent[labels["device"]] = sent.get(labels["device"], 0.0) + sample.value
+    return Counted(sent, read)
+
+
+def _compare(model: Model, given: Parallel | None, moved: Measured) -> tuple[list[Any], dict[str, str], str]:
+    """-> formulas beside hooks, the dimension of each group, and why there is nothing to compare. Raises ShapeError."""
+    if given is not None:
+        if given.world != moved.world_size:
+            raise ShapeError(f"the shape that was given has {given.world} ranks, the run {moved.world_size}")
+        shape, labels = given, {group.label: dimension_of(group) for group in moved.groups}
+    else:
+        try:
+            shape, labels = shape_of(moved.groups, moved.world_size)
+        except NotRecognised as error:
+            return [], {}, str(error)
+    if not model.parameters:
+        return [], labels, "a ledger does not know how large the model is: give --parameters to compare with formulas"
+    return compare(model, shape, moved.groups, labels), labels, ""
+
+
+def _adapters(moved: Measured, ledgers: Sequence[Ledger], sent: dict[str, float]) -> dict[str, Any] | None:
+    nodes = {ledger.node for ledger in ledgers}
+    if not sent or len(nodes) != 1:
+        return None
+    (node,) = nodes
+    devices = {name: size / moved.steps for name, size in sent.items() if size > 0}
+    return {
+        "node": node,
+        "devices": devices,
+        "sent": sum(devices.values()),
+        "predicted": moved.node_across.get(node, 0.0),
+    }

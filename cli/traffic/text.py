@@ -1,0 +1,211 @@
+"""What `whyidle traffic` prints for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ...advisor.traffic import published as publication
+from ...advisor.traffic.collectives import WAYS
+from ...advisor.traffic.shape import SIZES
+from ..choice import name_of
+from ..quantities import in_bits, in_bytes, in_time
+from ..tables import aligned
+
+
+def published(as_json: bool) -> str:
+    """The published table, as JSON or as the table of docs/traffic.md."""
+    rows = publication.table()
+    days = publication.switch_days()
+    if as_json:
+        return json.dumps({"table": [row._asdict() for row in rows], "switch_days": days}, indent=2) + "\n"
+    lines = [
+        "| what | formula | bytes per epoch | the source prints | rings really move | note |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        cells = (
+            row.what,
+            row.formula and f"`{row.formula}`",
+            in_unit(row.moved, row.unit),
+            row.printed,
+            in_unit(row.rings, row.unit),
+            row.note,
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    lines.append("")
+    lines.append(f"Through one switch of 51.2 Tbit/s the last line takes {days:.0f} days.")
+    return "\n".join(lines) + "\n"
+
+
+def in_unit(size: float, unit: str) -> str:
+    """As the source has it."""
+    value = size / {"PB": 1e15, "EB": 1e18}[unit]
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
+
+
+def predicted(report: dict[str, Any]) -> str:
+    parts = [[_shape(report)], _rows(report), _totals(report), _storage(report), _links(report), _assumptions(report)]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _shape(report: dict[str, Any]) -> str:
+    sizes = [f"{name} {report['parallel'][name]}" for name in SIZES if report["parallel"][name] > 1]
+    nodes = -(-report["ranks"] // report["gpus_per_node"])
+    return (
+        f"{report['ranks']:,} rank{'s' * (report['ranks'] > 1)} on {nodes:,} node{'s' * (nodes > 1)}"
+        f" · {' × '.join(sizes) or 'nothing is split'} · {WAYS[report['algorithm']]}"
+    )
+
+
+def _rows(report: dict[str, Any]) -> list[str]:
+    if not report["collectives"]:
+        return ["no rank sends anything to another"]
+    header = ["", "", "of one", "a step", "ranks", "inside nodes", "across nodes", "full mesh"]
+    rows = [
+        [
+            f"{row['dimension']}, {row['moment']}",
+            row["op"],
+            in_bytes(row["size"]),
+            f"× {row['times']:,.0f}" if row["times"] >= 1 else f"× {row['times']:.2f}",
+            str(row["group"]),
+            in_bytes(row["inside_bytes"]),
+            in_bytes(row["across_bytes"]),
+            in_bytes(row["full_mesh_bytes"]),
+        ]
+        for row in report["collectives"]
+    ]
+    return aligned([header, *rows], left=2)
+
+
+def _totals(report: dict[str, Any]) -> list[str]:
+    steps = report["steps_per_epoch"]
+    header = ["between GPUs", "inside nodes", "across nodes", "both", "full mesh"]
+    rows = [
+        [
+            what,
+            *(in_bytes(times * report[name]) for name in ("inside_bytes", "across_bytes", "bytes", "full_mesh_bytes")),
+        ]
+        for what, times in (("a step", 1.0), ("an epoch", steps), ("the job", steps * report["epochs"]))
+    ]
+    return aligned([header, *rows], left=1)
+
+
+def _storage(report: dict[str, Any]) -> list[str]:
+    storage = report["storage"]
+    lines = []
+    if storage["read_bytes"]:
+        lines.append(f"from storage   {in_bytes(storage['read_bytes'])} of tokens a step")
+    every = storage["save_every_steps"]
+    often = f", {in_bytes(storage['written_bytes'])} a step with one in {every:,.0f} steps" if every else ""
+    return [*lines, f"to storage     {in_bytes(storage['checkpoint_bytes'])} a checkpoint{often}"]
+
+
+def _links(report: dict[str, Any]) -> list[str]:
+    links, lines = report["links_per_node"], []
+    of_links = f"{links} link{'s' * (links > 1)} of a node"
+    if (least := report["least_seconds"]) is not None:
+        lines.append(
+            f"at least {in_time(least)} a step at {in_bits(report['link_bytes_per_second'])} on each of {of_links}"
+        )
+    if (needed := report["needed_bytes_per_second"]) is not None:
+        lines.append(
+            f"a step of {in_time(report['step_seconds'])} needs {in_bits(needed)} on each of {of_links}"
+            if needed
+            else "nothing leaves a node: a step needs no link of any rate"
+        )
+    return lines
+
+
+def _assumptions(report: dict[str, Any]) -> list[str]:
+    sources = dict.fromkeys(row["source"] for row in report["collectives"])
+    parallel = report["parallel"]
+    lines = [
+        "Each rank of a group sends the same; headers, retries and small collectives (norms, losses) are left out."
+    ]
+    lines.append("Ranks of a tensor group stand next to each other, pipeline stages far apart.")
+    if parallel["shard"] > 1 and parallel["zero"] == 3:
+        lines.append("Parameters are gathered again for the backward pass, in each microbatch.")
+    if parallel["pipeline"] > 1 and parallel["tensor"] > 1 and not parallel["split_norms"]:
+        lines.append("Each tensor parallel rank sends all of its stage's activations on.")
+    if report["least_seconds"] is not None or report["needed_bytes_per_second"] is not None:
+        lines.append("All links carry their share at full rate, and all of it may be hidden behind compute.")
+    return ["assumed", *(f"  · {line}" for line in lines), *(f"  · {source}" for source in sources)]
+
+
+def measured(report: dict[str, Any]) -> str:
+    run = report["measured"]
+    parts = [[_title(run)], _groups(run), _stored(report), _checked(report), _adapters(report), _notes(report)]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _title(run: dict[str, Any]) -> str:
+    here = (
+        f"{run['ranks']} of {run['world_size']} ranks"
+        if run["world_size"] > run["ranks"]
+        else f"{run['ranks']} rank{'s' * (run['ranks'] > 1)}"
+    )
+    when = "since its start" if run["since_start"] else "just now"
+    return (
+        f"run {name_of((run['owner'], run['run']))} · {here} · {run['steps']} steps of {in_time(run['seconds'])} {when}"
+        f" · {WAYS[run['way']]}"
+    )
+
+
+def _groups(run: dict[str, Any]) -> list[str]:
+    if not run["groups"]:
+        return ["no collective of a known group was seen"]
+    header = ["group", "ranks", "handed to, by a rank", "a step", "inside nodes", "across nodes"]
+    rows = []
+    for group in run["groups"]:
+        wire = [in_bytes(group["inside"]), in_bytes(group["across"])]
+        if group["unknown"]:
+            wire[1] += f" or up to {in_bytes(group['unknown'])} more"
+        for at, (op, size) in enumerate(group["handed"].items()):
+            first = [group["label"], str(group["size"])] if not at else ["", ""]
+            rows.append([*first, op, in_bytes(size), *(wire if not at else ["", ""])])
+    lines = aligned([header, *rows], left=3)
+    if run["elsewhere"]:
+        lines.append(f"{in_bytes(run['elsewhere'])} a rank and step more in groups that are not told apart")
+    return lines
+
+
+def _stored(report: dict[str, Any]) -> list[str]:
+    saved, read = report["storage"]["saved"], report["storage"]["read"]
+    lines = [f"from storage   {in_bytes(read)} a step, by these ranks and their workers"] if read is not None else []
+    return [*lines, f"to storage     {in_bytes(saved)} a step, in checkpoints"] if saved else lines
+
+
+def _checked(report: dict[str, Any]) -> list[str]:
+    if not report["compared"]:
+        return []
+    header = ["formula against hooks", "", "formula", "hooks", "off by"]
+    rows = [
+        [one["label"], one["op"], in_bytes(one["predicted"]), in_bytes(one["measured"]), f"{100 * one['off']:+.1f} %"]
+        for one in report["compared"]
+    ]
+    return aligned([header, *rows], left=2)
+
+
+def _adapters(report: dict[str, Any]) -> list[str]:
+    found = report["adapters"]
+    if not found:
+        return []
+    across = found["predicted"]
+    lines = [
+        f"adapters of node {found['node']} sent {in_bytes(found['sent'])} a step ("
+        + ", ".join(f"{name} {in_bytes(size)}" for name, size in found["devices"].items())
+        + ")"
+    ]
+    if across:
+        share = f"{100 * (found['sent'] / across - 1):+.1f} %"
+        lines.append(
+            f"from what the hooks saw it should be {in_bytes(across)}: {share}, headers and others' traffic included"
+        )
+    else:
+        lines.append("from what the hooks saw nothing of this run should leave the node")
+    return lines
+
+
+def _notes(report: dict[str, Any]) -> list[str]:
+    return [f"note  {sentence}" for sentence in report["notes"]]

@@ -1,0 +1,169 @@
+"""How much of a run was progress, and how often to save: over attempts that were killed, restarted, or run on."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support_ledgers import Spec, children, ended
+
+from whyidle.advisor.checkpoints import Saving, advise, available, mtbf_range, optimal, young
+from whyidle.advisor.goodput import Goodput, goodput
+from whyidle.cli.main import main
+from whyidle.ledger.directory import read_directory
+
+STEP = {"compute": 0.75, "checkpoint_write": 0.1875, "checkpoint_cpu": 0.0625}
+"""Seconds of a step of all ranks here: one save each, to make the sums plain."""
+SAVES = {"checkpoints": 40}
+
+
+def looked_at(folder: Path) -> Goodput:
+    return goodput(("lab", "r1"), read_directory(str(folder), steps=True)[0], time.monotonic_ns())
+
+
+def both(spec: Spec) -> list[Spec]:
+    return [replace(spec, rank=rank) for rank in range(2)]
+
+
+def killed(folder: Path, *specs: Spec) -> None:
+    with children(folder, *specs) as ranks:
+        for rank in ranks:
+            rank.kill()
+
+
+FIRST = Spec(attempt=0, startup=4.0, steps=40, step=STEP, words=SAVES, idle=30.0)
+"""Killed 30 s ago, before which it made 40 steps in 40 s."""
+SECOND = Spec(
+    attempt=1,
+    startup=2.0,
+    steps=20,
+    step=STEP,
+    words={"checkpoints": 20, "base_step": 35, "recompute_until": 40},
+    idle=0.0,
+)
+"""Began 22 s ago, with 5 steps that the first one had finished."""
+
+
+def test_every_rank_second_is_in_one_part(tmp_path: Path) -> None:
+    killed(tmp_path, *both(FIRST))
+    with children(tmp_path, *both(SECOND)):
+        found = looked_at(tmp_path)
+    expected = {
+        "productive": 2 * (40 + 15) * 0.75,
+        "saving": 2 * 60 * 0.25,
+        "lost": 2 * 5 * 0.75,
+        "stalled": 0.0,
+        "startup": 2 * 4.0,
+        "recovery": 2 * (30.0 - 22.0 + 2.0),
+    }
+    # What passes while ledgers are written and read is in recovery and productive.
+    late = found.all - sum(expected.values())
+    assert late >= 0
+    for part, seconds in expected.items():
+        assert found.seconds[part] == pytest.approx(seconds, abs=late + 0.01), part
+    assert found.seconds["saving"] == pytest.approx(expected["saving"])
+    assert found.ettr == pytest.approx(found.seconds["productive"] / found.all)
+    assert [(one.number, one.steps, one.repeated, one.alive) for one in found.attempts] == [
+        (0, 40, 0, False),
+        (1, 20, 5, True),
+    ]
+    assert (found.failures, found.saves, found.steps) == (1, 60, 60)
+    assert (found.blocked, found.blocked_cpu) == (pytest.approx(15.0), pytest.approx(60 * 0.0625))
+
+
+def test_a_run_that_ended_well_has_no_failure_and_one_that_was_killed_has_one(tmp_path: Path) -> None:
+    ended(tmp_path / "well", *both(FIRST))
+    assert looked_at(tmp_path / "well").failures == 0
+    killed(tmp_path / "killed", *both(FIRST))
+    found = looked_at(tmp_path / "killed")
+    assert (found.failures, found.recoveries) == (1, [])
+
+
+def test_a_live_rank_that_has_stood_still_for_long_has_stalled(tmp_path: Path) -> None:
+    with children(tmp_path, *both(Spec(steps=40, step={"compute": 0.5}, phase="collective", idle=60.0))):
+        found = looked_at(tmp_path)
+    beyond = found.seconds["stalled"]
+    assert beyond > 2 * (60.0 - 0.5)
+    assert found.seconds["productive"] == pytest.approx(found.all - beyond - 2 * 3.0, abs=0.01)
+
+
+# -- how often to save
+
+
+def test_the_interval_of_the_source() -> None:
+    """arXiv 2410.18124: a failure each 6,000 s, a recovery of 600 s, saves of 10 s, steps of 15 s: some 24 steps."""
+    cycle = optimal(6000, 600, 10)
+    assert (cycle - 10) / 15 == pytest.approx(24.2, abs=0.05)
+    assert young(6000, 10) == pytest.approx(346.4, abs=0.05)
+
+
+@pytest.mark.parametrize("save", [0.5, 10.0, 120.0])
+def test_no_interval_gives_more_progress_than_the_optimal_one(save: float) -> None:
+    best = available(optimal(6000, 600, save), 6000, 600, save)
+    assert all(available(cycle, 6000, 600, save) <= best for cycle in range(1, 6000, 7))
+
+
+def test_how_well_a_mean_time_between_failures_is_known() -> None:
+    """Garwood's interval of 3 events is 0.6187 to 8.7673."""
+    assert mtbf_range(100, 3) == (pytest.approx(100 / 8.7673, rel=1e-4), pytest.approx(100 / 0.6187, rel=1e-4))
+    assert mtbf_range(300, 0) == (pytest.approx(100, rel=2e-3), float("inf"))
+
+
+def test_what_another_interval_gains() -> None:
+    advice = advise(Saving(saves=10, blocked=10, blocked_cpu=2, cycle=3000, step=15), mtbf=6000, recovery=600)
+    in_use, best = advice.in_use, advice.recommended[1]
+    assert in_use.gained == 0
+    assert in_use.steps == pytest.approx(2990 / 15)
+    assert best.gained == pytest.approx(best.available - in_use.available)
+    assert best.gained > 0.1
+    assert advice.hidden.gained > 0
+
+
+# -- the command
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    return ["goodput", "r1", "--dir", str(folder), *words]
+
+
+def test_the_command_tells_parts_failures_and_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path, FIRST, SECOND)
+    assert main(command(tmp_path, "--price", "2.5")) == 0
+    printed = capsys.readouterr().out
+    for said in (
+        "2 attempts",
+        "% of the time was progress (ETTR)",
+        "saves     60, each blocks for 250 ms",
+        "Young",
+        "$",
+    ):
+        assert said in printed, printed
+    assert main(command(tmp_path, "--json", "--mtbf", "100m", "--recovery", "10m", "--save-cost", "10s")) == 0
+    advice = json.loads(capsys.readouterr().out)["advice"]
+    assert [one["name"] for one in advice["recommended"]] == ["Young", "availability-optimal"]
+    assert advice["recommended"][1]["cycle"] == pytest.approx(373.46, abs=0.01)
+    assert advice["in_use"]["money_a_day"] is None, "no price was given"
+
+
+def test_what_is_not_known_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(tmp_path, FIRST)
+    assert main(command(tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert "failures  none in" in printed
+    assert "no failure yet" in printed
+    ended(tmp_path / "unsaved", Spec(steps=3, step={"compute": 0.5}))
+    assert main(command(tmp_path / "unsaved", "--mtbf", "1h")) == 0
+    assert "no save was seen" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("folder", ["empty", "stepless"])
+def test_a_run_that_is_not_there_or_has_no_step_is_a_sentence_and_a_status(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed(tmp_path / "stepless", Spec())
+    assert main(command(tmp_path / folder)) == 1
+    said = capsys.readouterr().err
+    assert ("no ledger of run r1" if folder == "empty" else "r1 has finished a step yet") in said

@@ -1,0 +1,164 @@
+"""Functional collectives: they reach the process group past Python, and wait in an operator of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..groups import ALONE
+from ..machine import NOT_ENTERED
+from ..patching import Patches
+from ..wait_codes import UNKNOWN_WAIT, WaitCode, slot_of, wait_code
+from .collectives import size_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..session import Session
+
+
+def install(session: Session) -> Callable[[], None]:
+    """DTensor and tensor parallelism use them.
+
+    Which ranks take part is known only where their group is resolved; the tensor that is returned next carries it to
+    the wait.
+    """
+    patches = Patches()
+    made = _Functional()
+
+    def patch(module: ModuleType) -> None:
+        patches.replace(module, "wait_tensor", _functional_wait(session))
+        # Their name since 2025, and before.
+        resolve = "_resolve_group" if hasattr(module, "_resolve_group") else "_resolve_group_name"
+        patches.replace(module, resolve, _resolving(session, made))
+        if hasattr(module, "_maybe_wrap_tensor"):
+            patches.replace(module, "_maybe_wrap_tensor", _wrapping(session, made))
+            for op, names in _FUNCTIONS.items():
+                if function := next((name for name in names if hasattr(module, name)), None):
+                    patches.replace(module, function, _naming(made, op))
+        session.state("functional_wait", "active")
+
+    patches.when_imported("torch.distributed._functional_collectives", patch)
+
+    return patches.undo
+
+
+class _Functional:
+    """The functional collective that is being made."""
+
+    __slots__ = ("code", "op", "ranks")
+
+    def __init__(self) -> None:
+        self.op = ""
+        """Empty where it is not known."""
+        self.code: WaitCode = UNKNOWN_WAIT
+        self.ranks = 1
+
+
+_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "all_reduce": ("all_reduce",),
+    "all_gather": ("all_gather_single", "all_gather_tensor"),
+    "reduce_scatter": ("reduce_scatter_single", "reduce_scatter_tensor"),
+    "all_to_all": ("all_to_all_single",),
+    "broadcast": ("broadcast",),
+}
+"""Operation -> its function in torch.distributed._functional_collectives, and what that was called before 2026.
+
+Where there is a new name, the old one calls it and warns its caller, who must stay the user.
+"""
+
+
+def _naming(made: _Functional, op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not is_compiling():
+                made.op = op
+            return original(*args, **kwargs)
+
+        return call
+
+    return make
+
+
+def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wait_tensor(tensor: Any) -> Any:
+            if is_compiling():
+                return original(tensor)
+            old = NOT_ENTERED
+            try:
+                if session.asleep:
+                    session.wake()
+                old = session.wait_begins(_code_of_tensor(session, tensor))
+            except Exception as error:  # the fence around the training
+                session.fault("functional_wait", error)
+            try:
+                return original(tensor)
+            finally:
+                session.machine.leave(old)
+
+        return wait_tensor
+
+    return make
+
+
+def _code_of_tensor(session: Session, tensor: Any) -> WaitCode:
+    if session.exchange is None:
+        return UNKNOWN_WAIT
+    slot = session.exchange.groups.slot_of_tensor(tensor)
+    return NOT_ENTERED if slot == ALONE else wait_code(slot)
+
+
+def _resolving(session: Session, made: _Functional) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _resolve_group(*args: Any, **kwargs: Any) -> Any:
+            group = original(*args, **kwargs)
+            if not is_compiling():
+                try:
+                    resolved = _process_group(group)
+                    code = made.code = session.code_of(resolved)
+                    made.ranks = resolved.size()
+                    if session.exchange is not None:
+                        session.exchange.groups.resolved = ALONE if code == NOT_ENTERED else slot_of(code)
+                except Exception as error:  # the fence around the training
+                    session.fault("functional_wait", error)
+            return group
+
+        return _resolve_group
+
+    return make
+
+
+def _wrapping(session: Session, made: _Functional) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch.compiler import is_compiling
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _maybe_wrap_tensor(tensor: Any) -> Any:
+            if not is_compiling() and session.exchange is not None:
+                try:
+                    session.exchange.groups.wrapped(tensor)
+                    if made.op:
+                        whole = made.ranks if made.op == "reduce_scatter" else 1  # each rank is left with its part
+                        session.count_collective(made.op, size_of(tensor) * whole, made.code)
+                    made.op = ""
+                except Exception as error:  # the fence around the training
+                    session.fault("functional_wait", error)
+            return original(tensor)
+
+        return _maybe_wrap_tensor
+
+    return make
+
+
+def _process_group(group: Any) -> Any:
+    if isinstance(group, str):
+        from torch._C import _distributed_c10d as c10d
+
+        return c10d._resolve_process_group(group)  # pyright: ignore[reportArgumentType] - a NewType of str
+    return group
