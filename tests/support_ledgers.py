@@ -64,6 +64,7 @@ class Spec:
     slots: list[dict[str, int]] = field(default_factory=list)  # of each slot in turn: key, size, calls, pairwise, …
     words: dict[str, int] = field(default_factory=dict)  # set as they stand, last
     op_bytes: dict[str, int] = field(default_factory=dict)
+    workers: int = -1  # of the loader
 
 
 def write(directory: str, spec: Spec) -> LedgerWriter:
@@ -94,6 +95,7 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
             "created_unix_ns": spec.created or time.time_ns(),
             "start_ns": start,
             "checkpoint_step": -1,
+            "loader_workers": spec.workers,
         },
     )
     words, books = ledger.words, Books(ledger.words)

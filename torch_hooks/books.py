@@ -26,6 +26,7 @@ from ..ledger.causes import (
     STEP_BUCKETS_SECONDS,
 )
 from ..ledger.layout import (
+    CALL_WORDS,
     CALLS_AT,
     CULPRITS,
     RING_AT,
@@ -35,7 +36,7 @@ from ..ledger.layout import (
     STEP_WORDS,
     UNKNOWN_SLOT,
     WORD_AT,
-    call_word,
+    call_words,
     link_word,
 )
 from ..ledger.waits import Message, StepWaits
@@ -72,6 +73,7 @@ _BUCKETS = WORD_AT["step_buckets"][0]
 _CAUSE_BYTE, _CAUSES_BYTES = _CAUSE_AT * 8, len(CAUSES) * 8
 _RING_BYTE, _ENTRY_BYTES = RING_AT * 8, len(STEP_WORDS) * 8
 _ENTRY_HEAD = Struct("<4q")  # the words of STEP_WORDS before the causes
+_CALL = Struct(f"<{CALL_WORDS}q")
 _BASE = WORD_AT["base_step"][0]
 _UNTIL = WORD_AT["recompute_until"][0]
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
@@ -119,6 +121,7 @@ class Held:
         "size",
         "slot",
         "steps",
+        "traced",
     )
 
     def __init__(self, slot: int, outside: tuple[int, ...], mark: list[int], pairwise: bool):
@@ -133,6 +136,8 @@ class Held:
         self.complete = True  # whether each wait of the open step was measured
         self.mark = self.before = mark  # causes and slots at the end of the last wait; the same, of the step before
         self.steps: deque[StepWaits] = deque()
+        self.traced = 0
+        """Where the last wait stands among all of the open step."""
         self.size = 0
         """What the steps hold, in numbers: for a bound on memory."""
 
@@ -159,6 +164,14 @@ class Held:
 _NO_OWN = (0,) * len(LATE_FAMILIES)
 
 
+def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[tuple[int, int, int, int, bool, int]]:
+    """The wait for some messages as the ring of calls keeps it: one call each, of which the first has the wait."""
+    return [
+        (slot, 0 if number else ns, 0 if number else gap, one.peer, one.sent, max(0, begun - one.at) if one.at else 0)
+        for number, one in enumerate(issues)
+    ]
+
+
 def _own(now: list[int], before: list[int]) -> list[int]:
     """A rank's own time between two marks, per LATE_FAMILIES.
 
@@ -170,7 +183,18 @@ def _own(now: list[int], before: list[int]) -> list[int]:
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
 
-    __slots__ = ("_culprits", "_last_end", "_links", "_map", "held", "repeating", "slots", "words")
+    __slots__ = (
+        "_culprits",
+        "_last_end",
+        "_last_wait",
+        "_links",
+        "_map",
+        "_trace",
+        "held",
+        "repeating",
+        "slots",
+        "words",
+    )
 
     def __init__(self, words: memoryview):
         self.words = words
@@ -182,7 +206,9 @@ class Books:
         """Per slot: its waits, where they are held back. They are `collective` at once where not."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._links: dict[int, dict[tuple[int, int], int]] = {}
-        self._last_end = 0
+        self._last_end = self._last_wait = 0  # of a step, of a wait that is held back; ns of CLOCK_MONOTONIC
+        self._trace: list[tuple[int, int, int, int, bool, int]] = []
+        """The waits of the open step that are held back, in order: what `call_words` takes after the step."""
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
 
@@ -226,6 +252,8 @@ class Books:
         if code & CONTINUES and held.calls:
             held.calls[-1] += ns
             held.queues[-1] += queue
+            before = self._trace[held.traced]
+            self._trace[held.traced] = (slot, before[1] + ns, *before[2:])
             if held.messages and issues:
                 held.messages[-len(issues) :] = [
                     one._replace(end=end_ns, ns=one.ns + ns, queue=one.queue + queue)
@@ -238,6 +266,13 @@ class Books:
             if held.pairwise:
                 held.messages += [Message(one.peer, one.sent, one.at, end_ns, ns, queue) for one in issues]
                 held.complete &= all(one.at for one in issues)
+            held.traced = len(self._trace)
+            gap = max(0, end_ns - ns - max(self._last_wait, self._last_end))
+            if issues:
+                self._trace += _messages(slot, ns, gap, end_ns - ns, issues)
+            else:
+                self._trace.append((slot, ns, gap, peer_of(code), False, 0))
+        self._last_wait = end_ns
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 
     def charge_unmeasured(self, ns: int) -> None:
@@ -292,19 +327,21 @@ class Books:
         self._map.move(at + _ENTRY_HEAD.size, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
+        if self._trace:
+            self._keep(done + 1)
         for held in self.held:
             if held is not None:
-                if held.calls:
-                    self._keep(done + 1, held)
                 held.close_step(done + 1, wall)
 
-    def _keep(self, step: int, held: Held) -> None:
-        """Puts the waits of a step into the ring of calls, for a report on what was never exchanged."""
-        words, written = self.words, self.words[_CALLS_WRITTEN]
-        for wait in held.calls:
-            words[CALLS_AT + written % RING_CALLS] = call_word(step, held.slot, wait)
+    def _keep(self, step: int) -> None:
+        """Puts the waits of a step into the ring of calls, for a report on what was never exchanged and for what-if."""
+        written = self.words[_CALLS_WRITTEN]
+        for call in self._trace:
+            at = CALLS_AT + written % RING_CALLS * CALL_WORDS
+            _CALL.pack_into(self._map, at * 8, *call_words(step, *call))
             written += 1
-        words[_CALLS_WRITTEN] = written
+        self.words[_CALLS_WRITTEN] = written
+        self._trace.clear()
 
     # -- the split of waits
 
