@@ -153,7 +153,8 @@ _RANK_BITS = 20
 _CALL_STEP_SHIFT, _CALL_SLOT_SHIFT = 39, 36
 _CALL_US = (1 << _CALL_SLOT_SHIFT) - 1
 _CALL_STEP = (1 << 63 - _CALL_STEP_SHIFT) - 1
-_LEAD_SHIFT = _RANK_BITS + 2
+_TOGETHER_SHIFT = _RANK_BITS + 2
+_LEAD_SHIFT = _TOGETHER_SHIFT + 1
 
 
 class Call(NamedTuple):
@@ -170,6 +171,8 @@ class Call(NamedTuple):
     sent: bool = False
     lead_ns: int = 0
     """How long before the wait began the send or receive was issued."""
+    together: bool = False
+    """One wait with the call before it, which has all of its time."""
 
 
 def link_word(link: tuple[int, int]) -> int:
@@ -184,11 +187,18 @@ def link_of(word: int) -> tuple[int, int] | None:
 
 
 def call_words(
-    step: int, slot: int, ns: int, gap_ns: int = 0, peer: int = -1, sent: bool = False, lead_ns: int = 0
+    step: int,
+    slot: int,
+    ns: int,
+    gap_ns: int = 0,
+    peer: int = -1,
+    sent: bool = False,
+    lead_ns: int = 0,
+    together: bool = False,
 ) -> tuple[int, int, int]:
-    """A wait as three words: of the step its last 24 bits, the slot and the wait; the gap; lead, peer and direction."""
+    """A wait as three words: of the step its last 24 bits, slot, wait; the gap; lead, together, peer, direction."""
     head = (step & _CALL_STEP) << _CALL_STEP_SHIFT | slot << _CALL_SLOT_SHIFT | min(ns // 1000, _CALL_US)
-    end = min(lead_ns // 1000, _CALL_US) << _LEAD_SHIFT | peer + 1 << 1 | sent
+    end = min(lead_ns // 1000, _CALL_US) << _LEAD_SHIFT | together << _TOGETHER_SHIFT | peer + 1 << 1 | sent
     return head, min(gap_ns // 1000, _CALL_US), end
 
 
@@ -196,6 +206,6 @@ def call_of(head: int, gap: int, end: int, last_step: int) -> Call:
     """The wait that three words of the ring are, whose step is at most ``last_step``."""
     step = last_step - ((last_step - (head >> _CALL_STEP_SHIFT)) & _CALL_STEP)
     slot, ns = head >> _CALL_SLOT_SHIFT & SLOTS - 1, (head & _CALL_US) * 1000
-    peer = (end >> 1 & (1 << _LEAD_SHIFT - 1) - 1) - 1
-    lead = end >> _LEAD_SHIFT & _CALL_US
-    return Call(step, slot, ns, (gap & _CALL_US) * 1000, peer, bool(end & 1), lead * 1000)
+    peer = (end >> 1 & (1 << _TOGETHER_SHIFT - 1) - 1) - 1
+    lead = (end >> _LEAD_SHIFT & _CALL_US) * 1000
+    return Call(step, slot, ns, (gap & _CALL_US) * 1000, peer, bool(end & 1), lead, bool(end >> _TOGETHER_SHIFT & 1))

@@ -286,7 +286,7 @@ def test_the_ring_of_calls_has_the_waits_of_a_step_in_order_and_what_lies_betwee
     books.close_step(150_000)
     assert parse_ledger(bytes(words), "here", alive=True).calls == [
         Call(1, 1, 3_000, 7_000, 5, True, 3_000),
-        Call(1, 1, 0, 0, 2, False, 0),
+        Call(1, 1, 0, 0, 2, False, 0, True),
         Call(1, 0, 3_000, 8_000),
         Call(1, 1, 0, 7_000, 2, False, 0),
         Call(2, 0, 1_000, 4_000),

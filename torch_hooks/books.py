@@ -164,11 +164,17 @@ class Held:
 _NO_OWN = (0,) * len(LATE_FAMILIES)
 
 
-def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[tuple[int, int, int, int, bool, int]]:
-    """The wait for some messages as the ring of calls keeps it: one call each, of which the first has the wait."""
+_Traced = tuple[int, int, int, int, bool, int, bool]
+"""A wait of the open step: what `call_words` takes beside the step."""
+
+
+def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[_Traced]:
+    """One wait for some messages, of which the first has its time."""
+    leads = [max(0, begun - one.at) if one.at else 0 for one in issues]
+    first, *others = zip(issues, leads, strict=True)
     return [
-        (slot, 0 if number else ns, 0 if number else gap, one.peer, one.sent, max(0, begun - one.at) if one.at else 0)
-        for number, one in enumerate(issues)
+        (slot, ns, gap, first[0].peer, first[0].sent, first[1], False),
+        *((slot, 0, 0, one.peer, one.sent, lead, True) for one, lead in others),
     ]
 
 
@@ -207,8 +213,8 @@ class Books:
         self._culprits: dict[int, dict[int, int]] = {}
         self._links: dict[int, dict[tuple[int, int], int]] = {}
         self._last_end = self._last_wait = 0  # of a step, of a wait that is held back; ns of CLOCK_MONOTONIC
-        self._trace: list[tuple[int, int, int, int, bool, int]] = []
-        """The waits of the open step that are held back, in order: what `call_words` takes after the step."""
+        self._trace: list[_Traced] = []
+        """The waits of the open step that are held back, in order."""
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
 
@@ -271,7 +277,7 @@ class Books:
             if issues:
                 self._trace += _messages(slot, ns, gap, end_ns - ns, issues)
             else:
-                self._trace.append((slot, ns, gap, peer_of(code), False, 0))
+                self._trace.append((slot, ns, gap, peer_of(code), False, 0, False))
         self._last_wait = end_ns
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 

@@ -1,0 +1,1 @@
+"""What to change: predictions from what was recorded."""
