@@ -27,6 +27,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("agent", ".agent", "serve this node's ranks and counters to Prometheus"),
     Command("doctor", ".doctor", "say what an agent can see on this node, what not, and what to do"),
     Command("report", ".report", "say where the seconds of a run went, and the verdict"),
+    Command(
+        "whatif", ".whatif", "predict how long a step of a run would take with a faster network, storage and so on"
+    ),
     Command("dashboards", ".dashboards", "write the Grafana dashboards"),
     Command("rules", ".rules", "print the recording rules and alerts for Prometheus, or write them to files"),
     Command("demo", ".demo.command", "train a small model here and explain its seconds"),

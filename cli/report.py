@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
-from ..ledger.directory import Run, ledger_dir, read_directory
-from ..verdict.report import build_report, runs
-from . import gaps, ras
+from ..verdict.report import build_report
+from . import choice, gaps, ras
 from .agent import DEFAULT_ADDRESS
 
 ROWS = 16
@@ -35,11 +34,7 @@ COLOURS: dict[str, int] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers are (default: %(default)s)"
-    )
-    parser.add_argument("--run", dest="run_name", metavar="RUN", help="which run (default: the newest)")
-    parser.add_argument("--owner", help="whose run, where several owners have runs of one name")
+    choice.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--agent",
@@ -56,53 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    ledgers, problems = read_directory(args.dir, steps=True)
-    found = runs(ledgers)
-    meant = [run for run in found if _is_meant(run, args)]
-    if not meant:
-        what = f"no ledger of {_wanted(args)}" if args.run_name or args.owner else "no ledgers"
-        known = f"; there are ledgers of {_names(found)}" if found else ""
-        print(f"whyidle report: {what} in {args.dir}{known}", file=sys.stderr)
-        for problem in problems:
-            print(f"whyidle report: {problem.detail}", file=sys.stderr)
+    chosen = choice.choose("report", args)
+    if chosen is None:
         return 1
-    if args.run_name and len(meant) > 1:
-        owners = ", ".join(sorted(owner for owner, _ in meant))
-        print(
-            f"whyidle report: several owners have a run {args.run_name}: {owners}. Say which with --owner.",
-            file=sys.stderr,
-        )
-        return 1
-    if len(meant) > 1:
-        print(f"whyidle report: showing {_names(meant[:1])}; also here: {_names(meant[1:])}", file=sys.stderr)
-    accelerated = gaps.on_accelerators(meant[0], ledgers)
-    idle, why = gaps.ask(args.agent, meant[0]) if accelerated else ({}, "")
-    report = build_report(meant[0], ledgers, time.monotonic_ns(), problems, idle, why)
+    run, ledgers, problems = chosen
+    accelerated = gaps.on_accelerators(run, ledgers)
+    idle, why = gaps.ask(args.agent, run) if accelerated else ({}, "")
+    report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
     report["nccl"] = ras.ask(args.ras) if report["hangs"] and accelerated else []
     if args.json:
         print(json.dumps(report, indent=2))
     else:
         print(render_text(report, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")), end="")
     return 0
-
-
-def _is_meant(run: Run, args: argparse.Namespace) -> bool:
-    owner, name = run
-    return args.run_name in (None, name) and args.owner in (None, owner)
-
-
-def _wanted(args: argparse.Namespace) -> str:
-    run = f"run {args.run_name}" if args.run_name else "a run"
-    return f"{run} of owner {args.owner}" if args.owner else run
-
-
-def _names(runs: Iterable[Run]) -> str:
-    return ", ".join(_name(owner, name) for owner, name in runs)
-
-
-def _name(owner: str, run: str) -> str:
-    """A run with its owner, as Kubernetes writes a namespace and a name."""
-    return f"{owner}/{run}" if owner else run
 
 
 def render_text(report: dict[str, Any], colour: bool) -> str:
@@ -130,7 +91,7 @@ def _title(report: dict[str, Any]) -> list[str]:
         known += f" of {report['world_size']} here"
     state = "live" if alive == ranks else "ended" if not alive else f"{alive} live"
     return [
-        f"run {_name(report['owner'], report['run'])} · {known}, {state} · {report['steps']} steps"
+        f"run {choice.name_of((report['owner'], report['run']))} · {known}, {state} · {report['steps']} steps"
         f" in {report['wall_seconds']:.1f} s"
         f" · startup {report['startup_seconds']:.1f} s"
     ]
@@ -151,21 +112,21 @@ def _ranks(report: dict[str, Any]) -> list[str]:
         for rank in shown
     ]
     total = ["all", "", f"{report['rank_seconds']:.1f}", *_percents(report["families"], families)]
-    lines = _aligned([header, *rows, total])
+    lines = aligned([header, *rows, total])
     if left_out > 0:
         lines.append(f"({left_out} ranks that computed more are not shown)")
     return lines
 
 
 def _percents(shares: dict[str, float], families: list[str]) -> list[str]:
-    return [_percent(shares[name], 1) for name in families]
+    return [percent(shares[name], 1) for name in families]
 
 
-def _percent(share: float, digits: int = 0) -> str:
+def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def aligned(rows: list[list[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["   ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -182,7 +143,7 @@ def _causes(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[st
         family = CAUSE_FAMILY[cause]
         share = spent / whole
         bar = paint("█" * round(share * BAR), family)
-        lines.append(f"{cause:<{width}}   {family:<{of}}   {spent:>9.2f} s   {_percent(share, 1):>7}   {bar}".rstrip())
+        lines.append(f"{cause:<{width}}   {family:<{of}}   {spent:>9.2f} s   {percent(share, 1):>7}   {bar}".rstrip())
     return lines
 
 
@@ -193,7 +154,7 @@ def _bar(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
     for name, (start, end) in zip(FAMILIES, ends, strict=True):
         if end > start:
             pieces.append(paint(MARKS[name] * (end - start), name))
-            legend.append(f"{paint(MARKS[name], name)} {name} {_percent(report['families'][name])}")
+            legend.append(f"{paint(MARKS[name], name)} {name} {percent(report['families'][name])}")
     return ["".join(pieces), "  ".join(legend)]
 
 
@@ -227,5 +188,5 @@ def _verdict(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[s
         waited = max((rank["open_seconds"] or 0.0 for rank in report["per_rank"]), default=0.0)
         where = f", {waited:.1f} s in the present phase" if waited else ""
         return [f"verdict  none yet — no rank has begun its first step{where}"]
-    head = paint(f"{verdict['family']} {_percent(verdict['share'])}", verdict["family"])
+    head = paint(f"{verdict['family']} {percent(verdict['share'])}", verdict["family"])
     return [f"verdict  {head} — {verdict['summary']}", *(f"         · {sentence}" for sentence in verdict["evidence"])]

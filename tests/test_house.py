@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FLOORS = ("ledger", "torch_hooks", "verdict", "agent", "alerts", "dashboards", "cli")
+FLOORS = ("ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
 """From the ground up."""
 
-APART = {"verdict": {"torch_hooks"}, "agent": {"torch_hooks"}, "alerts": {"torch_hooks"}, "dashboards": {"torch_hooks"}}
+APART = {floor: {"torch_hooks"} for floor in ("verdict", "agent", "advisor", "alerts", "dashboards")}
 """Floors that import nothing of some floor below them."""
 
-FOREIGN = {"ledger": set[str](), "torch_hooks": {"torch"}, "verdict": set[str]()}
+FOREIGN = {"ledger": set[str](), "torch_hooks": {"torch"}, "verdict": set[str](), "advisor": set[str]()}
 """What else than the standard library a floor may import."""
 
 

@@ -61,6 +61,11 @@ class Message:
         return max(self.send.issued + self.ahead, self.receive.issued, came)
 
     @property
+    def sendable(self) -> float:
+        """When its send could begin to end, by the sender's clock."""
+        return max(self.send.issued, self.receive.issued - self.ahead) if self.bound else self.send.issued
+
+    @property
     def bound(self) -> bool:
         """Whether the send may have ended only once the receive was issued."""
         return self.send.waited and self.send.end + self.ahead >= self.receive.issued
@@ -83,24 +88,20 @@ class Message:
         """Whether it is known when the wait of an end is over."""
         return self.came_then is not None or (sent and not self.bound)
 
-    def was_over(self, sent: bool) -> float:
-        """When the wait of an end was over; before all times where it never was a wait."""
-        if not sent:
-            return self.came
-        return self.send.end if self.send.waited else float("-inf")
-
     def over(self, sent: bool, scale: Scale) -> float:
-        """The same after the change."""
+        """When the wait of an end could be over after the change, by the clock of that end."""
         if not sent:
             assert self.came_then is not None
             return self.came_then
-        if not self.send.waited or self.send_shift is None:
-            return float("-inf")
-        base, then = float(self.send.issued), self.send.issued - self.send_shift
+        assert self.send_shift is not None
+        then = self.send.issued - self.send_shift
         if self.bound and self.receive_shift is not None:
-            base = max(base, self.receive.issued - self.ahead)
             then = max(then, self.receive.issued - self.ahead - self.receive_shift)
-        return self.send.end - (base - then) - (self.leave - scale(self.leave))
+        return then + scale(self.leave)
+
+    def was_over(self, sent: bool) -> float:
+        """The same as it was."""
+        return self.sendable + self.leave if sent else self.came
 
 
 def meet(trace: Trace) -> dict[Place, tuple[Message, bool]]:
@@ -180,7 +181,10 @@ def _ahead(halves: _Halves, boots: dict[int, str], source: int, target: int) -> 
 
 
 def _measure(link: list[Message]) -> None:
-    """When the messages of a link came, and how long they were under way."""
+    """When the messages of a link came, and how long they were under way.
+
+    A wait that began long after a message could be under way was not for it: to wait takes a moment in any case.
+    """
     for message in link:
         message.came = message.receive.end if message.receive.waited else message.receive.begin
     seen = [
@@ -189,10 +193,10 @@ def _measure(link: list[Message]) -> None:
         if message.receive.waited and message.receive.alone and message.receive.end > message.ready
     ]
     usual = median(seen) if seen else 0.0
+    most = MOST_TRANSFERS * usual
     for message in link:
-        if not message.receive.waited or not message.receive.alone:
-            latest = message.receive.end if message.receive.waited else message.receive.begin
-            message.came = min(latest, message.ready + usual)
-        message.transfer = max(0.0, min(message.came - message.ready, MOST_TRANSFERS * usual))
-        base = max(message.send.issued, message.receive.issued - message.ahead if message.bound else 0)
-        message.leave = max(0.0, min(message.send.end - base, MOST_TRANSFERS * usual)) if message.send.waited else 0.0
+        receive, ready = message.receive, message.ready
+        if not (receive.waited and receive.alone) or ready + most < receive.begin:
+            message.came = min(message.came, ready + usual)
+        message.transfer = max(0.0, min(message.came - ready, most))
+        message.leave = max(0.0, min(message.send.end - message.sendable, most))

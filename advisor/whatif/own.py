@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median_low
+from statistics import median, median_low
 
 from ...ledger.causes import CAUSE, CAUSES
 from ...ledger.waits import LATE_STEP
@@ -23,12 +23,13 @@ _BEFORE = tuple(
     for cause in ("host", "host_gc", "host_compile", "checkpoint_write", "checkpoint_cpu", "checkpoint_read", "startup")
 )
 _WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked", "unattributed"))
-_BALANCED = ("compute", "recompute", "host_blocked")
+_BALANCED = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
 """What a stage computes. On a CPU rank, work that leaves all CPUs idle counts as `host_blocked`."""
 _READ, _CPU, _QUEUE, _HANDOFF = DATA
 _MADE = (_READ, _CPU, _QUEUE)
-_REAL = 0.01
-"""A wait of less than this share of a step is no wait for a batch that is being made."""
+_REAL = 0.02
+"""A wait in which the worker read and computed for less than this share of a step is none for a batch that it
+made: the way of one that lies ready takes a moment, too."""
 _NO_CPU = 0.1
 """Workers that queue for a CPU for this share of their CPU time have none to spare: more of them compute no faster."""
 _PREFETCHED = 2
@@ -79,18 +80,19 @@ def _overlap(start: float, end: float, low: float, high: float) -> float:
 
 def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     """By rank and step."""
+    factors = _factors(changes)
     late = _lateness(trace) if changes.no_stragglers else {}
     balance = _balance(trace) if changes.balanced else {}
     return [
         [
-            _own(one, index, _factors(changes, balance.get(one.rank, 1.0)), late.get((one.rank, index), {}), changes)
+            _own(one, index, factors, late.get((one.rank, index), {}), balance.get(one.rank, 0.0), changes)
             for index in range(len(one.steps))
         ]
         for one in trace.ranks
     ]
 
 
-def _factors(changes: Changes, balance: float) -> list[float]:
+def _factors(changes: Changes) -> list[float]:
     """By cause, how long its time takes then."""
     factors = dict.fromkeys(CAUSES, 1.0)
     for cause in ("data_read", "checkpoint_write", "checkpoint_read"):
@@ -103,21 +105,22 @@ def _factors(changes: Changes, balance: float) -> list[float]:
         factors[cause] *= changes.compute
     factors["checkpoint_write"] *= NONE if changes.async_save else changes.checkpoint
     factors["checkpoint_cpu"] *= changes.checkpoint
-    for cause in _BALANCED:
-        factors[cause] *= balance
     return [factors[cause] for cause in CAUSES]
 
 
-def _own(one: RankTrace, index: int, factors: Sequence[float], late: Mapping[int, int], changes: Changes) -> Own:
+def _own(
+    one: RankTrace, index: int, factors: Sequence[float], late: Mapping[int, int], balance: float, changes: Changes
+) -> Own:
     step = one.steps[index]
     saved = [(ns - late.get(cause, 0)) * (1 - factors[cause]) + late.get(cause, 0) for cause, ns in enumerate(step.own)]
+    balance = min(balance, sum(step.own[cause] for cause in _WORK))
     unsplit = step.unsplit if changes.hidden else 0
     return Own(
         before=sum(step.own[cause] for cause in _BEFORE),
         data=sum(step.own[cause] for cause in DATA),
         length=max(0, step.wall - sum(call.ns for call in step.calls)),
         saved_before=sum(saved[cause] for cause in _BEFORE),
-        saved_work=sum(saved[cause] for cause in _WORK) + unsplit,
+        saved_work=sum(saved[cause] for cause in _WORK) + balance + unsplit,
         batch=_batch(one, index, factors, sum(late.get(cause, 0) for cause in DATA), changes),
     )
 
@@ -143,7 +146,7 @@ def _batch(one: RankTrace, index: int, factors: Sequence[float], late: int, chan
     whole = [sum(each.own[cause] for each in one.steps) for cause in range(len(CAUSES))]
     share = one.workers / (one.workers + changes.workers)
     then = step.wall * _made_then(whole, factors, changes, share) / sum(whole[cause] for cause in _MADE)
-    held = made >= _REAL * step.wall
+    held = _is_real(step)
     workers = one.workers + changes.workers
     return Batch(
         0.0, True, max(0.0, wait - handoff) if held else 0.0, step.wall - then + late, _PREFETCHED * workers * then
@@ -153,6 +156,10 @@ def _batch(one: RankTrace, index: int, factors: Sequence[float], late: int, chan
 def _made(step: RankStep) -> int:
     """For how long the loop waited for a batch that was being made."""
     return sum(step.own[cause] for cause in _MADE)
+
+
+def _is_real(step: RankStep) -> bool:
+    return step.own[_READ] + step.own[_CPU] >= _REAL * step.wall
 
 
 def _made_then(own: Sequence[int], factors: Sequence[float], changes: Changes, share: float) -> float:
@@ -170,7 +177,7 @@ def _busy(one: RankTrace, index: int) -> bool:
 
     Workers that began together deliver together, so that the loop waits once in as many steps as there are workers.
     """
-    real = [_made(step) >= _REAL * step.wall for step in one.steps[max(0, index - one.workers) : index + one.workers]]
+    real = [_is_real(step) for step in one.steps[max(0, index - one.workers) : index + one.workers]]
     before = min(index, one.workers)
     return any(real[:before]) and any(real[before:])
 
@@ -215,9 +222,8 @@ def _peers(trace: Trace) -> list[list[int]]:
 
 
 def _balance(trace: Trace) -> dict[int, float]:
-    """Rank -> by how much its compute grows or shrinks, so that all stages of its pipeline have the same."""
-    causes = [CAUSE[cause] for cause in _BALANCED]
-    work = {one.rank: sum(step.own[cause] for step in one.steps for cause in causes) for one in trace.ranks}
+    """Rank -> by how much less it computes in a step, ns, so that all stages of its pipeline have the same."""
+    work = {one.rank: median(sum(step.own[cause] for cause in _BALANCED) for step in one.steps) for one in trace.ranks}
     stages: dict[int, list[int]] = {}
     for one in trace.ranks:
         for slot in one.slots.values():
@@ -227,6 +233,5 @@ def _balance(trace: Trace) -> dict[int, float]:
     for ranks in stages.values():
         mean = sum(work[rank] for rank in ranks) / len(ranks)
         for rank in ranks:
-            if work[rank]:
-                found.setdefault(rank, mean / work[rank])
+            found.setdefault(rank, work[rank] - mean)
     return found

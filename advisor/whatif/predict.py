@@ -71,8 +71,10 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
 
 
 def interval(gains: Sequence[float], walls: Sequence[float]) -> tuple[float, float]:
-    """The CONFIDENCE interval of the ratio of two means, by a circular block bootstrap (Politis and Romano, 1992): steps
-    that follow one another are alike, so that blocks of them are drawn, of about the cube root of their number."""
+    """The CONFIDENCE interval of the ratio of two means, by a circular block bootstrap (Politis and Romano, 1992).
+
+    Steps that follow one another are alike, so that blocks of them are drawn, of about the cube root of their number.
+    """
     count = len(gains)
     length = max(1, round(count ** (1 / 3)))
     random = Random(0)

@@ -12,7 +12,7 @@ nothing is changed, which one of times would not: ranks leave a call microsecond
   transfers for other reasons, which stay.
 * The batch: the loop takes it when it asks for it, or when the loader has it. With workers, a loader that the loop
   waited for delivers as often as its workers make one, and so may be what a faster step waits for.
-* Of a transfer on a CPU rank, the part in which the rank's own threads got no CPU is no transfer: it is `cpu`.
+* Of a transfer on a CPU rank, a part is time in which the rank's own threads got no CPU: `cpu` changes that.
 
 Assumed: a transfer takes 1/k with a network k times faster, so none of it is latency or the ranks' own work; a rank
 arrives at a call when its wait for it begins. Of a transfer that began behind compute only the end is in the record,
@@ -181,8 +181,7 @@ def _run(trace: Trace, ranks: list[_Rank], changes: Changes) -> None:
     ready = list(range(len(ranks)))
 
     def transfer(key: int, ns: float) -> float:
-        queue = ns * queued.get(key, 0.0)
-        return queue * changes.cpu + (ns - queue) * changes.network
+        return ns * changes.network * (1 - queued[key] * (1 - changes.cpu))
 
     while ready:
         place = ready.pop()

@@ -1,0 +1,77 @@
+"""Which run a command is about: the same arguments and the same sentences wherever ledgers are read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..ledger.directory import Problem, Run, ledger_dir, read_directory
+from ..ledger.reader import Ledger
+from ..verdict.report import runs
+
+
+class Choice(NamedTuple):
+    """A run, and all ledgers of its directory, read with their steps."""
+
+    run: Run
+    ledgers: list[Ledger]
+    problems: list[Problem]
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
+    """``positional``: the run's name stands without an option before it."""
+    parser.add_argument(
+        "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers are (default: %(default)s)"
+    )
+    if positional:
+        parser.add_argument("run_name", metavar="RUN", nargs="?", help="which run (default: the newest)")
+    else:
+        parser.add_argument("--run", dest="run_name", metavar="RUN", help="which run (default: the newest)")
+    parser.add_argument("--owner", help="whose run, where several owners have runs of one name")
+
+
+def choose(command: str, args: argparse.Namespace) -> Choice | None:
+    """The run that is meant; None where there is none, or several, after a sentence on stderr."""
+
+    def say(sentence: str) -> None:
+        print(f"whyidle {command}: {sentence}", file=sys.stderr)
+
+    ledgers, problems = read_directory(args.dir, steps=True)
+    found = runs(ledgers)
+    meant = [run for run in found if _is_meant(run, args)]
+    if not meant:
+        what = f"no ledger of {_wanted(args)}" if args.run_name or args.owner else "no ledgers"
+        known = f"; there are ledgers of {_names(found)}" if found else ""
+        say(f"{what} in {args.dir}{known}")
+        for problem in problems:
+            say(problem.detail)
+        return None
+    if args.run_name and len(meant) > 1:
+        owners = ", ".join(sorted(owner for owner, _ in meant))
+        say(f"several owners have a run {args.run_name}: {owners}. Say which with --owner.")
+        return None
+    if len(meant) > 1:
+        say(f"showing {_names(meant[:1])}; also here: {_names(meant[1:])}")
+    return Choice(meant[0], ledgers, problems)
+
+
+def _is_meant(run: Run, args: argparse.Namespace) -> bool:
+    owner, name = run
+    return args.run_name in (None, name) and args.owner in (None, owner)
+
+
+def _wanted(args: argparse.Namespace) -> str:
+    run = f"run {args.run_name}" if args.run_name else "a run"
+    return f"{run} of owner {args.owner}" if args.owner else run
+
+
+def _names(runs: Iterable[Run]) -> str:
+    return ", ".join(name_of(run) for run in runs)
+
+
+def name_of(run: Run) -> str:
+    """A run with its owner, as Kubernetes writes a namespace and a name."""
+    owner, name = run
+    return f"{owner}/{name}" if owner else name
