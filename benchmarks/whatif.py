@@ -225,14 +225,14 @@ def compare(case: Case, slow: list[Outcome], fast: list[Outcome]) -> dict[str, A
         "slow_ms": 1e3 * mean(one.step_seconds for one in slow),
         "recorded_ms": 1e3 * found["step_seconds"],
         "predicted_ms": 1e3 * entry["step_seconds"],
-        "fastest_ms": 1e3 * (1 - entry["most"]) * found["step_seconds"],
+        "bounds_ms": [1e3 * (1 - entry[bound]) * found["step_seconds"] for bound in ("most", "least")],
         "truth_ms": 1e3 * truth,
         "fast_runs_ms": [1e3 * one.step_seconds for one in fast],
         "error": entry["step_seconds"] / truth - 1,
     }
 
 
-HEADINGS = ("case", "change", "slow", "predicted", "measured", "error")
+HEADINGS = ("case", "change", "slow", "predicted", "bounds", "measured", "error")
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -241,6 +241,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         runs = ", ".join(f"{ms:.0f}" for ms in row["fast_runs_ms"])
         lines.append(
             f"| {row['case']} | `{row['options']}` | {row['slow_ms']:.0f} ms | {row['predicted_ms']:.0f} ms"
+            f" | {row['bounds_ms'][0]:.0f} to {row['bounds_ms'][1]:.0f} ms"
             f" | {row['truth_ms']:.0f} ms ({runs}) | {100 * row['error']:+.1f} % |"
         )
     return "\n".join(lines)

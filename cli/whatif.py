@@ -146,7 +146,7 @@ def _title(found: dict[str, Any]) -> list[str]:
 
 def _table(found: dict[str, Any]) -> list[str]:
     money = found["price"] is not None
-    header = ["a step takes", "saves", "95 %", "at most", _unit(found), *(["money"] if money else []), "with"]
+    header = ["a step takes", "saves", "at least", "at most", _unit(found), *(["money"] if money else []), "with"]
     rows = [*found["changes"], *([found["together"]] if found["together"] else [])]
     cells = [header]
     for row in rows:
@@ -154,7 +154,7 @@ def _table(found: dict[str, Any]) -> list[str]:
             [
                 _seconds(row["step_seconds"]),
                 percent(row["share"], 1),
-                f"{100 * row['low']:.1f} to {100 * row['high']:.1f} %",
+                percent(row["least"], 1),
                 percent(row["most"], 1),
                 f"{row['gpu_hours_saved']:.3g}",
                 *([f"{found['currency']}{row['money_saved']:,.2f}"] if money else []),

@@ -139,6 +139,8 @@ def test_what_a_rank_gains_while_it_waits_for_another_is_no_gain() -> None:
 def test_a_transfer_in_which_threads_got_no_cpu_is_shorter_with_faster_cpus() -> None:
     even = _run(({"compute": 50}, (20,)), ({"compute": 50}, (20,)), queue=100)  # as long as the transfers themselves
     assert _saved_ms(even, Changes(cpu=NONE)) == pytest.approx(10)
+    found = predict(Basis.of(even), Changes(network=NONE))  # maybe threads would queue for as long
+    assert (found.least, found.share, found.most) == pytest.approx((10 / 70, 20 / 70, 20 / 70))
 
 
 READER = ({"compute": 60, "data_read": 30, "data_cpu": 10}, ())
@@ -225,8 +227,8 @@ ALONE = Spec(world_size=1, steps=100, step={"compute": 0.05, "data_read": 0.04, 
 TEXT = """\
 run lab/r1 · 1 rank · 99 of 100 steps replayed · 100.0 ms a step · 0.00278 rank-hours so far
 
-a step takes    saves           95 %   at most   rank-hours   money   with
-     80.0 ms   20.0 %   20.0 to 20.0 %   20.0 %     0.000556   $0.01   --storage x2
+a step takes    saves   at least   at most   rank-hours   money   with
+     80.0 ms   20.0 %     20.0 %    20.0 %     0.000556   $0.01   --storage x2
 """
 
 

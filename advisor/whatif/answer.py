@@ -13,8 +13,9 @@ from .predict import Basis, Prediction, each_alone, flat_from, predict, sweep
 from .trace import NoTrace, Trace, trace_of
 
 ASSUMED: dict[str, str] = {
-    "network": "a transfer takes 1/K of its time: none of it is latency, or work of the ranks themselves. What of a"
-    " transfer is hidden behind compute is not on record, so that a faster network can bring more: up to `at most`",
+    "network": "a transfer takes 1/K of its time: none of it is latency, or work of the ranks themselves. Where ranks"
+    " get no CPU for it, it may bring no more than `at least`. What of a transfer is hidden behind compute is not on"
+    " record: a faster network can bring more, up to `at most`",
     "storage": "reads of data workers, saves and restores take 1/K of their time. A loop that waits for its workers"
     " again and again is as slow as they are; batches that lie ready now will lie ready then",
     "straggler": "a rank that was late by its own time takes as long as its peers did in that step (their lower"
@@ -50,7 +51,7 @@ def names_of(changes: Changes) -> list[str]:
         dict.fromkeys(
             names.get(field.name, field.name)
             for field in fields(changes)
-            if getattr(changes, field.name) != field.default and field.name != "hidden"
+            if getattr(changes, field.name) != field.default and field.name not in ("hidden", "queued")
         )
     )
 

@@ -38,6 +38,8 @@ class Changes:
     """Data workers that each rank has more."""
     hidden: bool = False
     """For the upper bound: a transfer that is partly hidden is gone, and so are waits that nobody could split."""
+    queued: bool = False
+    """For the lower bound: a rank's own threads get no CPU for as long, however fast the transfer is."""
 
     @property
     def any(self) -> bool:
@@ -50,8 +52,12 @@ class Changes:
             field.name for field in fields(self) if isinstance(value := getattr(self, field.name), float) and value != 1
         )
 
+    def least(self) -> Changes:
+        """For the lower bound on what the changes bring."""
+        return replace(self, queued=self.network < 1)
+
     def most(self) -> Changes:
-        """For the upper bound on what the changes bring."""
+        """For the upper bound."""
         if self.network < 1:
             return replace(self, network=NONE, hidden=True)
         return replace(self, hidden=self.no_stragglers or self.balanced)

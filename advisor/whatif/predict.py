@@ -35,9 +35,12 @@ class Prediction:
     """The part of a step that is saved."""
     low: float
     high: float
-    """Bounds: what the mean over other steps might be, with CONFIDENCE."""
+    """What it might be over other steps, with CONFIDENCE."""
+    least: float
+    """The lower bound: `low`, and what is saved where transfers are slow because ranks get no CPU."""
     most: float
-    """What is saved at most: if transfers that are partly hidden, and waits that could not be split, were gone."""
+    """The upper bound: `high`, and what is saved if transfers that are partly hidden, and waits that could not be
+    split, are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,11 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
     gains = saved(basis.trace, changes)
     low, high = interval(gains, basis.walls)
     share = sum(gains) / sum(basis.walls)
-    upper = changes.most()
-    most = share if upper == changes else sum(saved(basis.trace, upper)) / sum(basis.walls)
-    return Prediction(share, low, high, max(share, high, most))
+    least, most = (
+        share if bound == changes else sum(saved(basis.trace, bound)) / sum(basis.walls)
+        for bound in (changes.least(), changes.most())
+    )
+    return Prediction(share, low, high, min(low, least), max(high, most))
 
 
 def interval(gains: Sequence[float], walls: Sequence[float]) -> tuple[float, float]:

@@ -15,8 +15,9 @@ nothing is changed, which one of times would not: ranks leave a call microsecond
 * Of a transfer on a CPU rank, a part is time in which the rank's own threads got no CPU: `cpu` changes that.
 
 Assumed: a transfer takes 1/k with a network k times faster, so none of it is latency or the ranks' own work; a rank
-arrives at a call when its wait for it begins. Of a transfer that began behind compute only the end is in the record,
-so a faster network hides more than is told: `Changes.most` has the bound.
+arrives at a call when its wait for it begins. A CPU rank's transfer is work of its own, too, and gets no faster where
+its threads queue for a CPU: `Changes.least` has the bound. Of a transfer that began behind compute only the end is in
+the record, so that a faster network hides more than is told: `Changes.most` has that bound.
 """
 
 from __future__ import annotations
@@ -181,7 +182,8 @@ def _run(trace: Trace, ranks: list[_Rank], changes: Changes) -> None:
     ready = list(range(len(ranks)))
 
     def transfer(key: int, ns: float) -> float:
-        return ns * changes.network * (1 - queued[key] * (1 - changes.cpu))
+        queue = queued[key]
+        return ns * ((1 - queue) * changes.network + queue * changes.cpu * (1 if changes.queued else changes.network))
 
     while ready:
         place = ready.pop()
