@@ -186,20 +186,17 @@ def link_of(word: int) -> tuple[int, int] | None:
     return ((word >> _RANK_BITS) - 1, word & (1 << _RANK_BITS) - 1) if word >> _RANK_BITS else None
 
 
-def call_words(
-    step: int,
-    slot: int,
-    ns: int,
-    gap_ns: int = 0,
-    peer: int = -1,
-    sent: bool = False,
-    lead_ns: int = 0,
-    together: bool = False,
-) -> tuple[int, int, int]:
-    """A wait as three words: of the step its last 24 bits, slot, wait; the gap; lead, together, peer, direction."""
-    head = (step & _CALL_STEP) << _CALL_STEP_SHIFT | slot << _CALL_SLOT_SHIFT | min(ns // 1000, _CALL_US)
-    end = min(lead_ns // 1000, _CALL_US) << _LEAD_SHIFT | together << _TOGETHER_SHIFT | peer + 1 << 1 | sent
-    return head, min(gap_ns // 1000, _CALL_US), end
+def call_words(step: int, slot: int, ns: int, gap_ns: int, other_end: int) -> tuple[int, int, int]:
+    """A wait as three words: of the step its last 24 bits, slot, wait; the gap; what `other_end` says."""
+    us = ns // 1000
+    head = (step & _CALL_STEP) << _CALL_STEP_SHIFT | slot << _CALL_SLOT_SHIFT | (us if us < _CALL_US else _CALL_US)
+    return head, gap_ns // 1000, other_end
+
+
+def other_end(peer: int, sent: bool = False, lead_ns: int = 0, together: bool = False) -> int:
+    """The word about the other end of a send or receive; 0 for a collective."""
+    lead = min(lead_ns // 1000, _CALL_US)
+    return lead << _LEAD_SHIFT | together << _TOGETHER_SHIFT | peer + 1 << 1 | sent
 
 
 def call_of(head: int, gap: int, end: int, last_step: int) -> Call:

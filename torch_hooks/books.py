@@ -38,6 +38,7 @@ from ..ledger.layout import (
     WORD_AT,
     call_words,
     link_word,
+    other_end,
 )
 from ..ledger.waits import Message, StepWaits
 from .wait_codes import CONTINUES, Issues, WaitCode, peer_of, slot_of
@@ -73,7 +74,7 @@ _BUCKETS = WORD_AT["step_buckets"][0]
 _CAUSE_BYTE, _CAUSES_BYTES = _CAUSE_AT * 8, len(CAUSES) * 8
 _RING_BYTE, _ENTRY_BYTES = RING_AT * 8, len(STEP_WORDS) * 8
 _ENTRY_HEAD = Struct("<4q")  # the words of STEP_WORDS before the causes
-_CALL = Struct(f"<{CALL_WORDS}q")
+_CALL, _CALLS_BYTE = Struct(f"<{CALL_WORDS}q"), CALLS_AT * 8
 _BASE = WORD_AT["base_step"][0]
 _UNTIL = WORD_AT["recompute_until"][0]
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
@@ -164,18 +165,18 @@ class Held:
 _NO_OWN = (0,) * len(LATE_FAMILIES)
 
 
-_Traced = tuple[int, int, int, int, bool, int, bool]
+_Traced = tuple[int, int, int, int]
 """A wait of the open step: what `call_words` takes beside the step."""
 
 
 def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[_Traced]:
     """One wait for some messages, of which the first has its time."""
-    leads = [max(0, begun - one.at) if one.at else 0 for one in issues]
-    first, *others = zip(issues, leads, strict=True)
-    return [
-        (slot, ns, gap, first[0].peer, first[0].sent, first[1], False),
-        *((slot, 0, 0, one.peer, one.sent, lead, True) for one, lead in others),
-    ]
+    found = []
+    for one in issues:
+        lead = max(0, begun - one.at) if one.at else 0
+        end = other_end(one.peer, one.sent, lead, bool(found))
+        found.append((slot, 0, 0, end) if found else (slot, ns, gap, end))
+    return found
 
 
 def _own(now: list[int], before: list[int]) -> list[int]:
@@ -259,7 +260,7 @@ class Books:
             held.calls[-1] += ns
             held.queues[-1] += queue
             before = self._trace[held.traced]
-            self._trace[held.traced] = (slot, before[1] + ns, *before[2:])
+            self._trace[held.traced] = (slot, before[1] + ns, before[2], before[3])
             if held.messages and issues:
                 held.messages[-len(issues) :] = [
                     one._replace(end=end_ns, ns=one.ns + ns, queue=one.queue + queue)
@@ -273,11 +274,12 @@ class Books:
                 held.messages += [Message(one.peer, one.sent, one.at, end_ns, ns, queue) for one in issues]
                 held.complete &= all(one.at for one in issues)
             held.traced = len(self._trace)
-            gap = max(0, end_ns - ns - max(self._last_wait, self._last_end))
+            last = self._last_wait if self._last_wait > self._last_end else self._last_end
+            gap = end_ns - ns - last if end_ns - ns > last else 0
             if issues:
                 self._trace += _messages(slot, ns, gap, end_ns - ns, issues)
             else:
-                self._trace.append((slot, ns, gap, peer_of(code), False, 0, False))
+                self._trace.append((slot, ns, gap, 0))
         self._last_wait = end_ns
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 
@@ -341,10 +343,9 @@ class Books:
 
     def _keep(self, step: int) -> None:
         """Puts the waits of a step into the ring of calls, for a report on what was never exchanged and for what-if."""
-        written = self.words[_CALLS_WRITTEN]
-        for call in self._trace:
-            at = CALLS_AT + written % RING_CALLS * CALL_WORDS
-            _CALL.pack_into(self._map, at * 8, *call_words(step, *call))
+        written, ring, pack_into = self.words[_CALLS_WRITTEN], self._map, _CALL.pack_into
+        for slot, ns, gap, end in self._trace:
+            pack_into(ring, _CALLS_BYTE + written % RING_CALLS * _CALL.size, *call_words(step, slot, ns, gap, end))
             written += 1
         self.words[_CALLS_WRITTEN] = written
         self._trace.clear()
