@@ -1,11 +1,11 @@
 """What-if against truth: a run that is slow somewhere predicts the same run that is not, and both are trained.
 
-    .venv/bin/python benchmarks/whatif.py [--steps N] [--only TEXT] [--json FILE]
+    .venv/bin/python benchmarks/whatif.py [--steps N] [--only TEXT ...] [--json FILE]
 
 Ranks are in network namespaces with shaped links, shards on a file system that is slow to read (FUSE), one rank is
-late, or one stage of a pipeline computes for longer. Each setting is trained twice, in turns: the predictions are made
-from the first slow run, and the truth is the mean step of both fast runs, by the job's own clock. Needs root, ip, tc,
-and for slow reads libfuse3 and a C compiler; what a machine lacks is left out, and the table says so.
+late, or one stage of a pipeline computes for longer. Each setting is trained twice, in turns: the prediction is made
+from the first slow run, and the truth is the median step of both fast runs, by the job's own clock. Needs root, ip, tc,
+and for slow reads libfuse3 and a C compiler; what a machine lacks is left out, and the output says so.
 These are not tests: nothing here passes or fails.
 """
 
@@ -21,8 +21,9 @@ import tempfile
 import time
 import traceback
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 from whatif_network import INTERFACE, address, enter, missing, network, shaped
@@ -33,9 +34,11 @@ from support_bottlenecks_disks import missing as lacks_fuse
 from support_bottlenecks_disks import slow_folder
 from whatif_job import SHARD_BYTES, WARM, Job, train
 
-from whyidle.advisor.whatif.answer import answer
+from whyidle.advisor.whatif.answer import options_of
 from whyidle.advisor.whatif.changes import NONE, Changes
-from whyidle.ledger.directory import read_directory, run_of
+from whyidle.advisor.whatif.replay import saved
+from whyidle.advisor.whatif.trace import Trace, trace_of
+from whyidle.ledger.directory import read_directory
 
 READ_MS = 15
 """Of one read of the slow file system, each of 128 KiB at most."""
@@ -130,8 +133,8 @@ CASES = (
 @dataclass(frozen=True)
 class Outcome:
     ledgers: Path
-    step_seconds: float
-    """By the job's own clock, without the first steps."""
+    steps: list[float]
+    """Seconds of each step, the mean of the ranks, by the job's own clock."""
 
 
 class Bench:
@@ -156,9 +159,8 @@ class Bench:
             children = [self._fork(job, rank, folder) for rank in range(len(setting.compute))]
             _wait(children, folder)
         ends = [[int(line) for line in (folder / f"ends-{rank}").read_text().split()] for rank in range(len(children))]
-        return Outcome(
-            folder / "ledgers", mean((mine[-1] - mine[WARM]) / (len(mine) - 1 - WARM) / 1e9 for mine in ends)
-        )
+        took = [[(end - start) / 1e9 for start, end in pairwise(mine[WARM - 1 :])] for mine in ends]
+        return Outcome(folder / "ledgers", [mean(step) for step in zip(*took, strict=True)])
 
     def _fork(self, job: Job, rank: int, folder: Path) -> int:
         pid = os.fork()
@@ -209,26 +211,29 @@ def _wait(children: list[int], folder: Path) -> None:
         time.sleep(0.02)
 
 
-def predicted(outcome: Outcome, changes: Changes) -> dict[str, Any]:
+def steps_of(outcome: Outcome) -> Trace:
     ledgers, problems = read_directory(str(outcome.ledgers), steps=True)
     assert not problems, problems
-    return answer(run_of(ledgers[0]), ledgers, time.monotonic_ns(), changes)
+    return trace_of(ledgers)
+
+
+def step_ms(trace: Trace, changes: Changes) -> float:
+    """The median step after a change."""
+    return median(wall - gained for wall, gained in zip(trace.walls, saved(trace, changes), strict=True)) / 1e6
 
 
 def compare(case: Case, slow: list[Outcome], fast: list[Outcome]) -> dict[str, Any]:
-    found = predicted(slow[0], case.changes)
-    entry = found["together"] or found["changes"][0]
-    truth = mean(one.step_seconds for one in fast)
+    trace = steps_of(slow[0])
+    told, truth = step_ms(trace, case.changes), 1e3 * median(step for one in fast for step in one.steps)
     return {
         "case": case.name,
-        "options": entry["options"],
-        "slow_ms": 1e3 * mean(one.step_seconds for one in slow),
-        "recorded_ms": 1e3 * found["step_seconds"],
-        "predicted_ms": 1e3 * entry["step_seconds"],
-        "bounds_ms": [1e3 * (1 - entry[bound]) * found["step_seconds"] for bound in ("most", "least")],
-        "truth_ms": 1e3 * truth,
-        "fast_runs_ms": [1e3 * one.step_seconds for one in fast],
-        "error": entry["step_seconds"] / truth - 1,
+        "options": options_of(case.changes),
+        "slow_ms": 1e3 * median(slow[0].steps),
+        "predicted_ms": told,
+        "bounds_ms": [step_ms(trace, case.changes.most()), step_ms(trace, case.changes.least())],
+        "truth_ms": truth,
+        "fast_runs_ms": [1e3 * median(one.steps) for one in fast],
+        "error": told / truth - 1,
     }
 
 
@@ -250,14 +255,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--only", default="", help="cases whose names have this in them")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="cases whose names have this in them")
     parser.add_argument("--json", type=Path, help="where to write all figures")
     args = parser.parse_args()
     if lacking := missing():
         print(f"nothing to compare: this machine {lacking}")
         return
     no_fuse = lacks_fuse()
-    cases = [case for case in CASES if args.only in case.name and not (case.fuse and no_fuse)]
+    cases = [case for case in CASES if any(text in case.name for text in args.only) and not (case.fuse and no_fuse)]
     if no_fuse:
         print(f"without slow reads: this machine {no_fuse}")
     rows = []

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from textwrap import wrap
 from typing import Any
 
 from ..advisor.whatif.answer import answer
@@ -27,6 +28,7 @@ FACTORS: dict[str, str] = {
 }
 """Option -> what of a step becomes faster."""
 BAR = 30
+WIDTH = 110
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,13 +180,13 @@ def _curve(sweep: dict[str, Any]) -> list[str]:
 
 
 def _notes(found: dict[str, Any]) -> list[str]:
-    lines = [f"assumed  {name}: {sentence}." for name, sentence in found["assumed"].items()]
+    said = [f"assumed  {name}: {sentence}." for name, sentence in found["assumed"].items()]
     if found["left_out_steps"]:
-        lines.append(f"note     {found['left_out_steps']} steps are left out: the calls of the ranks do not match")
+        said.append(f"note     {found['left_out_steps']} steps are left out: the calls of the ranks do not match")
     if found["unsplit_share"] >= 0.005:
         share = percent(found["unsplit_share"], 1)
-        lines.append(f"note     {share} of the time was waited in calls that nobody could split; it stays as it is")
-    return lines
+        said.append(f"note     {share} of the time was waited in calls that nobody could split; it stays as it is")
+    return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]
 
 
 def _seconds(seconds: float) -> str:

@@ -452,5 +452,7 @@ def _calls(raw: bytes, ledger: Ledger) -> list[Call]:
     """The last waits, oldest first. What makes no sense, a step that the rank has not begun say, is left out."""
     written, last = ledger.calls_written, ledger.steps + 1
     words = [*struct.iter_unpack(f"<{CALL_WORDS}Q", raw[CALLS_AT * 8 :])]
-    found = (call_of(*words[number % RING_CALLS], last) for number in range(max(0, written - RING_CALLS), written))
+    found = (
+        call_of(*words[number % RING_CALLS], last_step=last) for number in range(max(0, written - RING_CALLS), written)
+    )
     return [call for call in found if call.step > 0]

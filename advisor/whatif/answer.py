@@ -10,7 +10,7 @@ from ...ledger.reader import Ledger
 from ...verdict.accounts import account
 from .changes import NONE, Changes, written
 from .predict import Basis, Prediction, each_alone, flat_from, predict, sweep
-from .trace import NoTrace, Trace, trace_of
+from .trace import Trace, trace_of
 
 ASSUMED: dict[str, str] = {
     "network": "a transfer takes 1/K of its time: none of it is latency, or work of the ranks themselves. Where ranks"
@@ -155,6 +155,3 @@ def _unsplit(trace: Trace) -> float:
     """The share of the replayed time that was waited in calls that could not be split: it stays as it is."""
     waited = sum(step.unsplit for one in trace.ranks for step in one.steps)
     return waited / sum(step.wall for one in trace.ranks for step in one.steps)
-
-
-__all__ = ["ASSUMED", "NoTrace", "answer"]

@@ -29,8 +29,9 @@ from typing import NamedTuple
 
 from ...ledger.layout import Call
 from .changes import Changes
+from .loader import Batch
 from .messages import Message, Place, Scale, meet
-from .own import Batch, Own, owns_of
+from .own import Own, owns_of
 from .trace import NoTrace, RankStep, RankTrace, Trace
 
 ROUNDED = 2_000
