@@ -40,7 +40,7 @@ from whyidle.advisor.whatif.replay import saved
 from whyidle.advisor.whatif.trace import Trace, trace_of
 from whyidle.ledger.directory import read_directory
 
-READ_MS = 15
+READ_MS = 60
 """Of one read of the slow file system, each of 128 KiB at most."""
 SHARDS = 64
 LATE, EVEN, UNEVEN = 0.08, 0.06, 0.15
@@ -60,6 +60,7 @@ class Setting:
     workers: int = 1
     compute: tuple[float, ...] = (0.06, 0.06)
     pipeline: bool = False
+    width: int = 512
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,12 @@ CASES = (
     Case("100 Mbit/s to 1 Gbit/s", SLOW_LINK, replace(DDP, mbit=1000), Changes(network=0.1)),
     Case("100 Mbit/s to 400 Mbit/s", SLOW_LINK, replace(DDP, mbit=400), Changes(network=0.25)),
     Case("100 Mbit/s to unlimited", SLOW_LINK, DDP, Changes(network=NONE)),
+    Case(
+        "100 Mbit/s to unlimited, 4.2 MB of gradients",
+        replace(SLOW_LINK, width=1024),
+        replace(DDP, width=1024),
+        Changes(network=NONE),
+    ),
     Case("late rank removed", LATE_RANK, DDP, Changes(no_stragglers=True)),
     Case("slow reads in a worker to fast ones", READS, DDP, Changes(storage=NONE), fuse=True),
     Case(
@@ -154,7 +161,7 @@ class Bench:
         folder = self.folder / str(self._runs)
         folder.mkdir()
         data = self.slow if setting.slow_reads else self.shards
-        job = Job(self.steps, str(data), setting.workers, setting.compute, setting.pipeline)
+        job = Job(self.steps, str(data), setting.workers, setting.compute, setting.pipeline, setting.width)
         with shaped(self.names, setting.mbit):
             children = [self._fork(job, rank, folder) for rank in range(len(setting.compute))]
             _wait(children, folder)

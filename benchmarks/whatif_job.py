@@ -21,8 +21,6 @@ from torch.utils.data import DataLoader, Dataset
 
 import whyidle
 
-WIDTH = 1024
-"""Of a square layer: 4.2 MB of gradients."""
 SHARD_BYTES = 1 << 18
 ROWS = 4
 STAGE_WIDTH = 64
@@ -43,6 +41,8 @@ class Job:
     compute: tuple[float, ...]
     """By rank, beyond the model's own, in each step."""
     pipeline: bool = False
+    width: int = 512
+    """Of a square layer: 1 MB of gradients; 4.2 MB at 1024."""
 
 
 class _Work(nn.Module):
@@ -60,8 +60,9 @@ class _Work(nn.Module):
 class _Shards(Dataset[Tensor]):
     """One batch per file, in turns without end, each read cold."""
 
-    def __init__(self, directory: str):
+    def __init__(self, directory: str, width: int):
         self.files = sorted(Path(directory).iterdir())
+        self.width = width
 
     def __len__(self) -> int:
         return 1 << 20
@@ -70,7 +71,8 @@ class _Shards(Dataset[Tensor]):
         with open(self.files[index % len(self.files)], "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             packed = b"".join(iter(lambda: file.read(SHARD_BYTES), b""))
-        return torch.frombuffer(bytearray(packed[: 4 * ROWS * WIDTH]), dtype=torch.uint8).float().view(-1, WIDTH) / 256
+        batch = torch.frombuffer(bytearray(packed[: ROWS * self.width]), dtype=torch.uint8)
+        return batch.float().view(ROWS, self.width) / 256
 
 
 def train(job: Job, rank: int, folder: Path) -> None:
@@ -90,11 +92,11 @@ def train(job: Job, rank: int, folder: Path) -> None:
 
 def _batches(job: Job, rank: int) -> Iterator[Tensor]:
     sampler = range(rank, job.steps * 64, len(job.compute))
-    return iter(DataLoader(_Shards(job.data), batch_size=None, sampler=sampler, num_workers=job.workers))
+    return iter(DataLoader(_Shards(job.data, job.width), batch_size=None, sampler=sampler, num_workers=job.workers))
 
 
 def _replicas(job: Job, rank: int) -> Iterator[None]:
-    model = nn.Sequential(_Work(job.compute[rank]), nn.Linear(WIDTH, WIDTH))
+    model = nn.Sequential(_Work(job.compute[rank]), nn.Linear(job.width, job.width))
     net = DistributedDataParallel(model, bucket_cap_mb=1000)
     optimizer = torch.optim.SGD(net.parameters(), 1e-3)
     batches = _batches(job, rank)

@@ -18,6 +18,10 @@ _COLLECTIVE = CAUSE["collective"]
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
 
 
+MOST_STEPS, LEAST_STEPS = 32_768, 64
+"""Steps of all ranks together that are replayed, and steps of the run that are in any case: ten seconds for a table."""
+
+
 class NoTrace(ValueError):
     """The steps of a run cannot be replayed. A sentence that says why."""
 
@@ -78,6 +82,7 @@ def trace_of(newest: Sequence[Ledger]) -> Trace:
     slots = _slots(newest)
     first = max(_first_step(ledger) for ledger in newest)
     last = min(ledger.steps for ledger in newest)
+    first = max(first, last - max(LEAST_STEPS, MOST_STEPS // len(newest)) + 1)
     if not last:
         raise NoTrace("no rank has finished a step yet; ask again when there are some")
     if first > last:
