@@ -29,6 +29,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("report", ".report", "say where the seconds of a run went, and the verdict"),
     Command("traffic", ".traffic.command", "say how many bytes a training moves, and what link a step time needs"),
     Command("goodput", ".goodput", "say how much of a run was progress, and how often to save"),
+    Command(
+        "whatif", ".whatif", "predict how long a step of a run would take with a faster network, storage and so on"
+    ),
     Command("dashboards", ".dashboards", "write the Grafana dashboards"),
     Command("rules", ".rules", "print the recording rules and alerts for Prometheus, or write them to files"),
     Command("demo", ".demo.command", "train a small model here and explain its seconds"),

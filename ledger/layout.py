@@ -6,6 +6,8 @@ The *head* (everything but the ring of steps) is small, so that a scrape reads l
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
@@ -98,6 +100,7 @@ WORDS: dict[str, int] = {
     "checkpoint_step": 1,  # base_step + steps at the last finished save; -1 before
     "samples": 1,
     "batches": 1,
+    "loader_workers": 1,  # processes that make the batches of the training's loader; -1: not known
     "eval_batches": 1,
     "evaluation_ns": 1,  # of compute: evaluation, as far as it could be told
     "host_write_ns": 1,  # of host: stretches in which the loop wrote files by its own code
@@ -142,14 +145,35 @@ HEAD_BYTES = 5440
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)
-"""Word index of the ring of calls. One word a wait: step << 39 | slot << 36 | µs; see :func:`call_word`."""
-LEDGER_BYTES = (CALLS_AT + RING_CALLS) * _WORD
+"""Word index of the ring of calls: the waits of each step, in the order in which they happened; see `call_words`."""
+CALL_WORDS = 3
+LEDGER_BYTES = (CALLS_AT + RING_CALLS * CALL_WORDS) * _WORD
 
 _RANK_BITS = 20
 
 _CALL_STEP_SHIFT, _CALL_SLOT_SHIFT = 39, 36
 _CALL_US = (1 << _CALL_SLOT_SHIFT) - 1
 _CALL_STEP = (1 << 63 - _CALL_STEP_SHIFT) - 1
+_TOGETHER_SHIFT = _RANK_BITS + 2
+_LEAD_SHIFT = _TOGETHER_SHIFT + 1
+
+
+class Call(NamedTuple):
+    """A wait as the ring of calls keeps it. Times in ns, whole µs."""
+
+    step: int
+    """The number of the step, counted in this process from 1."""
+    slot: int
+    ns: int
+    gap_ns: int = 0
+    """Between the wait before it, or the start of the step, and this one."""
+    peer: int = -1
+    """The rank at the other end of a send or receive; -1 in a collective, or where it is not known."""
+    sent: bool = False
+    lead_ns: int = 0
+    """How long before the wait began the send or receive was issued."""
+    together: bool = False
+    """One wait with the call before it, which has all of its time."""
 
 
 def link_word(link: tuple[int, int]) -> int:
@@ -163,12 +187,23 @@ def link_of(word: int) -> tuple[int, int] | None:
     return ((word >> _RANK_BITS) - 1, word & (1 << _RANK_BITS) - 1) if word >> _RANK_BITS else None
 
 
-def call_word(step: int, slot: int, wait_ns: int) -> int:
-    """A wait as the ring of calls keeps it; ``step`` is the number of the step, of which the last 24 bits are kept."""
-    return (step & _CALL_STEP) << _CALL_STEP_SHIFT | slot << _CALL_SLOT_SHIFT | min(wait_ns // 1000, _CALL_US)
+def call_words(step: int, slot: int, ns: int, gap_ns: int, other_end: int) -> tuple[int, int, int]:
+    """A wait as three words: of the step its last 24 bits, slot, wait; the gap; what `other_end` says."""
+    us = ns // 1000
+    head = (step & _CALL_STEP) << _CALL_STEP_SHIFT | slot << _CALL_SLOT_SHIFT | (us if us < _CALL_US else _CALL_US)
+    return head, gap_ns // 1000, other_end
 
 
-def call_of(word: int, last_step: int) -> tuple[int, int, int]:
-    """-> (step, slot, ns) of a word of the ring, whose step is at most ``last_step``."""
-    step = last_step - ((last_step - (word >> _CALL_STEP_SHIFT)) & _CALL_STEP)
-    return step, word >> _CALL_SLOT_SHIFT & SLOTS - 1, (word & _CALL_US) * 1000
+def other_end(peer: int, sent: bool = False, lead_ns: int = 0, together: bool = False) -> int:
+    """The word about the other end of a send or receive; 0 for a collective."""
+    lead = min(lead_ns // 1000, _CALL_US)
+    return lead << _LEAD_SHIFT | together << _TOGETHER_SHIFT | peer + 1 << 1 | sent
+
+
+def call_of(head: int, gap: int, end: int, last_step: int) -> Call:
+    """The wait that three words of the ring are, whose step is at most ``last_step``."""
+    step = last_step - ((last_step - (head >> _CALL_STEP_SHIFT)) & _CALL_STEP)
+    slot, ns = head >> _CALL_SLOT_SHIFT & SLOTS - 1, (head & _CALL_US) * 1000
+    peer = (end >> 1 & (1 << _TOGETHER_SHIFT - 1) - 1) - 1
+    lead = (end >> _LEAD_SHIFT & _CALL_US) * 1000
+    return Call(step, slot, ns, (gap & _CALL_US) * 1000, peer, bool(end & 1), lead, bool(end >> _TOGETHER_SHIFT & 1))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from .causes import CAUSE, CAUSES, COLLECTIVE_OPS, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES, WAIT_CAUSES
 from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .layout import (
+    CALL_WORDS,
     CALLS_AT,
     CULPRITS,
     HEAD_BYTES,
@@ -29,6 +30,7 @@ from .layout import (
     STRING_AT,
     VERSION,
     WORD_AT,
+    Call,
     call_of,
     link_of,
 )
@@ -133,8 +135,8 @@ class Ledger:
     strings: dict[str, str]
     words: dict[str, tuple[int, ...]]
     ring: list[Step] = field(default_factory=list)
-    calls: list[tuple[int, int, int]] = field(default_factory=list)
-    """The last waits, oldest first: (step, counted in this process; slot; ns)."""
+    calls: list[Call] = field(default_factory=list)
+    """The last waits, oldest first."""
     visible_pid: int = 0
     """The pid of the live writer as this process sees it; 0 if it is in a pid namespace out of sight."""
     uid: int = -1
@@ -364,7 +366,7 @@ _SMALL = {
     "device_slot": SLOTS,
     "slot_link": (1 << 40) - 1,
 }
-_MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled"}
+_MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}
 _MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns")
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
@@ -450,9 +452,11 @@ def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
     return steps
 
 
-def _calls(raw: bytes, ledger: Ledger) -> list[tuple[int, int, int]]:
+def _calls(raw: bytes, ledger: Ledger) -> list[Call]:
     """The last waits, oldest first. What makes no sense, a step that the rank has not begun say, is left out."""
     written, last = ledger.calls_written, ledger.steps + 1
-    words = struct.unpack_from(f"<{RING_CALLS}Q", raw, CALLS_AT * 8)
-    found = (call_of(words[number % RING_CALLS], last) for number in range(max(0, written - RING_CALLS), written))
-    return [call for call in found if call[0] > 0]
+    words = [*struct.iter_unpack(f"<{CALL_WORDS}Q", raw[CALLS_AT * 8 :])]
+    found = (
+        call_of(*words[number % RING_CALLS], last_step=last) for number in range(max(0, written - RING_CALLS), written)
+    )
+    return [call for call in found if call.step > 0]

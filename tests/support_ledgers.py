@@ -65,6 +65,7 @@ class Spec:
     words: dict[str, int] = field(default_factory=dict)  # set as they stand, last
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
+    workers: int = -1  # of the loader
 
 
 def write(directory: str, spec: Spec) -> LedgerWriter:
@@ -95,6 +96,7 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
             "created_unix_ns": spec.created or time.time_ns(),
             "start_ns": start,
             "checkpoint_step": -1,
+            "loader_workers": spec.workers,
         },
     )
     words, books = ledger.words, Books(ledger.words)

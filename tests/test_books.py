@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whyidle.ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, PHASE, PHASES, STEP_BUCKETS_SECONDS
-from whyidle.ledger.layout import RING_STEPS, STEP_WORDS, WORD_AT, link_of
+from whyidle.ledger.layout import RING_STEPS, STEP_WORDS, WORD_AT, Call, link_of
 from whyidle.ledger.reader import Step, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
@@ -265,7 +265,32 @@ def test_at_the_end_the_ring_of_calls_has_what_was_never_settled(words: memoryvi
     books.settle(0, {"network": 1000}, through=1)
     books.end()
     assert (word(words, "pending_ns"), cause(words, "collective"), slot_word(words, "settled")) == (0, 5000, 1)
-    assert parse_ledger(bytes(words), "here", alive=True).calls == [(1, 0, 1000), (2, 0, 2000), (3, 0, 3000)]
+    assert parse_ledger(bytes(words), "here", alive=True).calls == [
+        Call(1, 0, 1000),
+        Call(2, 0, 2000),
+        Call(3, 0, 3000),
+    ]
+
+
+def test_the_ring_of_calls_has_the_waits_of_a_step_in_order_and_what_lies_between(words: memoryview) -> None:
+    books = Books(words)
+    for slot in (0, 1):
+        books.hold(slot, (), whole=True, pairwise=slot == 1)
+    books.open_window(100_000)
+    books.charge_wait(wait_code(1), 3_000, None, 110_000, (Issue(5, True, 104_000), Issue(2, False)))
+    books.charge_wait(WORLD, 2_000, None, 120_000)
+    books.charge_wait(WORLD | CONTINUES, 1_000, None, 123_000)  # a garbage collection lay in between
+    books.charge_wait(wait_code(1), 0, None, 130_000, (Issue(2, False, 130_000),))
+    books.close_step(140_000)
+    books.charge_wait(WORLD, 1_000, None, 145_000)
+    books.close_step(150_000)
+    assert parse_ledger(bytes(words), "here", alive=True).calls == [
+        Call(1, 1, 3_000, 7_000, 5, True, 3_000),
+        Call(1, 1, 0, 0, 2, False, 0, True),
+        Call(1, 0, 3_000, 8_000),
+        Call(1, 1, 0, 7_000, 2, False, 0),
+        Call(2, 0, 1_000, 4_000),
+    ]
 
 
 def test_the_ranks_waited_for_most_are_named(words: memoryview) -> None:

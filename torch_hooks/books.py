@@ -26,6 +26,7 @@ from ..ledger.causes import (
     STEP_BUCKETS_SECONDS,
 )
 from ..ledger.layout import (
+    CALL_WORDS,
     CALLS_AT,
     CULPRITS,
     RING_AT,
@@ -35,8 +36,9 @@ from ..ledger.layout import (
     STEP_WORDS,
     UNKNOWN_SLOT,
     WORD_AT,
-    call_word,
+    call_words,
     link_word,
+    other_end,
 )
 from ..ledger.waits import Message, StepWaits
 from .wait_codes import CONTINUES, Issues, WaitCode, peer_of, slot_of
@@ -72,6 +74,7 @@ _BUCKETS = WORD_AT["step_buckets"][0]
 _CAUSE_BYTE, _CAUSES_BYTES = _CAUSE_AT * 8, len(CAUSES) * 8
 _RING_BYTE, _ENTRY_BYTES = RING_AT * 8, len(STEP_WORDS) * 8
 _ENTRY_HEAD = Struct("<4q")  # the words of STEP_WORDS before the causes
+_CALL, _CALLS_BYTE = Struct(f"<{CALL_WORDS}q"), CALLS_AT * 8
 _BASE = WORD_AT["base_step"][0]
 _UNTIL = WORD_AT["recompute_until"][0]
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
@@ -119,6 +122,7 @@ class Held:
         "size",
         "slot",
         "steps",
+        "traced",
     )
 
     def __init__(self, slot: int, outside: tuple[int, ...], mark: list[int], pairwise: bool):
@@ -133,6 +137,8 @@ class Held:
         self.complete = True  # whether each wait of the open step was measured
         self.mark = self.before = mark  # causes and slots at the end of the last wait; the same, of the step before
         self.steps: deque[StepWaits] = deque()
+        self.traced = 0
+        """Where the last wait stands among all of the open step."""
         self.size = 0
         """What the steps hold, in numbers: for a bound on memory."""
 
@@ -159,6 +165,20 @@ class Held:
 _NO_OWN = (0,) * len(LATE_FAMILIES)
 
 
+_Traced = tuple[int, int, int, int]
+"""A wait of the open step: what `call_words` takes beside the step."""
+
+
+def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[_Traced]:
+    """One wait for some messages, of which the first has its time."""
+    found = []
+    for one in issues:
+        lead = max(0, begun - one.at) if one.at else 0
+        end = other_end(one.peer, one.sent, lead, bool(found))
+        found.append((slot, 0, 0, end) if found else (slot, ns, gap, end))
+    return found
+
+
 def _own(now: list[int], before: list[int]) -> list[int]:
     """A rank's own time between two marks, per LATE_FAMILIES.
 
@@ -170,7 +190,18 @@ def _own(now: list[int], before: list[int]) -> list[int]:
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
 
-    __slots__ = ("_culprits", "_last_end", "_links", "_map", "held", "repeating", "slots", "words")
+    __slots__ = (
+        "_culprits",
+        "_last_end",
+        "_last_wait",
+        "_links",
+        "_map",
+        "_trace",
+        "held",
+        "repeating",
+        "slots",
+        "words",
+    )
 
     def __init__(self, words: memoryview):
         self.words = words
@@ -182,7 +213,9 @@ class Books:
         """Per slot: its waits, where they are held back. They are `collective` at once where not."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._links: dict[int, dict[tuple[int, int], int]] = {}
-        self._last_end = 0
+        self._last_end = self._last_wait = 0  # of a step, of a wait that is held back; ns of CLOCK_MONOTONIC
+        self._trace: list[_Traced] = []
+        """The waits of the open step that are held back, in order."""
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
 
@@ -226,6 +259,8 @@ class Books:
         if code & CONTINUES and held.calls:
             held.calls[-1] += ns
             held.queues[-1] += queue
+            before = self._trace[held.traced]
+            self._trace[held.traced] = (slot, before[1] + ns, before[2], before[3])
             if held.messages and issues:
                 held.messages[-len(issues) :] = [
                     one._replace(end=end_ns, ns=one.ns + ns, queue=one.queue + queue)
@@ -238,6 +273,14 @@ class Books:
             if held.pairwise:
                 held.messages += [Message(one.peer, one.sent, one.at, end_ns, ns, queue) for one in issues]
                 held.complete &= all(one.at for one in issues)
+            held.traced = len(self._trace)
+            last = self._last_wait if self._last_wait > self._last_end else self._last_end
+            gap = end_ns - ns - last if end_ns - ns > last else 0
+            if issues:
+                self._trace += _messages(slot, ns, gap, end_ns - ns, issues)
+            else:
+                self._trace.append((slot, ns, gap, 0))
+        self._last_wait = end_ns
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 
     def charge_unmeasured(self, ns: int) -> None:
@@ -292,19 +335,20 @@ class Books:
         self._map.move(at + _ENTRY_HEAD.size, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
+        if self._trace:
+            self._keep(done + 1)
         for held in self.held:
             if held is not None:
-                if held.calls:
-                    self._keep(done + 1, held)
                 held.close_step(done + 1, wall)
 
-    def _keep(self, step: int, held: Held) -> None:
-        """Puts the waits of a step into the ring of calls, for a report on what was never exchanged."""
-        words, written = self.words, self.words[_CALLS_WRITTEN]
-        for wait in held.calls:
-            words[CALLS_AT + written % RING_CALLS] = call_word(step, held.slot, wait)
+    def _keep(self, step: int) -> None:
+        """Puts the waits of a step into the ring of calls, for a report on what was never exchanged and for what-if."""
+        written, ring, pack_into = self.words[_CALLS_WRITTEN], self._map, _CALL.pack_into
+        for slot, ns, gap, end in self._trace:
+            pack_into(ring, _CALLS_BYTE + written % RING_CALLS * _CALL.size, *call_words(step, slot, ns, gap, end))
             written += 1
-        words[_CALLS_WRITTEN] = written
+        self.words[_CALLS_WRITTEN] = written
+        self._trace.clear()
 
     # -- the split of waits
 

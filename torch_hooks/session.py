@@ -102,6 +102,7 @@ class Session:
                 "pid_start_ticks": who.pid_start_ticks,
                 "start_ns": who.start_ns,
                 "checkpoint_step": -1,
+                "loader_workers": -1,
                 "recompute_until": before.steps,
             }
             # Before there is a ledger of our own in there: to read that one would drop its lock.

@@ -63,14 +63,14 @@ def _first_step(ledger: Ledger) -> int:
     kept = ledger.steps - len(ledger.ring) + 1
     if ledger.calls_written <= RING_CALLS or not ledger.calls:
         return kept
-    return max(kept, ledger.calls[0][0] + 1)
+    return max(kept, ledger.calls[0].step + 1)
 
 
 def _steps_of(ledger: Ledger, slot: Slot, first: int, last: int) -> list[StepWaits]:
     calls: dict[int, list[list[int]]] = {number: [[] for _ in range(SLOTS)] for number in range(first, last + 1)}
-    for number, index, ns in ledger.calls:
-        if number in calls:
-            calls[number][index].append(ns)
+    for call in ledger.calls:
+        if call.step in calls:
+            calls[call.step][call.slot].append(call.ns)
     found = []
     for step in ledger.ring:
         number = step.number - ledger.base_step

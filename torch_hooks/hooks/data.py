@@ -70,7 +70,7 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
             if old == NOT_ENTERED:
                 return original(iterator)
             try:
-                meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator)
+                meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator, is_grad_enabled())
                 meter.begin(iterator)
             except Exception as error:  # the fence around the training
                 session.fault("dataloader", error)
@@ -88,8 +88,10 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
     return make
 
 
-def _new_meter(session: Session, iterator: Any) -> WorkerMeter | OwnMeter:
+def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter | OwnMeter:
     alone = getattr(iterator, "_task_info", None) is None
+    if session.writer is not None and training:
+        session.writer.set("loader_workers", 0 if alone else len(getattr(iterator, "_workers", ())))
     meter = iterator.__dict__[_METER] = OwnMeter(session.task) if alone else WorkerMeter(session.task)
     return meter
 

@@ -1,0 +1,157 @@
+"""The answer to a what-if as JSON: what each change brings alone, and all of them together; and what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+from ...ledger.directory import Run
+from ...ledger.reader import Ledger
+from ...verdict.accounts import account
+from .changes import NONE, Changes, written
+from .predict import Basis, Prediction, each_alone, flat_from, predict, sweep
+from .trace import Trace, trace_of
+
+ASSUMED: dict[str, str] = {
+    "network": "a transfer takes 1/K of its time: none of it is latency, or work of the ranks themselves. Where ranks"
+    " get no CPU for it, it may bring no more than `at least`. What of a transfer is hidden behind compute is not on"
+    " record: a faster network can bring more, up to `at most`",
+    "storage": "reads of data workers, saves and restores take 1/K of their time. A loop that waits for its workers"
+    " again and again is as slow as they are; batches that lie ready now will lie ready then",
+    "straggler": "a rank that was late by its own time takes as long as its peers did in that step (their lower"
+    " median). Peers are the ranks that meet in collectives, but for other stages of a pipeline",
+    "pipeline": "the stages of a pipeline share their compute evenly; their schedule, microbatches and messages stay",
+    "cpu": "workers compute in 1/K of their time, and nothing queues for a CPU for longer than that",
+    "host": "the loop's own code, garbage collection, compilation and blocked code take 1/K of their time",
+    "compute": "forward, backward and optimizer take 1/K of their time",
+    "checkpoint": "a save blocks the loop for 1/K of its time, or, when it is asynchronous, only while it copies. The"
+    " storage has to take the bytes before the next save",
+    "workers": "a batch is made by one worker alone, and reads of several workers do not slow one another. Workers that"
+    " queue for a CPU now compute no faster when there are more of them",
+}
+"""By the name of a change, what its prediction rests on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """What a run has cost so far."""
+
+    gpu_hours: float
+    """Of all ranks, from the first step on."""
+    job_hours: float
+    price: float
+    """Of a GPU-hour; 0: not known."""
+    currency: str
+
+
+def names_of(changes: Changes) -> list[str]:
+    """Of the changes, as in ASSUMED."""
+    names = {"async_save": "checkpoint", "no_stragglers": "straggler", "balanced": "pipeline"}
+    return list(
+        dict.fromkeys(
+            names.get(field.name, field.name)
+            for field in fields(changes)
+            if getattr(changes, field.name) != field.default and field.name not in ("hidden", "queued")
+        )
+    )
+
+
+def options_of(changes: Changes) -> str:
+    """The changes as options of the command line."""
+    said = []
+    for name in names_of(changes):
+        if name == "straggler":
+            said.append("--straggler none")
+        elif name == "pipeline":
+            said.append("--pipeline balance")
+        elif name == "workers":
+            said.append(f"--workers +{changes.workers}")
+        elif name == "checkpoint" and changes.async_save:
+            said.append("--checkpoint async")
+        else:
+            said.append(f"--{name} {written(getattr(changes, name))}")
+    return " ".join(said)
+
+
+def apart(changes: Changes) -> list[Changes]:
+    """Each of several changes by itself."""
+    return [
+        Changes(**{field.name: value})
+        for field in fields(changes)
+        if (value := getattr(changes, field.name)) != field.default
+    ]
+
+
+def answer(
+    run: Run,
+    ledgers: Sequence[Ledger],
+    now_ns: int,
+    changes: Changes,
+    *,
+    price: float = 0.0,
+    currency: str = "$",
+    swept: bool = False,
+) -> dict[str, object]:
+    """What ``changes`` bring to a run, or, without any, what each loss alone costs it. Raises NoTrace with a sentence.
+
+    ``swept``: with the curve over the factors that are changed (the network's, where none is).
+    """
+    whole = account(run, ledgers, now_ns)
+    trace = trace_of([rank.newest for rank in whole.ranks])
+    basis = Basis.of(trace)
+    hours = Hours(whole.rank_seconds / 3600, max(rank.wall for rank in whole.ranks) / 3600, price, currency)
+    rows = [(options_of(each), each, predict(basis, each)) for each in apart(changes)]
+    if not rows:
+        rows = [(options_of(each), each, found) for _, each, found in each_alone(basis)]
+    together = predict(basis, changes) if changes.any and len(rows) > 1 else None
+    curve = _curve(basis, changes) if swept else None
+    return {
+        "owner": whole.owner,
+        "run": whole.run,
+        "ranks": len(whole.ranks),
+        "accelerated": trace.accelerated,
+        "steps": max(rank.steps for rank in whole.ranks),
+        "replayed_steps": len(basis.walls),
+        "left_out_steps": trace.left_out,
+        "step_seconds": basis.step_seconds,
+        "unsplit_share": _unsplit(trace),
+        "job_hours": hours.job_hours,
+        "gpu_hours": hours.gpu_hours,
+        "price": price or None,
+        "currency": currency,
+        "changes": [_entry(options, found, basis, hours) for options, _, found in rows],
+        "together": None if together is None else _entry(options_of(changes), together, basis, hours),
+        "assumed": {name: ASSUMED[name] for _, each, _ in rows for name in names_of(each)},
+        "sweep": curve,
+    }
+
+
+def _entry(options: str, found: Prediction, basis: Basis, hours: Hours) -> dict[str, object]:
+    saved = found.share * hours.gpu_hours
+    return {
+        "options": options,
+        "step_seconds": (1 - found.share) * basis.step_seconds,
+        **asdict(found),
+        "gpu_hours_saved": saved,
+        "money_saved": saved * hours.price if hours.price else None,
+    }
+
+
+def _curve(basis: Basis, changes: Changes) -> dict[str, object]:
+    if not [*changes.scaled]:
+        changes = Changes(network=NONE)
+    curve = list(sweep(basis, changes))
+    return {
+        "options": [f"--{name}" for name in changes.scaled],
+        "points": [
+            {"factor": written(value), "step_seconds": (1 - found.share) * basis.step_seconds, **asdict(found)}
+            for value, found in curve
+        ],
+        "flat_from": written(flat_from(curve)) if curve[-1][1].share > 0 else None,
+    }
+
+
+def _unsplit(trace: Trace) -> float:
+    """The share of the replayed time that was waited in calls that could not be split: it stays as it is."""
+    waited = sum(step.unsplit for one in trace.ranks for step in one.steps)
+    return waited / sum(step.wall for one in trace.ranks for step in one.steps)

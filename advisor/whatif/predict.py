@@ -1,0 +1,119 @@
+"""From replayed steps to an answer: how long a step takes then, how sure that is, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from .changes import NONE, Changes
+from .replay import saved
+from .trace import NoTrace, Trace
+
+RESAMPLES = 400
+CONFIDENCE = 0.95
+SWEEP_TIMES = (1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+FLAT = 0.9
+"""A curve is flat from where this share of all that can be had is had."""
+SINGLE = (
+    ("network", Changes(network=NONE)),
+    ("straggler", Changes(no_stragglers=True)),
+    ("storage", Changes(storage=NONE)),
+    ("pipeline", Changes(balanced=True)),
+    ("cpu", Changes(cpu=NONE)),
+    ("host", Changes(host=NONE)),
+    ("checkpoint", Changes(async_save=True)),
+)
+"""What a question without changes is answered with: each loss removed alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a change brings, in shares of the time that steps take now."""
+
+    share: float
+    """The part of a step that is saved."""
+    low: float
+    high: float
+    """What it might be over other steps, with CONFIDENCE."""
+    least: float
+    """The lower bound: `low`, and what is saved where transfers are slow because ranks get no CPU."""
+    most: float
+    """The upper bound: `high`, and what is saved if transfers that are partly hidden, and waits that could not be
+    split, are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The recorded steps that predictions are made from."""
+
+    trace: Trace
+    walls: list[float]
+
+    @classmethod
+    def of(cls, trace: Trace) -> Basis:
+        return cls(trace, trace.walls)
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(self.walls) / len(self.walls) / 1e9
+
+
+def predict(basis: Basis, changes: Changes) -> Prediction:
+    """Raises NoTrace where the record does not tell."""
+    if changes.workers and any(one.workers < 0 for one in basis.trace.ranks):
+        raise NoTrace("how many data workers make the batches is not known: --workers needs a DataLoader of PyTorch's")
+    if changes.balanced and not any(slot.pairwise for one in basis.trace.ranks for slot in one.slots.values()):
+        raise NoTrace("no rank waits for sends or receives: --pipeline needs a pipeline")
+    gains = saved(basis.trace, changes)
+    low, high = interval(gains, basis.walls)
+    share = sum(gains) / sum(basis.walls)
+    least, most = (
+        share if bound == changes else sum(saved(basis.trace, bound)) / sum(basis.walls)
+        for bound in (changes.least(), changes.most())
+    )
+    return Prediction(share, low, high, min(low, least), max(high, most))
+
+
+def interval(gains: Sequence[float], walls: Sequence[float]) -> tuple[float, float]:
+    """The CONFIDENCE interval of the ratio of two means, by a circular block bootstrap (Politis and Romano, 1992).
+
+    Steps that follow one another are alike, so that blocks of them are drawn, of about the cube root of their number.
+    """
+    count = len(gains)
+    length = max(1, round(count ** (1 / 3)))
+    random = Random(0)
+    sums = [
+        (
+            sum(gains[(start + offset) % count] for offset in range(length)),
+            sum(walls[(start + offset) % count] for offset in range(length)),
+        )
+        for start in range(count)
+    ]
+    drawn = []
+    for _ in range(RESAMPLES):
+        blocks = random.choices(sums, k=max(1, count // length))
+        drawn.append(sum(gain for gain, _ in blocks) / sum(wall for _, wall in blocks))
+    drawn.sort()
+    cut = round(RESAMPLES * (1 - CONFIDENCE) / 2)
+    return drawn[cut], drawn[-1 - cut]
+
+
+def each_alone(basis: Basis) -> list[tuple[str, Changes, Prediction]]:
+    """What each loss costs, the largest first."""
+    pipeline = any(slot.pairwise for one in basis.trace.ranks for slot in one.slots.values())
+    found = [(name, changes, predict(basis, changes)) for name, changes in SINGLE if pipeline or not changes.balanced]
+    return sorted(found, key=lambda entry: -entry[2].share)
+
+
+def sweep(basis: Basis, changes: Changes) -> Iterator[tuple[float, Prediction]]:
+    """The factors that are changed, over SWEEP_TIMES and none, with all else as told: (factor, what it brings)."""
+    names = [*changes.scaled]
+    for value in (*(1 / times for times in SWEEP_TIMES), NONE):
+        yield value, predict(basis, replace(changes, **dict.fromkeys(names, value)))
+
+
+def flat_from(curve: Sequence[tuple[float, Prediction]]) -> float:
+    """The factor from which the curve is flat."""
+    whole = curve[-1][1].share
+    return next(value for value, found in curve if found.share >= FLAT * whole)

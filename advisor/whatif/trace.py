@@ -1,0 +1,179 @@
+"""The steps of a run as the rings of its ledgers hold them: of each rank and step its own time and its waits, in order.
+
+A ring holds the last steps, and the last waits of those. What is common to all ranks is taken. A rank's clock is the
+reader's, as ledger/reader.py has moved it there; ranks of other machines are set right by their messages (replay.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...ledger.causes import CAUSE, WAIT_CAUSES
+from ...ledger.layout import RING_CALLS, Call
+from ...ledger.reader import Ledger, Slot
+
+_COLLECTIVE = CAUSE["collective"]
+_WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
+
+
+MOST_STEPS, LEAST_STEPS = 32_768, 64
+"""Steps of all ranks together that are replayed, and steps of the run that are in any case: ten seconds for a table."""
+
+
+class NoTrace(ValueError):
+    """The steps of a run cannot be replayed. A sentence that says why."""
+
+
+class RankStep(NamedTuple):
+    """One step of one rank. Times in ns."""
+
+    number: int
+    """Counted in this process, from 1."""
+    end: int
+    wall: int
+    own: tuple[int, ...]
+    """Its own time in the order of CAUSES; 0 for waits."""
+    unsplit: int
+    """Waits of which the ring has no call: their group is not known, or nobody held them back."""
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """The steps of a rank; the same ones for all ranks of a trace, in order."""
+
+    rank: int
+    boot: str
+    """Which start of a machine its clock is of."""
+    slots: dict[int, Slot]
+    """The groups of its calls."""
+    workers: int
+    """Processes that make its batches; 0: the loop itself, -1: not known."""
+    steps: tuple[RankStep, ...]
+
+    def queued(self, slot: int) -> float:
+        """Of the transfers in a group the share in which the rank's own threads got no CPU."""
+        of = self.slots[slot]
+        return of.queue / (of.queue + of.network) if of.queue + of.network else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    ranks: tuple[RankTrace, ...]
+    left_out: int
+    """Steps that could not be replayed, since the calls of the ranks do not match."""
+    accelerated: bool
+    """Whether the ranks have devices of their own."""
+
+    @property
+    def walls(self) -> list[float]:
+        """The mean over the ranks of each step, ns."""
+        return [
+            sum(step.wall for step in steps) / len(steps)
+            for steps in zip(*(one.steps for one in self.ranks), strict=True)
+        ]
+
+
+def trace_of(newest: Sequence[Ledger]) -> Trace:
+    """``newest``: the ledger of each rank's last attempt, read with its steps. Raises NoTrace."""
+    _check_ranks(newest)
+    slots = _slots(newest)
+    first = max(_first_step(ledger) for ledger in newest)
+    last = min(ledger.steps for ledger in newest)
+    first = max(first, last - max(LEAST_STEPS, MOST_STEPS // len(newest)) + 1)
+    if not last:
+        raise NoTrace("no rank has finished a step yet; ask again when there are some")
+    if first > last:
+        raise NoTrace("the rings of the ranks have no step in common: some rank is far behind, or has just begun anew")
+    steps = {ledger.rank: _steps(ledger, slots[ledger.rank], first, last) for ledger in newest}
+    kept = [index for index in range(last - first + 1) if _match(index, newest, slots, steps)]
+    if not kept:
+        raise NoTrace(
+            f"none of the last {last - first + 1} steps can be replayed: the ranks waited in different numbers of calls"
+        )
+    ranks = tuple(
+        RankTrace(
+            ledger.rank,
+            ledger.strings["boot"],
+            slots[ledger.rank],
+            ledger.loader_workers,
+            tuple(steps[ledger.rank][index] for index in kept),
+        )
+        for ledger in sorted(newest, key=lambda one: one.rank)
+    )
+    return Trace(ranks, last - first + 1 - len(kept), any(ledger.device != "cpu" for ledger in newest))
+
+
+def _check_ranks(newest: Sequence[Ledger]) -> None:
+    world = max(ledger.world_size for ledger in newest)
+    missing = sorted({*range(world)} - {ledger.rank for ledger in newest})
+    if missing:
+        shown = ", ".join(map(str, missing[:4])) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        raise NoTrace(
+            f"{len(missing)} of {world} ranks have no ledger here ({shown}): a replay needs the ledgers of all ranks. "
+            "Copy them into one directory and give it with --dir"
+        )
+    if len({ledger.attempt for ledger in newest}) > 1:
+        raise NoTrace("the ranks are in different attempts of the run: ask again when all have stepped")
+
+
+def _slots(newest: Sequence[Ledger]) -> dict[int, dict[int, Slot]]:
+    """By rank, its groups of which every member is here."""
+    members: dict[int, int] = {}
+    for ledger in newest:
+        for slot in ledger.slots:
+            members[slot.key] = members.get(slot.key, 0) + 1
+    return {
+        ledger.rank: {slot.index: slot for slot in ledger.slots if members[slot.key] == slot.size} for ledger in newest
+    }
+
+
+def _first_step(ledger: Ledger) -> int:
+    """The first step of which the rings have everything; the very first, in which connections are made, is left out."""
+    first = ledger.steps - len(ledger.ring) + 1
+    if ledger.calls_written > RING_CALLS and ledger.calls:
+        first = max(first, ledger.calls[0].step + 1)
+    return max(2, first) if ledger.steps > 1 else first
+
+
+def _steps(ledger: Ledger, slots: dict[int, Slot], first: int, last: int) -> list[RankStep]:
+    calls: dict[int, list[Call]] = {}
+    for call in ledger.calls:
+        if call.slot in slots:
+            calls.setdefault(call.step, []).append(call)
+    found = []
+    for step in ledger.ring:
+        number = step.number - ledger.base_step
+        if first <= number <= last:
+            own = tuple(0 if cause in _WAITS else ns for cause, ns in enumerate(step.causes))
+            mine = tuple(calls.get(number, ()))
+            unsplit = max(0, step.causes[_COLLECTIVE] - sum(call.ns for call in mine))
+            found.append(RankStep(number, step.end_ns, step.wall_ns, own, unsplit, mine))
+    if len(found) != last - first + 1:
+        raise NoTrace(f"the ring of rank {ledger.rank} has gaps: steps {first} to {last} are not all there")
+    return found
+
+
+def _match(
+    index: int, newest: Sequence[Ledger], slots: dict[int, dict[int, Slot]], steps: dict[int, list[RankStep]]
+) -> bool:
+    """Whether the members of each group made the same calls in a step: as many, and each message has two ends."""
+    counts: dict[int, set[int]] = {}
+    ends: dict[tuple[int, int], int] = {}
+    for ledger in newest:
+        rank = ledger.rank
+        mine: dict[int, int] = dict.fromkeys((slot.key for slot in slots[rank].values() if not slot.pairwise), 0)
+        for call in steps[rank][index].calls:
+            slot = slots[rank][call.slot]
+            if not slot.pairwise:
+                mine[slot.key] += 1
+                continue
+            if call.peer < 0:
+                return False
+            way = (rank, call.peer) if call.sent else (call.peer, rank)
+            ends[way] = ends.get(way, 0) + (1 if call.sent else -1)
+        for key, count in mine.items():
+            counts.setdefault(key, set()).add(count)
+    return all(len(found) == 1 for found in counts.values()) and not any(ends.values())

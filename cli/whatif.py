@@ -1,0 +1,194 @@
+"""`whyidle whatif`: how long a step of a run would take if something were faster, from its ledgers, live or ended."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable
+from textwrap import wrap
+from typing import Any
+
+from ..advisor.whatif.answer import answer
+from ..advisor.whatif.changes import Changes, factor
+from ..advisor.whatif.trace import NoTrace
+from ..alerts.config import DEFAULT
+from . import choice
+from .report import percent
+from .tables import aligned
+
+FACTORS: dict[str, str] = {
+    "network": "transfers between ranks",
+    "storage": "reads of data workers, saves and restores",
+    "cpu": "what data workers and saves compute",
+    "host": "the loop's own code between phases",
+    "compute": "forward, backward and optimizer",
+}
+"""Option -> what of a step becomes faster."""
+BAR = 30
+WIDTH = 110
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    choice.add_arguments(parser, positional=True)
+    for name, what in FACTORS.items():
+        parser.add_argument(f"--{name}", type=_reading(factor), metavar="xK|none", help=f"K times faster: {what}")
+    parser.add_argument("--straggler", choices=("none",), help="no rank is late by its own time")
+    parser.add_argument(
+        "--checkpoint",
+        type=_reading(_checkpoint),
+        metavar="xK|none|async",
+        help="K times faster saves, or asynchronous ones",
+    )
+    parser.add_argument("--pipeline", choices=("balance",), help="the stages of pipelines compute for equally long")
+    parser.add_argument("--workers", type=_reading(_workers), metavar="+N", help="N more data workers for each rank")
+    parser.add_argument("--sweep", action="store_true", help="also print the curve over factors, and where it flattens")
+    parser.add_argument(
+        "--price", type=_reading(_price), default=DEFAULT.gpu_hour_price, metavar="AMOUNT", help="what a GPU-hour costs"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """For argparse, which prints the sentence of an ArgumentTypeError only."""
+
+    def checked(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return checked
+
+
+def _checkpoint(text: str) -> float | str:
+    if text == "async":
+        return text
+    try:
+        return factor(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or async") from error
+
+
+def _workers(text: str) -> int:
+    if not re.fullmatch(r"\+[1-9][0-9]{0,3}", text):
+        raise ValueError(f"{text!r}: write how many data workers each rank has more, such as +4")
+    return int(text)
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price < math.inf:
+        raise ValueError(f"{text!r}: give what an hour of a GPU costs, such as 2.5")
+    return price
+
+
+def run(args: argparse.Namespace) -> int:
+    chosen = choice.choose("whatif", args)
+    if chosen is None:
+        return 1
+    try:
+        found = answer(
+            chosen.run,
+            chosen.ledgers,
+            time.monotonic_ns(),
+            changes_of(args),
+            price=args.price,
+            currency=DEFAULT.currency,
+            swept=args.sweep,
+        )
+    except NoTrace as error:
+        print(f"whyidle whatif: run {choice.name_of(chosen.run)}: {error}.", file=sys.stderr)
+        for problem in chosen.problems:
+            print(f"whyidle whatif: {problem.detail}", file=sys.stderr)
+        return 1
+    print(json.dumps(found, indent=2) if args.json else render_text(found), end="\n" if args.json else "")
+    return 0
+
+
+def changes_of(args: argparse.Namespace) -> Changes:
+    given = {name: value for name in FACTORS if (value := getattr(args, name)) is not None}
+    save = args.checkpoint
+    return Changes(
+        **given,
+        checkpoint=save if isinstance(save, float) else 1.0,
+        async_save=save == "async",
+        no_stragglers=args.straggler == "none",
+        balanced=args.pipeline == "balance",
+        workers=args.workers or 0,
+    )
+
+
+def render_text(found: dict[str, Any]) -> str:
+    """The answer for people: ends with a newline."""
+    parts = [_title(found), _table(found)]
+    if found["sweep"]:
+        parts.append(_curve(found["sweep"]))
+    parts.append(_notes(found))
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _unit(found: dict[str, Any]) -> str:
+    return "GPU-hours" if found["accelerated"] else "rank-hours"
+
+
+def _title(found: dict[str, Any]) -> list[str]:
+    name, steps = choice.name_of((found["owner"], found["run"])), found["replayed_steps"]
+    ranks = f"{found['ranks']} rank{'' if found['ranks'] == 1 else 's'}"
+    return [
+        f"run {name} · {ranks} · {steps} of {found['steps']} steps replayed · {_seconds(found['step_seconds'])} a step"
+        f" · {found['gpu_hours']:.3g} {_unit(found)} so far"
+    ]
+
+
+def _table(found: dict[str, Any]) -> list[str]:
+    money = found["price"] is not None
+    header = ["a step takes", "saves", "at least", "at most", _unit(found), *(["money"] if money else []), "with"]
+    rows = [*found["changes"], *([found["together"]] if found["together"] else [])]
+    cells = [header]
+    for row in rows:
+        cells.append(
+            [
+                _seconds(row["step_seconds"]),
+                percent(row["share"], 1),
+                percent(row["least"], 1),
+                percent(row["most"], 1),
+                f"{row['gpu_hours_saved']:.3g}",
+                *([f"{found['currency']}{row['money_saved']:,.2f}"] if money else []),
+                row["options"],
+            ]
+        )
+    width = max(len(row[-1]) for row in cells)
+    return aligned([[*row[:-1], row[-1].ljust(width)] for row in cells])
+
+
+def _curve(sweep: dict[str, Any]) -> list[str]:
+    most = max(1e-9, *(point["share"] for point in sweep["points"]))
+    lines = [f"{' '.join(sweep['options'])} by how much faster"]
+    for point in sweep["points"]:
+        bar = "█" * round(BAR * max(0.0, point["share"]) / most)
+        step = _seconds(point["step_seconds"])
+        lines.append(f"{point['factor']:>6}   {step:>9}   {percent(point['share'], 1):>7}   {bar}".rstrip())
+    if sweep["flat_from"]:
+        lines.append(f"flat from {sweep['flat_from']} on: nine tenths of what can be had")
+    return lines
+
+
+def _notes(found: dict[str, Any]) -> list[str]:
+    said = [f"assumed  {name}: {sentence}." for name, sentence in found["assumed"].items()]
+    if found["left_out_steps"]:
+        said.append(f"note     {found['left_out_steps']} steps are left out: the calls of the ranks do not match")
+    if found["unsplit_share"] >= 0.005:
+        share = percent(found["unsplit_share"], 1)
+        said.append(f"note     {share} of the time was waited in calls that nobody could split; it stays as it is")
+    return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,0 +1,313 @@
+"""What-if: what replayed steps say of a change, against a simulator's exact replay and against real runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+from schedules.case import Case
+from schedules.cases import cases
+from schedules.replay import Replay, replay
+from schedules.traces import slot, trace_of
+from support_forks import Forks
+from support_ledgers import Spec, ended
+from support_quiet import wait_for_quiet
+
+from whyidle.advisor.whatif.answer import answer
+from whyidle.advisor.whatif.changes import NONE, Changes, factor, written
+from whyidle.advisor.whatif.predict import Basis, flat_from, interval, predict, sweep
+from whyidle.advisor.whatif.replay import saved
+from whyidle.advisor.whatif.trace import NoTrace, RankStep, RankTrace, Trace
+from whyidle.cli.main import main
+from whyidle.ledger.causes import CAUSES
+from whyidle.ledger.directory import run_of
+from whyidle.ledger.layout import Call
+
+MS = 1_000_000
+NO_TRANSFERS = {"pp_transfer": 0, "dp_transfer": 0, "tp_transfer": 0}
+
+
+def _healthy(case: Case) -> Replay:
+    return replay(case.healthy())
+
+
+def _without_transfers(case: Case) -> Replay:
+    return replay(replace(case.healthy(), **NO_TRANSFERS))
+
+
+def _balanced(case: Case) -> Replay:
+    assert case.fault is not None
+    even = 1 + (case.fault.size + case.heavy_last) / case.pp
+    return replay(replace(case.healthy(), forward=int(case.forward * even), heavy_last=0.0))
+
+
+LATE = Changes(no_stragglers=True)
+TRUTHS: dict[str, tuple[Changes, Callable[[Case], Replay], Callable[[Case], bool]]] = {
+    # What is changed, the run in which it is, and where that can be told. A pipeline's stages have no peers.
+    "read": (LATE, _healthy, lambda case: case.pp == 1),
+    "decode": (LATE, _healthy, lambda case: case.pp == 1),
+    "pause": (LATE, _healthy, lambda case: case.pp == 1),
+    "compute": (LATE, _healthy, lambda case: case.pp == 1),
+    "reads_turn": (LATE, _healthy, lambda case: case.pp == 1),
+    "stage": (Changes(balanced=True), _balanced, lambda case: True),
+    "link_tp": (Changes(network=NONE), _without_transfers, lambda case: True),
+    "link_dp": (Changes(network=NONE), _without_transfers, lambda case: True),
+    "link_pp": (Changes(network=NONE), _without_transfers, lambda case: True),
+}
+
+
+@pytest.mark.parametrize("kind", TRUTHS)
+def test_a_prediction_is_close_to_the_exact_replay_of_the_changed_run(kind: str) -> None:
+    """As an error of the step time, over all meshes in which this fault can be."""
+    changes, changed, told = TRUTHS[kind]
+    errors = []
+    for case in (case for case in cases() if case.fault and case.fault.kind == kind and told(case)):
+        trace = trace_of(replay(case))
+        then, truth = sum(trace.walls) - sum(saved(trace, changes)), sum(trace_of(changed(case)).walls)
+        errors.append(abs(then / truth - 1))
+    assert mean(errors) < 0.015
+    assert max(errors) < 0.06
+
+
+@pytest.mark.parametrize("case", cases()[::23], ids=lambda case: case.name)
+def test_a_replay_without_a_change_repeats_the_record(case: Case) -> None:
+    assert saved(trace_of(replay(case)), Changes()) == pytest.approx([0.0] * case.steps, abs=1)
+
+
+# -- small runs by hand
+
+
+def _step(number: int, own: dict[str, int], waits: tuple[int, ...]) -> RankStep:
+    """One that waits at its end. ms"""
+    whole = sum(own.values())
+    calls = [Call(number, 0, wait * MS, 0 if place else whole * MS) for place, wait in enumerate(waits)]
+    wall = (whole + sum(waits)) * MS
+    causes = tuple(own.get(cause, 0) * MS for cause in CAUSES)
+    return RankStep(number, number * wall, wall, causes, 0, tuple(calls))
+
+
+def _run(*ranks: tuple[dict[str, int], tuple[int, ...]], steps: int = 20, workers: int = 0, queue: int = 0) -> Trace:
+    """Ranks that do the same in each step: own time by cause, and waits, ms."""
+    world = {0: slot(0, "world", 1, len(ranks), queue=queue)}
+    return Trace(
+        tuple(
+            RankTrace(rank, "boot", world, workers, tuple(_step(n, own, waits) for n in range(1, steps + 1)))
+            for rank, (own, waits) in enumerate(ranks)
+        ),
+        0,
+        False,
+    )
+
+
+def _saved_ms(trace: Trace, changes: Changes) -> float:
+    """In a step, once the first ones are past."""
+    return mean(saved(trace, changes)[5:]) / MS
+
+
+LATE_READER = (({"compute": 50}, (70,)), ({"compute": 50, "data_read": 60}, (10,)))
+"""Rank 1 reads for 60 ms, and the transfer takes 10 ms."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "ms"),
+    [
+        (LATE, 60),  # the late rank's gain is everybody's
+        (Changes(storage=0.5), 30),
+        (Changes(network=NONE), 10),
+        (Changes(network=0.5), 5),
+        (Changes(storage=NONE, network=NONE), 70),
+        (Changes(compute=0.5), 25),
+        (Changes(cpu=NONE, host=NONE, checkpoint=NONE), 0),
+    ],
+    ids=str,
+)
+def test_a_late_rank(changes: Changes, ms: float) -> None:
+    assert _saved_ms(_run(*LATE_READER), changes) == pytest.approx(ms)
+
+
+def test_what_a_rank_gains_while_it_waits_for_another_is_no_gain() -> None:
+    early = (({"compute": 50, "host": 30}, (30,)), ({"compute": 100}, (10,)))
+    assert _saved_ms(_run(*early), Changes(host=NONE)) == pytest.approx(0)
+
+
+def test_a_transfer_in_which_threads_got_no_cpu_is_shorter_with_faster_cpus() -> None:
+    even = _run(({"compute": 50}, (20,)), ({"compute": 50}, (20,)), queue=100)  # as long as the transfers themselves
+    assert _saved_ms(even, Changes(cpu=NONE)) == pytest.approx(10)
+    found = predict(Basis.of(even), Changes(network=NONE))  # maybe threads would queue for as long
+    assert (found.least, found.share, found.most) == pytest.approx((10 / 70, 20 / 70, 20 / 70))
+
+
+READER = ({"compute": 60, "data_read": 30, "data_cpu": 10}, ())
+"""A loop that waits for its worker for 40 of 100 ms. The worker reads for 75 ms and decodes for 25."""
+
+
+@pytest.mark.parametrize(
+    ("workers", "changes", "ms"),
+    [
+        (1, Changes(compute=0.5), 0),  # the worker takes 100 ms a batch all the same
+        (1, Changes(storage=0.8), 15),
+        (1, Changes(storage=0.5), 37.5),
+        (1, Changes(storage=NONE), 40),  # then the loop takes 60 ms
+        (1, Changes(workers=1), 40),
+        (1, Changes(workers=1, compute=0.5), 50),  # two workers make a batch in 50 ms
+        (0, Changes(storage=0.5), 15),  # the loop reads itself
+        (0, Changes(compute=0.5), 30),
+        (0, Changes(workers=1), 40),
+    ],
+    ids=str,
+)
+def test_a_loop_is_as_slow_as_the_workers_that_it_waits_for(workers: int, changes: Changes, ms: float) -> None:
+    assert _saved_ms(_run(READER, workers=workers), changes) == pytest.approx(ms, abs=0.01)
+
+
+def test_workers_that_get_no_cpu_decode_no_faster_when_there_are_more() -> None:
+    crowded = ({"compute": 60, "data_cpu": 20, "data_queue": 20}, ())
+    assert _saved_ms(_run(crowded, workers=1), Changes(workers=4)) == pytest.approx(0, abs=0.01)
+
+
+def test_an_asynchronous_save_still_copies() -> None:
+    saving = ({"compute": 60, "checkpoint_write": 30, "checkpoint_cpu": 10}, ())
+    assert _saved_ms(_run(saving), Changes(async_save=True)) == pytest.approx(30)
+    assert _saved_ms(_run(saving), Changes(checkpoint=0.5)) == pytest.approx(20)
+
+
+def test_a_wait_that_could_not_be_split_counts_for_the_upper_bound_alone() -> None:
+    even = _run(({"compute": 80}, ()))
+    ranks = tuple(
+        replace(one, steps=tuple(step._replace(wall=100 * MS, unsplit=20 * MS) for step in one.steps))
+        for one in even.ranks
+    )
+    found = predict(Basis.of(Trace(ranks, 0, False)), Changes(network=0.5))
+    assert (found.share, found.most) == (pytest.approx(0), pytest.approx(0.2))
+
+
+def test_the_bounds_of_even_steps_are_narrow_and_those_of_uneven_ones_are_not() -> None:
+    assert interval([1.0] * 64, [10.0] * 64) == (pytest.approx(0.1), pytest.approx(0.1))
+    low, high = interval([1.0 + 4 * (step % 8 == 0) for step in range(64)], [10.0] * 64)
+    assert low < 0.15 < high
+
+
+def test_a_sweep_says_from_where_it_is_flat() -> None:
+    curve = list(sweep(Basis.of(_run(READER, workers=1)), Changes(storage=0.5)))
+    shares = [found.share for _, found in curve]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(0.4, abs=0.015)  # before its second wait, the loader is not known to be slow
+    assert written(flat_from(curve)) == "x2"
+
+
+@pytest.mark.parametrize(("text", "value"), [("x10", 0.1), ("x0.5", 2.0), ("none", 0.0)])
+def test_a_factor_is_read_and_written(text: str, value: float) -> None:
+    assert factor(text) == pytest.approx(value)
+    assert written(value) == text
+
+
+@pytest.mark.parametrize("text", ["10", "x", "x0", "xnan", "x1e3", "x-1", "", "NONE"])
+def test_nonsense_is_no_factor(text: str) -> None:
+    with pytest.raises(ValueError, match="write xK"):
+        factor(text)
+
+
+def test_what_the_record_does_not_have_is_refused() -> None:
+    basis = Basis.of(_run(READER, workers=-1))
+    with pytest.raises(NoTrace, match="needs a DataLoader"):
+        predict(basis, Changes(workers=1))
+    with pytest.raises(NoTrace, match="needs a pipeline"):
+        predict(basis, Changes(balanced=True))
+
+
+# -- the command
+
+ALONE = Spec(world_size=1, steps=100, step={"compute": 0.05, "data_read": 0.04, "host": 0.01})
+TEXT = """\
+run lab/r1 · 1 rank · 99 of 100 steps replayed · 100.0 ms a step · 0.00278 rank-hours so far
+
+a step takes    saves   at least   at most   rank-hours   money   with
+     80.0 ms   20.0 %     20.0 %    20.0 %     0.000556   $0.01   --storage x2
+"""
+
+
+def _whatif(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["whatif", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_text_says_what_a_step_takes_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(tmp_path, ALONE)
+    code, out, err = _whatif(capsys, "r1", "--dir", str(tmp_path), "--storage", "x2", "--price", "10")
+    assert (code, err) == (0, "")
+    table, assumed = out.split("\n\nassumed  storage: ")
+    assert [line.split() for line in table.splitlines()] == [line.split() for line in TEXT.splitlines()]
+    assert assumed.startswith("reads of data workers")
+
+
+def test_without_a_change_each_loss_is_removed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(tmp_path, ALONE)
+    code, out, _ = _whatif(capsys, "--dir", str(tmp_path), "--json", "--sweep")
+    found = json.loads(out)
+    assert code == 0
+    assert [row["options"] for row in found["changes"]][:2] == ["--storage none", "--host none"]
+    assert [round(row["share"], 3) for row in found["changes"]][:3] == [0.4, 0.1, 0.0]
+    assert found["together"] is None
+    assert found["sweep"]["options"] == ["--network"]
+    assert found["price"] is None
+
+
+REFUSED: dict[str, tuple[list[Spec], list[str], str]] = {
+    "no such run": ([ALONE], ["other"], "no ledger of run other in"),
+    "no step": ([replace(ALONE, steps=0)], [], "no rank has finished a step yet"),
+    "a rank is missing": ([replace(ALONE, world_size=3)], [], "2 of 3 ranks have no ledger here (1, 2)"),
+    "no pipeline": ([ALONE], ["--pipeline", "balance"], "--pipeline needs a pipeline"),
+    "two attempts": (
+        [replace(ALONE, world_size=2), replace(ALONE, rank=1, world_size=2, attempt=1)],
+        [],
+        "the ranks are in different attempts",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_told_is_a_sentence_and_a_status(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    specs, words, sentence = REFUSED[name]
+    ended(tmp_path, *specs)
+    code, out, err = _whatif(capsys, *words, "--dir", str(tmp_path))
+    assert (code, out) == (1, "")
+    assert err.startswith("whyidle whatif: ")
+    assert sentence in err
+
+
+@pytest.mark.parametrize(
+    "words", [("--network", "10"), ("--workers", "4"), ("--checkpoint", "later"), ("--price", "-1")]
+)
+def test_nonsense_on_the_command_line_is_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended_with:
+        main(["whatif", *words])
+    assert ended_with.value.code == 2
+    assert repr(words[1]) in capsys.readouterr().err
+
+
+# -- a real run
+
+
+@pytest.mark.alone
+@pytest.mark.xdist_group("pairs")
+def test_a_real_late_rank_and_real_slow_reads_are_predicted_away(tmp_path: Path, forks: Forks) -> None:
+    """Each by as much as the ranks themselves say that it took them."""
+    wait_for_quiet()
+    found, codes = forks.run(("whatif.py",), tmp_path / "run", 2)
+    assert codes == [0, 0], found.stderr
+    facts = [found.rank(rank)[0].facts for rank in range(2)]
+    assert {ledger.loader_workers for ledger in found.ledgers} == {0}
+    run = run_of(found.ledgers[0])
+    for changes, lost in ((LATE, facts[1]["late"]), (Changes(storage=NONE), facts[0]["reads"])):
+        told: Any = answer(run, found.ledgers, time.monotonic_ns(), changes)
+        gained = told["changes"][0]["share"] * told["step_seconds"] * told["replayed_steps"]
+        assert gained == pytest.approx(lost, rel=0.25), told
