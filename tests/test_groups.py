@@ -19,6 +19,7 @@ from whyidle.torch_hooks.groups import ALONE, Group, Groups
 from whyidle.torch_hooks.wait_codes import Issue, wait_code
 
 RANKS = 4
+"""What the end of four ranks may take on busy cores."""
 
 
 # -- the slots of a process
@@ -329,8 +330,7 @@ def test_the_training_computes_the_same_in_as_many_graphs(pair: Pair) -> None:
 @real
 def test_bytes_are_counted_by_group_and_operation(pair: Pair) -> None:
     """What is reduced, all that was gathered, all that is scattered: of each call 32 bytes a rank."""
-    if "functional" not in pair.calls.names:
-        pytest.skip("the group dp is not used for all operations here")
+    expected = {"all_reduce": 7 * 32, "all_gather": 2 * 64, "reduce_scatter": 32, "all_to_all": 32}
     for _, ledger in pair.ranks():
-        (dp,) = (slot for slot in ledger.slots if slot.label == "dp")
-        assert dp.bytes == {"all_reduce": 7 * 32, "all_gather": 2 * 64, "reduce_scatter": 32, "all_to_all": 32}
+        found = {slot.label: slot.bytes for slot in ledger.slots}
+        assert found.get("dp") == (expected if "functional" in pair.calls.names else None)

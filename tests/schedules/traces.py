@@ -24,7 +24,7 @@ def trace_of(run: Replay) -> Trace:
 
 
 def slot(index: int, name: str, key: int, size: int, *, pairwise: bool = False, queue: int = 0) -> Slot:
-    return Slot(index, name, key, size, pairwise, 0, 0, 0, 100, 0, 0, 0, None, queue, 0, 0, {}, {}, {})
+    return Slot(index, name, key, size, pairwise, 0, 0, 0, 100, 0, 0, 0, None, queue, 0, {}, 0, {}, {}, {})
 
 
 def _rank(run: Replay, rank: int, keys: dict[Group, int]) -> RankTrace:
