@@ -27,7 +27,9 @@ MOST: dict[str, tuple[int, int]] = {
 }
 COLUMN, LINE = 66, 38
 """Pixels of Grafana's grid on a page 1600 wide."""
-LETTER, MARK, ENTRY = 6.6, 30, 22
+TITLE = 56
+"""Pixels of a panel's title and margins."""
+LETTER, MARK, ENTRY = 6.6, 30, 24
 """Pixels of a letter, of what stands before a name, and of a line of names."""
 OF_THE_HEIGHT = 0.35
 """Of a panel, what Grafana gives to the legend below it; what is more has to be scrolled for."""
@@ -90,9 +92,9 @@ def legends_that_do_not_fit(panel: Json) -> Iterator[str]:
         return
     place = panel["gridPos"]
     if legend["placement"] == "right":
-        lines, needed = place["h"] * LINE / ENTRY - 3, sum(map(most_series, panel["targets"]))
+        lines, needed = (place["h"] * LINE - TITLE) / 22 - 1, sum(map(most_series, panel["targets"]))
     else:
-        lines = place["h"] * LINE * OF_THE_HEIGHT // ENTRY
+        lines = (place["h"] * LINE - TITLE) * OF_THE_HEIGHT // ENTRY
         pixels = sum(most_series(target) * width(target["legendFormat"]) for target in panel["targets"])
         needed = pixels / (place["w"] * COLUMN - 30)
     if needed > lines:

@@ -19,7 +19,6 @@ from whyidle.torch_hooks.groups import ALONE, Group, Groups
 from whyidle.torch_hooks.wait_codes import Issue, wait_code
 
 RANKS = 4
-"""What the end of four ranks may take on busy cores."""
 
 
 # -- the slots of a process

@@ -14,9 +14,9 @@ SOME = 4
 def section() -> Section:
     return _section(
         "Disks and page cache",
-        line(8, _busy(), _bytes(), _latency()),
-        line(8, _requests(), _queue(), _cache()),
-        line(8, _disks()),
+        line(9, _busy(), _bytes(), _latency()),
+        line(9, _requests(), _queue(), _cache()),
+        line(9, _disks()),
         collapsed=True,
     )
 

@@ -17,11 +17,11 @@ SOME = 2
 def section() -> Section:
     return _section(
         "NFS, Lustre and FUSE",
-        line(8, _latency(), _under_way(), _slots()),
-        line(8, _requests(), _trouble(), _bytes()),
-        line(8, _lustre_latency(), _lustre_calls(), _lustre_bytes()),
-        line(8, _nfs_mounts(), _lustre_mounts()),
-        line(6, _fuse(), _open_files()),
+        line(9, _latency(), _under_way(), _slots()),
+        line(9, _requests(), _trouble(), _bytes()),
+        line(9, _lustre_latency(), _lustre_calls(), _lustre_bytes()),
+        line(9, _nfs_mounts(), _lustre_mounts()),
+        line(9, _fuse(), _open_files()),
         collapsed=True,
     )
 

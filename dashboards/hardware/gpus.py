@@ -16,11 +16,11 @@ ERRORS = 5
 def section() -> Section:
     return _section(
         "GPUs",
-        line(8, _tensor(), _memory_bandwidth(), _clocks()),
-        line(8, _power(), _temperature(), _memory()),
-        line(8, _pcie(), _nvlink(), _errors()),
-        line(8, _links(), _repairs()),
-        line(8, _identity(), _mig()),
+        line(9, _tensor(), _memory_bandwidth(), _clocks()),
+        line(9, _power(), _temperature(), _memory()),
+        line(9, _pcie(), _nvlink(), _errors()),
+        line(9, _links(), _repairs()),
+        line(9, _identity(), _mig()),
         collapsed=True,
     )
 

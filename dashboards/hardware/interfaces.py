@@ -47,11 +47,11 @@ BOTH = "device, direction"
 def section() -> Section:
     return _section(
         "Network interfaces and TCP",
-        line(8, _bytes(), _packets(), _stopped()),
-        line(8, _loss(), _host_side(), _marks()),
-        line(8, _tcp_trouble(), _connections(), _segments()),
-        line(6, _held_back(), _backlog()),
-        line(8, _identity(), _namespaces()),
+        line(9, _bytes(), _packets(), _stopped()),
+        line(9, _loss(), _host_side(), _marks()),
+        line(9, _tcp_trouble(), _connections(), _segments()),
+        line(9, _held_back(), _backlog()),
+        line(9, _identity(), _namespaces()),
         collapsed=True,
     )
 
@@ -210,11 +210,11 @@ def _identity() -> Panel:
         listed(f"max by (device) ({series('whyidle_nic_mtu_bytes')})"),
         columns=[
             Column("device", "Device"),
-            Column("kind", "Kind"),
-            Column("driver", "Driver"),
-            Column("master", "Part of"),
-            Column("rdma", "RDMA device"),
-            Column("pci_bus_id", "PCI"),
+            Column("kind", "Kind", width=80),
+            Column("driver", "Driver", width=100),
+            Column("master", "Part of", width=80),
+            Column("rdma", "RDMA device", width=110),
+            Column("pci_bus_id", "PCI", width=120),
             Column("B", "Up", "bool", width=60),
             Column("C", "Line rate", "Bps", width=110),
             Column("D", "MTU", "bytes", width=90),
@@ -232,8 +232,8 @@ def _namespaces() -> Panel:
         listed(established),
         columns=[
             Column("namespace", "Namespace"),
-            Column("owner", "Owner"),
-            Column("run", "Run"),
+            Column("owner", "Owner", width=90),
+            Column("run", "Run", width=110),
             Column("rank", "Rank", width=60),
             Column("B", "Connections", "short", width=110),
         ],

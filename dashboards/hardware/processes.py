@@ -16,11 +16,11 @@ SOME = 3
 def section() -> Section:
     return _section(
         "CPUs, memory and control groups",
-        line(8, _cpu(), _blocked(), _threads()),
-        line(8, _tasks(), _switches(), _started()),
-        line(8, _resident(), _memory(), _swap()),
-        line(8, _shortage(), _pressure(), _cgroup_events()),
-        line(8, _cgroups()),
+        line(9, _cpu(), _blocked(), _threads()),
+        line(9, _tasks(), _switches(), _started()),
+        line(9, _resident(), _memory(), _swap()),
+        line(9, _shortage(), _pressure(), _cgroup_events()),
+        line(9, _cgroups()),
         collapsed=True,
     )
 

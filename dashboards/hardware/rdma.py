@@ -60,11 +60,11 @@ PACKETS = {
 def section() -> Section:
     return _section(
         "RDMA ports: InfiniBand, RoCE, EFA",
-        line(8, _bytes(), _waits(), _packets()),
-        line(8, _congestion(), _retransmits(), _receivers()),
-        line(8, _link_errors(), _failed(), _requests()),
-        line(8, _ports()),
-        line(8, _devices(), _blind()),
+        line(9, _bytes(), _waits(), _packets()),
+        line(9, _congestion(), _retransmits(), _receivers()),
+        line(9, _link_errors(), _failed(), _requests()),
+        line(9, _ports()),
+        line(9, _devices(), _blind()),
         collapsed=True,
     )
 

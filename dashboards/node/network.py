@@ -47,7 +47,7 @@ TROUBLE: dict[str, tuple[str, ...]] = {
 def section() -> Section:
     return _section(
         "Network, as the ranks use it",
-        line(8, _line_rate(), _handed_over()),
+        line(9, _line_rate(), _handed_over()),
         line(8, _trouble(), _tcp()),
     )
 

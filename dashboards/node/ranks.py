@@ -48,7 +48,7 @@ def section() -> Section:
         line(4, _live(), _computing_now(), _waited_for(), _confirmed(), _faults()),
         line(9, _shares(), _signals()),
         line(8, _ranks(), _phases()),
-        line(8, _computing(), _late()),
+        line(9, _computing(), _late()),
         line(6, _identity()),
     )
 
