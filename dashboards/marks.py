@@ -35,7 +35,7 @@ def _checkpoints(matchers: str) -> Annotation:
     return Annotation(
         "Checkpoints",
         f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{matchers}, rank="0", kind="save"}}'
-        "[$__rate_interval])) > 0",
+        "[$__interval])) > 0",
         "Checkpoint",
         "{{owner}}/{{run}}",
         GREY,

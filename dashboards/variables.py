@@ -21,10 +21,10 @@ def any_of(label: str, variable: str = "") -> str:
     return f"{label}=~`${{{variable or label}:regex}}`"
 
 
-def only(label: str) -> str:
+def only(label: str, variable: str = "") -> str:
     """A matcher for a variable that has exactly one value, whatever its characters: JSON's quotes and escapes are
     Prometheus's too."""
-    return f"{label}=${{{label}:json}}"
+    return f"{label}=${{{variable or label}:json}}"
 
 
 CLUSTER = any_of(CLUSTER_LABEL, "cluster")

@@ -1,4 +1,7 @@
-"""The first screen: it fits without scrolling, its lists are bounded, and its sentence says what the series say."""
+"""The first screen: it fits without scrolling, its lists are bounded, its sentence says what the series say.
+
+And what the page of a run compares it with.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,17 @@ MOST_ROWS = 15
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's prometheus")
 
 
-def panels(config: Config | None = None) -> list[Json]:
-    return output.rendered(config or Config())["whyidle-overview"]["panels"]
+def panels(config: Config | None = None, uid: str = "whyidle-overview") -> list[Json]:
+    return list(output.panels_of(output.rendered(config or Config())[uid]))
 
 
-def expr(title: str, ref: str = "A", config: Config | None = None) -> str:
-    [panel] = [one for one in panels(config) if one["title"] == title]
+def expr(title: str, ref: str = "A", config: Config | None = None, **chosen: str) -> str:
+    """A query as Prometheus gets it: of the first screen, or, where a run is chosen, of that run's page."""
+    uid = "whyidle-run" if chosen else "whyidle-overview"
+    [panel] = [one for one in panels(config, uid) if one["title"] == title]
     [found] = [one["expr"] for one in panel["targets"] if one["refId"] == ref]
     variables = {"cluster": ".*", "owner": ".*", "run": ".*", "window": "5m", "__range": "1h", "__interval": "1m"}
-    return filled(found, variables)
+    return filled(found, variables | chosen)
 
 
 def test_it_fits_on_the_screen_without_scrolling() -> None:
@@ -195,6 +200,29 @@ def test_since_is_when_the_verdict_changed(tmp_path: Path) -> None:
                 ],
             }
         ],
+    }
+    check([test], tmp_path)
+
+
+@needs_promtool
+def test_a_run_is_compared_with_another_one_or_with_itself_before(tmp_path: Path) -> None:
+    share = "run_cause:whyidle_share:ratio5m"
+    of_cause = 'family="storage", cause="data_read"'
+    # Within the last hour, and in the hour before.
+    series = {
+        f"{share}{{{RUN}, {of_cause}}}": "0.2x60 0.5x60",
+        f'{share}{{cluster="lab", owner="research", run="sibling", {of_cause}}}': "0.1x60 0.3x60",
+    }
+
+    def then(other: str, expected: float) -> Json:
+        asked = expr("Causes, now and then", "B", owner="research", run="llama", other=other, ago="1h")
+        labels = '{cluster="lab", cause="data_read"}'
+        return {"expr": asked, "eval_time": "120m", "exp_samples": [{"labels": labels, "value": expected}]}
+
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": values} for one, values in series.items()],
+        "promql_expr_test": [then("", 0.2), then("sibling", 0.1)],
     }
     check([test], tmp_path)
 

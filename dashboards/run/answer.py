@@ -138,7 +138,7 @@ def _hang() -> Panel:
         minutes are a hang, and the list of ranks below names the one that is missing.""",
         now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),
         unit="s",
-        thresholds=steps(10, 300),
+        thresholds=steps(10, DEFAULT.alerts.hang_seconds),
         decimals=0,
         nothing="no hang",
         width=3,

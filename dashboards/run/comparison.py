@@ -8,7 +8,7 @@ from ..library import core
 from ..vocabulary import Column, Panel, Section, Template, line, now, query, section, table, trend, words
 
 THEN = " offset $ago"
-OTHER = f"{v.OWNER}, {v.only('other')}"
+OTHER = f"{v.OWNER}, {v.only('run', 'other')}"
 AGO = ("0s", "1h", "1d", "1w", "4w")
 BY_CAUSE = f"{v.CLUSTER_LABEL}, cause"
 
@@ -28,16 +28,16 @@ def comparison() -> Section:
     )
 
 
-def _then(metric: str, by: str = "") -> str:
-    """What the other run had then; without one, this run."""
-    return f"({metric}{{{OTHER}}}{THEN} or on ({by}) {metric}{{{v.RUN}}}{THEN})"
+def _either(other: str, itself: str) -> str:
+    """What the other run had; where there is none, what the run itself had."""
+    return f"({other} or on () {itself})"
 
 
 def _causes() -> Panel:
     metric = "run_cause:whyidle_share:ratio${window}"
     mean = f"sum by ({BY_CAUSE}) (avg_over_time({metric}{{%s}}[${{__range}}]%s))"
     mine = mean % (v.RUN, "")
-    then = f"({mean % (OTHER, THEN)} or on () ({mean % (v.RUN, THEN)} unless on () {mean % (OTHER, THEN)}))"
+    then = _either(mean % (OTHER, THEN), mean % (v.RUN, THEN))
     return table(
         "Causes, now and then",
         """Shares of all ranks' time in the time range, by cause: this run's, those of the run that is chosen above
@@ -64,7 +64,7 @@ def _steps() -> Panel:
         """The median step of this run, and that of the run that is chosen above (itself, if none is) so long before, at
         the same place of the time axis.""",
         query(f"{metric}{{{v.RUN}}}", "this run"),
-        query(_then(metric), "then"),
+        query(_either(f"{metric}{{{OTHER}}}{THEN}", f"{metric}{{{v.RUN}}}{THEN}"), "then"),
         unit="s",
         colours={"this run": BLUE, "then": GREY},
         dotted=["then"],
