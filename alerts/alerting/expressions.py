@@ -59,13 +59,14 @@ def remembered(config: Config, name: str) -> str:
     return f"last_over_time({name}[30m]) > time() - {config.alerts.remember_seconds:.0f}"
 
 
-def by_use(config: Config, alert: Alert, within: str = "") -> tuple[Alert, Alert]:
+def by_use(config: Config, alert: Alert, within: str = "", unused_for: str = "") -> tuple[Alert, Alert]:
     """The alert as critical on a node that runs ranks, and as a warning on any other.
 
     Its expression has the label `node`. With ``within``, ranks that ended so short a time ago count too: for faults
-    that end the ranks at once.
+    that end the ranks at once. ``unused_for`` is for how long it must be so on a node that runs none.
     """
-    return where(alert, config.on("node"), used(within))
+    critical, warning = where(alert, config.on("node"), used(within))
+    return critical, replace(warning, for_=unused_for or warning.for_)
 
 
 def used(within: str = "") -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
 from ..promql import indented
@@ -24,7 +25,9 @@ MISSED = "4m"
 """How old the last evaluation may be. A total that is gone stood still for longer than that, and adds nothing more."""
 
 SAMPLED = {"evidence": "sampled"}
-_OF_RANK, _OF_NO_RANK, _OF_RANKS = 'run!=""', 'run=""', 'collector="ranks"'
+# By the family: for a matcher such as run!="" Prometheus goes through every series that has a run.
+_OF_RANK, _OF_NO_RANK = f'family!="{UNHOOKED_FAMILY}"', f'family="{UNHOOKED_FAMILY}"'
+_OF_RANKS = 'collector="ranks"'
 
 
 def rules(config: Config) -> tuple[Record, ...]:
