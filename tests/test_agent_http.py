@@ -32,6 +32,7 @@ FAST = Spec(
     pending=0.5,
     hooks={"step": "active", "exchange": "failed"},
     op_bytes={"all_reduce": 1 << 20},
+    waited_for={"storage": 4.0},
 )
 SLOW = Spec(
     rank=1,
@@ -103,7 +104,11 @@ def test_the_numbers_are_those_of_the_ledgers(tmp_path: Path) -> None:
         assert running.value("whyidle_device_seconds_total", rank="1", cause="data_read", family="storage") == 4.0
         assert running.value("whyidle_device_pending_seconds", rank="0") == 0.5
         assert running.value("whyidle_steps_total", rank="0") == 100
-        assert running.value("whyidle_late_seconds_total", rank="1", family="storage") == 4.0
+        for what, rank in (("late", "1"), ("waited_for", "0")):
+            [(labels, value)] = [
+                (labels, value) for name, labels, value in running.samples() if name == f"whyidle_{what}_seconds_total"
+            ]
+            assert (labels["rank"], labels["family"], value) == (rank, "storage", 4.0)  # zeros have no series
         assert running.value("whyidle_collective_bytes_total", rank="0", op="all_reduce") == 1 << 20
         assert running.value("whyidle_phase_open_seconds", rank="1", node="n1", phase="data") >= 3.0
         assert running.value("whyidle_rank_up", rank="1") == 1

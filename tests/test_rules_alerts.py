@@ -133,7 +133,7 @@ def test_forgets_what_was_taken_out_on_purpose(tmp_path: Path) -> None:
             'whyidle_node_info{@, node="gpu-17"}': "1x200",
             'whyidle_rdma_port_up{@, device="mlx5_0", port="1"}': "1x20 0x180",
         },
-        "fires": "22m",
+        "fires": "36m",
         "lasts": ["138m"],
         "silent": ["142m", "200m"],
         "labels": {

@@ -1,7 +1,7 @@
 """Each family of causes as a fault, from the ledgers' counters to the alert: of the right family, once, and no other.
 
-A run of each kind is fed to the shipped rules in promtool: recording rules and alerts together. The fault takes an
-eighth, a quarter or half of the time, all the time or in bursts, as checkpoints do.
+A run of each kind is fed to the shipped rules in promtool: recording rules and alerts together. The fault takes a
+tenth, a quarter or half of the time, all the time or in bursts, as checkpoints do.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ CAUSES = {
     "pipeline": "pipeline",
     "communication": "collective",
 }
-SHARES = (0.125, 0.25, 0.5)
+SHARES = (0.1, 0.25, 0.5)
 SHAPES = ("steady", "bursts")
-EVERY_SECONDS, CYCLE_MINUTES = 30, 16
+EVERY_SECONDS, CYCLE_MINUTES = 45, 15
 SEEN_AT = ("100m", "112m", "130m", "150m")
 """Within bursts and between them."""
 SAMPLES = 151 * 60 // EVERY_SECONDS

@@ -130,9 +130,11 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "seconds",
         (*RANK, "family"),
-        "By how much this rank was late at collectives while others waited for it, by what made it late.",
+        "By how much this rank was late at collectives while others waited for it, by what made it late. A family that "
+        "has not made it late has no series.",
         "late_ns",
         tuple((family,) if family in LATE_FAMILIES else None for family in FAMILIES),
+        sparse=True,
         per=NS,
     ),
     Metric(
@@ -149,9 +151,10 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         (*RANK, "family"),
         "Waits for late ranks and for other pipeline stages (causes straggler and pipeline), by the family that made "
-        "those late, as far as it has been resolved.",
+        "those late, as far as it has been resolved. A family that was not waited for has no series.",
         "waited_for_ns",
         tuple((family,) for family in FAMILIES),
+        sparse=True,
         per=NS,
     ),
     Metric(

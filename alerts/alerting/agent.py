@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
-from ..rule import Alert, Group
+from ..rule import Alert, Group, Record
 from .expressions import COUNT, NODE, RATE, RUN_NAME, TARGET, named, started
 from .pace import patient, prompt
 
+HAD_RANKS = "instance:whyidle_rank_up:max"
 HARMLESS = "died_mid_write|duplicate|torn"
 """A rank that was killed, one that was started twice, one that was read again later: nothing is lost by them."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
     return (
-        prompt(config, "agent", _agents(config)),
+        prompt(config, "agent", (_had_ranks(config), *_agents(config))),
         patient(config, "agent", (*_reading(config), *_hooks(config))),
+    )
+
+
+def _had_ranks(config: Config) -> Record:
+    up = config.series("whyidle_rank_up")
+    return Record(
+        HAD_RANKS, f"max {config.by(*TARGET)} ({up})", why="1 where ranks live, by what their agent said last."
     )
 
 
 def _agents(config: Config) -> tuple[Alert, ...]:
     up = f'up{{job=~"{config.alerts.agent_job}"}}'
+    ranks = f"last_over_time({HAD_RANKS}[{config.long_window}]) == 1"
+    down = Alert(
+        "WhyidleAgentDown",
+        f"{up} == 0\nand {config.on(*TARGET)} {ranks}",
+        config.for_soon,
+        "warning",
+        "The agent at {{ $labels.instance }} does not answer.",
+        f"Prometheus has not been able to scrape {{{{ $labels.instance }}}} for {config.for_soon}. What its ranks "
+        "do, and what its GPUs and links suffer, is not seen meanwhile.",
+    )
     return (
-        Alert(
-            "WhyidleAgentDown",
-            f"{up} == 0",
-            config.for_soon,
-            "warning",
-            "The agent at {{ $labels.instance }} does not answer.",
-            f"Prometheus has not been able to scrape {{{{ $labels.instance }}}} for {config.for_soon}. What its ranks "
-            "do, and what its GPUs and links suffer, is not seen meanwhile.",
-        ),
+        down,
+        # A node that is drained and rebooted, most often. After a long window, whoever had ranks is one of them too.
+        replace(down, expr=f"{up} == 0\nunless {config.on(*TARGET)} {ranks}", severity="info"),
         Alert(
             "WhyidleAgentAbsent",
             f"absent({up} == 1)",

@@ -22,7 +22,8 @@ def _hung(config: Config) -> Alert:
     """An agent sees who is missing among the ranks of its own node; across nodes it takes all agents together.
 
     In a pipeline a stage may wait for the messages of a busy one, and no series tells this from a collective: there a
-    rank of another node is missing only in a phase that is no work.
+    rank of another node is missing only in a phase that is no work. Numbers are compared before they are summed up, so
+    that sums are over few.
     """
     hang = config.alerts.hang_seconds
     rank, run, on = config.by(*TARGET, *RANK), config.by(*RUN), config.on(*TARGET, *RANK)
@@ -37,11 +38,11 @@ def _hung(config: Config) -> Alert:
     place = each(config, info, RANK, " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
     return Alert(
         "WhyidleCollectiveHung",
-        f"((\n  max {rank} ({missing}) > {hang}\n  or\n"
-        f"  0 * (max {rank} (\n"
-        f"    {open_elsewhere}\n    unless {on} ({busy} and {config.on(*RUN)} {run_pipelines})\n"
-        f"  ) > {hang} or max {rank} ({up}) == 0)\n"
-        f"  + {config.on(*RUN)} group_left max {run} ({waits}) > {hang}\n)\n"
+        f"((\n  max {rank} ({missing} > {hang})\n  or\n"
+        f"  0 * max {rank} (\n"
+        f"    {open_elsewhere} > {hang}\n    unless {on} ({busy} and {config.on(*RUN)} {run_pipelines})\n"
+        f"    or {up} == 0\n  )\n"
+        f"  + {config.on(*RUN)} group_left max {run} ({waits} > {hang})\n)\n"
         f"unless {config.on(*RANK)} {waits}\n"
         f"unless {on} ({up} == 0 and {config.on(*RANK)} ({up} == 1)))\n"
         f"* {on} group_left (node) {info}",
@@ -57,11 +58,12 @@ def _stuck(config: Config) -> Alert:
     hang = config.alerts.hang_seconds
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     others = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
+    up = config.series("whyidle_rank_up")
     return Alert(
         "WhyidleCollectiveStuck",
         f"min {config.by(*RUN)} ({waits}) > {hang}\n"
         f"unless {config.on(*RUN)} {others}\n"
-        f"unless {config.on(*RUN)} max {config.by(*RANK)} ({config.series('whyidle_rank_up')}) == 0",
+        f"unless {config.on(*RUN)} ({up} == 0 unless {config.on(*RANK)} {up} == 1)",
         config.for_now,
         "critical",
         f"Run {RUN_NAME} hangs: every rank waits in a collective.",
@@ -75,7 +77,7 @@ def _compute(config: Config) -> Alert:
     compute = config.series("whyidle_phase_open_seconds", 'phase="compute"')
     return Alert(
         "WhyidleComputeStuck",
-        f"max {config.by(*RUN)} ({compute}) > {config.alerts.compute_hang_seconds}",
+        f"max {config.by(*RUN)} ({compute} > {config.alerts.compute_hang_seconds})",
         config.for_now,
         "critical",
         f"Run {RUN_NAME} may hang: a rank has computed for {{{{ $value | humanizeDuration }}}} without a break.",

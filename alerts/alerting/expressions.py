@@ -45,7 +45,7 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     """Remembers when ``expr`` last had a result, for config.alerts.remember_seconds.
 
     Each evaluation takes over what the one before recorded, and so never looks at a week of samples. It takes what is
-    up to a quarter of an hour old: a Prometheus that was away for less forgets nothing.
+    up to half an hour old: a Prometheus that was away for a little less forgets nothing.
     """
     return Record(
         name,
@@ -56,16 +56,17 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
 
 def remembered(config: Config, name: str) -> str:
     """What `last_time` recorded under ``name`` and is not too long ago."""
-    return f"last_over_time({name}[15m]) > time() - {config.alerts.remember_seconds:.0f}"
+    return f"last_over_time({name}[30m]) > time() - {config.alerts.remember_seconds:.0f}"
 
 
-def by_use(config: Config, alert: Alert, within: str = "") -> tuple[Alert, Alert]:
+def by_use(config: Config, alert: Alert, within: str = "", unused_for: str = "") -> tuple[Alert, Alert]:
     """The alert as critical on a node that runs ranks, and as a warning on any other.
 
     Its expression has the label `node`. With ``within``, ranks that ended so short a time ago count too: for faults
-    that end the ranks at once.
+    that end the ranks at once. ``unused_for`` is for how long it must be so on a node that runs none.
     """
-    return where(alert, config.on("node"), used(within))
+    critical, warning = where(alert, config.on("node"), used(within))
+    return critical, replace(warning, for_=unused_for or warning.for_)
 
 
 def used(within: str = "") -> str:
@@ -89,11 +90,6 @@ def booted(config: Config) -> str:
 def fell(config: Config, series: str) -> str:
     """Where a gauge is less than it was at any of the instants of config.alerts.past."""
     return " or ".join(f"{series} < {series} offset {past}" for past in config.alerts.past)
-
-
-def alive(config: Config, *by: str) -> str:
-    """Those of ``by`` that have a live rank."""
-    return f"max {config.by(*by)} ({config.series('whyidle_rank_up')}) == 1"
 
 
 def each(

@@ -18,11 +18,12 @@ from ..recording.names import (
     share,
     step_seconds,
 )
-from ..rule import Alert, Group
-from .expressions import RUN_NAME, alive, each
+from ..rule import Alert, Group, Record
+from .expressions import RUN_NAME, each
 from .pace import patient, prompt
 
 FAMILY = (*RUN, "family")
+STEPS, ALIVE = "run:whyidle_steps:total", "run:whyidle_rank_up:max"
 CONFIRMED = " Counters of its nodes confirm {{ .Value | humanizePercentage }} of it."
 
 
@@ -80,9 +81,17 @@ def losses(config: Config) -> tuple[Loss, ...]:
 
 def groups(config: Config) -> tuple[Group, ...]:
     return (
-        prompt(config, "idle", (_lost(config), *_others(config))),
-        # They are about an hour, or look at every rank to know since when the run has made steps.
-        patient(config, "idle", (_goodput(config), _slower(config))),
+        prompt(config, "idle", (*_records(config), _lost(config), *_others(config))),
+        patient(config, "idle", (_goodput(config), _slower(config))),  # they are about an hour
+    )
+
+
+def _records(config: Config) -> tuple[Record, ...]:
+    """What several alerts ask of all ranks, once."""
+    steps, up = config.series("whyidle_steps_total"), config.series("whyidle_rank_up")
+    return (
+        Record(STEPS, f"sum {config.by(*RUN)} ({steps})", why="Steps of all ranks, earlier attempts included."),
+        Record(ALIVE, f"max {config.by(*RUN)} ({up})", why="1 while a rank lives."),
     )
 
 
@@ -145,24 +154,21 @@ def _idle_gpus(config: Config) -> str:
 
 def _stepping(config: Config) -> str:
     """Runs that made steps a long window ago already: of a younger one its long mean says little."""
-    steps = config.series("whyidle_steps_total")
-    return f"and {config.on(*RUN)} sum {config.by(*RUN)} ({steps} offset {config.long_window}) > 0"
+    return f"and {config.on(*RUN)} {STEPS} offset {config.long_window} > 0"
 
 
 def _others(config: Config) -> tuple[Alert, ...]:
     of = config.alerts
     shares = share("run_family", config.window)
     computes = f'sum without (family) ({shares}{{family="compute"}}) < {of.idle_compute_share}'
-    steps = config.series("whyidle_steps_total")
-    live = f"and {config.on(*RUN)} {alive(config, *RUN)}"
+    live = f"and {config.on(*RUN)} {ALIVE} == 1"
     starting = share("run_cause", config.window) + '{cause="startup"}'
     started = f"unless {config.on(*RUN)} max_over_time({starting}[{of.startup_for}]) > {of.starting_share}"
-    stepped = f"sum {config.by(*RUN)} ({steps})"
     return (
         _unattributed(config),
         Alert(
             "WhyidleRunIdle",
-            f"{computes}\n{live}\nand {config.on(*RUN)} {stepped} > 0\n{started}\n"
+            f"{computes}\n{live}\nand {config.on(*RUN)} {STEPS} > 0\n{started}\n"
             f"unless {config.on(*RUN)} ({_alone(config)})",
             config.for_slow,
             "critical",
@@ -174,7 +180,7 @@ def _others(config: Config) -> tuple[Alert, ...]:
         Alert(
             "WhyidleStartupSlow",
             f"{computes}\n{live}\n"
-            f"and {config.on(*RUN)} ({stepped} == 0 or sum without (cause, family) ({starting}) > {of.starting_share})",
+            f"and {config.on(*RUN)} ({STEPS} == 0 or sum without (cause, family) ({starting}) > {of.starting_share})",
             of.startup_for,
             "warning",
             f"Run {RUN_NAME} has not made its first step.",
@@ -195,7 +201,7 @@ def _goodput(config: Config) -> Alert:
     of, long = config.alerts, config.long_window
     return Alert(
         "WhyidleGoodputLow",
-        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {alive(config, *RUN)}\n{_stepping(config)}",
+        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {ALIVE} == 1\n{_stepping(config)}",
         config.for_slow,
         "info",
         f"Run {RUN_NAME} computes for {{{{ $value | humanizePercentage }}}} of its time.",

@@ -18,7 +18,8 @@ PORT_UP, INTERFACE_UP = "port:whyidle_rdma_port_up:last_seconds", "device:whyidl
 
 def groups(config: Config) -> tuple[Group, ...]:
     rows = (*_degraded(config), *_errors(config), *_congestion(config), *_pauses(config), *_tcp(config))
-    down = (alert for row in _links(config) for alert in by_use(config, _alert(config, row)))
+    # A node that is drained may take its links down before it reboots.
+    down = (alert for row in _links(config) for alert in by_use(config, _alert(config, row), "", config.for_slow))
     return paced(config, "network", (*down, *(_alert(config, row) for row in rows)), _records(config))
 
 

@@ -9,13 +9,13 @@ from ..rule import Alert, Group, Record
 
 
 def paced(config: Config, topic: str, alerts: Iterable[Alert], records: Iterable[Record] = ()) -> tuple[Group, ...]:
-    """Critical ones, and what is recorded, every minute; the others, which look at every device, less often."""
+    """Critical ones every minute; the others, and what is remembered of every device, less often."""
     alerts = tuple(alerts)
     return tuple(
         group
         for group in (
-            prompt(config, topic, (*records, *(alert for alert in alerts if alert.severity == "critical"))),
-            patient(config, topic, (alert for alert in alerts if alert.severity != "critical")),
+            prompt(config, topic, (alert for alert in alerts if alert.severity == "critical")),
+            patient(config, topic, (*records, *(alert for alert in alerts if alert.severity != "critical"))),
         )
         if group.rules
     )
@@ -25,5 +25,5 @@ def prompt(config: Config, topic: str, alerts: Iterable[Record | Alert]) -> Grou
     return Group(f"whyidle-alerts-{topic}", config.alerts.interval, tuple(alerts))
 
 
-def patient(config: Config, topic: str, alerts: Iterable[Alert]) -> Group:
+def patient(config: Config, topic: str, alerts: Iterable[Record | Alert]) -> Group:
     return Group(f"whyidle-alerts-{topic}-patient", config.alerts.patient_interval, tuple(alerts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
 from ..promql import indented, labelled, lines
@@ -24,11 +25,11 @@ def rules(config: Config) -> tuple[Record, ...]:
 def _billed(config: Config) -> Iterator[Record]:
     ticks, place = spent("run_node_cause"), (*RUN, "node")
     known = waited_for("run_node_family")
-    waits = f'sum {config.by(*place)} ({ticks}{{run!="", family=~"{WAITS}"}})'
+    waits = f'sum {config.by(*place)} ({ticks}{{family=~"{WAITS}"}})'
     resolved = f"sum {config.by(*place)} ({known})"
     left = f"({waits} - {config.on(*place)} {resolved}\n  or {waits}\n  or -({resolved}))"
     parts = lines(
-        f'{ticks}{{run!="", family!~"{WAITS}"}}',
+        f'{ticks}{{family!~"{WAITS}|{UNHOOKED_FAMILY}"}}',
         labelled(known, "part", "resolved"),
         *(
             labelled(
@@ -59,7 +60,7 @@ def _part(config: Config, family: str) -> str:
 
 def _late(config: Config) -> Record:
     run = config.on(*RUN)
-    waits = f'sum {config.by(*RUN)} ({spent("run_node_cause")}{{run!="", family="straggler"}})'
+    waits = f'sum {config.by(*RUN)} ({spent("run_node_cause")}{{family="straggler"}})'
     return Record(
         LATE_BY_RANK,
         f"sum {config.by(*RANK)} ({lateness()})\n/ {run} group_left () sum {config.by(*RUN)} ({lateness()})\n"

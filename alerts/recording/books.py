@@ -7,13 +7,14 @@ value of each counter is recorded, and the next evaluation takes it off: windows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
-from ..promql import indented, labelled, lines
+from ..promql import indented
 from ..rule import Record
-from .names import KNOWN_RANKS, RANK_PLACE, lateness, spent, total, waited_for
+from .names import RANK_PLACE, UNKNOWN_RANKS, lateness, spent, total, waited_for
 
 DEVICE_TOTAL = total("rank_cause", "device_seconds")
 LATE_TOTAL = total("rank_family", "late_seconds")
@@ -23,12 +24,15 @@ REMEMBERED = "5m"
 MISSED = "4m"
 """How old the last evaluation may be. A total that is gone stood still for longer than that, and adds nothing more."""
 
-_OF_RANK, _OF_NO_RANK, _OF_RANKS = 'run!=""', 'run=""', 'collector="ranks"'
+SAMPLED = {"evidence": "sampled"}
+# By the family: for a matcher such as run!="" Prometheus goes through every series that has a run.
+_OF_RANK, _OF_NO_RANK = f'family!="{UNHOOKED_FAMILY}"', f'family="{UNHOOKED_FAMILY}"'
+_OF_RANKS = 'collector="ranks"'
 
 
 def rules(config: Config) -> tuple[Record, ...]:
     """In the order in which they build upon each other."""
-    return (*_totals(config), _known(config), *_increases(config))
+    return (*_totals(config), _unknown(config), *_increases(config))
 
 
 def _last(config: Config, metric: str, matchers: str = "") -> str:
@@ -43,19 +47,24 @@ def _totals(config: Config) -> Iterator[Record]:
         why="On which node each rank is, for counters that do not say it.",
     )
     metric = "whyidle_device_seconds_total"
-    ranks = f"max {config.by(*RANK, 'node', 'cause', 'family')} ({_last(config, metric, _OF_RANK)} > 0)"
-    devices = f"max {config.by('node', 'device', 'cause', 'family')} ({_last(config, metric, _OF_NO_RANK)} > 0)"
+    # Two rules in place of one with `or`, which would compare the labels of all series.
     yield Record(
         DEVICE_TOTAL,
-        lines(ranks, devices),
+        f"max {config.by(*RANK, 'node', 'cause', 'family')} ({_last(config, metric, _OF_RANK)} > 0)",
         why="The last value within some minutes, so that a scrape that fails leaves no gap. The maximum, so that an "
         "agent that comes back under another address does not count twice. Zeros are left out: most causes of a rank "
         "are.",
     )
     yield Record(
         DEVICE_TOTAL,
+        f"max {config.by('node', 'device', 'cause', 'family')} ({_last(config, metric, _OF_NO_RANK)} > 0)",
+        {"run": ""},
+        why="The same of devices that no rank drives. An empty label is none: it only tells the rules apart.",
+    )
+    yield Record(
+        DEVICE_TOTAL,
         _gaps(config),
-        {"evidence": "sampled"},
+        {"cause": "host", "family": "host", **SAMPLED},
         why="Compute in which a GPU's own counters saw nothing run: no more than there was compute, as in the report. "
         "It is the host's time, and is taken off compute below.",
     )
@@ -76,30 +85,32 @@ def _gaps(config: Config) -> str:
     compute = f'{DEVICE_TOTAL}{{cause="compute"}}'
     idle = indented(_placed(config, "whyidle_compute_idle_seconds_total"))
     rest = f"clamp_min(\n  {compute} - {config.on(*RANK, 'node')} group_left ()\n{idle}, 0\n)"
-    return labelled(labelled(f"({compute} - {rest})", "cause", "host"), "family", "host")
+    return f"{compute} - {rest}"
 
 
-def _known(config: Config) -> Record:
+def _unknown(config: Config) -> Record:
     heard = f"{config.series('whyidle_collector_up', _OF_RANKS)} offset {config.interval} == 1"
     return Record(
-        KNOWN_RANKS,
-        f"group {config.by(*RANK, 'node')} (\n  {RANK_PLACE} offset {config.interval}\n"
-        f"  or {RANK_PLACE} and {config.on('instance')} {heard}\n)",
-        why="Ranks that were there at the last evaluation, or that their agent did not see then. What such a rank has "
-        "in a counter that is new is new too. Of any other, which comes back after a long silence, nobody knows how "
-        "much was counted already.",
+        UNKNOWN_RANKS,
+        f"group {config.by(*RANK, 'node')} (\n  {RANK_PLACE}\n"
+        f"  unless {config.on(*RANK, 'node')} {RANK_PLACE} offset {config.interval}\n"
+        f"  unless {config.on('instance')} {heard}\n)",
+        why="Ranks that were not there at the last evaluation, when nobody heard of their agent either: nobody knows "
+        "how much of their counters was counted before. Of any other rank, a counter that is new is new too.",
     )
 
 
 def _increases(config: Config) -> Iterator[Record]:
-    by = config.by(*RANK, "node", "cause", "family")
-    gaps = _grown(config, f'{DEVICE_TOTAL}{{evidence="sampled"}}')
-    off_compute = labelled(labelled(f"-(\n{indented(gaps)}\n)", "cause", "compute"), "family", "compute")
-    parts = lines(_grown(config, DEVICE_TOTAL), off_compute)
     yield Record(
         spent("rank_cause"),
-        f"sum {by} (\n{indented(parts)}\n) != 0",
+        f"({_grown(config, DEVICE_TOTAL)}) != 0",
         why="Device-seconds that were added since the last evaluation. A counter that fell has begun anew.",
+    )
+    yield Record(
+        spent("rank_cause"),
+        f"-({_grown(config, DEVICE_TOTAL + _matchers(SAMPLED))}) != 0",
+        {"cause": "compute", "family": "compute", **SAMPLED},
+        why="What of them is the host's time is not compute.",
     )
     yield Record(spent("run_node_cause"), f"sum {config.by(*RUN, 'node', 'cause', 'family')} ({spent('rank_cause')})")
     yield Record(
@@ -115,5 +126,8 @@ def _increases(config: Config) -> Iterator[Record]:
 
 def _grown(config: Config, name: str) -> str:
     """By how much recorded totals have grown since the last evaluation, or the one before it if that was missed."""
-    known = f"{config.on(*RANK, 'node')} {KNOWN_RANKS}"
-    return f"(idelta({name}[{MISSED}]) >= 0)\nor\n({name} and {known})"
+    return f"idelta({name}[{MISSED}]) >= 0\nor\n({name} unless {config.on(*RANK, 'node')} {UNKNOWN_RANKS})"
+
+
+def _matchers(labels: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f'{name}="{value}"' for name, value in labels.items()) + "}"

@@ -9,7 +9,7 @@ RUN_NODE_RANKS = "run_node:whyidle_ranks:count"
 RUN_RANKS = "run:whyidle_ranks:count"
 NODE_RANKS = "node:whyidle_ranks:count"
 RANK_PLACE = "rank_instance_node:whyidle_rank:group"
-KNOWN_RANKS = "rank_node:whyidle_known:group"
+UNKNOWN_RANKS = "rank_node:whyidle_unknown:group"
 
 NODE_LINK = "node:whyidle_link_bytes:limit"
 RUN_LINK = "run:whyidle_link_bytes:limit"

@@ -12,7 +12,8 @@ from ..promql import indented, labelled, lines, milliseconds, seconds
 from ..rule import Record
 from .names import OPEN, RUN_NODE_RANKS, device_seconds, goodput, share, spent
 
-_OF_RUNS = '{run!=""}'
+# Not run!="", for which Prometheus goes through every series that has a run.
+_OF_RUNS = f'{{family!="{UNHOOKED_FAMILY}"}}'
 ASKED_OF_NODES = ("compute", "network")
 """Families of nodes that panels and signals ask for by name. There are too many nodes for zeros of all families."""
 

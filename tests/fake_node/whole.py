@@ -81,6 +81,7 @@ def _specs() -> list[Spec]:
             steps=64,
             step=step,
             op_bytes={"all_reduce": 1 << 30},
+            late={"storage": 64 * step.get("data_read", 0.0)},
             waited_for={"storage": 64 * step.get("straggler", 0.0)},
             late_steps=64 if "data_read" in step else 0,
             groups=[("dp", {"straggler": 64 * step.get("straggler", 0.0)}, 64), ("unknown", {}, 1)],
