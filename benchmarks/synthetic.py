@@ -43,6 +43,8 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations of each rank: those of a sharded model. The node's ranks say of none."""
 LATE = {"storage": 0.02, "compute": 0.01}
 """By what the first rank of each run makes the others wait: seconds per second."""
+WAITED_FOR = ("storage", "straggler")
+"""What made those late whom each rank waited for. Other families have no series."""
 SILENT = (
     *("error", "fault", "drop", "discard", "fail", "xid", "lost", "downed", "recover", "unmeasured", "recompute"),
     *("throttled", "ecn_", "cnp_", "exceeded", "retransmi", "timeout", "naks", "out_of_sequence", "pause", "_wait"),
@@ -75,7 +77,7 @@ def template() -> list[Line]:
     target = {"instance": "", "job": "whyidle", "cluster": "lab"}
     return [
         Line(line.name, line.type, line.labels | target, line.value)
-        for line in (*lines, Line("up", "gauge", {}, 1.0), *_collectives(lines))
+        for line in (*lines, Line("up", "gauge", {}, 1.0), *_collectives(lines), *_waits(lines))
     ]
 
 
@@ -85,6 +87,16 @@ def _collectives(lines: list[Line]) -> Iterator[Line]:
             for op in COLLECTIVES:
                 yield Line("whyidle_collective_bytes_total", "counter", {**line.labels, "op": op}, 0.0)
                 yield Line("whyidle_collective_calls_total", "counter", {**line.labels, "op": op}, 0.0)
+
+
+def _waits(lines: list[Line]) -> Iterator[Line]:
+    """Series that an agent has only where there was something to count. One rank of a node was late."""
+    for line in lines:
+        if line.name == "whyidle_rank_up":
+            for family in WAITED_FOR:
+                yield Line("whyidle_waited_for_seconds_total", "counter", {**line.labels, "family": family}, 0.0)
+            for family in LATE if line.labels["rank"] == "0" else ():
+                yield Line("whyidle_late_seconds_total", "counter", {**line.labels, "family": family}, 0.0)
 
 
 def chance(*words: object) -> float:
