@@ -21,8 +21,8 @@ from whyidle.alerts.output import files
 READY_SECONDS = 120.0
 SCRAPE_SECONDS = 15
 RECORDED = '{__name__=~".+:.+"}'
+LATELY = "1m"
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 GROUP = re.compile(
     r'^prometheus_rule_group_last_(duration|evaluation_timestamp)_seconds\{rule_group="[^"]*;([^"]*)"\} (\S+)$',
     re.MULTILINE,
@@ -169,17 +169,11 @@ class Prometheus(Server):
         return min(map(float, counts), default=0.0)
 
     def recorded(self) -> Found:
-        """What the rules have recorded: labels and values now; federation adds an empty instance."""
-        query = urllib.parse.urlencode({"match[]": RECORDED})
-        found: Found = []
-        for line in self.get(f"/federate?{query}").decode().splitlines():
-            if line.startswith("#"):
-                continue
-            name, _, rest = line.partition("{")
-            labels, _, values = rest.rpartition("}")
-            named = {key: text.replace('\\"', '"').replace("\\\\", "\\") for key, text in LABEL.findall(labels) if text}
-            found.append(({"__name__": name, **named}, float(values.split()[0])))
-        return found
+        """What the rules have recorded lately: labels and last values.
+
+        An increase of nothing is not recorded, and most evaluations come between two samples of the counters.
+        """
+        return self.instant(f"last_over_time({RECORDED}[{LATELY}])")
 
 
 class VictoriaMetrics(Server):

@@ -151,6 +151,7 @@ EMPTY: dict[str, str] = {
     "annotation Restarts": "no rank was started again",
     "Lost to restarts A": "no rank was started again, and Prometheus meets the jobs after their start",
     "Unexplained time A": "every second is explained",
+    "Hooks that failed, and faults that they swallowed A": "no hook failed",
     **{f"Rules of whyidle in Prometheus {letter}": "Prometheus does not scrape itself" for letter in "ABCD"},
     "Pipeline bubble A": "no run of this test is a pipeline",
     "annotation Starts": "no run starts when it is looked at",
