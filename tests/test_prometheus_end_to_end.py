@@ -152,6 +152,13 @@ EMPTY: dict[str, str] = {
     "Lost to restarts A": "no rank was started again, and Prometheus meets the jobs after their start",
     "Unexplained time A": "every second is explained",
     "Pipeline bubble A": "no run of this test is a pipeline",
+    "run_family:whyidle_contradicted:ratio5m": "no counter contradicts a verdict",
+    "Verdict F": "no counter contradicts a verdict",
+    "What the counters of its nodes say D": "no counter contradicts a verdict",
+    "run:whyidle_transfer_busbw_bytes:rate5m": "the only run on two nodes hangs, and moves nothing",
+    "run:whyidle_transfer_busbw_bytes:best": "the only run on two nodes hangs, and moves nothing",
+    "Bus bandwidth against the link B": "the only run on two nodes hangs, and moves nothing",
+    "Bus bandwidth against the link C": "the only run on two nodes hangs, and moves nothing",
 }
 """Alert, panel with its query's letter, or the like -> why it is empty in this test even without its thresholds."""
 
