@@ -162,6 +162,13 @@ EMPTY: dict[str, str] = {
     "Counters of its nodes that agree A": "no verdict is network",
     "Counters of its nodes that agree C": "a sleep in a worker is the storage here, and no counter sees it",
     "Counters of its nodes that agree E": "no verdict is cpu",
+    "run_family:whyidle_contradicted:ratio5m": "no counter contradicts a verdict",
+    "Runs by idle GPUs I": "no counter contradicts a verdict",
+    "Counters of its nodes that agree G": "no counter contradicts a verdict",
+    "run:whyidle_transfer_busbw_bytes:rate5m": "the only run on two nodes hangs, and moves nothing",
+    "run:whyidle_transfer_busbw_bytes:best": "the only run on two nodes hangs, and moves nothing",
+    "Bus bandwidth against the link B": "the only run on two nodes hangs, and moves nothing",
+    "Bus bandwidth against the link C": "the only run on two nodes hangs, and moves nothing",
 }
 """Alert, panel with its query's letter, or the like -> why it is empty in this test even without its thresholds."""
 
