@@ -75,8 +75,11 @@ def _rate(metric: str) -> str:
 
 
 def _grown(metric: str, by: str, most: int | str = "$worst") -> str:
-    """The counters that grew most in the time range, by labels and node."""
-    grown = f"sum by ({BY_INSTANCE}, {by}) (increase({_series(metric)}[$__range])) > 0.5"
+    """The counters that grew most at the end of the time range, by labels and node.
+
+    Not over all of it: a thousand agents have some hundred thousand of them, and nearly all stand still.
+    """
+    grown = f"sum by ({BY_INSTANCE}, {by}) (increase({_series(metric)}[$__rate_interval])) > 0.5"
     return f"topk({most}, ({grown}) * on ({BY_INSTANCE}) {NODE})"
 
 
@@ -158,7 +161,8 @@ def _collectors() -> Panel:
 def _failures() -> Panel:
     return table(
         "Rounds of collectors without an answer",
-        "In the time range, by reason: past its deadline, still hanging from before, no time left, or a fault.",
+        "At the end of the time range, by reason: past its deadline, still hanging from before, no time left, or a "
+        "fault.",
         now(_grown("whyidle_collector_failures_total", "collector, reason")),
         columns=[
             NODE_COLUMN,
@@ -175,7 +179,7 @@ def _failures() -> Panel:
 def _unread() -> Panel:
     return table(
         "Values that could not be read",
-        "In the time range, by collector, file and reason. Their series are absent meanwhile.",
+        "At the end of the time range, by collector, file and reason. Their series are absent meanwhile.",
         now(_grown("whyidle_read_errors_total", "collector, file, reason")),
         columns=[
             NODE_COLUMN,
@@ -193,8 +197,8 @@ def _unread() -> Panel:
 def _ledgers() -> Panel:
     return table(
         "Ledgers that were left out",
-        "In the time range, by reason: what is in the directory is no ledger, of a newer version, or damaged. The "
-        "ranks of these files are not seen.",
+        "At the end of the time range, by reason: what is in the directory is no ledger, of a newer version, or "
+        "damaged. The ranks of these files are not seen.",
         now(_grown("whyidle_ledger_errors_total", "reason")),
         columns=[NODE_COLUMN, Column("reason", "Reason"), Column("Value", "Times", "short", decimals=0, width=80)],
         sort="Times",
@@ -205,11 +209,11 @@ def _ledgers() -> Panel:
 
 def _hooks() -> Panel:
     states = f"count by ({BY_RUN}, hook) ({_series('whyidle_hook_state', FAILED)})"
-    faults = f"sum by ({BY_RUN}) (increase({_series('whyidle_hook_faults_total')}[$__range])) > 0.5"
+    faults = f"sum by ({BY_RUN}) (increase({_series('whyidle_hook_faults_total')}[$__rate_interval])) > 0.5"
     return table(
         "Hooks that failed, and faults that they swallowed",
-        "On how many ranks of a run a hook failed; and exceptions of whyidle's own in the time range. A log line on "
-        "the rank says why.",
+        "On how many ranks of a run a hook failed; and exceptions of whyidle's own at the end of the time range. A "
+        "log line on the rank says why.",
         now(f"topk($worst, {states})"),
         now(f"topk($worst, {faults})"),
         columns=[
@@ -259,9 +263,9 @@ def _unmeasured() -> Panel:
     return table(
         "Waits not split yet, and intervals not measured",
         "GPU-seconds of waits in collectives whose split is still due, by run, and intervals that the device clock "
-        "could not measure, in the time range: their time is unattributed.",
+        "could not measure, at the end of the time range: their time is unattributed.",
         now(f"topk($worst, {pending})"),
-        now(f"topk($worst, sum by ({BY_RUN}) (increase({_series('whyidle_unmeasured_total')}[$__range])))"),
+        now(f"topk($worst, sum by ({BY_RUN}) (increase({_series('whyidle_unmeasured_total')}[$__rate_interval])))"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
@@ -321,11 +325,11 @@ def _rules() -> Panel:
     return table(
         "Rules of whyidle in Prometheus",
         "What the last evaluation of each group took, how often it is due, and evaluations that were missed or failed "
-        "in the time range. One that takes as long as its interval is too slow, and leaves gaps.",
+        "at its end. One that takes as long as its interval is too slow, and leaves gaps.",
         now(first),
         now(f"max by (rule_group) ({every}{groups}) and on (rule_group) {first}"),
         *(
-            now(f"sum by (rule_group) (increase({count}{groups}[$__range])) and on (rule_group) {first}")
+            now(f"sum by (rule_group) (increase({count}{groups}[$__rate_interval])) and on (rule_group) {first}")
             for count in (missed, failed)
         ),
         columns=[
