@@ -42,7 +42,7 @@ def test_each_command_and_each_name_in_the_notes_is_there(
     for called in re.findall(r"PrometheusRules (\S+) and ([a-z-]+)", said):
         assert {("PrometheusRule", each) for each in called} <= stored
     for first, rest in re.findall(r"ConfigMaps whyidle-(\w+), (.*), for", said):
-        boards = {first, *re.findall(r"-(\w+)", rest)}
+        boards = {first, *re.findall(r"-([\w-]+)", rest)}
         assert {called for kind, called in stored if kind == "ConfigMap"} == {f"whyidle-{each}" for each in boards}
 
 

@@ -17,7 +17,7 @@ import pytest
 import whyidle
 
 ROOT = Path(whyidle.__file__).parent
-PACKAGES = ("ledger", "torch_hooks", "verdict", "agent", "alerts", "dashboards", "cli")
+PACKAGES = ("ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
 """The folders of the house that may hold Python packages."""
 
 
