@@ -138,6 +138,9 @@ NO_SERIES: dict[str, str] = {
 """Metric -> why it has no series in this test. A query on it may be empty; a series of it fails the test."""
 EMPTY: dict[str, str] = {
     "WhyidleAgentAbsent": "an agent is there",
+    "WhyidleAgentDown": "as info: ranks live wherever an agent was",
+    "rank_node:whyidle_unknown:group": "every agent has been there for more than a minute",
+    "rank_cause:whyidle_device_seconds:increase": "as sampled: no GPU's own counters saw launch gaps",
     "WhyidleCollectiveStuck": "no run hangs",
     "WhyidleHookFailed": "no hook failed",
     "WhyidleRunIdle": "every run started within the last half hour",
@@ -149,11 +152,9 @@ EMPTY: dict[str, str] = {
     "WhyidleGpuXid": "no GPU reports another XID than 79",
     "WhyidleRdmaPortGone": "no adapter went",
     "annotation Restarts": "no rank was started again",
-    "Lost to restarts A": "no rank was started again, and Prometheus meets the jobs after their start",
     "Unexplained time A": "every second is explained",
     "Hooks that failed, and faults that they swallowed A": "no hook failed",
     **{f"Rules of whyidle in Prometheus {letter}": "Prometheus does not scrape itself" for letter in "ABCD"},
-    "Pipeline bubble A": "no run of this test is a pipeline",
     "annotation Starts": "no run starts when it is looked at",
     "annotation Drains": "no kube-state-metrics is here",
     "annotation Deployments": "no agent is replaced",
