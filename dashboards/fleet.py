@@ -5,15 +5,14 @@ from __future__ import annotations
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
-from .library import core
 from .vocabulary import (
     GOOD,
     LATE_BY,
+    MONEY,
     VERDICTS,
     Column,
     Dashboard,
     Panel,
-    Template,
     bars,
     blamed,
     dashboard,
@@ -64,7 +63,7 @@ def build() -> Dashboard:
         "whyidle / Fleet",
         """All GPUs of all clusters: what was lost, to what, and what that cost; and the nodes, links and ranks that it
         was lost on.""",
-        variables=[v.data_source(), v.cluster(), v.window(), price(), v.choice("worst", "Worst", COUNTS, "20")],
+        variables=[v.data_source(), v.cluster(), v.window(), v.choice("worst", "Worst", COUNTS, "20")],
         sections=[
             section(
                 "What the fleet loses",
@@ -84,11 +83,6 @@ def build() -> Dashboard:
         start="now-6h",
         refresh="1m",
     )
-
-
-def price() -> Template:
-    """What a GPU-hour costs, in the reader's currency: free text, so that anybody's price fits."""
-    return core.Template(name="price", label="Price of a GPU-hour", type="textbox", query="2.50", default="2.50")
 
 
 # -- what the fleet loses
@@ -126,10 +120,11 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "Cost of idle GPUs",
-            "The GPU-hours of the time range that were no compute, at the price above: in its currency.",
-            now(f"$price * sum({device_hours(BILL)})"),
-            unit="short",
+            "The GPU-hours of the time range that were no compute, at the price in the settings.",
+            now(f"{v.SETTINGS.gpu_hour_price} * sum({device_hours(BILL)}) > 0"),
+            unit=MONEY,
             width=5,
+            nothing="no price is set",
         ),
         stat(
             "GPUs without whyidle",
@@ -176,14 +171,14 @@ def _runs() -> Panel:
         "The runs of the time range that lost most device-hours in it, those that have ended included, and the verdict "
         "that stood for most of the time.",
         now(first),
-        now(f"$price * ({first})"),
+        now(f"{v.SETTINGS.gpu_hour_price} * ({first}) > 0"),
         now(f"{used} and on ({BY_RUN}) {first}"),
         now(f"topk by ({BY_RUN}) (1, {stood}) and on ({BY_RUN}) {first}"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
             Column("A", "GPU-hours lost", HOURS, cell="gauge"),
-            Column("B", "Cost", "short"),
+            Column("B", "Cost", MONEY),
             Column("C", "GPU-hours in all", HOURS),
             Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
         ],

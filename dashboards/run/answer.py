@@ -73,7 +73,7 @@ def _share() -> Panel:
 
 def _evidence() -> Panel:
     return stat(
-        "Confirmed by counters",
+        "Confirmed",
         """The part of the verdict's time that was lost on nodes whose counters agree, those that often say so left out
         in part. A straggler, host time and compute are measured in the ranks and need no counters.""",
         query(confirmed(v.RUN)),
