@@ -35,14 +35,15 @@ def run(args: argparse.Namespace) -> int:
     if wrong := output.unfit(config):
         print(f"whyidle dashboards: {args.config}: {wrong}", file=sys.stderr)
         return 2
+    if args.out is None and not args.check:
+        maps = output.config_maps(config).values() if args.configmaps else ()
+        print("---\n".join(maps) or _listed(output.rendered(config)), end="")
+        return 0
     files = output.config_maps(config) if args.configmaps else output.files(config)
     folder = args.out or COMMITTED
     every = {folder: files, **({OF_CHART: output.chart_files()} if folder.resolve() == COMMITTED else {})}
     if args.check:
         return max(_check(where, texts) for where, texts in every.items())
-    if args.out is None:
-        print("---\n".join(files.values()) if args.configmaps else _listed(output.rendered(config)), end="")
-        return 0
     for where, texts in every.items():
         write(where, texts)
     print(f"{len(files)} dashboards in {args.out}")

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.request
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
+
+TIMEOUT_SECONDS = 2.0
+_MOST_BYTES = 64 << 20
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class NoAgent(Exception):
+    """No agent answers, or what answers is none. A sentence that says which and why."""
 
 
 def fetch(address: str, timeout_seconds: float, most_bytes: int = -1) -> bytes:
@@ -14,3 +26,21 @@ def fetch(address: str, timeout_seconds: float, most_bytes: int = -1) -> bytes:
     """
     with _no_proxy.open(f"http://{address}/metrics", timeout=timeout_seconds) as answer:
         return answer.read(most_bytes)
+
+
+def ask(address: str, *names: str) -> list[Sample]:
+    """The samples of the metrics with these names at the agent at ``host:port``. Raises NoAgent."""
+    try:
+        return list(samples(fetch(address, TIMEOUT_SECONDS, _MOST_BYTES).decode("utf-8", "replace"), *names))
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise NoAgent(f"no agent answers at {address} ({getattr(reason, 'strerror', None) or reason})") from error
+
+
+def samples(exposition: str, *names: str) -> Iterator[Sample]:
+    """The samples of the metrics with these names; the rest, often megabytes, is not parsed. Raises ValueError."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    lines = "\n".join(line for line in exposition.splitlines() if line.startswith(names))
+    for metric in text_string_to_metric_families(lines + "\n"):
+        yield from (sample for sample in metric.samples if sample.name in names)

@@ -15,7 +15,7 @@ from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
 from ..alerts.config import DEFAULT
 from . import choice
 from .durations import duration
-from .quantities import in_time
+from .quantities import gpu_hour_price, in_time, percent
 from .tables import aligned
 
 _MEANS = {
@@ -34,19 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recovery", type=duration, metavar="TIME", help="what a restart takes (default: observed)")
     parser.add_argument("--save-cost", type=duration, metavar="TIME", help="what a save takes (default: observed)")
     parser.add_argument(
-        "--price", type=_price, default=str(DEFAULT.gpu_hour_price), help="of a GPU-hour (default: %(default)s)"
+        "--price", type=gpu_hour_price, default=str(DEFAULT.gpu_hour_price), help="of a GPU-hour (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-
-
-def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = -1.0
-    if not 0 <= price < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a price, such as 2.50")
-    return price
 
 
 def run(args: argparse.Namespace) -> int:
@@ -152,19 +142,14 @@ def _parts(report: dict[str, Any]) -> list[str]:
     seconds = report["seconds"]
     whole = sum(seconds.values())
     rows = [
-        [part, in_time(seconds[part]), f"{100 * seconds[part] / whole:.1f} %", _MEANS[part]]
+        [part, in_time(seconds[part]), percent(seconds[part] / whole, 1), _MEANS[part]]
         for part in PARTS
         if seconds[part] > 0 or part == "productive"
     ]
-    rows.insert(1, ["  compute", in_time(report["computed_seconds"]), _share(report["computed_seconds"], whole), ""])
-    widths = [max(len(row[at]) for row in rows) for at in range(3)]
-    return [
-        f"{row[0]:<{widths[0]}}   {row[1]:>{widths[1]}}   {row[2]:>{widths[2]}}   {row[3]}".rstrip() for row in rows
-    ] + [f"(times of all ranks together: {in_time(whole)})"]
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %"
+    rows.insert(
+        1, ["  compute", in_time(report["computed_seconds"]), percent(report["computed_seconds"] / whole, 1), ""]
+    )
+    return [*aligned(rows, left=1, last_left=True), f"(times of all ranks together: {in_time(whole)})"]
 
 
 def _attempts(report: dict[str, Any]) -> list[str]:

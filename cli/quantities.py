@@ -33,6 +33,17 @@ def _read(text: str, units: dict[str, float], how: str) -> float:
     return value
 
 
+def gpu_hour_price(text: str) -> float:
+    """What an hour of a GPU costs, from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} must be what an hour of a GPU costs, such as 2.50")
+    return value
+
+
 def ranks(text: str) -> int:
     """A number of ranks or steps, from 1."""
     if not text.isdecimal() or not 0 < int(text) <= 1 << 20:
@@ -66,3 +77,7 @@ def in_time(seconds: float) -> str:
         if seconds >= 2 * unit:
             return f"{_digits(seconds / unit)} {name}"
     return f"{_digits(seconds)} s" if seconds >= 1 else f"{_digits(1000 * seconds)} ms"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"

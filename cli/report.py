@@ -14,6 +14,7 @@ from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.report import build_report
 from . import choice, gaps, ras
 from .agent import DEFAULT_ADDRESS
+from .quantities import percent
 from .tables import aligned
 
 ROWS = 16
@@ -121,10 +122,6 @@ def _ranks(report: dict[str, Any]) -> list[str]:
 
 def _percents(shares: dict[str, float], families: list[str]) -> list[str]:
     return [percent(shares[name], 1) for name in families]
-
-
-def percent(share: float, digits: int = 0) -> str:
-    return f"{100 * share:.{digits}f} %"
 
 
 def _causes(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:

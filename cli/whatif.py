@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 import time
@@ -17,7 +16,7 @@ from ..advisor.whatif.changes import Changes, factor
 from ..advisor.whatif.trace import NoTrace
 from ..alerts.config import DEFAULT
 from . import choice
-from .report import percent
+from .quantities import gpu_hour_price, percent
 from .tables import aligned
 
 FACTORS: dict[str, str] = {
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=_reading(_workers), metavar="+N", help="N more data workers for each rank")
     parser.add_argument("--sweep", action="store_true", help="also print the curve over factors, and where it flattens")
     parser.add_argument(
-        "--price", type=_reading(_price), default=DEFAULT.gpu_hour_price, metavar="AMOUNT", help="what a GPU-hour costs"
+        "--price", type=gpu_hour_price, default=DEFAULT.gpu_hour_price, metavar="AMOUNT", help="what a GPU-hour costs"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
@@ -77,16 +76,6 @@ def _workers(text: str) -> int:
     if not re.fullmatch(r"\+[1-9][0-9]{0,3}", text):
         raise ValueError(f"{text!r}: write how many data workers each rank has more, such as +4")
     return int(text)
-
-
-def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = math.nan
-    if not 0 <= price < math.inf:
-        raise ValueError(f"{text!r}: give what an hour of a GPU costs, such as 2.5")
-    return price
 
 
 def run(args: argparse.Namespace) -> int:
@@ -164,8 +153,7 @@ def _table(found: dict[str, Any]) -> list[str]:
                 row["options"],
             ]
         )
-    width = max(len(row[-1]) for row in cells)
-    return aligned([[*row[:-1], row[-1].ljust(width)] for row in cells])
+    return aligned(cells, last_left=True)
 
 
 def _curve(sweep: dict[str, Any]) -> list[str]:

@@ -34,9 +34,7 @@ from .vocabulary import (
 )
 
 HOURS = "count:GPU-h"
-BY_NODE = f"{v.CLUSTER_LABEL}, node"
-BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
-BY_RANK = f"{BY_RUN}, rank"
+BY_RANK = f"{v.BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
 BILL = f"cluster_family:whyidle_billed_seconds:increase{{{v.CLUSTER}, {LOST}}}"
 COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}'
@@ -162,18 +160,18 @@ def _hours() -> Panel:
 
 def _runs() -> Panel:
     bill = f"run_family:whyidle_billed_seconds:increase{{{v.CLUSTER}%s}}"
-    lost = f"sum by ({BY_RUN}) ({device_hours(bill % f', {LOST}')})"
-    used = f"sum by ({BY_RUN}) ({device_hours(bill % '')})"
+    lost = f"sum by ({v.BY_RUN}) ({device_hours(bill % f', {LOST}')})"
+    used = f"sum by ({v.BY_RUN}) ({device_hours(bill % '')})"
     first = f"topk($worst, {lost})"
-    stood = over_range(f"sum by ({BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count")
+    stood = over_range(f"sum by ({v.BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count")
     panel = table(
         "Runs by what they lost",
         "The runs of the time range that lost most device-hours in it, those that have ended included, and the verdict "
         "that stood for most of the time.",
         now(first),
         now(f"{v.SETTINGS.gpu_hour_price} * ({first}) > 0"),
-        now(f"{used} and on ({BY_RUN}) {first}"),
-        now(f"topk by ({BY_RUN}) (1, {stood}) and on ({BY_RUN}) {first}"),
+        now(f"{used} and on ({v.BY_RUN}) {first}"),
+        now(f"topk by ({v.BY_RUN}) (1, {stood}) and on ({v.BY_RUN}) {first}"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
@@ -244,7 +242,7 @@ def _heat() -> Panel:
         "Share of its ranks' time that was no compute: the brighter, the more. A row per node, those that lost most in "
         "the time range. One bright row is a node to drain; bright columns are the whole fleet at once. Click a cell "
         "for the node.",
-        query(f"1 - {COMPUTING} and on ({BY_NODE}) topk($worst, {score})", "{{node}}"),
+        query(f"1 - {COMPUTING} and on ({v.BY_NODE}) topk($worst, {score})", "{{node}}"),
         unit="percentunit",
         links=[series_to("node")],
     )
@@ -252,15 +250,15 @@ def _heat() -> Panel:
 
 def _nodes() -> Panel:
     hours = device_hours(f"node:whyidle_lost_seconds:increase{{{v.CLUSTER}}}")
-    first = f"topk($worst, sum by ({BY_NODE}) ({hours}))"
-    family = f"topk by ({BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
+    first = f"topk($worst, sum by ({v.BY_NODE}) ({hours}))"
+    family = f"topk by ({v.BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
     panel = table(
         "Nodes by what they lost",
         "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. The hours are "
         "those of the bill of runs, by node. In the last hour, waits for a late rank stand under straggler.",
         now(first),
-        now(f"max by ({BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}}) and on ({BY_NODE}) {first}"),
-        now(f"{family} and on ({BY_NODE}) {first}"),
+        now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}}) and on ({v.BY_NODE}) {first}"),
+        now(f"{family} and on ({v.BY_NODE}) {first}"),
         columns=[
             Column("node", "Node", link=to_node()),
             Column("A", "GPU-hours lost", HOURS, cell="gauge"),
@@ -280,7 +278,7 @@ def _signals() -> Panel:
         "How many nodes have a signal of network, storage or CPU at each moment. Many nodes at once point to what they "
         "share: a switch, a file server.",
         *(
-            query(f"count(group by ({BY_NODE}) ({evidence % family}))", words_)
+            query(f"count(group by ({v.BY_NODE}) ({evidence % family}))", words_)
             for family, words_ in FAMILIES_OF_COUNTERS.items()
         ),
         unit="short",
@@ -293,7 +291,7 @@ def _signals() -> Panel:
 
 def _troubled() -> Panel:
     families = f'{{__name__=~"node:whyidle_(network|storage|cpu)_evidence:max5m", {v.CLUSTER}}}'
-    evidence = f"max by ({BY_NODE}, signal) ({families})"
+    evidence = f"max by ({v.BY_NODE}, signal) ({families})"
     limit = f"node:whyidle_link_bytes:limit{{{v.CLUSTER}}}"
     of_best = f"{limit} / on ({v.CLUSTER_LABEL}) group_left () max by ({v.CLUSTER_LABEL}) ({limit})"
     panel = table(

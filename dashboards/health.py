@@ -27,8 +27,6 @@ from .vocabulary import (
 )
 
 BY_INSTANCE = f"{v.CLUSTER_LABEL}, instance"
-BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
-BY_NODE = f"{v.CLUSTER_LABEL}, node"
 NODE = f"group_left (node) topk by ({BY_INSTANCE}) (1, max by ({BY_INSTANCE}, node) ({INSTANCE_NODE}{{{v.CLUSTER}}}))"
 """Of an agent: one name, where its ranks call the node by another."""
 LOOKS = 60
@@ -97,8 +95,8 @@ def _in_one_look() -> list[Panel]:
             "Agents gone",
             "Agents that answered within the last hour and do not answer now: the node is down, or its agent.",
             now(
-                f"count(group by ({BY_NODE}) (last_over_time({INSTANCE_NODE}{{{v.CLUSTER}}}[1h])) "
-                f"unless on ({BY_NODE}) {INSTANCE_NODE}{{{v.CLUSTER}}}) or vector(0)"
+                f"count(group by ({v.BY_NODE}) (last_over_time({INSTANCE_NODE}{{{v.CLUSTER}}}[1h])) "
+                f"unless on ({v.BY_NODE}) {INSTANCE_NODE}{{{v.CLUSTER}}}) or vector(0)"
             ),
             unit="short",
             thresholds=steps(1),
@@ -208,8 +206,8 @@ def _ledgers() -> Panel:
 
 
 def _hooks() -> Panel:
-    states = f"count by ({BY_RUN}, hook) ({_series('whyidle_hook_state', FAILED)})"
-    faults = f"sum by ({BY_RUN}) (increase({_series('whyidle_hook_faults_total')}[$__rate_interval])) > 0.5"
+    states = f"count by ({v.BY_RUN}, hook) ({_series('whyidle_hook_state', FAILED)})"
+    faults = f"sum by ({v.BY_RUN}) (increase({_series('whyidle_hook_faults_total')}[$__rate_interval])) > 0.5"
     return table(
         "Hooks that failed, and faults that they swallowed",
         "On how many ranks of a run a hook failed; and exceptions of whyidle's own at the end of the time range. A "
@@ -259,13 +257,13 @@ def _clocks() -> Panel:
 
 
 def _unmeasured() -> Panel:
-    pending = f"sum by ({BY_RUN}) ({_series('whyidle_device_pending_seconds')})"
+    pending = f"sum by ({v.BY_RUN}) ({_series('whyidle_device_pending_seconds')})"
     return table(
         "Waits not split yet, and intervals not measured",
         "GPU-seconds of waits in collectives whose split is still due, by run, and intervals that the device clock "
         "could not measure, at the end of the time range: their time is unattributed.",
         now(f"topk($worst, {pending})"),
-        now(f"topk($worst, sum by ({BY_RUN}) (increase({_series('whyidle_unmeasured_total')}[$__rate_interval])))"),
+        now(f"topk($worst, sum by ({v.BY_RUN}) (increase({_series('whyidle_unmeasured_total')}[$__rate_interval])))"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),

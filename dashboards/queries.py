@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..ledger.causes import FAMILIES
 from .library import Target, core
-from .variables import CLUSTER_LABEL
+from .variables import BY_RUN
 
 ORDER = "_order"
 """A label that comes before all others, for who sorts series by their labels."""
@@ -34,8 +34,7 @@ def encode(metric: str, matchers: str, label: str, values: Sequence[str], by: st
 def confirmed(matchers: str) -> str:
     """To what degree counters confirm the verdict of each run."""
     degree, verdict = (f"run_family:whyidle_{what}:ratio${{window}}{{{matchers}}}" for what in ("confirmed", "verdict"))
-    by = f"{CLUSTER_LABEL}, owner, run"
-    return f"sum by ({by}) ({degree} and on ({by}, family) {verdict})"
+    return f"sum by ({BY_RUN}) ({degree} and on ({BY_RUN}, family) {verdict})"
 
 
 def in_order(expr: str) -> str:
@@ -54,7 +53,7 @@ def blamed(matchers: str, families: str = "", by: str = "") -> str:
 
     ``families`` are further matchers of what is wanted, and ``by`` further labels to tell apart.
     """
-    ranks = f"on ({CLUSTER_LABEL}, owner, run) group_left () run:whyidle_ranks:count{{{matchers}}}"
+    ranks = f"on ({BY_RUN}) group_left () run:whyidle_ranks:count{{{matchers}}}"
     charged = f"run_family:whyidle_charged:ratio${{window}}{{{matchers}%s}} * {ranks}"
     wanted, whole = charged % (f", {families}" if families else ""), charged % ""
     labels = f"{by}, family" if by else "family"

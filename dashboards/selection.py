@@ -15,7 +15,6 @@ from . import variables as v
 from .vocabulary import Target, Template, now, over_range, query, worst
 
 HERE = f"{v.CLUSTER}, {v.any_of('instance')}"
-HIDDEN = 2  # as Grafana numbers it
 SAMPLED = 'source="gpm"'
 """The seconds in which the counters that only Hopper and later GPUs have were read."""
 CGROUP = 20
@@ -31,10 +30,7 @@ def node() -> Template:
 
 def instance() -> Template:
     """Where the agent of the chosen node was scraped."""
-    found = v.nodes(INSTANCE_NODE, v.NODE)
-    found.name, found.label, found.hide, found.allValue = "instance", "Agent", HIDDEN, None
-    found.query = f"label_values({INSTANCE_NODE}{{{v.NODE}}}, instance)"
-    return found
+    return v.instances(INSTANCE_NODE, v.NODE)
 
 
 def series(metric: str, matchers: str = "") -> str:

@@ -13,6 +13,10 @@ DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 SETTINGS = tokenised(DEFAULT)
 """The settings, each as a token that the output pass replaces by its value."""
 CLUSTER_LABEL = SETTINGS.cluster_label
+BY_RUN = f"{CLUSTER_LABEL}, owner, run"
+BY_NODE = f"{CLUSTER_LABEL}, node"
+"""Labels that name one run, and one node, wherever it is."""
+_HIDDEN = 2  # as Grafana numbers it
 
 
 def any_of(label: str, variable: str = "") -> str:
@@ -78,6 +82,14 @@ def nodes(metric: str = "node:whyidle_ranks:count", matchers: str = CLUSTER) -> 
 def node(metric: str = "node:whyidle_ranks:count") -> Template:
     """Exactly one node."""
     return _listed("node", "Node", f"label_values({metric}{{{CLUSTER}}}, node)", multi=False)
+
+
+def instances(metric: str, matchers: str) -> Template:
+    """Where the agents of the chosen nodes were scraped: hidden, as nobody chooses it."""
+    found = nodes(metric, matchers)
+    found.name, found.label, found.hide, found.allValue = "instance", "Agent", _HIDDEN, None
+    found.query = f"label_values({metric}{{{matchers}}}, instance)"
+    return found
 
 
 def ranks() -> Template:

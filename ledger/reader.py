@@ -160,6 +160,14 @@ class Ledger:
         return self.accounted_ns or self.phase_since_ns
 
     @property
+    def first_whole_step(self) -> int:
+        """The first step, counted in its process from 1, of which the rings still have everything; the next if none."""
+        first = self.steps - len(self.ring) + 1
+        if self.calls_written > RING_CALLS and self.calls:
+            first = max(first, self.calls[0].step + 1)
+        return first
+
+    @property
     def run(self) -> str:
         return self.strings["run"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support_ledgers import DEADLINE_SECONDS, Spec, ended
 
-from whyidle.cli.gaps import parse
+from whyidle.cli.gaps import ask
 
 RANKS = [Spec(rank=rank, device=f"cuda:{rank}", steps=100, step={"compute": 0.1}) for rank in (0, 1)]
 ANSWER = """\
@@ -99,5 +99,6 @@ def test_nobody_is_asked_about_ranks_without_an_accelerator(tmp_path: Path) -> N
 
 
 def test_other_runs_are_left_out() -> None:
-    assert parse(ANSWER, ("other", "r1")) == {1: 1.0}
-    assert parse(ANSWER, ("lab", "r2")) == {}
+    with answers(ANSWER) as agent:
+        assert ask(agent, ("other", "r1")) == ({1: 1.0}, "")
+        assert ask(agent, ("lab", "r2"))[0] == {}

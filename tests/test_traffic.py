@@ -15,6 +15,7 @@ from whyidle.advisor.traffic.measured import NotMeasured, measure
 from whyidle.advisor.traffic.prediction import predict
 from whyidle.advisor.traffic.recognised import NotRecognised, shape_of
 from whyidle.advisor.traffic.shape import BACKWARD, FORWARD, Model, Parallel, ShapeError
+from whyidle.cli.exposition import samples
 from whyidle.cli.main import main
 from whyidle.cli.traffic import text
 from whyidle.cli.traffic.live import counted
@@ -264,7 +265,8 @@ whyidle_process_storage_read_bytes_total{owner="lab",run="r1",rank="0"} 10
 whyidle_process_storage_read_bytes_total{owner="lab",run="r1",rank="1"} 20
 whyidle_process_storage_read_bytes_total{owner="lab",run="other",rank="0"} 40
 """
-    found = counted(exposition, ("lab", "r1"))
+    names = ("whyidle_nic_bytes_total", "whyidle_rdma_transmit_bytes_total", "whyidle_process_storage_read_bytes_total")
+    found = counted(samples(exposition, *names), ("lab", "r1"))
     assert found.sent == {"eth0": 7.0, "mlx5_0": 11.0}
     assert found.read == 30.0
 

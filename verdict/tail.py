@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable
 
 from ..ledger.causes import CAUSE, OWN_CAUSES
-from ..ledger.layout import RING_CALLS, SLOTS
+from ..ledger.layout import SLOTS
 from ..ledger.reader import Ledger, Slot
 from ..ledger.waits import Settled, StepWaits, pack, split, width_for, words_of
 
@@ -38,7 +38,7 @@ def split_tails(newest: Iterable[Ledger]) -> dict[tuple[int, int], Settled]:
 def _split_group(members: list[Member]) -> dict[int, Settled]:
     first = max(slot.settled for _, slot in members) + 1
     last = min(ledger.steps for ledger, _ in members)
-    first = max(first, *(_first_step(ledger) for ledger, _ in members))
+    first = max(first, *(ledger.first_whole_step for ledger, _ in members))
     if first > last:
         return {}
     steps = {ledger.rank: _steps_of(ledger, slot, first, last) for ledger, slot in members}
@@ -54,16 +54,6 @@ def _split_group(members: list[Member]) -> dict[int, Settled]:
     accelerator = any(ledger.device != "cpu" for ledger, _ in members)
     ranks = sorted(steps)
     return {rank: split(least, rank, ranks, own, width, accelerator=accelerator) for rank, own in steps.items()}
-
-
-def _first_step(ledger: Ledger) -> int:
-    """The first step of which the rings have everything."""
-    if not ledger.ring:
-        return ledger.steps + 1
-    kept = ledger.steps - len(ledger.ring) + 1
-    if ledger.calls_written <= RING_CALLS or not ledger.calls:
-        return kept
-    return max(kept, ledger.calls[0].step + 1)
 
 
 def _steps_of(ledger: Ledger, slot: Slot, first: int, last: int) -> list[StepWaits]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...ledger.causes import CHECKPOINT_KINDS
 from ...ledger.reader import Ledger, Slot
-from .collectives import OPS, Sent, sent
+from .collectives import OPS, sent
 
 _SAVE = CHECKPOINT_KINDS.index("save")
 
@@ -194,9 +194,3 @@ def _add_messages(group: Group, members: Sequence[tuple[_Rank, Slot]], way: str)
     else:
         group.unknown += size
     return {}
-
-
-def total(groups: Iterable[Group]) -> Sent:
-    """Of all groups together."""
-    listed = list(groups)
-    return Sent(sum(group.inside for group in listed), sum(group.across for group in listed))

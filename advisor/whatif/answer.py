@@ -102,7 +102,7 @@ def answer(
     hours = Hours(whole.rank_seconds / 3600, max(rank.wall for rank in whole.ranks) / 3600, price, currency)
     rows = [(options_of(each), each, predict(basis, each)) for each in apart(changes)]
     if not rows:
-        rows = [(options_of(each), each, found) for _, each, found in each_alone(basis)]
+        rows = [(options_of(each), each, found) for each, found in each_alone(basis)]
     together = predict(basis, changes) if changes.any and len(rows) > 1 else None
     curve = _curve(basis, changes) if swept else None
     return {

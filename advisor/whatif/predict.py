@@ -16,13 +16,13 @@ SWEEP_TIMES = (1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 FLAT = 0.9
 """A curve is flat from where this share of all that can be had is had."""
 SINGLE = (
-    ("network", Changes(network=NONE)),
-    ("straggler", Changes(no_stragglers=True)),
-    ("storage", Changes(storage=NONE)),
-    ("pipeline", Changes(balanced=True)),
-    ("cpu", Changes(cpu=NONE)),
-    ("host", Changes(host=NONE)),
-    ("checkpoint", Changes(async_save=True)),
+    Changes(network=NONE),
+    Changes(no_stragglers=True),
+    Changes(storage=NONE),
+    Changes(balanced=True),
+    Changes(cpu=NONE),
+    Changes(host=NONE),
+    Changes(async_save=True),
 )
 """What a question without changes is answered with: each loss removed alone."""
 
@@ -99,11 +99,11 @@ def interval(gains: Sequence[float], walls: Sequence[float]) -> tuple[float, flo
     return drawn[cut], drawn[-1 - cut]
 
 
-def each_alone(basis: Basis) -> list[tuple[str, Changes, Prediction]]:
+def each_alone(basis: Basis) -> list[tuple[Changes, Prediction]]:
     """What each loss costs, the largest first."""
     pipeline = any(slot.pairwise for one in basis.trace.ranks for slot in one.slots.values())
-    found = [(name, changes, predict(basis, changes)) for name, changes in SINGLE if pipeline or not changes.balanced]
-    return sorted(found, key=lambda entry: -entry[2].share)
+    found = [(changes, predict(basis, changes)) for changes in SINGLE if pipeline or not changes.balanced]
+    return sorted(found, key=lambda entry: -entry[1].share)
 
 
 def sweep(basis: Basis, changes: Changes) -> Iterator[tuple[float, Prediction]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...ledger.causes import CAUSE, WAIT_CAUSES
-from ...ledger.layout import RING_CALLS, Call
+from ...ledger.layout import Call
 from ...ledger.reader import Ledger, Slot
 
 _COLLECTIVE = CAUSE["collective"]
@@ -131,11 +131,8 @@ def _slots(newest: Sequence[Ledger]) -> dict[int, dict[int, Slot]]:
 
 
 def _first_step(ledger: Ledger) -> int:
-    """The first step of which the rings have everything; the very first, in which connections are made, is left out."""
-    first = ledger.steps - len(ledger.ring) + 1
-    if ledger.calls_written > RING_CALLS and ledger.calls:
-        first = max(first, ledger.calls[0].step + 1)
-    return max(2, first) if ledger.steps > 1 else first
+    """As the rings have it; but the very first, in which connections are made, is left out."""
+    return max(2, ledger.first_whole_step) if ledger.steps > 1 else ledger.first_whole_step
 
 
 def _steps(ledger: Ledger, slots: dict[int, Slot], first: int, last: int) -> list[RankStep]:

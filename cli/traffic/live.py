@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...advisor.traffic.measured import Measured, NotMeasured, measure
 from ...advisor.traffic.recognised import NotRecognised, compare, dimension_of, shape_of
@@ -19,12 +18,12 @@ from ...agent.metrics.process import STORAGE_READ
 from ...agent.metrics.rdma_port import TRANSMIT_BYTES
 from ...ledger.directory import Run, age, read_directory, run_of
 from ...ledger.reader import Ledger, LedgerError, read_ledger
-from .. import choice
-from ..exposition import fetch
+from .. import choice, exposition
 from . import text
 
-TIMEOUT_SECONDS = 2.0
-_MOST_BYTES = 64 << 20
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
+
 _STEP_WAIT_SECONDS, _LOOK_SECONDS = 5.0, 0.002
 """A reading begins when a step has just ended: for how long to wait for that, and how often to look."""
 
@@ -95,16 +94,10 @@ def _look(args: argparse.Namespace, run: Run, path: str) -> tuple[list[Ledger], 
     _until(_step_ends(path))
     ledgers, _ = read_directory(args.dir, steps=True)
     try:
-        answer = fetch(args.agent, TIMEOUT_SECONDS, _MOST_BYTES).decode("utf-8", "replace")
-        return newest(run, ledgers), counted(answer, run), ""
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        why = getattr(reason, "strerror", None) or reason
-        return (
-            newest(run, ledgers),
-            Counted({}, None),
-            f"no agent answers at {args.agent} ({why}): no adapter is compared",
-        )
+        found = counted(exposition.ask(args.agent, BYTES.name, TRANSMIT_BYTES.name, STORAGE_READ.name), run)
+    except exposition.NoAgent as error:
+        return newest(run, ledgers), Counted({}, None), f"{error}: no adapter is compared"
+    return newest(run, ledgers), found, ""
 
 
 def _step_ends(path: str) -> Callable[[], bool]:
@@ -124,24 +117,17 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def counted(exposition: str, run: Run) -> Counted:
-    """What an agent's metrics say. Raises ValueError."""
-    wanted = (BYTES.name, TRANSMIT_BYTES.name, STORAGE_READ.name)
-    lines = "\n".join(line for line in exposition.splitlines() if line.startswith(wanted))
+def counted(samples: Iterable[Sample], run: Run) -> Counted:
+    """What samples of an agent's metrics say."""
     sent: dict[str, float] = {}
     read: float | None = None
-    if not lines:
-        return Counted(sent, read)
-    from prometheus_client.parser import text_string_to_metric_families
-
-    for metric in text_string_to_metric_families(lines + "\n"):
-        for sample in metric.samples:
-            labels = sample.labels
-            if sample.name == STORAGE_READ.name:
-                if (labels.get("owner", ""), labels.get("run")) == run:
-                    read = (read or 0.0) + sample.value
-            elif labels.get("device") != "lo" and labels.get("direction", "transmit") == "transmit":
-                sent[labels["device"]] = sent.get(labels["device"], 0.0) + sample.value
+    for sample in samples:
+        labels = sample.labels
+        if sample.name == STORAGE_READ.name:
+            if (labels.get("owner", ""), labels.get("run")) == run:
+                read = (read or 0.0) + sample.value
+        elif labels.get("device") != "lo" and labels.get("direction", "transmit") == "transmit":
+            sent[labels["device"]] = sent.get(labels["device"], 0.0) + sample.value
     return Counted(sent, read)
 
 

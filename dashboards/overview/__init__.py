@@ -19,7 +19,7 @@ from ..vocabulary import (
     stat,
     steps,
 )
-from .parts import BY_RUN, IDLE, LOST
+from .parts import IDLE, LOST
 from .sentence import sentence
 from .tables import bills, firing, runs, verdicts
 
@@ -97,7 +97,7 @@ def _hung() -> Panel:
         "Hung runs",
         """Runs in which live ranks wait in a collective that another does not enter, or in which a rank computes
         without end. Its row names the rank.""",
-        now(f"count(group by ({BY_RUN}) ({alerts}) or group by ({BY_RUN}) ({missing}))"),
+        now(f"count(group by ({v.BY_RUN}) ({alerts}) or group by ({v.BY_RUN}) ({missing}))"),
         unit="short",
         decimals=0,
         thresholds=steps(1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .. import variables as v
 
-BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 IDLE = 'family!="compute"'
 LOST = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}, {IDLE}}}"
 """Device-seconds that were lost, each once: of a time range."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import variables as v
 from ..vocabulary import Panel, now, stat
-from .parts import BY_RUN, IDLE, LOST_NOW, SHORT
+from .parts import IDLE, LOST_NOW, SHORT
 
 GPUS = f"sum(run:whyidle_ranks:count{{{v.RUNS}}})"
 LEAST_SHARE = 0.005
@@ -43,7 +43,7 @@ LABELS = ("idle", "money", "first", "second", "worst")
 
 def _shares() -> str:
     """Shares of the loss by family, of what verdicts are taken from."""
-    ranks = f"on ({BY_RUN}) group_left () run:whyidle_ranks:count{{{v.RUNS}}}"
+    ranks = f"on ({v.BY_RUN}) group_left () run:whyidle_ranks:count{{{v.RUNS}}}"
     lost = f"run_family:whyidle_charged:ratio${{window}}{{{v.RUNS}, {IDLE}}} * {ranks}"
     return f"(sum by (family) ({lost}) / on () group_left () sum({lost}) > {LEAST_SHARE})"
 

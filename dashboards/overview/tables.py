@@ -24,10 +24,10 @@ from ..vocabulary import (
     to_run,
     words,
 )
-from .parts import BY_RUN, IDLE, LOST, LOST_NOW, SHORT
+from .parts import IDLE, LOST, LOST_NOW, SHORT
 
-BY_RANK = f"{BY_RUN}, rank"
-LOST_BY_RUN = f"sum by ({BY_RUN}) ({LOST_NOW})"
+BY_RANK = f"{v.BY_RUN}, rank"
+LOST_BY_RUN = f"sum by ({v.BY_RUN}) ({LOST_NOW})"
 LEADING = f"run_family:whyidle_leading:ratio5m{{{v.RUNS}}}"
 FAMILY = words({name: (SHORT.get(name, name), FAMILY_COLOUR[name]) for name in FAMILIES})
 """A family by its own name, where there is no room for more."""
@@ -74,23 +74,23 @@ def _of_runs() -> tuple[str, ...]:
     """What the columns show, in the order of their letters."""
     verdict = f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUNS}}}"
     leading = f"run_family:whyidle_leading:ratio${{window}}{{{v.RUNS}}}"
-    against = f"sum by ({BY_RUN}, contradiction) (run_family:whyidle_contradicted:ratio5m{{{v.RUNS}}})"
+    against = f"sum by ({v.BY_RUN}, contradiction) (run_family:whyidle_contradicted:ratio5m{{{v.RUNS}}})"
     causes = f"run_cause:whyidle_share:ratio${{window}}{{{v.RUNS}}}"
     return (
-        f"sum by ({BY_RUN}) (run:whyidle_ranks:count{{{v.RUNS}}})",
+        f"sum by ({v.BY_RUN}) (run:whyidle_ranks:count{{{v.RUNS}}})",
         LOST_BY_RUN,
         f"{v.SETTINGS.gpu_hour_price} * {LOST_BY_RUN} > 0",
         verdict,
-        f"topk by ({BY_RUN}) (1, {causes} and on ({BY_RUN}, family) {leading})",
+        f"topk by ({v.BY_RUN}) (1, {causes} and on ({v.BY_RUN}, family) {leading})",
         _culprits(),
         f"1000 * {_since()}",
         confirmed(v.RUNS),
-        f"topk by ({BY_RUN}) (1, {against})",
+        f"topk by ({v.BY_RUN}) (1, {against})",
     )
 
 
 def _worst(expr: str) -> str:
-    return f"({expr}) and on ({BY_RUN}) topk({SHOWN}, {LOST_BY_RUN})"
+    return f"({expr}) and on ({v.BY_RUN}) topk({SHOWN}, {LOST_BY_RUN})"
 
 
 def _culprits() -> str:
@@ -103,9 +103,9 @@ def _culprits() -> str:
 def _since() -> str:
     """When the verdict was last another one, else when there was first one."""
     looks = "[${__range}:$__interval]"
-    other = f"({LEADING} unless on ({BY_RUN}, family) {LEADING} @ end())"
-    before = f"max by ({BY_RUN}) (max_over_time((0 * {other} + time()){looks}))"
-    first = f"min by ({BY_RUN}) (min_over_time((0 * {LEADING} + time()){looks}))"
+    other = f"({LEADING} unless on ({v.BY_RUN}, family) {LEADING} @ end())"
+    before = f"max by ({v.BY_RUN}) (max_over_time((0 * {other} + time()){looks}))"
+    first = f"min by ({v.BY_RUN}) (min_over_time((0 * {LEADING} + time()){looks}))"
     return f"({before} or {first})"
 
 
@@ -147,14 +147,14 @@ def _bill(title: str, description: str, label: str, column: Column) -> Panel:
 
 
 def verdicts() -> Panel:
-    states = encode("run_family:whyidle_verdict:ratio${window}", v.RUNS, "family", FAMILIES, BY_RUN)
-    score = over_range(f"sum by ({BY_RUN}) (run_family:whyidle_device_seconds:rate5m{{{v.RUNS}, {IDLE}}})")
+    states = encode("run_family:whyidle_verdict:ratio${window}", v.RUNS, "family", FAMILIES, v.BY_RUN)
+    score = over_range(f"sum by ({v.BY_RUN}) (run_family:whyidle_device_seconds:rate5m{{{v.RUNS}, {IDLE}}})")
     panel = timeline(
         "Verdicts over time",
         f"""What each of the {SHOWN} runs that lost most in the time range lost it to, moment by moment, ended ones
         included. Colours are those of the bill beside it. A run that changes colour met something: the marks are
         starts, restarts, checkpoints, drained nodes and new versions.""",
-        query(f"{states} and on ({BY_RUN}) topk({SHOWN}, {score})", "{{owner}}/{{run}}"),
+        query(f"{states} and on ({v.BY_RUN}) topk({SHOWN}, {score})", "{{owner}}/{{run}}"),
         mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
         width=7,
         links=[series_to("run")],

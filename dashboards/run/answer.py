@@ -26,7 +26,7 @@ from ..vocabulary import (
     words,
 )
 from ..vocabulary import section as _section
-from .parts import BY_RUN, MOST_RANKS, VERDICT
+from .parts import MOST_RANKS, VERDICT
 
 BUSY = "also busy: "
 """Before a signal that does not speak for the verdict."""
@@ -50,7 +50,7 @@ def _verdict() -> Panel:
         "It loses most to",
         """What takes most of its time, if that is a tenth of it; else it is fine and computes. Waits for a late rank
         count for what made it late.""",
-        query(encode(VERDICT, v.RUN, "family", FAMILIES, BY_RUN)),
+        query(encode(VERDICT, v.RUN, "family", FAMILIES, v.BY_RUN)),
         unit="none",
         mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
         background=True,
@@ -63,7 +63,7 @@ def _share() -> Panel:
     return stat(
         "Share of time",
         "The verdict's share of all ranks' time since the first step, as averaged above.",
-        query(f"max by ({BY_RUN}) ({VERDICT}{{{v.RUN}}})"),
+        query(f"max by ({v.BY_RUN}) ({VERDICT}{{{v.RUN}}})"),
         unit="percentunit",
         decimals=0,
         graph=True,
@@ -183,9 +183,8 @@ def _signals() -> Panel:
 
 def _speaking(family: str) -> tuple[Target, Target]:
     """Where the verdict is the family, and where it is another one."""
-    node = f"{v.CLUSTER_LABEL}, node"
     ranks = f"run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
-    evidence = f"node:whyidle_{family}_evidence:max5m{{{v.NODES}}} and on ({node}) {ranks}"
+    evidence = f"node:whyidle_{family}_evidence:max5m{{{v.NODES}}} and on ({v.BY_NODE}) {ranks}"
     nodes = f"count by ({v.CLUSTER_LABEL}) ({ranks})"
     share_of = f"count by ({v.CLUSTER_LABEL}, signal) ({evidence}) / on ({v.CLUSTER_LABEL}) group_left () {nodes}"
     verdict = f'{VERDICT}{{{v.RUN}, family="{family}"}}'

@@ -7,16 +7,12 @@ from .. import variables as v
 from ..colours import CAUSE_SHADES, GREEN, ORANGE
 from ..vocabulary import Panel, Template, query, trend
 
-HIDDEN = 2  # as Grafana numbers it
 MINE = f"{v.CLUSTER}, {v.any_of('instance')}"
 
 
 def instance() -> Template:
     """Where the agents of the run's nodes were scraped: a join alone would read the GPUs of all nodes."""
-    found = v.nodes(RANK_PLACE, v.RUN_NODES)
-    found.name, found.label, found.hide, found.allValue = "instance", "Agents", HIDDEN, None
-    found.query = f"label_values({RANK_PLACE}{{{v.RUN_NODES}}}, instance)"
-    return found
+    return v.instances(RANK_PLACE, v.RUN_NODES)
 
 
 def activity() -> Panel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .. import variables as v
 
-BY_RUN = f"{v.CLUSTER_LABEL}, owner, run"
 VERDICT = "run_family:whyidle_verdict:ratio${window}"
 RANKS = f"{v.RUN_NODES}, {v.RANKS}"
 """The chosen ranks of the run: matchers of what is per rank."""
