@@ -1,7 +1,7 @@
 """How a rank writes its ledger: creates the file, holds its lock, and hands out its words.
 
-One writer, wait-free. It never allocates after creation (its pages are reserved, so that a full tmpfs cannot kill the
-training with SIGBUS) and never blocks.
+One writer. Its words are memory of its own, so that nothing that happens to the file can end the training; `file`
+writes what has changed to the file, whose space is reserved at creation.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ import os
 import time
 
 from .clock import own_clock
+from .file import LedgerFile
 from .layout import LEDGER_BYTES, MAGIC, STRING_AT, SUFFIX, VERSION, WORD_AT
+
+_OWN = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class LedgerWriter:
     """Creates one ledger, holds its lock, and gives its words to those who count.
 
     ``words`` is a writable view of signed 64-bit words; indices come from :data:`layout.WORD_AT`. Whoever changes
-    more than one word wraps the change in ``words[SEQUENCE] += 1`` before and after.
+    more than one word wraps the change in ``words[SEQUENCE] += 1`` before and after. They stand in the file once
+    ``file.flush()`` has been called.
 
     Raises OSError when the directory cannot be used (missing rights, no space, read-only).
     """
@@ -39,10 +43,9 @@ class LedgerWriter:
         # in the way of ours.
         self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            # A sparse file on a full tmpfs would raise SIGBUS at the first store: reserve every page now.
-            os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
-            self._map = mmap.mmap(self._fd, LEDGER_BYTES)
-            self._bytes = memoryview(self._map)
+            os.posix_fallocate(self._fd, 0, LEDGER_BYTES)  # a file system that is full says so now, not later
+            # Shared as a mapped file is: a fork costs the training no copies of pages.
+            self._bytes = memoryview(mmap.mmap(-1, LEDGER_BYTES, flags=_OWN))
             self.words = self._bytes.cast("q")
             self._bytes[: len(MAGIC)] = MAGIC
             self.words[1] = VERSION
@@ -57,6 +60,8 @@ class LedgerWriter:
             for key, number in numbers.items():
                 self.set(key, number)
             self.locked = self._lock()
+            self.file = LedgerFile(self._bytes, self._fd)
+            self.file.write()
             os.fchmod(self._fd, 0o644)  # whatever the umask: who reads it, the agent, is another user
             os.rename(hidden, self.path)
         except BaseException:
@@ -85,12 +90,12 @@ class LedgerWriter:
         self._bytes[at : at + size] = raw.ljust(size, b"\0")
 
     def close(self) -> None:
-        """Marks the ledger ended and drops the lock. The words stay writable, so that a late hook harms nothing.
+        """Marks the ledger ended, writes the rest and drops the lock. The words stay, so that a late hook harms nothing.
 
         In a forked child nothing is touched: the file and its lock are the parent's.
         """
         if os.getpid() != self._pid or self._fd < 0:
             return
         self.set("ended", 1)
-        os.close(self._fd)
         self._fd = -1
+        self.file.close()

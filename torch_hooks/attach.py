@@ -138,7 +138,11 @@ def _install() -> None:
     global _installed, _registered
     if not _registered:
         _registered = True
-        os.register_at_fork(after_in_child=lambda: _session.after_fork(_armed))
+        os.register_at_fork(
+            before=_session.before_fork,
+            after_in_parent=_session.after_fork,
+            after_in_child=lambda: _session.after_fork_in_child(_armed),
+        )
     if _installed or not _torch_is_there():
         return
     _installed = True

@@ -19,6 +19,7 @@ from ..ledger.causes import PHASE
 from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
 from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
+from .flusher import FLUSH_NS
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.save import SaveMeter
@@ -62,6 +63,8 @@ class PhaseMachine:
     __slots__ = (
         "_awaited",
         "_busy",
+        "_flush",
+        "_flushed",
         "_issued",
         "_owner",
         "_passed",
@@ -81,8 +84,11 @@ class PhaseMachine:
         "words",
     )
 
-    def __init__(self, words: memoryview, start_ns: int):
+    def __init__(self, words: memoryview, start_ns: int, flush: Callable[[], None] = lambda: None):
+        """``flush`` brings the ledger's file up to date: called at boundaries, ``FLUSH_NS`` apart."""
         self.words = words
+        self._flush = flush
+        self._flushed = 0
         self.books = Books(words)
         self._slots = self.books.slots
         self.device: DeviceClock | None = None
@@ -170,6 +176,7 @@ class PhaseMachine:
             self.saves += 1
             self.saving = meter
             meter.begin()
+            self._flush()  # what a save writes may keep other threads of Python from running for long
         return old
 
     def leave_save(self, old: int) -> None:
@@ -261,6 +268,9 @@ class PhaseMachine:
         finally:
             words[SEQUENCE] = sequence + 1
             self._busy = False
+        if now - self._flushed >= FLUSH_NS:
+            self._flushed = now
+            self._flush()
         return old if old < LEAST_WAIT else old | CONTINUES
 
     # -- accelerators

@@ -20,6 +20,7 @@ from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
 from .exchange.exchange import Exchange
+from .flusher import Flusher
 from .groups import ALONE
 from .identity import identify, nvml_uuid
 from .loop import Loop
@@ -60,6 +61,7 @@ class Session:
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self._watcher: Watcher | None = None
+        self._flusher: Flusher | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
         """Armed, and waiting for the first sign of training."""
@@ -115,7 +117,8 @@ class Session:
             return False
         self.saves.resume(before.checkpoint_step)
         self.world_size = who.world_size
-        self.machine = PhaseMachine(self.writer.words, who.start_ns)
+        self.machine = PhaseMachine(self.writer.words, who.start_ns, self.writer.file.flush)
+        self._flusher = Flusher(self.writer.file)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         threads = OwnThreads()
         self.machine.waits = WaitMeter(self.task, threads)
@@ -138,6 +141,9 @@ class Session:
         if self._watcher is not None:
             self._watcher.stop()
             self._watcher = None
+        if self._flusher is not None:
+            self._flusher.stop()
+            self._flusher = None
         try:
             if self.exchange is not None:
                 self.exchange.close()
@@ -152,13 +158,21 @@ class Session:
         self.writer = self.task = self.device = None
         self._forget()
 
-    def after_fork(self, armed: bool) -> None:
+    def before_fork(self) -> None:
+        if self._flusher is not None:
+            self._flusher.stop()
+
+    def after_fork(self) -> None:
+        if self._flusher is not None:
+            self._flusher.start()
+
+    def after_fork_in_child(self, armed: bool) -> None:
         """In a forked child: the ledger is the parent's. The child may wake on its own if it was armed for that."""
         # The parent's events are kept, and nothing is done with them: to destroy one asks a device that a forked child
         # must not touch.
         self._of_parent = self.machine
         self.machine = NullMachine()
-        self.writer = self.exchange = self.task = self.device = self._watcher = None
+        self.writer = self.exchange = self.task = self.device = self._watcher = self._flusher = None
         self._forget()
         self.asleep = armed
 
