@@ -49,9 +49,10 @@ class LedgerFile:
     def repair(self) -> None:
         """A flush that writes all, if somebody has cut the file short."""
         try:
-            if os.fstat(self._fd).st_size != LEDGER_BYTES:
+            if os.fstat(self._fd).st_size < LEDGER_BYTES:
+                os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
                 self._whole = True
-        except OSError:  # it is closed, or the file system has failed
+        except OSError:  # it is closed, has no space, or the file system has failed
             return
         self.flush()
 
@@ -104,7 +105,7 @@ def _word(head: bytearray, at: int) -> int:
 
 
 def _entries(at: int, width: int, size: int, written: int, count: int) -> list[tuple[int, int]]:
-    """From where to where, in bytes, the entries ``written`` to ``count`` of a ring stand, whose first word is ``at``."""
+    """Where, from byte to byte, entries ``written`` to ``count`` of a ring stand that begins at word ``at``."""
     first = max(written, count - size)
     if first >= count:
         return []

@@ -90,7 +90,7 @@ class LedgerWriter:
         self._bytes[at : at + size] = raw.ljust(size, b"\0")
 
     def close(self) -> None:
-        """Marks the ledger ended, writes the rest and drops the lock. The words stay, so that a late hook harms nothing.
+        """Marks the ledger ended, writes the rest and drops the lock. Late hooks harm nothing: the words stay.
 
         In a forked child nothing is touched: the file and its lock are the parent's.
         """

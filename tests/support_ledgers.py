@@ -149,6 +149,7 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
     for name, value in spec.words.items():
         _set(words, name, value)
     words[SEQUENCE] += 1
+    ledger.file.flush()
     return ledger
 
 

@@ -33,11 +33,16 @@ from whyidle.ledger.reader import read_ledger
 
 MID_WRITE = """
 import os, signal, sys
-from whyidle.ledger.layout import SEQUENCE
+from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.writer import LedgerWriter
 ledger = LedgerWriter(sys.argv[1], {"run": "r", "node": "n", "device": "cpu", "uuid": ""}, {"rank": 7})
-ledger.words[SEQUENCE] += 1
-os.kill(os.getpid(), signal.SIGKILL)
+ledger.words[WORD_AT["steps"][0]] += 1
+pwrite = os.pwrite
+def dies_after_the_first(*words):
+    pwrite(*words)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.pwrite = dies_after_the_first
+ledger.file.flush()
 """
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts a file system")

@@ -191,10 +191,19 @@ SCRIPT = """
     first, count = WORD_AT["cause_ns"]
     {body}
 """
-DIES_IN_AN_UPDATE = """
-    words[SEQUENCE] += 1
-    print(ledger.path, flush=True)
-    sys.stdin.read()
+DIES_IN_A_FLUSH = """
+    import os
+
+    pwrite = os.pwrite
+
+    def and_waits(*arguments):
+        pwrite(*arguments)
+        print(ledger.path, flush=True)
+        sys.stdin.read()
+
+    os.pwrite = and_waits
+    words[WORD_AT["samples"][0]] += 1
+    ledger.file.flush()
 """
 NEVER_PAUSES = """
     print(ledger.path, flush=True)
@@ -206,6 +215,7 @@ NEVER_PAUSES = """
             words[at] = number
         words[WORD_AT["steps"][0]] = number
         words[SEQUENCE] += 1
+        ledger.file.flush()
 """
 
 
@@ -216,12 +226,12 @@ def _script(tmp_path: Path, body: str) -> Path:
     return script
 
 
-def test_a_writer_killed_in_the_middle_of_an_update(tmp_path: Path) -> None:
+def test_a_writer_killed_in_the_middle_of_a_flush(tmp_path: Path) -> None:
     directory = tmp_path / "ledgers"
-    with children(directory, STEPPING, script=_script(tmp_path, DIES_IN_AN_UPDATE)) as [child]:
+    with children(directory, STEPPING, script=_script(tmp_path, DIES_IN_A_FLUSH)) as [child]:
         with pytest.raises(LedgerError) as raised:
             read_ledger(child.path)
-        assert raised.value.reason == "torn"  # it lives, and may finish the update yet
+        assert raised.value.reason == "torn"  # it lives, and may finish yet
         child.process.send_signal(signal.SIGKILL)
         child.process.wait(DEADLINE_SECONDS)
         ledger = read_ledger(child.path)

@@ -1,0 +1,171 @@
+"""The file of a ledger: it follows the memory, at any moment whole, and nothing that happens to it ends a training."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support_forks import Forks
+
+from whyidle.ledger.causes import PHASE
+from whyidle.ledger.layout import LEDGER_BYTES, RING_CALLS, RING_STEPS, SEQUENCE, WORD_AT
+from whyidle.ledger.reader import Ledger, LedgerError, read_ledger
+from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks.books import Books
+from whyidle.torch_hooks.flusher import Flusher
+from whyidle.torch_hooks.machine import PhaseMachine
+from whyidle.torch_hooks.wait_codes import wait_code
+
+DEADLINE_SECONDS = 60.0
+
+
+def new_writer(directory: Path) -> LedgerWriter:
+    return LedgerWriter(str(directory), {"run": "r", "node": "n", "device": "cpu", "uuid": ""}, {"rank": 0})
+
+
+def same(writer: LedgerWriter) -> bool:
+    """Whether the file is the memory, but for the sequences, which are each one's own."""
+    file, memory = (
+        memoryview(bytearray(raw)).cast("q") for raw in (Path(writer.path).read_bytes(), bytes(writer.words))
+    )
+    assert not file[SEQUENCE] & 1
+    file[SEQUENCE] = memory[SEQUENCE] = 0
+    return file == memory
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 2, RING_STEPS - 1, RING_STEPS, RING_STEPS + 1, 3 * RING_STEPS]),
+            st.sampled_from([0, 1, 3, 20]),
+            st.sampled_from(["flush", "flush", "cut", "refuse"]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_after_a_flush_the_file_is_the_memory(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, int, str]]
+) -> None:
+    """However many steps and waits lie between two flushes, and whatever was done to the file."""
+    writer = new_writer(tmp_path_factory.mktemp("ledgers"))
+    books, now = Books(writer.words), 0
+    books.open_window(0)
+    for steps, waits, what in rounds:
+        for _ in range(steps):
+            for _ in range(waits):
+                books.charge_wait(wait_code(0), 1000, None, now, ())
+            now += 10_000
+            books.close_step(now)
+        if what == "refuse":
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(os, "pwrite", _refuses)
+                writer.file.flush()
+        elif what == "cut":
+            os.truncate(writer.path, 100)
+        writer.file.repair()
+        assert same(writer)
+    assert writer.words[WORD_AT["calls_written"][0]] in (0, sum(steps * waits for steps, waits, _ in rounds))
+    assert RING_CALLS > RING_STEPS
+    writer.close()
+
+
+def _refuses(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_update_that_is_under_way_stays_out_of_the_file(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    before = Path(writer.path).read_bytes()
+    writer.words[SEQUENCE] += 1
+    writer.set("steps", 7)
+    writer.file.flush()
+    assert Path(writer.path).read_bytes() == before
+    writer.words[SEQUENCE] += 1
+    writer.file.flush()
+    assert same(writer)
+    writer.close()
+
+
+def test_a_flush_that_was_interrupted_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Ctrl-C, say, between two of its writes."""
+    writer = new_writer(tmp_path)
+    writer.set("steps", 7)
+
+    def interrupted(*words: object) -> int:
+        monkeypatch.undo()
+        os.pwrite(*words)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "pwrite", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.file.flush()
+    writer.file.flush()
+    assert same(writer)
+    writer.close()
+
+
+def test_a_fork_leaves_the_file_alone(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path)
+    before = Path(writer.path).read_bytes()
+    pid = os.fork()
+    if not pid:
+        writer.set("steps", 7)
+        writer.file.flush()
+        writer.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert Path(writer.path).read_bytes() == before
+    writer.close()
+
+
+def test_a_phase_that_is_entered_and_not_left_is_seen(tmp_path: Path) -> None:
+    """No boundary comes that could flush: the thread does."""
+    writer = new_writer(tmp_path)
+    machine = PhaseMachine(writer.words, time.monotonic_ns(), writer.file.flush)
+    flusher = Flusher(writer.file)
+    for phase in ("host", "data"):  # the second comes too soon after the first to be flushed at once
+        machine.enter(PHASE[phase])
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not same(writer) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert same(writer)
+    flusher.stop()
+    writer.close()
+
+
+@pytest.mark.parametrize("size", [0, 100, LEDGER_BYTES - 8])
+def test_a_ledger_that_is_cut_short_ends_no_training(tmp_path: Path, forks: Forks, size: int) -> None:
+    """By root, or by another process of the same user. With stores through a mapping this was a SIGBUS."""
+    with forks.training(("faults.py", "until_told"), tmp_path) as training:
+        path = _steps_beyond(tmp_path, 0).path
+        for _ in range(3):
+            os.truncate(path, size)
+            before = _steps_beyond(tmp_path, 0).steps
+            _steps_beyond(tmp_path, before)
+        (tmp_path / "stop").touch()
+        assert training.wait() == 0
+    ledger = read_ledger(path, steps=True)
+    assert ledger.ended
+    assert len(ledger.ring) == (ledger.steps if ledger.steps <= RING_STEPS else RING_STEPS - 1)
+    assert all(step.wall_ns > 0 for step in ledger.ring)
+
+
+def _steps_beyond(folder: Path, steps: int) -> Ledger:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        for path in (folder / "ledgers").glob("*.ledger"):
+            try:
+                ledger = read_ledger(str(path))
+            except LedgerError:
+                continue
+            if ledger.steps > steps:
+                return ledger
+        time.sleep(0.01)
+    raise TimeoutError(f"no ledger has more than {steps} steps")
