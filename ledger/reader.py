@@ -151,7 +151,7 @@ class Ledger:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the writer last entered a phase. (Stores through a mapping leave a file's mtime alone.)"""
+        """Seconds since the writer last entered a phase."""
         return max(0.0, (time.monotonic_ns() - self.phase_since_ns) / 1e9)
 
     @property
