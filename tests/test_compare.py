@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support_ledgers import Spec, ended
 
-from whyidle.advisor.compare.comparison import LACKING, SINGLE, UNTOLD, Comparison, Row, compare
+from whyidle.advisor.compare.comparison import LACKING, NO_INTERVAL, UNTOLD, Comparison, Row, compare
 from whyidle.advisor.compare.conditions import NoCondition, judge, parse
 from whyidle.advisor.compare.statistics import difference, of_blocks, of_draws, quantile, quantile_draws, ratio
 from whyidle.cli.main import main
@@ -158,7 +158,7 @@ def test_what_changed_is_told_and_what_did_not_is_not() -> None:
     }
     assert found["compute"].finding == UNTOLD
     assert {found[name].finding for name in ("batch", "batch-p99", "straggler") if name in found} == {UNTOLD}
-    assert {found[name].finding for name in ("startup", "dataset", "restore", "end", "batch-worst")} == {SINGLE}
+    assert {found[name].finding for name in ("startup", "dataset", "restore", "end", "batch-worst")} == {NO_INTERVAL}
     network = found["network"]
     assert network.speedup_interval is not None
     assert network.speedup_interval[0] < 10 < network.speedup_interval[1]
@@ -200,7 +200,7 @@ def test_an_older_report_compares_on_what_it_has() -> None:
     found = compare([("old", old), ("fast", FAST)])
     by_name = rows(found)
     assert by_name["network"].speedup == pytest.approx(10)
-    assert by_name["network"].finding == SINGLE
+    assert by_name["network"].finding == NO_INTERVAL
     assert by_name["step-p50"].before == pytest.approx(0.2)
     assert {by_name[name].finding for name in ("batch", "save", "restore", "dataset")} == {LACKING}
     assert found.notes == [

@@ -26,7 +26,7 @@ from .scaling import Scaling, scaling
 from .statistics import Interval, difference, of_draws, quantile_draws, ratio
 
 TOLD = {"faster", "slower"}
-UNTOLD, SINGLE, LACKING = "no difference that can be told", "one value each", "not known"
+UNTOLD, NO_INTERVAL, LACKING = "no difference that can be told", "no interval", "not known"
 
 
 class NoComparison(ValueError):
@@ -156,7 +156,7 @@ def row(name: str, label: str, what: str, before: Value | None, after: Value | N
     times, by = _intervals(before, after)
     delta = after.value - before.value
     if by is None:
-        finding = SINGLE
+        finding = NO_INTERVAL
     elif by[0] <= 0 <= by[1]:
         finding = UNTOLD
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -13,6 +13,8 @@ from .statistics import Estimate, of_blocks, of_events, quantile
 
 UNSPLIT = 0.05
 """From this share of the waits on that nobody told apart in the sample, the parts have the interval of all waits."""
+TRIFLE = 0.001
+"""A family with less than this share of the time counts as nothing."""
 WAIT_FAMILIES: tuple[str, ...] = tuple(
     dict.fromkeys(CAUSE_FAMILY[cause] for cause in WAIT_CAUSES if cause != "collective_queue")
 )
@@ -57,15 +59,15 @@ def family_values(report: Report) -> dict[str, Value]:
     spent = dict.fromkeys(FAMILIES, 0.0)
     for cause, seconds in report["seconds"].items():
         spent[CAUSE_FAMILY[cause]] += seconds
-    errors = _errors(report)
+    errors = _errors(report, spent)
     return {
         family: Value(seconds / steps, found.around(seconds / steps) if (found := errors.get(family)) else None)
         for family, seconds in spent.items()
     }
 
 
-def _errors(report: Report) -> dict[str, Estimate]:
-    """By family, from the sample. A family that it has nothing of took the same in each step: nothing."""
+def _errors(report: Report, spent: Mapping[str, float]) -> dict[str, Estimate]:
+    """By family, from the sample. One that the run has, and not one step of the sample, has no error that is known."""
     recent = report.get("recent")
     if not recent:
         return {}
@@ -79,7 +81,7 @@ def _errors(report: Report) -> dict[str, Estimate]:
     found = {}
     for family in FAMILIES:
         own = waited if together and family in WAIT_FAMILIES else series.get(family, nothing)
-        if (estimate := of_blocks(own)) is not None:
+        if (any(own) or spent[family] < TRIFLE * report["rank_seconds"]) and (estimate := of_blocks(own)) is not None:
             found[family] = estimate
     return found
 

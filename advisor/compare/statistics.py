@@ -57,18 +57,23 @@ def of_events(values: Sequence[float]) -> Estimate | None:
 def difference(one: Estimate, other: Estimate) -> Interval:
     """The CONFIDENCE interval of other − one: Welch's t interval (Welch 1947, Biometrika 34)."""
     a, b = one.error**2, other.error**2
-    half = _t(_freedom(a, one.freedom, b, other.freedom)) * math.sqrt(a + b)
+    half = _t(_freedom(a, one.freedom, b, other.freedom)) * math.sqrt(a + b) if a + b > 0 else 0.0
     return other.mean - one.mean - half, other.mean - one.mean + half
 
 
 def ratio(one: Estimate, other: Estimate) -> Interval | None:
-    """The CONFIDENCE interval of one / other, by the delta method on its logarithm. None where a mean is 0."""
-    if one.mean <= 0 or other.mean <= 0:
+    """The CONFIDENCE interval of one / other, by Fieller's theorem (1954, J. R. Stat. Soc. B 16(2)).
+
+    It is all r for which one − r·other cannot be told from 0, so that it has 1 in it exactly if `difference` has 0.
+    None where ``other`` cannot be told from 0 itself: the ratio has no bounds.
+    """
+    a, b = one.error**2, other.error**2
+    squared = _t(_freedom(a, one.freedom, b, other.freedom)) ** 2 if a + b > 0 else 0.0
+    leading, product = other.mean**2 - squared * b, one.mean * other.mean
+    if leading <= 0:
         return None
-    a, b = (one.error / one.mean) ** 2, (other.error / other.mean) ** 2
-    half = _t(_freedom(a, one.freedom, b, other.freedom)) * math.sqrt(a + b)
-    middle = one.mean / other.mean
-    return (middle * math.exp(-half), middle * math.exp(half)) if half < 700 else (0.0, math.inf)
+    root = math.sqrt(max(0.0, product**2 - leading * (one.mean**2 - squared * a)))
+    return max(0.0, (product - root) / leading), (product + root) / leading
 
 
 def _freedom(a: float, a_freedom: float, b: float, b_freedom: float) -> float:

@@ -42,7 +42,7 @@ def runs_of(comparison: Comparison) -> list[list[str]]:
             f"run {one.run}",
             f"{one.ranks} rank{'' if one.ranks == 1 else 's'}",
             f"{one.steps} steps",
-            f"{_seconds(one.seconds_per_step)} a step",
+            f"{seconds(one.seconds_per_step)} a step",
             one.verdict or "no verdict",
         ]
         for one in comparison.runs
@@ -55,10 +55,10 @@ def _measures(comparison: Comparison, pair: Pair) -> Table:
     rows = [
         [
             row.label if row.name != "end" else f"{row.label}, {comparison.steps} steps",
-            _seconds(row.before),
-            _seconds(row.after),
-            _times(row.speedup),
-            _between(row.speedup_interval, _times),
+            seconds(row.before),
+            seconds(row.after),
+            times(row.speedup),
+            between(row.speedup_interval, times),
             row.finding,
         ]
         for row in pair.rows
@@ -79,10 +79,10 @@ def _family(row: Row, whole: float) -> list[str]:
     part = percent(round((row.difference or 0.0) / whole, 3) + 0.0) if whole else NONE
     return [
         row.label,
-        _seconds(row.before),
-        _seconds(row.after),
+        seconds(row.before),
+        seconds(row.after),
         _signed(row.difference),
-        _between(row.difference_interval, _signed),
+        between(row.difference_interval, _signed),
         part,
         row.finding,
     ]
@@ -96,7 +96,7 @@ def _scaling(comparison: Comparison) -> Table:
             str(one.world_size),
             f"{one.steps_per_second:.3g}",
             f"{one.samples_per_step:,.6g}" if one.samples_per_step else NONE,
-            _times(one.speedup),
+            times(one.speedup),
             percent(one.efficiency),
         ]
         for one in comparison.scaling
@@ -169,10 +169,10 @@ def _value(one: Judged) -> str:
         return f"{'+' if one.value > 0 and EFFICIENCY not in one.condition else ''}{percent(one.value, 1)}"
     if one.condition.startswith(SPEEDUP):
         return f"{one.value:.2f}"
-    return _seconds(one.value)
+    return seconds(one.value)
 
 
-def _seconds(value: float | None) -> str:
+def seconds(value: float | None) -> str:
     if value is None:
         return NONE
     if abs(value) < 5e-8:
@@ -183,10 +183,10 @@ def _seconds(value: float | None) -> str:
 def _signed(value: float | None) -> str:
     if value is None:
         return NONE
-    return f"+{_seconds(value)}" if value >= 5e-8 else _seconds(value)
+    return f"+{seconds(value)}" if value >= 5e-8 else seconds(value)
 
 
-def _times(value: float | None) -> str:
+def times(value: float | None) -> str:
     if value is None:
         return NONE
     if math.isinf(value):
@@ -194,5 +194,5 @@ def _times(value: float | None) -> str:
     return f"{value:.2f}×" if value < 9.995 else f"{value:.1f}×" if value < 99.95 else f"{value:.0f}×"
 
 
-def _between(interval: Interval | None, write: Callable[[float], str]) -> str:
+def between(interval: Interval | None, write: Callable[[float], str]) -> str:
     return NONE if interval is None else f"{write(interval[0])} to {write(interval[1])}"
