@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from whatif_network import INTERFACE, address, enter
 
 PORT = 29400
+GONE_SECONDS = 10.0
 
 
 class Failed(RuntimeError):
@@ -33,16 +35,18 @@ def run_ranks(
         _wait(children, folder, time.monotonic() + limit_seconds)
     finally:
         for pid in children.values():
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            _kill(pid)
 
 
 def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: Path, run: str) -> int:
     pid = os.fork()
     if pid:
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # it has done so itself, or is gone
+            os.setpgid(pid, pid)
         return pid
     status = 1
     try:
+        os.setpgid(0, 0)
         with open(folder / f"errors-{rank}", "w") as errors:
             os.dup2(errors.fileno(), 1)
             os.dup2(errors.fileno(), 2)
@@ -64,6 +68,17 @@ def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: 
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+def _kill(pid: int) -> None:
+    """Ends a rank and its data workers, who may have files open on a file system that goes next."""
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    deadline = time.monotonic() + GONE_SECONDS
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(pid, 0)
+            time.sleep(0.02)
 
 
 def _wait(left: dict[int, int], folder: Path, deadline: float) -> None:

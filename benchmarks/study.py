@@ -161,7 +161,7 @@ def table(found: Comparison) -> str:
     first = found.runs[0].name
     by_name = {pair.name: {row.name: row for row in (*pair.rows, pair.whole)} for pair in found.pairs}
     any_pair = next(iter(by_name.values()))
-    header = ["", *(any_pair[name].label for name in COLUMNS), "steps", "end to end"]
+    header = ["", *(any_pair[name].label for name in COLUMNS), "step, speed-up", "end to end, speed-up"]
     rows = [[first, *(seconds(any_pair[name].before) for name in COLUMNS), "1×", "1×"]]
     for name, mine in by_name.items():
         rows.append(
@@ -184,7 +184,14 @@ def effects(reports: dict[str, Report]) -> str:
     """What the best network, the best storage, and both bring."""
     worst, best = (STORAGES[0].name, STORAGES[-1].name), (NETWORKS[0].name, NETWORKS[-1].name)
     slowest, fastest = f"{worst[0]}-{best[0]}", f"{worst[1]}-{best[1]}"
-    header = ["", "step time", "batch wait", "checkpoint", "end to end", "where a step's difference comes from"]
+    header = [
+        "speed-up by",
+        "step time",
+        "batch wait",
+        "checkpoint",
+        "end to end",
+        "where a step's difference comes from",
+    ]
     rows = []
     for what, before, after in (
         (f"network, on {worst[0]}", slowest, f"{worst[0]}-{best[1]}"),

@@ -190,6 +190,16 @@ def test_waits_that_were_not_told_apart_step_by_step_have_the_interval_of_all_wa
     assert row.difference_interval[1] - row.difference_interval[0] > 0.01
 
 
+def test_what_the_last_steps_have_little_of_has_no_interval() -> None:
+    """A run of many steps, whose saves were before the last ones."""
+    report = deepcopy(SLOW)
+    recent = report["recent"]
+    recent["families"]["storage"] = [0.001] * 99
+    row = rows(compare([("a", report), ("b", FAST)]))["storage"]
+    assert (row.finding, row.difference_interval) == (NO_INTERVAL, None)
+    assert row.difference == pytest.approx(-0.01)
+
+
 def test_an_older_report_compares_on_what_it_has() -> None:
     old = {
         name: value

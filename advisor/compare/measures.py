@@ -13,6 +13,9 @@ from .statistics import Estimate, of_blocks, of_events, quantile
 
 UNSPLIT = 0.05
 """From this share of the waits on that nobody told apart in the sample, the parts have the interval of all waits."""
+TYPICAL = 0.5
+"""The last steps say how sure a family's mean is only if they have this part of it, on average, or more: what is rare,
+or was before or after them, varies in ways that they do not show."""
 TRIFLE = 0.001
 """A family with less than this share of the time counts as nothing."""
 WAIT_FAMILIES: tuple[str, ...] = tuple(
@@ -67,7 +70,7 @@ def family_values(report: Report) -> dict[str, Value]:
 
 
 def _errors(report: Report, spent: Mapping[str, float]) -> dict[str, Estimate]:
-    """By family, from the sample. One that the run has, and not one step of the sample, has no error that is known."""
+    """By family, from the sample, where it is TYPICAL."""
     recent = report.get("recent")
     if not recent:
         return {}
@@ -81,7 +84,9 @@ def _errors(report: Report, spent: Mapping[str, float]) -> dict[str, Estimate]:
     found = {}
     for family in FAMILIES:
         own = waited if together and family in WAIT_FAMILIES else series.get(family, nothing)
-        if (any(own) or spent[family] < TRIFLE * report["rank_seconds"]) and (estimate := of_blocks(own)) is not None:
+        estimate = of_blocks(own)
+        least = TYPICAL * spent[family] / rank_steps(report)
+        if estimate and (estimate.mean >= least or spent[family] < TRIFLE * report["rank_seconds"]):
             found[family] = estimate
     return found
 

@@ -30,7 +30,7 @@ th { color: var(--faint); font-weight: 600 }
 
 
 def render_html(comparison: Comparison, judged: list[Judged]) -> str:
-    names = " and ".join(one.name for one in comparison.runs)
+    names = ", ".join(one.name for one in comparison.runs)
     parts = [f"<h1>{escape(names)}</h1>", _runs(comparison), "<h2>A step</h2>", _bars(comparison)]
     parts += [f"<h2>{escape(table.title)}</h2>{_table(table)}" for table in tables(comparison)]
     if judged:
