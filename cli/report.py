@@ -63,13 +63,13 @@ def run(args: argparse.Namespace) -> int:
     report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
     report["nccl"] = ras.ask(args.ras) if report["hangs"] and accelerated else []
     if args.json:
-        print(as_json(report))
+        print(render_json(report))
     else:
         print(render_text(report, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")), end="")
     return 0
 
 
-def as_json(report: dict[str, Any]) -> str:
+def render_json(report: dict[str, Any]) -> str:
     """Indented, with each list of numbers on one line."""
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(report, indent=2))
 

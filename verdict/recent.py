@@ -27,6 +27,7 @@ _OWN: dict[str, list[int]] = {
     family: [CAUSE[cause] for cause in CAUSES if CAUSE_FAMILY[cause] == family and cause not in WAIT_CAUSES]
     for family in FAMILIES
 }
+WAIT_FAMILIES: tuple[str, ...] = ("network", "straggler", "pipeline", "communication")
 WAITED = "waited"
 """Stands in `families` for all waits for other ranks, where they are not told apart step by step."""
 
@@ -58,7 +59,7 @@ def recent(newest: Sequence[Ledger]) -> dict[str, object] | None:
     if splits is None:
         families[WAITED] = mean(lambda step: step.causes[_COLLECTIVE])
     else:
-        for family in ("network", "straggler", "pipeline", "communication"):
+        for family in WAIT_FAMILIES:
             families[family] = [_seconds(split[family] / count) for split in splits]
     return {
         "first_step": common[0],
@@ -108,7 +109,7 @@ def _splits(newest: Sequence[Ledger], numbers: Sequence[int]) -> list[Split] | N
     waited = {ledger.rank: _by_number(ledger) for ledger in newest}
     found = []
     for number in numbers:
-        split = dict.fromkeys(("network", "straggler", "pipeline", "communication"), 0.0)
+        split: Split = dict.fromkeys(WAIT_FAMILIES, 0.0)
         groups: dict[int, list[list[int]]] = {}
         for ledger in newest:
             rest = waited[ledger.rank][number].causes[_COLLECTIVE]

@@ -169,9 +169,9 @@ def _intervals(before: Value, after: Value) -> tuple[Interval | None, Interval |
     if before.estimate is not None and after.estimate is not None:
         return ratio(before.estimate, after.estimate), difference(before.estimate, after.estimate)
     if before.series and after.series:
-        drawn = quantile_draws(before.series, before.q, 0), quantile_draws(after.series, after.q, 1)
-        if drawn[0] is not None and drawn[1] is not None:
-            pairs = [*zip(*drawn, strict=True)]
+        ones, others = quantile_draws(before.series, before.q, 0), quantile_draws(after.series, after.q, 1)
+        if ones is not None and others is not None:
+            pairs = [*zip(ones, others, strict=True)]
             times = [one / other for one, other in pairs if other > 0]
             by = of_draws([other - one for one, other in pairs])
             return of_draws(times) if len(times) == len(pairs) else None, by

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ...ledger.causes import CAUSE_FAMILY, FAMILIES, WAIT_CAUSES
-from ...verdict.recent import DATA, WAITED
+from ...ledger.causes import CAUSE_FAMILY, FAMILIES
+from ...verdict.recent import DATA, WAIT_FAMILIES, WAITED
 from ...verdict.saved import Report
 from .statistics import Estimate, of_blocks, of_events, quantile
 
@@ -18,9 +18,6 @@ TYPICAL = 0.5
 or was before or after them, varies in ways that they do not show."""
 TRIFLE = 0.001
 """A family with less than this share of the time counts as nothing."""
-WAIT_FAMILIES: tuple[str, ...] = tuple(
-    dict.fromkeys(CAUSE_FAMILY[cause] for cause in WAIT_CAUSES if cause != "collective_queue")
-)
 
 
 class Value(NamedTuple):
