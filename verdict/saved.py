@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..ledger.causes import CAUSE_FAMILY
+from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from .recent import WAITED
 from .report import FORMAT
 
 MOST_BYTES = 256 << 20
+LARGEST = 1e15
+"""Of any number: more seconds than there were."""
 Report = dict[str, Any]
 
 _NUMBERS: tuple[str, ...] = ("ranks", "world_size", "steps", "wall_seconds", "startup_seconds", "rank_seconds")
@@ -19,7 +21,6 @@ _NUMBERS: tuple[str, ...] = ("ranks", "world_size", "steps", "wall_seconds", "st
 _LATER: dict[str, type | tuple[type, ...]] = {
     "owner": str,
     "startup": dict,
-    "first_batch_seconds": (int, float),
     "saves": dict,
     "restores": dict,
     "samples": int,
@@ -80,6 +81,14 @@ def check(found: Any) -> None:
         raise NoReport("is not a report of whyidle: per_rank must be a list of ranks")
     if not all(is_number(one.get("steps")) for one in found["per_rank"]):
         raise NoReport("is not a report of whyidle: a rank has no steps")
+    first = found.get("first_batch_seconds")
+    if not (first is None or is_number(first)):
+        raise NoReport("is not a report of whyidle: first_batch_seconds must be a number")
+    verdict = found.get("verdict")
+    if verdict and not (isinstance(verdict.get("family"), str) and isinstance(verdict.get("summary"), str)):
+        raise NoReport("is not a report of whyidle: its verdict has no family or no summary")
+    if verdict and not is_number(verdict.get("share")):
+        raise NoReport("is not a report of whyidle: its verdict has no share")
     _check_causes(found.get("seconds"))
     for name in ("startup", "saves", "restores"):
         if not all(map(is_number, (found.get(name) or {}).values())):
@@ -89,7 +98,7 @@ def check(found: Any) -> None:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
 def _check_causes(seconds: Any) -> None:
@@ -107,7 +116,10 @@ def _check_recent(recent: Mapping[str, Any]) -> None:
     families = recent.get("families")
     names = ("step_seconds", "data_wait_seconds", "longest_data_wait_seconds", "save_seconds")
     series = [recent.get(name) for name in names]
-    if not isinstance(families, dict) or not all(isinstance(one, list) for one in (*series, *families.values())):
+    known = {*FAMILIES, WAITED}
+    if not isinstance(families, dict) or not known.issuperset(families):
+        raise NoReport("is not a report of whyidle: recent has families that this whyidle does not know")
+    if not all(isinstance(one, list) for one in (*series, *families.values())):
         raise NoReport("is not a report of whyidle: recent must have lists")
     lists: list[list[Any]] = [one for one in (*series, *families.values()) if one is not None]
     if (
