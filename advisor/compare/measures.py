@@ -16,8 +16,8 @@ UNSPLIT = 0.05
 TYPICAL = 0.5
 """The last steps say how sure a family's mean is only if they have this part of it, on average, or more: what is rare,
 or was before or after them, varies in ways that they do not show."""
-TRIFLE = 0.001
-"""A family with less than this share of the time counts as nothing."""
+TRIFLE = 0.01
+"""A family with less than this share of the time has the error of the last steps in any case."""
 
 
 class Value(NamedTuple):
