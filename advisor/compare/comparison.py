@@ -16,7 +16,6 @@ from .measures import (
     MEASURES,
     Value,
     end_to_end,
-    fallback,
     family_values,
     rank_steps,
     seconds_per_step,
@@ -132,8 +131,7 @@ def _described(name: str, report: Report) -> Described:
 
 def _pair(name: str, first: Report, other: Report, steps: int) -> Pair:
     rows = [
-        row(measure.name, measure.label, measure.what, *(_value(report, measure.name) for report in (first, other)))
-        for measure in MEASURES
+        row(measure.name, measure.label, measure.what, measure.of(first), measure.of(other)) for measure in MEASURES
     ]
     what = f"startup and {steps} steps"
     rows.append(row(END, "end to end", what, end_to_end(first, steps), end_to_end(other, steps)))
@@ -141,11 +139,6 @@ def _pair(name: str, first: Report, other: Report, steps: int) -> Pair:
     families = [row(name, name, "of a step", before[name], after[name]) for name in FAMILIES]
     kept = [one for one in families if one.before or one.after]
     return Pair(name, rows, kept, row("whole", "all", "of a step", whole_value(first), whole_value(other)))
-
-
-def _value(report: Report, name: str) -> Value | None:
-    measure = next(one for one in MEASURES if one.name == name)
-    return measure.of(report) or fallback(report, name)
 
 
 def row(name: str, label: str, what: str, before: Value | None, after: Value | None) -> Row:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ...ledger.causes import CAUSE_FAMILY, FAMILIES
 from ...verdict.recent import DATA, WAIT_FAMILIES, WAITED
-from ...verdict.saved import Report
+from ...verdict.saved import Report, is_number
 from .statistics import Estimate, of_blocks, of_events, quantile
 
 UNSPLIT = 0.05
@@ -120,6 +120,15 @@ def whole_value(report: Report) -> Value:
     return Value(mean, estimate.around(mean) if estimate else None)
 
 
+def _median(report: Report) -> Value | None:
+    """Of the last steps; of a report without them, of the ranks' own medians."""
+    if found := _quantile_of(_STEPS, 0.5)(report):
+        return found
+    known: list[Any] = [rank.get("step_seconds") for rank in report["per_rank"]]
+    medians = [one["p50"] for one in known if isinstance(one, dict) and is_number(one.get("p50"))]
+    return Value(quantile(medians, 0.5)) if medians else None
+
+
 def _startup(report: Report) -> Value:
     return Value(report["startup_seconds"])
 
@@ -160,7 +169,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("batch-p99", "batch wait, p99", "of the rank that waits longest in a step", _quantile_of(_LONGEST, 0.99)),
     Measure("batch-worst", "batch wait, worst", "of the rank that waits longest", _quantile_of(_LONGEST, 1.0)),
     Measure("step", "step time, mean", "of the last steps", _mean_of(_STEPS)),
-    Measure("step-p50", "step time, median", "of the last steps", _quantile_of(_STEPS, 0.5)),
+    Measure("step-p50", "step time, median", "of the last steps", _median),
     Measure("step-p99", "step time, p99", "of the last steps", _quantile_of(_STEPS, 0.99)),
     Measure("save", "checkpoint", "one save, of the rank that it blocks longest", _save),
 )
@@ -168,11 +177,3 @@ MEASURES: tuple[Measure, ...] = (
 END = "end"
 NAMES: tuple[str, ...] = (*(measure.name for measure in MEASURES), END, *FAMILIES)
 """What can be named in `--fail-if`, besides what scaling.py adds."""
-
-
-def fallback(report: Report, name: str) -> Value | None:
-    """What an older report, without a sample, has of the step times: the median of the ranks' own."""
-    at = {"step-p50": "p50"}.get(name)
-    known: list[Any] = [rank.get("step_seconds") for rank in report["per_rank"]]
-    values = sorted(one[at] for one in known if at and isinstance(one, dict) and isinstance(one.get(at), (int, float)))
-    return Value(values[len(values) // 2]) if values else None
