@@ -6,7 +6,8 @@ the mean over the ranks. The first step of a process is left out: connections ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from ..ledger.causes import CAUSE, CAUSE_FAMILY, CAUSES, FAMILIES, WAIT_CAUSES
 from ..ledger.layout import RING_CALLS
@@ -48,42 +49,44 @@ def recent(newest: Sequence[Ledger]) -> dict[str, object] | None:
     rows = [[rings[ledger.rank][number] for ledger in newest] for number in common]
     count = len(newest)
 
-    def mean(of: Callable[[Step], int]) -> list[float]:
-        return [_seconds(sum(map(of, row)) / count) for row in rows]
+    totals = [[sum(spent) for spent in zip(*(step.causes for step in row), strict=True)] for row in rows]
 
-    def most(of: Callable[[Step], int]) -> list[float]:
-        return [_seconds(max(map(of, row))) for row in rows]
+    def mean(at: Sequence[int]) -> list[float]:
+        return [_seconds(sum(total[cause] for cause in at) / count) for total in totals]
 
-    families = {family: mean(_sum_of(at)) for family, at in _OWN.items() if at}
+    def most(at: Sequence[int]) -> list[float]:
+        return [_seconds(max(_sum(step, at) for step in row)) for row in rows]
+
+    families = {family: mean(at) for family, at in _OWN.items() if at}
     splits = _splits(newest, common) if count <= SPLIT_RANKS else None
     if splits is None:
-        families[WAITED] = mean(lambda step: step.causes[_COLLECTIVE])
+        families[WAITED] = mean([_COLLECTIVE])
     else:
         for family in WAIT_FAMILIES:
             families[family] = [_seconds(split[family] / count) for split in splits]
     return {
         "first_step": common[0],
         "last_step": common[-1],
-        "step_seconds": mean(lambda step: step.wall_ns),
+        "step_seconds": [_seconds(sum(step.wall_ns for step in row) / count) for row in rows],
         "families": {family: series for family, series in families.items() if any(series)},
-        "data_wait_seconds": mean(_sum_of(_DATA)),
-        "longest_data_wait_seconds": most(_sum_of(_DATA)),
-        "save_seconds": most(_sum_of(_SAVING)),
+        "data_wait_seconds": mean(_DATA),
+        "longest_data_wait_seconds": most(_DATA),
+        "save_seconds": most(_SAVING),
     }
 
 
 def first_batch(newest: Sequence[Ledger]) -> float | None:
     """Seconds of the wait for the first batch, of the rank that waited longest; None if no ring has it any more."""
     first = [ledger.ring[0] for ledger in newest if ledger.ring and ledger.ring[0].number == ledger.base_step + 1]
-    return max(_sum_of(_DATA)(step) for step in first) / 1e9 if len(first) == len(newest) and first else None
+    return max(_sum(step, _DATA) for step in first) / 1e9 if len(first) == len(newest) and first else None
 
 
 def _seconds(ns: float) -> float:
     return round(ns / 1e9, DIGITS)
 
 
-def _sum_of(at: Sequence[int]) -> Callable[[Step], int]:
-    return lambda step: sum(step.causes[index] for index in at)
+def _sum(step: Step, causes: Sequence[int]) -> int:
+    return sum([step.causes[cause] for cause in causes])
 
 
 def _by_number(ledger: Ledger) -> dict[int, Step]:
@@ -102,7 +105,9 @@ def _splits(newest: Sequence[Ledger], numbers: Sequence[int]) -> list[Split] | N
 
     Collectives call by call, as in ledger/waits.py. Messages between pipeline stages are `pipeline` as a whole here.
     """
-    whole = {slot.key for ledger in newest for slot in ledger.slots if _members(newest, slot.key) == slot.size}
+    slots = [slot for ledger in newest for slot in ledger.slots]
+    members = Counter(slot.key for slot in slots)
+    whole = {slot.key for slot in slots if members[slot.key] == slot.size}
     calls = {ledger.rank: _calls(ledger) for ledger in newest}
     if any(_first_complete(ledger) > numbers[0] - ledger.base_step for ledger in newest):
         return None
@@ -122,8 +127,8 @@ def _splits(newest: Sequence[Ledger], numbers: Sequence[int]) -> list[Split] | N
                     continue
                 rest -= sum(waits)
             split["communication"] += rest
-        for members in groups.values():
-            for family, ns in _told_apart(members):
+        for group in groups.values():
+            for family, ns in _told_apart(group):
                 split[family] += ns
         found.append(split)
     return found
@@ -138,10 +143,6 @@ def _told_apart(members: Sequence[Sequence[int]]) -> Iterator[tuple[str, int]]:
         transfer = len(waits) * min(waits)
         yield "network", transfer
         yield "straggler", sum(waits) - transfer
-
-
-def _members(newest: Sequence[Ledger], key: int) -> int:
-    return sum(slot.key == key for ledger in newest for slot in ledger.slots)
 
 
 def _first_complete(ledger: Ledger) -> int:
