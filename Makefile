@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
+STUDY_ARGS ?=
 PREVIEW_ARGS ?=
 
 # What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
@@ -18,7 +19,7 @@ SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prom
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench preview clean
+.PHONY: help demo test lint docs bench study preview clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, docs/xi
 bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step, and the agent a node
 	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)
 	@$(BIN)/python benchmarks/agent.py
+
+study: $(VENV)/.installed $(VENV)/.system ## three storages by two networks, trained here; needs root (STUDY_ARGS="--out DIR")
+	@$(BIN)/python benchmarks/study.py $(STUDY_ARGS)
 
 preview: $(VENV)/.installed $(VENV)/.system ## draw the dashboards of real runs (Node and Chromium; PREVIEW_ARGS="storage")
 	@$(BIN)/python tools/preview/preview.py $(PREVIEW_ARGS)

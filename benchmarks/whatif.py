@@ -15,18 +15,16 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
-import time
-import traceback
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from whatif_network import INTERFACE, address, enter, missing, network, shaped
+from ranks import run_ranks
+from whatif_network import missing, network, shaped
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the slow file system
 
@@ -162,60 +160,12 @@ class Bench:
         folder.mkdir()
         data = self.slow if setting.slow_reads else self.shards
         job = Job(self.steps, str(data), setting.workers, setting.compute, setting.pipeline, setting.width)
+        names = self.names[: len(setting.compute)]
         with shaped(self.names, setting.mbit):
-            children = [self._fork(job, rank, folder) for rank in range(len(setting.compute))]
-            _wait(children, folder)
-        ends = [[int(line) for line in (folder / f"ends-{rank}").read_text().split()] for rank in range(len(children))]
+            run_ranks(lambda rank: train(job, rank, folder), names, folder, "whatif", limit_seconds=LIMIT_SECONDS)
+        ends = [[int(line) for line in (folder / f"ends-{rank}").read_text().split()] for rank in range(len(names))]
         took = [[(end - start) / 1e9 for start, end in pairwise(mine[WARM - 1 :])] for mine in ends]
         return Outcome(folder / "ledgers", [mean(step) for step in zip(*took, strict=True)])
-
-    def _fork(self, job: Job, rank: int, folder: Path) -> int:
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        try:
-            with open(folder / f"errors-{rank}", "w") as errors:
-                os.dup2(errors.fileno(), 1)
-                os.dup2(errors.fileno(), 2)
-            os.environ.update(
-                RANK=str(rank),
-                LOCAL_RANK=str(rank),
-                WORLD_SIZE=str(len(job.compute)),
-                MASTER_ADDR=address(0),
-                MASTER_PORT="29400",
-                GLOO_SOCKET_IFNAME=INTERFACE,
-                WHYIDLE_DIR=str(folder / "ledgers"),
-                WHYIDLE_RUN="whatif",
-            )
-            enter(self.names[rank])
-            train(job, rank, folder)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-
-
-def _wait(children: list[int], folder: Path) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    left = dict(enumerate(children))
-    while left:
-        for rank, pid in [*left.items()]:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                del left[rank]
-                if status:
-                    deadline = 0.0
-        if left and time.monotonic() > deadline:
-            for pid in left.values():
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            raise RuntimeError(
-                "".join(path.read_text()[-2000:] for path in sorted(folder.glob("errors-*"))) or "too slow"
-            )
-        time.sleep(0.02)
 
 
 def steps_of(outcome: Outcome) -> Trace:

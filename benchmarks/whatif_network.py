@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 INTERFACE = "eth0"
-_BRIDGE = "whyidle-wb"
+_PREFIX = "whyidle-w"
+"""Of the namespaces' names; the pid of who made them follows, so that two programs do not take each other's."""
 _CLONE_NEWNET = 0x40000000
 
 
@@ -31,18 +34,30 @@ def missing() -> str | None:
 @contextlib.contextmanager
 def network(count: int) -> Iterator[tuple[str, ...]]:
     """The names of the namespaces; all of it is gone afterwards."""
-    names = tuple(f"whyidle-w{rank}" for rank in range(count))
+    _remove_left()
+    bridge, *names = (f"{_PREFIX}{os.getpid()}-{end}" for end in ("bridge", *range(count)))
     with contextlib.ExitStack() as stack:
-        for name in (_BRIDGE, *names):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)  # a killed run has left it
+        for name in (bridge, *names):
+            stack.callback(_remove, name)
             _run("ip", "netns", "add", name)
-            stack.callback(_run, "ip", "netns", "del", name)
-        _ip(_BRIDGE, "link add b0 type bridge", "link set b0 up")
+        _ip(bridge, "link add b0 type bridge", "link set b0 up")
         for rank, name in enumerate(names):
             peer = f"type veth peer name {INTERFACE} netns {name}"
-            _ip(_BRIDGE, f"link add p{rank} {peer}", f"link set p{rank} master b0 up")
+            _ip(bridge, f"link add p{rank} {peer}", f"link set p{rank} master b0 up")
             _ip(name, "link set lo up", f"addr add {address(rank)}/24 dev {INTERFACE}", f"link set {INTERFACE} up")
-        yield names
+        yield tuple(names)
+
+
+def _remove_left() -> None:
+    """What killed programs have left."""
+    for path in Path("/run/netns").glob(f"{_PREFIX}*-*"):
+        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            _remove(path.name)
+
+
+def _remove(name: str) -> None:
+    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
 @contextlib.contextmanager

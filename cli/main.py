@@ -30,6 +30,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("traffic", ".traffic.command", "say how many bytes a training moves, and what link a step time needs"),
     Command("goodput", ".goodput", "say how much of a run was progress, and how often to save"),
     Command(
+        "compare", ".compare.command", "say which of several runs is faster, by how much, and where that comes from"
+    ),
+    Command(
         "whatif", ".whatif", "predict how long a step of a run would take with a faster network, storage and so on"
     ),
     Command("dashboards", ".dashboards", "write the Grafana dashboards"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ from .tables import aligned
 ROWS = 16
 """Ranks that the table shows; of more, those that computed least."""
 BAR = 40
+_NUMBERS = re.compile(r"\[\n\s+([-+.\deE]+(?:,\n\s+[-+.\deE]+)*)\n\s*\]")
 COLOURS: dict[str, int] = {
     "compute": 32,
     "storage": 33,
@@ -62,10 +64,15 @@ def run(args: argparse.Namespace) -> int:
     report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
     report["nccl"] = ras.ask(args.ras) if report["hangs"] and accelerated else []
     if args.json:
-        print(json.dumps(report, indent=2))
+        print(render_json(report))
     else:
         print(render_text(report, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")), end="")
     return 0
+
+
+def render_json(report: dict[str, Any]) -> str:
+    """Indented, with each list of numbers on one line."""
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(report, indent=2))
 
 
 def render_text(report: dict[str, Any], colour: bool) -> str:

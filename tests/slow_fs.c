@@ -1,9 +1,11 @@
 /* A file system that passes reads on to a directory, and takes its time over it.
  *
- *     slow_fs DIRECTORY READ_MS DIRECT MOUNT_POINT
+ *     slow_fs DIRECTORY READ_MS DIRECT BYTES_PER_SECOND MOUNT_POINT
  *
- * To read alone. Each read that reaches it waits for so many milliseconds, as on storage far away. With DIRECT 1 the kernel
- * caches nothing and asks for exactly what a process asks for; with 0 it goes through the page cache.
+ * Each read that reaches it waits for so many milliseconds, as on storage far away. With DIRECT 1 the kernel caches nothing
+ * and asks for exactly what a process asks for; with 0 it goes through the page cache. With BYTES_PER_SECOND above 0 all
+ * reads and writes together get no more than that, and a file that was written takes another READ_MS to close. With 0
+ * there is no such limit, and nothing can be written.
  */
 #define FUSE_USE_VERSION 31
 #define _GNU_SOURCE
@@ -12,6 +14,7 @@
 #include <fcntl.h>
 #include <fuse3/fuse.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -20,6 +23,8 @@
 
 static const char *below;
 static int read_ms, direct;
+static double bytes_per_second, free_at; /* when what was asked for before has passed, in seconds */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static int result(long done) { return done < 0 ? -errno : (int)done; }
 
@@ -28,6 +33,24 @@ static void wait_ms(int ms)
     struct timespec left = {ms / 1000, (ms % 1000) * 1000000L};
     while (nanosleep(&left, &left) && errno == EINTR)
         ;
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+static void pass(size_t bytes)
+{
+    double now = seconds(), until;
+    if (bytes_per_second <= 0)
+        return;
+    pthread_mutex_lock(&turn);
+    free_at = until = (free_at > now ? free_at : now) + bytes / bytes_per_second;
+    pthread_mutex_unlock(&turn);
+    wait_ms((int)((until - now) * 1000 + 0.5));
 }
 
 static const char *place(char *buffer, const char *path)
@@ -71,11 +94,42 @@ static int slow_open(const char *path, struct fuse_file_info *info)
     return opened(open(place(real, path), info->flags), info);
 }
 
+static int slow_create(const char *path, mode_t mode, struct fuse_file_info *info)
+{
+    char real[PATH_MAX];
+    return bytes_per_second > 0 ? opened(open(place(real, path), info->flags | O_CREAT, mode), info) : -EROFS;
+}
+
 static int slow_read(const char *path, char *to, size_t size, off_t offset, struct fuse_file_info *info)
 {
+    long done;
     (void)path;
     wait_ms(read_ms);
-    return result(pread((int)info->fh, to, size, offset));
+    done = pread((int)info->fh, to, size, offset);
+    pass(done > 0 ? (size_t)done : 0);
+    return result(done);
+}
+
+static int slow_write(const char *path, const char *from, size_t size, off_t offset, struct fuse_file_info *info)
+{
+    (void)path;
+    pass(size);
+    return result(pwrite((int)info->fh, from, size, offset));
+}
+
+static int slow_flush(const char *path, struct fuse_file_info *info)
+{
+    (void)path;
+    if (info->flags & O_ACCMODE)
+        wait_ms(read_ms);
+    return 0;
+}
+
+static int slow_truncate(const char *path, off_t size, struct fuse_file_info *info)
+{
+    char real[PATH_MAX];
+    (void)info;
+    return bytes_per_second > 0 ? result(truncate(place(real, path), size)) : -EROFS;
 }
 
 static int slow_release(const char *path, struct fuse_file_info *info)
@@ -86,13 +140,14 @@ static int slow_release(const char *path, struct fuse_file_info *info)
 
 static const struct fuse_operations operations = {
     .getattr = slow_getattr, .readdir = slow_readdir, .open = slow_open, .read = slow_read, .release = slow_release,
+    .create = slow_create, .write = slow_write, .flush = slow_flush, .truncate = slow_truncate,
 };
 
 int main(int count, char **words)
 {
     char *options[] = {words[0], "-f", words[count - 1], NULL};
-    if (count != 5)
+    if (count != 6)
         return 2;
-    below = words[1], read_ms = atoi(words[2]), direct = atoi(words[3]);
+    below = words[1], read_ms = atoi(words[2]), direct = atoi(words[3]), bytes_per_second = atof(words[4]);
     return fuse_main(3, options, &operations, NULL);
 }

@@ -27,15 +27,16 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def slow_folder(below: Path, at: Path, *, read_ms: int, cached: bool) -> Iterator[Path]:
-    """What is below, once more at ``at``, to read: each read takes so much longer."""
+def slow_folder(below: Path, at: Path, *, read_ms: int, cached: bool, bytes_per_second: int = 0) -> Iterator[Path]:
+    """What is below, once more at ``at``: each read takes so much longer. It can be written only if it has a rate."""
     at.mkdir()
     program = at.with_name(f"{at.name}-slow_fs")
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True)
     assert COMPILER
     subprocess.run([COMPILER, "-O1", str(SOURCE), "-o", str(program), *flags.stdout.split()], check=True)
-    words = [str(program), str(below), str(read_ms), str(int(not cached)), str(at)]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
+    words = [str(program), str(below), str(read_ms), str(int(not cached)), str(bytes_per_second), str(at)]
+    # In a session of its own: Ctrl-C is for who uses it, and ends it through the lines below.
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True) as server:
         try:
             until(lambda: os.path.ismount(at))
             yield at

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from types import MappingProxyType
 
-from ..ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
+from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.reader import Ledger, Slot
 from ..ledger.waits import Settled
@@ -20,6 +20,8 @@ from .tail import split_tails
 
 HANG_SECONDS = 5.0
 """A report names who is missing when a wait in a collective has been open for longer."""
+
+_SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
 Seconds = dict[str, float]
 NO_IDLE: Mapping[int, float] = MappingProxyType({})
@@ -76,6 +78,10 @@ class RankAccount:
     gaps: float | None = None  # of seconds["host"]: compute in which its device ran nothing; None: not known
     open_wait: float = 0.0  # of seconds["collective"]: the wait that is open now
     step_seconds: list[float] = field(default_factory=list)  # of the last steps
+    before: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))  # before the window: parts of `startup`
+    saves: int = 0
+    loads: int = 0
+    samples: int = 0
 
     @property
     def rank(self) -> int:
@@ -151,6 +157,11 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     if ledger.alive:
         end_ns = max(end_ns, now_ns)
     account.startup += ((ledger.window_ns or end_ns) - ledger.start_ns) / 1e9
+    account.saves += ledger.words["checkpoints"][_SAVE]
+    account.loads += ledger.words["checkpoints"][_LOAD]
+    account.samples += ledger.words["samples"][0]
+    for cause, ns in zip(CAUSES, ledger.words["window_cause_ns" if ledger.window_ns else "cause_ns"], strict=True):
+        account.before[cause] += ns / 1e9
     if not ledger.window_ns:
         return
     account.stepped = True

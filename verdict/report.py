@@ -8,7 +8,11 @@ from ..ledger.causes import CAUSES
 from ..ledger.directory import Problem, Run, run_of
 from ..ledger.reader import Ledger
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
+from .recent import SAVING, first_batch, recent
 from .verdict import hang_sentences, verdict
+
+FORMAT = 1
+"""Of the report's JSON: raised when a field changes its meaning or goes. Reports of before `format` count as 0."""
 
 
 def runs(ledgers: Sequence[Ledger]) -> list[Run]:
@@ -35,12 +39,15 @@ def build_report(
 
     ``seconds`` are summed over ranks and attempts, ``families`` are shares of all ranks' time in the window;
     ``wall_seconds`` and ``startup_seconds`` are those of the rank with the most. ``verdict`` is None before the first
-    step.
+    step. `startup` has the causes of the rank that started longest, `saves` and `restores` the seconds of the rank that
+    they blocked longest. `recent` is the sample that recent.py describes, or None.
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
+    newest = [rank.newest for rank in whole.ranks]
     return {
+        "format": FORMAT,
         "owner": whole.owner,
         "run": whole.run,
         "ranks": len(whole.ranks),
@@ -48,10 +55,16 @@ def build_report(
         "steps": max((rank.steps for rank in whole.ranks), default=0),
         "wall_seconds": max((rank.wall for rank in whole.ranks), default=0.0),
         "startup_seconds": max((rank.startup for rank in whole.ranks), default=0.0),
+        "startup": max(whole.ranks, key=lambda rank: rank.startup).before if whole.ranks else {},
+        "first_batch_seconds": first_batch(newest),
+        "saves": _blocked(whole, SAVING, [rank.saves for rank in whole.ranks]),
+        "restores": _blocked(whole, ("checkpoint_read",), [rank.loads for rank in whole.ranks]),
+        "samples": sum(rank.samples for rank in whole.ranks),
         "rank_seconds": whole.rank_seconds,
         "seconds": seconds,
         "families": shares(whole.family_seconds(), whole.rank_seconds),
         "verdict": conclusion,
+        "recent": recent(newest) if newest else None,
         "per_rank": [rank_entry(rank, now_ns) for rank in whole.ranks],
         "unaccounted_seconds": sum(rank.wall - sum(rank.seconds.values()) for rank in whole.ranks),
         "hangs": [
@@ -69,6 +82,12 @@ def build_report(
             *(problem.detail for problem in problems),
         ],
     }
+
+
+def _blocked(whole: RunAccount, causes: Sequence[str], counts: Sequence[int]) -> dict[str, float]:
+    """How often, and for how many seconds in all; also before the first step."""
+    spent = [sum(rank.seconds[cause] + rank.before[cause] for cause in causes) for rank in whole.ranks]
+    return {"count": max(counts, default=0), "seconds": max(spent, default=0.0)}
 
 
 def _hook_problems(whole: RunAccount) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import math
 import os
 import re
@@ -124,11 +123,11 @@ def _refuse(sentence: str, code: int) -> int:
 
 
 def _print(report: dict[str, Any], injection: Injection, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(report, indent=2))
-        return
-    from ..report import render_text
+    from ..report import render_json, render_text
 
+    if as_json:
+        print(render_json(report))
+        return
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(render_text(report, colour=colour), end="")
     if text := outcome_text(injection, report["injected"]):

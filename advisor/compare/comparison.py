@@ -1,0 +1,187 @@
+"""Runs against the first of them: what is faster, how sure that is, and which family the seconds come from.
+
+Pure functions over reports, as `whyidle report --json` prints them. All times in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ...ledger.causes import FAMILIES
+from ...verdict.saved import Report
+from .measures import (
+    END,
+    MEASURES,
+    Value,
+    end_to_end,
+    family_values,
+    rank_steps,
+    seconds_per_step,
+    whole_value,
+)
+from .scaling import Scaling, scaling
+from .statistics import Interval, difference, of_draws, quantile_draws, ratio
+
+TOLD = {"faster", "slower"}
+UNTOLD, NO_INTERVAL, LACKING = "no difference that can be told", "no interval", "not known"
+
+
+class NoComparison(ValueError):
+    """Reports that cannot be compared. A sentence without its full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measure of a run beside that of the first one."""
+
+    name: str
+    label: str
+    what: str
+    before: float | None
+    after: float | None
+    speedup: float | None = None
+    """before / after"""
+    speedup_interval: Interval | None = None
+    difference: float | None = None
+    """after − before"""
+    difference_interval: Interval | None = None
+    finding: str = LACKING
+
+    @property
+    def told(self) -> bool:
+        """Whether the difference is more than chance, as far as its interval says."""
+        return self.finding in TOLD
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A run beside the first one."""
+
+    name: str
+    rows: list[Row]
+    families: list[Row]
+    whole: Row
+    """Seconds per step: what the families add up to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    name: str
+    run: str
+    ranks: int
+    world_size: int
+    steps: int
+    seconds_per_step: float
+    verdict: str
+    """Empty where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    runs: list[Described]
+    steps: int
+    """What `end to end` is of."""
+    pairs: list[Pair]
+    scaling: list[Scaling] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare(
+    named: Sequence[tuple[str, Report]], samples_per_step: Sequence[float] | None = None, kind: str | None = None
+) -> Comparison:
+    """``named``: two or more reports, the first of which the others are held against.
+
+    ``samples_per_step`` and ``kind``: see scaling.py. Raises NoComparison.
+    """
+    for name, report in named:
+        if not rank_steps(report):
+            raise NoComparison(f"{name} has finished no step: there is nothing to compare")
+        if report["rank_seconds"] <= 0:
+            raise NoComparison(f"{name} has steps, but no time in them")
+    steps = min(int(report["steps"]) for _, report in named)
+    first = named[0][1]
+    return Comparison(
+        [_described(name, report) for name, report in named],
+        steps,
+        [_pair(name, first, report, steps) for name, report in named[1:]],
+        scaling(named, samples_per_step, kind),
+        [note for name, report in named for note in _notes(name, report, steps)],
+    )
+
+
+def _described(name: str, report: Report) -> Described:
+    verdict = report.get("verdict") or {}
+    said = f"{verdict['family']} {100 * verdict['share']:.0f} %: {verdict['summary']}" if "summary" in verdict else ""
+    run = f"{report['owner']}/{report['run']}" if report.get("owner") else report["run"]
+    return Described(
+        name,
+        run,
+        int(report["ranks"]),
+        int(report["world_size"]),
+        int(report["steps"]),
+        seconds_per_step(report),
+        said,
+    )
+
+
+def _pair(name: str, first: Report, other: Report, steps: int) -> Pair:
+    rows = [
+        row(measure.name, measure.label, measure.what, measure.of(first), measure.of(other)) for measure in MEASURES
+    ]
+    what = f"startup and {steps} steps"
+    rows.append(row(END, "end to end", what, end_to_end(first, steps), end_to_end(other, steps)))
+    before, after = family_values(first), family_values(other)
+    families = [row(name, name, "of a step", before[name], after[name]) for name in FAMILIES]
+    kept = [one for one in families if one.before or one.after]
+    return Pair(name, rows, kept, row("whole", "all", "of a step", whole_value(first), whole_value(other)))
+
+
+def row(name: str, label: str, what: str, before: Value | None, after: Value | None) -> Row:
+    """Two values held against each other. A difference inside its interval is none that can be told."""
+    if before is None or after is None:
+        return Row(name, label, what, before and before.value, after and after.value)
+    speedup = before.value / after.value if after.value > 0 else None
+    times, by = _intervals(before, after)
+    delta = after.value - before.value
+    if by is None:
+        finding = NO_INTERVAL
+    elif by[0] <= 0 <= by[1]:
+        finding = UNTOLD
+    else:
+        finding = "faster" if delta < 0 else "slower"
+    return Row(name, label, what, before.value, after.value, speedup, times, delta, by, finding)
+
+
+def _intervals(before: Value, after: Value) -> tuple[Interval | None, Interval | None]:
+    """-> (of the speed-up, of the difference)."""
+    if before.estimate is not None and after.estimate is not None:
+        return ratio(before.estimate, after.estimate), difference(before.estimate, after.estimate)
+    if before.series and after.series:
+        ones, others = quantile_draws(before.series, before.q, 0), quantile_draws(after.series, after.q, 1)
+        if ones is not None and others is not None:
+            pairs = [*zip(ones, others, strict=True)]
+            times = [one / other for one, other in pairs if other > 0]
+            by = of_draws([other - one for one, other in pairs])
+            return of_draws(times) if len(times) == len(pairs) else None, by
+    return None, None
+
+
+def _notes(name: str, report: Report, steps: int) -> list[str]:
+    """What a reader has to know of a report."""
+    found = []
+    if report["world_size"] > report["ranks"]:
+        found.append(f"{name} has {report['ranks']:.0f} of {report['world_size']:.0f} ranks: the others are not in it")
+    if not report.get("format"):
+        found.append(
+            f"{name} was saved by an earlier whyidle: it has no steps one by one, so no batch waits, saves or intervals"
+        )
+    elif not report.get("recent"):
+        found.append(f"{name} has no steps that all its ranks share, so no batch waits or intervals")
+    if report["steps"] > steps:
+        found.append(f"{name} made {report['steps']:.0f} steps: end to end is for {steps}")
+    return found

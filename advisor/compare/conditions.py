@@ -1,0 +1,127 @@
+"""Conditions on a comparison, such as `network>+5%`, for a pipeline that has to stop. Pure functions.
+
+    NAME > LIMIT    or    NAME < LIMIT
+
+NAME is a measure or a family. A LIMIT with a sign is a change against the first run (`+5%`, `-10%`, `+20ms`); without
+one it is a value (`250ms`, `1.5s`). `efficiency` is a percentage (`efficiency<80%`). `speedup` is a number
+(`speedup<1.5`), of the seconds per step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .comparison import UNTOLD, Comparison, Pair, Row
+from .measures import NAMES
+
+SPEEDUP, EFFICIENCY = "speedup", "efficiency"
+ALL_NAMES = (*NAMES, SPEEDUP, EFFICIENCY)
+_FORM = re.compile(r"\s*([a-z0-9-]+)\s*([<>])\s*([+-]?)([0-9]+(?:\.[0-9]+)?)\s*(%|ms|s|)\s*")
+_UNITS = {"ms": 1e-3, "s": 1.0, "%": 1e-2, "": 1.0}
+
+
+class NoCondition(ValueError):
+    """A text that is no condition. A sentence without its full stop."""
+
+
+class NotKnown(ValueError):
+    """A condition on what the reports do not have. A sentence without its full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    text: str
+    name: str
+    above: bool
+    """Whether it is met above the limit, or below."""
+    change: bool
+    relative: bool
+    limit: float
+    """Seconds, or a ratio."""
+
+    def beyond(self, value: float) -> bool:
+        return value > self.limit if self.above else value < self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A condition held against one run."""
+
+    condition: str
+    run: str
+    met: bool
+    value: float
+    """What was held against the limit."""
+    untold: bool
+    """Whether it would be met, were the difference more than chance."""
+
+
+def parse(text: str) -> Condition:
+    """Raises NoCondition."""
+    found = _FORM.fullmatch(text)
+    if not found:
+        raise NoCondition(
+            f"{text!r} is not a condition: write NAME>LIMIT or NAME<LIMIT, such as network>+5% or step>250ms"
+        )
+    name, sense, sign, digits, unit = found.groups()
+    if name not in ALL_NAMES:
+        raise NoCondition(f"{text!r}: {name} is neither a measure nor a family; there are {', '.join(ALL_NAMES)}")
+    if name == SPEEDUP and (sign or unit):
+        raise NoCondition(f"{text!r}: a speed-up is a plain number, such as speedup<1.5")
+    if name == EFFICIENCY and (sign or unit != "%"):
+        raise NoCondition(f"{text!r}: an efficiency is a percentage without a sign, such as efficiency<80%")
+    if name not in (SPEEDUP, EFFICIENCY) and (not unit or (unit == "%" and not sign)):
+        raise NoCondition(f"{text!r}: give a change such as +5% or +20ms, or a value such as 250ms")
+    limit = float(digits) * _UNITS[unit] * (-1 if sign == "-" else 1)
+    return Condition(text.strip(), name, sense == ">", bool(sign), unit == "%" and bool(sign), limit)
+
+
+def judge(condition: Condition, comparison: Comparison, *, values_alone: bool = False) -> list[Judged]:
+    """One entry for each run but the first. Raises NotKnown.
+
+    A condition on a change is not met where no difference can be told, unless ``values_alone``. A condition on a value
+    takes the value as it is.
+    """
+    if condition.name == EFFICIENCY:
+        return [*_efficiencies(condition, comparison)]
+    found = []
+    for pair in comparison.pairs:
+        row = _row(condition, pair)
+        value = _value(condition, row, pair.name)
+        beyond = condition.beyond(value)
+        untold = beyond and condition.change and row.finding == UNTOLD and not values_alone
+        found.append(Judged(condition.text, pair.name, beyond and not untold, value, untold))
+    return found
+
+
+def _row(condition: Condition, pair: Pair) -> Row:
+    if condition.name == SPEEDUP:
+        return pair.whole
+    for row in (*pair.rows, *pair.families):
+        if row.name == condition.name:
+            return row
+    return Row(condition.name, condition.name, "", 0.0, 0.0, difference=0.0)  # a family that neither run has
+
+
+def _value(condition: Condition, row: Row, name: str) -> float:
+    if row.after is None or (row.before is None and (condition.change or condition.name == SPEEDUP)):
+        raise NotKnown(f"{condition.text}: {row.label} is not known of {name} and of the run that it is held against")
+    if condition.name == SPEEDUP:
+        return row.speedup or 0.0
+    if not condition.change:
+        return row.after
+    assert row.difference is not None
+    if not condition.relative:
+        return row.difference
+    if row.before:
+        return row.difference / row.before
+    return float("inf") if row.difference > 0 else 0.0
+
+
+def _efficiencies(condition: Condition, comparison: Comparison) -> Iterator[Judged]:
+    if not comparison.scaling:
+        raise NotKnown(f"{condition.text}: all runs have the same world size, so there is no scaling to judge")
+    for entry in comparison.scaling[1:]:
+        yield Judged(condition.text, entry.name, condition.beyond(entry.efficiency), entry.efficiency, False)

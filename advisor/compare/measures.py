@@ -1,0 +1,179 @@
+"""What runs are compared by: each measure taken from a report, with its sample where there is one. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from ...ledger.causes import CAUSE_FAMILY, FAMILIES
+from ...verdict.recent import DATA, WAIT_FAMILIES, WAITED
+from ...verdict.saved import Report, is_number
+from .statistics import Estimate, of_blocks, of_events, quantile
+
+UNSPLIT = 0.05
+"""From this share of the waits on that nobody told apart in the sample, the parts have the interval of all waits."""
+TYPICAL = 0.5
+"""The last steps say how sure a family's mean is only if they have this part of it, on average, or more: what is rare,
+or was before or after them, varies in ways that they do not show."""
+TRIFLE = 0.01
+"""A family with less than this share of the time has the error of the last steps in any case."""
+
+
+class Value(NamedTuple):
+    """A measure of one run. Seconds."""
+
+    value: float
+    estimate: Estimate | None = None
+    """Where it is a mean over steps or saves."""
+    series: Sequence[float] = ()
+    """Where it is a quantile: of what."""
+    q: float = 0.0
+
+
+class Measure(NamedTuple):
+    name: str
+    """As in `--fail-if`."""
+    label: str
+    what: str
+    of: Callable[[Report], Value | None]
+    """None: the report does not have it."""
+
+
+def rank_steps(report: Report) -> float:
+    """Steps of all ranks together."""
+    return sum(rank["steps"] for rank in report["per_rank"])
+
+
+def seconds_per_step(report: Report) -> float:
+    """From the first step to the end, by steps: what the families of a step add up to."""
+    return report["rank_seconds"] / rank_steps(report)
+
+
+def family_values(report: Report) -> dict[str, Value]:
+    """Seconds of a step by family, the mean over ranks and all their steps; they add up to `seconds_per_step`.
+
+    Their errors are those of the last steps.
+    """
+    steps = rank_steps(report)
+    spent = dict.fromkeys(FAMILIES, 0.0)
+    for cause, seconds in report["seconds"].items():
+        spent[CAUSE_FAMILY[cause]] += seconds
+    errors = _errors(report, spent)
+    return {
+        family: Value(seconds / steps, found.around(seconds / steps) if (found := errors.get(family)) else None)
+        for family, seconds in spent.items()
+    }
+
+
+def _errors(report: Report, spent: Mapping[str, float]) -> dict[str, Estimate]:
+    """By family, from the sample, where it is TYPICAL."""
+    recent = report.get("recent")
+    if not recent:
+        return {}
+    series: dict[str, list[float]] = recent["families"]
+    count = len(recent["step_seconds"])
+    nothing = [0.0] * count
+    waits = [WAITED, *WAIT_FAMILIES]
+    waited = [sum(at) for at in zip(*(series.get(name, nothing) for name in waits), strict=True)]
+    unsplit = sum(series.get(WAITED, ())) + sum(series.get("communication", ()))
+    together = unsplit > UNSPLIT * sum(waited)
+    found = {}
+    for family in FAMILIES:
+        own = waited if together and family in WAIT_FAMILIES else series.get(family, nothing)
+        estimate = of_blocks(own)
+        least = TYPICAL * spent[family] / rank_steps(report)
+        if estimate and (estimate.mean >= least or spent[family] < TRIFLE * report["rank_seconds"]):
+            found[family] = estimate
+    return found
+
+
+def _sampled(name: str) -> Callable[[Report], Sequence[float]]:
+    return lambda report: (report.get("recent") or {}).get(name) or ()
+
+
+_STEPS, _WAITS, _LONGEST, _SAVES = map(
+    _sampled, ("step_seconds", "data_wait_seconds", "longest_data_wait_seconds", "save_seconds")
+)
+
+
+def _mean_of(series: Callable[[Report], Sequence[float]]) -> Callable[[Report], Value | None]:
+    def of(report: Report) -> Value | None:
+        values = series(report)
+        return Value(fmean(values), of_blocks(values)) if values else None
+
+    return of
+
+
+def _quantile_of(series: Callable[[Report], Sequence[float]], q: float) -> Callable[[Report], Value | None]:
+    def of(report: Report) -> Value | None:
+        values = series(report)
+        return Value(quantile(values, q), None, values if q < 1 else (), q) if values else None
+
+    return of
+
+
+def whole_value(report: Report) -> Value:
+    """`seconds_per_step`, with the error of the last steps."""
+    mean = seconds_per_step(report)
+    estimate = of_blocks(_STEPS(report))
+    return Value(mean, estimate.around(mean) if estimate else None)
+
+
+def _median(report: Report) -> Value | None:
+    """Of the last steps; of a report without them, of the ranks' own medians."""
+    if found := _quantile_of(_STEPS, 0.5)(report):
+        return found
+    known: list[Any] = [rank.get("step_seconds") for rank in report["per_rank"]]
+    medians = [one["p50"] for one in known if isinstance(one, dict) and is_number(one.get("p50"))]
+    return Value(quantile(medians, 0.5)) if medians else None
+
+
+def _startup(report: Report) -> Value:
+    return Value(report["startup_seconds"])
+
+
+def _dataset(report: Report) -> Value | None:
+    before, first = report.get("startup") or {}, report.get("first_batch_seconds")
+    return None if first is None else Value(first + sum(before.get(cause, 0.0) for cause in DATA))
+
+
+def _each(report: Report, name: str) -> float | None:
+    counted = report.get(name) or {}
+    return counted["seconds"] / counted["count"] if counted.get("count") and "seconds" in counted else None
+
+
+def _restore(report: Report) -> Value | None:
+    each = _each(report, "restores")
+    return None if each is None else Value(each)
+
+
+def _save(report: Report) -> Value | None:
+    each = _each(report, "saves")
+    if each is None:
+        return None
+    estimate = of_events([seconds for seconds in _SAVES(report) if seconds > 0])
+    return Value(each, estimate.around(each) if estimate else None)
+
+
+def end_to_end(report: Report, steps: float) -> Value:
+    """Startup, and so many steps."""
+    return Value(report["startup_seconds"] + steps * seconds_per_step(report))
+
+
+MEASURES: tuple[Measure, ...] = (
+    Measure("startup", "startup", "from the start of the process to its first step", _startup),
+    Measure("dataset", "dataset load", "of it: waits for data, and the wait for the first batch", _dataset),
+    Measure("restore", "model restore", "one restore, of the rank that it blocks longest", _restore),
+    Measure("batch", "batch wait, mean", "in a step, the mean over the ranks", _mean_of(_WAITS)),
+    Measure("batch-p99", "batch wait, p99", "of the rank that waits longest in a step", _quantile_of(_LONGEST, 0.99)),
+    Measure("batch-worst", "batch wait, worst", "of the rank that waits longest", _quantile_of(_LONGEST, 1.0)),
+    Measure("step", "step time, mean", "of the last steps", _mean_of(_STEPS)),
+    Measure("step-p50", "step time, median", "of the last steps", _median),
+    Measure("step-p99", "step time, p99", "of the last steps", _quantile_of(_STEPS, 0.99)),
+    Measure("save", "checkpoint", "one save, of the rank that it blocks longest", _save),
+)
+"""In the order of the table. `end` (end to end) follows them: it takes the steps of all runs to be told."""
+END = "end"
+NAMES: tuple[str, ...] = (*(measure.name for measure in MEASURES), END, *FAMILIES)
+"""What can be named in `--fail-if`, besides what scaling.py adds."""

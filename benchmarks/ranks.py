@@ -1,0 +1,99 @@
+"""Ranks of one run as forked processes, each in a network namespace of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from whatif_network import INTERFACE, address, enter
+
+PORT = 29400
+GONE_SECONDS = 10.0
+
+
+class Failed(RuntimeError):
+    """A rank has failed, or took too long. The end of what the ranks wrote to their outputs."""
+
+
+def run_ranks(
+    main: Callable[[int], None], names: Sequence[str], folder: Path, run: str, *, limit_seconds: float
+) -> None:
+    """Calls ``main(rank)`` in a child for each namespace, with the environment of a launcher, and waits for all.
+
+    Ledgers are in `ledgers` below ``folder``. None of the children is left, however this ends. Raises Failed.
+    """
+    children: dict[int, int] = {}
+    try:
+        for rank in range(len(names)):
+            children[rank] = _fork(main, rank, names, folder, run)
+        _wait(children, folder, time.monotonic() + limit_seconds)
+    finally:
+        for pid in children.values():
+            _kill(pid)
+
+
+def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: Path, run: str) -> int:
+    pid = os.fork()
+    if pid:
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # it has done so itself, or is gone
+            os.setpgid(pid, pid)
+        return pid
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        with open(folder / f"errors-{rank}", "w") as errors:
+            os.dup2(errors.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(len(names)),
+            MASTER_ADDR=address(0),
+            MASTER_PORT=str(PORT),
+            GLOO_SOCKET_IFNAME=INTERFACE,
+            WHYIDLE_DIR=str(folder / "ledgers"),
+            WHYIDLE_RUN=run,
+        )
+        enter(names[rank])
+        main(rank)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _kill(pid: int) -> None:
+    """Ends a rank and its data workers, who may have files open on a file system that goes next."""
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    deadline = time.monotonic() + GONE_SECONDS
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(pid, 0)
+            time.sleep(0.02)
+
+
+def _wait(left: dict[int, int], folder: Path, deadline: float) -> None:
+    """Removes the children that have ended."""
+    while left:
+        for rank, pid in [*left.items()]:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                del left[rank]
+                if status:
+                    raise Failed(_said(folder))
+        if left and time.monotonic() > deadline:
+            raise Failed(_said(folder) or "the ranks took too long")
+        time.sleep(0.02)
+
+
+def _said(folder: Path) -> str:
+    return "".join(path.read_text()[-2000:] for path in sorted(folder.glob("errors-*")))

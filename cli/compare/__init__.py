@@ -1,0 +1,1 @@
+"""The subcommand `compare`: runs or saved reports beside each other."""

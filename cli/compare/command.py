@@ -1,0 +1,176 @@
+"""`whyidle compare`: runs or saved reports beside each other, for people, for documents and for CI."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from ...advisor.compare.comparison import Comparison, NoComparison, compare
+from ...advisor.compare.conditions import ALL_NAMES, Condition, Judged, NoCondition, NotKnown, judge, parse
+from ...advisor.compare.scaling import STRONG, WEAK
+from ...ledger.directory import ledger_dir
+from ...verdict.report import build_report
+from ...verdict.saved import NoReport, Report, check, read_report
+from .. import choice, gaps
+from ..agent import DEFAULT_ADDRESS
+from ..quantities import count
+from .html import render_html
+from .text import render_markdown, render_text, sentence
+
+MET = 3
+"""Exit status where a condition of --fail-if is met."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="a report that `whyidle report --json` wrote, a directory of ledgers (its newest run), or a run's name,"
+        " as NAME or OWNER/NAME; the first one is what the others are held against",
+    )
+    parser.add_argument(
+        "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers of named runs are (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--agent",
+        metavar="HOST:PORT",
+        default=DEFAULT_ADDRESS,
+        help="which agent to ask for the time that GPUs of named runs are idle in compute (default: %(default)s)",
+    )
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print JSON instead of text")
+    shown.add_argument("--markdown", action="store_true", help="print Markdown instead of text")
+    parser.add_argument("--html", metavar="FILE", help="also write a page that needs nothing else")
+    scale = parser.add_argument_group("scaling", "Where the world sizes of the runs differ.")
+    scale.add_argument(
+        "--samples-per-step",
+        type=_sizes,
+        metavar="N,N,…",
+        help="samples of a step of all ranks, one number for each run (default: as data loaders counted them)",
+    )
+    scale.add_argument(
+        "--scaling", choices=(WEAK, STRONG), help="each rank has the same batch in all runs, or each step has"
+    )
+    checks = parser.add_argument_group(
+        "for CI",
+        f"Exit status {MET} if a condition is met. A condition is NAME>LIMIT or NAME<LIMIT: a change against the first"
+        " run (network>+5%, step<-10%, save>+200ms), or a value (step>250ms, speedup<1.5, efficiency<80%). Quote it"
+        f" for the shell. NAME is one of {', '.join(ALL_NAMES)}.",
+    )
+    checks.add_argument(
+        "--fail-if",
+        action="append",
+        type=_condition,
+        default=[],
+        metavar="CONDITION",
+        help="may be given several times",
+    )
+    checks.add_argument(
+        "--values-alone",
+        action="store_true",
+        help="let a condition on a change be met also where no difference can be told from chance",
+    )
+
+
+def _condition(text: str) -> Condition:
+    try:
+        return parse(text)
+    except NoCondition as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _sizes(text: str) -> list[float]:
+    return [count(part) for part in text.split(",")]
+
+
+class _Refused(Exception):
+    """A sentence for stderr; empty where it has been said."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status 0; 1 where something cannot be compared or judged, 2 for what makes no sense, MET."""
+    try:
+        if wrong := _usage(args):
+            print(f"whyidle compare: {wrong}", file=sys.stderr)
+            return 2
+        named = list(zip(_names(args.runs), [_report(argument, args) for argument in args.runs], strict=True))
+        comparison = compare(named, args.samples_per_step, args.scaling)
+        judged = [
+            one for condition in args.fail_if for one in judge(condition, comparison, values_alone=args.values_alone)
+        ]
+        if args.html:
+            _write(args.html, render_html(comparison, judged))
+    except (_Refused, NoReport, NoComparison, NotKnown) as error:
+        if str(error):
+            print(f"whyidle compare: {error}", file=sys.stderr)
+        return 1
+    print(_rendered(args, comparison, judged), end="")
+    for one in judged:
+        if one.met:
+            print(f"whyidle compare: {sentence(one)}", file=sys.stderr)
+    return MET if any(one.met for one in judged) else 0
+
+
+def _usage(args: argparse.Namespace) -> str:
+    if len(args.runs) < 2:
+        return f"give two or more runs; {args.runs[0]} is only one"
+    sizes = args.samples_per_step
+    if sizes is not None and len(sizes) != len(args.runs):
+        return f"--samples-per-step has {len(sizes)} numbers for {len(args.runs)} runs: give one for each"
+    if sizes is not None and args.scaling:
+        return "--samples-per-step says how batches grow; leave out --scaling"
+    return ""
+
+
+def _rendered(args: argparse.Namespace, comparison: Comparison, judged: list[Judged]) -> str:
+    if args.json:
+        conditions = [{**_plain(one), "said": sentence(one)} for one in judged]
+        return json.dumps({**comparison.as_json(), "conditions": conditions}, indent=2) + "\n"
+    return (render_markdown if args.markdown else render_text)(comparison, judged)
+
+
+def _plain(one: Judged) -> dict[str, object]:
+    value = one.value if one.value < float("inf") else None
+    return {"condition": one.condition, "run": one.run, "met": one.met, "value": value, "untold": one.untold}
+
+
+def _names(arguments: list[str]) -> list[str]:
+    """Short names for columns; where two are the same, the whole argument."""
+    short = [os.path.basename(argument.rstrip("/")).removesuffix(".json") or argument for argument in arguments]
+    if len(set(short)) == len(short):
+        return short
+    if len(set(arguments)) == len(arguments):
+        return arguments
+    return [f"{argument} ({number})" for number, argument in enumerate(arguments, 1)]
+
+
+def _report(argument: str, args: argparse.Namespace) -> Report:
+    """Raises NoReport, or _Refused."""
+    if os.path.isfile(argument) or argument.endswith(".json"):
+        return read_report(argument)
+    directory, owner, name = args.dir, None, argument
+    if os.path.isdir(argument):
+        directory, name = argument, None
+    elif "/" in argument:
+        owner, _, name = argument.partition("/")
+    asked = argparse.Namespace(dir=directory, run_name=name, owner=owner)
+    chosen = choice.choose("compare", asked)
+    if chosen is None:
+        raise _Refused
+    run, ledgers, problems = chosen
+    idle, why = gaps.ask(args.agent, run) if gaps.on_accelerators(run, ledgers) else ({}, "")
+    report: Report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
+    check(report)
+    return report
+
+
+def _write(path: str, page: str) -> None:
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise _Refused(f"{path} cannot be written: {error.strerror}") from error

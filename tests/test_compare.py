@@ -1,0 +1,452 @@
+"""Runs beside each other: sums that are exact, intervals that hold, and what CI is told."""
+
+from __future__ import annotations
+
+import json
+import math
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from support_ledgers import Spec, ended
+
+from whyidle.advisor.compare.comparison import LACKING, NO_INTERVAL, UNTOLD, Comparison, NoComparison, Row, compare
+from whyidle.advisor.compare.conditions import NoCondition, judge, parse
+from whyidle.advisor.compare.statistics import difference, of_blocks, of_draws, quantile, quantile_draws, ratio
+from whyidle.cli.compare.text import render_text
+from whyidle.cli.main import main
+from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES
+from whyidle.ledger.directory import read_directory
+from whyidle.verdict.report import build_report
+from whyidle.verdict.saved import NoReport, check
+
+Report = dict[str, Any]
+
+# -- how sure a difference is
+
+
+def noisy(random: Random, mean: float, steps: int, memory: float) -> list[float]:
+    """Steps each of which resembles the one before: an AR(1) process with a deviation of a tenth of its mean."""
+    value, found = 0.0, []
+    for _ in range(steps):
+        value = memory * value + math.sqrt(1 - memory**2) * random.gauss(0, 0.1 * mean)
+        found.append(mean + value)
+    return found
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.5])
+def test_intervals_have_the_truth_about_as_often_as_they_say(memory: float) -> None:
+    random = Random(7)
+    held = {"difference": 0, "ratio": 0}
+    trials = 200
+    for _ in range(trials):
+        one, other = (of_blocks(noisy(random, mean, 400, memory)) for mean in (0.3, 0.2))
+        assert one is not None
+        assert other is not None
+        low, high = difference(one, other)
+        held["difference"] += low <= -0.1 <= high
+        times = ratio(one, other)
+        assert times is not None
+        held["ratio"] += times[0] <= 1.5 <= times[1]
+    for name, count in held.items():
+        assert 0.90 <= count / trials <= 0.99, name
+
+
+def test_the_interval_of_a_quantile_has_the_truth_about_as_often_as_it_says() -> None:
+    random = Random(3)
+    held = 0
+    for _ in range(30):
+        draws = quantile_draws([random.random() for _ in range(200)], 0.5, 0)
+        assert draws is not None
+        low, high = of_draws(draws)
+        held += low <= 0.5 <= high
+    assert held >= 25
+
+
+def test_of_few_steps_there_is_no_interval() -> None:
+    assert of_blocks([0.1] * 15) is None
+    assert quantile_draws([0.1] * 15, 0.99, 0) is None
+    assert of_blocks([0.1] * 16) is not None
+
+
+def test_nearest_rank_quantiles() -> None:
+    values = [float(value) for value in range(1, 101)]
+    assert [quantile(values, q) for q in (0.5, 0.99, 1.0)] == [50.0, 99.0, 100.0]
+
+
+# -- a comparison
+
+
+def saved(
+    seconds: dict[str, float], *, steps: int = 100, ranks: int = 2, world: int = 0, jitter: float = 0.02, seed: int = 1
+) -> Report:
+    """A report on ranks that spend so many seconds of each step on each cause, give or take a part of it."""
+    random = Random(seed)
+    wall = sum(seconds.values())
+    series = {
+        cause: [spent * (1 + jitter * random.uniform(-1, 1)) for _ in range(steps - 1)]
+        for cause, spent in seconds.items()
+    }
+    families: dict[str, list[float]] = {}
+    for cause, values in series.items():
+        into = families.setdefault(CAUSE_FAMILY[cause], [0.0] * (steps - 1))
+        into[:] = [a + b for a, b in zip(into, values, strict=True)]
+    waits = [sum(at) for at in zip(*(series[c] for c in seconds if c.startswith("data")), strict=True)]
+    saves = [sum(at) for at in zip(*(series[c] for c in seconds if c.startswith("checkpoint")), strict=True)]
+    nothing = [0.0] * (steps - 1)
+    return {
+        "format": 1,
+        "owner": "lab",
+        "run": "r",
+        "ranks": ranks,
+        "world_size": world or ranks,
+        "steps": steps,
+        "wall_seconds": steps * wall,
+        "startup_seconds": 5.0,
+        "startup": {"startup": 4.0, "data_read": 0.5, "checkpoint_read": 0.5},
+        "first_batch_seconds": 0.25,
+        "saves": {"count": steps, "seconds": steps * sum(v for c, v in seconds.items() if c.startswith("checkpoint"))},
+        "restores": {"count": 1, "seconds": 0.5},
+        "samples": 0,
+        "rank_seconds": ranks * steps * wall,
+        "seconds": {cause: ranks * steps * seconds.get(cause, 0.0) for cause in CAUSES},
+        "families": {},
+        "verdict": None,
+        "recent": {
+            "first_step": 2,
+            "last_step": steps,
+            "step_seconds": [sum(at) for at in zip(*series.values(), strict=True)],
+            "families": families,
+            "data_wait_seconds": waits or nothing,
+            "longest_data_wait_seconds": waits or nothing,
+            "save_seconds": saves or nothing,
+        },
+        "per_rank": [
+            {"rank": rank, "steps": steps, "step_seconds": {"p50": wall, "p95": wall, "max": wall}}
+            for rank in range(ranks)
+        ],
+    }
+
+
+SLOW = saved({"compute": 0.06, "network": 0.09, "data_read": 0.03, "checkpoint_write": 0.02})
+FAST = saved({"compute": 0.06, "network": 0.009, "data_read": 0.03, "checkpoint_write": 0.01}, seed=2)
+
+
+def rows(found: Comparison) -> dict[str, Row]:
+    [pair] = found.pairs
+    return {row.name: row for row in (*pair.rows, *pair.families, pair.whole)}
+
+
+def test_families_add_up_to_the_step_and_their_differences_to_the_difference() -> None:
+    found = compare([("slow", SLOW), ("fast", FAST)])
+    [pair] = found.pairs
+    for of in ("before", "after", "difference"):
+        assert sum(getattr(row, of) for row in pair.families) == pytest.approx(getattr(pair.whole, of), rel=1e-12)
+    assert pair.whole.before == pytest.approx(0.2)
+    assert pair.whole.speedup == pytest.approx(0.2 / 0.109)
+
+
+def test_what_changed_is_told_and_what_did_not_is_not() -> None:
+    found = rows(compare([("slow", SLOW), ("fast", FAST)]))
+    assert {name: found[name].finding for name in ("network", "storage", "step", "save", "whole")} == {
+        "network": "faster",
+        "storage": "faster",
+        "step": "faster",
+        "save": "faster",
+        "whole": "faster",
+    }
+    assert found["compute"].finding == UNTOLD
+    assert {found[name].finding for name in ("batch", "batch-p99", "straggler") if name in found} == {UNTOLD}
+    assert {found[name].finding for name in ("startup", "dataset", "restore", "end", "batch-worst")} == {NO_INTERVAL}
+    network = found["network"]
+    assert network.speedup_interval is not None
+    assert network.speedup_interval[0] < 10 < network.speedup_interval[1]
+    assert found["dataset"].before == pytest.approx(0.75)
+    assert found["end"].before == pytest.approx(5.0 + 100 * 0.2)
+
+
+def test_the_other_way_round_what_was_faster_is_slower() -> None:
+    found = rows(compare([("fast", FAST), ("slow", SLOW)]))
+    assert found["network"].finding == found["step"].finding == "slower"
+
+
+def test_end_to_end_is_for_the_steps_of_the_shorter_run() -> None:
+    longer = saved({"compute": 0.06, "network": 0.09, "data_read": 0.03, "checkpoint_write": 0.02}, steps=200)
+    found = compare([("short", SLOW), ("long", longer)])
+    assert found.steps == 100
+    assert rows(found)["end"].speedup == pytest.approx(1.0)
+    assert found.notes == ["long made 200 steps: end to end is for 100"]
+
+
+def test_waits_that_were_not_told_apart_step_by_step_have_the_interval_of_all_waits() -> None:
+    """Network and straggler take turns: all waits together are steady, and the parts are not known to be."""
+    report = deepcopy(SLOW)
+    recent = report["recent"]
+    recent["families"]["waited"] = [0.09 + 0.03 * (step // 20 % 2) for step in range(99)]
+    del recent["families"]["network"]
+    row = rows(compare([("a", report), ("b", FAST)]))["network"]
+    assert row.difference_interval is not None
+    assert row.difference_interval[1] - row.difference_interval[0] > 0.01
+
+
+def test_what_the_last_steps_have_little_of_has_no_interval() -> None:
+    """A run of many steps, whose saves were before the last ones."""
+    report = deepcopy(SLOW)
+    recent = report["recent"]
+    recent["families"]["storage"] = [0.001] * 99
+    row = rows(compare([("a", report), ("b", FAST)]))["storage"]
+    assert (row.finding, row.difference_interval) == (NO_INTERVAL, None)
+    assert row.difference == pytest.approx(-0.01)
+
+
+def test_an_older_report_compares_on_what_it_has() -> None:
+    old = {
+        name: value
+        for name, value in SLOW.items()
+        if name not in ("format", "recent", "startup", "saves", "restores", "first_batch_seconds", "samples")
+    }
+    check(old)
+    found = compare([("old", old), ("fast", FAST)])
+    by_name = rows(found)
+    assert by_name["network"].speedup == pytest.approx(10)
+    assert by_name["network"].finding == NO_INTERVAL
+    assert by_name["step-p50"].before == pytest.approx(0.2)
+    assert {by_name[name].finding for name in ("batch", "save", "restore", "dataset")} == {LACKING}
+    assert found.notes == [
+        "old was saved by an earlier whyidle: it has no steps one by one, so no batch waits, saves or intervals"
+    ]
+
+
+# -- scaling
+
+
+def test_the_efficiency_of_the_published_study() -> None:
+    """128 nodes that train 100 times as fast as one: 78 %."""
+    one = saved({"compute": 0.1}, ranks=1)
+    many = saved({"compute": 0.1, "network": 0.028}, ranks=1, world=128)
+    found = compare([("one", one), ("many", many)]).scaling
+    assert [entry.efficiency for entry in found] == [1.0, pytest.approx(0.78, abs=0.002)]
+    assert found[1].speedup == pytest.approx(100)
+    assert "weak" in found[1].assumed
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kind", "efficiency"),
+    [(None, "weak", 0.5), (None, "strong", 0.25), ([64, 64], None, 0.25), ([32, 128], None, 1.0)],
+)
+def test_efficiency_depends_on_how_batches_grow(sizes: list[float] | None, kind: str | None, efficiency: float) -> None:
+    one, two = saved({"compute": 0.1}), saved({"compute": 0.2}, ranks=4)
+    assert compare([("one", one), ("two", two)], sizes, kind).scaling[1].efficiency == pytest.approx(efficiency)
+
+
+def test_samples_that_loaders_counted_are_used() -> None:
+    one, two = saved({"compute": 0.1}), saved({"compute": 0.1}, ranks=4)
+    one["samples"], two["samples"] = 2 * 100 * 32, 4 * 100 * 16
+    [_, second] = compare([("one", one), ("two", two)]).scaling
+    assert (second.samples_per_step, second.efficiency) == (64, pytest.approx(0.5))
+
+
+# -- conditions
+
+
+@pytest.mark.parametrize(
+    ("text", "met"),
+    [
+        ("network>+5%", True),
+        ("network<+5%", False),
+        ("network>+50ms", True),
+        ("network>+100ms", False),
+        ("network>80ms", True),
+        ("compute>+0.001%", False),  # whatever it is, it cannot be told from none
+        ("step>+50%", True),
+        ("speedup<0.9", True),
+        ("straggler>+5%", False),  # neither run has any
+        ("startup>+1s", False),
+    ],
+)
+def test_conditions(text: str, met: bool) -> None:
+    [judged] = judge(parse(text), compare([("fast", FAST), ("slow", SLOW)]))
+    assert judged.met is met
+
+
+def test_a_difference_that_cannot_be_told_is_met_only_if_asked() -> None:
+    found = compare([("a", SLOW), ("b", saved({"compute": 0.0602, "network": 0.09, "data_read": 0.03}, jitter=0.3))])
+    [judged] = judge(parse("compute>+0.1%"), found)
+    assert (judged.met, judged.untold) == (False, True)
+    [judged] = judge(parse("compute>+0.1%"), found, values_alone=True)
+    assert judged.met
+
+
+@pytest.mark.parametrize(
+    "text", ["network", "network>5%", "network>+5", "net>+5%", "step>=+5%", "speedup<+2", "efficiency<80", "step>5 %"]
+)
+def test_a_nonsense_condition_is_refused(text: str) -> None:
+    with pytest.raises(NoCondition):
+        parse(text)
+
+
+# -- from ledgers, with the command
+
+
+STEP = {"compute": 0.05, "network": 0.02, "straggler": 0.005, "data_read": 0.025}
+LESS = {**STEP, "data_read": 0.005}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("ledgers")
+    words = {"checkpoints": 2}
+    ended(found, *(Spec(run="base", rank=rank, steps=60, step=STEP, words=words) for rank in range(2)))
+    ended(found, *(Spec(run="less", rank=rank, steps=60, step=LESS, world_size=4) for rank in range(2)))
+    ended(found, Spec(run="stepless", world_size=1))
+    for run in ("base", "less"):
+        report = build_report(("lab", run), read_directory(str(found), steps=True)[0], 0)
+        (found / f"{run}.json").write_text(json.dumps(report))
+    return found
+
+
+def asked(folder: Path, *words: str) -> int:
+    return main(["compare", "--dir", str(folder), *words])
+
+
+def test_a_report_keeps_its_last_steps(folder: Path) -> None:
+    report = json.loads((folder / "base.json").read_text())
+    recent = report["recent"]
+    assert (recent["first_step"], recent["last_step"], len(recent["step_seconds"])) == (2, 60, 59)
+    for step, *parts in zip(recent["step_seconds"], *recent["families"].values(), strict=True):
+        assert sum(parts) == pytest.approx(step, abs=1e-6)
+    assert recent["data_wait_seconds"][0] == pytest.approx(0.025)
+    assert set(recent["families"]) <= set(FAMILIES)
+    assert report["first_batch_seconds"] == pytest.approx(0.025)
+    assert sum(report["startup"].values()) == pytest.approx(report["startup_seconds"])
+
+
+@pytest.mark.parametrize("saved_as", ["", ".json"])
+def test_the_command_compares_runs_and_saved_reports(
+    saved_as: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [str(folder / f"{run}.json") if saved_as else f"lab/{run}" for run in ("base", "less")]
+    assert asked(folder, *runs) == 0
+    said = capsys.readouterr().out
+    assert "storage             25.0 ms   5.00 ms     -20.0 ms" in said
+    assert "less has 2 of 4 ranks: the others are not in it" in said
+    assert "weak scaling" in said
+
+
+def test_the_documents_have_the_same_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = folder / "page.html"
+    assert asked(folder, "base", "less", "--markdown", "--html", str(page)) == 0
+    assert "| storage | 25.0 ms | 5.00 ms | -20.0 ms |" in capsys.readouterr().out
+    text = page.read_text()
+    assert "<td>-20.0 ms</td>" in text
+    for foreign in ("<script", "http:", "https:", "src=", "@import"):
+        assert foreign not in text
+    assert "prefers-color-scheme: dark" in text
+    assert asked(folder, "base", "less", "--json", "--fail-if", "storage>+5%") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["pairs"][0]["whole"]["difference"] == pytest.approx(-0.02)
+    assert [(one["condition"], one["met"]) for one in found["conditions"]] == [("storage>+5%", False)]
+
+
+def test_names_of_runs_do_no_harm_in_documents(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = folder / "<b>|x.json"
+    odd.write_text((folder / "less.json").read_text())
+    page = folder / "odd.html"
+    assert asked(folder, "base", str(odd), "--markdown", "--html", str(page)) == 0
+    assert "&lt;b>\\|x" in capsys.readouterr().out
+    assert "<b>" not in page.read_text()
+
+
+def test_a_condition_that_is_met_is_a_status_and_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(folder, "less", "base", "--fail-if", "storage>+5%", "--fail-if", "network>+5%") == 3
+    said = capsys.readouterr()
+    assert said.err == "whyidle compare: storage>+5%: base has +400.0 %, which meets the condition\n"
+    assert "check network>+5%: base has 0.0 %, as it should be" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (("base",), 2, "give two or more runs; base is only one"),
+        (("base", "none"), 1, "no ledger of run none"),
+        (("base", "none.json"), 1, "none.json cannot be read: No such file"),
+        (("base", "stepless"), 1, "stepless has finished no step"),
+        (("base", "{}/text.json"), 1, "is not JSON"),
+        (("base", "{}/list.json"), 1, "is not a report of whyidle: it must be an object"),
+        (("base", "{}/newer.json"), 1, "is a report of format 99; this whyidle reads formats up to 1"),
+        (("base", "{}/nan.json"), 1, "is not JSON: NaN is not a number"),
+        (("base", "less", "--html", "{}/not/there.html"), 1, "there.html cannot be written: No such file"),
+        (("base", "less", "--samples-per-step", "3"), 2, "--samples-per-step has 1 numbers for 2 runs"),
+        (("base", "less", "--fail-if", "restore>+5%"), 1, "restore>+5%: model restore is not known"),
+        (("base", "base", "--fail-if", "efficiency<80%"), 1, "all runs have the same world size"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_a_status(
+    words: tuple[str, ...], status: int, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "text.json").write_text("what")
+    (folder / "list.json").write_text("[]")
+    report = json.loads((folder / "base.json").read_text())
+    (folder / "newer.json").write_text(json.dumps({**report, "format": 99}))
+    (folder / "nan.json").write_text('{"run": NaN}')
+    assert asked(folder, *(word.replace("{}", str(folder)) for word in words)) == status
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert sentence in said.err, said.err
+
+
+def test_a_nonsense_condition_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["compare", "none", "none", "--fail-if", "net>+5%"])
+    assert stopped.value.code == 2
+    assert "net is neither a measure nor a family" in capsys.readouterr().err
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to each value of a report, but of three only in an object within, and of one in a list."""
+    if isinstance(value, dict):
+        inside = [*value.items()][: 3 if path else None]
+        return [path, *(way for name, inner in inside for way in places(inner, (*path, name)))]
+    return [path, *(places(value[0], (*path, 0)) if isinstance(value, list) and value else [])]
+
+
+NONSENSE = [None, -1, True, "x", [], {}, [1, "x"], {"x": "y"}, 1e308]
+SMALL = saved({"compute": 0.06, "network": 0.09, "data_read": 0.03, "checkpoint_write": 0.02}, steps=20)
+SMALL["verdict"] = {"family": "network", "share": 0.45, "summary": "slow"}
+
+
+def test_no_nonsense_in_a_report_is_more_than_a_sentence() -> None:
+    for way in places(SMALL)[1:]:
+        for nonsense in NONSENSE:
+            report = deepcopy(SMALL)
+            inner: Any = report
+            for name in way[:-1]:
+                inner = inner[name]
+            inner[way[-1]] = deepcopy(nonsense)
+            try:
+                check(report)
+                found = compare([("a", SMALL), ("b", report)])
+            except (NoReport, NoComparison):
+                continue
+            render_text(found, [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rank_seconds": -1},
+        {"seconds": {"magic": 1.0}},
+        {"seconds": None},
+        {"per_rank": [1]},
+        {"recent": {"step_seconds": [1]}},
+        {"recent": {**SLOW["recent"], "save_seconds": [1.0]}},
+        {"saves": {"count": "1"}},
+        {"format": "1"},
+    ],
+)
+def test_a_report_with_nonsense_in_it_is_refused(change: dict[str, Any]) -> None:
+    check(SLOW)
+    with pytest.raises(NoReport):
+        check({**SLOW, **change})

@@ -1,0 +1,161 @@
+"""The last steps of a run as a report keeps them: a sample that runs can be compared by. Pure functions.
+
+A ledger's ring holds the last 511 steps of its process. A step here is one that all ranks' rings have; its seconds are
+the mean over the ranks. The first step of a process is left out: connections are made in it, and graphs compiled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ..ledger.causes import CAUSE, CAUSE_FAMILY, CAUSES, FAMILIES, WAIT_CAUSES
+from ..ledger.layout import RING_CALLS
+from ..ledger.reader import Ledger, Step
+
+DATA: tuple[str, ...] = ("data_read", "data_cpu", "data_queue", "data_handoff")
+"""Waits for a batch."""
+SAVING: tuple[str, ...] = ("checkpoint_write", "checkpoint_cpu")
+SPLIT_RANKS = 128
+"""Of more ranks, waits are not told apart step by step: it would take seconds."""
+DIGITS = 7
+"""Of seconds, in JSON."""
+
+_COLLECTIVE = CAUSE["collective"]
+_DATA = [CAUSE[cause] for cause in DATA]
+_SAVING = [CAUSE[cause] for cause in SAVING]
+_OWN: dict[str, list[int]] = {
+    family: [CAUSE[cause] for cause in CAUSES if CAUSE_FAMILY[cause] == family and cause not in WAIT_CAUSES]
+    for family in FAMILIES
+}
+WAIT_FAMILIES: tuple[str, ...] = ("network", "straggler", "pipeline", "communication")
+WAITED = "waited"
+"""Stands in `families` for all waits for other ranks, where they are not told apart step by step."""
+
+Split = dict[str, float]
+
+
+def recent(newest: Sequence[Ledger]) -> dict[str, object] | None:
+    """``newest``: the last ledger of each rank, read with its steps -> the sample; None where ranks share no step.
+
+    Lists have one number for each step: `step_seconds` and `families` are means over the ranks, and add up;
+    `data_wait_seconds` is the mean over the ranks of the waits for batches, `longest_data_wait_seconds` and
+    `save_seconds` are of the rank that had most of them in the step.
+    """
+    common = _common(newest)
+    if not common:
+        return None
+    rings = {ledger.rank: _by_number(ledger) for ledger in newest}
+    rows = [[rings[ledger.rank][number] for ledger in newest] for number in common]
+    count = len(newest)
+
+    totals = [[sum(spent) for spent in zip(*(step.causes for step in row), strict=True)] for row in rows]
+
+    def mean(at: Sequence[int]) -> list[float]:
+        return [_seconds(sum(total[cause] for cause in at) / count) for total in totals]
+
+    def most(at: Sequence[int]) -> list[float]:
+        return [_seconds(max(_sum(step, at) for step in row)) for row in rows]
+
+    families = {family: mean(at) for family, at in _OWN.items() if at}
+    splits = _splits(newest, common) if count <= SPLIT_RANKS else None
+    if splits is None:
+        families[WAITED] = mean([_COLLECTIVE])
+    else:
+        for family in WAIT_FAMILIES:
+            families[family] = [_seconds(split[family] / count) for split in splits]
+    return {
+        "first_step": common[0],
+        "last_step": common[-1],
+        "step_seconds": [_seconds(sum(step.wall_ns for step in row) / count) for row in rows],
+        "families": {family: series for family, series in families.items() if any(series)},
+        "data_wait_seconds": mean(_DATA),
+        "longest_data_wait_seconds": most(_DATA),
+        "save_seconds": most(_SAVING),
+    }
+
+
+def first_batch(newest: Sequence[Ledger]) -> float | None:
+    """Seconds of the wait for the first batch, of the rank that waited longest; None if no ring has it any more."""
+    first = [ledger.ring[0] for ledger in newest if ledger.ring and ledger.ring[0].number == ledger.base_step + 1]
+    return max(_sum(step, _DATA) for step in first) / 1e9 if len(first) == len(newest) and first else None
+
+
+def _seconds(ns: float) -> float:
+    return round(ns / 1e9, DIGITS)
+
+
+def _sum(step: Step, causes: Sequence[int]) -> int:
+    return sum([step.causes[cause] for cause in causes])
+
+
+def _by_number(ledger: Ledger) -> dict[int, Step]:
+    return {step.number: step for step in ledger.ring if step.number > ledger.base_step + 1}
+
+
+def _common(newest: Sequence[Ledger]) -> list[int]:
+    if len({ledger.attempt for ledger in newest}) != 1:
+        return []
+    numbers = set.intersection(*({*_by_number(ledger)} for ledger in newest))
+    return sorted(numbers)
+
+
+def _splits(newest: Sequence[Ledger], numbers: Sequence[int]) -> list[Split] | None:
+    """The waits of all ranks together in each step, ns by family; None where that cannot be told of all steps.
+
+    Collectives call by call, as in ledger/waits.py. Messages between pipeline stages are `pipeline` as a whole here.
+    """
+    slots = [slot for ledger in newest for slot in ledger.slots]
+    members = Counter(slot.key for slot in slots)
+    whole = {slot.key for slot in slots if members[slot.key] == slot.size}
+    calls = {ledger.rank: _calls(ledger) for ledger in newest}
+    if any(_first_complete(ledger) > numbers[0] - ledger.base_step for ledger in newest):
+        return None
+    waited = {ledger.rank: _by_number(ledger) for ledger in newest}
+    found = []
+    for number in numbers:
+        split: Split = dict.fromkeys(WAIT_FAMILIES, 0.0)
+        groups: dict[int, list[list[int]]] = {}
+        for ledger in newest:
+            rest = waited[ledger.rank][number].causes[_COLLECTIVE]
+            for key, pairwise, waits in calls[ledger.rank].get(number - ledger.base_step, {}).values():
+                if pairwise:
+                    split["pipeline"] += sum(waits)
+                elif key in whole:
+                    groups.setdefault(key, []).append(waits)
+                else:
+                    continue
+                rest -= sum(waits)
+            split["communication"] += rest
+        for group in groups.values():
+            for family, ns in _told_apart(group):
+                split[family] += ns
+        found.append(split)
+    return found
+
+
+def _told_apart(members: Sequence[Sequence[int]]) -> Iterator[tuple[str, int]]:
+    """The waits of a group's ranks in one step -> (family, ns)."""
+    if len({len(waits) for waits in members}) > 1:
+        yield "communication", sum(map(sum, members))
+        return
+    for waits in zip(*members, strict=True):
+        transfer = len(waits) * min(waits)
+        yield "network", transfer
+        yield "straggler", sum(waits) - transfer
+
+
+def _first_complete(ledger: Ledger) -> int:
+    """The first step, counted in its process, of which the ring of calls has everything."""
+    return ledger.calls[0].step + 1 if ledger.calls_written > RING_CALLS and ledger.calls else 0
+
+
+def _calls(ledger: Ledger) -> dict[int, dict[int, tuple[int, bool, list[int]]]]:
+    """Step -> slot -> (key of the group, whether it is pairwise, waits in order)."""
+    slots = {slot.index: slot for slot in ledger.slots}
+    found: dict[int, dict[int, tuple[int, bool, list[int]]]] = {}
+    for call in ledger.calls:
+        if slot := slots.get(call.slot):
+            group = found.setdefault(call.step, {}).setdefault(call.slot, (slot.key, slot.pairwise, []))
+            group[2].append(call.ns)
+    return found

@@ -1,0 +1,130 @@
+"""Reports that `whyidle report --json` wrote, read again and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from .recent import WAITED
+from .report import FORMAT
+
+MOST_BYTES = 256 << 20
+LARGEST = 1e15
+"""Of any number: more seconds than there were."""
+Report = dict[str, Any]
+
+_NUMBERS: tuple[str, ...] = ("ranks", "world_size", "steps", "wall_seconds", "startup_seconds", "rank_seconds")
+"""What every report has had, from format 0 on."""
+_LATER: dict[str, type | tuple[type, ...]] = {
+    "owner": str,
+    "startup": dict,
+    "saves": dict,
+    "restores": dict,
+    "samples": int,
+    "recent": dict,
+    "verdict": dict,
+}
+"""What a report may have, or have as null."""
+
+
+class NoReport(ValueError):
+    """What was read is not a report that can be used. A sentence without its full stop."""
+
+
+def read_report(path: str) -> Report:
+    """A saved report. What it lacks is absent or None. Raises NoReport."""
+    try:
+        if os.path.getsize(path) > MOST_BYTES:
+            raise NoReport(f"{path} is larger than any report ({MOST_BYTES >> 20} MiB)")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MOST_BYTES)
+    except OSError as error:
+        raise NoReport(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise NoReport(f"{path} is not JSON: it is not text") from error
+    try:
+        found = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise NoReport(f"{path} is not JSON: {error}") from error
+    try:
+        check(found)
+    except NoReport as error:
+        raise NoReport(f"{path} {error}") from error
+    return found
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number")
+
+
+def check(found: Any) -> None:
+    """Raises NoReport with what is wrong: `is not a report of whyidle: …`."""
+    if not isinstance(found, dict):
+        raise NoReport("is not a report of whyidle: it must be an object")
+    version = found.get("format", 0)
+    if type(version) is not int or version < 0:
+        raise NoReport(f"is not a report of whyidle: its format is {version!r}")
+    if version > FORMAT:
+        raise NoReport(f"is a report of format {version}; this whyidle reads formats up to {FORMAT}: update it")
+    if not isinstance(found.get("run"), str) or not found["run"]:
+        raise NoReport("is not a report of whyidle: it has no run")
+    for name in _NUMBERS:
+        if not is_number(found.get(name)):
+            raise NoReport(f"is not a report of whyidle: {name} must be a number that is not negative")
+    for name, kind in _LATER.items():
+        if found.get(name) is not None and not isinstance(found[name], kind):
+            raise NoReport(f"is not a report of whyidle: {name} makes no sense")
+    if not isinstance(found.get("per_rank"), list) or not all(isinstance(one, dict) for one in found["per_rank"]):
+        raise NoReport("is not a report of whyidle: per_rank must be a list of ranks")
+    if not all(is_number(one.get("steps")) for one in found["per_rank"]):
+        raise NoReport("is not a report of whyidle: a rank has no steps")
+    first = found.get("first_batch_seconds")
+    if not (first is None or is_number(first)):
+        raise NoReport("is not a report of whyidle: first_batch_seconds must be a number")
+    verdict = found.get("verdict")
+    if verdict and not (isinstance(verdict.get("family"), str) and isinstance(verdict.get("summary"), str)):
+        raise NoReport("is not a report of whyidle: its verdict has no family or no summary")
+    if verdict and not is_number(verdict.get("share")):
+        raise NoReport("is not a report of whyidle: its verdict has no share")
+    _check_causes(found.get("seconds"))
+    for name in ("startup", "saves", "restores"):
+        if not all(map(is_number, (found.get(name) or {}).values())):
+            raise NoReport(f"is not a report of whyidle: {name} must have numbers")
+    if found.get("recent"):
+        _check_recent(found["recent"])
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LARGEST
+
+
+def _check_causes(seconds: Any) -> None:
+    if not isinstance(seconds, dict):
+        raise NoReport("is not a report of whyidle: seconds must be an object")
+    for cause, spent in seconds.items():
+        if cause not in CAUSE_FAMILY:
+            raise NoReport(f"has a cause that this whyidle does not know: {cause}")
+        # A wait that was split from the rings of the ranks may be a nanosecond more than what the books had.
+        if not is_number(spent) and not (isinstance(spent, float) and -1e-3 < spent < 0):
+            raise NoReport(f"is not a report of whyidle: the seconds of {cause} must be a number")
+
+
+def _check_recent(recent: Mapping[str, Any]) -> None:
+    families = recent.get("families")
+    names = ("step_seconds", "data_wait_seconds", "longest_data_wait_seconds", "save_seconds")
+    series = [recent.get(name) for name in names]
+    known = {*FAMILIES, WAITED}
+    if not isinstance(families, dict) or not known.issuperset(families):
+        raise NoReport("is not a report of whyidle: recent has families that this whyidle does not know")
+    if not all(isinstance(one, list) for one in (*series, *families.values())):
+        raise NoReport("is not a report of whyidle: recent must have lists")
+    lists: list[list[Any]] = [one for one in (*series, *families.values()) if one is not None]
+    if (
+        len({len(one) for one in lists}) != 1
+        or not lists[0]
+        or not all(is_number(value) for one in lists for value in one)
+    ):
+        raise NoReport("is not a report of whyidle: the lists of recent must have as many numbers each")
