@@ -69,7 +69,7 @@ static int opened(int file, struct fuse_file_info *info)
 static int slow_open(const char *path, struct fuse_file_info *info)
 {
     char real[PATH_MAX];
-    return opened(open(place(real, path), info->flags), info);
+    return opened(open(place(real, path), info->flags & ~O_DIRECT), info);
 }
 
 static int slow_read(const char *path, char *to, size_t size, off_t offset, struct fuse_file_info *info)
@@ -88,7 +88,7 @@ static int slow_release(const char *path, struct fuse_file_info *info)
 static int slow_create(const char *path, mode_t mode, struct fuse_file_info *info)
 {
     char real[PATH_MAX];
-    return opened(open(place(real, path), info->flags | O_CREAT, mode), info);
+    return opened(open(place(real, path), (info->flags & ~O_DIRECT) | O_CREAT, mode), info);
 }
 
 static int slow_write(const char *path, const char *from, size_t size, off_t offset, struct fuse_file_info *info)

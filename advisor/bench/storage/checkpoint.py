@@ -7,6 +7,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import caches
@@ -55,6 +57,7 @@ def measure(place: str, plan: Plan, tell: Tell) -> Found:
     state: State = {f"layer.{at}.weight": torch.rand(elements, generator=generator) for at in range(_TENSORS)}
     room: State = {name: torch.empty_like(tensor) for name, tensor in state.items()}
     found, missing = formats()
+    _warm_up(found, place)
     measures: Found = [*missing]
     for at, form in enumerate(found):
         directory = os.path.join(place, str(at))
@@ -110,6 +113,18 @@ def _measure(
         return [Measure(f"{form.name}: save blocks", 0, 0, "", sum(blocked), blocked, direct=False), whole]
     worst = None if None in cached else max((share for share in cached if share is not None), default=None)
     return [whole, Measure(f"{form.name}: restore", size * turns, 0, "", sum(restores), restores, worst)]
+
+
+def _warm_up(found: list[Format], place: str) -> None:
+    """Saves and restores next to nothing in each format: what a first call imports is no time of storage."""
+    import torch
+
+    for form in found:
+        with suppress(OSError), TemporaryDirectory(dir=place) as directory:
+            form.save({"weight": torch.zeros(1)}, directory)
+            form.load({"weight": torch.empty(1)}, directory)
+            if form.start is not None:
+                form.start({"weight": torch.zeros(1)}, directory)()
 
 
 def _compare(form: Format, state: State, room: State) -> None:

@@ -162,6 +162,7 @@ def measure_samples(place: str, plan: Plan, tell: Tell) -> Found:
         loading.loader(dataset, plan, True), plan, lambda done, _: tell((1 + done) / 2, "reading"), len(dataset)
     )
     also = {
+        "start_seconds": loop.start,
         "wait_seconds": sum(loop.waits) + loop.closing,
         "whole": loop.whole and len(dataset.paths) == plan.files,
         "dataset_bytes": dataset.bytes,

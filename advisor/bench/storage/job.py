@@ -17,6 +17,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from . import checkpoint, dataset, metadata, shards, tools
@@ -46,12 +47,12 @@ def run_name(path: int, part: str) -> str:
 def main() -> int:
     task = json.load(sys.stdin)
     plan = Plan(**{**task["plan"], "parts": tuple(task["plan"]["parts"])})
+    # Before the fork, once for all parts. Only the children compute: threads do not survive a fork.
     if set(plan.parts) - WITHOUT_TORCH:
-        # Before the fork, once for all parts. Only the children compute: threads do not survive a fork.
-
-        warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-        if "checkpoint" in plan.parts:
-            pass
+        import_module("torch")
+    if "checkpoint" in plan.parts:
+        import_module("torch.distributed.checkpoint")
+    warnings.filterwarnings("ignore", category=UserWarning)  # that DCP saves without a process group
     for path, directory in enumerate(task["directories"]):
         for part in plan.parts:
             child = os.fork()

@@ -16,7 +16,7 @@ from ....advisor.bench.storage.dataset import LOOP, REPLAY
 from ....advisor.bench.storage.job import WITHOUT_TORCH, run_name
 from ....advisor.bench.storage.plan import PARTS, BenchError, Plan
 from ...durations import duration
-from ...progress import Lines, open_progress
+from ...progress import open_progress
 from ...quantities import count, size
 from ...stopping import Stopped, StopSignals
 from . import places, text
@@ -168,7 +168,12 @@ def _measure(paths: list[str], plan: Plan, stop: StopSignals) -> dict[str, Any]:
         child = Child([place.directory for place in made], plan, own)
         stack.callback(child.end)
         for said in child.said(stop):
-            _take(entries[said["path"]], said, plan, progress)
+            if "done" in said:
+                number = said["path"] * len(plan.parts) + plan.parts.index(said["part"]) + 1
+                title = f"{number}/{len(plan.parts) * len(made)} {paths[said['path']]}: {said['part']}"
+                progress.show(title, min(1.0, said["done"]), said["note"])
+            else:
+                _take(entries[said["path"]], said)
         if child.status:
             raise BenchError(f"the process that measures ended with status {child.status}:\n{child.log()}".rstrip())
         for number, entry in enumerate(entries):
@@ -190,14 +195,10 @@ def _entry(place: places.Place) -> dict[str, Any]:
     }
 
 
-def _take(entry: dict[str, Any], said: dict[str, Any], plan: Plan, progress: Lines) -> None:
-    """Adds what the process said about a path."""
-    part = said["part"]
-    if "done" in said:
-        done = (plan.parts.index(part) + min(1.0, said["done"])) / len(plan.parts)
-        progress.show(f"{entry['path']}: {part}", done, said["note"])
-    elif "error" in said:
-        entry["errors"].append({"part": part, "error": said["error"]})
+def _take(entry: dict[str, Any], said: dict[str, Any]) -> None:
+    """Adds what a part has found on a path."""
+    if "error" in said:
+        entry["errors"].append({"part": said["part"], "error": said["error"]})
     else:
         entry["measures"] += said["measures"]
         entry["notes"] += said["notes"]
