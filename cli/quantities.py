@@ -12,6 +12,12 @@ _RATES: dict[str, float] = {
     for prefix, power in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))
     for unit, bits in (("bit/s", 8.0), ("B/s", 1.0))
 }
+_SIZES: dict[str, float] = {
+    "": 1.0,
+    "B": 1.0,
+    **{f"{prefix}B": 1000.0**power for power, prefix in enumerate(("k", "M", "G", "T"), 1)},
+    **{f"{prefix}iB": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T"), 1)},
+}
 _STEPS: tuple[tuple[float, str], ...] = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -23,6 +29,11 @@ def count(text: str) -> float:
 def rate(text: str) -> float:
     """bytes/s, from 400Gbit/s or 50GB/s."""
     return _read(text, _RATES, "write 400Gbit/s or 50GB/s")
+
+
+def size(text: str) -> int:
+    """bytes, from 128kB, 64MiB or 1GB."""
+    return max(1, round(_read(text, _SIZES, "write 128kB, 64MiB or 1GB")))
 
 
 def _read(text: str, units: dict[str, float], how: str) -> float:
@@ -76,6 +87,8 @@ def in_time(seconds: float) -> str:
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit:
             return f"{_digits(seconds / unit)} {name}"
+    if 0 < seconds < 0.0001:
+        return f"{_digits(1e6 * seconds)} µs"
     return f"{_digits(seconds)} s" if seconds >= 1 else f"{_digits(1000 * seconds)} ms"
 
 

@@ -1,11 +1,11 @@
-/* A file system that passes reads on to a directory, and takes its time over it.
+/* A file system that passes all on to a directory, and takes its time over it.
  *
  *     slow_fs DIRECTORY READ_MS DIRECT BYTES_PER_SECOND MOUNT_POINT
  *
  * Each read that reaches it waits for so many milliseconds, as on storage far away. With DIRECT 1 the kernel caches nothing
  * and asks for exactly what a process asks for; with 0 it goes through the page cache. With BYTES_PER_SECOND above 0 all
  * reads and writes together get no more than that, and a file that was written takes another READ_MS to close. With 0
- * there is no such limit, and nothing can be written.
+ * there is no such limit, and writes go through at once.
  */
 #define FUSE_USE_VERSION 31
 #define _GNU_SOURCE
@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -91,13 +92,13 @@ static int opened(int file, struct fuse_file_info *info)
 static int slow_open(const char *path, struct fuse_file_info *info)
 {
     char real[PATH_MAX];
-    return opened(open(place(real, path), info->flags), info);
+    return opened(open(place(real, path), info->flags & ~O_DIRECT), info);
 }
 
 static int slow_create(const char *path, mode_t mode, struct fuse_file_info *info)
 {
     char real[PATH_MAX];
-    return bytes_per_second > 0 ? opened(open(place(real, path), info->flags | O_CREAT, mode), info) : -EROFS;
+    return opened(open(place(real, path), (info->flags & ~O_DIRECT) | O_CREAT, mode), info);
 }
 
 static int slow_read(const char *path, char *to, size_t size, off_t offset, struct fuse_file_info *info)
@@ -120,7 +121,7 @@ static int slow_write(const char *path, const char *from, size_t size, off_t off
 static int slow_flush(const char *path, struct fuse_file_info *info)
 {
     (void)path;
-    if (info->flags & O_ACCMODE)
+    if (info->flags & O_ACCMODE && bytes_per_second > 0)
         wait_ms(read_ms);
     return 0;
 }
@@ -129,7 +130,7 @@ static int slow_truncate(const char *path, off_t size, struct fuse_file_info *in
 {
     char real[PATH_MAX];
     (void)info;
-    return bytes_per_second > 0 ? result(truncate(place(real, path), size)) : -EROFS;
+    return result(truncate(place(real, path), size));
 }
 
 static int slow_release(const char *path, struct fuse_file_info *info)
@@ -138,9 +139,46 @@ static int slow_release(const char *path, struct fuse_file_info *info)
     return result(close((int)info->fh));
 }
 
+static int slow_fsync(const char *path, int data_only, struct fuse_file_info *info)
+{
+    (void)path, (void)data_only;
+    return result(fsync((int)info->fh));
+}
+
+static int slow_unlink(const char *path)
+{
+    char real[PATH_MAX];
+    return result(unlink(place(real, path)));
+}
+
+static int slow_mkdir(const char *path, mode_t mode)
+{
+    char real[PATH_MAX];
+    return result(mkdir(place(real, path), mode));
+}
+
+static int slow_rmdir(const char *path)
+{
+    char real[PATH_MAX];
+    return result(rmdir(place(real, path)));
+}
+
+static int slow_rename(const char *from, const char *to, unsigned flags)
+{
+    char real[2][PATH_MAX];
+    return flags ? -EINVAL : result(rename(place(real[0], from), place(real[1], to)));
+}
+
+static int slow_statfs(const char *path, struct statvfs *status)
+{
+    char real[PATH_MAX];
+    return result(statvfs(place(real, path), status));
+}
+
 static const struct fuse_operations operations = {
     .getattr = slow_getattr, .readdir = slow_readdir, .open = slow_open, .read = slow_read, .release = slow_release,
-    .create = slow_create, .write = slow_write, .flush = slow_flush, .truncate = slow_truncate,
+    .create = slow_create, .write = slow_write, .flush = slow_flush, .fsync = slow_fsync, .truncate = slow_truncate,
+    .unlink = slow_unlink, .mkdir = slow_mkdir, .rmdir = slow_rmdir, .rename = slow_rename, .statfs = slow_statfs,
 };
 
 int main(int count, char **words)

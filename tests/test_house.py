@@ -16,7 +16,7 @@ FLOORS = ("ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "das
 APART = {floor: {"torch_hooks"} for floor in ("verdict", "agent", "advisor", "alerts", "dashboards")}
 """Floors that import nothing of some floor below them."""
 
-FOREIGN = {"ledger": set[str](), "torch_hooks": {"torch"}, "verdict": set[str](), "advisor": set[str]()}
+FOREIGN = {"ledger": set[str](), "torch_hooks": {"torch"}, "verdict": set[str](), "advisor": {"torch", "safetensors"}}
 """What else than the standard library a floor may import."""
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from ..stopping import Stopped, StopSignals
 from .injection import KINDS, Injection, choose, outcome_text
 
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
@@ -34,14 +35,6 @@ class DemoError(Exception):
     def __init__(self, sentence: str, log: str = ""):
         super().__init__(sentence)
         self.log = log
-
-
-class Stopped(Exception):
-    """By a signal."""
-
-    def __init__(self, number: int):
-        super().__init__(signal.Signals(number).name)
-        self.number = number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         return _refuse("WHYIDLE=0 is set, so that nothing would be recorded: unset it", 2)
     from .places import NoRoom, make
 
-    stop = _StopSignals()
+    stop = StopSignals()
     try:
         places = make(args.ranks)
     except NoRoom as error:
@@ -106,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         report = demo.run()
     except Stopped as error:
         _refuse(f"stopped by {error}", 0)
-        return 128 + error.number
+        return error.status
     except DemoError as error:
         if error.log:
             print(error.log.rstrip("\n"), file=sys.stderr)
@@ -134,31 +127,10 @@ def _print(report: dict[str, Any], injection: Injection, as_json: bool) -> None:
         print(f"\n{text}", end="")
 
 
-class _StopSignals:
-    """Remembers the first signal that asks us to stop: no exception may hit us in the middle of cleaning up.
-
-    What was ignored from the start stays so: under `nohup` the demo outlives its terminal, and Ctrl-C is not for what a
-    script put in the background. Only SIGTERM always ends it.
-    """
-
-    def __init__(self) -> None:
-        self.number = 0
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._received)
-
-    def _received(self, number: int, frame: object) -> None:
-        self.number = self.number or number
-
-    def check(self) -> None:
-        if self.number:
-            raise Stopped(self.number)
-
-
 class Demo:
     """One run of the job and of the agent beside it."""
 
-    def __init__(self, seconds: float, injection: Injection, places: Any, stop: _StopSignals):
+    def __init__(self, seconds: float, injection: Injection, places: Any, stop: StopSignals):
         self._seconds = seconds
         self._injection = injection
         self._places = places

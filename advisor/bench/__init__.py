@@ -1,0 +1,1 @@
+"""Measures what trainings need of a machine."""

@@ -1,0 +1,1 @@
+"""Measures storage with what trainings do to it: data loading, shards, small files, checkpoints."""

@@ -1,0 +1,96 @@
+"""A training loop that only loads: what it waits for, batch by batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .plan import Plan, Tell
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class Loop:
+    """What a loop saw. Times in seconds; one entry of the lists for each batch, or for each sample in ``reads``."""
+
+    waits: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    """When each step ended, since the loop began."""
+    reads: list[float] = field(default_factory=list)
+    samples: int = 0
+    bytes: int = 0
+    start: float = 0.0
+    """What it took to start the workers: it is in ``ends``, and in no wait."""
+    closing: float = 0.0
+    """The last wait, for workers that have no batch left to end."""
+    whole: bool = True
+    """Whether everything was read, and time did not run out before."""
+
+    @property
+    def seconds(self) -> float:
+        return self.ends[-1] if self.ends else 0.0
+
+
+class Batch:
+    """Samples as the loop gets them: their bytes in one tensor, what was read for them, and how long each read took."""
+
+    __slots__ = ("data", "read", "seconds")
+
+    def __init__(self, samples: list[tuple[Tensor, int, float]]):
+        import torch
+
+        self.data = torch.cat([data for data, _, _ in samples])
+        self.read = [read for _, read, _ in samples]
+        self.seconds = [seconds for _, _, seconds in samples]
+
+
+def loader(dataset: Any, plan: Plan, shuffle: bool) -> Any:
+    """A torch DataLoader of :class:`Batch`, as trainings have them."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    return DataLoader(
+        dataset,
+        batch_size=plan.batch,
+        shuffle=shuffle,
+        num_workers=plan.workers,
+        collate_fn=Batch,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def run(batches: Iterable[Batch], plan: Plan, tell: Tell, whole: int) -> Loop:
+    """Asks for batches until there are none left or time is over. ``whole``: so many samples there are.
+
+    A loader of one batch comes first: the hooks begin to record with it, and not in the first wait that counts.
+    """
+    from torch.utils.data import DataLoader
+
+    list(DataLoader([0]))
+    loop = Loop()
+    begun = time.perf_counter()
+    iterator = iter(batches)
+    loop.start = time.perf_counter() - begun
+    while True:
+        asked = time.perf_counter()
+        batch = next(iterator, None)
+        got = time.perf_counter()
+        if batch is None:
+            loop.closing = got - asked
+            break
+        loop.waits.append(got - asked)
+        loop.reads += batch.seconds
+        loop.samples += len(batch.read)
+        loop.bytes += sum(batch.read)
+        if plan.compute:
+            time.sleep(plan.compute)
+        loop.ends.append(time.perf_counter() - begun)
+        tell(loop.samples / whole, "")
+        if plan.seconds and loop.ends[-1] > plan.seconds and loop.samples < whole:
+            loop.whole = False
+            break
+    return loop

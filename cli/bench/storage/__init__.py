@@ -1,0 +1,1 @@
+"""The subcommand `bench storage`: what storage gives to data loading and checkpoints."""
