@@ -1,0 +1,120 @@
+"""Times what pairs of ranks send each other, in both directions, disjoint pairs at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from ....advisor.bench.network.pairs import Pair, number_of_pairs, one_at_a_time, rounds
+from .start import BenchError, first_line
+from .world import World
+
+AT_ONCE, ONE_AT_A_TIME, NONE = "at-once", "one-at-a-time", "none"
+MODES = {AT_ONCE: rounds, ONE_AT_A_TIME: one_at_a_time}
+_FIRST_MESSAGE, _LARGEST_MESSAGE, _MOST_MESSAGES = 64 << 10, 4 << 20, 64
+_GROWTH = 4
+
+
+@dataclass
+class Pairs:
+    """What was measured. bytes/s; numbers are places in the list of members."""
+
+    rates: dict[Pair, tuple[float, float]] = field(default_factory=dict)
+    """From the first to the second, and back."""
+    rounds: int = 0
+    seconds: float = 0.0
+    of: int = 0
+    """How many pairs there are."""
+
+
+def measure(
+    world: World,
+    members: Sequence[int],
+    mode: str,
+    direction_seconds: float,
+    most_seconds: float,
+    say: Callable[[str, str], None],
+) -> Pairs:
+    """The pairs of these ranks, until all are measured or the time is over. Raises BenchError.
+
+    Each direction is measured for about ``direction_seconds``. A round has every member in one pair at most: whatever
+    time cuts off, each member was measured with about as many others.
+    """
+    found = Pairs(of=number_of_pairs(len(members)))
+    place = members.index(world.rank) if world.rank in members else -1
+    begun = time.monotonic()
+    for pairs in MODES[mode](len(members)):
+        if found.rounds and world.largest(time.monotonic() - begun) > most_seconds:
+            break
+        say("pairs", f"{len(found.rates):,} of {found.of:,} measured")
+        mine = next((pair for pair in pairs if place in pair), None)
+        sent = 0.0
+        try:
+            world.barrier()
+            if mine is not None:
+                first, second = (members[number] for number in mine)
+                peer = second if world.rank == first else first
+                for sender in (first, second):
+                    if sender == world.rank:
+                        sent = _send(world, peer, direction_seconds)
+                    else:
+                        _receive(world, peer)
+            told = world.gather([sent])
+        except RuntimeError as error:
+            where = f"with rank {peer}" if mine is not None else "between other ranks"
+            raise BenchError(f"sending {where}: {first_line(error)}") from error
+        for one, other in pairs:
+            found.rates[one, other] = told[members[one]][0], told[members[other]][0]
+        found.rounds += 1
+    found.seconds = time.monotonic() - begun
+    return found
+
+
+def _send(world: World, peer: int, seconds: float) -> float:
+    """bytes/s, from the first byte to the answer that all have come.
+
+    Blocks of messages grow until one of them takes long enough: what a link lets pass at once must not count.
+    """
+    size, count = _FIRST_MESSAGE, 1
+    message = torch.zeros(_LARGEST_MESSAGE, dtype=torch.uint8, device=world.device)
+    answer = torch.zeros(2, dtype=torch.int64, device=world.device)
+    while True:
+        order = torch.tensor([size, count], dtype=torch.int64, device=world.device)
+        _exchange(world, [dist.P2POp(dist.isend, order, peer)])
+        _exchange(world, [dist.P2POp(dist.irecv, answer, peer)])
+        begun = time.perf_counter()
+        _exchange(world, [dist.P2POp(dist.isend, message[:size], peer)] * count)
+        _exchange(world, [dist.P2POp(dist.irecv, answer, peer)])
+        took = time.perf_counter() - begun
+        if took >= seconds / 2 or (size == _LARGEST_MESSAGE and count == _MOST_MESSAGES):
+            _exchange(world, [dist.P2POp(dist.isend, torch.zeros_like(order), peer)])
+            return size * count / took
+        if size < _LARGEST_MESSAGE:
+            size *= _GROWTH
+        else:
+            count = min(_MOST_MESSAGES, count * _GROWTH)
+
+
+def _receive(world: World, peer: int) -> None:
+    """The other end of `_send`."""
+    message = torch.zeros(_LARGEST_MESSAGE, dtype=torch.uint8, device=world.device)
+    order = torch.zeros(2, dtype=torch.int64, device=world.device)
+    while True:
+        _exchange(world, [dist.P2POp(dist.irecv, order, peer)])
+        size, count = map(int, order.tolist())
+        if not count:
+            return
+        _exchange(world, [dist.P2POp(dist.isend, order, peer)])
+        _exchange(world, [dist.P2POp(dist.irecv, message[:size], peer)] * count)
+        _exchange(world, [dist.P2POp(dist.isend, order, peer)])
+
+
+def _exchange(world: World, operations: list[dist.P2POp]) -> None:
+    """As a batch: outside of one NCCL would make a communicator for each pair."""
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    world.finish()
