@@ -9,13 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from parallel import links
 from support_forks import Forked, Forks
+from support_ledgers import Spec, ended
 from support_sites import clean_env
 from support_training import kill_all, meeting, pids_of, until
 
@@ -117,21 +118,18 @@ def test_a_rank_that_ends_in_the_middle_ends_the_others(
     assert not outcome.left_behind
 
 
-def test_runs_under_torchrun(tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def test_runs_under_torchrun(forks: Forks, tmp_path: Path) -> None:
+    launcher = ["--standalone", "--nproc-per-node=2", "-m", "whyidle"]
     options = ["--sizes", "64kB", "--size-time", "10ms", "--pair-time", "10ms", "--json"]
-    done = whyidle(["-m", "whyidle", "bench", "network", *options], tmp_path, launcher)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    words = [SCRIPT, *launcher, "bench", "network", *options]
+    outcome, codes = forks.run(words, tmp_path / "two", env={"TORCHRUN": "1", "WHYIDLE": "0"}, recorded=False)
+    assert codes == [0], outcome.stderr
+    assert not outcome.left_behind
+    found = json.loads(outcome.stdout)
     assert (found["ranks"], len(found["nodes"]), found["pairs"]["measured"]) == (2, 1, 1)
     rows = {row["op"]: row for row in found["collectives"]}
     assert list(rows) == ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
     assert all(row["checked"] and not row["wrong_ranks"] for row in rows.values())
-
-
-def whyidle(words: Sequence[str], folder: Path, launcher: Sequence[str] = (sys.executable,)) -> Any:
-    env = clean_env(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-    return subprocess.run([*launcher, *words], capture_output=True, text=True, env=env, cwd=folder, timeout=300)
 
 
 @pytest.mark.parametrize(
@@ -211,3 +209,32 @@ def test_a_run_that_is_not_there_is_a_sentence(forks: Forks, tmp_path: Path) -> 
     assert codes == [1, 1]
     assert "no ledger of run none-such" in outcome.stderr
     assert "there is no run to compare with" in outcome.stderr
+
+
+def test_measures_the_groups_of_a_job_at_the_sizes_of_its_calls(forks: Forks, tmp_path: Path) -> None:
+    ranks = [
+        Spec(
+            rank=rank,
+            run="mesh",
+            world_size=4,
+            steps=10,
+            step={"compute": 0.1},
+            slots=[{}, {"network_ns": 10**9, "waited_ns": 10**9}],
+            handed=[("dp", 7 + rank % 2, 2, {"all_reduce": 10 * 48_000})],
+            words={"collective_calls": 10},  # of the first operation: all-reduce
+        )
+        for rank in range(4)
+    ]
+    ended(tmp_path / "ledgers", *ranks)
+    words = [SCRIPT, "bench", "network", "--json", "--sizes", "1kB", "--size-time", "1ms", "--pairs", "none"]
+    words += ["--operations", "all_reduce", "--run", "mesh", "--dir", str(tmp_path / "ledgers")]
+    outcome, codes = forks.run(words, tmp_path / "four", 4, meeting_of(4), recorded=False)
+    assert codes == [0] * 4, outcome.stderr
+    found = json.loads(outcome.stdout)
+    rows = [(row["label"], row["ranks"], row["size_bytes"], row["wrong_ranks"]) for row in found["collectives"]]
+    assert rows == [("world", 4, 1000, []), ("world", 4, 48000, []), ("dp", 2, 48000, [])]
+    (group,) = found["job"]["groups"]
+    (use,) = group["operations"]
+    assert (use["bench_ranks"], use["bench_size_bytes"], use["call_bytes"]) == (2, 48000, 48000)
+    assert group["job_step_seconds"] == pytest.approx(0.1)
+    assert group["job_share"] == pytest.approx(group["bench_step_seconds"] / 0.1)

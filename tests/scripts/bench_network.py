@@ -1,4 +1,4 @@
-"""A rank of `whyidle bench network` in a network namespace, as `ip netns exec` would start it."""
+"""A rank of `whyidle bench network` in a network namespace, as `ip netns exec` would start it; or torchrun."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def enter(name: str) -> None:
 if __name__ == "__main__":
     if namespace := os.environ.get("NAMESPACE"):
         enter(namespace)
+    if os.environ.get("TORCHRUN"):
+        from torch.distributed.run import main as torchrun
+
+        sys.exit(torchrun(sys.argv[1:]))
     from whyidle.cli.main import main
 
     sys.exit(main(sys.argv[1:]))

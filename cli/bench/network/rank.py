@@ -82,7 +82,7 @@ def _measure(args: argparse.Namespace, world: World, start: Started) -> dict[str
         for group in formed:
             mine = Group(*_new_groups(world, group))
             benches.append(Bench(world, group.label, mine, limits, say))
-            rows += benches[-1].run(sizes_of([group], args.bucket, max(args.sizes)))
+            rows += benches[-1].run(sizes_of([group], args.bucket, _largest(args)))
         pairs, measured = _pairs(args, world, nodes, link, say)
         checked = _tools(args, world, nodes, pairs)
         world.close()
@@ -185,8 +185,13 @@ def _new_groups(world: World, group: JobGroup) -> tuple[tuple[int, ...], Any]:
 
 def _sizes(args: argparse.Namespace, job: Sequence[JobGroup]) -> dict[str, list[int]]:
     """For the world: those that are asked for, and those of the job's calls."""
-    of_job = sizes_of(job, args.bucket, max(args.sizes))
+    of_job = sizes_of(job, args.bucket, _largest(args))
     return {op: sorted({*args.sizes, *of_job.get(op, [])}) for op in args.operations}
+
+
+def _largest(args: argparse.Namespace) -> int:
+    """Calls of a job that are larger are measured at this size."""
+    return max(*args.sizes, args.bucket)
 
 
 def _refuse_too_large(world: World, nodes: Nodes, wanted: Mapping[str, Sequence[int]], dtype: str) -> None:

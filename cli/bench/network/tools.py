@@ -10,10 +10,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .children import die_with_parent
-from .world import World
+
+if TYPE_CHECKING:
+    from .world import World
 
 IPERF, WRITE = "iperf3", "ib_write_bw"
 TOOLS = (IPERF, WRITE)
