@@ -17,6 +17,7 @@ import pytest
 from parallel import links
 from support_forks import Forked, Forks
 from support_ledgers import Spec, ended
+from support_quiet import wait_for_quiet
 from support_sites import clean_env
 from support_training import kill_all, meeting, pids_of, until
 
@@ -52,11 +53,14 @@ def bench(forks: Forks, ranks: int, folder: Path, *options: str) -> dict[str, An
 @pytest.mark.alone
 def test_busbw_of_a_link_of_100_mbit_is_near_100_mbit(network: None, forks: Forks, tmp_path: Path) -> None:
     options = ("--operations", "all_reduce,broadcast", "--sizes", "4MB", "--link", "100Mbit/s", "--pairs", "none")
-    found = bench(forks, 2, tmp_path / "two", *options)
+    wait_for_quiet()
+    found = bench(forks, 2, tmp_path / "two", *options, "--size-time", "2s")  # five calls
     assert [node["name"] for node in found["nodes"]] == ["node0", "node1"]
     for row in found["collectives"]:
-        assert 8 * row["busbw_bytes_per_second"] == pytest.approx(ALL, rel=0.15)
-        assert row["link_share"] == pytest.approx(1, abs=0.15)
+        best = row["seconds"] / row["least_seconds"]  # who else takes the cores takes time from some blocks, not all
+        assert 8 * row["busbw_bytes_per_second"] * best == pytest.approx(ALL, rel=0.15)
+        assert row["link_share"] * best == pytest.approx(1, abs=0.15)
+        assert 8 * row["busbw_bytes_per_second"] < 1.05 * ALL
         assert row["checked"]
         assert not row["wrong_ranks"]
     if not shutil.which("iperf3"):

@@ -30,6 +30,7 @@ def of_pairs(found: Any, names: Sequence[str], ranks: Sequence[int], link: float
         "measured": len(found.rates),
         "of": found.of,
         "rounds": found.rounds,
+        "measured_again": found.again,
         "seconds": found.seconds,
         "link_bytes_per_second": link,
         "rates": [

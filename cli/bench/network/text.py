@@ -13,6 +13,8 @@ from ...tables import aligned
 WIDTH = 110
 _MOST_PAIRS = 12
 _MOST_NAMED = 8
+_AS_FAST = 0.9
+"""A job is as fast as the bench within this: both vary by as much."""
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -133,8 +135,10 @@ def _job(job: Mapping[str, Any]) -> list[str]:
 def _sentence(group: Mapping[str, Any], share: float) -> list[str]:
     waited = f"waits {in_time(group['job_step_seconds'])} a step for transfers that the bench does in"
     text = f"{group['label']}: the job {waited} {in_time(group['bench_step_seconds'])}: "
-    if share <= 1:
+    if share < _AS_FAST:
         text += f"it gets {percent(share, 0)} of what this network gives"
+    elif share <= 1 / _AS_FAST:
+        text += "it gets what this network gives"
     else:
         text += "it hides a part of them behind compute, so that this does not show how fast its transfers are"
     return wrap(text, WIDTH, subsequent_indent="  ")
