@@ -24,13 +24,14 @@ from support_training import kill_all, meeting, pids_of, until
 from whyidle.cli.bench.network import tools
 
 SCRIPT = "bench_network.py"
-NETWORK = pytest.mark.skipif(bool(links.missing()), reason=str(links.missing()))
 ALL, SLOW = 100_000_000, 10_000_000  # bit/s
 
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[None]:
     """Four namespaces whose links have 100 Mbit/s."""
+    if lacks := links.missing():
+        pytest.skip(lacks)
     with links.network(), links.shaped(range(links.RANKS), ALL):
         yield
 
@@ -49,7 +50,6 @@ def bench(forks: Forks, ranks: int, folder: Path, *options: str) -> dict[str, An
     return json.loads(outcome.stdout)
 
 
-@NETWORK
 @pytest.mark.alone
 def test_busbw_of_a_link_of_100_mbit_is_near_100_mbit(network: None, forks: Forks, tmp_path: Path) -> None:
     options = ("--operations", "all_reduce,broadcast", "--sizes", "4MB", "--link", "100Mbit/s", "--pairs", "none")
@@ -66,10 +66,9 @@ def test_busbw_of_a_link_of_100_mbit_is_near_100_mbit(network: None, forks: Fork
     if not shutil.which("iperf3"):
         pytest.skip("needs iperf3, to compare with what it says")
     (tool,) = [row for row in found["tools"] if row["tool"] == tools.IPERF]
-    assert 8 * tool["bytes_per_second"] == pytest.approx(ALL, rel=0.15)
+    assert 8 * tool["bytes_per_second"] == pytest.approx(ALL, rel=0.25)  # its mean: see above
 
 
-@NETWORK
 @pytest.mark.alone
 @pytest.mark.parametrize("slow", [(), (1, 2)], ids=["healthy", "one-slow-link"])
 def test_names_the_slow_link_among_four_nodes(
