@@ -13,7 +13,7 @@ PREVIEW_ARGS ?=
 # `make test SYSTEM_PACKAGES=` leaves the system alone.
 SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prometheus-node-exporter gcc:gcc \
     g++:g++ libc6-dev:gcc openssl:openssl prometheus-alertmanager:prometheus-alertmanager shellcheck:shellcheck \
-    systemd:systemd-analyze util-linux:setpriv
+    systemd:systemd-analyze util-linux:setpriv iperf3:iperf3
 
 # Nothing of the caller's Python set-up, nor a whyidle around us, may change what is tested.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN

@@ -35,7 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "whatif", ".whatif", "predict how long a step of a run would take with a faster network, storage and so on"
     ),
-    Command("bench", ".bench", "measure what this machine gives to a training: storage"),
+    Command("bench", ".bench", "measure what a training gets: storage, network"),
     Command("dashboards", ".dashboards", "write the Grafana dashboards"),
     Command("rules", ".rules", "print the recording rules and alerts for Prometheus, or write them to files"),
     Command("demo", ".demo.command", "train a small model here and explain its seconds"),

@@ -51,6 +51,22 @@ def star(size: float, members: Sequence[int]) -> list[Sent]:
     return [Sent((members[0] - 1) * size, sum(members[1:]) * size), *rest]
 
 
+def doubling(size: float, members: Sequence[int]) -> list[Sent]:
+    """A broadcast in which all that have the data send it on, so that twice as many have it each time.
+
+    Source: gloo, broadcast.cc. The first rank sends log2 of the number of ranks times.
+    """
+    node_of = [node for node, ranks in enumerate(members) for _ in range(ranks)]
+    inside, across = ([0.0] * len(members) for _ in range(2))
+    have = 1
+    while have < len(node_of):
+        for source, target in zip(range(have), range(have, len(node_of)), strict=False):
+            here = node_of[source]
+            (inside if here == node_of[target] else across)[here] += size
+        have *= 2
+    return [Sent(*of_node) for of_node in zip(inside, across, strict=True)]
+
+
 def trees(size: float, members: Sequence[int]) -> list[Sent]:
     """An all-reduce in NCCL's double binary tree over the nodes, with a chain of ranks inside each node.
 
@@ -99,7 +115,7 @@ _OF: dict[str, dict[str, Way]] = {
         **dict.fromkeys(("broadcast", "reduce"), star),
     },
     # ProcessGroupGloo has no reduce-scatter: it reduces all on all ranks, and each keeps its part.
-    "gloo": {**_NCCL, "reduce_scatter": _all_reduce_ring},
+    "gloo": {**_NCCL, "reduce_scatter": _all_reduce_ring, "broadcast": doubling},
 }
 OPS: tuple[str, ...] = tuple(_NCCL)
 """Collectives whose bytes are known."""

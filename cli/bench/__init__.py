@@ -17,6 +17,7 @@ class Bench(NamedTuple):
 
 BENCHES: tuple[Bench, ...] = (
     Bench("storage", ".storage.command", "measure how fast storage serves data loading and checkpoints"),
+    Bench("network", ".network.command", "measure how fast ranks reach each other, and which link or node is slow"),
 )
 
 

@@ -85,6 +85,19 @@ def slow_cable(ranks: tuple[int, int], bits_per_second: int) -> Iterator[None]:
             _send_buffers(rank, USUAL_BUFFER)
 
 
+@contextlib.contextmanager
+def shaped(ranks: Sequence[int], bits_per_second: int) -> Iterator[None]:
+    """These ranks send to the bridge at that rate."""
+    try:
+        for rank in ranks:
+            shape = f"root tbf rate {bits_per_second} burst {4 * BURST} limit 4mb"
+            _inside(namespace(rank), "tc", "qdisc", "add", "dev", INTERFACE, *shape.split())
+        yield
+    finally:
+        for rank in ranks:
+            _inside(namespace(rank), "tc", "qdisc", "del", "dev", INTERFACE, "root")
+
+
 def _send_buffers(rank: int, largest: int) -> None:
     default = min(16 << 10, largest)
     _inside(namespace(rank), "sh", "-c", f"echo 4096 {default} {largest} > /proc/sys/net/ipv4/tcp_wmem")

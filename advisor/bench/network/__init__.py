@@ -1,0 +1,1 @@
+"""How fast ranks reach each other: schedules, bandwidths, and which node or link is slow. Pure functions."""

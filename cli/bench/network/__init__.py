@@ -1,0 +1,1 @@
+"""`whyidle bench network`: how fast the ranks of a job reach each other."""

@@ -1,0 +1,145 @@
+"""Times what pairs of ranks send each other, in both directions, disjoint pairs at once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from ....advisor.bench.network.pairs import Pair, judge, number_of_pairs, one_at_a_time, rounds
+from .start import BenchError, first_line
+from .world import World
+
+AT_ONCE, ONE_AT_A_TIME, NONE = "at-once", "one-at-a-time", "none"
+MODES = {AT_ONCE: rounds, ONE_AT_A_TIME: one_at_a_time}
+Rates = dict[Pair, tuple[float, float]]
+_MOST_AGAIN = 8
+_FIRST_MESSAGE, _LARGEST_MESSAGE, _MOST_MESSAGES = 64 << 10, 4 << 20, 64
+_GROWTH, _LEAST_GROWTH = 4.0, 1.25
+_AIM = 0.6
+"""Of the time of a direction: how long the block takes that counts."""
+
+
+@dataclass
+class Pairs:
+    """What was measured. bytes/s; numbers are places in the list of members."""
+
+    rates: Rates = field(default_factory=dict)
+    """From the first to the second, and back."""
+    rounds: int = 0
+    again: int = 0
+    """Pairs that were measured once more, alone, because they seemed slow: the better result counts."""
+    seconds: float = 0.0
+    of: int = 0
+    """How many pairs there are."""
+
+
+def measure(
+    world: World,
+    members: Sequence[int],
+    mode: str,
+    direction_seconds: float,
+    most_seconds: float,
+    say: Callable[[str, str], None],
+) -> Pairs:
+    """The pairs of these ranks, until all are measured or the time is over. Raises BenchError.
+
+    Each direction is measured for about ``direction_seconds``. A round has every member in one pair at most: whatever
+    time cuts off, each member was measured with about as many others.
+    """
+    found = Pairs(of=number_of_pairs(len(members)))
+    begun = time.monotonic()
+    for pairs in MODES[mode](len(members)):
+        if found.rounds and world.largest(time.monotonic() - begun) > most_seconds:
+            break
+        say("pairs", f"{len(found.rates):,} of {found.of:,} measured")
+        found.rates.update(_round(world, members, pairs, direction_seconds))
+        found.rounds += 1
+    for pair in _suspects(found.rates):
+        say("slow pairs once more", "")
+        ((_, again),) = _round(world, members, [pair], direction_seconds).items()
+        there, back = found.rates[pair]
+        found.rates[pair] = max(there, again[0]), max(back, again[1])
+        found.again += 1
+    found.seconds = time.monotonic() - begun
+    return found
+
+
+def _suspects(rates: Rates) -> list[Pair]:
+    """Pairs that seem slow, the same on all ranks: what else a machine did in that moment looks like a slow link."""
+    verdict = judge({pair: min(both) for pair, both in rates.items()})
+    if verdict is None:
+        return []
+    of_nodes = [pair for pair in rates if not verdict.nodes.keys().isdisjoint(pair)]
+    return [*verdict.links, *of_nodes][:_MOST_AGAIN]
+
+
+def _round(world: World, members: Sequence[int], pairs: Sequence[Pair], seconds: float) -> Rates:
+    """Of disjoint pairs, at once."""
+    place = members.index(world.rank) if world.rank in members else -1
+    mine = next((pair for pair in pairs if place in pair), None)
+    peer, sent = -1, 0.0
+    try:
+        world.barrier()
+        if mine is not None:
+            first, second = (members[number] for number in mine)
+            peer = second if world.rank == first else first
+            for sender in (first, second):
+                if sender == world.rank:
+                    sent = _send(world, peer, seconds)
+                else:
+                    _receive(world, peer)
+        told = world.gather([sent])
+    except RuntimeError as error:
+        where = f"with rank {peer}" if mine is not None else "between other ranks"
+        raise BenchError(f"sending {where}: {first_line(error)}") from error
+    return {(one, other): (told[members[one]][0], told[members[other]][0]) for one, other in pairs}
+
+
+def _send(world: World, peer: int, seconds: float) -> float:
+    """bytes/s, from the first byte to the answer that all have come.
+
+    Blocks of messages grow until one takes at least half of ``seconds``: what a link lets pass at once must not count.
+    """
+    size, count = _FIRST_MESSAGE, 1
+    message = torch.zeros(_LARGEST_MESSAGE, dtype=torch.uint8, device=world.device)
+    answer = torch.zeros(2, dtype=torch.int64, device=world.device)
+    while True:
+        order = torch.tensor([size, count], dtype=torch.int64, device=world.device)
+        _exchange(world, [dist.P2POp(dist.isend, order, peer)])
+        _exchange(world, [dist.P2POp(dist.irecv, answer, peer)])
+        begun = time.perf_counter()
+        _exchange(world, [dist.P2POp(dist.isend, message[:size], peer)] * count)
+        _exchange(world, [dist.P2POp(dist.irecv, answer, peer)])
+        took = time.perf_counter() - begun
+        if took >= seconds / 2 or size * count >= _LARGEST_MESSAGE * _MOST_MESSAGES:
+            _exchange(world, [dist.P2POp(dist.isend, torch.zeros_like(order), peer)])
+            return size * count / took
+        total = size * count * min(_GROWTH, max(_LEAST_GROWTH, _AIM * seconds / took))
+        size = min(_LARGEST_MESSAGE, round(total))
+        count = min(_MOST_MESSAGES, math.ceil(total / size))
+
+
+def _receive(world: World, peer: int) -> None:
+    """The other end of `_send`."""
+    message = torch.zeros(_LARGEST_MESSAGE, dtype=torch.uint8, device=world.device)
+    order = torch.zeros(2, dtype=torch.int64, device=world.device)
+    while True:
+        _exchange(world, [dist.P2POp(dist.irecv, order, peer)])
+        size, count = map(int, order.tolist())
+        if not count:
+            return
+        _exchange(world, [dist.P2POp(dist.isend, order, peer)])
+        _exchange(world, [dist.P2POp(dist.irecv, message[:size], peer)] * count)
+        _exchange(world, [dist.P2POp(dist.isend, order, peer)])
+
+
+def _exchange(world: World, operations: list[dist.P2POp]) -> None:
+    """As a batch: outside of one NCCL would make a communicator for each pair."""
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    world.finish()

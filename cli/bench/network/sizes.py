@@ -1,0 +1,42 @@
+"""Sizes on the command line: 64kB, 25MiB, 4MB or 1000; lists of them, and ladders such as 64kB..64MB."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from ....advisor.bench.network.operations import OPERATIONS, ladder
+
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(i?)B?")
+_POWERS: dict[str, int] = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3}
+_MOST = 1 << 40
+FACTOR = 4
+"""Between two steps of a ladder."""
+
+
+def size(text: str) -> int:
+    """Bytes. Raises argparse.ArgumentTypeError, as the others do."""
+    found = _SIZE.fullmatch(text.strip())
+    value = float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]] if found else 0.0
+    if not 1 <= value <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a size from 1 byte to 1 TiB: write 64kB, 25MiB or 4MB")
+    return round(value)
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Of a list whose parts are sizes, or ladders from one size to another."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        one, other = size(first), size(last if dots else first)
+        if other < one:
+            raise argparse.ArgumentTypeError(f"{part!r}: the second size must be the larger one")
+        found.update(ladder(one, other, FACTOR))
+    return tuple(sorted(found))
+
+
+def operations(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",")))
+    if unknown := [op for op in found if op not in OPERATIONS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no operation; there are {', '.join(OPERATIONS)}")
+    return found
