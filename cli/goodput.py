@@ -74,7 +74,7 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str]] | None:
 def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str]]:
     """From what Prometheus recorded. Raises NoAnswer."""
     asked = options.server(args)
-    return history.ask(asked, choose(asked, args))
+    return history.ask(asked, choose(asked, args, args.since))
 
 
 def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:

@@ -41,6 +41,11 @@ class Course(NamedTuple):
     points: list[tuple[float, float]]
 
 
+def over(seconds: float) -> str:
+    """A range of PromQL. A millisecond less, since Prometheus 2 takes in both ends of a range, and 3 the last one."""
+    return f"[{max(1, round(1000 * seconds) - 1)}ms]"
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """urllib would hand the credentials to whatever server an answer names."""
 

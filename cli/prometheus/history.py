@@ -8,7 +8,7 @@ from math import ceil
 from ...advisor import history
 from ...advisor.goodput import SAVING, Goodput
 from ...advisor.history import Identity, Points, Process, Recorded
-from .client import Course, Labels, NoAnswer, Prometheus
+from .client import Course, Labels, NoAnswer, Prometheus, over
 from .runs import SECONDS, Chosen
 
 LEAST_STEP, MOST_STEPS = 30.0, 40_000
@@ -134,9 +134,9 @@ class _History:
 
     def _recorded(self, label: str, matchers: str, start: float, end: float) -> dict[str, float]:
         """Rank-seconds by a label that evaluations recorded within a time, its end left out."""
-        # A millisecond less, since Prometheus 2 takes in both ends of a range.
-        over = f"[{max(1, round(1000 * (end - start)) - 1)}ms]"
-        return self._by(label, f"sum_over_time({self._chosen.of(SECONDS, matchers)}{over})", end - MILLISECOND)
+        return self._by(
+            label, f"sum_over_time({self._chosen.of(SECONDS, matchers)}{over(end - start)})", end - MILLISECOND
+        )
 
     def _forgotten(self, moment: float) -> dict[str, float]:
         """What agents say of ranks that are in their startup: rank-seconds by cause of earlier attempts.

@@ -38,10 +38,10 @@ def equal(label: str, value: str) -> str:
     return f"{label}={json.dumps(value, ensure_ascii=False)}"
 
 
-def choose(asked: Prometheus, args: argparse.Namespace) -> Chosen:
-    """The run that is meant. Raises NoAnswer with a sentence where there is none, or several."""
+def choose(asked: Prometheus, args: argparse.Namespace, back: float) -> Chosen:
+    """The run that is meant, of those of the last ``back`` seconds. Raises NoAnswer where there is none, or several."""
     end = time.time()
-    start = end - args.since
+    start = end - back
     given = {"run": args.run_name, "owner": args.owner, CLUSTER: args.cluster}
     matchers = ", ".join(equal(label, value) for label, value in given.items() if value)
     found = _places(asked.series(f"{SECONDS}{{{matchers}}}", start, end))
@@ -73,7 +73,7 @@ def _names(runs: Iterable[Run]) -> str:
 
 
 def _why_none(asked: Prometheus, args: argparse.Namespace, matchers: str, start: float, end: float) -> str:
-    window = in_time(args.since)
+    window = in_time(end - start)
     known = {(owner, name) for _, owner, name in _places(asked.series(RUN_RANKS, start, end))}
     scraped = _places(asked.series(f"whyidle_rank_info{{{matchers}}}", start, end))
     if scraped:

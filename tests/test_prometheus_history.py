@@ -1,4 +1,4 @@
-"""Goodput of runs that are not on this node: a real Prometheus with hours of history says what their ledgers say."""
+"""Runs that are not on this node: a real Prometheus with hours of history says what their ledgers say."""
 
 from __future__ import annotations
 
@@ -145,6 +145,55 @@ def test_a_run_that_prometheus_cannot_tell_of_is_a_sentence_and_a_status(
     assert out == ""
     assert err.startswith("whyidle goodput: ")
     assert sentence in err
+
+
+# -- bounds of a what-if
+
+
+@needs_prometheus
+def test_bounds_are_those_of_the_last_seconds_of_a_run(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["live", "--prometheus", url, "--since", "10m"]
+    assert main(["whatif", *words, "--json", "--price", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bounds_only"]
+    assert (found["ranks"], found["accelerated"]) == (2, False)
+    assert found["step_seconds"] == pytest.approx(1.0, rel=0.02)
+    bounds = {row["options"]: (row["least"], row["most"]) for row in found["changes"]}
+    assert bounds["--network none"] == (0, pytest.approx(0.2, abs=0.01))
+    assert bounds["--storage none"] == (0, pytest.approx(0, abs=0.01))
+    assert found["changes"][0]["money_most"] == pytest.approx(0.2 * found["gpu_hours"] * 2, rel=0.05)
+    assert main(["whatif", *words, "--network", "x2", "--compute", "x1.25", "--sweep"]) == 0
+    out = capsys.readouterr().out
+    for said in ("bounds only", "36.0 %", "flat from", "not predictions", "the last 10.0 min of the run\n"):
+        assert said in out, out
+
+
+@needs_prometheus
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["live", "--workers", "+2"], "--workers needs them, see --dir"),
+        (["live", "--pipeline", "balance"], "--pipeline needs them, see --dir"),
+        (["live", "--network", "x0.5"], "factors must be above 1"),
+        (["partial", "--straggler", "none"], "2 ranks were not seen"),
+        (["other"], "has seen nothing of run other in the last 30.0 days"),
+    ],
+)
+def test_what_has_no_bound_is_a_sentence_and_a_status(
+    url: str, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["whatif", *words, "--prometheus", url]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+
+
+@needs_prometheus
+def test_a_run_that_has_ended_is_told_of_to_its_end(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", "partial", "--prometheus", url, "--since", "10m"]) == 0
+    out = capsys.readouterr().out
+    assert "the last 10.0 min of the run, which ended" in out
+    assert "2 more ranks of the run were not seen" in out
 
 
 # -- the arithmetic
