@@ -28,8 +28,8 @@ longer than what is still on its way into the records."""
 class Identity(NamedTuple):
     """A process of a rank. Two that follow each other under one number differ in their pids."""
 
-    instance: str
-    """The agent that saw it."""
+    node: str
+    """Where it ran. An agent may change its address meanwhile."""
     rank: int
     attempt: int
     pid: str
@@ -63,6 +63,8 @@ def processes(sightings: Mapping[Identity, Points]) -> list[Process]:
     """``sightings``: when the question was asked, and of when the newest scrape was that had the process."""
     found = []
     for who, points in sightings.items():
+        if not points:
+            continue
         # Where a series ends without a mark, questions go on to be answered with its last scrape.
         scrapes = list(dict.fromkeys(scrape for _, scrape in points))
         found.append(Process(who, points[0][0], scrapes[0], scrapes[-1]))
@@ -70,12 +72,12 @@ def processes(sightings: Mapping[Identity, Points]) -> list[Process]:
 
 
 def add_phases(found: Sequence[Process], since: Mapping[tuple[str, int, str], Points]) -> None:
-    """``since``: (instance, rank, phase) -> when the question was asked, and since when the phase was open."""
+    """``since``: (node, rank, phase) -> when the question was asked, and since when the phase was open."""
     for place, one in enumerate(found):
         before = max((other.switched for other in found[:place]), default=0.0)
         until = _replaced(found, place)
-        for (instance, rank, phase), points in since.items():
-            if (instance, rank) != (one.who.instance, one.who.rank):
+        for (node, rank, phase), points in since.items():
+            if (node, rank) != (one.who.node, one.who.rank):
                 continue
             mine = [began for asked, began in points if one.asked <= asked < until and before < began <= one.last]
             one.switched = max(one.switched, *mine, one.first) if mine else max(one.switched, one.first)
@@ -84,14 +86,15 @@ def add_phases(found: Sequence[Process], since: Mapping[tuple[str, int, str], Po
 
 
 def add_steps(found: Sequence[Process], counted: Mapping[tuple[str, int], Points]) -> None:
+    """``counted``: (node, rank) -> when the question was asked, and the steps."""
     for place, one in enumerate(found):
         until = _replaced(found, place)
-        points = counted.get((one.who.instance, one.who.rank), ())
+        points = counted.get((one.who.node, one.who.rank), ())
         one.counted = [(asked, steps) for asked, steps in points if one.asked <= asked < until]
 
 
 def _replaced(found: Sequence[Process], place: int) -> float:
-    """When the same agent first saw a later process of the rank."""
+    """When a later process of the rank was first seen on the same node."""
     who = found[place].who
     later = (one.asked for one in found[place + 1 :] if one.who[:2] == who[:2])
     return min(later, default=float("inf"))
@@ -100,8 +103,8 @@ def _replaced(found: Sequence[Process], place: int) -> float:
 def grown(at_start: Mapping[str, float], at_end: Mapping[str, float], at_next: Mapping[str, float]) -> float:
     """By how much the counter of any rank grew most within an attempt.
 
-    Each is the counter by rank and agent: when the attempt was first and last seen, and when the next one was. What was
-    counted after the last scrape is in the last of them, as far as the agent is the same.
+    Each is the counter by rank and node: when the attempt was first and last seen, and when the next one was. What was
+    counted after the last scrape is in the last of them, as far as the node is the same.
     """
     most = 0.0
     for key, value in at_end.items():

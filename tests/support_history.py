@@ -88,6 +88,8 @@ class History:
     now: float
     tries: list[Try] = field(default_factory=list)
     world_size: int = 0
+    another_agent: float = float("inf")
+    """From when on another agent speaks for each node, under another address."""
 
     @property
     def ranks(self) -> int:
@@ -126,10 +128,11 @@ class History:
         return found
 
     def _scraped(self, found: Series, here: list[Try], rank: int, node: str) -> None:
-        labels = f'job="whyidle", instance="{node}:9838", owner="lab", run="{self.run}", rank="{rank}"'
-        place = f'{labels}, node="{node}", device="cpu"'
         for moment in _moments(self.began, self.now, SCRAPE):
             at = moment - self.began
+            port = 9838 + (at >= self.another_agent)
+            labels = f'job="whyidle", instance="{node}:{port}", owner="lab", run="{self.run}", rank="{rank}"'
+            place = f'{labels}, node="{node}", device="cpu"'
             begun = [one for one in here if one.start <= at]
             if not begun or at > begun[-1].end + RETENTION:
                 continue

@@ -59,6 +59,7 @@ def past() -> dict[str, History]:
         "live": History("live", now - 1800, time.time(), [STANDS]),
         "partial": History("partial", now - 3600, now, [replace(RESTARTED[0], number=1)], world_size=8),
         "unruly": History("unruly", now - 1800, now, [STANDS]),
+        "moved": History("moved", now - 4000, now, [RESTARTED[0], replace(RESTARTED[1], nodes=NODES)], 0, 1500.0),
     }
 
 
@@ -120,6 +121,18 @@ def test_a_live_run_that_stood_still_has_stalled(url: str, capsys: pytest.Captur
 
 
 @needs_prometheus
+def test_an_agent_that_comes_back_under_another_address_begins_no_attempt(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(url, "moved", capsys)
+    assert [(one["number"], one["steps"], one["saves"]) for one in found["attempts"]] == [
+        (0, pytest.approx(900, abs=SCRAPE), pytest.approx(90, abs=2)),
+        (1, pytest.approx(600, abs=SCRAPE), pytest.approx(60, abs=2)),
+    ]
+    assert found["failures"] == 1
+
+
+@needs_prometheus
 def test_what_prometheus_did_not_see_is_said(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     problems = "\n".join(told(url, "partial", capsys)["problems"])
     assert "attempts before number 1 were not seen" in problems
@@ -130,11 +143,14 @@ def test_what_prometheus_did_not_see_is_said(url: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["other"], "has seen nothing of run other in the last 3.00 h; it has lab/live, lab/partial, lab/restarted"),
+        (
+            ["other"],
+            "has seen nothing of run other in the last 3.00 h; it has lab/live, lab/moved, lab/partial, lab/restarted",
+        ),
         (["live", "--owner", "me"], "has seen nothing of run live of owner me"),
         (["live", "--cluster", "east"], "in cluster east"),
         (["unruly"], "its rules are missing, or of an older whyidle. Write them with `whyidle rules --out rules`"),
-        ([], "has several runs: lab/live, lab/partial, lab/restarted. Say which one"),
+        ([], "has several runs: lab/live, lab/moved, lab/partial, lab/restarted. Say which one"),
     ],
 )
 def test_a_run_that_prometheus_cannot_tell_of_is_a_sentence_and_a_status(
@@ -201,7 +217,7 @@ def test_a_run_that_has_ended_is_told_of_to_its_end(url: str, capsys: pytest.Cap
 
 def attempt(number: int = 0, start: float = 0.0, seconds: float = 100.0, steps: int = 100, **fields: Any) -> Recorded:
     """Of two ranks, that was seen from its start on, each 10 s."""
-    who = Identity("n1:9838", 0, number, "1")
+    who = Identity("n1", 0, number, "1")
     counted = [(start + at, min(float(steps), at)) for at in range(0, int(seconds) + 1, 10)]
     witness = Process(who, start, start, start + seconds, born=start, switched=start + seconds, counted=counted)
     given = {"ranks": 2, "world_size": 2, "seconds": {"compute": 2 * seconds}, "saves": 0, "alive": False, **fields}

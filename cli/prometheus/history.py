@@ -7,7 +7,7 @@ from math import ceil
 
 from ...advisor import history
 from ...advisor.goodput import SAVING, Goodput
-from ...advisor.history import Identity, Points, Process, Recorded
+from ...advisor.history import Identity, Process, Recorded
 from .client import Course, Labels, NoAnswer, Prometheus, over
 from .runs import SECONDS, Chosen
 
@@ -73,17 +73,25 @@ class _History:
         def of(metric: str) -> str:
             return self._chosen.of(metric, f'rank=~"{ranks}"')
 
-        sightings: dict[Identity, Points] = {
-            Identity(_instance(labels), _rank(labels), _attempt_of(labels), labels.get("pid", "")): points
-            for labels, points in self._courses(f"timestamp({of('whyidle_rank_info')})")
-            if points and _rank(labels) == lowest.get(_attempt_of(labels))
-        }
-        found = history.processes(sightings)
+        sightings: dict[Identity, list[tuple[float, float]]] = {}
+        nodes: dict[str, str] = {}
+        for labels, points in self._courses(f"timestamp({of('whyidle_rank_info')})"):
+            nodes[labels.get("instance", "")] = _node(labels)
+            if _rank(labels) == lowest.get(_attempt_of(labels)):
+                who = Identity(_node(labels), _rank(labels), _attempt_of(labels), labels.get("pid", ""))
+                sightings.setdefault(who, []).extend(points)
         opened = of("whyidle_phase_open_seconds")
-        since = self._courses(f"timestamp({opened}) - {opened}")
-        steps = self._courses(of("whyidle_steps_total"))
-        history.add_phases(found, {(_instance(one), _rank(one), one.get("phase", "")): points for one, points in since})
-        history.add_steps(found, {(_instance(one), _rank(one)): points for one, points in steps})
+        since: dict[tuple[str, int, str], list[tuple[float, float]]] = {}
+        for labels, points in self._courses(f"timestamp({opened}) - {opened}"):
+            since.setdefault((_node(labels), _rank(labels), labels.get("phase", "")), []).extend(points)
+        steps: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        for labels, points in self._courses(of("whyidle_steps_total")):
+            steps.setdefault((nodes.get(labels.get("instance", ""), ""), _rank(labels)), []).extend(points)
+        for points in (*sightings.values(), *since.values(), *steps.values()):
+            points.sort()  # several agents, one after the other
+        found = history.processes(sightings)
+        history.add_phases(found, since)
+        history.add_steps(found, steps)
         return found
 
     def _attempt(self, witnesses: Sequence[Process], place: int, phases: Mapping[str, float]) -> Recorded:
@@ -120,11 +128,17 @@ class _History:
         )
 
     def _counted(self, counter: str, moment: float) -> dict[str, float]:
-        """A counter of ranks at a moment, by agent and rank."""
+        """A counter of ranks at a moment, by node and rank."""
         if (found := self._counters.get((counter, moment))) is None:
-            query = f"sum by (instance, rank) (last_over_time({counter}[{FRESH:g}s])) > 0"
+            rank, recent = "instance, owner, run, rank", f"[{FRESH:g}s]"
+            info = f"last_over_time({self._chosen.of('whyidle_rank_info')}{recent})"
+            # Of a node that has had two agents, the one that counted more has seen all that the other one saw.
+            query = (
+                f"max by (node, rank) (sum by ({rank}) (last_over_time({counter}{recent}))"
+                f" * on ({rank}) group_left (node) group by ({rank}, node) ({info})) > 0"
+            )
             answer = self._asked.query(query, moment)
-            found = {f"{_instance(labels)} {_rank(labels)}": value for labels, value in answer}
+            found = {f"{_node(labels)} {_rank(labels)}": value for labels, value in answer}
             self._counters[counter, moment] = found
         return found
 
@@ -156,8 +170,8 @@ class _History:
         return self._asked.range(expression, self._chosen.start, self._chosen.end, self._apart)
 
 
-def _instance(labels: Labels) -> str:
-    return labels.get("instance", "")
+def _node(labels: Labels) -> str:
+    return labels.get("node", "")
 
 
 def _rank(labels: Labels) -> int:
