@@ -46,17 +46,14 @@ class Process:
     """The first scrape that saw it."""
     last: float
     """The last one, which may have come after its end."""
-    born: float | None = None
-    """When it started; None where no scrape saw it before its first step."""
+    opened: float | None = None
+    """Since when the startup was open in which it was seen first; None where no scrape saw it before its first step."""
+    booked: float = 0.0
+    """Seconds of startup that were on its books then: all up to when whyidle was attached."""
     switched: float = 0.0
     """When the phase began in which it was seen last."""
     counted: list[tuple[float, float]] = field(default_factory=list)
     """(time, steps): what its agent has counted of the rank, earlier attempts included."""
-
-    @property
-    def begun(self) -> float:
-        """Before this, nothing of it was counted."""
-        return self.first if self.born is None else self.born
 
 
 def processes(sightings: Mapping[Identity, Points]) -> list[Process]:
@@ -82,7 +79,17 @@ def add_phases(found: Sequence[Process], since: Mapping[tuple[str, int, str], Po
             mine = [began for asked, began in points if one.asked <= asked < until and before < began <= one.last]
             one.switched = max(one.switched, *mine, one.first) if mine else max(one.switched, one.first)
             if phase == "startup" and mine:
-                one.born = mine[-1]
+                one.opened = mine[0]
+
+
+def add_startups(found: Sequence[Process], booked: Mapping[tuple[str, int], Points]) -> None:
+    """``booked``: (node, rank) -> when the question was asked, and all startups of the rank on that node until then."""
+    for one in found:
+        points = booked.get((one.who.node, one.who.rank), ())
+        before = [value for asked, value in points if asked < one.asked]
+        now = next((value for asked, value in points if asked >= one.asked), 0.0)
+        earlier = before[-1] if before else 0.0
+        one.booked = now - earlier if now >= earlier else now
 
 
 def add_steps(found: Sequence[Process], counted: Mapping[tuple[str, int], Points]) -> None:
@@ -177,7 +184,8 @@ def set_bounds(attempts: Sequence[Recorded], begin: float, now: float, apart: fl
     before = begin
     for one in attempts:
         seen = one.witness
-        one.start = max(before, seen.first - one.startup if seen.born is None else seen.born)
+        attached = min(seen.booked, one.startup)
+        one.start = max(before, seen.first - one.startup if seen.opened is None else seen.opened - attached)
         booked = one.start + one.whole / one.ranks
         one.end = max(one.start, now if one.alive else seen.switched, min(booked, now, seen.switched + apart))
         before = one.end

@@ -36,6 +36,8 @@ class Try:
     halt: tuple[int, float] = (0, 0.0)
     """After how many steps it stood still, and for how long: in a collective that nobody could split."""
     number: int = 0
+    attach: float = 0.0
+    """Seconds from its start until it has a ledger, on which these are at once: imports."""
 
     @property
     def wall(self) -> float:
@@ -60,7 +62,7 @@ class Try:
     def switched(self, moment: float) -> tuple[str, float]:
         """The phase that is open, and since when."""
         if moment < self.window:
-            return "startup", self.start
+            return "startup", self.start + self.attach
         after, long = self.halt
         began = self.window + after * self.wall
         if long and began <= moment < began + long:
@@ -71,7 +73,7 @@ class Try:
     def counted(self, rank: int, moment: float) -> dict[str, float]:
         """By cause, what is on the books."""
         if moment < self.window:
-            return {}
+            return {"startup": self.attach}
         done = self.done(moment)
         found = {cause: done * seconds for cause, seconds in self.step[rank].items()}
         if self.halt[1] and moment >= self.window + self.halt[0] * self.wall + self.halt[1]:
@@ -133,7 +135,7 @@ class History:
             port = 9838 + (at >= self.another_agent)
             labels = f'job="whyidle", instance="{node}:{port}", owner="lab", run="{self.run}", rank="{rank}"'
             place = f'{labels}, node="{node}", device="cpu"'
-            begun = [one for one in here if one.start <= at]
+            begun = [one for one in here if one.start + one.attach <= at]
             if not begun or at > begun[-1].end + RETENTION:
                 continue
             newest = begun[-1]
@@ -163,7 +165,7 @@ class History:
         visible = 0.0
         for moment in _moments(self.began, self.now + EVALUATION, EVALUATION):
             scraped = moment - self.began - (moment - self.began) % SCRAPE
-            begun = [one for one in here if one.start <= scraped]
+            begun = [one for one in here if one.start + one.attach <= scraped]
             if begun and scraped <= begun[-1].end + RETENTION:
                 visible = scraped
             elif scraped - visible > REMEMBERED:

@@ -44,9 +44,9 @@ MOVED = (*NODES[:4], "n4", "n4")
 RESTARTED = [
     Try(0, 130, 900, steps(), NODES, saves=90),
     # A node is replaced. Agents still have the series of the ranks that ended.
-    Try(1250, 100, 600, steps(60 / 600), MOVED, saves=60, repeated=60, number=1),
+    Try(1250, 100, 600, steps(60 / 600), MOVED, saves=60, repeated=60, number=1, attach=45),
     # They have forgotten the ranks, and remember them when they are back.
-    Try(3300, 40, 400, steps(20 / 400), MOVED, saves=40, repeated=20, number=2),
+    Try(3300, 40, 400, steps(20 / 400), MOVED, saves=40, repeated=20, number=2, attach=25),
 ]
 STANDS = Try(0, 60, 1_000_000, PAIR, ("n5", "n6"), halt=(600, 300.0))
 
@@ -219,7 +219,7 @@ def attempt(number: int = 0, start: float = 0.0, seconds: float = 100.0, steps: 
     """Of two ranks, that was seen from its start on, each 10 s."""
     who = Identity("n1", 0, number, "1")
     counted = [(start + at, min(float(steps), at)) for at in range(0, int(seconds) + 1, 10)]
-    witness = Process(who, start, start, start + seconds, born=start, switched=start + seconds, counted=counted)
+    witness = Process(who, start, start, start + seconds, opened=start, switched=start + seconds, counted=counted)
     given = {"ranks": 2, "world_size": 2, "seconds": {"compute": 2 * seconds}, "saves": 0, "alive": False, **fields}
     return Recorded(witness=witness, steps=steps, **given)
 

@@ -34,6 +34,7 @@ class _History:
         self._seen = asked.series(chosen.of("whyidle_rank_info"), chosen.start, chosen.end)
         self._apart = max(LEAST_STEP, ceil((chosen.end - chosen.start) / MOST_STEPS))
         self._counters: dict[tuple[str, float], dict[str, float]] = {}
+        self._counted_on: dict[float, dict[str, dict[str, float]]] = {}
 
     def goodput(self) -> tuple[Goodput, list[str]]:
         attempts = self._attempts()
@@ -87,24 +88,31 @@ class _History:
         steps: dict[tuple[str, int], list[tuple[float, float]]] = {}
         for labels, points in self._courses(of("whyidle_steps_total")):
             steps.setdefault((nodes.get(labels.get("instance", ""), ""), _rank(labels)), []).extend(points)
-        for points in (*sightings.values(), *since.values(), *steps.values()):
+        booked: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        startups = self._chosen.of("whyidle_device_seconds_total", f'rank=~"{ranks}", cause="startup"')
+        for labels, points in self._courses(startups):
+            booked.setdefault((_node(labels), _rank(labels)), []).extend(points)
+        for points in (*sightings.values(), *since.values(), *steps.values(), *booked.values()):
             points.sort()  # several agents, one after the other
         found = history.processes(sightings)
         history.add_phases(found, since)
+        history.add_startups(found, booked)
         history.add_steps(found, steps)
         return found
 
     def _attempt(self, witnesses: Sequence[Process], place: int, phases: Mapping[str, float]) -> Recorded:
         one = witnesses[place]
         following = witnesses[place + 1] if place + 1 < len(witnesses) else None
-        start = one.begun if place else self._chosen.start
-        seconds = self._recorded("cause", "", start, following.begun if following else self._chosen.end)
-        if place and one.begun - max(before.last for before in witnesses[:place]) > FRESH:
-            seconds = history.without(seconds, self._forgotten(one.begun + SCRAPED))
+        own = [labels for labels in self._seen if _attempt_of(labels) == one.who.attempt]
+        # Not before the last question to which it was no answer.
+        start = one.asked - self._apart if place else self._chosen.start
+        end = following.asked - self._apart if following else self._chosen.end
+        seconds = self._recorded("cause", "", start, end)
+        seconds = history.without(seconds, self._twice(one, witnesses[:place], {_node(labels) for labels in own}))
         for cause, more in history.open_causes(phases).items():
             seconds[cause] = seconds.get(cause, 0.0) + more
         # All that an agent has counted of the first attempt is its own, unless it began before anybody looked.
-        whole = place == 0 and one.who.attempt == 0 and (one.born is not None or seconds.get("startup", 0.0) > 0)
+        whole = place == 0 and one.who.attempt == 0 and (one.opened is not None or seconds.get("startup", 0.0) > 0)
 
         def grown(metric: str, matchers: str = "") -> float:
             counter = self._chosen.of(metric, matchers)
@@ -114,7 +122,6 @@ class _History:
                 self._counted(counter, following.first) if following is not None else {},
             )
 
-        own = [labels for labels in self._seen if _attempt_of(labels) == one.who.attempt]
         return Recorded(
             witness=one,
             ranks=len({_rank(labels) for labels in own}),
@@ -152,15 +159,34 @@ class _History:
             label, f"sum_over_time({self._chosen.of(SECONDS, matchers)}{over(end - start)})", end - MILLISECOND
         )
 
-    def _forgotten(self, moment: float) -> dict[str, float]:
-        """What agents say of ranks that are in their startup: rank-seconds by cause of earlier attempts.
+    def _twice(self, one: Process, earlier: Sequence[Process], nodes: set[str]) -> dict[str, float]:
+        """Rank-seconds by cause of earlier attempts that were recorded once more when this one began.
 
         An agent forgets a rank some time after its end, and remembers it when it comes back. The rules, which have not
         seen its series for minutes, then record all of it a second time.
         """
-        startup = self._chosen.of("whyidle_phase_open_seconds", 'phase="startup"')
-        books = self._chosen.of("whyidle_device_seconds_total")
-        return self._by("cause", f"{books} and on (instance, owner, run, rank) {startup}", moment)
+        found: dict[str, float] = {}
+        left = set(nodes)
+        for before in reversed(earlier):
+            if one.first - before.last <= FRESH:
+                left -= self._books(before.last).keys()
+                continue
+            now = self._books(one.first + SCRAPED)
+            for node, books in self._books(before.last).items():
+                if node in left and sum(now.get(node, {}).values()) >= sum(books.values()):
+                    for cause, seconds in books.items():
+                        found[cause] = found.get(cause, 0.0) + seconds
+                left.discard(node)
+        return found
+
+    def _books(self, moment: float) -> dict[str, dict[str, float]]:
+        """Rank-seconds by node and cause that agents had counted."""
+        if (found := self._counted_on.get(moment)) is None:
+            books = self._chosen.of("whyidle_device_seconds_total")
+            found = self._counted_on[moment] = {}
+            for labels, value in self._asked.query(f"sum by (node, cause) ({books})", moment):
+                found.setdefault(_node(labels), {})[labels.get("cause", "")] = value
+        return found
 
     def _by(self, label: str, expression: str, moment: float) -> dict[str, float]:
         answer = self._asked.query(f"sum by ({label}) ({expression})", moment)
