@@ -18,6 +18,8 @@ from ..ledger.directory import Run
 from ..verdict.accounts import HANG_SECONDS
 from .goodput import PARTS, SAVING, STALL_FACTOR, Attempt, Goodput
 
+STARTING: tuple[str, ...] = ("startup", "checkpoint_read")
+"""What ranks spend before their first step, as far as it is told apart: a restore comes before it."""
 Points = Sequence[tuple[float, float]]
 """(time of the question, answer), in order."""
 COVERED, SLACK_SECONDS = 0.98, 120.0
@@ -144,7 +146,12 @@ class Recorded:
     @property
     def startup(self) -> float:
         """Seconds, of a rank on average."""
-        return self.seconds.get("startup", 0.0) / self.ranks
+        return self.starting / self.ranks
+
+    @property
+    def starting(self) -> float:
+        """Rank-seconds until the first step."""
+        return sum(self.seconds.get(cause, 0.0) for cause in STARTING)
 
     @property
     def saving(self) -> float:
@@ -221,7 +228,7 @@ def stalled(one: Recorded, spans: Sequence[tuple[float, float]], saves: Sequence
 
 def _usual_step(one: Recorded, without: Sequence[tuple[float, float]]) -> float:
     """Seconds of a step on average; saves are left out, and standstills, of which each is taken for one step."""
-    own = (one.whole - one.seconds.get("startup", 0.0) - one.saving) / one.ranks
+    own = (one.whole - one.starting - one.saving) / one.ranks
     return max(0.0, own - sum(last - first for first, last in without)) / max(1, one.steps - len(without))
 
 
@@ -233,7 +240,7 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
     parts = found.seconds = dict.fromkeys(PARTS, 0.0)
     before: Recorded | None = None
     for one in attempts:
-        startup = one.seconds.get("startup", 0.0)
+        startup = one.starting
         left = one.whole - startup - one.saving
         stall = min(one.stalled, left)
         lost = (left - stall) * one.repeated

@@ -233,6 +233,15 @@ def test_the_time_between_attempts_is_recovery() -> None:
     assert (found.failures, found.recoveries) == (1, [60.0])
 
 
+def test_a_restore_is_recovery() -> None:
+    attempts = [attempt(), attempt(1, start=100.0, seconds=60.0, steps=50)]
+    attempts[1].seconds = {"startup": 2 * 4.0, "checkpoint_read": 2 * 6.0, "compute": 2 * 50.0}
+    set_bounds(attempts, 0.0, 1000.0, apart=10.0)
+    found = goodput_of(("lab", "r1"), attempts)
+    assert found.seconds["recovery"] == pytest.approx(2 * 10.0)
+    assert found.recoveries == [pytest.approx(10.0)]
+
+
 def test_a_standstill_is_longer_than_ten_steps_and_saves_are_none() -> None:
     one = attempt(seconds=400.0, steps=100)
     set_bounds([one], 0.0, 1000.0, apart=10.0)
