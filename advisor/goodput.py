@@ -32,8 +32,9 @@ class Attempt:
     number: int
     ranks: int
     alive: bool
-    clean: bool
-    """Whether all of its ranks closed their ledgers: they ran to their end, or to an exception of their own."""
+    clean: bool | None
+    """Whether all of its ranks closed their ledgers: they ran to their end, or to an exception of their own. None: not
+    known."""
     steps: int
     repeated: int
     """Of the steps: those that an earlier attempt had finished."""
@@ -85,10 +86,11 @@ class Goodput:
 
     @property
     def failures(self) -> int:
-        """Attempts that another one followed, or that ended with ranks killed."""
+        """Attempts that another one followed, or that are known to have ended with ranks killed."""
         last = len(self.attempts) - 1
         return sum(
-            number < last or not (attempt.alive or attempt.clean) for number, attempt in enumerate(self.attempts)
+            number < last or (attempt.clean is False and not attempt.alive)
+            for number, attempt in enumerate(self.attempts)
         )
 
     @property

@@ -15,6 +15,9 @@ from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
 from ..alerts.config import DEFAULT
 from . import choice
 from .durations import duration
+from .prometheus import history, options
+from .prometheus.client import NoAnswer
+from .prometheus.runs import choose
 from .quantities import gpu_hour_price, in_time, percent
 from .tables import aligned
 
@@ -37,20 +40,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price", type=gpu_hour_price, default=str(DEFAULT.gpu_hour_price), help="of a GPU-hour (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    options.add_arguments(parser, since="30d")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where there is no such run, or it has finished no step."""
-    chosen = choice.choose("goodput", args)
-    if chosen is None:
+    """Exit status 0; 1 where there is no such run, it has finished no step, or Prometheus does not answer."""
+    try:
+        answer = _recorded(args) if args.prometheus else _here(args)
+    except NoAnswer as error:
+        print(f"whyidle goodput: {error}", file=sys.stderr)
         return 1
-    found = goodput(chosen.run, chosen.ledgers, time.monotonic_ns())
+    if answer is None:
+        return 1
+    found, problems = answer
     if not found.steps:
-        print(f"whyidle goodput: no rank of run {choice.name_of(chosen.run)} has finished a step yet", file=sys.stderr)
+        name = choice.name_of((found.owner, found.run))
+        print(f"whyidle goodput: no rank of run {name} has finished a step yet", file=sys.stderr)
         return 1
-    report = build(found, args, [problem.detail for problem in chosen.problems])
+    report = build(found, args, problems)
     print(json.dumps(report, indent=2) + "\n" if args.json else render(report, args.price), end="")
     return 0
+
+
+def _here(args: argparse.Namespace) -> tuple[Goodput, list[str]] | None:
+    """From this node's ledgers."""
+    chosen = choice.choose("goodput", args)
+    if chosen is None:
+        return None
+    found = goodput(chosen.run, chosen.ledgers, time.monotonic_ns())
+    return found, [problem.detail for problem in chosen.problems]
+
+
+def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str]]:
+    """From what Prometheus recorded. Raises NoAnswer."""
+    asked = options.server(args)
+    return history.ask(asked, choose(asked, args, args.since))
 
 
 def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
@@ -163,11 +187,17 @@ def _attempts(report: dict[str, Any]) -> list[str]:
             str(one["steps"]),
             str(one["repeated"]),
             str(one["saves"]),
-            "live" if one["alive"] else "ended" if one["clean"] else "killed",
+            _state(one),
         ]
         for one in report["attempts"]
     ]
     return aligned([header, *rows])
+
+
+def _state(attempt: dict[str, Any]) -> str:
+    if attempt["alive"]:
+        return "live"
+    return {True: "ended", False: "killed", None: "over"}[attempt["clean"]]
 
 
 def _failures(report: dict[str, Any]) -> list[str]:

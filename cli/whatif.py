@@ -12,11 +12,15 @@ from textwrap import wrap
 from typing import Any
 
 from ..advisor.whatif.answer import answer
+from ..advisor.whatif.bounds import NoBounds
 from ..advisor.whatif.changes import Changes, factor
 from ..advisor.whatif.trace import NoTrace
 from ..alerts.config import DEFAULT
-from . import choice
-from .quantities import gpu_hour_price, percent
+from . import bounds, choice
+from .prometheus import options, seconds
+from .prometheus.client import NoAnswer
+from .prometheus.runs import choose
+from .quantities import gpu_hour_price, in_time, percent
 from .tables import aligned
 
 FACTORS: dict[str, str] = {
@@ -27,6 +31,10 @@ FACTORS: dict[str, str] = {
     "compute": "forward, backward and optimizer",
 }
 """Option -> what of a step becomes faster."""
+ENDED_SECONDS = 30 * 86400.0
+"""How long ago a run in Prometheus may have ended."""
+FRESH_SECONDS = 300.0
+"""A run that was seen since then has not ended."""
 BAR = 30
 WIDTH = 110
 
@@ -49,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price", type=gpu_hour_price, default=DEFAULT.gpu_hour_price, metavar="AMOUNT", help="what a GPU-hour costs"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    options.add_arguments(parser, since="1h")
 
 
 def _reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -79,6 +88,9 @@ def _workers(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Exit status 0; 1 where there is no such run, nothing can be told, or Prometheus does not answer."""
+    if args.prometheus:
+        return _bounds(args)
     chosen = choice.choose("whatif", args)
     if chosen is None:
         return 1
@@ -99,6 +111,38 @@ def run(args: argparse.Namespace) -> int:
         return 1
     print(json.dumps(found, indent=2) if args.json else render_text(found), end="\n" if args.json else "")
     return 0
+
+
+def _bounds(args: argparse.Namespace) -> int:
+    """Of a run in Prometheus: without its ledgers, nothing can be replayed."""
+    try:
+        asked = options.server(args)
+        chosen = choose(asked, args, max(args.since, ENDED_SECONDS))
+        window = seconds.ask(asked, chosen, args.since)
+        found = bounds.build(
+            chosen.run,
+            window.spent,
+            changes_of(args),
+            source="Prometheus",
+            accelerated=window.accelerated,
+            price=args.price,
+            currency=DEFAULT.currency,
+            swept=args.sweep,
+            notes=[*_window_notes(window), *(f"Prometheus warns: {one}" for one in asked.warnings)],
+        )
+    except (NoAnswer, NoBounds) as error:
+        print(f"whyidle whatif: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found, indent=2) + "\n" if args.json else bounds.render(found), end="")
+    return 0
+
+
+def _window_notes(window: seconds.Window) -> list[str]:
+    ended = f", which ended {in_time(window.ago)} ago" if window.ago > FRESH_SECONDS else ""
+    said = [f"all of this is about the last {in_time(window.seconds)} of the run{ended}"]
+    if window.spent.missing:
+        said.append(f"{window.spent.missing} more ranks of the run were not seen: the bounds hold without them")
+    return said
 
 
 def changes_of(args: argparse.Namespace) -> Changes:

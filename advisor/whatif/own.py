@@ -55,7 +55,7 @@ def _overlap(start: float, end: float, low: float, high: float) -> float:
 
 def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     """By rank and step."""
-    factors = _factors(changes)
+    factors = factors_of(changes)
     late = _lateness(trace) if changes.no_stragglers else {}
     balance = _balance(trace) if changes.balanced else {}
     found = []
@@ -71,7 +71,7 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     return found
 
 
-def _factors(changes: Changes) -> list[float]:
+def factors_of(changes: Changes) -> list[float]:
     """By cause, how long its time takes then."""
     factors = dict.fromkeys(CAUSES, 1.0)
     for cause in ("data_read", "checkpoint_write", "checkpoint_read"):

@@ -1,0 +1,306 @@
+"""The attempts of a run as scrapes saw them, and its goodput from what was recorded of them. Pure functions.
+
+A Prometheus keeps no steps, and sees a run at each scrape only. What it counted is exact: counters of the seconds by
+cause. When an attempt began and ended is told by one of its ranks, the *witness*: an agent says for how long its phase
+has been open, so that a scrape during the startup tells the start, and the last scrape tells the last change of phase.
+Times are unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..ledger.causes import PHASE_CAUSE
+from ..ledger.directory import Run
+from ..verdict.accounts import HANG_SECONDS
+from .goodput import PARTS, SAVING, STALL_FACTOR, Attempt, Goodput
+
+STARTING: tuple[str, ...] = ("startup", "checkpoint_read")
+"""What ranks spend before their first step, as far as it is told apart: a restore comes before it."""
+Points = Sequence[tuple[float, float]]
+"""(time of the question, answer), in order."""
+COVERED, SLACK_SECONDS = 0.98, 120.0
+"""A hole in what was recorded of an attempt is worth a sentence if less than this share is there, and if the hole is
+longer than what is still on its way into the records."""
+
+
+class Identity(NamedTuple):
+    """A process of a rank. Two that follow each other under one number differ in their pids."""
+
+    node: str
+    """Where it ran. An agent may change its address meanwhile."""
+    rank: int
+    attempt: int
+    pid: str
+
+
+@dataclass
+class Process:
+    """The witness of an attempt, as its agent saw it."""
+
+    who: Identity
+    asked: float
+    """The first question that had an answer."""
+    first: float
+    """The first scrape that saw it."""
+    last: float
+    """The last one, which may have come after its end."""
+    opened: float | None = None
+    """Since when the startup was open in which it was seen first; None where no scrape saw it before its first step."""
+    booked: float = 0.0
+    """Seconds of startup that were on its books then: all up to when whyidle was attached."""
+    switched: float = 0.0
+    """When the phase began in which it was seen last."""
+    counted: list[tuple[float, float]] = field(default_factory=list)
+    """(time, steps): what its agent has counted of the rank, earlier attempts included."""
+
+
+def processes(sightings: Mapping[Identity, Points]) -> list[Process]:
+    """``sightings``: when the question was asked, and of when the newest scrape was that had the process."""
+    found = []
+    for who, points in sightings.items():
+        if not points:
+            continue
+        # Where a series ends without a mark, questions go on to be answered with its last scrape.
+        scrapes = list(dict.fromkeys(scrape for _, scrape in points))
+        found.append(Process(who, points[0][0], scrapes[0], scrapes[-1]))
+    return sorted(found, key=lambda one: one.first)
+
+
+def add_phases(found: Sequence[Process], since: Mapping[tuple[str, int, str], Points]) -> None:
+    """``since``: (node, rank, phase) -> when the question was asked, and since when the phase was open."""
+    for place, one in enumerate(found):
+        before = max((other.switched for other in found[:place]), default=0.0)
+        until = _replaced(found, place)
+        for (node, rank, phase), points in since.items():
+            if (node, rank) != (one.who.node, one.who.rank):
+                continue
+            mine = [began for asked, began in points if one.asked <= asked < until and before < began <= one.last]
+            one.switched = max(one.switched, *mine, one.first) if mine else max(one.switched, one.first)
+            if phase == "startup" and mine:
+                one.opened = mine[0]
+
+
+def add_startups(found: Sequence[Process], booked: Mapping[tuple[str, int], Points]) -> None:
+    """``booked``: (node, rank) -> when the question was asked, and all startups of the rank on that node until then."""
+    for one in found:
+        points = booked.get((one.who.node, one.who.rank), ())
+        before = [value for asked, value in points if asked < one.asked]
+        now = next((value for asked, value in points if asked >= one.asked), 0.0)
+        earlier = before[-1] if before else 0.0
+        one.booked = now - earlier if now >= earlier else now
+
+
+def add_steps(found: Sequence[Process], counted: Mapping[tuple[str, int], Points]) -> None:
+    """``counted``: (node, rank) -> when the question was asked, and the steps."""
+    for place, one in enumerate(found):
+        until = _replaced(found, place)
+        points = counted.get((one.who.node, one.who.rank), ())
+        one.counted = [(asked, steps) for asked, steps in points if one.asked <= asked < until]
+
+
+def _replaced(found: Sequence[Process], place: int) -> float:
+    """When a later process of the rank was first seen on the same node."""
+    who = found[place].who
+    later = (one.asked for one in found[place + 1 :] if one.who[:2] == who[:2])
+    return min(later, default=float("inf"))
+
+
+def grown(at_start: Mapping[str, float], at_end: Mapping[str, float], at_next: Mapping[str, float]) -> float:
+    """By how much the counter of any rank grew most within an attempt.
+
+    Each is the counter by rank and node: when the attempt was first and last seen, and when the next one was. What was
+    counted after the last scrape is in the last of them, as far as the node is the same.
+    """
+    most = 0.0
+    for key, value in at_end.items():
+        end = max(value, at_next.get(key, 0.0))
+        before = at_start.get(key, 0.0)
+        most = max(most, end - before if end >= before else end)
+    return most
+
+
+@dataclass
+class Recorded:
+    """An attempt: its witness, and what was recorded of all its ranks."""
+
+    witness: Process
+    ranks: int
+    world_size: int
+    seconds: dict[str, float]
+    """Rank-seconds by cause; of a live attempt, those of open phases too."""
+    steps: int
+    saves: int
+    alive: bool
+    blocked: float = 0.0
+    """Seconds of saves, of the rank that they blocked for longest."""
+    blocked_cpu: float = 0.0
+    start: float = 0.0
+    end: float = 0.0
+    stalled: float = 0.0
+    """Rank-seconds."""
+
+    @property
+    def startup(self) -> float:
+        """Seconds, of a rank on average."""
+        return self.starting / self.ranks
+
+    @property
+    def starting(self) -> float:
+        """Rank-seconds until the first step."""
+        return sum(self.seconds.get(cause, 0.0) for cause in STARTING)
+
+    @property
+    def saving(self) -> float:
+        return sum(self.seconds.get(cause, 0.0) for cause in SAVING)
+
+    @property
+    def whole(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def repeated(self) -> float:
+        """The share of its compute that repeated steps of an earlier attempt."""
+        again, new = (self.seconds.get(cause, 0.0) for cause in ("recompute", "compute"))
+        return again / (again + new) if again > 0 else 0.0
+
+
+def open_causes(phases: Mapping[str, float]) -> dict[str, float]:
+    """Rank-seconds in phases that are open now, by the cause that they count as."""
+    found: dict[str, float] = {}
+    for phase, seconds in phases.items():
+        cause = PHASE_CAUSE.get(phase, "unattributed")
+        found[cause] = found.get(cause, 0.0) + seconds
+    return found
+
+
+def without(seconds: Mapping[str, float], twice: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by cause, less those that were recorded a second time."""
+    return {cause: max(0.0, spent - twice.get(cause, 0.0)) for cause, spent in seconds.items()}
+
+
+def set_bounds(attempts: Sequence[Recorded], begin: float, now: float, apart: float) -> None:
+    """When each attempt started and ended, within the time from ``begin`` on.
+
+    Its last change of phase may have come after the witness was last seen, by no more than ``apart``: what is on the
+    books of its ranks tells.
+    """
+    before = begin
+    for one in attempts:
+        seen = one.witness
+        attached = min(seen.booked, one.startup)
+        one.start = max(before, seen.first - one.startup if seen.opened is None else seen.opened - attached)
+        booked = one.start + one.whole / one.ranks
+        one.end = max(one.start, now if one.alive else seen.switched, min(booked, now, seen.switched + apart))
+        before = one.end
+
+
+def standstills(one: Recorded) -> list[tuple[float, float]]:
+    """From which scrape to which an attempt made no step, for longer than a step may take. Its bounds are set."""
+    begin = one.start + one.startup
+    points = [(at, steps) for at, steps in one.witness.counted if begin <= at <= one.end]
+    spans: list[tuple[float, float]] = []
+    for (at, steps), (then, later) in pairwise(points):
+        if later != steps:
+            continue
+        if spans and spans[-1][1] == at:
+            spans[-1] = (spans[-1][0], then)
+        else:
+            spans.append((at, then))
+    found: list[tuple[float, float]] = []
+    for first, last in sorted(spans, key=lambda span: span[0] - span[1]):
+        if last - first > max(HANG_SECONDS, STALL_FACTOR * _usual_step(one, found)):
+            found.append((first, last))
+    return sorted(found)
+
+
+def stalled(one: Recorded, spans: Sequence[tuple[float, float]], saves: Sequence[float]) -> float:
+    """Rank-seconds beyond a usual step in standstills. ``saves``: in each, the rank-seconds of saves."""
+    usual = _usual_step(one, spans)
+    return sum(
+        max(0.0, one.ranks * (last - first - usual) - saving)
+        for (first, last), saving in zip(spans, saves, strict=True)
+    )
+
+
+def _usual_step(one: Recorded, without: Sequence[tuple[float, float]]) -> float:
+    """Seconds of a step on average; saves are left out, and standstills, of which each is taken for one step."""
+    own = (one.whole - one.starting - one.saving) / one.ranks
+    return max(0.0, own - sum(last - first for first, last in without)) / max(1, one.steps - len(without))
+
+
+def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
+    """Of attempts in order, with their bounds."""
+    found = Goodput(
+        run[0], run[1], max(one.ranks for one in attempts), max(one.world_size for one in attempts), {}, 0.0
+    )
+    parts = found.seconds = dict.fromkeys(PARTS, 0.0)
+    before: Recorded | None = None
+    for one in attempts:
+        startup = one.starting
+        left = one.whole - startup - one.saving
+        stall = min(one.stalled, left)
+        lost = (left - stall) * one.repeated
+        parts["saving"] += one.saving
+        parts["stalled"] += stall
+        parts["lost"] += lost
+        parts["productive"] += left - stall - lost
+        parts["startup" if before is None else "recovery"] += startup
+        if before is not None:
+            parts["recovery"] += max(0.0, one.start - before.end) * min(one.ranks, before.ranks)
+        found.computed += one.seconds.get("compute", 0.0)
+        found.stepping += (one.whole - startup) / one.ranks
+        found.blocked += one.blocked
+        found.blocked_cpu += min(one.blocked, one.blocked_cpu)
+        found.attempts.append(_attempt(one))
+        before = one
+    return found
+
+
+def _attempt(one: Recorded) -> Attempt:
+    return Attempt(
+        number=one.witness.who.attempt,
+        ranks=one.ranks,
+        alive=one.alive,
+        clean=None,
+        steps=one.steps,
+        repeated=round(one.steps * one.repeated),
+        saves=one.saves,
+        start=one.start,
+        end=one.end,
+        startup=min(one.startup, one.end - one.start),
+    )
+
+
+def holes(attempts: Sequence[Recorded]) -> list[str]:
+    """What of the attempts was not seen, in sentences. Their bounds are set."""
+    said = []
+    first = attempts[0]
+    if first.witness.who.attempt > 0:
+        said.append(f"attempts before number {first.witness.who.attempt} were not seen in this time")
+    for one in attempts:
+        number = one.witness.who.attempt
+        if one.ranks < one.world_size:
+            said.append(
+                f"of attempt {number}, {one.world_size - one.ranks} of {one.world_size} ranks were not seen:"
+                " is every node's agent a target of this Prometheus?"
+            )
+        span = (one.end - one.start) * one.ranks
+        if one.whole < COVERED * span and span - one.whole > SLACK_SECONDS * one.ranks:
+            said.append(
+                f"of attempt {number}, {100 * (1 - one.whole / span):.1f} % of the time was not recorded:"
+                " Prometheus or its rules did not run, or agents did not answer"
+            )
+        if COVERED * one.whole > span and one.whole - span > SLACK_SECONDS * one.ranks:
+            said.append(
+                f"of attempt {number}, {100 * (one.whole / span - 1):.1f} % more was recorded than time has passed:"
+                " do two Prometheus servers answer as one?"
+            )
+    if not attempts[-1].alive:
+        said.append(
+            "Prometheus does not know whether the last attempt ended by itself or was killed: it is no failure here"
+        )
+    return said

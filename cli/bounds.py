@@ -1,0 +1,107 @@
+"""The bounds of a what-if, for people: what `whyidle whatif` can say of a run whose ledgers are elsewhere."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import Any
+
+from ..advisor.whatif.bounds import Spent, answer
+from ..advisor.whatif.changes import Changes
+from ..ledger.directory import Run
+from .choice import name_of
+from .quantities import in_time, percent
+from .tables import aligned
+
+BAR = 30
+WIDTH = 110
+WHY = (
+    "{source} has no steps that could be replayed. These are bounds, not predictions. At least nothing is saved:"
+    " something else can be hidden behind what is faster then. More than `at most` cannot be saved: time that a change"
+    " does not touch has to be spent in any case, and what is K times faster cannot make a step shorter than 1/K."
+    " Where the ledgers of all ranks are (--dir), `whyidle whatif` predicts"
+)
+
+
+def build(
+    run: Run,
+    spent: Spent,
+    changes: Changes,
+    *,
+    source: str,
+    accelerated: bool,
+    price: float,
+    currency: str,
+    swept: bool,
+    notes: list[str],
+) -> dict[str, Any]:
+    """The report, as JSON. Raises NoBounds."""
+    found = answer(spent, changes, swept=swept)
+    hours = spent.whole / 3600
+    for row in [*found["changes"], *([found["together"]] if found["together"] else [])]:
+        row["gpu_hours_most"] = row["most"] * hours
+        row["money_most"] = row["most"] * hours * price if price else None
+    return {
+        "owner": run[0],
+        "run": run[1],
+        "bounds_only": True,
+        **found,
+        "accelerated": accelerated,
+        "gpu_hours": hours,
+        "price": price or None,
+        "currency": currency,
+        "why": WHY.format(source=source),
+        "notes": notes,
+    }
+
+
+def render(found: dict[str, Any]) -> str:
+    """Ends with a newline."""
+    parts = [_title(found), _table(found), _curve(found["sweep"]) if found["sweep"] else [], _notes(found)]
+    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def _title(found: dict[str, Any]) -> list[str]:
+    ranks = f"{found['ranks']} rank{'' if found['ranks'] == 1 else 's'}"
+    return [
+        f"run {name_of((found['owner'], found['run']))} · {ranks} · {found['steps']} steps"
+        f" · {in_time(found['step_seconds'])} a step · {found['gpu_hours']:.3g} {_unit(found)} · bounds only"
+    ]
+
+
+def _unit(found: dict[str, Any]) -> str:
+    return "GPU-hours" if found["accelerated"] else "rank-hours"
+
+
+def _table(found: dict[str, Any]) -> list[str]:
+    money = found["price"] is not None
+    unit = f"{_unit(found)}, at most"
+    header = ["a step takes at least", "saves at least", "at most", unit, *(["money"] if money else []), "with"]
+    rows = [*found["changes"], *([found["together"]] if found["together"] else [])]
+    cells = [
+        [
+            in_time(row["step_seconds"]),
+            percent(row["least"], 1),
+            percent(row["most"], 1),
+            f"{row['gpu_hours_most']:.3g}",
+            *([f"{found['currency']}{row['money_most']:,.2f}"] if money else []),
+            row["options"],
+        ]
+        for row in rows
+    ]
+    return aligned([header, *cells], last_left=True)
+
+
+def _curve(sweep: dict[str, Any]) -> list[str]:
+    most = max(1e-9, *(point["most"] for point in sweep["points"]))
+    lines = [f"{' '.join(sweep['options'])} by how much faster: what is saved at most"]
+    for point in sweep["points"]:
+        bar = "█" * round(BAR * point["most"] / most)
+        lines.append(f"{point['factor']:>6}   {percent(point['most'], 1):>7}   {bar}".rstrip())
+    if sweep["flat_from"]:
+        lines.append(f"flat from {sweep['flat_from']} on: nine tenths of the bound")
+    return lines
+
+
+def _notes(found: dict[str, Any]) -> list[str]:
+    said = [f"why      {found['why']}.", *(f"note     {one}" for one in found["notes"])]
+    return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]

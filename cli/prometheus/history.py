@@ -1,0 +1,215 @@
+"""Asks a Prometheus for the attempts of a run, and what each of them spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from ...advisor import history
+from ...advisor.goodput import SAVING, Goodput
+from ...advisor.history import Identity, Process, Recorded
+from .client import Course, Labels, NoAnswer, Prometheus, over
+from .runs import SECONDS, Chosen
+
+LEAST_STEP, MOST_STEPS = 30.0, 40_000
+"""Seconds between two questions about a witness, and how many there may be: 65 s over 30 days."""
+MOST_ATTEMPTS = 200
+"""Each costs some ten queries."""
+FRESH = 300.0
+"""Seconds for which Prometheus, and its rules, take the last sample for the present one."""
+SCRAPED, EVALUATION = 30.0, 60.0
+"""Seconds until all agents are scraped and what they counted is recorded, at most: the rules' own limits."""
+MILLISECOND = 0.001
+_SAVES = 'cause=~"' + "|".join(SAVING) + '"'
+
+
+def ask(asked: Prometheus, chosen: Chosen) -> tuple[Goodput, list[str]]:
+    """-> the goodput of a run over all its nodes, and what of it was not seen. Raises NoAnswer."""
+    return _History(asked, chosen).goodput()
+
+
+class _History:
+    def __init__(self, asked: Prometheus, chosen: Chosen):
+        self._asked, self._chosen = asked, chosen
+        self._seen = asked.series(chosen.of("whyidle_rank_info"), chosen.start, chosen.end)
+        self._apart = max(LEAST_STEP, ceil((chosen.end - chosen.start) / MOST_STEPS))
+        self._counters: dict[tuple[str, float], dict[str, float]] = {}
+        self._counted_on: dict[float, dict[str, dict[str, float]]] = {}
+
+    def goodput(self) -> tuple[Goodput, list[str]]:
+        attempts = self._attempts()
+        chosen = self._chosen
+        history.set_bounds(attempts, chosen.start, chosen.end, self._apart + EVALUATION)
+        for one in attempts:
+            spans = history.standstills(one)
+            one.stalled = history.stalled(one, spans, [self._saved(*span) for span in spans])
+        found = history.goodput_of(chosen.run, attempts)
+        found.ranks = len({_rank(one) for one in self._seen})
+        return found, [*history.holes(attempts), *(f"Prometheus warns: {one}" for one in self._asked.warnings)]
+
+    def _attempts(self) -> list[Recorded]:
+        witnesses = self._witnesses()
+        if not witnesses:
+            raise NoAnswer("of this run there is no scrape in this time: look back further with --since")
+        if len(witnesses) > MOST_ATTEMPTS:
+            raise NoAnswer(
+                f"the run has {len(witnesses)} attempts in this time, and {MOST_ATTEMPTS} can be added up: look back"
+                " over less with --since"
+            )
+        last = self._chosen.end - witnesses[-1].last < FRESH
+        phases = self._by("phase", self._chosen.of("whyidle_phase_open_seconds"), self._chosen.end) if last else {}
+        return [
+            self._attempt(witnesses, place, phases if one is witnesses[-1] else {})
+            for place, one in enumerate(witnesses)
+        ]
+
+    def _witnesses(self) -> list[Process]:
+        """Of each attempt its lowest rank, with all that is asked of it."""
+        lowest: dict[int, int] = {}
+        for one in self._seen:
+            attempt = _attempt_of(one)
+            lowest[attempt] = min(_rank(one), lowest.get(attempt, _rank(one)))
+        ranks = "|".join(str(rank) for rank in sorted(set(lowest.values())))
+
+        def of(metric: str) -> str:
+            return self._chosen.of(metric, f'rank=~"{ranks}"')
+
+        sightings: dict[Identity, list[tuple[float, float]]] = {}
+        nodes: dict[str, str] = {}
+        for labels, points in self._courses(f"timestamp({of('whyidle_rank_info')})"):
+            nodes[labels.get("instance", "")] = _node(labels)
+            if _rank(labels) == lowest.get(_attempt_of(labels)):
+                who = Identity(_node(labels), _rank(labels), _attempt_of(labels), labels.get("pid", ""))
+                sightings.setdefault(who, []).extend(points)
+        opened = of("whyidle_phase_open_seconds")
+        since: dict[tuple[str, int, str], list[tuple[float, float]]] = {}
+        for labels, points in self._courses(f"timestamp({opened}) - {opened}"):
+            since.setdefault((_node(labels), _rank(labels), labels.get("phase", "")), []).extend(points)
+        steps: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        for labels, points in self._courses(of("whyidle_steps_total")):
+            steps.setdefault((nodes.get(labels.get("instance", ""), ""), _rank(labels)), []).extend(points)
+        booked: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        startups = self._chosen.of("whyidle_device_seconds_total", f'rank=~"{ranks}", cause="startup"')
+        for labels, points in self._courses(startups):
+            booked.setdefault((_node(labels), _rank(labels)), []).extend(points)
+        for points in (*sightings.values(), *since.values(), *steps.values(), *booked.values()):
+            points.sort()  # several agents, one after the other
+        found = history.processes(sightings)
+        history.add_phases(found, since)
+        history.add_startups(found, booked)
+        history.add_steps(found, steps)
+        return found
+
+    def _attempt(self, witnesses: Sequence[Process], place: int, phases: Mapping[str, float]) -> Recorded:
+        one = witnesses[place]
+        following = witnesses[place + 1] if place + 1 < len(witnesses) else None
+        own = [labels for labels in self._seen if _attempt_of(labels) == one.who.attempt]
+        # Not before the last question to which it was no answer.
+        start = one.asked - self._apart if place else self._chosen.start
+        end = following.asked - self._apart if following else self._chosen.end
+        seconds = self._recorded("cause", "", start, end)
+        seconds = history.without(seconds, self._twice(one, witnesses[:place], {_node(labels) for labels in own}))
+        for cause, more in history.open_causes(phases).items():
+            seconds[cause] = seconds.get(cause, 0.0) + more
+        # All that an agent has counted of the first attempt is its own, unless it began before anybody looked.
+        whole = place == 0 and one.who.attempt == 0 and (one.opened is not None or seconds.get("startup", 0.0) > 0)
+
+        def grown(metric: str, matchers: str = "") -> float:
+            counter = self._chosen.of(metric, matchers)
+            return history.grown(
+                {} if whole else self._counted(counter, one.first),
+                self._counted(counter, one.last),
+                self._counted(counter, following.first) if following is not None else {},
+            )
+
+        return Recorded(
+            witness=one,
+            ranks=len({_rank(labels) for labels in own}),
+            world_size=max(_number(labels, "world_size") for labels in own),
+            seconds=seconds,
+            steps=round(grown("whyidle_steps_total")),
+            saves=round(grown("whyidle_checkpoints_total", 'kind="save"')),
+            blocked=grown("whyidle_device_seconds_total", _SAVES),
+            blocked_cpu=grown("whyidle_device_seconds_total", 'cause="checkpoint_cpu"'),
+            alive=bool(phases),
+        )
+
+    def _counted(self, counter: str, moment: float) -> dict[str, float]:
+        """A counter of ranks at a moment, by node and rank."""
+        if (found := self._counters.get((counter, moment))) is None:
+            rank, recent = "instance, owner, run, rank", f"[{FRESH:g}s]"
+            info = f"last_over_time({self._chosen.of('whyidle_rank_info')}{recent})"
+            # Of a node that has had two agents, the one that counted more has seen all that the other one saw.
+            query = (
+                f"max by (node, rank) (sum by ({rank}) (last_over_time({counter}{recent}))"
+                f" * on ({rank}) group_left (node) group by ({rank}, node) ({info})) > 0"
+            )
+            answer = self._asked.query(query, moment)
+            found = {f"{_node(labels)} {_rank(labels)}": value for labels, value in answer}
+            self._counters[counter, moment] = found
+        return found
+
+    def _saved(self, start: float, end: float) -> float:
+        """Rank-seconds of saves that ended within a time, or soon after it."""
+        return sum(self._recorded("cause", _SAVES, start, end + EVALUATION).values())
+
+    def _recorded(self, label: str, matchers: str, start: float, end: float) -> dict[str, float]:
+        """Rank-seconds by a label that evaluations recorded within a time, its end left out."""
+        return self._by(
+            label, f"sum_over_time({self._chosen.of(SECONDS, matchers)}{over(end - start)})", end - MILLISECOND
+        )
+
+    def _twice(self, one: Process, earlier: Sequence[Process], nodes: set[str]) -> dict[str, float]:
+        """Rank-seconds by cause of earlier attempts that were recorded once more when this one began.
+
+        An agent forgets a rank some time after its end, and remembers it when it comes back. The rules, which have not
+        seen its series for minutes, then record all of it a second time.
+        """
+        found: dict[str, float] = {}
+        left = set(nodes)
+        for before in reversed(earlier):
+            if one.first - before.last <= FRESH:
+                left -= self._books(before.last).keys()
+                continue
+            now = self._books(one.first + SCRAPED)
+            for node, books in self._books(before.last).items():
+                if node in left and sum(now.get(node, {}).values()) >= sum(books.values()):
+                    for cause, seconds in books.items():
+                        found[cause] = found.get(cause, 0.0) + seconds
+                left.discard(node)
+        return found
+
+    def _books(self, moment: float) -> dict[str, dict[str, float]]:
+        """Rank-seconds by node and cause that agents had counted."""
+        if (found := self._counted_on.get(moment)) is None:
+            books = self._chosen.of("whyidle_device_seconds_total")
+            found = self._counted_on[moment] = {}
+            for labels, value in self._asked.query(f"sum by (node, cause) ({books})", moment):
+                found.setdefault(_node(labels), {})[labels.get("cause", "")] = value
+        return found
+
+    def _by(self, label: str, expression: str, moment: float) -> dict[str, float]:
+        answer = self._asked.query(f"sum by ({label}) ({expression})", moment)
+        return {labels.get(label, ""): max(0.0, value) for labels, value in answer}
+
+    def _courses(self, expression: str) -> list[Course]:
+        return self._asked.range(expression, self._chosen.start, self._chosen.end, self._apart)
+
+
+def _node(labels: Labels) -> str:
+    return labels.get("node", "")
+
+
+def _rank(labels: Labels) -> int:
+    return _number(labels, "rank")
+
+
+def _attempt_of(labels: Labels) -> int:
+    return _number(labels, "attempt")
+
+
+def _number(labels: Labels, name: str) -> int:
+    try:
+        return int(labels.get(name, ""))
+    except ValueError:
+        raise NoAnswer(f"a series of this run has no number as {name}: {labels}") from None

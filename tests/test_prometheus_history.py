@@ -1,0 +1,264 @@
+"""Runs that are not on this node: a real Prometheus with hours of history says what their ledgers say."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support_history import SCRAPE, History, Try, backfill
+from support_ledgers import ended
+from support_prometheus import PROMETHEUS, prometheus
+
+from whyidle.advisor.goodput import goodput
+from whyidle.advisor.history import Identity, Process, Recorded, goodput_of, holes, set_bounds, stalled, standstills
+from whyidle.cli.main import main
+from whyidle.cli.prometheus import runs
+from whyidle.ledger.directory import read_directory
+
+pytestmark = pytest.mark.xdist_group("history")
+needs_prometheus = pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed")
+
+SAVER = {"compute": 0.55, "network": 0.3, "checkpoint_write": 0.1, "checkpoint_cpu": 0.05}
+WAITER = {"compute": 0.55, "network": 0.3, "straggler": 0.15}
+PAIR = {rank: {"compute": 0.8, "network": 0.2} for rank in range(2)}
+
+
+def steps(repeated: float = 0.0) -> dict[int, dict[str, float]]:
+    """Of six ranks, the first of which saves."""
+    found = {}
+    for rank in range(6):
+        step = SAVER if rank == 0 else WAITER
+        again = {"recompute": step["compute"] * repeated} if repeated else {}
+        found[rank] = {**step, "compute": step["compute"] * (1 - repeated), **again}
+    return found
+
+
+NODES = ("n1", "n1", "n2", "n2", "n3", "n3")
+MOVED = (*NODES[:4], "n4", "n4")
+RESTARTED = [
+    Try(0, 130, 900, steps(), NODES, saves=90),
+    # A node is replaced. Agents still have the series of the ranks that ended.
+    Try(1250, 100, 600, steps(60 / 600), MOVED, saves=60, repeated=60, number=1, attach=45),
+    # They have forgotten the ranks, and remember them when they are back.
+    Try(3300, 40, 400, steps(20 / 400), MOVED, saves=40, repeated=20, number=2, attach=25),
+]
+STANDS = Try(0, 60, 1_000_000, PAIR, ("n5", "n6"), halt=(600, 300.0))
+
+
+@pytest.fixture(scope="module")
+def past() -> dict[str, History]:
+    now = time.time() // 60 * 60
+    return {
+        "restarted": History("restarted", now - 4500, now, RESTARTED),
+        "live": History("live", now - 1800, time.time(), [STANDS]),
+        "partial": History("partial", now - 3600, now, [replace(RESTARTED[0], number=1)], world_size=8),
+        "unruly": History("unruly", now - 1800, now, [STANDS]),
+        "moved": History("moved", now - 4000, now, [RESTARTED[0], replace(RESTARTED[1], nodes=NODES)], 0, 1500.0),
+    }
+
+
+@pytest.fixture(scope="module")
+def url(past: dict[str, History], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    backfill(folder, *(one.series(recorded=name != "unruly") for name, one in past.items()))
+    with prometheus(folder) as running:
+        yield running.url
+
+
+@pytest.fixture(autouse=True)
+def _then(past: dict[str, History], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moment at which the histories end, however long it takes to ask."""
+    monkeypatch.setattr(runs, "time", SimpleNamespace(time=lambda: past["live"].now))
+
+
+def told(url: str, run: str, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["goodput", run, "--prometheus", url, "--since", "3h", "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@needs_prometheus
+def test_prometheus_says_what_the_ledgers_of_all_nodes_say(
+    url: str, past: dict[str, History], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To within a scrape for each rank and attempt."""
+    ended(tmp_path, *past["restarted"].specs())
+    truth = goodput(("lab", "restarted"), read_directory(str(tmp_path), steps=True)[0], time.monotonic_ns())
+    found = told(url, "restarted", capsys)
+    assert (found["owner"], found["ranks"], found["world_size"]) == ("lab", 6, 6)
+    for part, seconds in truth.seconds.items():
+        assert found["seconds"][part] == pytest.approx(seconds, abs=6 * 3 * SCRAPE), part
+    assert found["ettr"] == pytest.approx(truth.ettr, abs=0.01)
+    assert found["computed_seconds"] == pytest.approx(truth.computed, abs=6 * SCRAPE)
+    for one, true in zip(found["attempts"], truth.attempts, strict=True):
+        assert (one["number"], one["ranks"], one["alive"]) == (true.number, true.ranks, False)
+        assert one["steps"] == pytest.approx(true.steps, abs=SCRAPE)
+        assert one["repeated"] == pytest.approx(true.repeated, abs=2)
+        assert one["saves"] == pytest.approx(true.saves, abs=2)
+        assert one["seconds"] == pytest.approx(true.seconds, abs=2 * SCRAPE)
+        assert one["startup"] == pytest.approx(true.startup, abs=1)
+    assert (found["failures"], truth.failures) == (2, 2)
+    assert found["watched_seconds"] == pytest.approx(truth.watched, abs=3 * 2 * SCRAPE)
+    assert found["saving"]["blocked"] == pytest.approx(truth.blocked / truth.saves, rel=0.05)
+    assert found["saving"]["blocked_cpu"] == pytest.approx(truth.blocked_cpu / truth.saves, rel=0.05)
+    assert len(found["problems"]) == 1, "whether the last attempt was killed is not known, and nothing is missing"
+
+
+@needs_prometheus
+def test_a_live_run_that_stood_still_has_stalled(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(url, "live", capsys)
+    (one,) = found["attempts"]
+    assert one["alive"]
+    assert found["seconds"]["startup"] == pytest.approx(2 * 60)
+    assert 2 * (300 - 2 * 30 - 2) <= found["seconds"]["stalled"] <= 2 * 300
+    assert found["failures"] == 0
+    assert not found["problems"]
+
+
+@needs_prometheus
+def test_an_agent_that_comes_back_under_another_address_begins_no_attempt(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(url, "moved", capsys)
+    assert [(one["number"], one["steps"], one["saves"]) for one in found["attempts"]] == [
+        (0, pytest.approx(900, abs=SCRAPE), pytest.approx(90, abs=2)),
+        (1, pytest.approx(600, abs=SCRAPE), pytest.approx(60, abs=2)),
+    ]
+    assert found["failures"] == 1
+
+
+@needs_prometheus
+def test_what_prometheus_did_not_see_is_said(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    problems = "\n".join(told(url, "partial", capsys)["problems"])
+    assert "attempts before number 1 were not seen" in problems
+    assert "of attempt 1, 2 of 8 ranks were not seen" in problems
+
+
+@needs_prometheus
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["other"],
+            "has seen nothing of run other in the last 3.00 h; it has lab/live, lab/moved, lab/partial, lab/restarted",
+        ),
+        (["live", "--owner", "me"], "has seen nothing of run live of owner me"),
+        (["live", "--cluster", "east"], "in cluster east"),
+        (["unruly"], "its rules are missing, or of an older whyidle. Write them with `whyidle rules --out rules`"),
+        ([], "has several runs: lab/live, lab/moved, lab/partial, lab/restarted. Say which one"),
+    ],
+)
+def test_a_run_that_prometheus_cannot_tell_of_is_a_sentence_and_a_status(
+    url: str, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["goodput", *words, "--prometheus", url, "--since", "3h"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("whyidle goodput: ")
+    assert sentence in err
+
+
+# -- bounds of a what-if
+
+
+@needs_prometheus
+def test_bounds_are_those_of_the_last_seconds_of_a_run(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["live", "--prometheus", url, "--since", "10m"]
+    assert main(["whatif", *words, "--json", "--price", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bounds_only"]
+    assert (found["ranks"], found["accelerated"]) == (2, False)
+    assert found["step_seconds"] == pytest.approx(1.0, rel=0.02)
+    bounds = {row["options"]: (row["least"], row["most"]) for row in found["changes"]}
+    assert bounds["--network none"] == (0, pytest.approx(0.2, abs=0.01))
+    assert bounds["--storage none"] == (0, pytest.approx(0, abs=0.01))
+    assert found["changes"][0]["money_most"] == pytest.approx(0.2 * found["gpu_hours"] * 2, rel=0.05)
+    assert main(["whatif", *words, "--network", "x2", "--compute", "x1.25", "--sweep"]) == 0
+    out = capsys.readouterr().out
+    for said in ("bounds only", "36.0 %", "flat from", "not predictions", "the last 10.0 min of the run\n"):
+        assert said in out, out
+
+
+@needs_prometheus
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["live", "--workers", "+2"], "--workers needs them, see --dir"),
+        (["live", "--pipeline", "balance"], "--pipeline needs them, see --dir"),
+        (["live", "--network", "x0.5"], "factors must be above 1"),
+        (["partial", "--straggler", "none"], "2 ranks were not seen"),
+        (["other"], "has seen nothing of run other in the last 30.0 days"),
+    ],
+)
+def test_what_has_no_bound_is_a_sentence_and_a_status(
+    url: str, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["whatif", *words, "--prometheus", url]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+
+
+@needs_prometheus
+def test_a_run_that_has_ended_is_told_of_to_its_end(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["whatif", "partial", "--prometheus", url, "--since", "10m"]) == 0
+    out = capsys.readouterr().out
+    assert "the last 10.0 min of the run, which ended" in out
+    assert "2 more ranks of the run were not seen" in out
+
+
+# -- the arithmetic
+
+
+def attempt(number: int = 0, start: float = 0.0, seconds: float = 100.0, steps: int = 100, **fields: Any) -> Recorded:
+    """Of two ranks, that was seen from its start on, each 10 s."""
+    who = Identity("n1", 0, number, "1")
+    counted = [(start + at, min(float(steps), at)) for at in range(0, int(seconds) + 1, 10)]
+    witness = Process(who, start, start, start + seconds, opened=start, switched=start + seconds, counted=counted)
+    given = {"ranks": 2, "world_size": 2, "seconds": {"compute": 2 * seconds}, "saves": 0, "alive": False, **fields}
+    return Recorded(witness=witness, steps=steps, **given)
+
+
+def test_the_time_between_attempts_is_recovery() -> None:
+    attempts = [attempt(), attempt(1, start=160.0, seconds=50.0, steps=50)]
+    set_bounds(attempts, 0.0, 1000.0, apart=10.0)
+    found = goodput_of(("lab", "r1"), attempts)
+    assert found.seconds["recovery"] == pytest.approx(2 * 60.0)
+    assert found.seconds["productive"] == pytest.approx(2 * 150.0)
+    assert (found.failures, found.recoveries) == (1, [60.0])
+
+
+def test_a_restore_is_recovery() -> None:
+    attempts = [attempt(), attempt(1, start=100.0, seconds=60.0, steps=50)]
+    attempts[1].seconds = {"startup": 2 * 4.0, "checkpoint_read": 2 * 6.0, "compute": 2 * 50.0}
+    set_bounds(attempts, 0.0, 1000.0, apart=10.0)
+    found = goodput_of(("lab", "r1"), attempts)
+    assert found.seconds["recovery"] == pytest.approx(2 * 10.0)
+    assert found.recoveries == [pytest.approx(10.0)]
+
+
+def test_a_standstill_is_longer_than_ten_steps_and_saves_are_none() -> None:
+    one = attempt(seconds=400.0, steps=100)
+    set_bounds([one], 0.0, 1000.0, apart=10.0)
+    assert standstills(one) == [(100.0, 400.0)]
+    # Less a step of a second, and what both ranks saved meanwhile.
+    assert stalled(one, [(100.0, 400.0)], [0.0]) == pytest.approx(2 * (300 - 100 / 99))
+    assert stalled(one, [(100.0, 400.0)], [500.0]) == pytest.approx(2 * (300 - 100 / 99) - 500)
+    assert standstills(attempt(seconds=400.0, steps=400)) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sentence"),
+    [(2000.0, ""), (1900.0, ""), (1000.0, "50.0 % of the time was not recorded"), (4000.0, "100.0 % more")],
+)
+def test_a_hole_in_the_records_is_said(seconds: float, sentence: str) -> None:
+    one = attempt(seconds=1000.0, steps=1000)
+    one.seconds = {"compute": seconds}
+    one.alive = True
+    set_bounds([one], 0.0, 1000.0, apart=10.0)
+    assert [sentence in said for said in holes([one])] == ([True] if sentence else [])

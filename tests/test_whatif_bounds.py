@@ -1,0 +1,145 @@
+"""Bounds of a what-if, told from sums alone: a replay of the steps that were summed up is always within them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from schedules.case import Case
+from schedules.cases import random_cases
+from schedules.replay import replay
+from schedules.traces import trace_of
+
+from whyidle.advisor.whatif.bounds import NoBounds, Spent, answer, most
+from whyidle.advisor.whatif.changes import NONE, Changes
+from whyidle.advisor.whatif.replay import saved
+from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace
+from whyidle.ledger.causes import CAUSES
+
+MS = 1_000_000
+CHANGES = (
+    Changes(network=NONE),
+    Changes(network=0.5),
+    Changes(storage=0.5),
+    Changes(host=NONE, cpu=NONE),
+    Changes(no_stragglers=True),
+    Changes(storage=NONE, no_stragglers=True),
+)
+ENDS = 0.002
+"""Ranks do not end their last step at the same moment: what a run of few steps gains differs a little by rank."""
+
+
+def waits(trace: Trace) -> Iterator[tuple[int, tuple[int, int, int] | None, int]]:
+    """(rank, which collective, ns); None for messages."""
+    for one in trace.ranks:
+        for step in one.steps:
+            numbers: dict[int, int] = {}
+            for call in step.calls:
+                slot = one.slots[call.slot]
+                numbers[slot.key] = numbers.get(slot.key, 0) + 1
+                yield one.rank, None if slot.pairwise else (slot.key, step.number, numbers[slot.key]), call.ns
+
+
+def spent_of(trace: Trace) -> Spent:
+    """What the books of the ranks say of the same steps: of a wait in a collective, the least of any member's is the
+    network's, and the rest is a straggler's."""
+    least: dict[tuple[int, int, int], int] = {}
+    for _, key, ns in waits(trace):
+        if key is not None:
+            least[key] = min(ns, least.get(key, ns))
+    found = {one.rank: dict.fromkeys(CAUSES, 0.0) for one in trace.ranks}
+    for one in trace.ranks:
+        for step in one.steps:
+            for cause, ns in zip(CAUSES, step.own, strict=True):
+                found[one.rank][cause] += ns
+    for rank, key, ns in waits(trace):
+        transfer = 0 if key is None else least[key]
+        found[rank]["network"] += transfer
+        found[rank]["pipeline" if key is None else "straggler"] += ns - transfer
+    return Spent(list(found.values()), len(trace.ranks[0].steps))
+
+
+def assert_within(trace: Trace, changes: Changes) -> None:
+    share = sum(saved(trace, changes)) / sum(trace.walls)
+    assert -1e-9 <= share <= most(spent_of(trace), changes) + ENDS, changes
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in random_cases(60) if case.ranks <= 6][:12], ids=lambda case: case.name
+)
+def test_a_replay_is_within_the_bounds(case: Case) -> None:
+    trace = trace_of(replay(case))
+    for changes in CHANGES:
+        assert_within(trace, changes)
+
+
+def loop(chance: Random) -> Trace:
+    """Of one rank that waits for its data workers in some steps."""
+    steps, end = [], 0
+    for number in range(1, 31):
+        own = [0] * len(CAUSES)
+        for cause in chance.sample(("compute", "host", "data_read", "data_cpu", "data_queue", "data_handoff"), 4):
+            own[CAUSES.index(cause)] = chance.randint(0, 50) * MS
+        own[CAUSES.index("compute")] += 20 * MS
+        end += sum(own)
+        steps.append(RankStep(number, end, sum(own), tuple(own), 0, ()))
+    return Trace((RankTrace(0, "boot", {}, chance.choice((0, 1, 3)), tuple(steps)),), 0, False)
+
+
+def test_a_replay_of_data_workers_is_within_the_bounds() -> None:
+    chance = Random(2026)
+    for _ in range(20):
+        trace = loop(chance)
+        for changes in (*CHANGES, Changes(storage=0.9), Changes(cpu=0.5), Changes(compute=0.5), Changes(host=0.5)):
+            assert_within(trace, changes)
+
+
+LATE_READER = (
+    {"compute": 50.0, "straggler": 60.0, "network": 10.0},
+    {"compute": 50.0, "data_read": 60.0, "network": 10.0},
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        (Changes(network=NONE), 10 / 120),  # the late rank does not wait, so that nobody gains more than it
+        (Changes(network=0.1), 10 / 120),
+        (Changes(storage=NONE), 60 / 120),
+        (Changes(host=NONE), 0),
+        (Changes(network=1 / 1.05), 1 - 1 / 1.05),
+        (Changes(no_stragglers=True), 60 / 120),
+        (Changes(network=NONE, storage=NONE), 70 / 120),
+    ],
+    ids=str,
+)
+def test_the_rank_that_can_gain_least_bounds_all(changes: Changes, share: float) -> None:
+    assert most(Spent(LATE_READER, 1), changes) == pytest.approx(share)
+
+
+def test_ranks_that_never_meet_gain_each_for_itself() -> None:
+    apart = Spent(({"compute": 50.0, "host": 50.0}, {"compute": 100.0}), 1)
+    assert most(apart, Changes(host=NONE)) == pytest.approx(0.25)
+
+
+def test_without_a_change_each_loss_is_removed_alone() -> None:
+    found = answer(Spent(LATE_READER, 1), Changes(), swept=True)
+    rows = {row["options"]: row["most"] for row in found["changes"]}
+    assert list(rows.values()) == sorted(rows.values(), reverse=True)
+    assert (rows["--storage none"], rows["--network none"]) == (0.5, pytest.approx(10 / 120))
+    assert found["together"] is None
+    shares = [point["most"] for point in found["sweep"]["points"]]
+    assert shares == sorted(shares)
+
+
+def test_what_sums_cannot_tell_is_refused() -> None:
+    for changes, sentence in (
+        (Changes(workers=1), "--workers needs them"),
+        (Changes(balanced=True), "--pipeline needs them"),
+        (Changes(network=2.0), "factors must be above 1"),
+    ):
+        with pytest.raises(NoBounds, match=sentence):
+            most(Spent(LATE_READER, 1), changes)
+    with pytest.raises(NoBounds, match="2 ranks were not seen"):
+        most(Spent(LATE_READER, 1, missing=2), Changes(no_stragglers=True))
