@@ -21,7 +21,7 @@ CROWDED = 0.1
 """Workers that queue for a CPU for this share of their time on one have none to spare."""
 RARE = 0.2
 """Waits in at most this share of the steps are those of a loader that is fast enough on average."""
-REAL = 0.02
+REAL = 0.1
 """Of the median step: a shorter wait is none for a batch that is being made."""
 PREFETCH = 2
 """DataLoader's prefetch_factor unless said."""
