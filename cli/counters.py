@@ -23,13 +23,13 @@ _MOST_PROCESSES = 512
 PROC = Path("/proc")
 
 
-def of_node(run: Run, ledgers: Iterable[Ledger], agent: str) -> Counters:
-    """Of a run whose ranks live here; nothing is known of others. ``agent``: the address of this node's."""
+def of_node(run: Run, ledgers: Iterable[Ledger], agent: str = "") -> Counters:
+    """Of a run whose ranks live here; nothing is known of others. ``agent``: the address of this node's, if asked."""
     live = [one for one in ledgers if run_of(one) == run and one.alive and one.strings["boot"] == own_clock().boot]
     if not live:
         return Counters()
     ranks = max(one.world_size for one in live)
-    mtu, paused = _network(agent) if ranks > len(live) else ({}, None)
+    mtu, paused = _network(agent) if agent and ranks > len(live) else ({}, None)
     return Counters(
         cpus=float(len(os.sched_getaffinity(0))),
         bytes_per_read=bytes_per_read([one.visible_pid for one in live if one.visible_pid]),
@@ -39,17 +39,14 @@ def of_node(run: Run, ledgers: Iterable[Ledger], agent: str) -> Counters:
 
 
 def bytes_per_read(pids: list[int]) -> float | None:
-    """Of the processes and their children, since each began."""
+    """Of the children of these processes, since each began: a loop that has workers reads what they hand over."""
     read = calls = 0
-    for pid in pids:
-        for each in [pid, *_children(pid)][:_MOST_PROCESSES]:
-            try:
-                fields = dict(line.split(": ") for line in (PROC / str(each) / "io").read_text().splitlines())
-                # A main process that has workers reads what they hand over: that is no reading of samples.
-                if each != pid or not _children(pid):
-                    read, calls = read + int(fields["rchar"]), calls + int(fields["syscr"])
-            except (OSError, ValueError, KeyError):
-                continue
+    for each in [child for pid in pids for child in _children(pid)][:_MOST_PROCESSES]:
+        try:
+            fields = dict(line.split(": ") for line in (PROC / str(each) / "io").read_text().splitlines())
+            read, calls = read + int(fields["rchar"]), calls + int(fields["syscr"])
+        except (OSError, ValueError, KeyError):
+            continue
     return read / calls if calls else None
 
 

@@ -16,6 +16,7 @@ from .layout import LEDGER_BYTES, MAGIC, SEQUENCE, STRING_AT, SUFFIX, VERSION, W
 
 _TRIES, _PAUSE_SECONDS = 10, 1e-4
 
+
 class LedgerWriter:
     """Creates one ledger, holds its lock, and gives its words to those who count.
 

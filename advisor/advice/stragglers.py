@@ -8,7 +8,6 @@ from .case import Case
 from .gains import formula, percent, replayed
 from .rule import Found, Rule
 
-
 _WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
 """What a rank computes. On a CPU rank, work that leaves all CPUs idle counts as `host_blocked`."""
 
