@@ -86,8 +86,8 @@ CASES = (
     ),
     Case(
         "data.handoff",
-        "batches of 1,000,000 Python floats",
-        replace(ONE, workers=2, objects=1_000_000),
+        "batches of 200,000 Python floats",
+        replace(ONE, workers=2, objects=200_000, compute=0.005),
         _set(tensors=True),
     ),
     Case("host.gc", "gc.collect() in each step, 400,000 objects", replace(ONE, collect=True), _set(freeze=True)),
@@ -175,7 +175,12 @@ class Bench:
         folder.mkdir()
         job = replace(job, folder=self.files.get(job.folder, ""))
         with shaped(self.names[: job.ranks], job.mbit):
-            _wait([self._fork(job, rank, folder) for rank in range(job.ranks)], folder)
+            children = [self._fork(job, rank, folder) for rank in range(job.ranks)]
+            try:
+                _wait(children, folder)
+            except SystemExit:
+                _kill(children)
+                raise
         took = []
         for rank in range(job.ranks):
             ends = [int(line) for line in (folder / f"ends-{rank}").read_text().split()]
@@ -190,6 +195,7 @@ class Bench:
             return pid
         status = 1
         try:
+            os.setpgid(0, 0)  # its data workers end with it
             with open(folder / f"errors-{rank}", "w") as errors:
                 os.dup2(errors.fileno(), 1)
                 os.dup2(errors.fileno(), 2)
@@ -225,14 +231,19 @@ def _wait(children: list[int], folder: Path) -> None:
                 if status:
                     deadline = 0.0
         if left and time.monotonic() > deadline:
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+            _kill(left)
             deadline = 0.0
             break
         time.sleep(0.02)
     if not deadline:
         raise RuntimeError("".join(path.read_text()[-2000:] for path in sorted(folder.glob("errors-*"))) or "too slow")
+
+
+def _kill(children: list[int]) -> None:
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def advised(outcome: Outcome) -> list[Advice]:
@@ -299,6 +310,7 @@ def main() -> None:
     if no_fuse:
         print(f"without slow reads: this machine {no_fuse}")
     rows = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the children and the network go, too
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whyidle-advice-", dir="/dev/shm")))
         (folder / FAST).mkdir()
@@ -309,7 +321,11 @@ def main() -> None:
             files[SLOW] = str(slow)
         bench = Bench(folder, stack.enter_context(network(RANKS)), files)
         for case in cases:
-            rows.append(compare(case, bench))
+            try:
+                rows.append(compare(case, bench))
+            except RuntimeError as error:
+                print(f"{case.rule}: {error}", file=sys.stderr, flush=True)
+                continue
             print(table(rows[-1:]).splitlines()[-1], flush=True)
             if rows[-1]["change"] is None:
                 print(f"  it says: {', '.join(rows[-1]['others']) or 'nothing'}", flush=True)

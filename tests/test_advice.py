@@ -14,6 +14,7 @@ from schedules.traces import slot, trace_of
 from support_ledgers import Spec, write
 
 from whyidle.advisor.advice.case import Case, Counters
+from whyidle.advisor.advice.page import DOCS, filled, pages
 from whyidle.advisor.advice.rule import FLOOR, HERE, Advice
 from whyidle.advisor.advice.table import RULES, advise
 from whyidle.advisor.goodput import goodput
@@ -262,3 +263,11 @@ def test_without_a_replay_the_share_of_the_time_is_told(tmp_path: Path) -> None:
 def test_rules_say_whether_they_were_tried() -> None:
     assert all(rule.tested == HERE or rule.tested.startswith("no: ") for rule in RULES)
     assert FLOOR == 0.02
+
+
+def test_the_pages_are_up_to_date() -> None:
+    for name, parts in pages().items():
+        text = (DOCS / name).read_text()
+        assert filled(text, parts) == text, "run `make docs`"
+    with pytest.raises(ValueError, match="is there 0 times"):
+        filled("", {"rules": ""})
