@@ -21,7 +21,7 @@ from .advice.case import Case, Counters, basis_of
 from .advice.rule import Advice
 from .advice.table import advise
 
-MOST_STEPS = 1024
+MOST_STEPS = 256
 """Of all ranks together that advice is replayed from: a call must not take long."""
 Shares = Mapping[str, float]
 

@@ -316,7 +316,7 @@ def main() -> None:
         (folder / FAST).mkdir()
         make_files(folder / FAST)
         files = {FAST: str(folder / FAST)}
-        if not no_fuse:
+        if any(case.slow.folder for case in cases):
             slow = stack.enter_context(slow_folder(folder / FAST, folder / SLOW, read_ms=READ_MS, cached=True))
             files[SLOW] = str(slow)
         bench = Bench(folder, stack.enter_context(network(RANKS)), files)

@@ -15,9 +15,10 @@ from ...verdict.verdict import verdict
 from ..goodput import Goodput, goodput
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis, Prediction, predict
+from ..whatif.replay import saved
 from ..whatif.trace import NoTrace, trace_of
 
-MOST_STEPS = 4096
+MOST_STEPS = 2048
 """Of all ranks together that are replayed: advice asks a dozen questions, and must not take long."""
 
 
@@ -100,6 +101,13 @@ class Case:
                     if not ops or op in ops:
                         found[op] = found.get(op, 0.0) + size
         return {op: size / steps for op, size in found.items()} if steps else {}
+
+    def saves(self, changes: Changes) -> float:
+        """What `predict` has as its share, without bounds: 0 where the record does not tell."""
+        try:
+            return sum(saved(self.basis.trace, changes)) / sum(self.basis.walls) if self.basis else 0.0
+        except NoTrace:
+            return 0.0
 
     def predict(self, changes: Changes) -> Prediction | None:
         """None where the record does not tell."""

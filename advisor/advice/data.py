@@ -38,11 +38,14 @@ def _workers(case: Case) -> Found | None:
     if have is None or case.basis is None or read + cpu < FLOOR * case.window / len(case.ranks):
         return None
     most = _room(case, have) if cpu > read else MOST_WORKERS[-1]
-    tried = [(more, gain) for more in MOST_WORKERS if more <= most and (gain := replayed(case, Changes(workers=more)))]
-    best = max((gain.share for _, gain in tried), default=0.0)
+    tried = {more: case.saves(Changes(workers=more)) for more in MOST_WORKERS if more <= most}
+    best = max(tried.values(), default=0.0)
     if best < FLOOR or queue > CROWDED * (cpu + queue) > CROWDED * read:
         return None
-    more, gain = next(entry for entry in tried if entry[1].share >= ENOUGH * best)
+    more = next(more for more, share in tried.items() if share >= ENOUGH * best)
+    gain = replayed(case, Changes(workers=more))
+    if gain is None:
+        return None
     return Found(
         f"Set num_workers={have + more} in the DataLoader (it has {have})",
         gain,

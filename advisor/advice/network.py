@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from statistics import median
 
 from ..whatif.changes import Changes
 from .case import Case
@@ -70,7 +71,7 @@ def _buckets(case: Case) -> Found | None:
 
 
 def _coalesce(case: Case) -> Found | None:
-    """Each call costs its latency: that of the least of a rank's transfers, which carries next to nothing."""
+    """Small transfers are latency. On CPU ranks a part of it is time in which their threads queue for a CPU."""
     if case.basis is None or case.share("network") < FLOOR or case.pipeline:
         return None
     steps = sum(rank.newest.steps for rank in case.ranks)
@@ -79,7 +80,7 @@ def _coalesce(case: Case) -> Found | None:
     if calls < MANY_CALLS or size / calls > SMALL_CALL:
         return None
     fewer = max(1, ceil(size / DEFAULT_BUCKET))
-    saved = min(case.share("network"), (calls - fewer) * _latency(case) / case.basis.step_seconds)
+    saved = min(case.share("network", "collective_queue"), (calls - fewer) * _latency(case) / case.basis.step_seconds)
     return Found(
         f"Put the {calls:.0f} collectives of a step together into {fewer}: flatten the tensors, or use"
         " DistributedDataParallel",
@@ -90,7 +91,7 @@ def _coalesce(case: Case) -> Found | None:
 
 
 def _latency(case: Case) -> float:
-    """Seconds of the least transfer: the lower tenth of what the members of a group waited least, call by call."""
+    """Seconds of a usual transfer: the median of what the members of a group waited least, call by call."""
     assert case.basis is not None
     least: dict[tuple[int, int, int], int] = {}
     for one in case.basis.trace.ranks:
@@ -103,8 +104,7 @@ def _latency(case: Case) -> float:
                 place = numbers[slot.key, step.number] = numbers.get((slot.key, step.number), 0) + 1
                 key = (slot.key, step.number, place)
                 least[key] = min(call.ns, least.get(key, call.ns))
-    waits = sorted(least.values())
-    return waits[len(waits) // 10] / 1e9 if waits else 0.0
+    return median(least.values()) / 1e9 if least else 0.0
 
 
 def _hierarchy(case: Case) -> Found | None:
@@ -185,7 +185,7 @@ RULES: tuple[Rule, ...] = (
         ("network",),
         "A step has at least 8 collectives, of at most 1 MiB on average",
         "One collective for many",
-        "Calls fewer × the latency: the lower tenth of the least waits of all calls",
+        "Calls fewer × the latency: the median of the least waits, call by call",
         "`network` falls, for as many bytes in fewer calls",
         _coalesce,
     ),
