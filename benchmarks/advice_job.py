@@ -174,13 +174,10 @@ class _Work(nn.Module):
         return x
 
 
-class _SlowFile(io.RawIOBase):
+class _SlowFile(io.BytesIO):
     """Takes SAVE_RATE bytes per second, as a storage would."""
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
+    def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
         time.sleep(size / SAVE_RATE)
         return size
@@ -206,8 +203,13 @@ def train(job: Job, rank: int, folder: Path) -> None:
 
 
 def _loader(job: Job) -> Iterator[Any]:
-    workers = {"prefetch_factor": job.prefetch} if job.workers else {}
-    return iter(DataLoader(_Batches(job), batch_size=None, num_workers=job.workers, **workers))
+    prefetch = job.prefetch if job.workers else None
+    data, collate = _Batches(job), _as_it_is if job.objects else None
+    return iter(DataLoader(data, None, num_workers=job.workers, prefetch_factor=prefetch, collate_fn=collate))
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _replica(job: Job, rank: int) -> Iterator[None]:

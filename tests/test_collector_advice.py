@@ -32,7 +32,8 @@ def test_a_scrape_does_not_wait_and_the_next_ones_tell_the_best_of_each_run() ->
     collector = AdviceCollector(advise, "/ledgers")
     assert not read(collector)[0]
     go.set()
-    series, errors = until(lambda: found if (found := read(collector))[0] else None)
+    until(lambda: read(collector)[0])
+    series, errors = read(collector)
     assert not errors
     assert len(series) == 2 * 2 * MOST
     assert series[GAIN, ("lab", "a", "rule.2")] == 0.25
