@@ -40,6 +40,8 @@ from whyidle.ledger.directory import read_directory, run_of
 READ_MS = 10
 LIMIT_SECONDS = 120.0
 RANKS = 4
+PREFIX = "whyidle-a"
+"""Of its network namespaces."""
 SLOW, FAST = "slow", "fast"
 """In place of a folder of files."""
 
@@ -68,7 +70,7 @@ CASES = (
     Case(
         "data.prefetch",
         "every 25th read takes 400 ms longer",
-        replace(ONE, steps=200, workers=2, spike=0.4),
+        replace(ONE, steps=120, workers=2, spike=0.4),
         lambda job, settings: replace(job, prefetch=settings["prefetch_factor"]),
     ),
     Case("data.decode", "a worker decodes for 60 ms", replace(ONE, workers=1, decode=0.06), _set(decode=0.0)),
@@ -90,11 +92,13 @@ CASES = (
         replace(ONE, workers=2, objects=200_000, compute=0.005),
         _set(tensors=True),
     ),
-    Case("host.gc", "gc.collect() in each step, 400,000 objects", replace(ONE, collect=True), _set(freeze=True)),
+    Case(
+        "host.gc", "gc.collect() in each step, 200,000 objects", replace(ONE, steps=30, collect=True), _set(freeze=True)
+    ),
     Case(
         "host.compile",
-        "60 shapes of batches, compiled one by one",
-        replace(ONE, steps=60, shapes=60),
+        "40 shapes of batches, compiled one by one",
+        replace(ONE, shapes=40),
         _set(dynamic=True),
     ),
     Case("host.blocked", "a call in the loop takes 30 ms", replace(ONE, blocked=0.03), _set(in_thread=True)),
@@ -143,13 +147,13 @@ CASES = (
     Case(
         "pipeline.balance",
         "one of 4 stages takes 150 ms, the others 60",
-        Job(ranks=4, steps=50, stages=(0.06, 0.15, 0.06, 0.06)),
+        Job(ranks=4, steps=30, stages=(0.06, 0.15, 0.06, 0.06)),
         _set(stages=(0.0825,) * 4),
     ),
     Case(
         "pipeline.microbatches",
         "4 stages, 4 microbatches",
-        Job(ranks=4, steps=50, stages=(0.1,) * 4),
+        Job(ranks=4, steps=30, stages=(0.1,) * 4),
         lambda job, settings: replace(job, microbatches=settings["microbatches"]),
     ),
 )
@@ -300,13 +304,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rules whose names have this in them")
     parser.add_argument("--json", type=Path, help="where to write all figures")
     args = parser.parse_args()
-    if lacking := missing():
+    if lacking := missing(PREFIX):
         print(f"nothing to compare: this machine {lacking}")
         return
     no_fuse = lacks_fuse()
-    cases = [
-        case for case in CASES if any(text in case.rule for text in args.only) and not (case.slow.folder and no_fuse)
-    ]
+    chosen = [case for text in args.only for case in CASES if text in case.rule]
+    cases = [case for case in dict.fromkeys(chosen) if not (case.slow.folder and no_fuse)]
     if no_fuse:
         print(f"without slow reads: this machine {no_fuse}")
     rows = []
@@ -319,7 +322,7 @@ def main() -> None:
         if any(case.slow.folder for case in cases):
             slow = stack.enter_context(slow_folder(folder / FAST, folder / SLOW, read_ms=READ_MS, cached=True))
             files[SLOW] = str(slow)
-        bench = Bench(folder, stack.enter_context(network(RANKS)), files)
+        bench = Bench(folder, stack.enter_context(network(RANKS, PREFIX)), files)
         for case in cases:
             try:
                 rows.append(compare(case, bench))

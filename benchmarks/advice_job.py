@@ -42,7 +42,7 @@ SAVE_RATE = 20e6
 class Job:
     """Times in seconds."""
 
-    steps: int = 80
+    steps: int = 40
     ranks: int = 1
     compute: float = 0.03
     workers: int = 0
@@ -223,7 +223,7 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
         model = torch.compile(model, backend="eager", dynamic=job.dynamic or None if job.dynamic else False)
     optimizer = torch.optim.SGD(parameters, 1e-3)
     extra = [torch.zeros(1000) for _ in range(job.tensors_apart)]
-    keep = [[number] for number in range(400_000)] if job.collect else []
+    keep = [[number] for number in range(200_000)] if job.collect else []
     if job.freeze:
         gc.collect()
         gc.freeze()

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator
 
 INTERFACE = "eth0"
-_BRIDGE = "whyidle-wb"
 _CLONE_NEWNET = 0x40000000
 
 
@@ -17,30 +16,31 @@ def address(rank: int) -> str:
     return f"10.219.0.{rank + 1}"
 
 
-def missing() -> str | None:
+def missing(prefix: str = "whyidle-w") -> str | None:
     """Why this machine cannot have such a network; None if it can."""
     if lacking := [tool for tool in ("ip", "tc") if not shutil.which(tool)]:
         return f"needs {' and '.join(lacking)}"
     try:
-        with network(1) as names, shaped(names, 100):
+        with network(1, prefix) as names, shaped(names, 100):
             return None
     except (OSError, subprocess.CalledProcessError) as error:
         return f"needs the right to make network namespaces and to shape links: {error}"
 
 
 @contextlib.contextmanager
-def network(count: int) -> Iterator[tuple[str, ...]]:
-    """The names of the namespaces; all of it is gone afterwards."""
-    names = tuple(f"whyidle-w{rank}" for rank in range(count))
+def network(count: int, prefix: str = "whyidle-w") -> Iterator[tuple[str, ...]]:
+    """The names of the namespaces, which begin with ``prefix``; all of it is gone afterwards."""
+    bridge = f"{prefix}b"
+    names = tuple(f"{prefix}{rank}" for rank in range(count))
     with contextlib.ExitStack() as stack:
-        for name in (_BRIDGE, *names):
+        for name in (bridge, *names):
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)  # a killed run has left it
             _run("ip", "netns", "add", name)
             stack.callback(_run, "ip", "netns", "del", name)
-        _ip(_BRIDGE, "link add b0 type bridge", "link set b0 up")
+        _ip(bridge, "link add b0 type bridge", "link set b0 up")
         for rank, name in enumerate(names):
             peer = f"type veth peer name {INTERFACE} netns {name}"
-            _ip(_BRIDGE, f"link add p{rank} {peer}", f"link set p{rank} master b0 up")
+            _ip(bridge, f"link add p{rank} {peer}", f"link set p{rank} master b0 up")
             _ip(name, "link set lo up", f"addr add {address(rank)}/24 dev {INTERFACE}", f"link set {INTERFACE} up")
         yield names
 
