@@ -122,8 +122,8 @@ CASES = (
     ),
     Case(
         "network.buckets",
-        "8.4 MB of gradients at 400 Mbit/s, 8 layers with 20 ms of backward",
-        replace(TWO, mbit=400, width=512, layers=8, backward=0.02),
+        "4.2 MB of gradients at 400 Mbit/s, 4 layers with 40 ms of backward",
+        replace(TWO, mbit=400, width=512, layers=4, backward=0.04),
         lambda job, settings: replace(job, bucket_mb=settings["bucket_cap_mb"]),
     ),
     Case(

@@ -132,7 +132,7 @@ FAULTS: dict[str, Fault] = {
         spec=replace(REDUCING, handed=[("dp", 7, 2, {"all_reduce": STEPS * 100_000})], op_bytes={"all_reduce": 1}),
         by_rank=[{"words": {"collective_calls": 20 * STEPS}}] * 2,
         settings={"collectives": 1},
-        gain=0.475,
+        gain=0.45,
     ),
     "network.hierarchy": Fault(
         SLOW_LINK * 2,

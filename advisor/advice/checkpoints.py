@@ -110,5 +110,6 @@ RULES: tuple[Rule, ...] = (
         "Share of progress at both intervals ([goodput.md](goodput.md))",
         "`whyidle goodput` shows more progress",
         _interval,
+        "no: needs a run with many failures",
     ),
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import ceil
-from statistics import median
 
 from ..whatif.changes import Changes
+from ..whatif.predict import Basis
 from .case import Case
 from .gains import formula, percent, replayed
 from .rule import FLOOR, Found, Gain, Rule
@@ -71,7 +71,7 @@ def _buckets(case: Case) -> Found | None:
 
 
 def _coalesce(case: Case) -> Found | None:
-    """Small transfers are latency. On CPU ranks a part of it is time in which their threads queue for a CPU."""
+    """Small transfers are latency, and each call is another moment at which one rank may be late for the others."""
     if case.basis is None or case.share("network") < FLOOR or case.pipeline:
         return None
     steps = sum(rank.newest.steps for rank in case.ranks)
@@ -80,31 +80,25 @@ def _coalesce(case: Case) -> Found | None:
     if calls < MANY_CALLS or size / calls > SMALL_CALL:
         return None
     fewer = max(1, ceil(size / DEFAULT_BUCKET))
-    saved = min(case.share("network", "collective_queue"), (calls - fewer) * _latency(case) / case.basis.step_seconds)
+    saved = (1 - fewer / calls) * _but_the_longest(case.basis)
     return Found(
         f"Put the {calls:.0f} collectives of a step together into {fewer}: flatten the tensors, or use"
         " DistributedDataParallel",
         formula(saved),
-        (f"a step has {calls:.0f} collectives of {_size(size / calls)}, each of which costs its latency",),
+        (f"a step has {calls:.0f} collectives of {_size(size / calls)}, each of which ranks wait for",),
         {"collectives": fewer},
     )
 
 
-def _latency(case: Case) -> float:
-    """Seconds of a usual transfer: the median of what the members of a group waited least, call by call."""
-    assert case.basis is not None
-    least: dict[tuple[int, int, int], int] = {}
-    for one in case.basis.trace.ranks:
-        numbers: dict[tuple[int, int], int] = {}
+def _but_the_longest(basis: Basis) -> float:
+    """The share of the time that ranks wait in collectives, the longest wait of each step left out: one late rank or
+    one transfer would cost that in any case."""
+    waited = 0
+    for one in basis.trace.ranks:
         for step in one.steps:
-            for call in step.calls:
-                slot = one.slots[call.slot]
-                if slot.pairwise:
-                    continue
-                place = numbers[slot.key, step.number] = numbers.get((slot.key, step.number), 0) + 1
-                key = (slot.key, step.number, place)
-                least[key] = min(call.ns, least.get(key, call.ns))
-    return median(least.values()) / 1e9 if least else 0.0
+            waits = [call.ns for call in step.calls]
+            waited += sum(waits) - max(waits, default=0)
+    return waited / len(basis.trace.ranks) / sum(basis.walls)
 
 
 def _hierarchy(case: Case) -> Found | None:
@@ -185,7 +179,7 @@ RULES: tuple[Rule, ...] = (
         ("network",),
         "A step has at least 8 collectives, of at most 1 MiB on average",
         "One collective for many",
-        "Calls fewer × the latency: the median of the least waits, call by call",
+        "(1 − calls then / calls) × waits in collectives, the longest of each step left out",
         "`network` falls, for as many bytes in fewer calls",
         _coalesce,
     ),
@@ -208,6 +202,7 @@ RULES: tuple[Rule, ...] = (
         " is not the limit",
         "`network` falls, `whyidle_nic_mtu_bytes` is 9000",
         _jumbo,
+        "no: its gain of some 3 % is less than what two shared cores vary by",
     ),
     Rule(
         "network.pauses",
