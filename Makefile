@@ -36,12 +36,14 @@ lint: $(VENV)/.installed ## style, types, and that what is generated is up to da
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
 	@$(BIN)/python -m whyidle.agent.metrics.page --check
 	@$(BIN)/python -m whyidle.alerts.xids --check
+	@$(BIN)/python -m whyidle.advisor.advice.page --check
 	@$(BIN)/whyidle rules --check
 	@$(BIN)/whyidle dashboards --check
 
-docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, docs/xids.md, the rules and the dashboards
+docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, docs/xids.md, rules of advice, the rules and the dashboards
 	@$(BIN)/python -m whyidle.agent.metrics.page
 	@$(BIN)/python -m whyidle.alerts.xids
+	@$(BIN)/python -m whyidle.advisor.advice.page
 	@$(BIN)/whyidle rules --out alerts/generated
 	@$(BIN)/whyidle dashboards --out dashboards/generated
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import NamedTuple, Protocol
@@ -37,8 +37,22 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("process", "the processes of ranks and their workers"),
     Entry("clock", "the clock's offset and synchronisation"),
     Entry("identity", "pods and Slurm jobs of ranks and GPUs"),
+    Entry("advice", "what to change in the runs of this node, by their ledgers"),
 )
 """In the order in which a scrape asks them: `ranks` comes first, others look up its ranks."""
+
+
+class Advised(NamedTuple):
+    """One change that a run is advised."""
+
+    owner: str
+    run: str
+    advice: str
+    """The rule that says it."""
+    family: str
+    change: str
+    share: float
+    """Of the time of its ranks, that it would save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,8 @@ class Options:
 
     ledgers: LedgerStore
     roots: Roots = field(default_factory=Roots)
+    advise: Callable[[str], list[Advised]] | None = None
+    """What to change in the runs of a ledger directory. Its rules stand above the agent: who starts one brings them."""
     processes: RankProcesses = field(init=False)
 
     def __post_init__(self) -> None:

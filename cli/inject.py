@@ -1,7 +1,8 @@
 """`whyidle inject DIR`: puts the hooks into a folder, for Pythons that have no whyidle installed.
 
 An init container does it for a training image that nobody wants to rebuild; on a cluster, a folder that all nodes
-share serves as well. Only the hooks are copied: the standard library is all they need.
+share serves as well. Only the hooks are copied, and what `whyidle.signals()` asks: the standard library is all they
+need.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def inject(folder: Path) -> None:
 def hooks() -> Iterator[Path]:
     """The files that a training process needs."""
     yield PACKAGE / "__init__.py"
-    for folder in ("ledger", "torch_hooks"):
+    for folder in ("ledger", "torch_hooks", "verdict", "advisor"):
         yield from sorted((PACKAGE / folder).rglob("*.py"))
 
 

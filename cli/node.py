@@ -11,6 +11,7 @@ from ..agent.collector import COLLECTORS, Collector, Options, create_collectors
 from ..agent.files import Roots
 from ..agent.ledgers import LedgerStore
 from ..ledger.directory import ledger_dir
+from .advice import of_directory
 from .durations import duration
 
 PATHS = (("procfs", "/proc", "procfs"), ("sysfs", "/sys", "sysfs"), ("rootfs", "/", "root file system"))
@@ -72,7 +73,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
 def collectors_of(args: argparse.Namespace, ledgers: LedgerStore) -> dict[str, Collector]:
     """The collectors that the options ask for."""
     names = [entry.name for entry in COLLECTORS if getattr(args, f"collector_{entry.name}")]
-    return create_collectors(Options(ledgers, Roots(args.procfs, args.sysfs, args.rootfs)), names)
+    return create_collectors(Options(ledgers, Roots(args.procfs, args.sysfs, args.rootfs), of_directory), names)
 
 
 def directory_problem(directory: str) -> str | None:

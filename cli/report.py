@@ -11,9 +11,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..advisor.advice.case import case_of
+from ..advisor.advice.table import advise
+from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.report import build_report
-from . import choice, gaps, ras
+from . import advice, choice, counters, gaps, ras
 from .agent import DEFAULT_ADDRESS
 from .quantities import percent
 from .tables import aligned
@@ -62,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     accelerated = gaps.on_accelerators(run, ledgers)
     idle, why = gaps.ask(args.agent, run) if accelerated else ({}, "")
     report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
+    case = case_of(run, ledgers, time.monotonic_ns(), counters.of_node(run, ledgers, args.agent), idle)
+    report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
     report["nccl"] = ras.ask(args.ras) if report["hangs"] and accelerated else []
     if args.json:
         print(render_json(report))
@@ -82,6 +87,9 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     if report["families"]:
         parts += [_ranks(report), _causes(report, paint), _bar(report, paint)]
     parts.append(_verdict(report, paint))
+    if changes := report.get("advice"):
+        accelerated = any(rank["device"] != "cpu" for rank in report["per_rank"])
+        parts.append(advice.render(changes, "GPU-hours" if accelerated else "rank-hours", DEFAULT.currency))
     if report.get("nccl"):
         parts.append([f"NCCL     {line}".rstrip() for line in report["nccl"]])
     if report["problems"]:

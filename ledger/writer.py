@@ -13,8 +13,9 @@ import time
 
 from .clock import own_clock
 from .file import LedgerFile
-from .layout import LEDGER_BYTES, MAGIC, STRING_AT, SUFFIX, VERSION, WORD_AT
+from .layout import LEDGER_BYTES, MAGIC, SEQUENCE, STRING_AT, SUFFIX, VERSION, WORD_AT
 
+_TRIES, _PAUSE_SECONDS = 10, 1e-4
 _OWN = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 
@@ -88,6 +89,21 @@ class LedgerWriter:
         at, size = STRING_AT[name]
         raw = text.encode("utf-8", "replace")[:size]
         self._bytes[at : at + size] = raw.ljust(size, b"\0")
+
+    def copy(self) -> bytes:
+        """The ledger as it stands: from memory, since to open the file and close it again would drop its lock.
+
+        Another thread of this process may be in the middle of an update: it is given a moment to end it, and else at
+        most that update is missing.
+        """
+        raw = b""
+        for _ in range(_TRIES):
+            before = self.words[SEQUENCE]
+            raw = bytes(self._bytes)
+            if not before & 1 and before == self.words[SEQUENCE]:
+                break
+            time.sleep(_PAUSE_SECONDS)
+        return raw
 
     def close(self) -> None:
         """Marks the ledger ended, writes the rest and drops the lock. Late hooks harm nothing: the words stay.

@@ -59,6 +59,23 @@ def test_the_fsdp2_script(tmp_path: Path) -> None:
     assert of(outcome)["verdict"]["family"]
 
 
+def test_the_script_that_adapts_its_workers(tmp_path: Path) -> None:
+    words = ["--epochs", "2", "--samples", "60"]
+    outcome = train([sys.executable, str(EXAMPLES / "adapt_workers.py"), *words], tmp_path)
+    first, second = (int(number) for number in re.findall(r"workers (\d+)", outcome.stdout))
+    assert first == 1
+    assert second > 1
+
+
+def test_the_script_that_adapts_its_accumulation(tmp_path: Path) -> None:
+    launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2"]
+    words = ["--batches", "24", "--every", "8", "--most", "2"]
+    outcome = train([*launcher, str(EXAMPLES / "adapt_accumulation.py"), *words], tmp_path)
+    said = [int(number) for number in re.findall(r"accumulated (\d+)", outcome.stdout)]
+    assert (len(said), said[0]) == (3, 1)
+    assert {ledger.steps for ledger in outcome.ledgers} == {sum(8 // number for number in said)}
+
+
 # -- the page
 
 

@@ -48,10 +48,12 @@ def ask(command: list[str | Path], **env: str) -> subprocess.CompletedProcess[st
 # -- the copy
 
 
-def test_it_is_the_hooks_and_nothing_else(injected: Path) -> None:
+def test_it_is_the_hooks_and_what_signals_ask_and_nothing_else(injected: Path) -> None:
     names = {str(file.relative_to(injected)) for file in injected.rglob("*") if file.is_file()}
     assert {"run", "whyidle/__init__.py", "whyidle/torch_hooks/autoload/sitecustomize.py"} <= names
-    assert {name.split("/")[1] for name in names if name != "run"} == {"__init__.py", "ledger", "torch_hooks"}
+    assert {name.split("/")[1] for name in names if name != "run"} == {
+        *("__init__.py", "ledger", "torch_hooks", "verdict", "advisor")
+    }
     assert len(names) == len(list(hooks())) + len(("run", MARK))
 
 

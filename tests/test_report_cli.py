@@ -43,6 +43,12 @@ network     network             2.00 s    10.0 %   ████
 verdict  storage 40 % — rank 1 is late: data workers are blocked on reads
          · rank 1: 4.0 s waiting for a worker that was blocked (data_read)
          · rank 0 waited 4.0 s for rank 1, which was late by storage
+
+What to change (gain in time; of rank-hours so far; the changes do not add up)
+1. saves 20 % (20 to 20 %), 0.00111 rank-hours · data.cache
+   Copy the data to a local disk or into memory before the training, and read it there.
+   because the loop waits for workers that are blocked on reads 20 % of the time
+   check: `data_read` falls
 """
 
 
@@ -63,6 +69,7 @@ def test_the_json(tmp_path: Path) -> None:
     keys = ["run", "ranks", "steps", "wall_seconds", "startup_seconds", "seconds", "families", "verdict", "per_rank"]
     assert {*keys, "unaccounted_seconds"} <= set(report)
     assert report["verdict"]["family"] == "storage"
+    assert [one["id"] for one in report["advice"]] == ["data.cache"]
     assert {"family", "share", "corroborated", "evidence", "late_ranks"} <= set(report["verdict"])
 
 
@@ -78,7 +85,8 @@ def test_colour_changes_the_paint_and_not_the_words(tmp_path: Path) -> None:
     report = build_report(("lab", "r1"), read_directory(str(tmp_path), steps=True)[0], 0)
     painted = render_text(report, colour=True)
     assert "\x1b[33mstorage 40 %\x1b[0m" in painted
-    assert re.sub(r"\x1b\[\d+m", "", painted) == render_text(report, colour=False) == TEXT
+    assert re.sub(r"\x1b\[\d+m", "", painted) == render_text(report, colour=False)
+    assert TEXT.startswith(render_text(report, colour=False))  # advice has no colour, and is added by the command
 
 
 def test_many_ranks_are_cut_to_those_that_computed_least(tmp_path: Path) -> None:

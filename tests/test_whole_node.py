@@ -37,6 +37,7 @@ VARYING = re.compile(
     "|".join(
         (
             "process_",
+            "whyidle_advice_gain",
             "whyidle_build_info",
             "whyidle_clock_time",
             "whyidle_collector_(age|duration)",
@@ -83,7 +84,12 @@ def answer(node: Whole) -> str:
             agent.get()
             time.sleep(0.1)  # GPM is not asked more often
         node.gpus.advance(10)
-        return agent.get()[2].decode()
+        return until(lambda: _with_advice(agent.get()[2].decode()))
+
+
+def _with_advice(text: str) -> str:
+    """Advice is worked out beside the scrapes; empty as long as there is none."""
+    return text if "whyidle_advice_info{" in text else ""
 
 
 def _masked(text: str) -> str:

@@ -124,6 +124,12 @@ class phase:
             _session.loop.evaluation_ends(self._begun)
 
 
+def own_ledger() -> tuple[str, bytes] | None:
+    """The path and a copy of this rank's ledger; None where it is not recorded."""
+    writer = _session.writer
+    return None if writer is None else (writer.path, writer.copy())
+
+
 def end() -> None:
     """The process exits: accounts for everything and ends the ledger. Never raises."""
     _session.close()
@@ -160,4 +166,4 @@ def _torch_is_there() -> bool:
     return True
 
 
-__all__ = ["arm", "attach", "detach", "phase", "step"]
+__all__ = ["arm", "attach", "detach", "own_ledger", "phase", "step"]

@@ -36,6 +36,8 @@ class Changes:
     """The stages of a pipeline compute for equally long."""
     workers: int = 0
     """Data workers that each rank has more."""
+    causes: tuple[str, ...] = ()
+    """Causes of own time that are gone; no option of the command has them."""
     hidden: bool = False
     """For the upper bound: a transfer that is partly hidden is gone, and so are waits that nobody could split."""
     queued: bool = False

@@ -84,6 +84,8 @@ def factors_of(changes: Changes) -> list[float]:
         factors[cause] *= changes.compute
     factors["checkpoint_write"] *= NONE if changes.async_save else changes.checkpoint
     factors["checkpoint_cpu"] *= changes.checkpoint
+    for cause in changes.causes:
+        factors[cause] = NONE
     return [factors[cause] for cause in CAUSES]
 
 

@@ -76,13 +76,16 @@ class Trace:
         ]
 
 
-def trace_of(newest: Sequence[Ledger]) -> Trace:
-    """``newest``: the ledger of each rank's last attempt, read with its steps. Raises NoTrace."""
+def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_STEPS) -> Trace:
+    """``newest``: the ledger of each rank's last attempt, read with its steps. Raises NoTrace.
+
+    ``after``: only steps that follow this one, counted from 1. ``most_steps``: of all ranks together.
+    """
     _check_ranks(newest)
     slots = _slots(newest)
     first = max(_first_step(ledger) for ledger in newest)
     last = min(ledger.steps for ledger in newest)
-    first = max(first, last - max(LEAST_STEPS, MOST_STEPS // len(newest)) + 1)
+    first = max(first, after + 1, last - max(LEAST_STEPS, most_steps // len(newest)) + 1)
     if not last:
         raise NoTrace("no rank has finished a step yet; ask again when there are some")
     if first > last:

@@ -7,6 +7,7 @@ These modules need the standard library alone: a generator of rules imports them
 from __future__ import annotations
 
 from . import (
+    advice,
     cgroup,
     clock,
     cpu,
@@ -49,6 +50,7 @@ BY_COLLECTOR: dict[str, tuple[Metric, ...]] = {
     "process": process.METRICS,
     "clock": clock.METRICS,
     "identity": identity.METRICS,
+    "advice": advice.METRICS,
     "own": own.METRICS,
 }
 """In the order of exposition. `own` stands for the agent itself."""

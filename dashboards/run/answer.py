@@ -9,6 +9,7 @@ from .. import variables as v
 from ..colours import FAMILY_COLOUR, FAMILY_WORDS
 from ..vocabulary import (
     GOOD,
+    Column,
     Panel,
     Section,
     Target,
@@ -22,6 +23,7 @@ from ..vocabulary import (
     share,
     stat,
     steps,
+    table,
     trend,
     words,
 )
@@ -42,6 +44,7 @@ def section(activity: Panel) -> Section:
         line(4, _verdict(), _share(), _evidence(), _goodput(), _late_rank(), _hang(), _ranks()),
         line(8, _causes(), _charged()),
         line(8, _signals(), activity),
+        line(6, _advice()),
     )
 
 
@@ -178,6 +181,26 @@ def _signals() -> Panel:
         most=1,
         legend="table",
         nothing="No counter of its nodes is at its limit",
+    )
+
+
+def _advice() -> Panel:
+    of = (
+        f"whyidle_advice_info{{{v.RUN}}} * ignoring (family, change) group_left () whyidle_advice_gain_ratio{{{v.RUN}}}"
+    )
+    return table(
+        "What to change",
+        """What would save most of the time of its ranks, by the agents of its nodes: each knows the ledgers of its own
+        node alone. docs/advice.md says how each gain is worked out, and which were tried. They do not add up.""",
+        now(f"max by (advice, family, change) ({of})"),
+        columns=[
+            Column("change", "Change"),
+            Column("A", "Saves", unit="percentunit", decimals=0, width=90),
+            Column("family", "Because of", width=130),
+            Column("advice", "Rule", width=190),
+        ],
+        sort="Saves",
+        nothing="Nothing to change is known",
     )
 
 

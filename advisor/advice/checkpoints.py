@@ -1,0 +1,115 @@
+"""Advice on saves: how they block the loop, who writes them, and how often."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from ...ledger.causes import CHECKPOINT_KINDS
+from ..checkpoints import Saving, advise, mtbf_range
+from ..goodput import Goodput
+from ..whatif.changes import Changes
+from .case import Case
+from .gains import formula, percent, replayed, without
+from .rule import Found, Gain, Rule
+
+ALONE = 0.8
+"""A rank that has this share of all ranks' saves saves for the others."""
+_SAVE = CHECKPOINT_KINDS.index("save")
+
+
+def _async(case: Case) -> Found | None:
+    blocked, cpu = case.share("checkpoint_write"), case.share("checkpoint_cpu")
+    if not blocked:
+        return None
+    gain = replayed(case, Changes(async_save=True)) or without(case, "checkpoint_write")
+    return Found(
+        "Save asynchronously (torch.distributed.checkpoint.async_save): the loop then waits for the copy alone",
+        gain,
+        (f"saves block the loop {percent(blocked)} of the time, and copy or serialise {percent(cpu)}",),
+    )
+
+
+def _sharded(case: Case) -> Found | None:
+    spent = {rank.rank: rank.seconds["checkpoint_write"] + rank.seconds["checkpoint_cpu"] for rank in case.ranks}
+    ranks, whole = len(spent), sum(spent.values())
+    if ranks < 2 or not whole or max(spent.values()) < ALONE * whole:
+        return None
+    who = max(spent, key=lambda rank: spent[rank])
+    found = replayed(case, Changes(checkpoint=1 / ranks))
+    gain = Gain(found.share, 0.0, found.most, "replay") if found else formula(whole / case.window)
+    return Found(
+        f"Have each of the {ranks} ranks save its own part (torch.distributed.checkpoint), instead of rank {who} all",
+        gain,
+        (f"rank {who} saves {percent(spent[who] / case.window * ranks)} of its time, and the others wait for it",),
+        {"writers": ranks},
+    )
+
+
+def _interval(case: Case) -> Found | None:
+    """Without a failure so far, they are taken to be as frequent as that allows (95 %): then saves can only be too
+    frequent."""
+    found = case.goodput
+    if found is None or not found.saves or not found.blocked or not found.steps:
+        return None
+    saving = saving_of(found)
+    mtbf = found.watched / found.failures if found.failures else mtbf_range(found.watched, 0)[0]
+    recovery = mean(found.recoveries) if found.recoveries else found.attempts[0].startup
+    if not mtbf or saving.cycle <= 0 or saving.step <= 0:
+        return None
+    told = advise(saving, mtbf, recovery)
+    best = told.recommended[-1]
+    if not found.failures and best.cycle <= saving.cycle:
+        return None
+    steps, now = max(1, round(best.steps)), max(1, round(told.in_use.steps))
+    share = best.gained / told.in_use.available if told.in_use.available else 0.0
+    seen = (
+        f"{found.failures} failures in {found.watched:.0f} s"
+        if found.failures
+        else f"no failure in {found.watched:.0f} s"
+    )
+    return Found(
+        f"Save each {steps} steps (now each {now})",
+        formula(share / (1 + share)),
+        (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
+        {"save_every_steps": steps},
+    )
+
+
+def saving_of(found: Goodput) -> Saving:
+    """What the saves of a run cost; there must be some."""
+    step = (found.stepping - found.blocked) / found.steps
+    return Saving(
+        found.saves, found.blocked / found.saves, found.blocked_cpu / found.saves, found.stepping / found.saves, step
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "checkpoint.async",
+        ("storage",),
+        "Saves block the loop",
+        "Asynchronous saves",
+        "Replay with saves that block only while they copy",
+        "`checkpoint_write` falls to almost nothing",
+        _async,
+    ),
+    Rule(
+        "checkpoint.sharded",
+        ("storage", "cpu"),
+        "One rank has four fifths of all time in saves",
+        "Each rank saves its own part",
+        "Replay with saves that take 1/ranks of their time. At least: nothing, where the storage is the limit",
+        "saves take about as long on all ranks, and less",
+        _sharded,
+    ),
+    Rule(
+        "checkpoint.interval",
+        ("storage", "cpu", "lost"),
+        "The availability-optimal interval differs from the one in use. Without a failure so far, only a longer one",
+        "The availability-optimal interval, in steps",
+        "Share of progress at both intervals ([goodput.md](goodput.md))",
+        "`whyidle goodput` shows more progress",
+        _interval,
+        "no: needs a run with many failures",
+    ),
+)

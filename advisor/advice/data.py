@@ -1,0 +1,211 @@
+"""Advice on batches: who makes them, how far ahead, and where they are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from statistics import median
+
+from ...ledger.causes import CAUSE
+from ..whatif.changes import Changes
+from ..whatif.trace import RankTrace
+from .case import Case
+from .gains import formula, percent, replayed, without
+from .rule import FLOOR, Found, Rule
+
+MOST_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Workers more that are tried."""
+ENOUGH = 0.9
+"""Of the most that more workers bring: fewer of them that bring this much are advised."""
+CROWDED = 0.1
+"""Workers that queue for a CPU for this share of their time on one have none to spare."""
+RARE = 0.2
+"""Waits in at most this share of the steps are those of a loader that is fast enough on average."""
+REAL = 0.1
+"""Of the median step: a shorter wait is none for a batch that is being made."""
+PREFETCH = 2
+"""DataLoader's prefetch_factor unless said."""
+MOST_PREFETCH = 64
+SHARD_READ = 1 << 20
+"""Bytes of a read from a shard: what sequential readers ask for."""
+SMALL_READ = 1 << 17
+_MADE = (CAUSE["data_read"], CAUSE["data_cpu"], CAUSE["data_queue"])
+
+
+def _workers(case: Case) -> Found | None:
+    have = case.workers()
+    read, cpu, queue = (case.seconds(cause) for cause in ("data_read", "data_cpu", "data_queue"))
+    if have is None or case.basis is None or read + cpu < FLOOR * case.window / len(case.ranks):
+        return None
+    most = _room(case, have) if cpu > read else MOST_WORKERS[-1]
+    tried = {more: case.saves(Changes(workers=more)) for more in MOST_WORKERS if more <= most}
+    best = max(tried.values(), default=0.0)
+    if best < FLOOR or queue > CROWDED * (cpu + queue) > CROWDED * read:
+        return None
+    more = next(more for more, share in tried.items() if share >= ENOUGH * best)
+    gain = replayed(case, Changes(workers=more))
+    if gain is None:
+        return None
+    return Found(
+        f"Set num_workers={have + more} in the DataLoader (it has {have})",
+        gain,
+        (
+            f"the loop waits for {_who(have)}: blocked {percent(read / case.window)} of the time, on a CPU"
+            f" {percent(cpu / case.window)}, without a CPU {percent(queue / case.window)}",
+        ),
+        {"num_workers": have + more},
+    )
+
+
+def _who(workers: int) -> str:
+    return "the batch that it makes itself" if not workers else f"its {workers} worker{'s' * (workers > 1)}"
+
+
+def _room(case: Case, have: int) -> int:
+    """Workers more that each rank of this node has CPUs for; 0 where that is not known."""
+    if case.counters.cpus is None:
+        return 0
+    return max(0, int(case.counters.cpus / len(case.ranks)) - 1 - have)
+
+
+def _prefetch(case: Case) -> Found | None:
+    have = case.workers()
+    if not have or case.basis is None:
+        return None
+    ranks = case.basis.trace.ranks
+    waits = [_waits(one) for one in ranks]
+    slow = [max(step) for step in zip(*waits, strict=True)]
+    rare = [wait for wait in slow if wait > 0]
+    if not rare or len(rare) > RARE * len(slow):
+        return None
+    step = median(case.basis.walls)
+    longest = sorted(rare)[ceil(ENOUGH * len(rare)) - 1]
+    more = min(MOST_PREFETCH, ceil(longest / (have * step)))
+    saved = sum(min(wait, more * have * step) for wait in rare) / sum(case.basis.walls)
+    if saved < FLOOR:
+        return None
+    return Found(
+        f"Set prefetch_factor={PREFETCH + more} in the DataLoader ({PREFETCH} unless you have set it)",
+        formula(saved),
+        (
+            f"{len(rare)} of {len(slow)} steps wait for a batch, for up to {longest / 1e6:.0f} ms; the workers keep up"
+            " with the others",
+        ),
+        {"prefetch_factor": PREFETCH + more},
+    )
+
+
+def _waits(one: RankTrace) -> Sequence[int]:
+    """ns of each step in which the loop waited for a batch that was being made."""
+    least = REAL * median(step.wall for step in one.steps)
+    found = []
+    for step in one.steps:
+        wait = sum(step.own[cause] for cause in _MADE)
+        found.append(wait if wait >= least else 0)
+    return found
+
+
+def _decode(case: Case) -> Found | None:
+    cpu, queue = case.share("data_cpu"), case.share("data_queue")
+    gain = without(case, "data_cpu", "data_queue")
+    return Found(
+        "Decode the samples once, before the training, and let the loader read the result",
+        gain,
+        (f"the loop waits for workers that are on a CPU {percent(cpu)} or queue for one {percent(queue)} of the time",),
+    )
+
+
+def _cache(case: Case) -> Found | None:
+    return Found(
+        "Copy the data to a local disk or into memory before the training, and read it there",
+        without(case, "data_read"),
+        (f"the loop waits for workers that are blocked on reads {percent(case.share('data_read'))} of the time",),
+    )
+
+
+def _shards(case: Case) -> Found | None:
+    size = case.counters.bytes_per_read
+    if size is None or not 0 < size < SMALL_READ or case.share("data_read") <= 0:
+        return None
+    gain = replayed(case, Changes(storage=size / SHARD_READ))
+    if gain is None:
+        return None
+    return Found(
+        f"Pack the samples into shards (tar files, say) that are read in pieces of {SHARD_READ >> 20} MiB",
+        gain,
+        (
+            f"a read brings {size / 1024:.0f} KiB on average, and the loop waits for reads"
+            f" {percent(case.share('data_read'))} of the time",
+        ),
+        {"bytes_per_read": SHARD_READ},
+    )
+
+
+def _handoff(case: Case) -> Found | None:
+    gain = without(case, "data_handoff")
+    return Found(
+        "Have the data set return tensors, and few of them, rather than Python objects",
+        gain,
+        (
+            f"batches that are made have yet to reach the loop {percent(case.share('data_handoff'))} of the time:"
+            " they are pickled, copied or collated on the way",
+        ),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "data.workers",
+        ("storage", "cpu"),
+        "The loop waits for data workers that are blocked or on a CPU, and more of them would have a CPU",
+        "`num_workers` so high that more of them bring little",
+        "Replay with that many workers. Assumed: a batch is one worker's, and their reads do not slow each other",
+        "`data_read` and `data_cpu` fall, `data_queue` does not rise",
+        _workers,
+    ),
+    Rule(
+        "data.prefetch",
+        ("storage", "cpu"),
+        "The loop waits in at most a fifth of its steps, and its workers keep up in the others",
+        "`prefetch_factor` so high that all workers' batches together cover the longest wait",
+        "Each wait is shorter by workers × additional batches × median step: a worker starts a batch that much earlier",
+        "fewer steps wait for data",
+        _prefetch,
+    ),
+    Rule(
+        "data.decode",
+        ("cpu",),
+        "The loop waits for workers that compute, or that queue for a CPU",
+        "Decode the samples before the training",
+        "Replay without `data_cpu` and `data_queue`",
+        "`data_cpu` and `data_queue` are gone",
+        _decode,
+    ),
+    Rule(
+        "data.cache",
+        ("storage",),
+        "The loop waits for workers that are blocked on reads",
+        "Read the data from a local disk or from memory",
+        "Replay without `data_read`: what a storage without delay would bring",
+        "`data_read` falls",
+        _cache,
+    ),
+    Rule(
+        "data.shards",
+        ("storage",),
+        "The same, and a read brings less than 128 KiB on average (counted for live ranks of this node)",
+        "Pack the samples into shards",
+        "Replay with reads that take bytes per read / 1 MiB of their time: a small read is latency",
+        "`data_read` falls, and reads bring more bytes each",
+        _shards,
+    ),
+    Rule(
+        "data.handoff",
+        ("host",),
+        "Batches that are made have yet to reach the loop",
+        "Return tensors rather than Python objects",
+        "Replay without `data_handoff`",
+        "`data_handoff` falls",
+        _handoff,
+    ),
+)

@@ -1,0 +1,107 @@
+"""Advice on what the loop's own process does while its device is idle."""
+
+from __future__ import annotations
+
+from ...ledger.causes import CAUSE
+from .case import Case
+from .gains import formula, percent, without
+from .rule import Found, Rule
+
+_COMPILE = CAUSE["host_compile"]
+LATER = 0.1
+"""Steps that compile later than this part of the recorded ones do so again and again."""
+
+
+def _gc(case: Case) -> Found | None:
+    return Found(
+        "Call gc.collect() and gc.freeze() once, after the model and the data set are built",
+        without(case, "host_gc"),
+        (f"garbage collection stops the loop {percent(case.share('host_gc'))} of the time",),
+    )
+
+
+def _compile(case: Case) -> Found | None:
+    """Only where it goes on: the first steps of a compiled model compile, and then no more."""
+    if case.basis is None:
+        return None
+    count = len(case.basis.walls)
+    again = {
+        index
+        for one in case.basis.trace.ranks
+        for index, step in enumerate(one.steps)
+        if step.own[_COMPILE] and index >= LATER * count
+    }
+    if len(again) < 2:
+        return None
+    return Found(
+        "Keep the shapes of batches the same (pad them), or compile with dynamic=True",
+        without(case, "host_compile"),
+        (f"{len(again)} of the last {count} steps compile something anew",),
+        {"dynamic": "True"},
+    )
+
+
+def _blocked(case: Case) -> Found | None:
+    written = sum(rank.host_write for rank in case.ranks)
+    blocked = case.seconds("host_blocked")
+    evidence = f"the loop's own code is blocked {percent(blocked / case.window)} of the time, in no phase of training"
+    if 2 * written > blocked > 0:
+        bytes_written = sum(rank.host_write_bytes for rank in case.ranks)
+        change = "Hand what the loop writes to files over to a thread"
+        evidence += f"; it wrote {bytes_written / 1e6:.0f} MB of files meanwhile"
+    else:
+        change = "Move what blocks the loop (reads by hand, sleeps, requests) into DataLoader workers or a thread"
+    return Found(change, without(case, "host_blocked"), (evidence,))
+
+
+def _launch(case: Case) -> Found | None:
+    gaps = sum(rank.gaps or 0.0 for rank in case.ranks) / case.window
+    if not case.accelerated or not gaps:
+        return None
+    return Found(
+        "Compile the model with torch.compile(mode='reduce-overhead'), which replays kernels as CUDA graphs",
+        formula(gaps / 2, 0.0, gaps),
+        (f"in compute, the GPU's own counters see no kernel {percent(gaps)} of the time: the host launches too late",),
+        {"mode": "reduce-overhead"},
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "host.gc",
+        ("host",),
+        "Garbage collection stops the loop",
+        "`gc.freeze()` before the loop",
+        "Replay without `host_gc`",
+        "`host_gc` falls",
+        _gc,
+    ),
+    Rule(
+        "host.compile",
+        ("host",),
+        "Steps compile again and again, not only the first ones",
+        "Fixed or dynamic shapes",
+        "Replay without `host_compile`",
+        "`host_compile` stops growing after the first steps",
+        _compile,
+    ),
+    Rule(
+        "host.blocked",
+        ("host",),
+        "The loop's own code is blocked, outside of any phase",
+        "Into workers or a thread",
+        "Replay without `host_blocked`",
+        "`host_blocked` falls",
+        _blocked,
+    ),
+    Rule(
+        "host.launch",
+        ("host",),
+        "The GPU's own counters see no kernel while the rank computes (needs an agent that reads the GPU)",
+        "`torch.compile` with CUDA graphs",
+        "Half of the idle time in compute, between nothing and all of it",
+        "GPU idle time in compute falls",
+        _launch,
+        "no: needs a GPU",
+    ),
+)

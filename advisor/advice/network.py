@@ -1,0 +1,217 @@
+"""Advice on transfers between ranks: how often, in what pieces, and over what."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from ..whatif.changes import Changes
+from ..whatif.predict import Basis
+from .case import Case
+from .gains import formula, percent, replayed
+from .rule import FLOOR, Found, Gain, Rule
+
+LEFT = 0.1
+"""Accumulation goes on until transfers take at most this share of the time."""
+MOST_ACCUMULATED = 8
+DEFAULT_BUCKET = 25 << 20
+"""DistributedDataParallel's bucket_cap_mb unless said; its first bucket has 1 MiB."""
+BUCKETS = 8
+LEAST_BUCKET = 1 << 20
+BACKWARD = 2 / 3
+"""Of compute: a backward pass has twice the operations of a forward pass (Kaplan et al., arXiv 2001.08361, 2.1)."""
+MANY_CALLS = 8
+SMALL_CALL = 1 << 20
+LEAST_MTU, JUMBO = 1500, 9000
+_TCP_IP = 52
+"""Bytes of IP and TCP headers with time stamps."""
+_ETHERNET = 38
+"""Bytes around a packet: preamble, header, checksum, gap."""
+FSDP = ("all_gather", "reduce_scatter")
+
+
+def _reduces(case: Case) -> float:
+    """Bytes of gradients that a rank reduces in a step; 0 where ranks exchange mostly other things."""
+    sizes = case.bytes()
+    return sizes.get("all_reduce", 0.0) if 2 * sizes.get("all_reduce", 0.0) > sum(sizes.values()) else 0.0
+
+
+def _accumulation(case: Case) -> Found | None:
+    network, size = case.share("network"), _reduces(case)
+    if network < FLOOR or not size or case.pipeline:
+        return None
+    # Of k steps in one, transfers take the share n / (n + k (1 - n)).
+    steps = min(MOST_ACCUMULATED, max(2, ceil(network * (1 - LEFT) / (LEFT * (1 - network)))))
+    gain = replayed(case, Changes(network=1 / steps)) or formula(network * (1 - 1 / steps))
+    return Found(
+        f"Accumulate the gradients of {steps} batches, with no_sync() in all but the last",
+        gain,
+        (f"all ranks wait {percent(network)} of the time for the transfer of {_size(size)} a step",),
+        {"accumulation_steps": steps},
+    )
+
+
+def _buckets(case: Case) -> Found | None:
+    network, size = case.share("network"), _reduces(case)
+    ddp = all(rank.newest.hook_states.get("ddp") == "active" for rank in case.ranks)
+    if network < FLOOR or not ddp or not 2 * LEAST_BUCKET <= size <= DEFAULT_BUCKET:
+        return None
+    cap = max(LEAST_BUCKET, size / BUCKETS)
+    buckets = max(2, round(size / cap))
+    behind = BACKWARD * (case.share("compute") + case.share("host_blocked"))
+    saved = (1 - 1 / buckets) * min(network, behind)
+    return Found(
+        f"Set bucket_cap_mb={cap / (1 << 20):.2g} in DistributedDataParallel (25 unless you have set it)",
+        formula(saved),
+        (
+            f"all ranks wait {percent(network)} of the time for the transfer of {_size(size)} of gradients, which are"
+            " one bucket unless its size is set: nearly all of it begins after the backward pass",
+        ),
+        {"bucket_cap_mb": round(cap / (1 << 20), 2)},
+    )
+
+
+def _coalesce(case: Case) -> Found | None:
+    """Small transfers are latency, and each call is another moment at which one rank may be late for the others."""
+    if case.basis is None or case.share("network") < FLOOR or case.pipeline:
+        return None
+    steps = sum(rank.newest.steps for rank in case.ranks)
+    calls = sum(sum(rank.newest.words["collective_calls"]) for rank in case.ranks) / steps
+    size = sum(case.bytes().values())
+    if calls < MANY_CALLS or size / calls > SMALL_CALL:
+        return None
+    fewer = max(1, ceil(size / DEFAULT_BUCKET))
+    saved = (1 - fewer / calls) * _but_the_longest(case.basis)
+    return Found(
+        f"Put the {calls:.0f} collectives of a step together into {fewer}: flatten the tensors, or use"
+        " DistributedDataParallel",
+        formula(saved),
+        (f"a step has {calls:.0f} collectives of {_size(size / calls)}, each of which ranks wait for",),
+        {"collectives": fewer},
+    )
+
+
+def _but_the_longest(basis: Basis) -> float:
+    """The share of the time that ranks wait in collectives, the longest wait of each step left out: one late rank or
+    one transfer would cost that in any case."""
+    waited = 0
+    for one in basis.trace.ranks:
+        for step in one.steps:
+            waits = [call.ns for call in step.calls]
+            waited += sum(waits) - max(waits, default=0)
+    return waited / len(basis.trace.ranks) / sum(basis.walls)
+
+
+def _hierarchy(case: Case) -> Found | None:
+    sizes = case.bytes()
+    sharded = sum(sizes.get(op, 0.0) for op in FSDP)
+    network = case.share("network")
+    if case.nodes < 2 or len(case.ranks) <= case.nodes or network < FLOOR or 2 * sharded < sum(sizes.values()):
+        return None
+    return Found(
+        "Shard inside each node and replicate across nodes (hybrid sharding: a two-dimensional mesh for fully_shard)",
+        formula(network / 3, 0.0, network),
+        (
+            f"all ranks wait {percent(network)} of the time for transfers, and {_size(sharded)} a step are gathered or"
+            f" scattered across {case.nodes} nodes",
+        ),
+    )
+
+
+def _jumbo(case: Case) -> Found | None:
+    network = case.share("network")
+    small = {name: mtu for name, mtu in case.counters.mtu.items() if LEAST_MTU <= mtu < JUMBO}
+    if network < FLOOR or not small:
+        return None
+    name, mtu = min(small.items(), key=lambda entry: entry[1])
+    shorter = _overhead(JUMBO) / _overhead(mtu)
+    gain = replayed(case, Changes(network=shorter)) or formula(network * (1 - shorter))
+    return Found(
+        f"Set an MTU of {JUMBO} on {name} and on the switches between the nodes",
+        Gain(gain.share, 0.0, gain.most, gain.how),
+        (f"all ranks wait {percent(network)} of the time for transfers over TCP, in packets of {mtu} bytes",),
+        {"mtu": JUMBO},
+    )
+
+
+def _overhead(mtu: int) -> float:
+    """Bytes on the wire for each byte of payload."""
+    return (mtu + _ETHERNET) / (mtu - _TCP_IP)
+
+
+def _pauses(case: Case) -> Found | None:
+    paused = case.counters.paused
+    if not paused:
+        return None
+    share = min(paused, case.share("network"))
+    return Found(
+        "Find who sends the pause frames, and let ECN slow senders down first (DCQCN below the PFC thresholds)",
+        formula(share),
+        (f"pause frames hold up this node's sending {percent(paused)} of the time",),
+    )
+
+
+def _size(size: float) -> str:
+    return f"{size / 1e6:.3g} MB" if size >= 1e5 else f"{size / 1e3:.3g} kB"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "network.accumulation",
+        ("network",),
+        "All ranks wait for all-reduces that every rank has entered",
+        "So many batches for one all-reduce that transfers take a tenth of the time, at most 8",
+        "Replay with transfers that take 1/k of the time, for the same number of batches. The batch that the optimizer"
+        " sees becomes k times larger: that is for you to judge",
+        "`network` falls for as many samples",
+        _accumulation,
+    ),
+    Rule(
+        "network.buckets",
+        ("network",),
+        "The same under DistributedDataParallel, with 2 to 25 MiB of gradients: one bucket, unless its size is set",
+        "A bucket size that makes eight buckets",
+        "(1 − 1/buckets) × the least of exposed transfer and backward pass, which is 2/3 of compute",
+        "`network` falls, for as many bytes",
+        _buckets,
+    ),
+    Rule(
+        "network.coalesce",
+        ("network",),
+        "A step has at least 8 collectives, of at most 1 MiB on average",
+        "One collective for many",
+        "(1 − calls then / calls) × waits in collectives, the longest of each step left out",
+        "`network` falls, for as many bytes in fewer calls",
+        _coalesce,
+    ),
+    Rule(
+        "network.hierarchy",
+        ("network",),
+        "All ranks wait for gathers and scatters across nodes, with several ranks on each",
+        "Hybrid sharding",
+        "A third of `network`: a node sends 2 instead of 3 times the parameters. It needs the memory for it",
+        "`network` falls",
+        _hierarchy,
+        "no: needs several nodes",
+    ),
+    Rule(
+        "network.jumbo",
+        ("network",),
+        "All ranks wait for transfers over an interface whose MTU is below 9000 (read on this node)",
+        "Jumbo frames",
+        "Replay with transfers that take as much less as there are bytes of headers. At least: nothing, where the link"
+        " is not the limit",
+        "`network` falls, `whyidle_nic_mtu_bytes` is 9000",
+        _jumbo,
+        "no: its gain of some 3 % is less than what two shared cores vary by",
+    ),
+    Rule(
+        "network.pauses",
+        ("network",),
+        "Pause frames hold up the node's sending (a counter of the agent's)",
+        "ECN before PFC",
+        "The share of the time that is paused, at most `network`",
+        "`whyidle_nic_pause_seconds_total` stands still",
+        _pauses,
+        "no: needs adapters and switches with PFC",
+    ),
+)

@@ -1,0 +1,82 @@
+"""Advice on ranks that are late by their own compute: one of them always, or all in turns."""
+
+from __future__ import annotations
+
+from ...ledger.causes import CAUSE
+from ..whatif.changes import Changes
+from .case import Case
+from .gains import formula, percent, replayed
+from .rule import Found, Rule
+
+_WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
+"""What a rank computes. On a CPU rank, work that leaves all CPUs idle counts as `host_blocked`."""
+
+
+def _late(case: Case) -> float:
+    """The share of the time that ranks waited for ranks late in compute."""
+    return sum(late["share"] for late in case.verdict.get("late_ranks", ()) if late["family"] == "straggler")
+
+
+def _evened(case: Case) -> float | None:
+    """The share of the time by which steps are shorter when all ranks do as much in each as they do on average."""
+    if case.basis is None:
+        return None
+    saved = 0.0
+    for steps in zip(*(one.steps for one in case.basis.trace.ranks), strict=True):
+        work = [sum(step.own[cause] for cause in _WORK) for step in steps]
+        saved += max(work) - sum(work) / len(work)
+    return saved / sum(case.basis.walls)
+
+
+def _drain(case: Case) -> Found | None:
+    late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
+    if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns:
+        return None
+    nodes = {one["node"] for one in late}
+    numbers = ", ".join(str(one["rank"]) for one in late[:4]) + (" and more" if len(late) > 4 else "")
+    ranks = f"rank{'s' * (len(late) > 1)} {numbers}"
+    share = _late(case)
+    if case.nodes > 1 and len(nodes) == 1:
+        change = f"Drain the node {late[0]['node']} and start the run without it"
+    else:
+        change = f"Give {ranks} less work, or another device: with the same work as the others it takes longer"
+    return Found(
+        change,
+        replayed(case, Changes(no_stragglers=True)) or formula(share),
+        (f"others wait {percent(share)} of the time for {ranks}, which computes for longer than they do",),
+        {"ranks": numbers},
+    )
+
+
+def _uneven(case: Case) -> Found | None:
+    share = _late(case)
+    evened = _evened(case)
+    if not share or evened is None or case.pipeline or not case.take_turns:
+        return None
+    return Found(
+        "Give all ranks batches of equal work: sort samples by length, or fill batches up to a number of tokens",
+        formula(evened, 0.0, max(evened, share)),
+        (f"ranks are late in turns by their compute, {percent(share)} of the time in all",),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "straggler.drain",
+        ("straggler",),
+        "At most half of the ranks are late by their own compute, always the same ones",
+        "Another node or device for the late rank",
+        "Replay in which no rank is late by its own time",
+        "`straggler` falls",
+        _drain,
+    ),
+    Rule(
+        "straggler.uneven",
+        ("straggler",),
+        "Ranks are late by their own compute, in turns",
+        "Batches of equal work",
+        "Step by step, the most work of a rank less the mean of all. At most: nobody waits for a late rank",
+        "`straggler` falls",
+        _uneven,
+    ),
+)

@@ -1,0 +1,49 @@
+"""All rules, and what they say of a run: the changes that are worth most come first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from . import checkpoints, data, host, network, pipelines, stragglers
+from .case import Case
+from .rule import FLOOR, HERE, Advice, Rule
+
+RULES: tuple[Rule, ...] = (
+    *data.RULES,
+    *network.RULES,
+    *stragglers.RULES,
+    *pipelines.RULES,
+    *checkpoints.RULES,
+    *host.RULES,
+)
+LEAST_STEPS = 10
+"""Of a run that says less, nothing is advised."""
+
+
+def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
+    """The changes that bring at least FLOOR, most GPU-hours first. ``price``: of a GPU-hour; 0: not known."""
+    if case.window <= 0 or max((rank.steps for rank in case.ranks), default=0) < LEAST_STEPS:
+        return []
+    hours = case.window / 3600
+    found = []
+    for rule in rules:
+        one = rule.find(case)
+        if one is None or not isfinite(one.gain.share) or one.gain.share < FLOOR:
+            continue
+        saved = one.gain.share * hours
+        found.append(
+            Advice(
+                rule.id,
+                rule.families,
+                one.change,
+                one.settings,
+                one.gain,
+                saved,
+                saved * price if price else None,
+                one.evidence,
+                rule.check,
+                rule.tested == HERE,
+            )
+        )
+    return sorted(found, key=lambda advice: -advice.gpu_hours)

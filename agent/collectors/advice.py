@@ -1,0 +1,63 @@
+"""The collector `advice`: what to change in the runs of this node."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from ..collector import Advised, Options
+from ..metrics.advice import GAIN, INFO
+from ..reading import Absent, Reading
+
+EVERY_SECONDS = 60.0
+REST = 50.0
+"""It rests for so many times as long as it last took: at most 2 % of one CPU."""
+KEPT = 3.0
+"""So many times as long as it rests, an answer is believed."""
+MOST = 3
+"""Of each run."""
+
+
+def create(options: Options) -> AdviceCollector:
+    return AdviceCollector(options.advise, options.ledgers.directory)
+
+
+class AdviceCollector:
+    """Advice takes longer than a scrape should: a thread works it out, and a scrape tells what it last found."""
+
+    def __init__(self, advise: Callable[[str], list[Advised]] | None, directory: str):
+        self._advise = advise
+        self._directory = directory
+        self._worker: threading.Thread | None = None
+        self._found: list[Advised] = []
+        self._failure: Exception | None = None
+        self._rest = EVERY_SECONDS
+        self._done = float("-inf")
+
+    def collect(self, reading: Reading) -> None:
+        if self._advise is None:
+            raise Absent("rules of advice: whoever started this agent brought none")
+        age = time.monotonic() - self._done
+        if age >= self._rest and not (self._worker and self._worker.is_alive()):
+            self._worker = threading.Thread(target=self._work, args=(self._advise,), name="advice", daemon=True)
+            self._worker.start()
+        if self._failure:
+            raise self._failure
+        if age > KEPT * self._rest:
+            return
+        told: dict[tuple[str, str], int] = {}
+        for one in self._found:
+            told[one.owner, one.run] = told.get((one.owner, one.run), 0) + 1
+            if told[one.owner, one.run] <= MOST:
+                reading.add(INFO, (one.owner, one.run, one.advice, one.family, one.change), 1)
+                reading.add(GAIN, (one.owner, one.run, one.advice), one.share)
+
+    def _work(self, advise: Callable[[str], list[Advised]]) -> None:
+        begun = time.monotonic()
+        try:
+            self._found, self._failure = advise(self._directory), None
+        except Exception as error:  # the next scrape says so
+            self._found, self._failure = [], error
+        self._done = time.monotonic()
+        self._rest = max(EVERY_SECONDS, REST * (self._done - begun))

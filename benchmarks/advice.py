@@ -1,0 +1,340 @@
+"""Advice against truth: a run with a fault is advised, the change is made, and both are trained.
+
+    .venv/bin/python benchmarks/advice.py [--only TEXT ...] [--json FILE]
+
+Each setting is trained twice, in turns: the advice is that for the first faulty run, its setting is used as it is
+given, and the truth is the time of a batch in both changed runs against that in both faulty ones, by the job's own
+clock. Ranks are in network namespaces: root, ip and tc are needed, for slow reads also libfuse3 and a C compiler. What
+a machine lacks is left out, and the output says so. These are not tests: nothing here passes or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the slow file system
+
+from advice_job import WARM, Job, make_files, train
+from support_bottlenecks_disks import missing as lacks_fuse
+from support_bottlenecks_disks import slow_folder
+from whatif_network import INTERFACE, address, enter, missing, network, shaped
+
+from whyidle.advisor.advice.case import Counters, case_of
+from whyidle.advisor.advice.rule import Advice
+from whyidle.advisor.advice.table import advise
+from whyidle.ledger.directory import read_directory, run_of
+
+READ_MS = 10
+LIMIT_SECONDS = 120.0
+RANKS = 4
+"""Of its network namespaces."""
+SLOW, FAST = "slow", "fast"
+"""In place of a folder of files."""
+
+
+@dataclass(frozen=True)
+class Case:
+    rule: str
+    fault: str
+    slow: Job
+    apply: Callable[[Job, dict[str, Any]], Job]
+    """The run with the advised settings."""
+
+
+def _set(**changes: Any) -> Callable[[Job, dict[str, Any]], Job]:
+    return lambda job, settings: replace(job, **changes)
+
+
+ONE, TWO = Job(), Job(ranks=2)
+CASES = (
+    Case(
+        "data.workers",
+        "one worker, reads of 80 ms",
+        replace(ONE, workers=1, read=0.08),
+        lambda job, settings: replace(job, workers=settings["num_workers"]),
+    ),
+    Case(
+        "data.prefetch",
+        "every 25th read takes 400 ms longer",
+        replace(ONE, steps=120, workers=2, spike=0.4),
+        lambda job, settings: replace(job, prefetch=settings["prefetch_factor"]),
+    ),
+    Case("data.decode", "a worker decodes for 60 ms", replace(ONE, workers=1, decode=0.06), _set(decode=0.0)),
+    Case(
+        "data.cache",
+        "a worker reads 16 files, 10 ms each",
+        replace(ONE, workers=1, folder=SLOW),
+        _set(folder=FAST),
+    ),
+    Case(
+        "data.shards",
+        "the same",
+        replace(ONE, workers=1, folder=SLOW),
+        _set(sharded_files=True),
+    ),
+    Case(
+        "data.handoff",
+        "batches of 200,000 Python floats",
+        replace(ONE, workers=2, objects=200_000, compute=0.005),
+        _set(tensors=True),
+    ),
+    Case(
+        "host.gc", "gc.collect() in each step, 200,000 objects", replace(ONE, steps=30, collect=True), _set(freeze=True)
+    ),
+    Case(
+        "host.compile",
+        "40 shapes of batches, compiled one by one",
+        replace(ONE, shapes=40),
+        _set(dynamic=True),
+    ),
+    Case("host.blocked", "a call in the loop takes 30 ms", replace(ONE, blocked=0.03), _set(in_thread=True)),
+    Case(
+        "checkpoint.async",
+        "a save of 4 MB in 200 ms each 5 steps",
+        replace(ONE, save_every=5, save_bytes=4_000_000),
+        _set(asynchronous=True),
+    ),
+    Case(
+        "checkpoint.sharded",
+        "rank 0 of 2 saves 8 MB in 400 ms each 5 steps",
+        replace(TWO, save_every=5, save_bytes=8_000_000),
+        _set(all_save=True),
+    ),
+    Case(
+        "network.accumulation",
+        "1 MB of gradients at 100 Mbit/s",
+        replace(TWO, steps=96, mbit=100, width=512),
+        lambda job, settings: replace(job, accumulate=settings["accumulation_steps"]),
+    ),
+    Case(
+        "network.buckets",
+        "4.2 MB of gradients at 400 Mbit/s, 4 layers with 40 ms of backward",
+        replace(TWO, mbit=400, width=512, layers=4, backward=0.04),
+        lambda job, settings: replace(job, bucket_mb=settings["bucket_cap_mb"]),
+    ),
+    Case(
+        "network.coalesce",
+        "80 tensors of 4 kB reduced one by one",
+        replace(TWO, tensors_apart=80),
+        _set(flat=True),
+    ),
+    Case(
+        "straggler.drain",
+        "rank 1 computes for 60 ms longer",
+        replace(TWO, late=(0.0, 0.06)),
+        _set(late=(0.0, 0.0)),
+    ),
+    Case(
+        "straggler.uneven",
+        "ranks compute for 80 ms longer in turns",
+        replace(TWO, turns=0.08),
+        _set(turns=0.0, late=(0.04, 0.04)),
+    ),
+    Case(
+        "pipeline.balance",
+        "one of 4 stages takes 150 ms, the others 60",
+        Job(ranks=4, steps=30, stages=(0.06, 0.15, 0.06, 0.06)),
+        _set(stages=(0.0825,) * 4),
+    ),
+    Case(
+        "pipeline.microbatches",
+        "4 stages, 4 microbatches",
+        Job(ranks=4, steps=30, stages=(0.1,) * 4),
+        lambda job, settings: replace(job, microbatches=settings["microbatches"]),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    ledgers: Path
+    batch_seconds: float
+    bytes_per_read: float | None
+
+
+class Bench:
+    """Trains jobs, each in a folder of its own."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], files: dict[str, str]):
+        self.folder, self.names, self.files = folder, names, files
+        self._runs = 0
+
+    def train(self, job: Job) -> Outcome:
+        self._runs += 1
+        folder = self.folder / str(self._runs)
+        folder.mkdir()
+        job = replace(job, folder=self.files.get(job.folder, ""))
+        with shaped(self.names[: job.ranks], job.mbit):
+            children = [self._fork(job, rank, folder) for rank in range(job.ranks)]
+            try:
+                _wait(children, folder)
+            except SystemExit:
+                _kill(children)
+                raise
+        took = []
+        for rank in range(job.ranks):
+            ends = [int(line) for line in (folder / f"ends-{rank}").read_text().split()]
+            whole = (len(ends) - WARM) // job.accumulate * job.accumulate
+            took.append((ends[-1] - ends[-1 - whole]) / whole / 1e9)
+        size = float((folder / "read-0").read_text())
+        return Outcome(folder / "ledgers", mean(took), size or None)
+
+    def _fork(self, job: Job, rank: int, folder: Path) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        try:
+            os.setpgid(0, 0)  # its data workers end with it
+            with open(folder / f"errors-{rank}", "w") as errors:
+                os.dup2(errors.fileno(), 1)
+                os.dup2(errors.fileno(), 2)
+            os.environ.update(
+                RANK=str(rank),
+                LOCAL_RANK=str(rank),
+                WORLD_SIZE=str(job.ranks),
+                MASTER_ADDR=address(0),
+                MASTER_PORT="29400",
+                GLOO_SOCKET_IFNAME=INTERFACE,
+                WHYIDLE_DIR=str(folder / "ledgers"),
+                WHYIDLE_RUN="advice",
+            )
+            if job.ranks > 1:
+                enter(self.names[rank])
+            train(job, rank, folder)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+
+def _wait(children: list[int], folder: Path) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    left = [*children]
+    while left:
+        for pid in [*left]:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                left.remove(pid)
+                if status:
+                    deadline = 0.0
+        if left and time.monotonic() > deadline:
+            _kill(left)
+            deadline = 0.0
+            break
+        time.sleep(0.02)
+    if not deadline:
+        raise RuntimeError("".join(path.read_text()[-2000:] for path in sorted(folder.glob("errors-*"))) or "too slow")
+
+
+def _kill(children: list[int]) -> None:
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def advised(outcome: Outcome) -> list[Advice]:
+    ledgers, problems = read_directory(str(outcome.ledgers), steps=True)
+    assert not problems, problems
+    counters = Counters(cpus=os.cpu_count(), bytes_per_read=outcome.bytes_per_read)
+    return advise(case_of(run_of(ledgers[0]), ledgers, time.monotonic_ns(), counters))
+
+
+def compare(case: Case, bench: Bench) -> dict[str, Any]:
+    slow = [bench.train(case.slow)]
+    said = advised(slow[0])
+    one = next((one for one in said if one.id == case.rule), None)
+    row: dict[str, Any] = {"rule": case.rule, "fault": case.fault, "slow_ms": 1e3 * slow[0].batch_seconds}
+    if one is None:
+        return row | {"change": None, "others": [each.id for each in said]}
+    job = case.apply(case.slow, dict(one.settings))
+    fast = [bench.train(job)]
+    slow.append(bench.train(case.slow))
+    fast.append(bench.train(job))
+    before, after = (mean(each.batch_seconds for each in runs) for runs in (slow, fast))
+    gain = 1 - after / before
+    return row | {
+        "change": one.change,
+        "place": said.index(one) + 1,
+        "predicted": one.gain.share,
+        "bounds": [one.gain.least, one.gain.most],
+        "slow_ms": 1e3 * before,
+        "fast_ms": 1e3 * after,
+        "measured": gain,
+        "within": gain > 0 and 0.5 <= one.gain.share / gain <= 2,
+    }
+
+
+HEADINGS = ("rule", "fault", "change", "a batch before", "after", "predicted gain", "measured", "within 2×")
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"| {' | '.join(HEADINGS)} |", f"|{' --- |' * len(HEADINGS)}"]
+    for row in rows:
+        if row["change"] is None:
+            lines.append(f"| `{row['rule']}` | {row['fault']} | it says nothing | {row['slow_ms']:.0f} ms | | | | no |")
+            continue
+        lines.append(
+            f"| `{row['rule']}` | {row['fault']} | {row['change']} | {row['slow_ms']:.0f} ms | {row['fast_ms']:.0f} ms"
+            f" | {100 * row['predicted']:.0f} % ({100 * row['bounds'][0]:.0f} to {100 * row['bounds'][1]:.0f})"
+            f" | {100 * row['measured']:.0f} % | {'yes' if row['within'] else 'no'} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rules whose names have this in them")
+    parser.add_argument("--json", type=Path, help="where to write all figures")
+    args = parser.parse_args()
+    if lacking := missing():
+        print(f"nothing to compare: this machine {lacking}")
+        return
+    no_fuse = lacks_fuse()
+    chosen = [case for text in args.only for case in CASES if text in case.rule]
+    cases = [case for case in dict.fromkeys(chosen) if not (case.slow.folder and no_fuse)]
+    if no_fuse:
+        print(f"without slow reads: this machine {no_fuse}")
+    rows = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the children and the network go, too
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="whyidle-advice-", dir="/dev/shm")))
+        (folder / FAST).mkdir()
+        make_files(folder / FAST)
+        files = {FAST: str(folder / FAST)}
+        if any(case.slow.folder for case in cases):
+            slow = stack.enter_context(slow_folder(folder / FAST, folder / SLOW, read_ms=READ_MS, cached=True))
+            files[SLOW] = str(slow)
+        bench = Bench(folder, stack.enter_context(network(RANKS)), files)
+        for case in cases:
+            try:
+                rows.append(compare(case, bench))
+            except RuntimeError as error:
+                print(f"{case.rule}: {error}", file=sys.stderr, flush=True)
+                continue
+            print(table(rows[-1:]).splitlines()[-1], flush=True)
+            if rows[-1]["change"] is None:
+                print(f"  it says: {', '.join(rows[-1]['others']) or 'nothing'}", flush=True)
+    print(f"\n{table(rows)}")
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=2))
+
+
+if __name__ == "__main__":
+    main()

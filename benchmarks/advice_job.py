@@ -1,0 +1,297 @@
+"""What benchmarks/advice.py trains: ranks with one fault each, of known length, and with it mended as advised.
+
+Compute beyond the model's own is a sleep: two cores that others share compute nothing for an equally long time twice.
+Only where a rank is to be late by compute it is busy, since a sleep is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+import whyidle
+from whyidle.cli.counters import bytes_per_read
+
+WARM = 6
+"""Steps that are not measured: connections are made, and workers begin together."""
+WIDTH, ROWS = 256, 4
+STAGE_ROWS = 64
+FILES, FILE_BYTES = 16, 16 << 10
+"""Of a batch, where it is read from small files."""
+SAVE_RATE = 20e6
+"""Bytes per second that a slow storage takes."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Times in seconds."""
+
+    steps: int = 40
+    ranks: int = 1
+    compute: float = 0.03
+    workers: int = 0
+    prefetch: int = 2
+    read: float = 0.0
+    decode: float = 0.0
+    spike: float = 0.0
+    """A read of every 25th batch takes so much longer."""
+    objects: int = 0
+    """Of a batch: Python floats, or with ``tensors`` as many in a tensor."""
+    tensors: bool = False
+    folder: str = ""
+    """Of files that are read; empty: none."""
+    sharded_files: bool = False
+    collect: bool = False
+    """The loop calls gc.collect() in each step, with many objects alive."""
+    freeze: bool = False
+    shapes: int = 0
+    """So many shapes of batches, one after the other, in a compiled model."""
+    dynamic: bool = False
+    blocked: float = 0.0
+    """A call in the loop takes so long."""
+    in_thread: bool = False
+    save_every: int = 0
+    save_bytes: int = 0
+    asynchronous: bool = False
+    all_save: bool = False
+    mbit: int = 0
+    """Of each rank's link; 0: not shaped."""
+    layers: int = 1
+    width: int = WIDTH
+    bucket_mb: float = 25.0
+    backward: float = 0.0
+    """Of each layer, beyond its own."""
+    accumulate: int = 1
+    tensors_apart: int = 0
+    """Tensors that are reduced one by one, or with ``flat`` as one."""
+    flat: bool = False
+    late: tuple[float, ...] = ()
+    """By rank: seconds in which it is busy in each step."""
+    turns: float = 0.0
+    """... in steps that are its turn."""
+    stages: tuple[float, ...] = ()
+    """Of a pipeline: seconds of each stage in a step."""
+    microbatches: int = 4
+
+
+def busy(seconds: float) -> None:
+    """By CPU time: a core that others use makes it no shorter."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(200))
+
+
+class _Batches(Dataset[Any]):
+    def __init__(self, job: Job):
+        self.job = job
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> Any:
+        job = self.job
+        time.sleep(job.read + (job.spike if index % 25 == 24 else 0.0))
+        busy(job.decode)
+        if job.folder:
+            _read_files(job, index)
+        if job.objects:
+            return torch.ones(job.objects) if job.tensors else [float(number) for number in range(job.objects)]
+        rows = ROWS + (index % job.shapes if job.shapes else 0)
+        return torch.ones(rows, job.width)
+
+
+def _read_files(job: Job, index: int) -> None:
+    """A batch from FILES small files, or as much from one shard."""
+    folder = Path(job.folder)
+    if job.sharded_files:
+        _read(folder / f"shard-{index % 8}")
+    else:
+        for number in range(FILES):
+            _read(folder / f"small-{(index * FILES + number) % 128}")
+
+
+def _read(path: Path) -> None:
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while file.read(1 << 20):
+            pass
+
+
+def make_files(folder: Path) -> None:
+    for number in range(128):
+        (folder / f"small-{number}").write_bytes(bytes(FILE_BYTES))
+    for number in range(8):
+        (folder / f"shard-{number}").write_bytes(bytes(FILES * FILE_BYTES))
+
+
+class _Slow(torch.autograd.Function):
+    """Passes its input on; its backward takes a while."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        time.sleep(ctx.seconds)
+        return grads[0], None
+
+
+class _Layer(nn.Module):
+    def __init__(self, job: Job):
+        super().__init__()
+        self.linear = nn.Linear(job.width, job.width)
+        self.backward_seconds = job.backward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Slow.apply(self.linear(x), self.backward_seconds)  # pyright: ignore[reportReturnType]
+
+
+class _Work(nn.Module):
+    def __init__(self, seconds: float):
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(self.seconds)
+        return x
+
+
+class _SlowFile(io.BytesIO):
+    """Takes SAVE_RATE bytes per second, as a storage would."""
+
+    def write(self, data: Any, /) -> int:
+        size = memoryview(data).nbytes
+        time.sleep(size / SAVE_RATE)
+        return size
+
+
+def train(job: Job, rank: int, folder: Path) -> None:
+    """Trains all steps of a rank, and writes when each of its batches was done: ns of CLOCK_MONOTONIC, one a line."""
+    assert whyidle.attach()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    if job.ranks > 1:
+        dist.init_process_group("gloo", rank=rank, world_size=job.ranks)
+    steps = _pipeline(job, rank) if job.stages else _replica(job, rank)
+    ends = [time.monotonic_ns() for _ in steps]
+    size = bytes_per_read([os.getpid()])
+    whyidle.detach()
+    (folder / f"ends-{rank}").write_text("\n".join(map(str, ends)))
+    (folder / f"read-{rank}").write_text(str(size or 0))
+    if job.ranks > 1:
+        dist.barrier()
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+def _loader(job: Job) -> Iterator[Any]:
+    prefetch = job.prefetch if job.workers else None
+    data, collate = _Batches(job), _as_it_is if job.objects else None
+    return iter(DataLoader(data, None, num_workers=job.workers, prefetch_factor=prefetch, collate_fn=collate))
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _replica(job: Job, rank: int) -> Iterator[None]:
+    net: nn.Module = nn.Sequential(_Work(job.compute), *(_Layer(job) for _ in range(job.layers)))
+    parameters = [*net.parameters()]
+    model = net
+    if job.ranks > 1 and not job.tensors_apart:
+        model = DistributedDataParallel(net, bucket_cap_mb=job.bucket_mb)  # pyright: ignore[reportArgumentType]
+    if job.shapes:
+        torch._dynamo.config.recompile_limit = 1 << 16
+        model = torch.compile(model, backend="eager", dynamic=job.dynamic or None if job.dynamic else False)
+    optimizer = torch.optim.SGD(parameters, 1e-3)
+    extra = [torch.zeros(1000) for _ in range(job.tensors_apart)]
+    keep = [[number] for number in range(200_000)] if job.collect else []
+    if job.freeze:
+        gc.collect()
+        gc.freeze()
+    save = _saver(job, rank)
+    batches = _loader(job)
+    for number in range(job.steps):
+        x = next(batches)
+        if not isinstance(x, Tensor):
+            x = torch.tensor(x)
+        x = x[: ROWS * job.width].view(-1, job.width) if x.dim() == 1 else x
+        busy(job.late[rank] if job.late else 0.0)
+        busy(job.turns if number % job.ranks == rank else 0.0)
+        last = (number + 1) % job.accumulate == 0
+        with contextlib.nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync():  # pyright: ignore
+            model(x).square().mean().backward()
+        _reduce(extra, job.flat)
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+        if job.collect:
+            gc.collect()
+        _block(job)
+        save(number)
+        yield
+    del keep
+
+
+def _reduce(tensors: list[Tensor], flat: bool) -> None:
+    if tensors and flat:
+        dist.all_reduce(torch.cat(tensors))
+    elif tensors:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+
+
+def _block(job: Job) -> None:
+    if job.blocked and job.in_thread:
+        threading.Thread(target=time.sleep, args=(job.blocked,), daemon=True).start()
+    elif job.blocked:
+        time.sleep(job.blocked)
+
+
+def _saver(job: Job, rank: int) -> Callable[[int], None]:
+    size = job.save_bytes // (job.ranks if job.all_save else 1)
+    state = {"weights": torch.zeros(max(1, size // 4))}
+    saves = job.save_every and (rank == 0 or job.all_save)
+
+    def save(number: int) -> None:
+        if not saves or number % job.save_every:
+            return
+        if job.asynchronous:
+            copy = {name: tensor.clone() for name, tensor in state.items()}
+            threading.Thread(target=torch.save, args=(copy, _SlowFile()), daemon=True).start()
+        else:
+            torch.save(state, _SlowFile())
+
+    return save
+
+
+def _pipeline(job: Job, rank: int) -> Iterator[None]:
+    stages = len(job.stages)
+    net = nn.Sequential(nn.Linear(64, 64), _Work(job.stages[rank] / job.microbatches))
+    stage = PipelineStage(net, rank, stages, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=job.microbatches, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    x = torch.randn(STAGE_ROWS, 64)
+    for _ in zip(range(job.steps), count(), strict=False):
+        schedule.step(*((x,) if rank == 0 else ()), **({"target": x, "losses": []} if rank == stages - 1 else {}))
+        optimizer.step()
+        optimizer.zero_grad()
+        yield

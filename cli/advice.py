@@ -1,0 +1,98 @@
+"""What to change: the section of a report, its entries for programs, and the lines that an agent exports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import Any
+
+from ..advisor.advice.case import case_of
+from ..advisor.advice.rule import Advice
+from ..advisor.advice.table import advise
+from ..agent.collector import Advised
+from ..ledger.directory import drop_duplicates, ledger_paths, run_of
+from ..ledger.reader import Ledger, LedgerError, read_ledger
+from ..verdict.report import runs
+from . import counters
+
+SHOWN = 5
+WIDTH = 110
+MOST_RUNS = 16
+KEPT_STEPS = 64
+"""Of a rank, in an agent: it has little memory, and asks each minute."""
+
+
+def entries(found: Sequence[Advice]) -> list[dict[str, Any]]:
+    """As JSON, the change that is worth most first."""
+    return [
+        {
+            "id": one.id,
+            "families": list(one.families),
+            "change": one.change,
+            "settings": dict(one.settings),
+            "share": one.gain.share,
+            "least": one.gain.least,
+            "most": one.gain.most,
+            "how": one.gain.how,
+            "gpu_hours": one.gpu_hours,
+            "money": one.money,
+            "evidence": list(one.evidence),
+            "check": one.check,
+            "tested": one.tested,
+        }
+        for one in found
+    ]
+
+
+def render(found: Sequence[dict[str, Any]], unit: str, currency: str) -> list[str]:
+    """Lines for a terminal. ``unit``: GPU-hours or rank-hours."""
+    if not found:
+        return []
+    lines = [f"What to change (gain in time; of {unit} so far; the changes do not add up)"]
+    for place, one in enumerate(found[:SHOWN], 1):
+        money = f" {currency}{one['money']:,.2f}" if one["money"] is not None else ""
+        bounds = f"{100 * one['least']:.0f} to {100 * one['most']:.0f} %"
+        head = f"{place}. saves {100 * one['share']:.0f} % ({bounds}), {one['gpu_hours']:.3g} {unit}{money}"
+        lines.append(f"{head} · {one['id']}{'' if one['tested'] else ' · not tested'}")
+        lines += _indented(f"{one['change']}.")
+        for sentence in one["evidence"]:
+            lines += _indented(f"because {sentence}")
+        lines += _indented(f"check: {one['check']}")
+    if len(found) > SHOWN:
+        lines.append(f"({len(found) - SHOWN} more with --json)")
+    return lines
+
+
+def _indented(sentence: str) -> list[str]:
+    return wrap(sentence, WIDTH, initial_indent="   ", subsequent_indent="   ")
+
+
+def of_directory(directory: str) -> list[Advised]:
+    """What to change in the newest runs of a directory that still live, for an agent."""
+    ledgers = _ledgers(directory)
+    live = {run_of(ledger) for ledger in ledgers if ledger.alive}
+    found = []
+    for run in [run for run in runs(ledgers) if run in live][:MOST_RUNS]:
+        mine = [ledger for ledger in ledgers if run_of(ledger) == run]
+        case = case_of(run, mine, time.monotonic_ns(), counters.of_node(run, mine), most_steps=KEPT_STEPS * len(mine))
+        found += [Advised(*run, one.id, one.families[0], one.change, one.gain.share) for one in advise(case)]
+    return found
+
+
+def _ledgers(directory: str) -> list[Ledger]:
+    """One after the other, each with its last steps alone: the whole rings of a node take too much memory."""
+    found: list[Ledger] = []
+    try:
+        for path in ledger_paths(directory):
+            try:
+                one = read_ledger(path, steps=True)
+            except LedgerError:  # the collector `ranks` counts it
+                continue
+            one.ring = one.ring[-KEPT_STEPS:]
+            first = one.ring[0].number - one.base_step if one.ring else 0
+            one.calls = [call for call in one.calls if call.step >= first]
+            found.append(one)
+    except LedgerError:  # more than are read
+        pass
+    return drop_duplicates(found)[0]

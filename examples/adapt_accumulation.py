@@ -1,0 +1,71 @@
+"""Accumulates gradients where transfers between ranks take much of the time, as whyidle measures it meanwhile.
+
+    torchrun --standalone --nproc-per-node 2 examples/adapt_accumulation.py     # --fixed reduces after each batch
+
+More batches in one step of the optimizer change the training: --most says how many you are ready to take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import whyidle
+
+
+def decide(steps: int, most: int) -> int:
+    """How many batches to accumulate: rank 0 says it for all, who must agree."""
+    said = [steps]
+    if dist.get_rank() == 0:
+        advice = whyidle.signals().find("network.accumulation")  # in the time since the last call
+        if advice:
+            said[0] = min(most, max(steps, int(advice.settings["accumulation_steps"])))
+    dist.broadcast_object_list(said)
+    return said[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=240)
+    parser.add_argument("--every", type=int, default=48, help="batches between two decisions")
+    parser.add_argument("--width", type=int, default=512, help="of the model's layer")
+    parser.add_argument("--most", type=int, default=8, help="batches that may be accumulated")
+    parser.add_argument("--fixed", action="store_true", help="never accumulate")
+    args = parser.parse_args()
+
+    whyidle.attach()
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if cuda else "gloo")
+    model = DistributedDataParallel(nn.Linear(args.width, args.width).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    steps, begun = 1, time.monotonic()
+    for batch in range(args.batches):
+        x = torch.randn(64, args.width, device=device)
+        last = (batch + 1) % steps == 0
+        with contextlib.nullcontext() if last else model.no_sync():
+            (model(x).square().mean() / steps).backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+        if (batch + 1) % args.every == 0:
+            if dist.get_rank() == 0:
+                now = time.monotonic()
+                print(f"batch {batch + 1} accumulated {steps} seconds {now - begun:.2f}", flush=True)
+            if not args.fixed:
+                steps = decide(steps, args.most)
+            begun = time.monotonic()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Advice: each rule speaks where its condition holds, and none does in a healthy run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from schedules.cases import cases
+from schedules.replay import replay
+from schedules.traces import slot, trace_of
+from support_ledgers import Spec, write
+
+from whyidle.advisor.advice.case import Case, Counters
+from whyidle.advisor.advice.page import DOCS, filled, pages
+from whyidle.advisor.advice.rule import FLOOR, HERE, Advice
+from whyidle.advisor.advice.table import RULES, advise
+from whyidle.advisor.goodput import goodput
+from whyidle.advisor.whatif.predict import Basis
+from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace
+from whyidle.ledger.causes import CAUSES
+from whyidle.ledger.directory import read_directory, run_of
+from whyidle.ledger.layout import Call
+from whyidle.verdict.accounts import account
+
+MS = 1_000_000
+STEPS = 40
+WAITS = ("network", "straggler", "pipeline")
+Step = dict[str, float]
+"""Cause -> seconds."""
+
+
+@dataclass
+class Fault:
+    """Ranks, what each does in a step, and what is said of them."""
+
+    steps: list[Step]
+    """By rank."""
+    odd: list[Step] = field(default_factory=list)
+    """By rank, each 20th step."""
+    turns: bool = False
+    """Whether ranks swap their steps from one to the next."""
+    workers: int = 0
+    messages: int = 0
+    """Each rank sends to the next one in a step."""
+    calls: int = 0
+    """Collectives of a rank in a step."""
+    spec: Spec = field(default_factory=Spec)
+    by_rank: list[dict[str, object]] = field(default_factory=list)
+    """What is other than in ``spec``, by rank."""
+    counters: Counters = field(default_factory=Counters)
+    trace: Callable[[], Trace] | None = None
+    """The replayed steps, where they are not made from the above."""
+    settings: dict[str, object] = field(default_factory=dict)
+    """That are advised."""
+    gain: float | None = None
+
+
+def case_of(fault: Fault, folder: Path) -> Case:
+    ranks = len(fault.steps)
+    for rank, step in enumerate(fault.steps):
+        own = fault.by_rank[rank] if fault.by_rank else {}
+        spec = replace(fault.spec, rank=rank, world_size=ranks, steps=STEPS, step=step, workers=fault.workers)
+        write(str(folder), replace(spec, **own)).close()  # pyright: ignore[reportArgumentType]
+    ledgers, problems = read_directory(str(folder), steps=True)
+    assert not problems
+    run, now = run_of(ledgers[0]), time.monotonic_ns()
+    trace = fault.trace() if fault.trace else Trace(tuple(_trace(fault, rank) for rank in range(ranks)), 0, False)
+    basis = Basis.of(trace)
+    return Case(account(run, ledgers, now), basis, "", goodput(run, ledgers, now), fault.counters)
+
+
+def _trace(fault: Fault, rank: int) -> RankTrace:
+    ranks = len(fault.steps)
+    steps, end = [], 0
+    for number in range(1, STEPS + 1):
+        said = fault.steps[(rank + number) % ranks if fault.turns else rank]
+        if fault.odd and number % 20 == 0:
+            said = fault.odd[rank]
+        own = tuple(0 if cause in WAITS else round(1e9 * said.get(cause, 0.0)) for cause in CAUSES)
+        wait = round(1e9 * sum(said.get(cause, 0.0) for cause in WAITS))
+        calls = []
+        if fault.messages and ranks > 1:
+            peer, sent = (rank + 1, True) if rank < ranks - 1 else (rank - 1, False)
+            calls = [Call(number, 1, 0, sum(own) if not n else 0, peer, sent) for n in range(fault.messages)]
+        elif ranks > 1:
+            count = max(1, fault.calls)
+            calls = [Call(number, 0, wait // count, 0 if n else sum(own)) for n in range(count)]
+        wall = sum(own) + wait
+        end += wall
+        steps.append(RankStep(number, end, wall, own, 0, tuple(calls)))
+    slots = {0: slot(0, "world", 1, ranks)} | ({1: slot(1, "pp", 2, ranks, pairwise=True)} if fault.messages else {})
+    return RankTrace(rank, "boot", slots, fault.workers, tuple(steps))
+
+
+def _uneven_stages() -> Trace:
+    """Four stages, one of which takes longer."""
+    kinds = (one for one in cases() if one.fault and one.fault.kind == "stage" and one.pp == 4 and one.ranks == 4)
+    return trace_of(replay(next(kinds)))
+
+
+TWO = [{"compute": 0.05}] * 2
+REDUCING = Spec(handed=[("dp", 7, 2, {"all_reduce": STEPS * 10_000_000})])
+GATHERING = Spec(handed=[("fsdp", 7, 4, {"all_gather": STEPS * 10**7, "reduce_scatter": STEPS * 10**7})])
+SLOW_LINK = [{"compute": 0.05, "network": 0.05}] * 2
+PIPELINE = Spec(bubble=0.4, slots=[{}, {"key": 2, "size": 2, "pairwise": 1}])
+LATE = {"late": {"compute": 1.6}, "late_steps": STEPS}
+UNEVEN = [{"compute": 0.05, "straggler": 0.04}, {"compute": 0.09}]
+
+FAULTS: dict[str, Fault] = {
+    "data.workers": Fault([{"compute": 0.05, "data_read": 0.04}], workers=1, settings={"num_workers": 2}, gain=0.44),
+    "data.prefetch": Fault(
+        [{"compute": 0.05}],
+        [{"compute": 0.05, "data_read": 0.3}],
+        workers=2,
+        settings={"prefetch_factor": 5},
+        gain=0.23,
+    ),
+    "data.decode": Fault([{"compute": 0.06, "data_cpu": 0.03, "data_queue": 0.01}], gain=0.4),
+    "data.cache": Fault([{"compute": 0.06, "data_read": 0.04}], gain=0.4),
+    "data.shards": Fault([{"compute": 0.06, "data_read": 0.04}], counters=Counters(bytes_per_read=16384), gain=0.39),
+    "data.handoff": Fault([{"compute": 0.09, "data_handoff": 0.01}], gain=0.1),
+    "network.accumulation": Fault(SLOW_LINK, spec=REDUCING, settings={"accumulation_steps": 8}, gain=0.44),
+    "network.buckets": Fault(
+        SLOW_LINK, spec=replace(REDUCING, hooks={"ddp": "active"}), settings={"bucket_cap_mb": 1.19}, gain=0.29
+    ),
+    "network.coalesce": Fault(
+        SLOW_LINK,
+        calls=20,
+        spec=replace(REDUCING, handed=[("dp", 7, 2, {"all_reduce": STEPS * 100_000})], op_bytes={"all_reduce": 1}),
+        by_rank=[{"words": {"collective_calls": 20 * STEPS}}] * 2,
+        settings={"collectives": 1},
+        gain=0.45,
+    ),
+    "network.hierarchy": Fault(
+        SLOW_LINK * 2,
+        spec=GATHERING,
+        by_rank=[{"node": f"n{rank // 2}"} for rank in range(4)],
+        gain=0.167,
+    ),
+    "network.jumbo": Fault(SLOW_LINK, counters=Counters(mtu={"eth0": 1500}), settings={"mtu": 9000}, gain=0.025),
+    "network.pauses": Fault(SLOW_LINK, counters=Counters(paused=0.3), gain=0.3),
+    "straggler.drain": Fault(UNEVEN, by_rank=[{}, LATE], gain=0.44),
+    "straggler.uneven": Fault(
+        UNEVEN,
+        turns=True,
+        by_rank=[
+            {
+                "late": {"compute": 0.8},
+                "late_steps": STEPS // 2,
+                "step": {"compute": 0.07, "straggler": 0.02},
+                "slots": [{"key": 1, "size": 2, "straggler_ns": 800 * MS}],
+            }
+        ]
+        * 2,
+        gain=0.22,
+    ),
+    "pipeline.balance": Fault(
+        [{"compute": 0.05, "pipeline": 0.04}] * 3 + [{"compute": 0.09}],
+        spec=replace(PIPELINE, bubble=0.0),
+        trace=_uneven_stages,
+        settings={"stage_of_rank": 3},
+    ),
+    "pipeline.microbatches": Fault(
+        [{"compute": 0.06, "pipeline": 0.01}] * 2, spec=PIPELINE, messages=4, settings={"microbatches": 12}
+    ),
+    "pipeline.interleave": Fault([{"compute": 0.06, "pipeline": 0.01}] * 2, spec=PIPELINE, messages=4),
+    "checkpoint.async": Fault([{"compute": 0.06, "checkpoint_write": 0.03, "checkpoint_cpu": 0.01}], gain=0.3),
+    "checkpoint.sharded": Fault(
+        [{"compute": 0.06, "checkpoint_write": 0.04}, {"compute": 0.06, "straggler": 0.04}],
+        settings={"writers": 2},
+        gain=0.2,
+    ),
+    "checkpoint.interval": Fault(
+        [{"compute": 0.08, "checkpoint_write": 0.02}],
+        spec=Spec(words={"checkpoints": STEPS}),
+        settings={"save_every_steps": 5},
+    ),
+    "host.gc": Fault([{"compute": 0.08, "host_gc": 0.02}], gain=0.2),
+    "host.compile": Fault([{"compute": 0.08, "host_compile": 0.02}], gain=0.2),
+    "host.blocked": Fault([{"compute": 0.08, "host_blocked": 0.02}], gain=0.2),
+}
+"""Rule -> a run in which it speaks."""
+HEALTHY: dict[str, Fault] = {
+    "one rank": Fault([{"compute": 0.098, "data_handoff": 0.0005, "host": 0.001}], workers=2),
+    "two ranks": Fault(
+        [{"compute": 0.099, "network": 0.001}] * 2,
+        spec=replace(REDUCING, hooks={"ddp": "active"}),
+        counters=Counters(64, 4096.0, {"eth0": 1500}, 0.0),
+    ),
+    "a pipeline": Fault([{"compute": 0.1}] * 2, spec=replace(PIPELINE, bubble=0.01), messages=8),
+    "nothing yet": Fault([{}]),
+}
+
+
+@pytest.mark.parametrize("rule", FAULTS)
+def test_a_rule_speaks_where_its_condition_holds(rule: str, tmp_path: Path) -> None:
+    fault = FAULTS[rule]
+    said = {one.id: one for one in advise(case_of(fault, tmp_path), price=2.0)}
+    assert rule in said
+    one = said[rule]
+    assert dict(one.settings) == fault.settings or not fault.settings
+    assert all(f"{value:g}" in one.change for value in fault.settings.values() if isinstance(value, int))
+    assert one.gain.least <= one.gain.share <= one.gain.most + 1e-9
+    if fault.gain is not None:
+        assert one.gain.share == pytest.approx(fault.gain, abs=0.03)
+    assert one.evidence
+    assert one.money == pytest.approx(2 * one.gpu_hours)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_advised_to_a_healthy_run(name: str, tmp_path: Path) -> None:
+    assert advise(case_of(HEALTHY[name], tmp_path)) == []
+
+
+def test_every_rule_that_a_ledger_can_make_speak_is_tried() -> None:
+    assert {rule.id for rule in RULES} - FAULTS.keys() == {"host.launch"}  # it needs a GPU's own counters
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    assert all(rule.id.count(".") == 1 and rule.families for rule in RULES)
+
+
+def test_what_is_worth_most_comes_first(tmp_path: Path) -> None:
+    both = Fault([{"compute": 0.05, "host_gc": 0.02, "checkpoint_write": 0.03}])
+    said: list[Advice] = advise(case_of(both, tmp_path))
+    assert [one.id for one in said] == ["checkpoint.async", "host.gc"]
+    assert said[0].gpu_hours == pytest.approx(0.3 * STEPS * 0.1 / 3600, rel=0.02)
+    assert said[0].money is None
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        replace(FAULTS["data.workers"], workers=-1),
+        replace(FAULTS["data.workers"], steps=[{"compute": 0.05, "data_cpu": 0.04}]),  # CPUs are not known
+        replace(FAULTS["data.workers"], steps=[{"compute": 0.05, "data_cpu": 0.02, "data_queue": 0.02}]),
+        replace(FAULTS["data.workers"], steps=[{"compute": 0.05, "data_read": 0.0005}]),
+    ],
+    ids=["workers unknown", "CPUs unknown", "no CPU to spare", "too little"],
+)
+def test_more_workers_are_not_advised_where_that_cannot_be_decided(fault: Fault, tmp_path: Path) -> None:
+    assert "data.workers" not in {one.id for one in advise(case_of(fault, tmp_path))}
+
+
+def test_workers_that_compute_are_as_many_as_there_are_cpus(tmp_path: Path) -> None:
+    fault = replace(
+        FAULTS["data.workers"],
+        steps=[{"compute": 0.02, "data_cpu": 0.08}],
+        counters=Counters(cpus=4.0),
+    )
+    [workers] = [one for one in advise(case_of(fault, tmp_path)) if one.id == "data.workers"]
+    assert workers.settings == {"num_workers": 3}
+
+
+def test_without_a_replay_the_share_of_the_time_is_told(tmp_path: Path) -> None:
+    case = replace(case_of(FAULTS["host.gc"], tmp_path), basis=None, why_not="a rank is missing")
+    [one] = advise(case)
+    assert (one.id, one.gain.how, one.gain.least) == ("host.gc", "formula", 0.0)
+    assert one.gain.share == pytest.approx(0.2, abs=0.01)
+
+
+def test_rules_say_whether_they_were_tried() -> None:
+    assert all(rule.tested == HERE or rule.tested.startswith("no: ") for rule in RULES)
+    assert FLOOR == 0.02
+
+
+def test_the_pages_are_up_to_date() -> None:
+    for name, parts in pages().items():
+        text = (DOCS / name).read_text()
+        assert filled(text, parts) == text, "run `make docs`"
+    with pytest.raises(ValueError, match="is there 0 times"):
+        filled("", {"rules": ""})
