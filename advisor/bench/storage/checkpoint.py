@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import caches
 from .files import files_below, sync_directory, sync_files
@@ -58,7 +58,7 @@ def measure(place: str, plan: Plan, tell: Tell) -> Found:
     room: State = {name: torch.empty_like(tensor) for name, tensor in state.items()}
     found, missing = formats()
     _warm_up(found, place)
-    measures: Found = [*missing]
+    measures: list[Measure | str] = [*missing]
     for at, form in enumerate(found):
         directory = os.path.join(place, str(at))
         os.mkdir(directory)
@@ -181,5 +181,6 @@ def _load_dcp(room: State, directory: str) -> None:
 def _start_dcp(state: State, directory: str) -> Callable[[], None]:
     from torch.distributed import checkpoint
 
-    future = checkpoint.async_save(state, checkpoint_id=directory)
-    return lambda: (getattr(future, "upload_completion", future).result(), None)[1]
+    saving: Any = checkpoint.async_save(state, checkpoint_id=directory)
+    future = getattr(saving, "upload_completion", saving)  # by version, and by what stages it
+    return lambda: future.result()

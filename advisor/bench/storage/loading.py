@@ -70,7 +70,8 @@ def run(batches: Iterable[Batch], plan: Plan, tell: Tell, whole: int) -> Loop:
     """
     from torch.utils.data import DataLoader
 
-    list(DataLoader([0]))
+    one: Any = [0]
+    list(DataLoader(one))
     loop = Loop()
     begun = time.perf_counter()
     iterator = iter(batches)

@@ -84,13 +84,13 @@ class Measure:
     seconds: float = 0.0
     each: Sequence[float] = ()
     """How long each item took."""
-    percentiles: dict[int, float] | None = None
-    """The same, where another program has counted them."""
     cached: float | None = 0.0
     """Share of what is read that lay in the page cache before; None: the file system does not tell."""
     direct: bool = True
     """Whether it is a measurement of storage, and not of what it could be."""
     also: dict[str, Any] | None = None
+    percentiles: dict[int, float] | None = None
+    """Of how long each item took, where another program has counted them."""
 
     @property
     def from_cache(self) -> bool:
@@ -117,5 +117,5 @@ class Measure:
         }
 
 
-Found = list[Measure | str]
+Found = Sequence[Measure | str]
 """What a part reports. A string is a sentence for the user."""

@@ -30,7 +30,7 @@ class Tool(NamedTuple):
 def measure(place: str, plan: Plan, tell: Tell) -> Found:
     """What the installed ones measure. One that fails costs itself, and says why. Raises OSError."""
     in_memory = caches.file_system(place).kind == "memory"  # which knows no reads past the page cache
-    found: Found = []
+    found: list[Measure | str] = []
     for tool in (tool for tool in TOOLS if shutil.which(tool.name)):
         directory = os.path.join(place, tool.name)
         os.mkdir(directory)

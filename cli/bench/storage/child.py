@@ -18,7 +18,7 @@ from ....advisor.bench.storage.plan import Plan
 from ...run import environment
 from ...stopping import StopSignals
 
-_JOB = f"{__package__.split('.')[0]}.advisor.bench.storage.job"
+_JOB = f"{__name__.partition('.')[0]}.advisor.bench.storage.job"
 _FOREIGN = ("PET_", "TORCHELASTIC_", "MASTER_", "WHYIDLE_", "SLURM_", "OMPI_", "PMI_")
 _FOREIGN_NAMES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 """Of the environment: what would make our process a rank of a job around it."""
