@@ -28,7 +28,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def slow_folder(below: Path, at: Path, *, read_ms: int, cached: bool, bytes_per_second: int = 0) -> Iterator[Path]:
-    """What is below, once more at ``at``: each read takes so much longer. Writes go through at once, unless there is a rate."""
+    """What is below, once more at ``at``: each read takes so much longer, and with a rate a write as well."""
     at.mkdir()
     program = at.with_name(f"{at.name}-slow_fs")
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True)
