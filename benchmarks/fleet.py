@@ -43,15 +43,15 @@ from typing import Any
 
 from asked import ask, questions
 from evaluations import Evaluations, cpu_of_rules
-from history import DAY_SECONDS, FINE_SECONDS, HOUR_SECONDS, live, native, push, write_block
+from history import DAY_SECONDS, FINE_SECONDS, live, native, push_past, write_block
 from remote_write import Batch
 from servers import SCRAPE_SECONDS, Prometheus, Server, VictoriaMetrics
 from synthetic import GPUS, Fleet, Recorded, template
 
 RANGES = {"30m": 1800, "24h": 86_400}
 DEAREST = 25
-FORCED_SECONDS = 30
-"""Between evaluations, where only rules are looked at: what one takes does not depend on it."""
+FORCED_SECONDS = 15
+"""Between evaluations, where only rules are looked at: what one takes hardly depends on it."""
 LEAD_SECONDS = 15, 0.05
 """What writing a block takes, and for each node: its last samples should be no older than now."""
 
@@ -111,16 +111,13 @@ def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args:
 def measure_rules(
     scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Prometheus, with the last hour of raw series in its memory."""
+    """Prometheus, with the last minutes in its memory: raw series and what rules would have recorded of them."""
     batches = [*fleet.batches(range(fleet.nodes))]
-    found: dict[str, Any] = {"expected": sum(1 for _ in recorded.series()), "samples": 0}
-    say(f"{sum(map(len, batches))} raw series; sends {HOUR_SECONDS // 60} minutes of them")
+    found: dict[str, Any] = {"expected": sum(1 for _ in recorded.series()), "memory_minutes": args.memory}
+    say(f"{sum(map(len, batches))} raw series, {found['expected']} recorded; sends {args.memory} minutes of them")
     with Prometheus(scratch, args.prometheus, rules=False, every=f"{FORCED_SECONDS}s") as server:
-        moment = aligned(time.time() - HOUR_SECONDS)
-        while moment < time.time():
-            found["samples"] += push(server, batches, moment, start)
-            moment += SCRAPE_SECONDS
-        say(f"{server.series()} series in memory")
+        found["samples"] = push_past(server, batches, recorded, args.memory, start)
+        say(f"{server.series()} series in memory, {found['samples']:,} samples")
         found |= with_rules(server, batches, start, args)
     show_rules(found, fleet.nodes * GPUS)
     return found
@@ -132,7 +129,7 @@ def with_rules(server: Prometheus, batches: list[Batch], start: float, args: arg
     round_cpu, found = without_rules(server, batches, start, baseline)
     server.load_rules()
     watched = Evaluations(server)
-    enough = passed(over) if over else lambda: watched.times() >= 2
+    enough = passed(over) if over else lambda: watched.times() >= 3
 
     def looked() -> bool:
         watched.look()
@@ -259,6 +256,7 @@ def arguments() -> argparse.Namespace:
     add("--step", type=int, default=60, help="seconds between raw samples of the day (default: %(default)s)")
     add("--rounds", type=int, default=3, help="times that each query is asked (default: %(default)s)")
     add("--rules-only", action="store_true", help="time the rules, ask no queries")
+    add("--memory", type=int, default=66, help="with --rules-only, minutes of series in memory (default: %(default)s)")
     add("--prometheus", default="prometheus", help="the binary (default: %(default)s)")
     add("--victoriametrics", nargs="?", const="victoria-metrics", metavar="BINARY", help="ask VictoriaMetrics instead")
     add("--json", metavar="FILE", help="also write the figures as JSON")
