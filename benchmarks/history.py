@@ -28,7 +28,7 @@ FINE_SECONDS = 75 * 60
 """The end of the day, in which raw series have as many samples as scrapes give; rules look back an hour."""
 SLAB_SECONDS = 240
 """What one request holds of each series where minutes are sent at once: all intervals are parts of it."""
-WOBBLE = np.random.default_rng(0).normal(1.0, 0.02, DAY_SECONDS // SCRAPE_SECONDS + 1)
+WOBBLE = np.random.default_rng(0).normal(1.0, 0.02, 31 * 86_400 // 60 + 1)
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -91,16 +91,19 @@ class Curves:
 
 
 def write_block(
-    data: Path, fleet: Fleet, recorded: Recorded | None, start: float, end: float, day: int, step: int
+    data: Path, fleet: Fleet, recorded: Recorded | None, start: float, end: float, day: int, step: int, past: int = 0
 ) -> int:
-    """``day`` seconds of everything, up to ``end`` -> samples written. Raw series grow from ``start`` on."""
+    """``day`` seconds of everything, up to ``end`` -> samples written. Raw series grow from ``start`` on.
+
+    ``past``: seconds of what is recorded, where that is more than a day.
+    """
     block = Block(data)
     curves = Curves(block, end - day, end, step=step, start=start)
     for labels, base, rate in fleet.series():
         block.add(labels, curves.growing(base, rate))
     if recorded:
-        add_recorded(block, curves, recorded)
-    block.close(int(end - day - 2 * step) * 1000, int(end) * 1000)
+        add_recorded(block, Curves(block, end - max(day, past), end, step=step, start=start), recorded)
+    block.close(int(end - max(day, past) - 2 * step) * 1000, int(end) * 1000)
     (data / "wal").mkdir(exist_ok=True)  # promtool wants one
     return block.samples()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from remote_write import Batch
 
+from whyidle.agent.metrics.ranks import DEVICE_SECONDS, PLACE
 from whyidle.agent.metrics.runs import METRICS as RUN_METRICS
 from whyidle.agent.metrics.runs import RUN_PLACE
 from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES
@@ -43,6 +44,8 @@ FAULTS: tuple[dict[str, float], ...] = (
 """What the runs lose their time to, in turns, by cause: share of each second."""
 SHARES = {"host": 0.02, "network": 0.04, "unattributed": 0.002}
 """What every run loses."""
+TAKEN = tuple(dict.fromkeys(("compute", "startup", *SHARES, *(cause for fault in FAULTS for cause in fault))))
+"""Causes that have a series: all that took some time."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations of each rank: those of a sharded model. The node's ranks say of none."""
 LATE = {"storage": 0.02, "compute": 0.01}
@@ -78,12 +81,19 @@ def template() -> list[Line]:
         Line(sample.name, family.type, dict(sample.labels), float(sample.value))
         for family in parse(text)
         for sample in family.samples
-        if sample.name not in sums
+        if sample.name not in sums and not (sample.name == DEVICE_SECONDS.name and "rank" in sample.labels)
     ]
     target = {"instance": "", "job": "whyidle", "cluster": "lab"}
     return [
         Line(line.name, line.type, line.labels | target, line.value)
-        for line in (*lines, Line("up", "gauge", {}, 1.0), *_collectives(lines), *_waits(lines), *_sums(lines))
+        for line in (
+            *lines,
+            Line("up", "gauge", {}, 1.0),
+            *_collectives(lines),
+            *_waits(lines),
+            *_device_seconds(lines),
+            *_sums(lines),
+        )
     ]
 
 
@@ -105,13 +115,23 @@ def _waits(lines: list[Line]) -> Iterator[Line]:
                 yield Line("whyidle_late_seconds_total", "counter", {**line.labels, "family": family}, 0.0)
 
 
+def _device_seconds(lines: list[Line]) -> Iterator[Line]:
+    """By cause, of each rank: all that any run has taken some of. The node's ranks have taken little so far."""
+    for line in lines:
+        if line.name == "whyidle_rank_info":
+            place = {label: line.labels[label] for label in PLACE}
+            for cause in TAKEN:
+                yield Line(
+                    DEVICE_SECONDS.name, "counter", {**place, "cause": cause, "family": CAUSE_FAMILY[cause]}, 1.0
+                )
+
+
 def _sums(lines: list[Line]) -> Iterator[Line]:
-    """What the agent says of the run's ranks in sum: of causes that took nothing, and the like, there is no series."""
+    """What the agent says of the run's ranks in sum."""
     place = next(line.labels for line in lines if line.name == "whyidle_rank_info")
     place = {label: place[label] for label in RUN_PLACE}
-    causes = dict.fromkeys(("compute", "startup", *SHARES, *(cause for fault in FAULTS for cause in fault)))
     for name, labels in (
-        ("whyidle_run_device_seconds_total", [{"cause": each, "family": CAUSE_FAMILY[each]} for each in causes]),
+        ("whyidle_run_device_seconds_total", [{"cause": each, "family": CAUSE_FAMILY[each]} for each in TAKEN]),
         ("whyidle_run_waited_for_seconds_total", [{"family": each} for each in WAITED_FOR]),
         ("whyidle_run_collective_bytes_total", [{"op": each} for each in COLLECTIVES]),
     ):

@@ -82,7 +82,7 @@ def rank_shares(matchers: str, by: str, families: str) -> str:
 
 def of_window(increases: str) -> str:
     """What books of ranks say of the chosen window; of their last reading, where that is longer ago than the window."""
-    return f"(sum_over_time({increases}[${{window}}]) or last_over_time({increases}[{SETTINGS.ranks_interval}]))"
+    return f"(sum_over_time({increases}[${{window}}]) or last_over_time({increases}[{SETTINGS.details_interval}]))"
 
 
 def rank_idle(matchers: str, by: str) -> str:

@@ -128,7 +128,7 @@ HUNG = (
 
 RANGE = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "10m", "__range_s": "600"}
 """What Grafana fills in."""
-HURRIED = Config(interval=EVERY_SECOND, ranks_interval=EVERY_SECOND, counters_interval=EVERY_SECOND)
+HURRIED = Config(interval=EVERY_SECOND, details_interval=EVERY_SECOND, counters_interval=EVERY_SECOND)
 LOOKS = "5s"
 """How often subqueries look: theirs, every 10 minutes, would not look once in this test."""
 

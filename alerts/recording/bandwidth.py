@@ -8,6 +8,7 @@ from ...ledger.causes import COLLECTIVE_OPS
 from ..config import Config
 from ..promql import any_of, indented, lines, seconds
 from ..rule import Record
+from .books import last_value
 from .names import (
     INSTANCE_NODE,
     NODE_LINK,
@@ -93,7 +94,7 @@ def _stepped(config: Config) -> str:
     """Steps within the window; of ranks that have begun in it, all."""
     window = config.window
     counted = f"{config.series('whyidle_steps_total', STEPPING_RANKS)}[{window}]"
-    lived = f"sum {config.by(*RANK)} ({config.series('whyidle_device_seconds_total', STEPPING_RANKS)})"
+    lived = f"sum {config.by(*RANK)} ({last_value(config, 'whyidle_device_seconds_total', STEPPING_RANKS)})"
     count = f"last_over_time({counted})"
     return lines(
         f"({count} - last_over_time({counted} offset {window}) >= 0)",
@@ -107,7 +108,7 @@ def _bus_bandwidth(config: Config) -> str:
     for op in COLLECTIVE_OPS:
         groups.setdefault(BUS_FACTOR.get(op, "1"), []).append(op)
     parts = lines(*(_moved(config, factor, ops) for factor, ops in groups.items()))
-    moving = f"{config.on(*RUN_PLACE)} {config.series('whyidle_run_collective_bytes_total')}"
+    moving = f"{config.on(*RUN_PLACE)} {config.rate('whyidle_run_collective_bytes_total', config.window)}"
     ranks = f"sum {config.by(*RUN)} ({RUN_NODE_RANKS} and {moving})"
     whole = f"sum {config.by(*RUN)} (\n{indented(parts)}\n)\n/ {config.on(*RUN)} {ranks}"
     return f"{whole}\n* {seconds(config.window)} / {config.on(*RUN)} {stepping(config.window)}"

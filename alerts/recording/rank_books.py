@@ -29,7 +29,6 @@ def _totals(config: Config) -> Iterator[Record]:
     yield Record(
         RANK_TOTAL,
         f"max {config.by(*RANK, 'node', 'cause', 'family')} ({counted} > 0)",
-        why="Zeros are left out: most causes of a rank are.",
     )
     by, on = config.by(*RANK, "node"), config.on("instance", *RANK)
     idle = f"({last_value(config, 'whyidle_compute_idle_seconds_total')} > 0)\n* {on} group_left (node) {RANK_PLACE}"
@@ -47,7 +46,7 @@ def _totals(config: Config) -> Iterator[Record]:
 
 
 def _unknown(config: Config) -> Record:
-    at = config.ranks_interval
+    at = config.details_interval
     return Record(
         UNKNOWN_RANKS,
         f"group {config.by(*RANK, 'node')} (\n  {RANK_PLACE}\n"
@@ -58,7 +57,7 @@ def _unknown(config: Config) -> Record:
 
 
 def _increases(config: Config) -> Iterator[Record]:
-    missed = f"{2 * seconds(config.ranks_interval) + 60}s"
+    missed = f"{2 * seconds(config.details_interval) + 60}s"
     on = config.on(*RANK, "node")
     yield Record(
         spent("rank_cause"),
