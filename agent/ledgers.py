@@ -14,6 +14,7 @@ from ..ledger.layout import GROUP_LABELS
 from ..ledger.reader import REASONS, Ledger
 from .log import Log
 from .metrics.ranks import GROUP_PARTS, METRICS
+from .run_sums import Place, RunSums, Sums
 
 COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
@@ -49,6 +50,8 @@ class Snapshot:
     ranks: list[Rank]
     errors: dict[str, int]  # reason -> bad ledgers ever seen; every reason is there
     now_ns: int
+    runs: dict[Place, Sums] = field(default_factory=dict)
+    """What all ranks of a run have counted on this node."""
 
 
 @dataclass(slots=True)
@@ -135,6 +138,7 @@ class LedgerStore:
         """What the last look found: for collectors that need to know the ranks and come after `ranks`."""
         self._lock = threading.Lock()
         self._histories: dict[Key, _History] = {}
+        self._run_sums = RunSums(retention_seconds)
         self._errors: Counter[str] = Counter()
         self._known: set[tuple[str, int, str]] = set()
 
@@ -152,7 +156,8 @@ class LedgerStore:
             self._forget(by_key.keys(), unreadable)
             self.ready = self.ready or not any(problem.reason == "directory" for problem in problems)
             errors = {reason: self._errors[reason] for reason in REASONS}
-            self.latest = Snapshot(ranks, errors, time.monotonic_ns())
+            runs = self._run_sums.update(ledgers, (rank.newest for rank in ranks))
+            self.latest = Snapshot(ranks, errors, time.monotonic_ns(), runs)
             return self.latest
 
     def _count(self, problems: list[Problem]) -> None:

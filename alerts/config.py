@@ -40,9 +40,12 @@ class Config:
     windows: tuple[Duration, ...] = ("1m", "5m", "1h")
     """What rates and shares are taken over. Alerts and verdicts use window and long_window."""
     interval: Duration = "1m"
-    """How often the books of ranks are read: who is there, what was added, and from that all windows, verdicts and
+    """How often the books of runs are read: who is there, what was added, and from that all windows, verdicts and
     bills. Windows are multiples of it. At most two minutes: after five, Prometheus takes a series for gone, and one
     evaluation may be missed."""
+    details_interval: Duration = "4m"
+    """How often what only pages and the texts of alerts show is looked at: the books of single ranks, and what
+    contradicts a verdict. At most four minutes: after five, Prometheus takes a series for gone."""
     counters_interval: Duration = "2m"
     """How often node counters, steps and bandwidth are looked at."""
     window: Duration = "5m"
@@ -162,6 +165,10 @@ class Config:
             raise ValueError("window and long_window must be among windows")
         if seconds(self.interval) > 120:
             raise ValueError(f"interval is {self.interval}, and must be 2m at most: Prometheus forgets after 5m")
+        if seconds(self.details_interval) > 240:
+            raise ValueError(
+                f"details_interval is {self.details_interval}, and must be 4m at most: Prometheus forgets after 5m"
+            )
         uneven = [window for window in self.windows if seconds(window) % seconds(self.interval)]
         if uneven:
             raise ValueError(f"{', '.join(uneven)} must be a multiple of interval, {self.interval}")

@@ -16,7 +16,9 @@ from .kinds import Number
 from .settings import Setting, settings
 from .thresholds import Thresholds
 
-FIXED = frozenset({"windows", "interval", "counters_interval", "window", "long_window", "alerts.past"})
+FIXED = frozenset(
+    {"windows", "interval", "details_interval", "counters_interval", "window", "long_window", "alerts.past"}
+)
 """What decides which series are recorded: the dashboards ask for those of the defaults. And what has many values."""
 _TOKEN = re.compile("⟦([^⟧]+)⟧")
 

@@ -1,7 +1,8 @@
 """What the dashboards and rules of a fleet cost Prometheus: 1,024 nodes of 8 GPUs.
 
     python benchmarks/fleet.py [--nodes N] [--per-run N] [--live SECONDS] [--json FILE]
-    python benchmarks/fleet.py --rules-only --nodes 128
+    python benchmarks/fleet.py --rules-only --nodes 128 [--memory MINUTES]
+    python benchmarks/fleet.py --panels-only [--days 30]
     python benchmarks/fleet.py --victoriametrics [BINARY]
 
 The series are a real agent's, multiplied (benchmarks/synthetic.py):
@@ -13,9 +14,13 @@ The series are a real agent's, multiplied (benchmarks/synthetic.py):
     4. every query of every dashboard is asked over 30 minutes and over 24 hours, as Grafana would, several times
 
 Before the last 75 minutes raw series have a sample a minute (--step), recorded ones as many as their rules make.
-Scraping is not in it. --rules-only times nothing but the rules, evaluated every 30 s whatever their intervals, on a
-server that was sent the last 66 minutes: all in its memory, as the hour that rules look back on is on a real one. (The
+Scraping is not in it. --rules-only times nothing but the rules, evaluated every 15 s whatever their intervals, on a
+server that was sent the last 66 minutes (--memory), of raw series and of what rules record: all in its memory, as the
+hour that rules look back on is on a real one. (The
 whole benchmark has that hour in the block and the live data in memory, and merges.)
+
+--panels-only writes the block and asks the queries, with no live data and no rules. With --days it asks over so many
+days, of which the block has what is recorded; raw series are of the last day alone.
 
 VictoriaMetrics, where it is asked instead, is given the same through its native import (benchmarks/native_import.py): a
 day of one run and of what is recorded, an hour of everything else. Its rules would be vmalert's, and are not timed.
@@ -43,15 +48,15 @@ from typing import Any
 
 from asked import ask, questions
 from evaluations import Evaluations, cpu_of_rules
-from history import DAY_SECONDS, FINE_SECONDS, HOUR_SECONDS, live, native, push, write_block
+from history import DAY_SECONDS, FINE_SECONDS, live, native, push_past, write_block
 from remote_write import Batch
 from servers import SCRAPE_SECONDS, Prometheus, Server, VictoriaMetrics
 from synthetic import GPUS, Fleet, Recorded, template
 
 RANGES = {"30m": 1800, "24h": 86_400}
 DEAREST = 25
-FORCED_SECONDS = 30
-"""Between evaluations, where only rules are looked at: what one takes does not depend on it."""
+FORCED_SECONDS = 15
+"""Between evaluations, where only rules are looked at: what one takes hardly depends on it."""
 LEAD_SECONDS = 15, 0.05
 """What writing a block takes, and for each node: its last samples should be no older than now."""
 
@@ -108,19 +113,31 @@ def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args:
         return found
 
 
+def measure_panels(
+    scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Prometheus with a block and nothing else: a day of everything, and ``args.days`` of what is recorded."""
+    end, began = aligned(time.time()), time.perf_counter()
+    past = args.days * RANGES["24h"] + 600
+    samples = write_block(scratch / "data", fleet, recorded, start, end, DAY_SECONDS, args.step, past)
+    found: dict[str, Any] = {"samples": samples, "days": args.days, "write_seconds": time.perf_counter() - began}
+    say(f"{samples:,} samples in {found['write_seconds']:.0f} s")
+    with Prometheus(scratch, args.prometheus, rules=False) as server:
+        found["queries"] = queries(server, fleet, end - SCRAPE_SECONDS, args)
+        found["resident_bytes_after_queries"] = server.resident_bytes()
+    return found
+
+
 def measure_rules(
     scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Prometheus, with the last hour of raw series in its memory."""
+    """Prometheus, with the last minutes in its memory: raw series and what rules would have recorded of them."""
     batches = [*fleet.batches(range(fleet.nodes))]
-    found: dict[str, Any] = {"expected": sum(1 for _ in recorded.series()), "samples": 0}
-    say(f"{sum(map(len, batches))} raw series; sends {HOUR_SECONDS // 60} minutes of them")
+    found: dict[str, Any] = {"expected": sum(1 for _ in recorded.series()), "memory_minutes": args.memory}
+    say(f"{sum(map(len, batches))} raw series, {found['expected']} recorded; sends {args.memory} minutes of them")
     with Prometheus(scratch, args.prometheus, rules=False, every=f"{FORCED_SECONDS}s") as server:
-        moment = aligned(time.time() - HOUR_SECONDS)
-        while moment < time.time():
-            found["samples"] += push(server, batches, moment, start)
-            moment += SCRAPE_SECONDS
-        say(f"{server.series()} series in memory")
+        found["samples"] = push_past(server, batches, recorded, args.memory, start)
+        say(f"{server.series()} series in memory, {found['samples']:,} samples")
         found |= with_rules(server, batches, start, args)
     show_rules(found, fleet.nodes * GPUS)
     return found
@@ -132,7 +149,7 @@ def with_rules(server: Prometheus, batches: list[Batch], start: float, args: arg
     round_cpu, found = without_rules(server, batches, start, baseline)
     server.load_rules()
     watched = Evaluations(server)
-    enough = passed(over) if over else lambda: watched.times() >= 2
+    enough = passed(over) if over else lambda: watched.times() >= 3
 
     def looked() -> bool:
         watched.look()
@@ -168,7 +185,8 @@ def without_rules(
 def queries(server: Server, fleet: Fleet, end: float, args: argparse.Namespace) -> dict[str, Any]:
     """``end``: about when data ended."""
     found: dict[str, Any] = {}
-    for name, seconds in RANGES.items():
+    ranges = {f"{args.days}d": args.days * RANGES["24h"]} if args.days > 1 else RANGES
+    for name, seconds in ranges.items():
         say(f"asks over {name}")
         found[name] = ask(server, questions(fleet), end, seconds, args.rounds)
         show_queries(name, found[name])
@@ -259,6 +277,9 @@ def arguments() -> argparse.Namespace:
     add("--step", type=int, default=60, help="seconds between raw samples of the day (default: %(default)s)")
     add("--rounds", type=int, default=3, help="times that each query is asked (default: %(default)s)")
     add("--rules-only", action="store_true", help="time the rules, ask no queries")
+    add("--panels-only", action="store_true", help="ask the queries, of a block alone; time no rules")
+    add("--days", type=int, default=1, help="with --panels-only, of how many days (default: %(default)s)")
+    add("--memory", type=int, default=66, help="with --rules-only, minutes of series in memory (default: %(default)s)")
     add("--prometheus", default="prometheus", help="the binary (default: %(default)s)")
     add("--victoriametrics", nargs="?", const="victoria-metrics", metavar="BINARY", help="ask VictoriaMetrics instead")
     add("--json", metavar="FILE", help="also write the figures as JSON")
@@ -285,7 +306,8 @@ def main() -> int:
     }
     print(f"{found['date']}, {found['machine']}, {found['gpus']} GPUs")
     print("raw series per GPU:", listed(found["raw"]))
-    how = measure_victoriametrics if args.victoriametrics else measure_rules if args.rules_only else measure
+    how = measure_victoriametrics if args.victoriametrics else measure
+    how = measure_rules if args.rules_only else measure_panels if args.panels_only else how
     with folder() as scratch:
         found |= how(scratch, fleet, recorded, start, args)
     if args.json:

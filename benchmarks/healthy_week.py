@@ -33,6 +33,8 @@ from pathlib import Path
 from whyidle.alerts.output import groups, to_yaml
 from whyidle.ledger.causes import CAUSE_FAMILY
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the sums that an agent makes
+
 NODES, DAYS, MINUTES = 1024, 7, 8 * 60
 RESTARTS, DRAINS, NOTEBOOKS, QUIET = 12, 10, 6, 2
 """Of a day. The bad counters are those of the whole week on each of its days."""
@@ -209,10 +211,15 @@ def written(course: Course) -> str:
 
 def fired(series: Series, folder: Path) -> list[dict[str, str]]:
     """The alerts that fired at any moment of a day, by what they are about."""
+    from support_sums import with_sums
+
     (folder / "rules.yaml").write_text(to_yaml(groups()))
     test = {
         "interval": "1m",
-        "input_series": [{"series": name, "values": written(course)} for name, course in series],
+        "input_series": [
+            {"series": name, "values": values}
+            for name, values in with_sums((name, written(course)) for name, course in series)
+        ],
         "promql_expr_test": [{"expr": FIRING, "eval_time": f"{MINUTES - 1}m", "exp_samples": []}],
     }
     document = {

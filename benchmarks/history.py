@@ -7,7 +7,8 @@ import re
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +16,7 @@ import numpy as np
 from native_import import Import
 from remote_write import Batch
 from servers import SCRAPE_SECONDS, Prometheus
-from synthetic import Fleet, Recorded
+from synthetic import BATCH, Fleet, Recorded
 from tsdb_block import Block, Stretch
 
 from whyidle.alerts.output import groups
@@ -25,7 +26,9 @@ HOUR_SECONDS = 66 * 60
 """What rules look back on, and a little; as much is behind the first point of half an hour."""
 FINE_SECONDS = 75 * 60
 """The end of the day, in which raw series have as many samples as scrapes give; rules look back an hour."""
-WOBBLE = np.random.default_rng(0).normal(1.0, 0.02, DAY_SECONDS // SCRAPE_SECONDS + 1)
+SLAB_SECONDS = 240
+"""What one request holds of each series where minutes are sent at once: all intervals are parts of it."""
+WOBBLE = np.random.default_rng(0).normal(1.0, 0.02, 31 * 86_400 // 60 + 1)
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -88,16 +91,19 @@ class Curves:
 
 
 def write_block(
-    data: Path, fleet: Fleet, recorded: Recorded | None, start: float, end: float, day: int, step: int
+    data: Path, fleet: Fleet, recorded: Recorded | None, start: float, end: float, day: int, step: int, past: int = 0
 ) -> int:
-    """``day`` seconds of everything, up to ``end`` -> samples written. Raw series grow from ``start`` on."""
+    """``day`` seconds of everything, up to ``end`` -> samples written. Raw series grow from ``start`` on.
+
+    ``past``: seconds of what is recorded, where that is more than a day.
+    """
     block = Block(data)
     curves = Curves(block, end - day, end, step=step, start=start)
     for labels, base, rate in fleet.series():
         block.add(labels, curves.growing(base, rate))
     if recorded:
-        add_recorded(block, curves, recorded)
-    block.close(int(end - day - 2 * step) * 1000, int(end) * 1000)
+        add_recorded(block, Curves(block, end - max(day, past), end, step=step, start=start), recorded)
+    block.close(int(end - max(day, past) - 2 * step) * 1000, int(end) * 1000)
     (data / "wal").mkdir(exist_ok=True)  # promtool wants one
     return block.samples()
 
@@ -120,13 +126,41 @@ def native(fleet: Fleet, recorded: Recorded, start: float, end: float, step: int
     return found
 
 
-def push(server: Prometheus, batches: Iterable[Batch], moment: float, start: float) -> int:
-    """One sample of each series -> how many."""
-    written = 0
+def push(server: Prometheus, batches: Iterable[Batch], moment: float, start: float) -> None:
+    """One sample of each series."""
     for batch in batches:
         server.write(batch.at(moment, start))
-        written += len(batch)
+
+
+def push_past(server: Prometheus, fleet: list[Batch], recorded: Recorded, minutes: int, start: float) -> int:
+    """The last minutes of raw series, and of what rules would have recorded of them -> how many samples.
+
+    All series up to one moment before any goes on: Prometheus takes nothing that is an hour older than its newest.
+    """
+    several = [(SCRAPE_SECONDS, batch.of(SLAB_SECONDS // SCRAPE_SECONDS)) for batch in fleet]
+    several += [(step, batch.of(SLAB_SECONDS // step)) for step, batch in _recorded_batches(recorded)]
+    moment, written = int(time.time()) // SLAB_SECONDS * SLAB_SECONDS - 60 * minutes, 0
+    while moment + SLAB_SECONDS < time.time():
+        moment += SLAB_SECONDS
+        for step, batch in several:
+            server.write(batch.at(moment, start, step))
+            written += len(batch) * batch.samples
+    while moment + SCRAPE_SECONDS < time.time():
+        moment += SCRAPE_SECONDS
+        push(server, fleet, moment, start)
+        written += sum(map(len, fleet))
     return written
+
+
+def _recorded_batches(recorded: Recorded) -> Iterator[tuple[int, Batch]]:
+    """What rules record, with the seconds between their evaluations."""
+    steps, found = recorded_steps(), defaultdict[int, list[tuple[dict[str, str], float]]](list)
+    for labels, value in recorded.series():
+        found[steps[labels["__name__"]]].append((labels, value))
+    for step, series in found.items():
+        for at in range(0, len(series), BATCH):
+            labels, values = zip(*series[at : at + BATCH], strict=True)
+            yield step, Batch(labels, values, [0.0] * len(values))
 
 
 def live(server: Prometheus, batches: list[Batch], start: float, until: Callable[[], bool]) -> int:

@@ -35,13 +35,13 @@ def field(number: int, body: bytes) -> bytes:
     return bytes([number << 3 | 2]) + varint(len(body)) + body
 
 
-def series(labels: Labels) -> bytes:
-    """A TimeSeries with one sample that is all zeros; the sample stands last."""
+def series(labels: Labels, samples: int = 1) -> bytes:
+    """A TimeSeries with samples that are all zeros; they stand last."""
     named = b"".join(
         field(1, field(1, name.encode()) + field(2, text.encode())) for name, text in sorted(labels.items()) if text
     )
     sample = b"\x09" + bytes(8) + b"\x10" + bytes(TIME_BYTES)
-    return field(1, named + field(2, sample))
+    return field(1, named + field(2, sample) * samples)
 
 
 def block(body: bytes) -> bytes:
@@ -50,24 +50,35 @@ def block(body: bytes) -> bytes:
 
 
 class Batch:
-    """Some series, each with a value that grows by a rate of its own."""
+    """Some series, each with a value that grows by a rate of its own; a request holds ``samples`` of each."""
 
-    def __init__(self, labels: Sequence[Labels], base: Sequence[float], rate: Sequence[float]):
-        pieces = [series(one) for one in labels]
-        ends = np.cumsum([len(piece) for piece in pieces])
+    def __init__(self, labels: Sequence[Labels], base: Sequence[float], rate: Sequence[float], samples: int = 1):
+        self.labels, self.samples = labels, samples
+        pieces = [series(one, samples) for one in labels]
+        ends = np.cumsum([len(piece) for piece in pieces]).astype(np.int32)
         self.body = np.frombuffer(b"".join(pieces), dtype=np.uint8).copy()
-        ends = ends.astype(np.int32)[:, None]
-        self.values_at = ends - SAMPLE_BYTES + 1 + np.arange(8, dtype=np.int32)
-        self.times_at = ends - TIME_BYTES + np.arange(TIME_BYTES, dtype=np.int32)
+        before = np.arange(samples - 1, -1, -1, dtype=np.int32) * (SAMPLE_BYTES + 2)  # its field, and its length
+        each = (ends[:, None] - before)[:, :, None]
+        self.values_at = each - SAMPLE_BYTES + 1 + np.arange(8, dtype=np.int32)
+        self.times_at = each - TIME_BYTES + np.arange(TIME_BYTES, dtype=np.int32)
         self.base = np.asarray(base, dtype="<f8")
         self.rate = np.asarray(rate, dtype="<f8")
 
     def __len__(self) -> int:
         return len(self.base)
 
-    def at(self, moment: float, start: float) -> bytes:
-        """The request for one moment; values grow from ``start`` on. Both in Unix seconds."""
-        values = self.base + self.rate * (moment - start)
-        self.body[self.values_at] = values.view(np.uint8).reshape(-1, 8)
-        self.body[self.times_at] = np.frombuffer(varint(int(moment * 1000)), dtype=np.uint8)
+    def of(self, samples: int) -> Batch:
+        """The same series, with another number of samples in a request."""
+        return Batch(self.labels, self.base.tolist(), self.rate.tolist(), samples)
+
+    def at(self, moment: float, start: float, step: float = 0.0) -> bytes:
+        """The request for the samples that end at a moment, ``step`` seconds apart.
+
+        Values grow from ``start`` on. Moment and start are Unix seconds.
+        """
+        times = moment - step * np.arange(self.samples - 1, -1, -1)
+        values = np.ascontiguousarray(self.base[:, None] + self.rate[:, None] * (times - start))
+        self.body[self.values_at] = values.view(np.uint8).reshape(len(self), self.samples, 8)
+        stamps = b"".join(varint(int(time * 1000)) for time in times)
+        self.body[self.times_at] = np.frombuffer(stamps, dtype=np.uint8).reshape(self.samples, TIME_BYTES)
         return block(self.body.tobytes())

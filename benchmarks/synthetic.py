@@ -18,7 +18,10 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from remote_write import Batch
 
-from whyidle.ledger.causes import CAUSES
+from whyidle.agent.metrics.ranks import DEVICE_SECONDS, PLACE
+from whyidle.agent.metrics.runs import METRICS as RUN_METRICS
+from whyidle.agent.metrics.runs import RUN_PLACE
+from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES
 
 HERE = Path(__file__).resolve().parent
 GPUS = 8
@@ -39,6 +42,10 @@ FAULTS: tuple[dict[str, float], ...] = (
     {},
 )
 """What the runs lose their time to, in turns, by cause: share of each second."""
+SHARES = {"host": 0.02, "network": 0.04, "unattributed": 0.002}
+"""What every run loses."""
+TAKEN = tuple(dict.fromkeys(("compute", "startup", *SHARES, *(cause for fault in FAULTS for cause in fault))))
+"""Causes that have a series: all that took some time."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations of each rank: those of a sharded model. The node's ranks say of none."""
 LATE = {"storage": 0.02, "compute": 0.01}
@@ -69,15 +76,24 @@ def template() -> list[Line]:
     with tempfile.TemporaryDirectory() as scratch, whole(Path(scratch)) as target:
         for _ in range(3):
             text = target.scrape()[1].decode()
+    sums = {metric.name for metric in RUN_METRICS}
     lines = [
         Line(sample.name, family.type, dict(sample.labels), float(sample.value))
         for family in parse(text)
         for sample in family.samples
+        if sample.name not in sums and not (sample.name == DEVICE_SECONDS.name and "rank" in sample.labels)
     ]
     target = {"instance": "", "job": "whyidle", "cluster": "lab"}
     return [
         Line(line.name, line.type, line.labels | target, line.value)
-        for line in (*lines, Line("up", "gauge", {}, 1.0), *_collectives(lines), *_waits(lines))
+        for line in (
+            *lines,
+            Line("up", "gauge", {}, 1.0),
+            *_collectives(lines),
+            *_waits(lines),
+            *_device_seconds(lines),
+            *_sums(lines),
+        )
     ]
 
 
@@ -97,6 +113,30 @@ def _waits(lines: list[Line]) -> Iterator[Line]:
                 yield Line("whyidle_waited_for_seconds_total", "counter", {**line.labels, "family": family}, 0.0)
             for family in LATE if line.labels["rank"] == "0" else ():
                 yield Line("whyidle_late_seconds_total", "counter", {**line.labels, "family": family}, 0.0)
+
+
+def _device_seconds(lines: list[Line]) -> Iterator[Line]:
+    """By cause, of each rank: all that any run has taken some of. The node's ranks have taken little so far."""
+    for line in lines:
+        if line.name == "whyidle_rank_info":
+            place = {label: line.labels[label] for label in PLACE}
+            for cause in TAKEN:
+                yield Line(
+                    DEVICE_SECONDS.name, "counter", {**place, "cause": cause, "family": CAUSE_FAMILY[cause]}, 1.0
+                )
+
+
+def _sums(lines: list[Line]) -> Iterator[Line]:
+    """What the agent says of the run's ranks in sum."""
+    place = next(line.labels for line in lines if line.name == "whyidle_rank_info")
+    place = {label: place[label] for label in RUN_PLACE}
+    for name, labels in (
+        ("whyidle_run_device_seconds_total", [{"cause": each, "family": CAUSE_FAMILY[each]} for each in TAKEN]),
+        ("whyidle_run_waited_for_seconds_total", [{"family": each} for each in WAITED_FOR]),
+        ("whyidle_run_collective_bytes_total", [{"op": each} for each in COLLECTIVES]),
+    ):
+        for of in labels:
+            yield Line(name, "counter", {**place, **of}, 0.0)
 
 
 def chance(*words: object) -> float:
@@ -150,6 +190,8 @@ class Fleet:
             return 0.0
         if line.name == "whyidle_device_seconds_total":
             return self.share(line.labels["cause"], node) if "run" in line.labels else 0.0
+        if line.name == "whyidle_run_device_seconds_total":
+            return GPUS * self.share(line.labels["cause"], node)
         if line.name.startswith("whyidle_step_seconds"):
             return self.steps(line)
         if line.name == "whyidle_late_seconds_total":
@@ -158,7 +200,7 @@ class Fleet:
         return self.counter(line, node)
 
     def share(self, cause: str, node: int) -> float:
-        shares = {"host": 0.02, "network": 0.04, "unattributed": 0.002, **FAULTS[self.fault(node)]}
+        shares = {**SHARES, **FAULTS[self.fault(node)]}
         shares["compute"] = 1.0 - sum(shares.values())
         return shares.get(cause, 0.0) if cause in CAUSES else 0.0
 

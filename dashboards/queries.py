@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..ledger.causes import FAMILIES
 from .library import Target, core
-from .variables import BY_RUN
+from .variables import BY_RUN, SETTINGS
 
 ORDER = "_order"
 """A label that comes before all others, for who sorts series by their labels."""
@@ -73,10 +73,15 @@ def rank_shares(matchers: str, by: str, families: str) -> str:
 
     ``families`` is a matcher of what is wanted. These are not recorded: of thousands of ranks, few are looked at.
     """
-    spent = f"sum_over_time(rank_cause:whyidle_device_seconds:increase{{{matchers}%s}}[${{window}}])"
-    seconds = f"({spent} or rank_phase:whyidle_open:seconds{{{matchers}%s}})"
-    wanted, whole = (seconds % (which, which) for which in (f", {families}", ""))
+    spent = f"rank_cause:whyidle_device_seconds:increase{{{matchers}%s}}"
+    seconds = f"({of_window(spent)} or rank_phase:whyidle_open:seconds{{{matchers}%s}})"
+    wanted, whole = (seconds % (which, which, which) for which in (f", {families}", ""))
     return f"sum by ({by}, family) ({wanted}) / on ({by}) group_left () sum by ({by}) ({whole})"
+
+
+def of_window(increases: str) -> str:
+    """What books of ranks say of the chosen window; of their last reading, where that is longer ago than the window."""
+    return f"(sum_over_time({increases}[${{window}}]) or last_over_time({increases}[{SETTINGS.details_interval}]))"
 
 
 def rank_idle(matchers: str, by: str) -> str:

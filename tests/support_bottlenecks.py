@@ -167,7 +167,10 @@ class Lab:
 @contextlib.contextmanager
 def lab(scratch: Path) -> Iterator[Lab]:
     (scratch / "prometheus").mkdir()
-    shipped = rules(scratch / "rules", Config(window=WINDOW, interval=EVERY_SECOND, counters_interval=EVERY_SECOND))
+    hurried = Config(
+        window=WINDOW, interval=EVERY_SECOND, details_interval=EVERY_SECOND, counters_interval=EVERY_SECOND
+    )
+    shipped = rules(scratch / "rules", hurried)
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(nodes())
         ledgers = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="whyidle-bottlenecks-")))

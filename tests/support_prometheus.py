@@ -170,7 +170,7 @@ class Prometheus:
 def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) -> Iterator[Prometheus]:
     """The shipped configuration in ``folder``, with these rules, all in a hurry; it scrapes nothing yet.
 
-    The rules must be made for evaluations each ``interval``: ``Config(interval=interval,
+    The rules must be made for evaluations each ``interval``: ``Config(interval=interval, details_interval=interval,
     counters_interval=interval)``.
     """
     config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text())

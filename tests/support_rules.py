@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support_sums import with_sums
 
 from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
 from whyidle.alerts import recording
@@ -102,7 +103,7 @@ def _test(case: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": case["name"],
         "interval": f"{_every(case)}s",
-        "input_series": [{"series": name, "values": values} for name, values in _series(case)],
+        "input_series": [{"series": name, "values": values} for name, values in with_sums(_series(case))],
         "promql_expr_test": [
             _expected(expr.replace("W", window), at, samples)
             for window, at in case["windows"].items()

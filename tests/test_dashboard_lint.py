@@ -63,6 +63,7 @@ RAW: dict[str, str] = {
     "whyidle_nic_left_out_interfaces": "says how many series there are not, for who wonders",
     "whyidle_collective_calls_total": "calls by operation; Run draws them by process group",
     "whyidle_collectives_total": "waits of any operation; Run draws calls by process group",
+    "whyidle_waited_for_seconds_total": "rules read its sums by run and node; for who looks at one rank",
     "whyidle_gpu_performance_state": "the clocks themselves are drawn",
     "whyidle_cgroup_cpu_throttled_seconds_total": "summed over CPUs, so no share; the periods are drawn",
     "whyidle_clock_frequency_ratio": "what a time daemon does; what is left of the error is drawn",

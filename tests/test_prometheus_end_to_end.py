@@ -128,6 +128,7 @@ HUNG = (
 
 RANGE = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "10m", "__range_s": "600"}
 """What Grafana fills in."""
+HURRIED = Config(interval=EVERY_SECOND, details_interval=EVERY_SECOND, counters_interval=EVERY_SECOND)
 LOOKS = "5s"
 """How often subqueries look: theirs, every 10 minutes, would not look once in this test."""
 
@@ -139,6 +140,7 @@ NO_SERIES: dict[str, str] = {
 EMPTY: dict[str, str] = {
     "WhyidleAgentAbsent": "an agent is there",
     "WhyidleAgentDown": "as info: ranks live wherever an agent was",
+    "run_node:whyidle_unknown:group": "every agent has been there for more than a minute",
     "rank_node:whyidle_unknown:group": "every agent has been there for more than a minute",
     "rank_cause:whyidle_device_seconds:increase": "as sampled: no GPU's own counters saw launch gaps",
     "WhyidleCollectiveStuck": "no run hangs",
@@ -327,7 +329,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         stack.enter_context(moving(fake))
         stack.enter_context(children(folder / "hung", *HUNG))
         agents = [stack.enter_context(fake.agent(*flags)) for flags in ((), (f"--ledger.dir={folder / 'hung'}",))]
-        shipped = rules(folder / "rules", Config(interval=EVERY_SECOND, counters_interval=EVERY_SECOND))
+        shipped = rules(folder / "rules", HURRIED)
         server = stack.enter_context(prometheus(folder / "prometheus", *shipped))
         yield World(folder, server, *agents)
 

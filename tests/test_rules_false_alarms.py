@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support_rules import assert_all_rules
+from support_sums import with_sums
 
 from whyidle.ledger.causes import CAUSE_FAMILY
 
@@ -155,7 +156,10 @@ def test_nobody_is_woken_by_healthy_nodes(tmp_path: Path) -> None:
     warnings = {"WhyidleRdmaLinkErrors": 1}  # the bad counter
     test = {
         "interval": "1m",
-        "input_series": [{"series": name, "values": written(value)} for name, value in every],
+        "input_series": [
+            {"series": name, "values": values}
+            for name, values in with_sums((name, written(value)) for name, value in every)
+        ],
         "promql_expr_test": [
             {"expr": fired("critical"), "eval_time": "479m", "exp_samples": []},
             {

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support_rules import assert_all_rules
+from support_sums import with_sums
 
 from whyidle.alerts.config import DEFAULT
 from whyidle.ledger.causes import CAUSE_FAMILY
@@ -78,7 +79,11 @@ def test_each_family_is_told_once_and_no_other(tmp_path: Path) -> None:
     quiet = "|".join(("WhyidleWatchdog", "WhyidleAgentAbsent"))  # nobody is scraped here
     test = {
         "interval": f"{EVERY_SECONDS}s",
-        "input_series": [one for case in cases for one in series(*case)],
+        "input_series": [
+            {"series": name, "values": values}
+            for case in cases
+            for name, values in with_sums((one["series"], one["values"]) for one in series(*case))
+        ],
         "promql_expr_test": [
             {
                 "expr": f'ALERTS{{alertstate="firing", alertname!~"{quiet}"}}',

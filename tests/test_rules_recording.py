@@ -264,6 +264,8 @@ def test_windows_that_do_not_fit_are_refused() -> None:
         Config(interval="2m")
     with pytest.raises(ValueError, match="interval is 4m, and must be 2m at most"):
         Config(interval="4m")
+    with pytest.raises(ValueError, match="details_interval is 10m, and must be 4m at most"):
+        Config(details_interval="10m")
 
 
 def test_names_are_of_the_form_level_metric_operations() -> None:

@@ -41,9 +41,9 @@ VARYING = re.compile(
             "whyidle_build_info",
             "whyidle_clock_time",
             "whyidle_collector_(age|duration)",
-            "whyidle_compute_idle",
+            "whyidle_(run_)?compute_idle",
             r"whyidle_device_seconds_total\{node=",  # of GPUs without a rank
-            r"whyidle_device_seconds_total\{.*cause=\"startup\"",
+            r"whyidle_(run_)?device_seconds_total\{.*cause=\"startup\"",
             "whyidle_filesystem_(available|free|size)",
             "whyidle_gpu_(busy|observed|memory_busy|sm_active|sm_occupancy|tensor_active|dram_active)",
             "whyidle_gpu_(pcie_bytes|throttled)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
@@ -12,6 +12,7 @@ from ..collector import Options
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
 from ..metrics.metric import Metric
 from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, RANK
+from ..metrics.runs import METRICS as RUN_METRICS
 from ..reading import Histogram, Labels, Reading
 
 Samples = Iterable[tuple[Labels, float]]
@@ -47,6 +48,11 @@ class RankCollector:
                     samples[kept.rank] = _histogram(metric, rank)
                 else:
                     _add_words(samples, metric, kept.of[metric], rank.totals[metric.source])
+        for metric in RUN_METRICS:
+            samples = reading.series(metric)
+            for place, sums in snapshot.runs.items():
+                labels_of = [None if labels is None else (*place, *labels) for labels in metric.series]
+                _add_words(samples, metric, labels_of, sums[metric.source])
 
 
 class _RankLabels:
@@ -68,7 +74,7 @@ def _histogram(metric: Metric, rank: Rank) -> Histogram:
     return Histogram(STEP_BUCKETS_SECONDS, counts, metric.base(rank.totals["step_ns"][0]))
 
 
-def _add_words(samples: Series, metric: Metric, labels_of: list[Labels | None], words: tuple[int, ...]) -> None:
+def _add_words(samples: Series, metric: Metric, labels_of: Sequence[Labels | None], words: tuple[int, ...]) -> None:
     """Counters straight from a word of the ledger."""
     per, sparse = metric.per, metric.sparse
     for labels, value in zip(labels_of, words, strict=True):

@@ -26,13 +26,14 @@ from . import (
     qdisc,
     ranks,
     rdma,
+    runs,
     tcp,
 )
 from .metric import Metric
 from .ranks import DEVICE_SECONDS
 
 BY_COLLECTOR: dict[str, tuple[Metric, ...]] = {
-    "ranks": ranks.METRICS,
+    "ranks": (*ranks.METRICS, *runs.METRICS),
     "gpu": gpu.METRICS,
     "nic": nic.METRICS,
     "tcp": tcp.METRICS,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .metric import Metric
 from .ranks import RANK
+from .runs import RUN_PLACE
 
 GPU = ("gpu", "uuid")
 MHZ = 1_000_000
@@ -262,6 +263,14 @@ COMPUTE_IDLE = Metric(
     "and some seconds once the rank has ended. Absent where several ranks share the GPU.",
     "cause_ns, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
+RUN_COMPUTE_IDLE = Metric(
+    "whyidle_run_compute_idle_seconds_total",
+    "counter",
+    "seconds",
+    (*RUN_PLACE, "evidence"),
+    "whyidle_compute_idle_seconds_total of all ranks of a run on this node. It does not fall when a rank ends.",
+    "cause_ns, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
+)
 
 
 class Throttle(NamedTuple):
@@ -328,4 +337,5 @@ METRICS: tuple[Metric, ...] = (
     FAULTS,
     XIDS,
     COMPUTE_IDLE,
+    RUN_COMPUTE_IDLE,
 )

@@ -18,10 +18,12 @@ DEVICE_SECONDS = Metric(
     "counter",
     "seconds",
     (*PLACE, "cause", "family"),
-    "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A GPU "
-    "without a ledger has no owner, run and rank here, and the causes unhooked_busy, unhooked_idle and empty.",
+    "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A cause "
+    "that took nothing has no series. A GPU without a ledger has no owner, run and rank here, and the causes "
+    "unhooked_busy, unhooked_idle and empty.",
     "cause_ns",
     tuple(CAUSE_FAMILY.items()),
+    sparse=True,
     per=NS,
 )
 

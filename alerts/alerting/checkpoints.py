@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from ...agent.metrics.ranks import RUN
 from ..config import Config
-from ..recording.names import share
+from ..promql import seconds
+from ..recording.names import share, spent
+from ..recording.shares import within
 from ..rule import Alert, Group, Record
 from .expressions import RUN_NAME
+from .pace import patient
 
 SAVES = 'cause=~"checkpoint_write|checkpoint_cpu"'
 SECONDS, COUNT = "run:whyidle_checkpoint_seconds:rate", "run:whyidle_checkpoints:rate"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (
-        Group(
-            "whyidle-alerts-checkpoints",
-            config.alerts.interval,
-            (*_records(config), _slower(config), _recompute(config)),
-        ),
-    )
+    return (patient(config, "checkpoints", (*_records(config), _slower(config), _recompute(config))),)
 
 
 def _mean(config: Config) -> str:
@@ -29,10 +26,14 @@ def _mean(config: Config) -> str:
 def _records(config: Config) -> tuple[Record, ...]:
     """Step by step: a rate over hours of every rank would read millions of samples at each evaluation."""
     window, long = config.window, config.long_window
-    spent = config.rate("whyidle_device_seconds_total", window, SAVES)
+    saving = within(config, f"{spent('run_node_cause')}{{{SAVES}}}", window)
     saved = config.rate("whyidle_checkpoints_total", window, 'kind="save"')
     return (
-        Record(f"{SECONDS}{window}", f"sum {config.by(*RUN)} ({spent})", why="rank-seconds in saves, a second"),
+        Record(
+            f"{SECONDS}{window}",
+            f"sum {config.by(*RUN)} ({saving}) / {seconds(window)}",
+            why="rank-seconds in saves, a second",
+        ),
         Record(f"{COUNT}{window}", f"sum {config.by(*RUN)} ({saved})", why="saves by ranks, a second"),
         Record(
             _mean(config),

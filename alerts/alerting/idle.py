@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
+from ..promql import seconds
 from ..recording.contradictions import CONTRADICTIONS
 from ..recording.names import (
     charged,
@@ -16,8 +17,10 @@ from ..recording.names import (
     device_seconds,
     goodput,
     share,
+    spent,
     step_seconds,
 )
+from ..recording.shares import within
 from ..rule import Alert, Group, Record
 from .expressions import RUN_NAME, each
 from .pace import patient, prompt
@@ -229,11 +232,12 @@ def _slower(config: Config) -> Alert:
 
 def _unattributed(config: Config) -> Alert:
     """From the counters alone: an open wait for data is in the recorded share, and is told apart when it ends."""
-    unexplained = config.rate("whyidle_device_seconds_total", config.window, 'cause="unattributed"')
+    unexplained = within(config, f'{spent("run_node_cause")}{{cause="unattributed"}}', config.window)
     whole = device_seconds("run", config.window)
     return Alert(
         "WhyidleUnattributed",
-        f"sum {config.by(*RUN)} ({unexplained})\n/ {config.on(*RUN)} {whole}\n> {config.alerts.unattributed_share}",
+        f"sum {config.by(*RUN)} ({unexplained}) / {seconds(config.window)}\n/ {config.on(*RUN)} {whole}\n"
+        f"> {config.alerts.unattributed_share}",
         config.for_slow,
         "warning",
         f"Nothing explains {{{{ $value | humanizePercentage }}}} of the time of run {RUN_NAME}.",

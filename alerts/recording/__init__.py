@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..config import Config
 from ..rule import Group, Record
-from . import bandwidth, bills, books, contradictions, corroboration, ranks, shares, stragglers, verdict
+from . import bandwidth, bills, books, contradictions, corroboration, rank_books, ranks, shares, stragglers, verdict
 
 
 def groups(config: Config) -> list[Group]:
@@ -14,12 +14,10 @@ def groups(config: Config) -> list[Group]:
     return [
         # One group: sums over windows need to know when what they sum up was recorded.
         Group("whyidle-ranks", config.interval, tuple(_accounts(config))),
+        Group("whyidle-rank-books", config.details_interval, rank_books.rules(config)),
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),
-        Group(
-            "whyidle-evidence",
-            config.counters_interval,
-            (*corroboration.rules(config), *contradictions.rules(config)),
-        ),
+        Group("whyidle-evidence", config.counters_interval, corroboration.rules(config)),
+        Group("whyidle-contradictions", config.details_interval, contradictions.rules(config)),
         Group("whyidle-verdict", config.interval, tuple(_verdicts(config))),
     ]
 

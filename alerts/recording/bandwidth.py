@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.runs import RUN_PLACE
 from ...ledger.causes import COLLECTIVE_OPS
 from ..config import Config
 from ..promql import any_of, indented, lines, seconds
 from ..rule import Record
+from .books import last_value
 from .names import (
     INSTANCE_NODE,
     NODE_LINK,
@@ -20,7 +22,6 @@ from .names import (
     step_seconds,
     stepping,
     steps,
-    total,
     transfer_bandwidth,
 )
 
@@ -38,6 +39,8 @@ LEAST_WAITS = 0.01
 BEST = 0.9
 """The quantile that counts as a run's best."""
 SOME_RANKS = 'rank=~".*0"'
+STEPPING_RANKS = 'rank=~"[0-9]|.*0"'
+"""They tell how many steps a run made: the first ten, and every tenth of a large run."""
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 
@@ -90,13 +93,13 @@ def _stepping(config: Config) -> str:
 def _stepped(config: Config) -> str:
     """Steps within the window; of ranks that have begun in it, all."""
     window = config.window
-    counted = f"{config.series('whyidle_steps_total')}[{window}]"
+    counted = f"{config.series('whyidle_steps_total', STEPPING_RANKS)}[{window}]"
+    lived = f"sum {config.by(*RANK)} ({last_value(config, 'whyidle_device_seconds_total', STEPPING_RANKS)})"
     count = f"last_over_time({counted})"
     return lines(
         f"({count} - last_over_time({counted} offset {window}) >= 0)",
-        f"({count} and {config.on(*RANK)} sum {config.by(*RANK)} ({total('rank_cause', 'device_seconds')}) < "
-        f"{seconds(window)})",
-        config.increase("whyidle_steps_total", window),
+        f"({count} and {config.on(*RANK)} {lived} < {seconds(window)})",
+        config.increase("whyidle_steps_total", window, STEPPING_RANKS),
     )
 
 
@@ -105,7 +108,9 @@ def _bus_bandwidth(config: Config) -> str:
     for op in COLLECTIVE_OPS:
         groups.setdefault(BUS_FACTOR.get(op, "1"), []).append(op)
     parts = lines(*(_moved(config, factor, ops) for factor, ops in groups.items()))
-    whole = f"avg {config.by(*RUN)} (\n  sum {config.by(*RANK)} (\n{indented(indented(parts))}\n  )\n)"
+    moving = f"{config.on(*RUN_PLACE)} {config.rate('whyidle_run_collective_bytes_total', config.window)}"
+    ranks = f"sum {config.by(*RUN)} ({RUN_NODE_RANKS} and {moving})"
+    whole = f"sum {config.by(*RUN)} (\n{indented(parts)}\n)\n/ {config.on(*RUN)} {ranks}"
     return f"{whole}\n* {seconds(config.window)} / {config.on(*RUN)} {stepping(config.window)}"
 
 
@@ -130,7 +135,7 @@ def _transfers(config: Config) -> tuple[Record, Record]:
 
 
 def _moved(config: Config, factor: str, ops: list[str]) -> str:
-    rate = config.rate("whyidle_collective_bytes_total", config.window, f'op=~"{any_of(ops)}"')
+    rate = config.rate("whyidle_run_collective_bytes_total", config.window, f'op=~"{any_of(ops)}"')
     if factor == "1":
         return rate
     return f"{rate} * {config.on(*RUN)} group_left () ({factor.replace('n', RUN_RANKS)})"

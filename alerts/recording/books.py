@@ -1,8 +1,10 @@
-"""What ranks have on their books, and what was added since the last evaluation: every second in exactly one.
+"""What runs have on their books on each node, and what was added since the last evaluation: every second in one.
 
 `increase()` cannot do this. It sees nothing between the last sample of one window and the first of the next, and it
 stretches what it saw to the whole window: a save of 4 s that ends between two scrapes becomes 0 s or 5 s. So the last
 value of each counter is recorded, and the next evaluation takes it off: windows that meet without gap or overlap.
+
+The counters are sums over the ranks of a node, which the agent makes: an eighth of what its ranks have.
 """
 
 from __future__ import annotations
@@ -10,23 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import RANK
+from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
-from ..promql import indented
+from ..promql import indented, labelled, lines
 from ..rule import Record
-from .names import RANK_PLACE, UNKNOWN_RANKS, lateness, spent, total, waited_for
+from .names import RANK_PLACE, UNKNOWN_RUNS, lateness, spent, total, waited_for
 
-DEVICE_TOTAL = total("rank_cause", "device_seconds")
+RUN_TOTAL = total("run_node_cause", "device_seconds")
+DEVICE_TOTAL = total("device_cause", "device_seconds")
 LATE_TOTAL = total("rank_family", "late_seconds")
-WAITED_FOR_TOTAL = total("rank_family", "waited_for_seconds")
+WAITED_FOR_TOTAL = total("run_node_family", "waited_for_seconds")
 REMEMBERED = "5m"
 """For how long the last value of a counter stands where scrapes fail: what was missed is added when they succeed."""
 MISSED = "4m"
 """How old the last evaluation may be. A total that is gone stood still for longer than that, and adds nothing more."""
 
-SAMPLED = {"evidence": "sampled"}
-# By the family: for a matcher such as run!="" Prometheus goes through every series that has a run.
-_OF_RANK, _OF_NO_RANK = f'family!="{UNHOOKED_FAMILY}"', f'family="{UNHOOKED_FAMILY}"'
+EVIDENCE = {"evidence": "sampled"}
 _OF_RANKS = 'collector="ranks"'
 
 
@@ -35,99 +37,108 @@ def rules(config: Config) -> tuple[Record, ...]:
     return (*_totals(config), _unknown(config), *_increases(config))
 
 
-def _last(config: Config, metric: str, matchers: str = "") -> str:
+def last_value(config: Config, metric: str, matchers: str = "") -> str:
+    """The last value of a counter within some minutes, so that a scrape that fails leaves no gap."""
     return f"last_over_time({config.series(metric, matchers)}[{REMEMBERED}])"
 
 
+def heard_before(config: Config, interval: str) -> str:
+    """The agents that were heard at the evaluation before."""
+    return f"{config.series('whyidle_collector_up', _OF_RANKS)} offset {interval} == 1"
+
+
+def grown(name: str, missed: str, on: str = "", unknown: str = "") -> str:
+    """By how much recorded totals have grown since the last evaluation, or the one before it if that was missed.
+
+    A counter that fell has begun anew. One that is new is new too, unless it is of somebody unknown.
+    """
+    new = f"({name} unless {on} {unknown})" if unknown else name
+    return f"idelta({name}[{missed}]) >= 0\nor\n{new}"
+
+
+def matching(name: str, labels: Mapping[str, str]) -> str:
+    return name + "{" + ", ".join(f'{label}="{value}"' for label, value in labels.items()) + "}"
+
+
 def _totals(config: Config) -> Iterator[Record]:
-    place = config.by("instance", *RANK, "node")
     yield Record(
         RANK_PLACE,
-        f"group {place} ({_last(config, 'whyidle_rank_info')})",
+        f"group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})",
         why="On which node each rank is, for counters that do not say it.",
     )
-    metric = "whyidle_device_seconds_total"
-    # Two rules in place of one with `or`, which would compare the labels of all series.
     yield Record(
-        DEVICE_TOTAL,
-        f"max {config.by(*RANK, 'node', 'cause', 'family')} ({_last(config, metric, _OF_RANK)} > 0)",
+        RUN_TOTAL,
+        f"max {config.by(*RUN_PLACE, 'cause', 'family')} ({last_value(config, 'whyidle_run_device_seconds_total')})",
         why="The last value within some minutes, so that a scrape that fails leaves no gap. The maximum, so that an "
-        "agent that comes back under another address does not count twice. Zeros are left out: most causes of a rank "
-        "are.",
+        "agent that comes back under another address does not count twice.",
     )
     yield Record(
-        DEVICE_TOTAL,
-        f"max {config.by('node', 'device', 'cause', 'family')} ({_last(config, metric, _OF_NO_RANK)} > 0)",
-        {"run": ""},
-        why="The same of devices that no rank drives. An empty label is none: it only tells the rules apart.",
-    )
-    yield Record(
-        DEVICE_TOTAL,
+        RUN_TOTAL,
         _gaps(config),
-        {"cause": "host", "family": "host", **SAMPLED},
-        why="Compute in which a GPU's own counters saw nothing run: no more than there was compute, as in the report. "
-        "It is the host's time, and is taken off compute below.",
+        {"cause": "host", "family": "host", **EVIDENCE},
+        why="Compute in which a GPU's own counters saw nothing run: no more than there was compute. It is the host's "
+        "time, and is taken off compute below.",
     )
-    for name, counter in (
-        (LATE_TOTAL, "whyidle_late_seconds_total"),
-        (WAITED_FOR_TOTAL, "whyidle_waited_for_seconds_total"),
-    ):
-        yield Record(name, _placed(config, counter, "family"))
-
-
-def _placed(config: Config, counter: str, *labels: str) -> str:
-    """The last values of a counter of ranks, by rank and node."""
-    by, on = config.by(*RANK, "node", *labels), config.on("instance", *RANK)
-    return f"max {by} (\n  ({_last(config, counter)} > 0)\n  * {on} group_left (node) {RANK_PLACE}\n)"
+    unhooked = last_value(config, "whyidle_device_seconds_total", f'family="{UNHOOKED_FAMILY}"')
+    yield Record(
+        DEVICE_TOTAL,
+        f"max {config.by('node', 'device', 'cause', 'family')} ({unhooked} > 0)",
+        why="The same of devices that no rank drives.",
+    )
+    yield Record(LATE_TOTAL, _late(config))
+    yield Record(
+        WAITED_FOR_TOTAL,
+        f"max {config.by(*RUN_PLACE, 'family')} ({last_value(config, 'whyidle_run_waited_for_seconds_total')})",
+    )
 
 
 def _gaps(config: Config) -> str:
-    compute = f'{DEVICE_TOTAL}{{cause="compute"}}'
-    idle = indented(_placed(config, "whyidle_compute_idle_seconds_total"))
-    rest = f"clamp_min(\n  {compute} - {config.on(*RANK, 'node')} group_left ()\n{idle}, 0\n)"
-    return f"{compute} - {rest}"
+    compute = f'{RUN_TOTAL}{{cause="compute"}}'
+    idle = f"max {config.by(*RUN_PLACE)} ({last_value(config, 'whyidle_run_compute_idle_seconds_total')} > 0)"
+    return f"{compute} - clamp_min(\n  {compute} - {config.on(*RUN_PLACE)} {idle}, 0\n)"
+
+
+def _late(config: Config) -> str:
+    """By rank: rules name the one that is late most."""
+    by, on = config.by(*RANK, "node", "family"), config.on("instance", *RANK)
+    late = last_value(config, "whyidle_late_seconds_total")
+    return f"max {by} (\n  ({late} > 0)\n  * {on} group_left (node) {RANK_PLACE}\n)"
 
 
 def _unknown(config: Config) -> Record:
-    heard = f"{config.series('whyidle_collector_up', _OF_RANKS)} offset {config.interval} == 1"
     return Record(
-        UNKNOWN_RANKS,
-        f"group {config.by(*RANK, 'node')} (\n  {RANK_PLACE}\n"
-        f"  unless {config.on(*RANK, 'node')} {RANK_PLACE} offset {config.interval}\n"
-        f"  unless {config.on('instance')} {heard}\n)",
-        why="Ranks that were not there at the last evaluation, when nobody heard of their agent either: nobody knows "
-        "how much of their counters was counted before. Of any other rank, a counter that is new is new too.",
+        UNKNOWN_RUNS,
+        f"group {config.by(*RUN_PLACE)} (\n  {RANK_PLACE}\n"
+        f"  unless {config.on(*RUN_PLACE)} {RANK_PLACE} offset {config.interval}\n"
+        f"  unless {config.on('instance')} {heard_before(config, config.interval)}\n)",
+        why="Runs that were not on a node at the last evaluation, when nobody heard of its agent either: nobody knows "
+        "how much of their counters was counted before. Of any other, a counter that is new is new too.",
     )
 
 
 def _increases(config: Config) -> Iterator[Record]:
-    yield Record(
-        spent("rank_cause"),
-        f"({_grown(config, DEVICE_TOTAL)}) != 0",
-        why="Device-seconds that were added since the last evaluation. A counter that fell has begun anew.",
+    sampled = f"-({_grown(config, matching(RUN_TOTAL, EVIDENCE))})"
+    parts = lines(
+        _grown(config, RUN_TOTAL),
+        grown(DEVICE_TOTAL, MISSED),
+        labelled(labelled(labelled(sampled, "cause", "compute"), "family", "compute"), "part", "sampled"),
     )
     yield Record(
-        spent("rank_cause"),
-        f"-({_grown(config, DEVICE_TOTAL + _matchers(SAMPLED))}) != 0",
-        {"cause": "compute", "family": "compute", **SAMPLED},
-        why="What of them is the host's time is not compute.",
+        spent("run_node_cause"),
+        f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
+        why="Device-seconds that were added since the last evaluation. A counter that fell has begun anew. What of "
+        "compute is the host's time is taken off.",
     )
-    yield Record(spent("run_node_cause"), f"sum {config.by(*RUN, 'node', 'cause', 'family')} ({spent('rank_cause')})")
     yield Record(
         lateness(),
         f"sum {config.by(*RANK, 'family')} (\n{indented(_grown(config, LATE_TOTAL))}\n) > 0",
     )
     yield Record(
         waited_for("run_node_family"),
-        f"sum {config.by(*RUN, 'node', 'family')} (\n{indented(_grown(config, WAITED_FOR_TOTAL))}\n) != 0",
+        f"({_grown(config, WAITED_FOR_TOTAL)}) != 0",
         why="The ranks themselves find out what made late whom they waited for, a few steps later.",
     )
 
 
 def _grown(config: Config, name: str) -> str:
-    """By how much recorded totals have grown since the last evaluation, or the one before it if that was missed."""
-    return f"idelta({name}[{MISSED}]) >= 0\nor\n({name} unless {config.on(*RANK, 'node')} {UNKNOWN_RANKS})"
-
-
-def _matchers(labels: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+    return grown(name, MISSED, config.on(*RUN_PLACE), UNKNOWN_RUNS)

@@ -9,6 +9,7 @@ RUN_NODE_RANKS = "run_node:whyidle_ranks:count"
 RUN_RANKS = "run:whyidle_ranks:count"
 NODE_RANKS = "node:whyidle_ranks:count"
 RANK_PLACE = "rank_instance_node:whyidle_rank:group"
+UNKNOWN_RUNS = "run_node:whyidle_unknown:group"
 UNKNOWN_RANKS = "rank_node:whyidle_unknown:group"
 
 NODE_LINK = "node:whyidle_link_bytes:limit"
@@ -16,7 +17,7 @@ RUN_LINK = "run:whyidle_link_bytes:limit"
 
 
 def total(level: str, metric: str) -> str:
-    """The last value of a counter that Prometheus saw, by rank."""
+    """The last value of a counter that Prometheus saw."""
     return f"{level}:whyidle_{metric}:total"
 
 

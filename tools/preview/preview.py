@@ -96,7 +96,7 @@ def main() -> int:
         build(folder / "page")
         page = stack.enter_context(served(folder / "page"))
         every = f"{SCRAPE_SECONDS}s"
-        shipped = rules(folder / "rules", Config(interval=every, counters_interval=every))
+        shipped = rules(folder / "rules", Config(interval=every, details_interval=every, counters_interval=every))
         status = 0
         for fault in faults:
             with contextlib.ExitStack() as own:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ....ledger.directory import Key, key_of
 from ....ledger.reader import Ledger
+from ...counters import Accumulator
 from ...ledgers import Snapshot, rank_labels
-from ...metrics.gpu import COMPUTE_IDLE
+from ...metrics.gpu import COMPUTE_IDLE, RUN_COMPUTE_IDLE
 from ...reading import Reading
+from ...run_sums import Place, place_of
 from .idle_difference import ActivityPoints, ComputeIdle
 
 _NS = 1_000_000_000
@@ -24,12 +26,16 @@ class _Rank:
 
 
 class IdleCompute:
-    """The counters of all ranks. They stay for as long as the rank's own device-seconds are exported."""
+    """The counters of all ranks. They stay for as long as the rank's own device-seconds are exported.
 
-    __slots__ = ("_ranks",)
+    The sums of runs stay for as long as the run's, so that they do not fall when a rank is forgotten.
+    """
+
+    __slots__ = ("_ranks", "_runs")
 
     def __init__(self) -> None:
         self._ranks: dict[Key, _Rank] = {}
+        self._runs: Accumulator[Place] = Accumulator()
 
     def read(self, reading: Reading, points: ActivityPoints, ledger: Ledger) -> None:
         """Of a live rank that has a device to itself; ``points``: that device's activity at the last looks."""
@@ -39,7 +45,9 @@ class IdleCompute:
             rank.counter.restart()
         rank.process, rank.read = process, True
         causes = [spent / _NS for spent in ledger.words["cause_ns"]]
+        before = rank.counter.seconds
         seconds = rank.counter.add(ledger.until_ns / _NS, causes, points)
+        self._runs.add(place_of(ledger), seconds - before)
         reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), seconds)
 
     def close_round(self, reading: Reading, snapshot: Snapshot) -> None:
@@ -51,5 +59,11 @@ class IdleCompute:
         for key, rank in self._ranks.items():
             ledger = newest[key]
             if not rank.read and not ledger.alive:
-                reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), rank.counter.end())
+                before = rank.counter.seconds
+                seconds = rank.counter.end()
+                self._runs.add(place_of(ledger), seconds - before)
+                reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), seconds)
             rank.read = False
+        self._runs.keep(snapshot.runs.keys())
+        for place, seconds in self._runs.items():
+            reading.add(RUN_COMPUTE_IDLE, (*place, "sampled"), seconds)

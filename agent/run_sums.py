@@ -1,0 +1,95 @@
+"""What the ranks of each run have counted on this node, in sum: a counter that grows for as long as the run is there.
+
+It is made of ledgers alone: those of ranks that live or ended lately, and of whoever ended not long before these began,
+and so on. So an agent that starts anew comes to the same sum, as long as the ledgers of ended ranks are there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..ledger.reader import Ledger
+from .metrics.runs import METRICS
+
+WORDS: tuple[str, ...] = tuple(metric.source for metric in METRICS)
+"""The words of a ledger that are summed."""
+
+Place = tuple[str, str, str]  # as metrics.runs.RUN_PLACE
+Sums = dict[str, tuple[int, ...]]
+Identity = tuple[str, int]  # path, creation time: a path alone could be used again
+
+
+@dataclass(slots=True)
+class _Run:
+    """The ledgers that count, as they were read last; and the sum of those that were removed since."""
+
+    counted: dict[Identity, Ledger] = field(default_factory=dict)
+    removed: Sums = field(default_factory=dict)
+
+    def update(self, read: dict[Identity, Ledger], retention_seconds: float) -> None:
+        for identity in self.counted.keys() - read.keys():
+            if not os.path.lexists(identity[0]):
+                self.removed = _add(self.removed, self.counted.pop(identity))
+        chain = _chain(read, retention_seconds)
+        self.counted.update((each, read[each]) for each in read if each in self.counted or each in chain)
+
+    def sums(self) -> Sums:
+        sums = self.removed
+        for ledger in self.counted.values():
+            sums = _add(sums, ledger)
+        return sums
+
+
+def _add(sums: Sums, ledger: Ledger) -> Sums:
+    if not sums:
+        return {word: ledger.words[word] for word in WORDS}
+    return {word: tuple(map(int.__add__, sums[word], ledger.words[word])) for word in WORDS}
+
+
+def _chain(read: dict[Identity, Ledger], retention_seconds: float) -> set[Identity]:
+    """Who lives or ended lately, and who ended no longer than the retention before the first of these began."""
+    now = time.monotonic_ns()
+    ended = {identity: 0.0 if ledger.alive else ledger.idle_seconds for identity, ledger in read.items()}
+    chain: set[Identity] = set()
+    began = 0.0
+    for identity in sorted(read, key=ended.__getitem__):
+        if ended[identity] - began > retention_seconds:
+            break
+        chain.add(identity)
+        began = max(began, (now - read[identity].start_ns) / 1e9)
+    return chain
+
+
+class RunSums:
+    """The sums of all runs of a directory. A run that has been over for longer than the retention is forgotten."""
+
+    def __init__(self, retention_seconds: float):
+        self.retention_seconds = retention_seconds
+        self._runs: dict[Place, _Run] = {}
+
+    def update(self, ledgers: Iterable[Ledger], shown: Iterable[Ledger]) -> dict[Place, Sums]:
+        """The sums of the runs that ``shown`` are of; ``ledgers`` are all that can be read."""
+        read: dict[Place, dict[Identity, Ledger]] = {}
+        for ledger in ledgers:
+            read.setdefault(place_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
+        found: dict[Place, _Run] = {}
+        for place in sorted({place_of(ledger) for ledger in shown}):
+            run = found[place] = self._runs.get(place) or _Run()
+            run.update(read[place], self.retention_seconds)
+        unreadable = {place: run for place, run in self._runs.items() if place not in found and _some_left(run, read)}
+        self._runs = {**unreadable, **found}
+        return {place: run.sums() for place, run in found.items()}
+
+
+def place_of(ledger: Ledger) -> Place:
+    """The run of a ledger, and its node."""
+    return ledger.owner, ledger.run, ledger.node
+
+
+def _some_left(run: _Run, read: dict[Place, dict[Identity, Ledger]]) -> bool:
+    """Whether a ledger of it is there and merely cannot be read just now."""
+    sound = {identity for of_run in read.values() for identity in of_run}
+    return any(identity not in sound and os.path.lexists(identity[0]) for identity in run.counted)

@@ -1,0 +1,72 @@
+"""What each rank has on its books, for the pages that show ranks: everything else is made of the sums of nodes.
+
+There are many ranks and few of them are looked at, so that these are read seldom. As in `books`, what was added since
+the last evaluation is the difference of two last values: no second is lost between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...agent.metrics.gpu import UNHOOKED_FAMILY
+from ...agent.metrics.ranks import RANK
+from ..config import Config
+from ..promql import indented, seconds
+from ..rule import Record
+from .books import EVIDENCE, grown, heard_before, last_value, matching
+from .names import RANK_PLACE, UNKNOWN_RANKS, spent, total
+
+RANK_TOTAL = total("rank_cause", "device_seconds")
+
+
+def rules(config: Config) -> tuple[Record, ...]:
+    """In the order in which they build upon each other."""
+    return (*_totals(config), _unknown(config), *_increases(config))
+
+
+def _totals(config: Config) -> Iterator[Record]:
+    counted = last_value(config, "whyidle_device_seconds_total", f'family!="{UNHOOKED_FAMILY}"')
+    yield Record(
+        RANK_TOTAL,
+        f"max {config.by(*RANK, 'node', 'cause', 'family')} ({counted} > 0)",
+    )
+    by, on = config.by(*RANK, "node"), config.on("instance", *RANK)
+    idle = f"({last_value(config, 'whyidle_compute_idle_seconds_total')} > 0)\n* {on} group_left (node) {RANK_PLACE}"
+    compute = f'{RANK_TOTAL}{{cause="compute"}}'
+    rest = (
+        f"clamp_min(\n  {compute} - {config.on(*RANK, 'node')} group_left ()\n"
+        f"  max {by} (\n{indented(indented(idle))}\n  ), 0\n)"
+    )
+    yield Record(
+        RANK_TOTAL,
+        f"{compute} - {rest}",
+        {"cause": "host", "family": "host", **EVIDENCE},
+        why="Compute in which a GPU's own counters saw nothing run.",
+    )
+
+
+def _unknown(config: Config) -> Record:
+    at = config.details_interval
+    return Record(
+        UNKNOWN_RANKS,
+        f"group {config.by(*RANK, 'node')} (\n  {RANK_PLACE}\n"
+        f"  unless {config.on(*RANK, 'node')} {RANK_PLACE} offset {at}\n"
+        f"  unless {config.on('instance')} {heard_before(config, at)}\n)",
+        why="Ranks that were not there at the last evaluation, when nobody heard of their agent either.",
+    )
+
+
+def _increases(config: Config) -> Iterator[Record]:
+    missed = f"{2 * seconds(config.details_interval) + 60}s"
+    on = config.on(*RANK, "node")
+    yield Record(
+        spent("rank_cause"),
+        f"({grown(RANK_TOTAL, missed, on, UNKNOWN_RANKS)}) != 0",
+        why="Device-seconds that were added since the last evaluation. A counter that fell has begun anew.",
+    )
+    yield Record(
+        spent("rank_cause"),
+        f"-({grown(matching(RANK_TOTAL, EVIDENCE), missed, on, UNKNOWN_RANKS)}) != 0",
+        {"cause": "compute", "family": "compute", **EVIDENCE},
+        why="What of them is the host's time is not compute.",
+    )

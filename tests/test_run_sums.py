@@ -1,0 +1,96 @@
+"""What the ranks of a run have counted on a node, in sum: it only grows, and an agent that starts anew agrees."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from support_ledgers import SECOND, Spec, children, ended, until
+
+from whyidle.agent.collectors.ranks import RankCollector
+from whyidle.agent.ledgers import LedgerStore
+from whyidle.agent.metrics.ranks import METRICS as RANK_METRICS
+from whyidle.agent.metrics.runs import METRICS
+from whyidle.agent.reading import Reading
+from whyidle.ledger.causes import CAUSE
+
+STEP = {"compute": 1.0}
+RETENTION = 900.0
+
+
+def store(folder: Path, retention: float = RETENTION) -> LedgerStore:
+    return LedgerStore(str(folder), retention)
+
+
+def compute(of: LedgerStore, run: str = "r1") -> float | None:
+    """Seconds of compute of a run on its node; None where it has no sum."""
+    found = {place[1]: sums["cause_ns"][CAUSE["compute"]] / SECOND for place, sums in of.look().runs.items()}
+    return found.get(run)
+
+
+def test_sums_are_those_of_the_series_of_ranks(tmp_path: Path) -> None:
+    ranks = [
+        Spec(rank=rank, steps=3, step={"compute": 0.5 + rank, "straggler": 2.0}, waited_for={"storage": 1.0 + rank})
+        for rank in range(3)
+    ]
+    with children(tmp_path, *ranks, Spec(run="r2", steps=1, step=STEP)):
+        reading = Reading()
+        RankCollector(store(tmp_path)).collect(reading)
+    for of_run, of_ranks in zip(METRICS, ("device_seconds", "waited_for_seconds", "collective_bytes"), strict=True):
+        name = f"whyidle_{of_ranks}_total"
+        metric = next(metric for metric in RANK_METRICS if metric.name == name)
+        expected: dict[tuple[str, ...], float] = {}
+        for labels, value in reading.series(metric).items():
+            named = {"node": "n1", **dict(zip(metric.labels, labels, strict=True))}
+            key = tuple(named[label] for label in of_run.labels)
+            expected[key] = expected.get(key, 0.0) + float(value)  # pyright: ignore[reportArgumentType]
+        assert reading.series(of_run) == {key: value for key, value in expected.items() if value}
+
+
+def test_a_sum_does_not_fall_when_a_rank_restarts_ends_or_is_removed(tmp_path: Path) -> None:
+    agent = store(tmp_path, retention=30.0)
+    with children(tmp_path, Spec(rank=1, steps=50, step=STEP)):
+        [old] = ended(tmp_path, Spec(rank=0, steps=20, step=STEP))
+        assert compute(agent) == 70
+        [again] = ended(tmp_path, Spec(rank=0, attempt=1, steps=4, step=STEP, idle=20.0))
+        assert compute(agent) == 74
+        os.unlink(old)
+        os.unlink(again)
+        assert compute(agent) == 74
+        assert [rank.newest.rank for rank in agent.latest.ranks] == [1]
+    until(lambda: not any(rank.newest.alive for rank in agent.look().ranks))
+    assert compute(agent) == 74
+
+
+def test_an_agent_that_starts_anew_comes_to_the_same_sum(tmp_path: Path) -> None:
+    ended(
+        tmp_path,
+        Spec(rank=0, steps=100, step=STEP, startup=0.0, idle=2400.0),
+        Spec(rank=0, attempt=1, steps=600, step=STEP, startup=0.0, idle=1000.0),
+    )
+    with children(tmp_path, Spec(rank=0, attempt=2, steps=300, step=STEP, startup=0.0)):
+        assert compute(store(tmp_path)) == 1000
+
+
+def test_a_run_that_comes_back_after_the_retention_begins_from_zero(tmp_path: Path) -> None:
+    agent = store(tmp_path)
+    ended(tmp_path, Spec(rank=0, steps=100, step=STEP, idle=1000.0))
+    assert compute(agent) is None
+    with children(tmp_path, Spec(rank=0, attempt=1, steps=5, step=STEP)):
+        assert compute(agent) == 5
+        assert compute(store(tmp_path)) == 5
+
+
+def test_a_run_whose_ledger_cannot_be_read_for_a_while_goes_on_from_its_sum(tmp_path: Path) -> None:
+    agent = store(tmp_path)
+    [removed] = ended(tmp_path, Spec(rank=0, steps=20, step=STEP))
+    with children(tmp_path, Spec(rank=1, steps=50, step=STEP)) as [child]:
+        assert compute(agent) == 70
+        os.unlink(removed)
+        assert compute(agent) == 70
+        path = child.path
+        os.rename(path, f"{path}.away")
+        Path(path).write_bytes(b"nonsense")
+        assert compute(agent) is None
+        os.replace(f"{path}.away", path)
+        assert compute(agent) == 70
