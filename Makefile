@@ -7,18 +7,19 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 PREVIEW_ARGS ?=
+IMAGE_ARGS ?=
 
 # What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
 # `make test SYSTEM_PACKAGES=` leaves the system alone.
 SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prometheus-node-exporter gcc:gcc \
     g++:g++ libc6-dev:gcc openssl:openssl prometheus-alertmanager:prometheus-alertmanager shellcheck:shellcheck \
-    systemd:systemd-analyze util-linux:setpriv
+    systemd:systemd-analyze util-linux:setpriv buildah:buildah debootstrap:debootstrap
 
 # Nothing of the caller's Python set-up, nor a whyidle around us, may change what is tested.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench preview clean
+.PHONY: help demo test lint docs bench preview image clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +51,10 @@ bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step
 
 preview: $(VENV)/.installed $(VENV)/.system ## draw the dashboards of real runs (Node and Chromium; PREVIEW_ARGS="storage")
 	@$(BIN)/python tools/preview/preview.py $(PREVIEW_ARGS)
+
+image: $(VENV)/.installed $(VENV)/.system ## build the container image with buildah, and test it (IMAGE_ARGS="--base debootstrap")
+	@image=$$($(BIN)/python tools/image.py $(IMAGE_ARGS)) && \
+	    WHYIDLE_TEST_IMAGE="$$image" $(BIN)/python -m pytest -q tests/test_image.py
 
 clean: ## remove everything that was fetched or built here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
