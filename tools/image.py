@@ -1,6 +1,6 @@
 """Builds the container image with buildah, as the current user sees it: `buildah images` lists it afterwards.
 
-    python tools/image.py [--base debootstrap] [--name localhost/whyidle:0.1.0]
+    python tools/image.py [--base debootstrap] [--name localhost/whyidle:VERSION]
 
 The base image comes from its registry. Where no registry can be reached, `--base debootstrap` makes the same Debian
 from its packages. That takes a minute or two and needs root. The result is kept as localhost/debian:trixie-slim.
