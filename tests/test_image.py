@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -244,8 +244,7 @@ def compose_pod(image: Settings) -> Manifest:
 @whole
 @possible
 @pytest.mark.parametrize("manifest", [chart_pod, compose_pod])
-def test_image_runs_as_it_is_deployed(image: Settings, root: Path, manifest: object) -> None:
-    assert callable(manifest)
+def test_image_runs_as_it_is_deployed(image: Settings, root: Path, manifest: Callable[[Settings], Manifest]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="node-") as folder:
         node = Node(Path(folder))
         node.files.chmod(0o755)
