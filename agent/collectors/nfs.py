@@ -117,7 +117,9 @@ class NfsCollector:
             distinct.setdefault(device or place, (block, device))
         if len(distinct) > MOST_MOUNTS:
             reading.blind(
-                "some of the NFS mounts", f"only the first {MOST_MOUNTS} are read", "unmount what is not used"
+                "some of the NFS mounts",
+                f"only the first {MOST_MOUNTS} are read",
+                "unmount file systems that are not used",
             )
         return list(distinct.values())[:MOST_MOUNTS]
 
