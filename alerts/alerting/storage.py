@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..config import Config
 from ..rule import Alert, Group, Record
-from .expressions import NODE, TARGET, last_time, named, remembered, where
+from .expressions import COUNT, NODE, TARGET, last_time, named, remembered, where
 from .pace import paced
 
 PLACE = ("mount", "fstype", "source", "device")
@@ -52,7 +52,7 @@ def _nfs(config: Config) -> tuple[Alert, ...]:
             "critical",
             f"The NFS server of {{{{ $labels.mount }}}} does not answer {NODE}.",
             "On the node at {{ $labels.instance }} requests to the server of {{ $labels.mount }} failed after "
-            "all retries. Within {config.window}: {COUNT}. Processes that read or write there hang in state D.",
+            f"all retries. Within {config.window}: {COUNT}. Processes that read or write there hang in state D.",
         ),
     )
 

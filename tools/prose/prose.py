@@ -17,7 +17,7 @@ from texts import Text, markdown, messages, texts
 ROOT = Path(__file__).parents[2]
 WORDS = Path(__file__).with_name("words.yaml")
 
-_SENTENCE_ENDS = re.compile(r"(?<=[.!?:;])\s+(?=["“(]?[A-Z]|whyidle)|(?<=[.!?])\s*$")
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?:;])\s+(?=[\"“(]?[A-Z]|whyidle)|(?<=[.!?])\s*$")
 
 
 class Rules(NamedTuple):
