@@ -29,7 +29,7 @@ demo: $(VENV)/.installed ## train a small model here, and see where its seconds 
 test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
 	@$(BIN)/python tools/suite.py $(TEST_ARGS)
 
-lint: $(VENV)/.installed ## style, types, and that what is generated is up to date
+lint: $(VENV)/.installed ## style, types, prose, and that generated files are up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
@@ -37,6 +37,7 @@ lint: $(VENV)/.installed ## style, types, and that what is generated is up to da
 	@$(BIN)/python -m whyidle.alerts.xids --check
 	@$(BIN)/whyidle rules --check
 	@$(BIN)/whyidle dashboards --check
+	@$(BIN)/python tools/prose/prose.py
 
 docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, docs/xids.md, the rules and the dashboards
 	@$(BIN)/python -m whyidle.agent.metrics.page

@@ -154,7 +154,7 @@ def _page() -> Iterator[str]:
     alerts = {
         "software": "`WhyidleGpuXid`, info",
         "reset": "`WhyidleGpuXidReset`, warning",
-        "service": "`WhyidleGpuService`, critical where ranks run, else warning",
+        "service": "`WhyidleGpuService`, critical if ranks run on the node, otherwise warning",
     }
     for of, title in TITLES.items():
         yield f"## {title}\n"

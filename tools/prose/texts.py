@@ -62,7 +62,7 @@ def markdown(name: str, page: str) -> Iterator[Text]:
 
 def plain(text: str) -> str:
     """Text without markup: `code` and templates become the word X, a link its words. A branch ends a sentence."""
-    text = re.sub(r"\{\{ *(if|else).*?\}\}", ". ", text)
+    text = re.sub(r"\{\{ *(if|else).*?\}\}", ". X ", text)
     text = re.sub(r"\{\{.*?\}\}|`[^`]*`|\$\{\w+(:\w+)?\}", "X", text, flags=re.DOTALL)
     text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
     return re.sub(r"\s+", " ", text.replace("*", "")).strip()
