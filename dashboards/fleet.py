@@ -140,7 +140,8 @@ def _in_one_look() -> list[Panel]:
 def _blamed() -> Panel:
     return share(
         "What is to blame",
-        "The same, with the waits for late ranks charged to what made them late, and start-up left out. Runs weigh as "
+        "Shares of the time of all ranks without start-up, with waits for late ranks charged to what made them "
+        "late. Runs weigh as "
         "much as they have ranks.",
         query(blamed(v.CLUSTER), "{{family}}"),
         width=16,

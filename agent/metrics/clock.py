@@ -45,7 +45,7 @@ FREQUENCY = Metric(
     "gauge",
     "ratio",
     (),
-    "By what factor the clock is sped up to keep true time; 1 if not at all.",
+    "The factor by which the kernel speeds up the clock to keep the right time; 1 if it does not.",
     "adjtimex(2) freq",
 )
 TAI_OFFSET = Metric(

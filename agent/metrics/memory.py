@@ -49,8 +49,8 @@ VMSTAT: dict[bytes, Metric] = {
         "Page faults that had to wait for a disk: memory-mapped data sets read with them, and swap.",
     ),
     b"oom_kill": _count("oom_kill", "oom_kills", "kills", "Processes that the kernel killed because memory ran out."),
-    b"pswpin": _count("pswpin", "swapped_in_bytes", "bytes", "Bytes that came back from swap.", PAGE_BYTES),
-    b"pswpout": _count("pswpout", "swapped_out_bytes", "bytes", "Bytes that went out to swap.", PAGE_BYTES),
+    b"pswpin": _count("pswpin", "swapped_in_bytes", "bytes", "Bytes that were moved back from swap.", PAGE_BYTES),
+    b"pswpout": _count("pswpout", "swapped_out_bytes", "bytes", "Bytes that were moved to swap.", PAGE_BYTES),
     b"workingset_refault_file": _count(
         "workingset_refault_file",
         "refaulted_bytes",

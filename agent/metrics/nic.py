@@ -47,7 +47,7 @@ FAULTS = Metric(
     "counter",
     "faults",
     (*_WAY, "kind"),
-    "Errors by kind, where there were any: fifo (the host was too slow), frame (length, checksum or framing), carrier, "
+    "Errors by kind, if there were any: fifo (the host was too slow), frame (length, checksum or framing), carrier, "
     "collision.",
     _NET_DEV,
     sparse=True,
@@ -82,7 +82,7 @@ SPEED = Metric(
     "gauge",
     "bytes_per_second",
     _DEVICE,
-    "The negotiated speed of the link, one way. Absent while the link is down or where there is none.",
+    "The negotiated speed of the link, one way. Absent while the link is down, or if the interface has no link.",
     f"{_CLASS}/speed",
     times=MEGABIT_BYTES,
 )
@@ -99,7 +99,7 @@ FULL_DUPLEX = Metric(
     "gauge",
     "bool",
     _DEVICE,
-    "1 if the link is full duplex, 0 if half. Absent while it is down or where there is none.",
+    "1 if the link is full duplex, 0 if half. Absent while the link is down, or if the interface has no link.",
     f"{_CLASS}/duplex",
 )
 INFO = Metric(
@@ -151,7 +151,7 @@ WIRE_ERRORS = Metric(
     "counter",
     "errors",
     (*_DEVICE, "kind"),
-    "Errors on the wire where there were any: crc (packets with a wrong checksum), symbol (packets or symbols that "
+    "Errors on the wire if there were any: crc (packets with a wrong checksum), symbol (packets or symbols that "
     "error correction could not save). If it grows: cable or transceiver.",
     _ETHTOOL,
     sparse=True,
@@ -161,7 +161,7 @@ PAUSE_FRAMES = Metric(
     "counter",
     "frames",
     (*_WAY, "priority"),
-    "Pause frames, where there were any: received ones stop this node's sending (congestion in the network), sent ones "
+    "Pause frames, if there were any: received ones stop this node's sending (congestion in the network), sent ones "
     "stop others (this node does not keep up). Priority 0 to 7 for PFC, pfc where the driver does not count by "
     "priority, "
     "global for plain flow control.",
@@ -211,7 +211,7 @@ PCI_ERRORS = Metric(
     "counter",
     "errors",
     _WAY,
-    "Signal errors on the adapter's PCIe link, where there were any. If it grows: reseat the card.",
+    "Signal errors on the adapter's PCIe link, if there were any. If it grows: reseat the card.",
     _ETHTOOL,
     sparse=True,
 )
@@ -236,7 +236,7 @@ PRIORITY_DISCARDS = Metric(
     "counter",
     "packets",
     (*_DEVICE, "priority", "reason"),
-    "Received packets that the adapter discarded, where there were any, by priority and reason: buffer, host_buffer "
+    "Received packets that the adapter discarded, if there were any, by priority and reason: buffer, host_buffer "
     "(the host's share of buffers), host_congestion.",
     _ETHTOOL,
     sparse=True,
@@ -246,7 +246,7 @@ ECN_MARKED = Metric(
     "counter",
     "packets",
     (*_DEVICE, "by"),
-    "Received packets with a congestion mark, where there were any, set by the network or by the adapter itself (the "
+    "Received packets with a congestion mark, if there were any, set by the network or by the adapter itself (the "
     "host does not keep up).",
     _ETHTOOL,
     sparse=True,

@@ -41,7 +41,7 @@ GROUP_CALLS = Metric(
     "counter",
     "calls",
     (*RANK, "group"),
-    "Collectives of a rank that were waited for, by process group.",
+    "Collectives for which a rank has waited, by process group.",
     "<group calls>",
 )
 
@@ -97,7 +97,12 @@ METRICS: tuple[Metric, ...] = (
         sparse=True,
     ),
     Metric(
-        "whyidle_collectives_total", "counter", "waits", RANK, "Waits in collectives that were entered.", "collectives"
+        "whyidle_collectives_total",
+        "counter",
+        "waits",
+        RANK,
+        "Waits in collectives that the rank has begun.",
+        "collectives",
     ),
     Metric(
         "whyidle_collective_missing_seconds",

@@ -56,8 +56,8 @@ def _clocks() -> Panel:
     clocks = {"sm": "SMs", "memory": "memory"}
     return trend(
         "Clocks, as a share of the highest",
-        "Clock of the SMs and of the memory now, as a share of the highest. One GPU below its peers under load is "
-        "slow; idle GPUs lower theirs.",
+        "Clock of the SMs and of the memory now, as a share of the highest. A GPU that is below the others under "
+        "load is slow. Idle GPUs lower their clocks.",
         *(
             query(
                 f"max by (gpu) ({series(f'whyidle_gpu_{of}_clock_hertz')})"

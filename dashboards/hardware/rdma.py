@@ -159,8 +159,9 @@ def _link_errors() -> Panel:
 def _failed() -> Panel:
     return trend(
         "Operations and connections that failed",
-        "Per second, all ports: asked of peers, asked by peers, and of the device itself; queue pairs that gave up "
-        "after their last retry, and peers that did not answer. Each of these usually ends the job.",
+        "Failures per second, over all ports: operations that this node requested, operations that peers "
+        "requested, and errors of the device; queue pairs that gave up after their last retry, and peers that did "
+        "not answer. Each of these usually ends the job.",
         grows("whyidle_rdma_requester_errors_total", "error", "asked: {{error}}", most=SOME),
         grows("whyidle_rdma_responder_errors_total", "error", "answered: {{error}}", most=SOME),
         grows("whyidle_rdma_device_errors_total", "error", "device: {{error}}", most=SOME),

@@ -22,7 +22,8 @@ def _modes() -> Panel:
     whole = f"sum({rate('whyidle_cpu_seconds_total')})"
     return trend(
         "CPU time of the node",
-        "Share of all CPUs' time by what they did. Little idle means that data workers compete for CPUs; iowait "
+        "Share of the time of all CPUs, by what the CPUs did. Little idle means that data workers compete for "
+        "CPUs; iowait "
         "is idle time during a read; steal is time that other virtual machines of the host took.",
         query(f"{total('mode', rate('whyidle_cpu_seconds_total'))} / on () group_left () {whole}", "{{mode}}"),
         unit="percentunit",
@@ -82,7 +83,7 @@ def _pressure() -> Panel:
     return trend(
         "Pressure",
         "Share of time in which some tasks of the node, or all of them (full), stalled on CPU, memory, I/O or "
-        "interrupts. I/O pressure without disk I/O is a network file system.",
+        "interrupts. I/O pressure without disk I/O comes from a network file system.",
         grows("whyidle_pressure_stalled_seconds_total", "resource, kind", "{{resource}} {{kind}}"),
         unit="percentunit",
         thresholds=steps(0.1),

@@ -121,7 +121,7 @@ def bills() -> tuple[Panel, Panel]:
         ),
         _bill(
             "Lost, by owner",
-            f"""The same by owner (namespace, Slurm account or user), for the {SHOWN} owners that lost most.""",
+            f"""GPU-hours lost by owner (namespace, Slurm account or user), for the {SHOWN} owners that lost most.""",
             "owner",
             Column("owner", "Owner", width=110),
         ),

@@ -160,8 +160,9 @@ def _causes() -> Panel:
 def _charged() -> Panel:
     return share(
         "What is to blame",
-        """The same, with the waits for late ranks charged to what made them late, and start-up left out: the verdict
-        is the largest of these. What remains as straggler are waits for ranks that were late in compute.""",
+        """Shares of the time of all ranks without start-up, with waits for late ranks charged to what made them late:
+        the verdict is the largest of these. What remains as straggler are waits for ranks that were late in
+        compute.""",
         query(f"run_family:whyidle_charged:ratio${{window}}{{{v.RUN}}}", "{{family}}"),
         width=12,
     )
