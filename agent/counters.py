@@ -47,7 +47,7 @@ class Accumulator(Generic[Key]):
     def add(self, key: Key, amount: float) -> float:
         """Adds an amount, which may be 0, and returns the sum. Raises ValueError if it is negative."""
         if amount < 0:
-            raise ValueError(f"a counter cannot fall: {key!r} by {amount}")
+            raise ValueError(f"a counter cannot decrease: {key!r} by {amount}")
         total = self._sums.get(key, 0) + amount
         self._sums[key] = total
         return total

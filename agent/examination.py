@@ -30,11 +30,11 @@ DEVICE_LABELS: dict[str, tuple[str, ...]] = {
 """The labels that tell a collector's devices apart."""
 
 ABSENT_REMEDIES: dict[str, str] = {
-    "gpu": "where there are GPUs: install NVIDIA's driver; in a container, set NVIDIA_VISIBLE_DEVICES=all and "
+    "gpu": "if the node has GPUs, install NVIDIA's driver; in a container, set NVIDIA_VISIBLE_DEVICES=all and "
     "NVIDIA_DRIVER_CAPABILITIES=utility, and in Kubernetes runtimeClassName: nvidia",
-    "rdma": "where there are such adapters: load their driver; in a container, mount the node's /sys and pass it as "
+    "rdma": "if the node has such adapters, load their driver; in a container, mount the node's /sys and pass it as "
     "--path.sysfs",
-    "pressure": "boot with psi=1 on a kernel of 4.20 or later",
+    "pressure": "boot a kernel 4.20 or later with psi=1",
 }
 """What to do if a node should have what was not found. The others are absent where nobody uses them."""
 
@@ -93,7 +93,7 @@ def ledger_directory_problem(directory: str) -> tuple[str, str] | None:
     """What is wrong with the directory of ledgers, and what to do."""
     if not os.path.isdir(directory):
         return (
-            f"{directory} is not there: no rank has written a ledger on this node",
+            f"{directory} does not exist: no rank has written a ledger on this node",
             "start the training with `whyidle run -- ...` or call whyidle.attach() in it; ranks and agent must share "
             "the directory (WHYIDLE_DIR)",
         )

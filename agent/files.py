@@ -11,13 +11,13 @@ import resource
 import time
 from dataclasses import dataclass
 
-_NO_SUCH_VALUE = "the driver has no such value on this device; nothing to do"
-_REPORT = "if it stays so, report it with what the file or call gives"
+_NO_SUCH_VALUE = "the driver does not have this value for this device; there is nothing to do"
+_REPORT = "if it does not go away, report it with the content of the file or the result of the call"
 
 REASONS: dict[str, str] = {
     "missing": "the kernel or driver is older or newer than expected; " + _REPORT,
     "denied": "run the agent as root, or give it the right to read this",
-    "gone": "the device or process has left; if it should be there, look at the kernel's log (dmesg)",
+    "gone": "the device or process is gone; if it should be there, look at the kernel's log (dmesg)",
     "invalid": _NO_SUCH_VALUE,  # EINVAL: drivers say so of counters that the hardware lacks
     "unsupported": _NO_SUCH_VALUE,  # EOPNOTSUPP, N/A, or a counter that does not count
     "io": "the device may be failing: look at the kernel's log (dmesg)",  # any other error of the system

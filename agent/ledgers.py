@@ -167,7 +167,7 @@ class LedgerStore:
             if seen not in self._known:
                 self._errors[problem.reason] += 1
                 if self._log:
-                    self._log.warning("a ledger cannot be used", reason=problem.reason, detail=problem.detail)
+                    self._log.warning("a ledger is unusable", reason=problem.reason, detail=problem.detail)
         self._known = set(now)
 
     def _rank(self, key: Key, read: dict[Identity, Ledger], unreadable: set[str]) -> Rank | None:

@@ -60,9 +60,9 @@ class Books:
         if result.state == "up":
             self._log.info("the collector answers again", collector=name)
         elif result.state == "absent":
-            self._log.info("the collector has nothing to read here", collector=name, detail=result.detail)
+            self._log.info("the collector has nothing to read on this node", collector=name, detail=result.detail)
         else:
-            self._log.warning("the collector gave no answer", collector=name, reason=result.state, detail=result.detail)
+            self._log.warning("the collector did not answer", collector=name, reason=result.state, detail=result.detail)
 
     def _take(self, name: str, reading: Reading) -> None:
         for error in reading.errors:

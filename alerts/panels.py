@@ -16,7 +16,7 @@ OF_RUN: dict[str, str] = {
     "WhyidleCollectiveHung": "What each rank was doing",
     "WhyidleCollectiveStuck": "What each rank was doing",
     "WhyidleComputeStuck": "What each rank was doing",
-    "WhyidleLateRank": "Late ranks, and by what",
+    "WhyidleLateRank": "Late ranks, and what made them late",
     "WhyidleCheckpointSlower": "Seconds per save",
     "WhyidleRecompute": "Where its time goes, by cause",
     "WhyidleHookFailed": "Hooks",
@@ -25,7 +25,7 @@ OF_RUN: dict[str, str] = {
 """Alert on a run -> the panel of the dashboard Run that shows it."""
 OF_NODE: dict[str, tuple[str, str]] = {
     "WhyidleGpuAllocatedIdle": ("node", "Busy, by GPU"),
-    "WhyidleCollectorDown": ("health", "Rounds of collectors without an answer"),
+    "WhyidleCollectorDown": ("health", "Collector runs without a result"),
     "WhyidleReadErrors": ("health", "Values that could not be read"),
     "WhyidleGpuLost": ("node", "Faults in the time range"),
     "WhyidleGpuService": ("node", "Faults over time"),
@@ -37,7 +37,7 @@ OF_NODE: dict[str, tuple[str, str]] = {
     "WhyidleGpuHot": ("node-hardware", "Temperature"),
     "WhyidleGpuThrottled": ("node", "Clocks held down"),
     "WhyidleGpuPowerLimitLowered": ("node-hardware", "Power, and its limit"),
-    "WhyidleGpuPcieDegraded": ("node-hardware", "PCIe links, of what slot and GPU allow"),
+    "WhyidleGpuPcieDegraded": ("node-hardware", "PCIe links, as a share of the maximum"),
     "WhyidleGpuNvlinkErrors": ("node-hardware", "Errors of memory and links"),
     "WhyidleRdmaLinkDown": ("node-hardware", "Ports"),
     "WhyidleRdmaPortGone": ("node-hardware", "Ports"),
@@ -45,7 +45,7 @@ OF_NODE: dict[str, tuple[str, str]] = {
     "WhyidleNicLinkDown": ("node-hardware", "Interfaces"),
     "WhyidleRdmaLinkErrors": ("node-hardware", "Errors of links"),
     "WhyidleRdmaLinkFlapping": ("node-hardware", "Errors of links"),
-    "WhyidleRdmaRetriesExceeded": ("node-hardware", "Operations that failed, and connections given up"),
+    "WhyidleRdmaRetriesExceeded": ("node-hardware", "Operations and connections that failed"),
     "WhyidleNicErrors": ("node-hardware", "Packets lost at interfaces"),
     "WhyidleRdmaCongestion": ("node-hardware", "Congestion marks and notifications"),
     "WhyidleRdmaDiscards": ("node-hardware", "Discards, and receivers that were not ready"),
@@ -58,7 +58,7 @@ OF_NODE: dict[str, tuple[str, str]] = {
     "WhyidleNfsSlow": ("node-hardware", "NFS: time of a request"),
     "WhyidleLustreDisconnected": ("node-hardware", "Lustre file systems"),
     "WhyidleCheckpointSpaceLow": ("node", "File systems that the ranks use"),
-    "WhyidleClockWrong": ("health", "Clocks that are off most"),
+    "WhyidleClockWrong": ("health", "Clocks with the largest error"),
 }
 """Alert on a node -> the dashboard, and its panel, that show it."""
 

@@ -47,17 +47,17 @@ class Xid(NamedTuple):
     do: str
 
 
-_OWN_FAULT = "Tell the owner of the job. Treat the GPU as broken if this follows it from job to job."
+_OWN_FAULT = "Tell the owner of the job. If this happens on the same GPU in several jobs, treat the GPU as broken."
 _ENGINE = "Restart the job. Contact NVIDIA's support if it happens again."
-_NOTHING = "Nothing to do. Contact NVIDIA's support if it goes on."
+_NOTHING = "Nothing to do. Contact NVIDIA's support if it continues."
 _RESET = "Drain the node and reset the GPU. Contact NVIDIA's support if it happens again."
 _FIRMWARE = "Drain the node and reset the GPU. Update driver and firmware if it happens again."
-_MEMORY = "Drain the node and reset the GPU, so that the bad memory is replaced. Exchange the GPU if it happens again."
+_MEMORY = "Drain the node and reset the GPU, so that the bad memory is replaced. Replace the GPU if it happens again."
 _SUPPORT = "Drain the node and contact NVIDIA's support: the GPU's own flash memory cannot be used."
 
 XIDS: tuple[Xid, ...] = (
     # -- the program, or a note of the driver
-    Xid((13,), "exception in a compute or graphics engine, mostly an address out of bounds", "software", _OWN_FAULT),
+    Xid((13,), "exception in a compute or graphics engine, usually an address out of bounds", "software", _OWN_FAULT),
     Xid((31,), "page fault in GPU memory", "software", _OWN_FAULT),
     Xid((11, 25, 32, 69, 80), "invalid or corrupted commands to the GPU", "software", _OWN_FAULT),
     Xid((8, 43), "the GPU stopped the program's work", "software", _OWN_FAULT),
@@ -72,12 +72,12 @@ XIDS: tuple[Xid, ...] = (
     Xid((63,), "a row of memory will be replaced by a spare one", "software",
         "Nothing to do now. Reset the GPU when it is free, so that the row is replaced."),
     Xid((92,), "many corrected memory errors", "software", _NOTHING),
-    Xid((37, 38, 66, 67, 93, 108, 121, 137, 152, 153, 159, 160, 161, 166, 170), "note of the driver or a link",
+    Xid((37, 38, 66, 67, 93, 108, 121, 137, 152, 153, 159, 160, 161, 166, 170), "note from the driver or a link",
         "software", _NOTHING),
-    Xid((78,), "a virtual GPU could not start", "software", "Bring the driver of the host and of the guest together."),
+    Xid((78,), "a virtual GPU could not start", "software", "Install matching drivers on the host and in the guest."),
     Xid((106, 107), "test message", "software", "Nothing to do."),
     Xid((162, 163, 164, 165), "state of the power smoothing circuit", "software",
-        "Tell whoever runs the power of the rack: swings may no longer be smoothed."),
+        "Tell the people who manage the power of the rack: swings may no longer be smoothed."),
     # -- a reset of the GPU, or a restart of the node
     Xid((46,), "the GPU stopped processing", "reset", _RESET),
     Xid((48, 140, 171, 172), "memory error that ECC could not correct", "reset", _MEMORY),
@@ -88,28 +88,28 @@ XIDS: tuple[Xid, ...] = (
     Xid((110,), "security fault", "reset", _FIRMWARE),
     Xid((143,), "the GPU could not be initialised", "reset", _RESET),
     Xid((74,), "error of an NVLink", "reset",
-        "Drain the node and reset all of its GPUs. Have the board or the bridge looked at if it happens again."),
+        "Drain the node and reset all of its GPUs. Have the board or the bridge checked if it happens again."),
     Xid((136,), "the training of an NVLink failed", "reset",
-        "Drain the node and reset all of its GPUs. Have the link looked at if it happens again."),
+        "Drain the node and reset all of its GPUs. Have the link checked if it happens again."),
     Xid(tuple(range(144, 151)), "error of an NVLink of Blackwell", "reset",
-        "Look at the full message in dmesg: some need nothing, the fatal ones a reset of the GPUs at both ends."),
+        "Look at the full message in dmesg. Some need nothing; the fatal ones need a reset of the GPUs at both ends."),
     Xid((155,), "error of an NVLink that software defines", "reset", _RESET),
     Xid((151,), "key rotation failed (confidential computing)", "reset", "Restart the virtual machine."),
-    Xid((154,), "the driver asks for another action than before to recover the GPU", "reset",
-        "Look at the message in dmesg: it names the action, which is none, a reset, a reboot, or a drain."),
+    Xid((154,), "the driver asks for a different action to recover the GPU", "reset",
+        "Look at the message in dmesg: it names the action (none, a reset, a reboot, or a drain)."),
     Xid((156,), "a part of the GPU will be taken out of use", "reset", "Drain the node and reset the GPU."),
     Xid((79,), "the GPU fell off the bus", "reset",
-        "Drain and reboot the node. Reseat the GPU, look at its power, then exchange it if it happens again."),
+        "Drain and reboot the node. Reseat the GPU, check its power, then replace it if it happens again."),
     Xid((167,), "fatal timeout on PCIe", "reset",
-        "Drain and reboot the node. Reseat the GPU, then exchange it if it happens again."),
+        "Drain and reboot the node. Reseat the GPU, then replace it if it happens again."),
     Xid((168,), "the GPU has less memory than it should", "reset",
         "Enable ECC if it is off, and reboot the node."),
     # -- a technician, or another GPU
     Xid((54,), "auxiliary power is not connected", "service", "Have a technician look at the power cable of the GPU."),
     Xid((64, 157), "bad memory could not be replaced by spare memory", "service",
-        "Drain the node and reset the GPU. Exchange it if the error comes back."),
+        "Drain the node and reset the GPU. Replace it if the error comes back."),
     Xid((122, 123, 124, 125), "the GPU's flash memory cannot be read or written", "service", _SUPPORT),
-    Xid((142,), "exception in a video encoder, for which NVIDIA asks to be told", "service",
+    Xid((142,), "exception in a video encoder, which NVIDIA asks users to report", "service",
         "Contact NVIDIA's support."),
 )  # fmt: skip
 
@@ -146,7 +146,7 @@ def _page() -> Iterator[str]:
     yield "# XIDs\n"
     yield "Generated from `alerts/xids.py` by `make docs`; edit that.\n"
     yield (
-        f"An XID is the number of an error that NVIDIA's driver reports of a GPU. The classes follow\n"
+        f"An XID is the number of an error that NVIDIA's driver reports for a GPU. The classes follow\n"
         f"[NVIDIA's catalogue]({CATALOGUE}) for Ampere and newer\n"
         "GPUs; `alerts/xids.py` says which numbers rest on something else. An XID is where to begin, not a proof: the\n"
         "line in `dmesg` has the details.\n"
@@ -154,7 +154,7 @@ def _page() -> Iterator[str]:
     alerts = {
         "software": "`WhyidleGpuXid`, info",
         "reset": "`WhyidleGpuXidReset`, warning",
-        "service": "`WhyidleGpuService`, critical where ranks run, else warning",
+        "service": "`WhyidleGpuService`, critical if ranks run on the node, otherwise warning",
     }
     for of, title in TITLES.items():
         yield f"## {title}\n"

@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--web.config.file",
         dest="web_config",
         metavar="FILE",
-        help="TLS and passwords, in the format of Prometheus's exporters; read anew when it changes (default: neither)",
+        help="TLS and passwords, in the format of Prometheus's exporters; the agent reads it again when it "
+        "changes (default: neither)",
     )
     parser.add_argument(
         "--ledger.retention",
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         default="15m",
-        help="how long the series of an ended rank stay (default: %(default)s)",
+        help="how long to keep the series of a rank after its end (default: %(default)s)",
     )
     parser.add_argument(
         "--ledger.delete-after",
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         default="24h",
-        help="when to remove the ledger of an ended rank (default: %(default)s)",
+        help="when to remove the ledger of a rank after its end (default: %(default)s)",
     )
     parser.add_argument("--log.level", dest="level", choices=LEVELS, default="info")
     parser.add_argument("--log.format", dest="format", choices=FORMATS, default="logfmt")
@@ -85,5 +86,5 @@ def run(args: argparse.Namespace) -> int:
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address; write HOST:PORT, such as {DEFAULT_ADDRESS}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address: write HOST:PORT, such as {DEFAULT_ADDRESS}")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -23,13 +23,13 @@ class Choice(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
     """``positional``: the run's name stands without an option before it."""
     parser.add_argument(
-        "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers are (default: %(default)s)"
+        "--dir", metavar="DIR", default=ledger_dir(), help="the folder with the ledgers (default: %(default)s)"
     )
     if positional:
         parser.add_argument("run_name", metavar="RUN", nargs="?", help="which run (default: the newest)")
     else:
         parser.add_argument("--run", dest="run_name", metavar="RUN", help="which run (default: the newest)")
-    parser.add_argument("--owner", help="whose run, where several owners have runs of one name")
+    parser.add_argument("--owner", help="the owner, if several owners have a run with this name")
 
 
 def choose(command: str, args: argparse.Namespace) -> Choice | None:
@@ -42,15 +42,15 @@ def choose(command: str, args: argparse.Namespace) -> Choice | None:
     found = runs(ledgers)
     meant = [run for run in found if _is_meant(run, args)]
     if not meant:
-        what = f"no ledger of {_wanted(args)}" if args.run_name or args.owner else "no ledgers"
-        known = f"; there are ledgers of {_names(found)}" if found else ""
+        what = f"there is no ledger of {_wanted(args)}" if args.run_name or args.owner else "no ledgers"
+        known = f", but there are ledgers of {_names(found)}" if found else ""
         say(f"{what} in {args.dir}{known}")
         for problem in problems:
             say(problem.detail)
         return None
     if args.run_name and len(meant) > 1:
         owners = ", ".join(sorted(owner for owner, _ in meant))
-        say(f"several owners have a run {args.run_name}: {owners}. Say which with --owner.")
+        say(f"several owners have a run {args.run_name}: {owners}. Choose one with --owner.")
         return None
     if len(meant) > 1:
         say(f"showing {_names(meant[:1])}; also here: {_names(meant[1:])}")

@@ -18,8 +18,8 @@ OF_CHART = COMMITTED.parent / "chart"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write one file per dashboard there")
-    parser.add_argument("--configmaps", action="store_true", help="as ConfigMaps for Grafana's sidecar, not as JSON")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="the folder to write to, one file per dashboard")
+    parser.add_argument("--configmaps", action="store_true", help="write ConfigMaps for Grafana's sidecar, not JSON")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the files are not up to date")
 
 
@@ -59,5 +59,5 @@ def _check(folder: Path, files: dict[str, str]) -> int:
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     wrong = sorted({*(there - files.keys()), *stale(folder, files)})
     for name in wrong:
-        print(f"{folder / name} is not what `whyidle dashboards` writes", file=sys.stderr)
+        print(f"{folder / name} differs from what `whyidle dashboards` writes", file=sys.stderr)
     return 1 if wrong else 0

@@ -110,7 +110,7 @@ def _ledgers(ledgers: dict[str, Any]) -> Iterator[str]:
         return
     yield f"{ledgers['live_ranks']} live and {ledgers['ended_ranks']} ended ranks in {ledgers['directory']}"
     for reason, count in ledgers["unusable"].items():
-        yield f"{count} that cannot be used: {reason}"
+        yield f"{count} unusable ledgers: {reason}"
     if ledgers["failed_hooks"]:
         yield f"hooks that failed in a rank: {', '.join(ledgers['failed_hooks'])}"
 
@@ -134,7 +134,7 @@ def _todo(report: dict[str, Any]) -> Iterator[str]:
             nothing = False
             yield line
     if nothing:
-        yield "nothing: everything that this node has is visible"
+        yield "nothing: the agent sees everything that this node has"
 
 
 def _unreadable(finding: dict[str, Any]) -> Iterator[str]:
@@ -147,7 +147,7 @@ def _unreadable(finding: dict[str, Any]) -> Iterator[str]:
     for (device, reason), files in list(alike.items())[:ERRORS]:
         more = f" and {len(files) - FILES} more" if len(files) > FILES else ""
         where = f"{device}: " if device else ""
-        remedy = REASONS.get(reason, "if it stays so, report it with what the call gives")
+        remedy = REASONS.get(reason, "if it does not go away, report it with the result of that call")
         yield f"{finding['name']}: {where}cannot read {', '.join(files[:FILES])}{more} ({reason}): {remedy}"
     if len(alike) > ERRORS:
-        yield f"{finding['name']}: and so on for {len(alike) - ERRORS} more; --json lists them all"
+        yield f"{finding['name']}: {len(alike) - ERRORS} more of the same kind; --json lists all"

@@ -14,5 +14,5 @@ def duration(text: str) -> float:
     if text == "0":
         return 0.0
     if not re.fullmatch(f"(?:{_PART.pattern})+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 15m or 24h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 90s, 15m or 24h")
     return sum(float(number) * UNITS[unit] for number, unit in _PART.findall(text))

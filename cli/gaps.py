@@ -26,4 +26,4 @@ def ask(address: str, run: Run) -> tuple[dict[int, float], str]:
         }
     except (exposition.NoAgent, ValueError) as error:
         return {}, str(error)
-    return found, "" if found else f"the agent at {address} knows nothing of this run's GPUs"
+    return found, "" if found else f"the agent at {address} has no data about the GPUs of this run"

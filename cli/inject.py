@@ -33,11 +33,13 @@ exec "$@"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="where to; it is made, and what is there of ours is replaced")
+    parser.add_argument(
+        "folder", metavar="DIR", help="the folder to copy to; it is created, and an earlier copy in it is replaced"
+    )
     parser.add_argument(
         "--never-fail",
         action="store_true",
-        help="exit with 0 even where it could not: a pod then trains without the hooks, rather than not at all",
+        help="exit with 0 even if copying fails, so that a pod trains without the hooks instead of not at all",
     )
 
 

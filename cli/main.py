@@ -22,13 +22,17 @@ class Command(NamedTuple):
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command("run", ".run", "run a training command with the hooks attached, its code unchanged", passes_on=True),
-    Command("inject", ".inject", "copy the hooks to a folder, for Pythons that have no whyidle installed"),
+    Command("run", ".run", "run a training command with the hooks attached, without changing its code", passes_on=True),
+    Command("inject", ".inject", "copy the hooks to a folder, for environments without whyidle"),
     Command("agent", ".agent", "serve this node's ranks and counters to Prometheus"),
-    Command("doctor", ".doctor", "say what an agent can see on this node, what not, and what to do"),
-    Command("report", ".report", "say where the seconds of a run went, and the verdict"),
-    Command("traffic", ".traffic.command", "say how many bytes a training moves, and what link a step time needs"),
-    Command("goodput", ".goodput", "say how much of a run was progress, and how often to save"),
+    Command(
+        "doctor", ".doctor", "show what an agent can see on this node, what it cannot see, and what to do about it"
+    ),
+    Command("report", ".report", "show where the time of a run went, and the verdict"),
+    Command(
+        "traffic", ".traffic.command", "calculate how many bytes a training moves, and which links a step time needs"
+    ),
+    Command("goodput", ".goodput", "show how much of a run was progress, and how often to save"),
     Command(
         "compare", ".compare.command", "say which of several runs is faster, by how much, and where that comes from"
     ),
@@ -38,7 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("bench", ".bench", "measure what a training gets: storage, network"),
     Command("dashboards", ".dashboards", "write the Grafana dashboards"),
     Command("rules", ".rules", "print the recording rules and alerts for Prometheus, or write them to files"),
-    Command("demo", ".demo.command", "train a small model here and explain its seconds"),
+    Command("demo", ".demo.command", "train a small model here, and show where its time went"),
 )
 
 EXTRAS: dict[str, str] = {
@@ -100,7 +104,7 @@ def _parse(words: list[str], rest: list[str] | None) -> argparse.Namespace:
             module.add_arguments(subparser)
             subparser.set_defaults(handler=module.run, rest=rest)
             if rest and not command.passes_on:
-                subparser.error(f"nothing may follow `--` here: {' '.join(rest)}")
+                subparser.error(f"this command takes no arguments after `--`: {' '.join(rest)}")
     return parser.parse_args(words)
 
 

@@ -40,7 +40,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
         dest="directory",
         metavar="DIR",
         default=ledger_dir(),
-        help="where the ranks keep their ledgers (default: %(default)s, from WHYIDLE_DIR)",
+        help="the folder with the ranks' ledgers (default: %(default)s, from WHYIDLE_DIR)",
     )
     for name, default, what in PATHS:
         parser.add_argument(
@@ -51,14 +51,14 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
             default=default,
             help=f"where the node's {what} is (default: %(default)s)",
         )
-    group = parser.add_argument_group("collectors", "Each can be left out: --no-collector.gpu, and so on.")
+    group = parser.add_argument_group("collectors", "Switch a collector off with --no-collector.gpu and so on.")
     group.add_argument(
         "--collector.deadline",
         dest="deadline",
         metavar="TIME",
         type=duration,
         default="2s",
-        help="how long each may take in a scrape (default: %(default)s)",
+        help="how long each collector may take in a scrape (default: %(default)s)",
     )
     for entry in COLLECTORS:
         group.add_argument(
@@ -89,5 +89,5 @@ def directory_problem(directory: str) -> str | None:
 
 def _root(text: str) -> str:
     if not os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no directory here")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
     return text.rstrip("/") or "/"

@@ -51,7 +51,7 @@ def gpu_hour_price(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} must be what an hour of a GPU costs, such as 2.50")
+        raise argparse.ArgumentTypeError(f"{text!r} must be the price of one GPU-hour, such as 2.50")
     return value
 
 

@@ -15,12 +15,14 @@ GENERATED = Path(__file__).resolve().parents[1] / "alerts" / "generated"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_arguments(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write files there instead of printing")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the folder to write files to, instead of printing them"
+    )
     parser.add_argument(
         "--format",
         choices=("prometheus", "operator"),
         default="prometheus",
-        help="files for rule_files, or PrometheusRule resources (default: %(default)s)",
+        help="prometheus: files for rule_files; operator: PrometheusRule resources (default: %(default)s)",
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the files are not up to date")
 

@@ -25,7 +25,7 @@ _TAKES_A_VALUE = "cmWX"  # options of python after which the rest of the word, o
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE.removeprefix("usage: ")
-    parser.add_argument("--dir", metavar="DIR", help="where the ranks keep their ledgers ($WHYIDLE_DIR)")
+    parser.add_argument("--dir", metavar="DIR", help="the folder for the ranks' ledgers ($WHYIDLE_DIR)")
     parser.add_argument("--run", dest="run_name", metavar="RUN", help="name of the run ($WHYIDLE_RUN)")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
 
@@ -97,7 +97,7 @@ def warn_if_unreachable(command: Sequence[str], env: Mapping[str, str]) -> None:
     isolating = [flag for flag in "EIS" if flag in flags]
     if isolating and not _starts_us(command[0], isolating, env):
         print(
-            f"whyidle: python -{isolating[0]} ignores PYTHONPATH or site-packages: nothing will be recorded. "
+            f"whyidle: python -{isolating[0]} ignores PYTHONPATH or site-packages, so nothing will be recorded. "
             "Install whyidle into that environment, or call whyidle.attach() in the script.",
             file=sys.stderr,
         )

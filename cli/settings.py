@@ -12,8 +12,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings as YAML; what it leaves out is as usual")
-    parser.add_argument("--print-config", action="store_true", help="print all settings, with what each is for")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="a YAML file of settings; settings that are not in it keep their defaults",
+    )
+    parser.add_argument("--print-config", action="store_true", help="print all settings with their explanations")
 
 
 def load(args: argparse.Namespace, command: str) -> Config | None:

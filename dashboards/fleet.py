@@ -110,7 +110,7 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "Idle GPUs",
-            "Device-seconds per second that are no compute: how many GPUs are paid for and give nothing.",
+            "Device-seconds per second that are not compute: how many GPUs are paid for and do no useful work.",
             query(f"sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}})"),
             unit="short",
             width=5,
@@ -118,7 +118,7 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "Cost of idle GPUs",
-            "The GPU-hours of the time range that were no compute, at the price in the settings.",
+            "The GPU-hours in the time range that were not compute, at the price in the settings.",
             now(f"{v.SETTINGS.gpu_hour_price} * sum({device_hours(BILL)}) > 0"),
             unit=MONEY,
             width=5,
@@ -126,7 +126,8 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "GPUs without whyidle",
-            "GPUs that no rank names: jobs without hooks, and GPUs with no job. What they do is not known here.",
+            "GPUs that no rank uses: GPUs of jobs without hooks, and GPUs without a job. whyidle does not know "
+            "what they do.",
             query(f"sum({unhooked})"),
             unit="short",
             decimals=0,
@@ -139,7 +140,8 @@ def _in_one_look() -> list[Panel]:
 def _blamed() -> Panel:
     return share(
         "What is to blame",
-        "The same, with the waits for late ranks charged to what made them late, and start-up left out. Runs weigh as "
+        "Shares of the time of all ranks without start-up, with waits for late ranks charged to what made them "
+        "late. Runs weigh as "
         "much as they have ranks.",
         query(blamed(v.CLUSTER), "{{family}}"),
         width=16,
@@ -148,9 +150,9 @@ def _blamed() -> Panel:
 
 def _hours() -> Panel:
     return bars(
-        "GPU-hours lost, by what took them",
+        "GPU-hours lost, by family",
         "Device-hours in the time range, by family, with the waits for late ranks charged to what made those late. "
-        "The longest bar is where an engineer's week pays most.",
+        "The longest bar is where an improvement saves most.",
         now(f"sort_desc(sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
         unit=HOURS,
         colours=FAMILY_COLOUR,
@@ -166,8 +168,8 @@ def _runs() -> Panel:
     stood = over_range(f"sum by ({v.BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count")
     panel = table(
         "Runs by what they lost",
-        "The runs of the time range that lost most device-hours in it, those that have ended included, and the verdict "
-        "that stood for most of the time.",
+        "The runs that lost most device-hours in the time range, including runs that have ended, and the verdict "
+        "that each run had for most of the time.",
         now(first),
         now(f"{v.SETTINGS.gpu_hour_price} * ({first}) > 0"),
         now(f"{used} and on ({v.BY_RUN}) {first}"),
@@ -190,8 +192,8 @@ def _clusters() -> Panel:
     most = f"topk by ({v.CLUSTER_LABEL}) (1, {blamed(v.CLUSTER, LOST, v.CLUSTER_LABEL)})"
     return table(
         "Clusters",
-        "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that is no "
-        "compute, once the waits for late ranks are charged to what made them late. Those waits stand at the end.",
+        "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that "
+        "is not compute. Waits for late ranks are charged to what made them late; the last columns show these waits.",
         now(f"bottomk($worst, cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}})"),
         now(f"topk($worst, {most})"),
         now(f"topk($worst, max by ({v.CLUSTER_LABEL}) ({waits}))"),
@@ -212,8 +214,8 @@ def _goodput() -> Panel:
     goodput = f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"
     return trend(
         "Goodput by cluster",
-        "Share of each cluster's device time that was compute for new steps, of the lowest. A step down in one "
-        "cluster alone is that cluster's network, storage or release.",
+        "Share of each cluster's device time that was compute for new steps, of the lowest. If only one cluster "
+        "drops, look at its network, its storage or its last release.",
         query(worst(goodput, f"-{over_range(goodput)}", v.CLUSTER_LABEL, "16"), f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
         unit="percentunit",
         most=1,
@@ -226,8 +228,8 @@ def _goodput() -> Panel:
 def _bands() -> Panel:
     return trend(
         "Nodes by how much they compute",
-        "How many nodes spend which share of their ranks' time in compute: the brighter, the less. A band that fills "
-        "at once is an event, one that fills slowly is decay.",
+        "How many nodes spend which share of their ranks' time in compute. Bright means little compute. A band "
+        "that fills at once is an event; a band that fills slowly is a gradual change.",
         *(query(f"count({COMPUTING} >= {low} < {high}) or vector(0)", words_) for words_, low, high, _ in BANDS),
         unit="short",
         stacked=True,
@@ -239,9 +241,9 @@ def _heat() -> Panel:
     score = f"1 - {over_range(COMPUTING)}"
     return heat(
         "The worst nodes over time",
-        "Share of its ranks' time that was no compute: the brighter, the more. A row per node, those that lost most in "
-        "the time range. One bright row is a node to drain; bright columns are the whole fleet at once. Click a cell "
-        "for the node.",
+        "Share of the ranks' time that was not compute, by node. Bright means a large share. The rows are the "
+        "nodes that lost most in the time range. One bright row is a node to drain; a bright column is the whole "
+        "fleet at once. Click a cell to open the node.",
         query(f"1 - {COMPUTING} and on ({v.BY_NODE}) topk($worst, {score})", "{{node}}"),
         unit="percentunit",
         links=[series_to("node")],
@@ -254,8 +256,8 @@ def _nodes() -> Panel:
     family = f"topk by ({v.BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
     panel = table(
         "Nodes by what they lost",
-        "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. The hours are "
-        "those of the bill of runs, by node. In the last hour, waits for a late rank stand under straggler.",
+        "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. The hours "
+        "are the bill of the runs, by node. In the column for the last hour, waits for a late rank count as straggler.",
         now(first),
         now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}}) and on ({v.BY_NODE}) {first}"),
         now(f"{family} and on ({v.BY_NODE}) {first}"),
@@ -275,8 +277,8 @@ def _signals() -> Panel:
     evidence = f"node:whyidle_%s_evidence:max5m{{{v.CLUSTER}}}"
     panel = trend(
         "Nodes whose counters show a limit",
-        "How many nodes have a signal of network, storage or CPU at each moment. Many nodes at once point to what they "
-        "share: a switch, a file server.",
+        "How many nodes have a signal of network, storage or CPU at each moment. If many nodes show one at the "
+        "same time, look at what they share, such as a switch or a file server.",
         *(
             query(f"count(group by ({v.BY_NODE}) ({evidence % family}))", words_)
             for family, words_ in FAMILIES_OF_COUNTERS.items()
@@ -296,8 +298,9 @@ def _troubled() -> Panel:
     of_best = f"{limit} / on ({v.CLUSTER_LABEL}) group_left () max by ({v.CLUSTER_LABEL}) ({limit})"
     panel = table(
         "Nodes with most signals, and with slow links",
-        "For how much of the time range each signal of a node's counters showed a limit; and nodes whose links carry "
-        "less in a direction than those of the cluster's best node: one is down, or came up degraded.",
+        "For how much of the time range each signal of a node's counters showed a limit; and nodes whose links "
+        "carry less in one direction than the links of the best node of the cluster, because a link is down or "
+        "degraded.",
         now(f"topk($worst, {over_range(evidence, 'sum')} / {LOOKS_TAKEN})"),
         now(f"bottomk($worst, {of_best} < {DEGRADED})"),
         columns=[
@@ -320,7 +323,7 @@ def _late_ranks() -> Panel:
     return table(
         "Ranks that made others wait",
         "GPU-hours for which each rank made the others of its run wait in the time range, and what made it late in the "
-        "last hour. The same node again and again is the one to drain.",
+        "last hour. If the same node appears again and again, drain it.",
         now(first),
         now(f"topk by ({BY_RANK}) (1, {by_family}) and on ({BY_RANK}) {first}"),
         columns=[

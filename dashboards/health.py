@@ -47,7 +47,7 @@ def build() -> Dashboard:
         variables=[v.data_source(), v.cluster(), v.choice("worst", "Worst", COUNTS, "20")],
         sections=[
             section(
-                "Can the numbers be believed?",
+                "Are the numbers reliable?",
                 line(4, *_in_one_look()),
                 line(8, _collectors(), _failures()),
                 line(8, _unread(), _ledgers(), _hooks()),
@@ -92,8 +92,8 @@ def _in_one_look() -> list[Panel]:
             nothing="none",
         ),
         stat(
-            "Agents gone",
-            "Agents that answered within the last hour and do not answer now: the node is down, or its agent.",
+            "Agents that stopped answering",
+            "Agents that answered within the last hour and do not answer now. The node or its agent is down.",
             now(
                 f"count(group by ({v.BY_NODE}) (last_over_time({INSTANCE_NODE}{{{v.CLUSTER}}}[1h])) "
                 f"unless on ({v.BY_NODE}) {INSTANCE_NODE}{{{v.CLUSTER}}}) or vector(0)"
@@ -103,8 +103,8 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "Collectors that fail",
-            "Collectors of all agents that have something to read on their node and do not answer. Their series are "
-            "absent meanwhile.",
+            "Collectors of all agents that have something to read on their node and do not answer. Until they "
+            "do, their series are absent.",
             now(f"count({_series('whyidle_collector_up')} == 0) or vector(0)"),
             unit="short",
             thresholds=steps(1),
@@ -118,15 +118,15 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "Unexplained time",
-            "Share of all ranks' device time that no cause explains, of the cluster where it is highest.",
+            "Share of all ranks' device time that no cause explains, in the cluster where it is highest.",
             query(f"max({unattributed}) or vector(0)"),
             unit="percentunit",
             thresholds=steps(0.02, 0.1),
             graph=True,
         ),
         stat(
-            "Clocks that are off",
-            "Nodes whose clock the kernel does not hold for synchronised. Their times cannot be compared.",
+            "Clocks that are wrong",
+            "Nodes whose clock is not synchronised, according to the kernel. Their times cannot be compared.",
             now(f"count({_series('whyidle_clock_synchronised')} == 0) or vector(0)"),
             unit="short",
             thresholds=steps(1),
@@ -138,9 +138,9 @@ def _collectors() -> Panel:
     by = f"{BY_INSTANCE}, collector"
     age = f"topk($worst, max by ({by}) ({_series('whyidle_collector_age_seconds')}))"
     return table(
-        "Collectors with the oldest answers",
-        "Age of each collector's last answer, what it took, and whether the collector is up. More than a scrape "
-        "interval: it hangs or fails. NVML and NFS are the ones that do.",
+        "Collectors with the oldest results",
+        "Age of each collector's last result, how long it took, and whether the collector is up. A collector "
+        "whose result is older than a scrape interval hangs or fails. NVML and NFS do this most often.",
         now(f"{age} * on ({BY_INSTANCE}) {NODE}"),
         now(f"max by ({by}) ({_series('whyidle_collector_duration_seconds')}) and on ({by}) {age}"),
         now(f"max by ({by}) ({_series('whyidle_collector_up')}) and on ({by}) {age}"),
@@ -158,7 +158,7 @@ def _collectors() -> Panel:
 
 def _failures() -> Panel:
     return table(
-        "Rounds of collectors without an answer",
+        "Collector runs without a result",
         "At the end of the time range, by reason: past its deadline, still hanging from before, no time left, or a "
         "fault.",
         now(_grown("whyidle_collector_failures_total", "collector, reason")),
@@ -177,7 +177,7 @@ def _failures() -> Panel:
 def _unread() -> Panel:
     return table(
         "Values that could not be read",
-        "At the end of the time range, by collector, file and reason. Their series are absent meanwhile.",
+        "At the end of the time range, by collector, file and reason. Their series are absent until then.",
         now(_grown("whyidle_read_errors_total", "collector, file, reason")),
         columns=[
             NODE_COLUMN,
@@ -194,9 +194,9 @@ def _unread() -> Panel:
 
 def _ledgers() -> Panel:
     return table(
-        "Ledgers that were left out",
-        "At the end of the time range, by reason: what is in the directory is no ledger, of a newer version, or "
-        "damaged. The ranks of these files are not seen.",
+        "Ledgers that could not be used",
+        "At the end of the time range, by reason: the file is not a ledger, has a newer version, or is damaged. "
+        "The ranks of these files are missing from all figures.",
         now(_grown("whyidle_ledger_errors_total", "reason")),
         columns=[NODE_COLUMN, Column("reason", "Reason"), Column("Value", "Times", "short", decimals=0, width=80)],
         sort="Times",
@@ -209,9 +209,9 @@ def _hooks() -> Panel:
     states = f"count by ({v.BY_RUN}, hook) ({_series('whyidle_hook_state', FAILED)})"
     faults = f"sum by ({v.BY_RUN}) (increase({_series('whyidle_hook_faults_total')}[$__rate_interval])) > 0.5"
     return table(
-        "Hooks that failed, and faults that they swallowed",
-        "On how many ranks of a run a hook failed; and exceptions of whyidle's own at the end of the time range. A "
-        "log line on the rank says why.",
+        "Hooks that failed, and errors that they caught",
+        "On how many ranks of a run a hook failed, and errors in whyidle itself at the end of the time range. "
+        "The log of the rank says why.",
         now(f"topk($worst, {states})"),
         now(f"topk($worst, {faults})"),
         columns=[
@@ -236,9 +236,9 @@ def _clocks() -> Panel:
     first = f"topk($worst, max by ({BY_INSTANCE}) ({_series('whyidle_clock_maximum_error_seconds')}))"
     time = _series("whyidle_clock_time_seconds")
     return table(
-        "Clocks that are off most",
-        "By how much a node's clock is off at most, as its time daemon estimates, and what the kernel has still to "
-        "correct; and its time at the scrape less Prometheus's, which includes what the scrape took.",
+        "Clocks with the largest error",
+        "The largest error of each node's clock, as its time daemon estimates it; the part that the kernel still "
+        "has to correct; and the difference from the clock of Prometheus, which includes the duration of the scrape.",
         now(f"{first} * on ({BY_INSTANCE}) {NODE}"),
         *(now(f"max by ({BY_INSTANCE}) ({_series(metric)}) and on ({BY_INSTANCE}) {first}") for metric in [*told][1:]),
         now(f"max by ({BY_INSTANCE}) ({time} - timestamp({time})) and on ({BY_INSTANCE}) {first}"),
@@ -260,8 +260,8 @@ def _unmeasured() -> Panel:
     pending = f"sum by ({v.BY_RUN}) ({_series('whyidle_device_pending_seconds')})"
     return table(
         "Waits not split yet, and intervals not measured",
-        "GPU-seconds of waits in collectives whose split is still due, by run, and intervals that the device clock "
-        "could not measure, at the end of the time range: their time is unattributed.",
+        "GPU-seconds of waits in collectives that are not split yet, by run; and intervals that the device clock "
+        "could not measure, whose time is unattributed. At the end of the time range.",
         now(f"topk($worst, {pending})"),
         now(f"topk($worst, sum by ({v.BY_RUN}) (increase({_series('whyidle_unmeasured_total')}[$__rate_interval])))"),
         columns=[
@@ -281,8 +281,8 @@ def _agents() -> Panel:
     scraped = f"and on ({BY_INSTANCE}) {_series('whyidle_build_info')}"
     return table(
         "Agents that cost most",
-        "CPU of an agent as a share of one CPU, its resident memory, and what its scrape takes and brings. An agent "
-        "that costs far more than its peers reads something slow: see its collectors.",
+        "CPU use of an agent as a share of one CPU, its resident memory, and the duration and size of its "
+        "scrapes. An agent that costs much more than the others reads something slow: see its collectors.",
         now(f"{cpu} * on ({BY_INSTANCE}) {NODE}"),
         now(f"max by ({BY_INSTANCE}) ({_series('process_resident_memory_bytes')}) and on ({BY_INSTANCE}) {cpu}"),
         now(f"max by ({BY_INSTANCE}) (scrape_duration_seconds{{{v.CLUSTER}}} {scraped}) and on ({BY_INSTANCE}) {cpu}"),
@@ -304,8 +304,7 @@ def _memory() -> Panel:
     agents = f"({resident} and on ({BY_INSTANCE}) {_series('whyidle_build_info')})"
     panel = trend(
         "Memory of the agents",
-        "Resident memory of the agent that has most, and of the one in the middle. Growth over days is a leak: please "
-        "report it.",
+        "The largest and the median resident memory of an agent. Growth over days is a leak: please report it.",
         query(f"max({agents})", "most"),
         query(f"quantile(0.5, {agents})", "median"),
         unit="bytes",
@@ -322,8 +321,8 @@ def _rules() -> Panel:
     first = f"topk($worst, max by (rule_group) ({last}{groups}))"
     return table(
         "Rules of whyidle in Prometheus",
-        "What the last evaluation of each group took, how often it is due, and evaluations that were missed or failed "
-        "at its end. One that takes as long as its interval is too slow, and leaves gaps.",
+        "How long the last evaluation of each group took, its interval, and evaluations that were missed or "
+        "failed. A group that takes as long as its interval is too slow and leaves gaps.",
         now(first),
         now(f"max by (rule_group) ({every}{groups}) and on (rule_group) {first}"),
         *(
@@ -346,7 +345,7 @@ def _rules() -> Panel:
 def _versions() -> Panel:
     return table(
         "Versions of the agent",
-        "How many agents run each version. Two of them are an upgrade that is under way, or one that stopped.",
+        "How many agents run each version. Two versions mean that an upgrade is in progress or stopped.",
         now(f"topk($worst, count by (version) ({_series('whyidle_build_info')}))"),
         columns=[Column("version", "Version"), Column("Value", "Agents", "short", width=90)],
         sort="Agents",

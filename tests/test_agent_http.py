@@ -260,7 +260,7 @@ def test_the_log_is_logfmt_or_json(tmp_path: Path) -> None:
     (tmp_path / "0-0-bad.ledger").write_bytes(b"")
     with agent(tmp_path) as running:
         assert running.first_line.startswith('level=info msg="listening" address=127.0.0.1:')
-        problem = 'level=warn msg="a ledger cannot be used" reason=short detail="'
+        problem = 'level=warn msg="a ledger is unusable" reason=short detail="'
         until(lambda: [line for line in running.log() if line.startswith(problem)])
     with agent(tmp_path, "--log.format=json") as running:
         line = json.loads(running.first_line)
@@ -279,7 +279,7 @@ def test_what_cannot_work_is_said_in_a_sentence(tmp_path: Path) -> None:
         code, line = fails("agent", f"--ledger.dir={tmp_path}", f"--web.listen-address={address}")
         assert (code, line) == (1, f"whyidle agent: cannot listen on {address}: Address already in use")
     code, line = fails("agent", "--ledger.retention=soon")
-    assert (code, line.endswith("'soon' is no duration; write 90s, 15m or 24h")) == (2, True)
+    assert (code, line.endswith("'soon' is not a duration: write 90s, 15m or 24h")) == (2, True)
     code, line = fails("agent", "--web.listen-address=here")
     assert (code, "'here' is no address" in line) == (2, True)
 

@@ -119,7 +119,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     agent = commands("hosts.md", "## The agent as a service", "systemctl daemon-reload")
     inside(root, "export PIP_NO_INDEX=1 PIP_FIND_LINKS=/srv/wheels\n" + agent.replace("systemctl daemon-reload", ""))
     inside(root, "systemctl enable whyidle-agent\n" + commands("slurm.md", "## On the nodes", "/opt/whyidle-hooks"))
-    hooks = commands("slurm.md", "and in `slurm.conf`", "PrologFlags=Alloc")
+    hooks = commands("slurm.md", "Add this to `slurm.conf`", "PrologFlags=Alloc")
     (root / "etc/slurm/slurm.conf").write_text(SLURM + hooks + "\n")
     with open(root / "etc/whyidle/slurm/slurm.env", "a") as file:
         file.write("EVERY_JOB=1\nKEEP_SECONDS=10\n")

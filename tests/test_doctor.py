@@ -46,14 +46,14 @@ def test_plain_words_and_what_to_do(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
     assert "  ranks" in done.stdout
     assert "  nic " not in done.stdout
-    assert "is not there: no rank has written a ledger on this node" in done.stdout
+    assert "does not exist: no rank has written a ledger on this node" in done.stdout
     assert "ledgers: start the training with `whyidle run -- ...`" in done.stdout
 
 
 def test_a_bad_root_is_refused_in_a_sentence(tmp_path: Path) -> None:
     done = doctor(f"--path.sysfs={tmp_path / 'none'}")
     assert done.returncode == 2
-    assert done.stderr.strip().endswith("is no directory here")
+    assert done.stderr.strip().endswith("is not a directory")
 
 
 AS_NOBODY = """
@@ -122,7 +122,7 @@ def test_what_fails_is_said_with_its_remedy() -> None:
     assert "  rdma       absent  no /sys/class/infiniband" in text
     assert "ranks: mlx5_0: cannot read port_rcv_data (denied): run the agent as root" in text
     assert "ranks: cannot see open files of ranks, because they belong to another user: run the agent as root" in text
-    assert "rdma: where there are such adapters" in text
+    assert "rdma: if the node has such adapters" in text
     assert "\x1b[31mhangs" in render_text(_report(list(findings.values())), colour=True)
 
 

@@ -213,10 +213,10 @@ def test_a_change_is_told_once() -> None:
         mine.enter({"a": result})
     told = [line.partition(" ts=")[0] for line in lines.getvalue().splitlines()]
     assert told == [
-        'level=warn msg="the collector gave no answer" collector=a reason=fault detail="OSError: no luck"',
-        'level=warn msg="the collector gave no answer" collector=a reason=deadline detail=""',
+        'level=warn msg="the collector did not answer" collector=a reason=fault detail="OSError: no luck"',
+        'level=warn msg="the collector did not answer" collector=a reason=deadline detail=""',
         'level=info msg="the collector answers again" collector=a',
-        'level=info msg="the collector has nothing to read here" collector=a detail=""',
+        'level=info msg="the collector has nothing to read on this node" collector=a detail=""',
         'level=info msg="the collector answers again" collector=a',
     ]
 

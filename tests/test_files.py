@@ -276,7 +276,7 @@ def test_sums_only_grow() -> None:
     sums: Accumulator[str] = Accumulator()
     assert sums.get("a") is None
     assert (sums.add("a", 0), sums.add("a", 0.5), sums.add("b", 1)) == (0, 0.5, 1)
-    with pytest.raises(ValueError, match="a counter cannot fall"):
+    with pytest.raises(ValueError, match="a counter cannot decrease"):
         sums.add("a", -0.1)
     assert sums.items() == [("a", 0.5), ("b", 1)]
     sums.keep(["b", "c"])

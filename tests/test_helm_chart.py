@@ -555,7 +555,7 @@ def test_what_the_page_sets_can_be_set() -> None:
 
 
 def test_the_values_of_the_page_are_values() -> None:
-    cases = PAGE.partition("## Values for the usual cases")[2].partition("## What it may do")[0]
+    cases = PAGE.partition("## Values for the usual cases")[2].partition("## Permissions")[0]
     written = [yaml.safe_load(part) for part in re.findall(r"`([a-zA-Z]+: [^`]+)`", cases)]
     written += [
         yaml.safe_load(part.replace("$2y$10$…", HASH)) for part in re.findall(r"```yaml\n(.*?)```", cases, re.S)

@@ -215,7 +215,7 @@ def test_a_run_is_compared_with_another_one_or_with_itself_before(tmp_path: Path
     }
 
     def then(other: str, expected: float) -> Json:
-        asked = expr("Causes, now and then", "B", owner="research", run="llama", other=other, ago="1h")
+        asked = expr("Causes, now and before", "B", owner="research", run="llama", other=other, ago="1h")
         labels = '{cluster="lab", cause="data_read"}'
         return {"expr": asked, "eval_time": "120m", "exp_samples": [{"labels": labels, "value": expected}]}
 

@@ -113,7 +113,7 @@ def test_runs_of_one_name_of_two_owners_are_two(tmp_path: Path) -> None:
     ended(tmp_path, replace(FAST, owner="team-a"), replace(SLOW, owner="team-b"), Spec(run="other", created=1))
     asked = whyidle("report", "--dir", str(tmp_path), "--run", "r1")
     assert (asked.returncode, asked.stdout) == (1, "")
-    assert asked.stderr == "whyidle report: several owners have a run r1: team-a, team-b. Say which with --owner.\n"
+    assert asked.stderr == "whyidle report: several owners have a run r1: team-a, team-b. Choose one with --owner.\n"
     for owner, ranks in (("team-a", [0]), ("team-b", [1])):
         done = whyidle("report", "--dir", str(tmp_path), "--run", "r1", "--owner", owner, "--json")
         report = json.loads(done.stdout)
@@ -135,7 +135,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     (tmp_path / "0-0-bad.ledger").touch()
     done = whyidle("report", "--dir", str(tmp_path), "--run", "nope")
     assert done.returncode == 1
-    assert f"no ledger of run nope in {tmp_path}; there are ledgers of lab/r1" in done.stderr
+    assert f"no ledger of run nope in {tmp_path}, but there are ledgers of lab/r1" in done.stderr
     assert "0-0-bad.ledger" in done.stderr
 
 

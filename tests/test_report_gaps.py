@@ -73,7 +73,7 @@ def test_a_gpu_that_its_own_counters_see_idle_is_not_told_compute(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("", "knows nothing of this run's GPUs"), (ANSWER.replace("} ", "} x"), "no agent answers")],
+    [("", "has no data about the GPUs of this run"), (ANSWER.replace("} ", "} x"), "no agent answers")],
     ids=["nothing", "nonsense"],
 )
 def test_it_says_so_when_the_agent_cannot_tell(text: str, why: str, tmp_path: Path) -> None:

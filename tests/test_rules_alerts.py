@@ -141,7 +141,7 @@ def test_forgets_what_was_taken_out_on_purpose(tmp_path: Path) -> None:
         },
         "summary": "gpu-17: port 1 of mlx5_0 is down.",
         "description": "On the node at 10.0.0.17:9838 port 1 of mlx5_0 was up before and cannot carry data now. Jobs "
-        "that use it stall, or fail when their retries end.",
+        "that use it stall, or fail after their last retry. Check the cable and the other end.",
     }  # fmt: skip
     config = replace(DEFAULT, alerts=replace(DEFAULT.alerts, remember_seconds=7200.0))
     assert_promtool("network", [case], config, tmp_path)
@@ -159,8 +159,8 @@ def test_a_price_makes_it_money(tmp_path: Path) -> None:
         "labels": {"owner": "nlp", "run": "llama", "family": "cpu"},
         "summary": "Run nlp/llama loses 25% of its time to cpu.",
         "description": "In the last 5m, or the last 1h if it comes in bursts, 25% of the time of all ranks of run "
-        "nlp/llama went to CPUs: its ranks, or ranks that they wait for, want batches from workers that compute or "
-        "get no CPU. That is 4.0 idle GPUs, or €10.00 an hour. Waits for late ranks are charged to what made them "
+        "nlp/llama went to CPUs: its ranks, or ranks that they wait for, wait for batches from workers that compute "
+        "or get no CPU. That is 4.0 idle GPUs, or €10.00 an hour. Waits for a late rank count for what made that rank "
         "late.",
     }
     assert_promtool("idle", [case], replace(DEFAULT, gpu_hour_price=2.5, currency="€"), tmp_path)

@@ -89,41 +89,49 @@ def test_a_file_may_ask_for_nothing(text: str) -> None:
 
 PAIR = "cert_file: a, key_file: b"
 WRONG: dict[str, str] = {
-    "a: [": "it is no YAML: ",
-    "\0": "it is no YAML",
-    "[tls_server_config]": "the file is no list of keys and values",
-    "tls_config: {}": "unknown key 'tls_config'; there are tls_server_config, http_server_config, basic_auth_users",
-    "tls_server_config: {certfile: a}": "tls_server_config: unknown key 'certfile'; there are cert, key,",
-    "tls_server_config: {cert_file: a, cert_file: b}": "the key 'cert_file' is there twice",
+    "a: [": "it is not YAML: ",
+    "\0": "it is not YAML",
+    "[tls_server_config]": "the file must be a mapping of keys to values",
+    "tls_config: {}": "unknown key 'tls_config': the known keys are tls_server_config, http_server_config, "
+    "basic_auth_users",
+    "tls_server_config: {certfile: a}": "tls_server_config: unknown key 'certfile': the known keys are cert, key,",
+    "tls_server_config: {cert_file: a, cert_file: b}": "the key 'cert_file' appears twice",
     "tls_server_config: {cert_file: a}": "tls_server_config: key_file is missing",
     "tls_server_config: {key: a}": "tls_server_config: cert_file is missing",
     "tls_server_config: {min_version: TLS13}": "tls_server_config: cert_file is missing",
-    f"tls_server_config: {{{PAIR}, cert: c}}": "tls_server_config: there is cert and cert_file; one of them is enough",
+    f"tls_server_config: {{{PAIR}, cert: c}}": "tls_server_config: both cert and cert_file are set: remove one of them",
     f"tls_server_config: {{{PAIR}, client_ca_file: c}}": "no effect without a client_auth_type that verifies",
     f"tls_server_config: {{{PAIR}, client_auth_type: VerifyClientCertIfGiven}}": "needs client_ca_file",
-    f"tls_server_config: {{{PAIR}, client_auth_type: RequireAnyClientCert}}": "'RequireAnyClientCert' is not served",
-    f"tls_server_config: {{{PAIR}, client_auth_type: Always}}": "there are NoClientCert, RequestClientCert,",
+    f"tls_server_config: {{{PAIR}, client_auth_type: RequireAnyClientCert}}": "'RequireAnyClientCert' is not supported",
+    f"tls_server_config: {{{PAIR}, client_auth_type: Always}}": "the supported values are NoClientCert, "
+    "RequestClientCert,",
     f"tls_server_config: {{{PAIR}, client_allowed_sans: [a]}}": "client_allowed_sans needs client_auth_type Require",
-    f"tls_server_config: {{{PAIR}, client_allowed_sans: a}}": "client_allowed_sans is a list",
-    f"tls_server_config: {{{PAIR}, min_version: TLS10}}": "'TLS10' is not served here; there are TLS12, TLS13",
-    f"tls_server_config: {{{PAIR}, min_version: TLS13, max_version: TLS12}}": "no version of TLS is left",
+    f"tls_server_config: {{{PAIR}, client_allowed_sans: a}}": "client_allowed_sans must be a list",
+    f"tls_server_config: {{{PAIR}, min_version: TLS10}}": "'TLS10' is not supported: the supported values are "
+    "TLS12, TLS13",
+    f"tls_server_config: {{{PAIR}, min_version: TLS13, max_version: TLS12}}": "together leave no version of TLS",
     f"tls_server_config: {{{PAIR}, cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]}}": "'TLS_RSA_WITH_RC4_128_SHA' is not",
-    f"tls_server_config: {{{PAIR}, cipher_suites: [TLS_AES_128_GCM_SHA256], max_version: TLS12}}": "no version of TLS",
-    f"tls_server_config: {{{PAIR}, curve_preferences: [P256]}}": "'P256' is not served here; there are CurveP256",
-    f"tls_server_config: {{{PAIR}, prefer_server_cipher_suites: 1}}": "is true or false, not 1",
-    "http_server_config: {http2: maybe}": "http_server_config: http2 is true or false, not 'maybe'",
-    "http_server_config: {headers: {X-Powered-By: us}}": "'X-Powered-By' cannot be set; there are Strict-Transport-",
-    "http_server_config: {headers: {X-Frame-Options: no}}": "X-Frame-Options: False is no text; write it in quotes",
+    f"tls_server_config: {{{PAIR}, cipher_suites: [TLS_AES_128_GCM_SHA256], max_version: TLS12}}": "leave no "
+    "version of TLS",
+    f"tls_server_config: {{{PAIR}, curve_preferences: [P256]}}": "'P256' is not supported: the supported values "
+    "are CurveP256",
+    f"tls_server_config: {{{PAIR}, prefer_server_cipher_suites: 1}}": "must be true or false, not 1",
+    "http_server_config: {http2: maybe}": "http_server_config: http2 must be true or false, not 'maybe'",
+    "http_server_config: {headers: {X-Powered-By: us}}": "'X-Powered-By' cannot be set: the headers that can be "
+    "set are Strict-Transport-",
+    "http_server_config: {headers: {X-Frame-Options: no}}": "X-Frame-Options: False must be a string: write it "
+    "in quotes",
     "http_server_config: {headers: {X-Frame-Options: never}}": "is deny or sameorigin, not 'never'",
-    'http_server_config: {headers: {X-XSS-Protection: "1\\r\\nA: b"}}': "X-XSS-Protection is one line of text",
-    "basic_auth_users: [alice]": "basic_auth_users is no list of keys and values",
-    "basic_auth_users: {1: a}": "basic_auth_users: 1 is no text",
-    f"basic_auth_users: {{'a:b': {HASH}}}": "a user's name has no colon: 'a:b'",
-    "basic_auth_users: {alice: hunter2}": "what is written for 'alice' is no bcrypt hash; htpasswd -nB alice makes one",
-    f"basic_auth_users: {{a: {HASH}, a: {HASH}}}": "the key 'a' is there twice",
-    "rate_limit: {interval: 5}": "5 is no duration; write 100ms or 1s",
-    "rate_limit: {interval: 1s}": "burst is at least 1",
-    "rate_limit: {interval: 1s, burst: -1}": "-1 is no count",
+    'http_server_config: {headers: {X-XSS-Protection: "1\\r\\nA: b"}}': "X-XSS-Protection must be one line of text",
+    "basic_auth_users: [alice]": "basic_auth_users must be a mapping of keys to values",
+    "basic_auth_users: {1: a}": "basic_auth_users: 1 must be a string",
+    f"basic_auth_users: {{'a:b': {HASH}}}": "a user name must not contain a colon: 'a:b'",
+    "basic_auth_users: {alice: hunter2}": "the value for 'alice' is not a bcrypt hash: make one with htpasswd "
+    "-nB alice",
+    f"basic_auth_users: {{a: {HASH}, a: {HASH}}}": "the key 'a' appears twice",
+    "rate_limit: {interval: 5}": "5 is not a duration: write 100ms or 1s",
+    "rate_limit: {interval: 1s}": "burst must be at least 1",
+    "rate_limit: {interval: 1s, burst: -1}": "-1 is not a whole number",
 }
 
 
@@ -361,7 +369,7 @@ def test_every_cipher_and_curve_is_known_to_openssl(tmp_path: Path, pair: Pair) 
         if curve != "X25519" or hasattr(ssl.SSLContext, "set_groups"):
             FileGate(str(path), Log(stream=io.StringIO()))
         else:
-            with pytest.raises(ConfigError, match="this Python can keep to one curve"):
+            with pytest.raises(ConfigError, match="this Python can use one curve"):
                 FileGate(str(path), Log(stream=io.StringIO()))
 
 
@@ -416,7 +424,7 @@ def test_users_may_change_and_a_file_that_is_wrong_lets_nobody_in(tmp_path: Path
             assert (status("bob", SECRET), status("alice", OTHER_SECRET)) == (200, 401)
         lines = served.log.getvalue().splitlines()
         assert [line.split()[0] for line in lines] == ["level=info", "level=error", "level=error", "level=info"]
-        assert "no bcrypt hash" in lines[1]
+        assert "not a bcrypt hash" in lines[1]
         assert "No such file" in lines[2]
 
 
@@ -433,7 +441,7 @@ def test_certificates_are_renewed_without_a_restart(tmp_path: Path, ca: Pair, pa
         shutil.copy(renewed.cert, mine.cert)  # the key is still the old one
         assert served.get(trusting(ca))[0] == 200
         assert served.refuses(trusting(new_ca))
-        assert "the former certificate stays in use" in served.log.getvalue()
+        assert "the previous certificate stays in use" in served.log.getvalue()
         shutil.copy(renewed.key, mine.key)
         assert served.get(trusting(new_ca))[0] == 200
         assert served.refuses(trusting(ca))
@@ -507,4 +515,4 @@ def test_an_agent_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
         (tmp_path / file).write_text("nonsense")
     code, line = fails("agent", f"--ledger.dir={tmp_path}", f"--web.config.file={web}")
     assert code == 1
-    assert line.startswith(f"{said}tls_server_config: cert_file and key_file are no certificate")
+    assert line.startswith(f"{said}tls_server_config: cert_file and key_file are not a certificate")

@@ -100,7 +100,7 @@ class phase:
         self._index = PHASE[name] if name in USER_PHASES else -1
         if self._index < 0 and name not in _warned:
             _warned.add(name)
-            say(f"phase {name!r} is ignored: the phases are {', '.join(sorted(USER_PHASES))}")
+            say(f"phase {name!r} is not a phase and is ignored: the phases are {', '.join(sorted(USER_PHASES))}")
 
     def __enter__(self) -> phase:
         if self._index >= 0:

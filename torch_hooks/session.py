@@ -217,7 +217,10 @@ class Session:
         if count == _FAULTS_TOLERATED:
             self.state(hook, "failed")
             self.off.add(hook)
-            say(f"the hook '{hook}' failed {count} times and is off ({_why(error)}). The training is not affected.")
+            say(
+                f"the hook '{hook}' failed {count} times and is switched off ({_why(error)}). The training is not "
+                "affected."
+            )
         return NOT_ENTERED
 
     def works(self, hook: str) -> bool:

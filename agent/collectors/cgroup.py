@@ -26,7 +26,7 @@ GROUPS = 128
 _GONE = ("missing", "gone")
 _BLIND = (
     "the control groups of some ranks",
-    "they are outside of what the agent's cgroup namespace and its /sys show",
+    "the agent's cgroup namespace and its /sys do not show them",
     "give the agent the host's /sys with --path.sysfs (or the host's cgroup namespace)",
 )
 

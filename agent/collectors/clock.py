@@ -14,7 +14,7 @@ from ..reading import Reading
 _SOURCE = "devices/system/clocksource/clocksource0/current_clocksource"
 _REFUSED = (
     "whether the clock is synchronised",
-    "the call adjtimex is refused to this agent, although it only asks",
+    "the agent may not call adjtimex, although it changes nothing",
     "allow adjtimex in the container's seccomp profile",
 )
 

@@ -41,7 +41,7 @@ class DiskCollector:
             found, bad = parse(self._files.text(self._diskstats))
         except Unreadable as error:
             if error.reason == "empty":
-                raise Absent("block devices in diskstats: it is empty") from error
+                raise Absent("block devices in diskstats") from error
             reading.error("", "diskstats", error.reason)
             return
         for name in bad:

@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 1.0
 
 _DENIED = (
     "space on the file systems of ranks",
-    "the root directory of a process is for its owner alone",
+    "only the owner of a process may see its root directory",
     "run the agent as root (or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH), or as the user of the training",
 )
 

@@ -11,8 +11,8 @@ from ..reading import Absent, Reading
 
 MOST = 64
 _DENIED = (
-    "what FUSE file systems owe an answer to",
-    "/sys/fs/fuse/connections/<number>/waiting is for whoever mounted the file system alone",
+    "the requests that FUSE file systems have not answered",
+    "only the user who mounted the file system may read /sys/fs/fuse/connections/<number>/waiting",
     "run the agent as root",
 )
 

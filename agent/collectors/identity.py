@@ -26,13 +26,14 @@ MOST_CGROUP_BYTES = 64 << 10
 _LIST, _ALLOCATABLE = "pod-resources List", "pod-resources GetAllocatableResources"
 
 PODS_HIDDEN = (
-    "which pod holds which GPU",
+    "which pod has which GPU",
     "the kubelet's pod-resources socket belongs to root",
-    "run the agent as user 0; it needs no capability for it",
+    "run the agent as user 0; it needs no capability for this",
 )
 ENVIRONMENTS_HIDDEN = (
     "Slurm jobs' names and users, and pods' names, of ranks whose environment may not be read",
-    "a process shows its environment to its own user with no fewer capabilities, and to CAP_SYS_PTRACE",
+    "a process shows its environment only to its own user, if that user has at least the same capabilities, and "
+    "to CAP_SYS_PTRACE",
     "run the agent as the user of the ranks, or as user 0 with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH",
 )
 

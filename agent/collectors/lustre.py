@@ -46,7 +46,9 @@ class LustreCollector:
             raise Absent("Lustre mounts under /proc/fs/lustre, /sys/fs/lustre and /sys/kernel/debug/lustre")
         if len(folders) > MOST_FILE_SYSTEMS:
             reading.blind(
-                "some of the Lustre mounts", f"only the first {MOST_FILE_SYSTEMS} are read", "unmount what is not used"
+                "some of the Lustre mounts",
+                f"only the first {MOST_FILE_SYSTEMS} are read",
+                "unmount file systems that are not used",
             )
         chosen = sorted(folders)[:MOST_FILE_SYSTEMS]
         self._info(chosen, reading)
@@ -145,8 +147,8 @@ class LustreCollector:
             return found
         reading.blind(
             "connections to Lustre's targets",
-            f"there are more than {MOST_CONNECTIONS}, and as many files to read",
-            "ask lctl get_param osc.*.import",
+            f"there are more than {MOST_CONNECTIONS}, and each has a file to read",
+            "run lctl get_param osc.*.import",
         )
         return []
 
@@ -156,7 +158,7 @@ class LustreCollector:
             return
         reading.blind(
             "Lustre's counters",
-            "since Lustre 2.12 they are in debugfs, which is root's",
+            "since Lustre 2.12 they are in debugfs, which only root can read",
             "run the agent as root with /sys/kernel/debug mounted",
         )
 

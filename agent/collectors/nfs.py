@@ -56,7 +56,7 @@ class NfsCollector:
         if strays:
             reading.error("", file, "garbage")
         elif not blocks:
-            raise Absent(f"NFS mounts in {file}: it has none")
+            raise Absent(f"NFS mounts in {file}")
         for block, device in self._distinct(blocks, whose, reading):
             try:
                 mount = parse(block.body)
@@ -81,7 +81,7 @@ class NfsCollector:
                 if whose == _OWN and not self._same_namespace():
                     reading.blind(
                         "NFS mounts other than the agent's own",
-                        "/proc/1/mountstats is root's",
+                        "/proc/1/mountstats belongs to root",
                         "run the agent as root, or mount the NFS volumes into its container",
                     )
                 return whose, data
@@ -117,7 +117,9 @@ class NfsCollector:
             distinct.setdefault(device or place, (block, device))
         if len(distinct) > MOST_MOUNTS:
             reading.blind(
-                "some of the NFS mounts", f"only the first {MOST_MOUNTS} are read", "unmount what is not used"
+                "some of the NFS mounts",
+                f"only the first {MOST_MOUNTS} are read",
+                "unmount file systems that are not used",
             )
         return list(distinct.values())[:MOST_MOUNTS]
 

@@ -30,7 +30,7 @@ _ROLES = ("main", "worker")
 
 _DENIED = (
     "I/O of ranks",
-    "/proc/<pid>/io is for the owner of a process alone",
+    "only the owner of a process may read its /proc/<pid>/io",
     "run the agent as root (or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH), or as the user of the training",
 )
 

@@ -22,12 +22,12 @@ LEFT_OUT = frozenset({"noqueue", "mq", "mqprio", "ingress", "clsact"})
 
 _ELSEWHERE = (
     "what traffic control (tc) holds back on the node's interfaces",
-    "the agent is in another network namespace than the interfaces",
+    "the agent is not in the network namespace of the interfaces",
     "give the agent the host's network (hostNetwork: true)",
 )
 _REFUSED = (
     "what traffic control (tc) holds back on the node's interfaces",
-    "netlink sockets are refused to this agent",
+    "the agent may not open netlink sockets",
     "allow AF_NETLINK in the container's seccomp profile",
 )
 

@@ -15,13 +15,13 @@ from .interfaces import REFRESH_SECONDS, Interface
 
 _STRINGS, _STATS, _DRVINFO = "ETHTOOL_GSTRINGS", "ETHTOOL_GSTATS", "ETHTOOL_GDRVINFO"
 _REFUSED = (
-    "what network drivers count for themselves (PFC pauses, PCIe stalls, discards)",
-    "the ioctl SIOCETHTOOL is refused to this agent",
+    "the network drivers' own counters (PFC pauses, PCIe stalls, discards)",
+    "the agent may not use the ioctl SIOCETHTOOL",
     "allow the ioctl in the container's seccomp profile, or add the capability NET_ADMIN",
 )
 _ELSEWHERE = (
-    "what network drivers count for themselves (PFC pauses, PCIe stalls, discards)",
-    "the agent is in another network namespace than the interfaces",
+    "the network drivers' own counters (PFC pauses, PCIe stalls, discards)",
+    "the agent is not in the network namespace of the interfaces",
     "give the agent the host's network (hostNetwork: true)",
 )
 

@@ -20,8 +20,8 @@ _UNSEEN_NODE = (
     "mount the host's /proc without hidepid, or give the agent the host's network (hostNetwork: true)",
 )
 _UNSEEN_RANKS = (
-    "the network of ranks in namespaces of their own",
-    "the processes of other users are hidden from this agent",
+    "the network of ranks in other network namespaces",
+    "the agent cannot see the processes of other users",
     "run it as root, or mount /proc without hidepid",
 )
 

@@ -22,7 +22,8 @@ STALLED = Metric(
     "counter",
     "seconds",
     (*_CGROUP, "resource", "kind"),
-    "Time in which some tasks of the group, or all that were not idle (kind full), stalled on the resource: cpu, io or "
+    "Time in which some tasks of the group, or all tasks that were not idle (kind full), stalled on the "
+    "resource: cpu, io or "
     "memory. A throttled group stalls on cpu.",
     "fs/cgroup/<cgroup>/<resource>.pressure",
     per=US,
@@ -32,7 +33,7 @@ CPU = Metric(
     "counter",
     "seconds",
     _CGROUP,
-    "CPU time of the group. A rate near the limit means that it is about to be throttled.",
+    "CPU time of the group. A rate near the limit means that the group will soon be throttled.",
     "fs/cgroup/<cgroup>/cpu.stat, usage_usec; version 1: cpuacct.usage, ns",
     per=US,
 )
@@ -49,8 +50,8 @@ THROTTLED_PERIODS = Metric(
     "counter",
     "periods",
     _CGROUP,
-    "Periods in which the group used up its CPU limit and had to stop. Its share in all periods tells how often the "
-    "limit is too small.",
+    "Periods in which the group used up its CPU limit and had to stop. Its share of all periods shows how often "
+    "the limit is too small.",
     "fs/cgroup/<cgroup>/cpu.stat, nr_throttled",
 )
 THROTTLED = Metric(
@@ -58,8 +59,7 @@ THROTTLED = Metric(
     "counter",
     "seconds",
     _CGROUP,
-    "Time for which the CPU limit kept the group from running, summed over the CPUs that it was to run on, so that it "
-    "can grow faster than time does.",
+    "Time for which the CPU limit kept the group from running, summed over the CPUs, so it can grow faster than time.",
     "fs/cgroup/<cgroup>/cpu.stat, throttled_usec; version 1: throttled_time, ns",
     per=US,
 )
@@ -68,7 +68,7 @@ CPU_LIMIT = Metric(
     "gauge",
     "cpus",
     _CGROUP,
-    "How many CPUs' time the group may use. Absent where there is no limit.",
+    "How many CPUs the group may use. Absent if there is no limit.",
     "fs/cgroup/<cgroup>/cpu.max; version 1: cpu.cfs_{quota,period}_us",
 )
 MEMORY = Metric(
@@ -84,7 +84,7 @@ MEMORY_LIMIT = Metric(
     "gauge",
     "bytes",
     _CGROUP,
-    "What the memory of the group is limited to. Absent where there is no limit.",
+    "The memory limit of the group. Absent if there is no limit.",
     "fs/cgroup/<cgroup>/memory.max; version 1: memory.limit_in_bytes",
 )
 MEMORY_EVENTS = Metric(
@@ -92,8 +92,9 @@ MEMORY_EVENTS = Metric(
     "counter",
     "events",
     (*_CGROUP, "event"),
-    "How often the group came up against its memory limits: high (slowed down to reclaim memory), max (at its limit, "
-    "often page cache that then has to be read again), oom_kill (a process was killed). Version 1 has oom_kill alone.",
+    "How often the group reached its memory limits: high (slowed down to reclaim memory), max (at its limit, "
+    "often page cache that then has to be read again), oom_kill (a process was killed). Version 1 of control "
+    "groups only has oom_kill.",
     "fs/cgroup/<cgroup>/memory.events; version 1: memory.oom_control",
 )
 

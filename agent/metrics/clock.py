@@ -9,8 +9,8 @@ SYNCHRONISED = Metric(
     "gauge",
     "bool",
     (),
-    "1 if the kernel holds the clock for synchronised, 0 if not. Times of other nodes cannot be compared with those of "
-    "one that is not. PTP without a daemon that tells the kernel shows as 0.",
+    "1 if the clock is synchronised according to the kernel, otherwise 0. Times of a node whose clock is not "
+    "synchronised cannot be compared with those of other nodes. PTP shows as 0 if no daemon reports it to the kernel.",
     "adjtimex(2) status",
 )
 OFFSET = Metric(
@@ -18,8 +18,8 @@ OFFSET = Metric(
     "gauge",
     "seconds",
     (),
-    "What the kernel has still to correct, positive if the clock is behind. Always 0 under chronyd, which corrects by "
-    "frequency alone: look at the estimated error there.",
+    "The error that the kernel still has to correct, positive if the clock is behind. Always 0 under chronyd, "
+    "which only corrects the frequency: look at the estimated error instead.",
     "adjtimex(2) offset",
 )
 ESTIMATED_ERROR = Metric(
@@ -27,7 +27,7 @@ ESTIMATED_ERROR = Metric(
     "gauge",
     "seconds",
     (),
-    "By how much the clock is off, as the time daemon estimates it.",
+    "The error of the clock, as the time daemon estimates it.",
     "adjtimex(2) esterror",
     per=1_000_000,
 )
@@ -36,7 +36,7 @@ MAXIMUM_ERROR = Metric(
     "gauge",
     "seconds",
     (),
-    "By how much the clock can be off at most. It grows by 0.5 ms a second until the time daemon renews it, to 16 s.",
+    "The largest possible error of the clock. It grows by 0.5 ms a second until the time daemon renews it, to 16 s.",
     "adjtimex(2) maxerror",
     per=1_000_000,
 )
@@ -45,7 +45,7 @@ FREQUENCY = Metric(
     "gauge",
     "ratio",
     (),
-    "By what factor the clock is sped up to keep true time; 1 if not at all.",
+    "The factor by which the kernel speeds up the clock to keep the right time; 1 if it does not.",
     "adjtimex(2) freq",
 )
 TAI_OFFSET = Metric(
@@ -53,7 +53,7 @@ TAI_OFFSET = Metric(
     "gauge",
     "seconds",
     (),
-    "TAI minus UTC, as the kernel was told; 0 if nobody told it.",
+    "TAI minus UTC, if a daemon has set it in the kernel; otherwise 0.",
     "adjtimex(2) tai",
 )
 TIME = Metric(
@@ -70,8 +70,8 @@ INFO = Metric(
     "gauge",
     "info",
     ("source",),
-    "The hardware that the kernel tells time by; always 1. With hpet or acpi_pm instead of tsc or arch_sys_counter, "
-    "every look at the clock costs a thousand times as much.",
+    "The clock source of the kernel; always 1. With hpet or acpi_pm instead of tsc or arch_sys_counter, reading "
+    "the clock costs a thousand times as much.",
     "/sys/devices/system/clocksource/clocksource0/current_clocksource",
 )
 

@@ -19,7 +19,8 @@ LOAD = Metric(
     "gauge",
     "tasks",
     ("window",),
-    "Tasks that ran, wanted to run, or slept uninterruptibly as in a read, averaged over 1, 5 and 15 minutes.",
+    "Tasks that ran, were ready to run, or were in an uninterruptible wait such as a read, averaged over 1, 5 "
+    "and 15 minutes.",
     "loadavg",
 )
 
@@ -37,7 +38,7 @@ LINES: dict[str, Metric] = {
         "running_tasks",
         "gauge",
         "tasks",
-        "Tasks that run or want to; more than there are CPUs means that some wait for one.",
+        "Tasks that run or are ready to run. If there are more than CPUs, some wait for a CPU.",
     ),
     "procs_blocked": _line(
         "procs_blocked", "blocked_tasks", "gauge", "tasks", "Tasks that wait for I/O and cannot be interrupted."

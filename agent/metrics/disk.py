@@ -22,9 +22,9 @@ INFO = Metric(
     "gauge",
     "info",
     ("device", "kind", "name", "model", "rotational"),
-    "A disk: whole disks that did any I/O since boot, stacked ones (kind dm or md) beside those that they consist of, "
-    "so that a sum over all counts their I/O twice; partitions, loop, RAM, optical and floppy devices are left out. "
-    "Always 1.",
+    "A disk: whole disks that did any I/O since boot, and stacked disks (kind dm or md) in addition to their "
+    "parts, so a sum over all disks counts their I/O twice. Partitions, loop, RAM, optical and floppy devices are "
+    "left out. Always 1.",
     "block/<device>/{dm/name,device/model,queue/rotational}",
 )
 FIELDS: dict[int, Metric] = {
@@ -35,7 +35,7 @@ FIELDS: dict[int, Metric] = {
         4,
         "read_seconds_total",
         "seconds",
-        "Time that reads took, queueing included, summed over all; by reads, it is the latency.",
+        "Time that reads took, queueing included, summed over all. Divide by the reads to get the latency.",
     ),
     5: _field(5, "writes_total", "writes", "Writes that were completed."),
     6: _field(6, "writes_merged_total", "writes", "Writes that were merged into one with a neighbour."),
@@ -44,15 +44,15 @@ FIELDS: dict[int, Metric] = {
         8,
         "write_seconds_total",
         "seconds",
-        "Time that writes took, queueing included, summed over all; by writes, it is the latency.",
+        "Time that writes took, queueing included, summed over all. Divide by the writes to get the latency.",
     ),
     9: _field(9, "in_flight_requests", "requests", "Requests that the device has not answered yet.", "gauge"),
     10: _field(
         10,
         "io_seconds_total",
         "seconds",
-        "Time in which at least one request was in flight. A device that serves many at once, as SSDs do, can take "
-        "more even when all of a second is in here.",
+        "Time in which at least one request was in flight. A device that serves many requests at once, such as "
+        "an SSD, can do more even if it is busy all the time.",
     ),
     11: _field(
         11,
@@ -63,7 +63,7 @@ FIELDS: dict[int, Metric] = {
     12: _field(12, "discards_total", "discards", "Discards (TRIM) that were completed."),
     14: _field(14, "discarded_bytes_total", "bytes", "Bytes that were discarded."),
     15: _field(15, "discard_seconds_total", "seconds", "Time that discards took, summed over all."),
-    16: _field(16, "flushes_total", "flushes", "Flushes of the device's write cache, as an fsync asks for."),
+    16: _field(16, "flushes_total", "flushes", "Flushes of the device's write cache. An fsync causes them."),
     17: _field(
         17, "flush_seconds_total", "seconds", "Time that flushes took; when it grows, a checkpoint's fsync is slow."
     ),

@@ -13,9 +13,9 @@ INFO = Metric(
     "gauge",
     "info",
     (*RANK, *_MOUNT, "use"),
-    "A file system on which a rank or its workers had files open or mapped of late, for reading or for writing (use). "
-    "Mount is where the rank sees it; device is the disk under it, as the collector disk calls it, or else its number. "
-    "Found by samples: a file that is open for moments can be missed. Always 1.",
+    "A file system on which a rank or its workers recently had files open or mapped, for reading or for writing (use). "
+    "Mount is where the rank sees it; device is the disk under it, as the collector disk calls it, otherwise its "
+    "number. From samples: a file that is open for a moment only can be missed. Always 1.",
     "<pid>/{fd,fdinfo,maps,mountinfo}",
 )
 OPEN_FILES = Metric(
@@ -23,8 +23,9 @@ OPEN_FILES = Metric(
     "gauge",
     "files",
     (*RANK, *_MOUNT),
-    "Files that a rank and its workers have open on a file system of the network, where it uses any: the sum of what "
-    "was found at the latest look at each of its processes, which take turns. Of one process 64 files are looked at.",
+    "Files that a rank and its workers have open on a file system of the network, where it uses any: the sum "
+    "over its processes, each counted at its latest sample. Processes are sampled in turn, with at most 64 files "
+    "of each.",
     "<pid>/{fd,fdinfo,mountinfo}",
 )
 SIZE = Metric(
@@ -56,7 +57,7 @@ READONLY = Metric(
     "gauge",
     "bool",
     _MOUNT,
-    "1 if the file system is mounted for reading alone; a disk that fails often turns so.",
+    "1 if the file system is mounted read-only, otherwise 0. It often becomes read-only when a disk fails.",
     f"{_STATVFS}, f_flag",
 )
 

@@ -51,7 +51,7 @@ MIG_INFO = Metric(
 LOST = _gauge(
     "lost",
     "bool",
-    "1 if the driver says that the GPU is lost or needs a reset, else 0. Of a lost GPU nothing else is known.",
+    "1 if the driver says that the GPU is lost or needs a reset, otherwise 0. A lost GPU has no other series.",
     "nvmlDeviceGetHandleByIndex_v2",
 )
 
@@ -69,8 +69,8 @@ OBSERVED = _counter(
     "observed_seconds",
     "seconds",
     ("source",),
-    "Time for which the GPU's activity is known: what to divide the busy and active seconds by. It falls behind the "
-    "clock by what no sample covers.",
+    "Time for which the GPU's activity is known: divide the busy and active seconds by it. It grows more slowly "
+    "than the clock if samples are missing.",
     _SAMPLES,
 )
 MEMORY_BUSY = _counter(
@@ -84,7 +84,7 @@ SM_ACTIVE = _counter(
     "sm_active_seconds",
     "seconds",
     (),
-    "Share of the SMs that had work, integrated over time; SMs that spin do.",
+    "Share of the SMs that had work, integrated over time. SMs that spin count as working.",
     _GPM,
 )
 SM_OCCUPANCY = _counter(
@@ -94,8 +94,8 @@ TENSOR_ACTIVE = _counter(
     "tensor_active_seconds",
     "seconds",
     (),
-    "Share of the tensor cores' cycles that did work, integrated over time: the nearest to useful work that a counter "
-    "shows.",
+    "Share of the tensor cores' cycles that did work, integrated over time: the counter that comes closest to "
+    "useful work.",
     _GPM,
 )
 DRAM_ACTIVE = _counter(
@@ -106,23 +106,23 @@ PCIE_BYTES = _counter(
     "bytes",
     ("direction", "source"),
     "Bytes over PCIe, sent by the GPU (tx) or received (rx): rates of the GPU's counters between two looks, integrated "
-    "(gpm), or a counter of the driver (nvml). Absent where only samples of 20 ms are to be had.",
+    "(gpm), or a counter of the driver (nvml). Absent if the driver only has samples of 20 ms.",
     "nvmlGpmMetricsGet, or nvmlDeviceGetFieldValues",
 )
 
 MEMORY_USED = _gauge("memory_used_bytes", "bytes", "Device memory in use by processes.", "nvmlDeviceGetMemoryInfo_v2")
-MEMORY_TOTAL = _gauge("memory_total_bytes", "bytes", "Device memory in all.", "nvmlDeviceGetMemoryInfo_v2")
+MEMORY_TOTAL = _gauge("memory_total_bytes", "bytes", "Total device memory.", "nvmlDeviceGetMemoryInfo_v2")
 MEMORY_RESERVED = _gauge(
     "memory_reserved_bytes",
     "bytes",
-    "Device memory that the driver keeps to itself. Absent with drivers that count it as used.",
+    "Device memory that the driver reserves for itself. Absent with drivers that count it as used.",
     "nvmlDeviceGetMemoryInfo_v2",
 )
 MIG_MEMORY_USED = _gauge(
     "mig_memory_used_bytes", "bytes", "Memory of a MIG device in use by processes.", "nvmlDeviceGetMemoryInfo_v2"
 )
 MIG_MEMORY_TOTAL = _gauge(
-    "mig_memory_total_bytes", "bytes", "Memory of a MIG device in all.", "nvmlDeviceGetMemoryInfo_v2"
+    "mig_memory_total_bytes", "bytes", "Total memory of a MIG device.", "nvmlDeviceGetMemoryInfo_v2"
 )
 PROCESSES = _gauge(
     "processes",
@@ -132,11 +132,11 @@ PROCESSES = _gauge(
 )
 
 _FIELDS = "nvmlDeviceGetFieldValues"
-POWER = _gauge("power_watts", "watts", "Power drawn now.", f"{_FIELDS}, or nvmlDeviceGetPowerUsage", per=1000)
+POWER = _gauge("power_watts", "watts", "Power use now.", f"{_FIELDS}, or nvmlDeviceGetPowerUsage", per=1000)
 POWER_LIMIT = _gauge(
     "power_limit_watts",
     "watts",
-    "Power that the GPU is held to. One below its peers' makes a rank a straggler.",
+    "The power limit of the GPU. A GPU with a lower limit than the others makes its rank a straggler.",
     f"{_FIELDS}, or nvmlDeviceGetEnforcedPowerLimit",
     per=1000,
 )
@@ -153,8 +153,8 @@ THROTTLED = _counter(
     "throttled_seconds",
     "seconds",
     ("reason", "evidence"),
-    "Time in which the clocks were held down, by reason: from the driver's counters (evidence counter), or from what "
-    "it said at each look, taken for the time since the look before (evidence sampled). Reasons overlap.",
+    "Time in which the GPU ran with lowered clocks, by reason: from the driver's counters (evidence counter), or "
+    "from its state at each scrape, counted for the time since the scrape before (evidence sampled). Reasons overlap.",
     f"{_FIELDS}, or nvmlDeviceGetCurrentClocksEventReasons",
     per=1_000_000_000,
 )
@@ -175,17 +175,21 @@ PCIE_GENERATION = _gauge(
 PCIE_GENERATION_MAX = _gauge(
     "pcie_link_generation_max",
     "generation",
-    "Generation that GPU and slot allow.",
+    "Highest generation that the GPU and its slot support.",
     "nvmlDeviceGetMaxPcieLinkGeneration",
 )
 PCIE_WIDTH = _gauge(
     "pcie_link_width_lanes",
     "lanes",
-    "Lanes that the PCIe link has now. Fewer than the most is a bad seat or slot.",
+    "Lanes that the PCIe link has now. Fewer than the maximum means that the card does not sit well or that the "
+    "slot is bad.",
     "nvmlDeviceGetCurrPcieLinkWidth",
 )
 PCIE_WIDTH_MAX = _gauge(
-    "pcie_link_width_max_lanes", "lanes", "Lanes that GPU and slot allow.", "nvmlDeviceGetMaxPcieLinkWidth"
+    "pcie_link_width_max_lanes",
+    "lanes",
+    "Most lanes that the GPU and its slot support.",
+    "nvmlDeviceGetMaxPcieLinkWidth",
 )
 PCIE_REPLAYS = _counter(
     "pcie_replays", "replays", (), "Packets sent again over PCIe. Growth means a bad link.", _FIELDS
@@ -194,7 +198,7 @@ NVLINK_BYTES = _counter(
     "nvlink_bytes",
     "bytes",
     ("direction",),
-    "Payload over all NVLinks, sent (tx) or come in (rx).",
+    "Payload over all NVLinks, sent (tx) or received (rx).",
     _FIELDS,
     times=1024,
 )
@@ -222,10 +226,10 @@ REMAPPED = Metric(
     _FIELDS,
 )
 REMAP_PENDING = _gauge(
-    "row_remap_pending", "bool", "1 if a row is to be replaced at the next reset of the GPU, else 0.", _FIELDS
+    "row_remap_pending", "bool", "1 if a row will be replaced at the next reset of the GPU, otherwise 0.", _FIELDS
 )
 REMAP_FAILURE = _gauge(
-    "row_remap_failure", "bool", "1 if replacing a row has failed, else 0: the GPU is due for exchange.", _FIELDS
+    "row_remap_failure", "bool", "1 if replacing a row has failed, otherwise 0. Replace the GPU if it is 1.", _FIELDS
 )
 RETIRED = Metric(
     "whyidle_gpu_retired_pages",
@@ -236,7 +240,7 @@ RETIRED = Metric(
     _FIELDS,
 )
 RETIRED_PENDING = _gauge(
-    "page_retirement_pending", "bool", "1 if a page is to be taken out of use at the next reset, else 0.", _FIELDS
+    "page_retirement_pending", "bool", "1 if a page will be taken out of use at the next reset, otherwise 0.", _FIELDS
 )
 FAULTS = _counter(
     "faults",
@@ -249,8 +253,8 @@ XIDS = _counter(
     "xid_events",
     "events",
     ("xid",),
-    "XID events by number since the agent started, from the first one of a number on. Those of further numbers than "
-    "fit are counted as other.",
+    "XID events by number since the agent started. The first 16 numbers of a GPU are counted separately, all "
+    "further ones as other.",
     "nvmlEventSetWait_v2",
 )
 COMPUTE_IDLE = Metric(

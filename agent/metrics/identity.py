@@ -44,7 +44,8 @@ RANK_POD = Metric(
     "gauge",
     "info",
     (*RANK, *_OWNER, "pod_uid", "container_id", "workload", "evidence"),
-    "The Kubernetes pod of a live rank; always 1. Evidence says whence the pod's name comes: cgroup (its uid, and the "
+    "The Kubernetes pod of a live rank; always 1. Evidence says where the name of the pod comes from: cgroup "
+    "(its uid, and the "
     "kubelet's log directories), pod_resources (the kubelet gave it the rank's GPU), downward_api (the rank's "
     "environment) or hostname (the one pod of this node that fits it).",
     "/proc/<pid>/cgroup, /proc/<pid>/environ, /var/log/pods, pod-resources List",
@@ -54,8 +55,8 @@ GPU_POD = Metric(
     "gauge",
     "info",
     ("uuid", *_OWNER, "resource"),
-    "The container that the kubelet gave a GPU or MIG instance to; always 1. Several for a GPU that is time-sliced, "
-    "none for one that no pod asked for.",
+    "The container to which the kubelet assigned a GPU or MIG instance; always 1. A time-sliced GPU has several "
+    "series, a GPU that no pod asked for has none.",
     "pod-resources List",
 )
 DEVICE_POD = Metric(
@@ -63,7 +64,8 @@ DEVICE_POD = Metric(
     "gauge",
     "info",
     ("resource", "device", *_OWNER),
-    "The container that the kubelet gave another device to, such as an RDMA adapter; always 1. The device is named as "
+    "The container to which the kubelet assigned another device, such as an RDMA adapter; always 1. The device "
+    "is named as "
     "its device plugin or resource driver names it.",
     "pod-resources List",
 )
@@ -72,8 +74,8 @@ ALLOCATABLE = Metric(
     "gauge",
     "devices",
     ("resource",),
-    "Devices that the kubelet can give to pods; each replica of a shared device counts. When it falls, devices became "
-    "unhealthy.",
+    "Devices that the kubelet can assign to pods; each replica of a shared device counts. If the number falls, "
+    "devices became unhealthy.",
     "pod-resources GetAllocatableResources",
 )
 ALLOCATED = Metric(
@@ -81,7 +83,8 @@ ALLOCATED = Metric(
     "gauge",
     "devices",
     ("resource",),
-    "Devices that the kubelet has given to pods. What it lacks of the allocatable ones is idle because nobody asked.",
+    "Devices that the kubelet has assigned to pods. The difference from the allocatable devices is idle because "
+    "no pod asked for it.",
     "pod-resources List",
 )
 

@@ -13,8 +13,8 @@ INFO = Metric(
     "gauge",
     "info",
     ("filesystem", "name", "mount"),
-    "A Lustre file system of this client: filesystem is its directory under llite, name that of the file system, mount "
-    "where it is mounted, if that is known and not in doubt. Always 1.",
+    "A Lustre file system of this client: filesystem is its directory under llite, name that of the file system, "
+    "mount is where it is mounted, if that is known for certain. Always 1.",
     "llite/*; 1/mountinfo",
 )
 BYTES: dict[str, tuple[Metric, Metric]] = {
@@ -24,7 +24,7 @@ BYTES: dict[str, tuple[Metric, Metric]] = {
             "counter",
             plural,
             _FS,
-            f"Calls of processes that {past} data.",
+            f"Calls of processes that {did} data.",
             f"llite/*/stats, {way}_bytes",
         ),
         Metric(
@@ -32,11 +32,11 @@ BYTES: dict[str, tuple[Metric, Metric]] = {
             "counter",
             "bytes",
             _FS,
-            f"Bytes that processes {past}, the client's cache included.",
+            f"Bytes that processes {did}, the client's cache included.",
             f"llite/*/stats, {way}_bytes",
         ),
     )
-    for way, plural, past in (("read", "reads", "read"), ("write", "writes", "written"))
+    for way, plural, past, did in (("read", "reads", "read", "read"), ("write", "writes", "written", "wrote"))
 }
 CALLS = Metric(
     "whyidle_lustre_operation_calls_total",
@@ -51,7 +51,7 @@ SECONDS = Metric(
     "counter",
     "seconds",
     _OPERATION,
-    "Time that processes spent in calls, by operation; by calls, the latency that they see. Since Lustre 2.13.",
+    "Time that processes spent in calls, by operation. Divide by the calls to get the latency. Since Lustre 2.13.",
     "llite/*/stats, <operation>",
     per=MICROSECONDS,
 )
@@ -60,7 +60,8 @@ CONNECTIONS = Metric(
     "gauge",
     "connections",
     ("filesystem", "state"),
-    "Connections to object and metadata targets, by state. Anything but full and idle means that a target does not "
+    "Connections to object and metadata targets, by state. Any state other than full and idle means that a "
+    "target does not "
     "answer, or that the client was evicted.",
     "{osc,mdc}/*/import",
 )

@@ -22,20 +22,22 @@ MEMINFO: dict[bytes, Metric] = {
     b"MemAvailable": _level(
         "MemAvailable",
         "available",
-        "Memory that processes can still have without swapping; the page cache gives way for it.",
+        "Memory that is available to processes without swapping. The kernel frees page cache for it.",
     ),
-    b"MemFree": _level("MemFree", "free", "Memory that is used for nothing."),
+    b"MemFree": _level("MemFree", "free", "Memory that is not used at all."),
     b"Cached": _level(
-        "Cached", "cached", "Page cache, shared memory included. A data set that fits in is read from disk only once."
+        "Cached",
+        "cached",
+        "Page cache, shared memory included. A data set that fits into the cache is read from disk only once.",
     ),
-    b"Dirty": _level("Dirty", "dirty", "Page cache that is still to be written: a checkpoint on its way to the disk."),
-    b"Writeback": _level("Writeback", "writeback", "Page cache that is being written just now."),
+    b"Dirty": _level("Dirty", "dirty", "Page cache that still has to be written to disk, such as a checkpoint."),
+    b"Writeback": _level("Writeback", "writeback", "Page cache that is being written to disk now."),
     b"Shmem": _level(
         "Shmem",
         "shared",
         "Shared memory and tmpfs. Data loaders hand over their batches in /dev/shm, which is part of it.",
     ),
-    b"AnonPages": _level("AnonPages", "anonymous", "Memory of processes that no file stands behind."),
+    b"AnonPages": _level("AnonPages", "anonymous", "Memory of processes that does not belong to a file."),
     b"SwapTotal": _level("SwapTotal", "swap_total", "Swap space of the node."),
     b"SwapFree": _level("SwapFree", "swap_free", "Swap space that is free."),
 }
@@ -46,19 +48,23 @@ VMSTAT: dict[bytes, Metric] = {
         "faults",
         "Page faults that had to wait for a disk: memory-mapped data sets read with them, and swap.",
     ),
-    b"oom_kill": _count("oom_kill", "oom_kills", "kills", "Processes that the kernel killed for want of memory."),
-    b"pswpin": _count("pswpin", "swapped_in_bytes", "bytes", "Bytes that came back from swap.", PAGE_BYTES),
-    b"pswpout": _count("pswpout", "swapped_out_bytes", "bytes", "Bytes that went out to swap.", PAGE_BYTES),
+    b"oom_kill": _count("oom_kill", "oom_kills", "kills", "Processes that the kernel killed because memory ran out."),
+    b"pswpin": _count("pswpin", "swapped_in_bytes", "bytes", "Bytes that were moved back from swap.", PAGE_BYTES),
+    b"pswpout": _count("pswpout", "swapped_out_bytes", "bytes", "Bytes that were moved to swap.", PAGE_BYTES),
     b"workingset_refault_file": _count(
         "workingset_refault_file",
         "refaulted_bytes",
         "bytes",
-        "Bytes of files that were read anew soon after they had to leave the page cache, which is too small for what "
-        "is read again and again.",
+        "Bytes of files that were read again soon after they left the page cache. If it grows, the page cache is "
+        "too small.",
         PAGE_BYTES,
     ),
     b"pgscan_direct": _count(
-        "pgscan_direct", "direct_scanned_bytes", "bytes", "Memory that allocations had to search through.", PAGE_BYTES
+        "pgscan_direct",
+        "direct_scanned_bytes",
+        "bytes",
+        "Memory that allocations had to scan for free pages.",
+        PAGE_BYTES,
     ),
 }
 STALLS = Metric(

@@ -13,8 +13,8 @@ INFO = Metric(
     "gauge",
     "info",
     ("mount", "server", "export", "version", "protocol", "device"),
-    "An NFS file system, by the first place where it is mounted: other mounts of it share its counters and are left "
-    "out. Device is its number, as mountinfo and stat show it. Always 1.",
+    "An NFS file system, identified by its first mount. Other mounts of it share its counters and are left out. "
+    "Device is its number, as mountinfo and stat show it. Always 1.",
     "1/mountstats, opts; 1/mountinfo",
 )
 
@@ -24,12 +24,12 @@ def _bytes(name: str, text: str) -> Metric:
 
 
 BYTES: tuple[Metric, ...] = (
-    _bytes("read", "Bytes that processes read through the page cache, whether they were in it or not."),
+    _bytes("read", "Bytes that processes read through the page cache, whether they were in the cache or not."),
     _bytes("written", "Bytes that processes wrote into the page cache."),
     _bytes("direct_read", "Bytes that processes read with O_DIRECT."),
     _bytes("direct_written", "Bytes that processes wrote with O_DIRECT."),
-    _bytes("server_read", "Bytes of files that came from the server."),
-    _bytes("server_written", "Bytes of files that went to the server."),
+    _bytes("server_read", "Bytes of files that the client received from the server."),
+    _bytes("server_written", "Bytes of files that the client sent to the server."),
 )
 """In the order of the line."""
 
@@ -58,10 +58,11 @@ OPERATIONS: dict[str, Metric] = {
         "rtt_ms",
         "rtt_seconds",
         "seconds",
-        "Time from sending requests to the server's answers: the network and the server. By requests, the latency.",
+        "Time from sending requests to the server's answers: the network and the server. Divide by the requests "
+        "to get the latency.",
     ),
     "execute_ms": _operation(
-        "execute_ms", "seconds", "seconds", "Time that requests took in all, their queueing in this client included."
+        "execute_ms", "seconds", "seconds", "Total time of requests, including their queueing in this client."
     ),
 }
 
@@ -79,25 +80,32 @@ RETRANSMISSIONS = _sum(
 TIMEOUTS = _sum(
     "major_timeouts_total",
     "timeouts",
-    "Requests for which all retries ran out of time, after which a hard mount starts anew: the server does not answer.",
+    "Requests for which all retries timed out, so the server does not answer. A hard mount then starts again.",
     "per-op, major_timeouts",
 )
 TRANSPORTS = _sum("transports", "connections", "Connections to the server (nconnect).", "xprt", "gauge")
 TRANSPORT: dict[str, Metric] = {
-    "connects": _sum("connects_total", "connects", "Times that a connection was made; more when it breaks.", "xprt"),
+    "connects": _sum(
+        "connects_total", "connects", "Times that a connection was made. It grows when connections break.", "xprt"
+    ),
     "sends": _sum("transport_sends_total", "requests", "Requests sent over the connections of the mount.", "xprt"),
     "receives": _sum("transport_receives_total", "answers", "Answers received over them.", "xprt"),
-    "bad_xids": _sum("bad_xids_total", "answers", "Answers to no known request, as late ones to a retried.", "xprt"),
+    "bad_xids": _sum(
+        "bad_xids_total",
+        "answers",
+        "Answers to an unknown request, such as a late answer to a request that was sent again.",
+        "xprt",
+    ),
     "backlog": _sum(
         "backlog_requests_total",
         "requests",
-        "Requests without a slot, counted at each send; by sends, how many there were.",
+        "Requests that wait for a slot, counted at each send. Divide by the sends to get their average number.",
         "xprt",
     ),
     "pending": _sum(
         "pending_requests_total",
         "requests",
-        "Requests that waited for their answer, counted at each send; by sends, how many there were.",
+        "Requests that wait for an answer, counted at each send. Divide by the sends to get their average number.",
         "xprt",
     ),
 }

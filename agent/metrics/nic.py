@@ -18,8 +18,8 @@ BYTES = Metric(
     "counter",
     "bytes",
     _WAY,
-    "Bytes that the kernel's network stack received and sent on the interface. RDMA passes it by: see the wire's bytes "
-    "and the collector rdma.",
+    "Bytes that the kernel's network stack received and sent on the interface. RDMA traffic is not in it: see "
+    "whyidle_nic_wire_bytes_total and the collector rdma.",
     _NET_DEV,
 )
 PACKETS = Metric(
@@ -38,7 +38,8 @@ DROPS = Metric(
     "counter",
     "packets",
     _WAY,
-    "Sound packets that were dropped. If it grows on receipt, the host does not keep up, or nobody wanted them.",
+    "Valid packets that were dropped. If received packets are dropped, the host does not keep up, or no process "
+    "wants them.",
     _NET_DEV,
 )
 FAULTS = Metric(
@@ -46,7 +47,7 @@ FAULTS = Metric(
     "counter",
     "faults",
     (*_WAY, "kind"),
-    "Errors by kind, where there were any: fifo (the host was too slow), frame (length, checksum or framing), carrier, "
+    "Errors by kind, if there were any: fifo (the host was too slow), frame (length, checksum or framing), carrier, "
     "collision.",
     _NET_DEV,
     sparse=True,
@@ -56,7 +57,7 @@ MISSED = Metric(
     "counter",
     "packets",
     _DEVICE,
-    "Packets that the adapter had no room for, since the host did not empty its queue in time; they are among the "
+    "Packets that the adapter had no space for, because the host did not empty its queue in time. They count as "
     "drops too.",
     f"{_CLASS}/statistics/rx_missed_errors",
 )
@@ -73,7 +74,7 @@ UP = Metric(
     "gauge",
     "bool",
     _DEVICE,
-    "1 if the interface's operational state is up, 0 if it is anything else. Absent where the driver does not say.",
+    "1 if the operational state of the interface is up, otherwise 0. Absent where the driver does not say.",
     f"{_CLASS}/operstate",
 )
 SPEED = Metric(
@@ -81,7 +82,7 @@ SPEED = Metric(
     "gauge",
     "bytes_per_second",
     _DEVICE,
-    "The negotiated speed of the link, one way. Absent while the link is down or where there is none.",
+    "The negotiated speed of the link, one way. Absent while the link is down, or if the interface has no link.",
     f"{_CLASS}/speed",
     times=MEGABIT_BYTES,
 )
@@ -98,7 +99,7 @@ FULL_DUPLEX = Metric(
     "gauge",
     "bool",
     _DEVICE,
-    "1 if the link is full duplex, 0 if half. Absent while it is down or where there is none.",
+    "1 if the link is full duplex, 0 if half. Absent while the link is down, or if the interface has no link.",
     f"{_CLASS}/duplex",
 )
 INFO = Metric(
@@ -106,7 +107,8 @@ INFO = Metric(
     "gauge",
     "info",
     (*_DEVICE, "kind", "driver", "master", "pci_bus_id", "rdma"),
-    "What the interface is; always 1. Only kind physical is hardware of its own, so sum over that. The master is the "
+    "What the interface is; always 1. Only the kind physical is separate hardware, so sum over that kind. The "
+    "master is the "
     "bond or bridge that it is part of, rdma the InfiniBand or RoCE device of the same port.",
     _CLASS,
 )
@@ -115,7 +117,7 @@ LEFT_OUT = Metric(
     "gauge",
     "interfaces",
     (),
-    "Interfaces that are not reported: they do not stand on hardware, as the node's ends of pods' veth pairs.",
+    "Interfaces that are not reported because they are not hardware, such as the node's ends of veth pairs.",
     _CLASS,
 )
 NAMESPACE_BYTES = Metric(
@@ -123,8 +125,8 @@ NAMESPACE_BYTES = Metric(
     "counter",
     "bytes",
     ("namespace", *_WAY),
-    "Bytes received and sent on an interface inside a network namespace of ranks, as a pod's; "
-    "whyidle_tcp_namespace_info says whose.",
+    "Bytes received and sent on an interface inside a network namespace of ranks, such as that of a pod. "
+    "whyidle_tcp_namespace_info names the rank.",
     "/proc/<pid>/net/dev",
 )
 NAMESPACE_DROPS = Metric(
@@ -132,7 +134,7 @@ NAMESPACE_DROPS = Metric(
     "counter",
     "packets",
     ("namespace", *_WAY),
-    "Packets dropped on an interface inside a network namespace of ranks, as a pod's.",
+    "Packets dropped on an interface inside a network namespace of ranks, such as that of a pod.",
     "/proc/<pid>/net/dev",
 )
 
@@ -149,7 +151,7 @@ WIRE_ERRORS = Metric(
     "counter",
     "errors",
     (*_DEVICE, "kind"),
-    "Errors on the wire where there were any: crc (packets with a wrong checksum), symbol (packets or symbols that "
+    "Errors on the wire if there were any: crc (packets with a wrong checksum), symbol (packets or symbols that "
     "error correction could not save). If it grows: cable or transceiver.",
     _ETHTOOL,
     sparse=True,
@@ -159,8 +161,9 @@ PAUSE_FRAMES = Metric(
     "counter",
     "frames",
     (*_WAY, "priority"),
-    "Pause frames, where there were any: received ones stop this node's sending (congestion in the network), sent ones "
-    "stop others (this node does not keep up). Priority 0 to 7 for PFC, pfc where the driver does not tell them apart, "
+    "Pause frames, if there were any: received ones stop this node's sending (congestion in the network), sent ones "
+    "stop others (this node does not keep up). Priority 0 to 7 for PFC, pfc where the driver does not count by "
+    "priority, "
     "global for plain flow control.",
     _ETHTOOL,
     sparse=True,
@@ -170,7 +173,8 @@ PAUSE_SECONDS = Metric(
     "counter",
     "seconds",
     (*_WAY, "priority"),
-    "For how long pause frames stopped the sending, where they did: this node's if received, others' if sent.",
+    "For how long pause frames stopped sending, if there were any: received frames stop this node, sent frames "
+    "stop others.",
     _ETHTOOL,
     sparse=True,
     per=US,
@@ -180,8 +184,8 @@ PAUSE_STORMS = Metric(
     "counter",
     "storms",
     (*_DEVICE, "level"),
-    "How often the adapter paused others for too long: past its warning mark, or so long that it had to stop pausing "
-    "and drop (error). The host or its PCIe is stuck.",
+    "How often the adapter paused others for too long: longer than its warning limit (warning), or so long that "
+    "it had to drop packets instead (error). The host or its PCIe is stuck.",
     _ETHTOOL,
     sparse=True,
 )
@@ -207,7 +211,7 @@ PCI_ERRORS = Metric(
     "counter",
     "errors",
     _WAY,
-    "Signal errors on the adapter's PCIe link, where there were any. If it grows: reseat the card.",
+    "Signal errors on the adapter's PCIe link, if there were any. If it grows: reseat the card.",
     _ETHTOOL,
     sparse=True,
 )
@@ -224,7 +228,7 @@ DISCARDS = Metric(
     "counter",
     "packets",
     _WAY,
-    "Packets that the adapter's port discarded for want of buffers, or could not send.",
+    "Packets that the port of the adapter discarded because it had no buffer, or could not send.",
     _ETHTOOL,
 )
 PRIORITY_DISCARDS = Metric(
@@ -232,7 +236,7 @@ PRIORITY_DISCARDS = Metric(
     "counter",
     "packets",
     (*_DEVICE, "priority", "reason"),
-    "Received packets that the adapter discarded, where there were any, by priority and reason: buffer, host_buffer "
+    "Received packets that the adapter discarded, if there were any, by priority and reason: buffer, host_buffer "
     "(the host's share of buffers), host_congestion.",
     _ETHTOOL,
     sparse=True,
@@ -242,7 +246,7 @@ ECN_MARKED = Metric(
     "counter",
     "packets",
     (*_DEVICE, "by"),
-    "Received packets with a congestion mark, where there were any, set by the network or by the adapter itself (the "
+    "Received packets with a congestion mark, if there were any, set by the network or by the adapter itself (the "
     "host does not keep up).",
     _ETHTOOL,
     sparse=True,

@@ -20,7 +20,7 @@ DURATION = Metric(
     "gauge",
     "seconds",
     _COLLECTOR,
-    "How long the collector's last answer took.",
+    "How long the collector took for its last result.",
     "<fence>",
 )
 AGE = Metric(
@@ -28,7 +28,8 @@ AGE = Metric(
     "gauge",
     "seconds",
     _COLLECTOR,
-    "Time since the collector's last answer; more than a scrape interval only while it hangs or fails.",
+    "Time since the collector's last result. It is longer than a scrape interval only while the collector hangs "
+    "or fails.",
     "<fence>",
 )
 FAILURES = Metric(
@@ -36,8 +37,8 @@ FAILURES = Metric(
     "counter",
     "failures",
     (*_COLLECTOR, "reason"),
-    "Rounds in which the collector gave no answer: past its deadline (deadline), still hanging from an earlier round "
-    "(hanging), no time left for it in this scrape (skipped), or a fault of its own (fault).",
+    "Scrapes without a result of the collector: it took longer than its deadline (deadline), still hangs from an "
+    "earlier scrape (hanging), had no time left in this scrape (skipped), or failed (fault).",
     "<fence>",
 )
 READ_ERRORS = Metric(
@@ -45,8 +46,8 @@ READ_ERRORS = Metric(
     "counter",
     "errors",
     (*_COLLECTOR, "device", "file", "reason"),
-    "Values that could not be read, by what they belong to (a device, or empty), the file or call, and the reason. "
-    "Their series are absent meanwhile.",
+    "Values that could not be read, by device (empty if there is none), file or call, and reason. Their series "
+    "are absent until they can be read again.",
     "<fence>",
 )
 BUILD = Metric("whyidle_build_info", "gauge", "info", ("version",), "The agent's version; always 1.", "<build>")

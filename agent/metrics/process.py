@@ -32,8 +32,8 @@ BLOCKED = Metric(
     "counter",
     "seconds",
     _ROLE,
-    "Time for which main threads neither ran nor were ready to: wall time less CPU and run queue, summed over the "
-    "processes of a role. They waited for storage, network, a GPU, a lock, or merely for work.",
+    "Time for which main threads neither ran nor were ready to: wall time minus CPU and run queue, summed over the "
+    "processes of a role. They waited for storage, network, a GPU, a lock, or for work.",
     _SCHEDSTAT,
     per=1_000_000_000,
 )
@@ -51,7 +51,7 @@ STATE_SAMPLES = Metric(
     "counter",
     "samples",
     _ROLE,
-    "How often the state of a main thread was looked at: once per process and scrape.",
+    "How often the state of a main thread was sampled: once per process and scrape.",
     _STAT,
 )
 UNINTERRUPTIBLE = Metric(
@@ -59,8 +59,8 @@ UNINTERRUPTIBLE = Metric(
     "counter",
     "samples",
     _ROLE,
-    "How often a main thread was found in state D, uninterruptible: mostly waiting for storage. Its share in "
-    "whyidle_process_state_samples_total estimates the time spent so.",
+    "How often a main thread was found in state D, uninterruptible: it usually waits for storage. Divide by "
+    "whyidle_process_state_samples_total to estimate the share of time.",
     _STAT,
 )
 SYSCALL_READ = Metric(
@@ -68,8 +68,8 @@ SYSCALL_READ = Metric(
     "counter",
     "bytes",
     RANK,
-    "Bytes that a rank and its descendants got from read calls, whatever served them: page cache, FUSE, pipes. Reads "
-    "through mmap are not in it.",
+    "Bytes that a rank and its descendants got from read calls, from any source: page cache, storage, FUSE, "
+    "pipes. Reads through mmap do not count.",
     f"{_IO}: rchar",
 )
 SYSCALL_WRITE = Metric(
@@ -77,7 +77,7 @@ SYSCALL_WRITE = Metric(
     "counter",
     "bytes",
     RANK,
-    "Bytes that a rank and its descendants handed to write calls, whatever took them: page cache, FUSE, pipes.",
+    "Bytes that a rank and its descendants passed to write calls, to any target: page cache, storage, FUSE, pipes.",
     f"{_IO}: wchar",
 )
 STORAGE_READ = Metric(
@@ -94,7 +94,7 @@ STORAGE_WRITE = Metric(
     "counter",
     "bytes",
     RANK,
-    "Bytes of page cache that a rank and its descendants made dirty, and so sent towards storage, sooner or later.",
+    "Bytes of page cache that a rank and its descendants made dirty, so that they will be written to storage.",
     f"{_IO}: write_bytes",
 )
 MAJOR_FAULTS = Metric(
@@ -127,7 +127,7 @@ WORKERS = Metric(
     "gauge",
     "processes",
     RANK,
-    "Descendants of a rank's process: data loader workers and what they started. Those beyond 256 are not looked at.",
+    "Descendants of a rank's process: data loader workers and what they started. At most 256 are counted.",
     "<pid>/task/<tid>/children",
 )
 

@@ -12,8 +12,8 @@ OVERLIMITS = Metric(
     "counter",
     "packets",
     _QUEUE,
-    "How often the queueing disciplines of one kind on an interface held a packet back to keep a rate. If it grows "
-    "while ranks wait for transfers: a rate limit of traffic control (tc) is the limit, whatever the link could carry.",
+    "How often the queueing disciplines of one kind on an interface held a packet back to keep a rate. If it "
+    "grows while ranks wait for transfers, the limit is a rate of traffic control (tc), not the link.",
     f"{_STATS}.overlimits",
 )
 BACKLOG = Metric(
@@ -21,8 +21,8 @@ BACKLOG = Metric(
     "gauge",
     "bytes",
     _QUEUE,
-    "Bytes that wait in the queueing disciplines of one kind on an interface. A queue that stands has a slower link or "
-    "a rate limit behind it.",
+    "Bytes that wait in the queueing disciplines of one kind on an interface. A queue that does not empty means "
+    "a slow link or a rate limit.",
     f"{_STATS}.backlog",
 )
 

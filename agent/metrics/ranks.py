@@ -33,8 +33,8 @@ GROUP_WAITS = Metric(
     "counter",
     "seconds",
     (*RANK, "group", "part"),
-    "Waits of a rank in the collectives of one process group, by their split. Part unsplit could not be split. The "
-    "group unknown has the calls whose process group whyidle does not know.",
+    "Waits of a rank in the collectives of one process group, by their split. Part unsplit could not be split. "
+    "The group unknown contains calls whose process group whyidle does not know.",
     "<group waits>",
     per=NS,
 )
@@ -43,7 +43,7 @@ GROUP_CALLS = Metric(
     "counter",
     "calls",
     (*RANK, "group"),
-    "Collectives of a rank that were waited for, by process group.",
+    "Collectives for which a rank has waited, by process group.",
     "<group calls>",
 )
 
@@ -54,7 +54,7 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "seconds",
         RANK,
-        "Waits in collectives that are in no cause yet, because their split is still due. What cannot be split becomes "
+        "Waits in collectives that are not split yet, so they are in no cause. Waits that cannot be split get "
         "the cause collective.",
         "<pending>",
     ),
@@ -63,7 +63,7 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "seconds",
         (*PLACE, "phase"),
-        "For how long a live rank has been in its present phase. A hang shows here while it lasts.",
+        "For how long a live rank has been in its current phase. A hang shows here while it lasts.",
         "<open phase>",
     ),
     Metric("whyidle_steps_total", "counter", "steps", RANK, "Optimizer steps, repeated ones included.", "steps"),
@@ -99,7 +99,12 @@ METRICS: tuple[Metric, ...] = (
         sparse=True,
     ),
     Metric(
-        "whyidle_collectives_total", "counter", "waits", RANK, "Waits in collectives that were entered.", "collectives"
+        "whyidle_collectives_total",
+        "counter",
+        "waits",
+        RANK,
+        "Waits in collectives that the rank has begun.",
+        "collectives",
     ),
     Metric(
         "whyidle_collective_missing_seconds",
@@ -132,8 +137,8 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "seconds",
         (*RANK, "family"),
-        "By how much this rank was late at collectives while others waited for it, by what made it late. A family that "
-        "has not made it late has no series.",
+        "By how much this rank was late at collectives while others waited for it, by what made it late. "
+        "Families that did not make it late have no series.",
         "late_ns",
         tuple((family,) if family in LATE_FAMILIES else None for family in FAMILIES),
         sparse=True,
@@ -153,7 +158,7 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         (*RANK, "family"),
         "Waits for late ranks and for other pipeline stages (causes straggler and pipeline), by the family that made "
-        "those late, as far as it has been resolved. A family that was not waited for has no series.",
+        "those late, as far as it has been resolved. Families without such waits have no series.",
         "waited_for_ns",
         tuple((family,) for family in FAMILIES),
         sparse=True,
@@ -164,7 +169,7 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "seconds",
         RANK,
-        "The part of the pipeline waits that the schedule itself costs, at least: (stages − 1) / microbatches × the "
+        "The least part of the pipeline waits that the schedule itself causes: (stages − 1) / microbatches × the "
         "quickest stage's own time.",
         "bubble_ns",
         per=NS,
@@ -176,7 +181,8 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "info",
         (*PLACE, "uuid", "world_size", "local_rank", "attempt", "pid"),
-        "Identity of a rank's newest attempt, to join on; always 1. The pid is the one in the rank's own namespace.",
+        "Identity of a rank's newest attempt, to join on; always 1. The pid is the one in the PID namespace of "
+        "the rank.",
         "<identity>",
     ),
     Metric(
@@ -184,7 +190,8 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "ranks",
         RANK,
-        "Ranks of the run, by the rank's newest attempt. If fewer are up, the others have ended or are not seen.",
+        "Ranks of the run, by the rank's newest attempt. If fewer are up, the others have ended, or no agent "
+        "sees them.",
         "<world size>",
     ),
     Metric("whyidle_rank_up", "gauge", "bool", RANK, "1 while the process of the rank lives, 0 after its end.", "<up>"),
@@ -193,7 +200,7 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "info",
         (*RANK, "hook", "state"),
-        "The present state of each hook (absent, active or failed); always 1.",
+        "The current state of each hook (absent, active or failed); always 1.",
         "<hooks>",
     ),
     Metric(
@@ -201,7 +208,7 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "faults",
         RANK,
-        "Exceptions of whyidle's own that a hook swallowed.",
+        "Errors in whyidle itself that a hook caught.",
         "faults",
     ),
     Metric(

@@ -54,7 +54,7 @@ ERRORS: tuple[Family, ...] = (
     ),
     errors(
         "responder_errors",
-        "Operations that peers wanted of this port and that failed, by kind.",
+        "Operations that peers requested from this port and that failed, by kind.",
         {
             "resp_cqe_error": "completion",  # mlx5, and bnxt_re since 6.17
             "resp_cqe_flush_error": "completion_flushed",
@@ -112,7 +112,7 @@ ERRORS: tuple[Family, ...] = (
     ),
     errors(
         "device_errors",
-        "Errors of the device or its driver, by kind: commands that failed, resources that could not be had.",
+        "Errors of the device or its driver, by kind: commands that failed, or resources that were not available.",
         {
             "unrecoverable_err": "unrecoverable",  # bnxt_re
             "general_hw_error": "hardware",  # mana

@@ -118,7 +118,7 @@ CONGESTION: tuple[Family, ...] = (
     same(
         "ecn_marked_packets",
         "packets",
-        "Packets received that a switch had marked as having met congestion.",
+        "Packets received with a congestion mark from a switch.",
         *("np_ecn_marked_roce_packets", "rx_ecn_marked_pkts", "rx_rdma_ecn_pkts", "RxECNMrkd", "received_ecns"),
         "DcRcvFcn",  # hfi1 calls it FECN
     ),
@@ -143,15 +143,15 @@ RELIABILITY: tuple[Family, ...] = (
     same(
         "implied_naks",
         "packets",
-        "Responses that came before an earlier one which was expected: that one was lost.",
+        "Responses that arrived before an expected earlier one, which was lost.",
         *("implied_nak_seq_err", "missing_resp", "req_rx_impl_nak_seq_err", "Nak Sequence Error Implied"),
         "requester_implicit_nak",
     ),
     same(
         "ack_timeouts",
         "timeouts",
-        "Times that no acknowledgement came in time and packets were sent again. Each stalls its queue pair for as "
-        "long as the timeout is, often seconds.",
+        "Times that no acknowledgement came in time and packets were sent again. Each stalls its queue pair for "
+        "the length of the timeout, often seconds.",
         *("local_ack_timeout_err", "to_retransmits", "tx_rdma_ack_timeout", "RTO", "requester_timeout", "sq_num_to"),
         *("retrans_timeout_events", "RcTimeOut"),  # efa, hfi1
     ),
@@ -178,7 +178,8 @@ RELIABILITY: tuple[Family, ...] = (
         "receive_discards",
         "packets",
         ("traffic",),
-        "Packets received and thrown away. Where the driver only counts parts, `traffic` says which; they add up.",
+        "Packets received and discarded. Some drivers count parts only: the label traffic names the part, and "
+        "the parts add up.",
         {
             "rx_drops": ("",),  # efa
             "rx_roce_discards": ("",),  # bnxt_re
@@ -191,7 +192,7 @@ RELIABILITY: tuple[Family, ...] = (
     same(
         "duplicate_requests",
         "requests",
-        "Requests received a second time: the peer sent again what had arrived, for want of an acknowledgement.",
+        "Requests received a second time: the peer got no acknowledgement and sent them again.",
         *("duplicate_request", "dup_req", "resp_rx_dup_request", "responder_dup_request", "rq_num_dup"),
         "RcDupRew",  # hfi1's own spelling
     ),
@@ -232,7 +233,7 @@ RELIABILITY: tuple[Family, ...] = (
         "failures",
         ("retry",),
         "Times that a queue pair gave up after its last retry, on transport or because the peer was never ready (rnr). "
-        "Each breaks a connection, and mostly the job.",
+        "Each of these breaks a connection, and usually ends the job.",
         {
             "req_transport_retries_exceeded": ("transport",),  # mlx5
             "max_retry_exceeded": ("transport",),  # bnxt_re

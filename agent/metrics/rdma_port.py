@@ -26,8 +26,8 @@ INFO = _gauge(
     "info",
     "info",
     ("device", "driver", "pci_bus_id", "board_id", "fw_ver", "hca_type", "node_guid"),
-    "Identity of an RDMA device, to join on; always 1. The driver is the one of its PCI function; what a device does "
-    "not tell is left out.",
+    "Identity of an RDMA device, to join on; always 1. The driver is that of its PCI function. Labels that the "
+    "device does not report are left out.",
     "sys/class/infiniband/*/{device,board_id,fw_ver,hca_type,node_guid}",
 )
 PORT_INFO = _gauge(
@@ -42,14 +42,15 @@ UP = _gauge(
     "port_up",
     "bool",
     PORT,
-    "1 if the port can carry data (state ACTIVE), else 0. Ports without a cable are 0 too: compare with the past.",
+    "1 if the port can carry data (state ACTIVE), otherwise 0. Ports without a cable are 0 too, so compare with "
+    "the past.",
     _PORT_PATH + "state",
 )
 STATE = _gauge(
     "port_state",
     "state",
     PORT,
-    "Logical state of the port: 1 down, 2 initialising (no subnet manager has come by), 3 armed, 4 active.",
+    "Logical state of the port: 1 down, 2 initialising (no subnet manager has configured it), 3 armed, 4 active.",
     _PORT_PATH + "state",
 )
 PHYSICAL_STATE = _gauge(
@@ -64,35 +65,37 @@ RATE = _gauge(
     "bytes per second",
     PORT,
     "What the link carries in one direction as it is now; absent while it is down. Less than the ports of the same "
-    "fabric, or than yesterday, means a link that came up degraded.",
+    "fabric, or than yesterday, means a degraded link.",
     _PORT_PATH + "rate",
 )
 RECEIVE_BYTES = _counter(
     "receive_bytes",
     "bytes",
     PARTS,
-    "Bytes received by RDMA, headers included. Where the driver only counts parts, `traffic` says which; they add up.",
+    "Bytes received by RDMA, headers included. Some drivers count parts only: the label traffic names the part, "
+    "and the parts add up.",
     "port_rcv_data (times 4), or hw_counters/{rx_bytes,rx_rdma_ucast_bytes,...}",
 )
 TRANSMIT_BYTES = _counter(
     "transmit_bytes",
     "bytes",
     PARTS,
-    "Bytes sent by RDMA, headers included. Where the driver only counts parts, `traffic` says which; they add up.",
+    "Bytes sent by RDMA, headers included. Some drivers count parts only: the label traffic names the part, and "
+    "the parts add up.",
     "port_xmit_data (times 4), or hw_counters/{tx_bytes,tx_rdma_ucast_bytes,...}",
 )
 RECEIVE_PACKETS = _counter(
     "receive_packets",
     "packets",
     PARTS,
-    "Packets received by RDMA. Where the driver only counts parts, `traffic` says which; they add up.",
+    "Packets received by RDMA. Some drivers count parts only: the label traffic names the part, and the parts add up.",
     "port_rcv_packets, or hw_counters/{rx_pkts,rx_rdma_ucast_pkts,...}",
 )
 TRANSMIT_PACKETS = _counter(
     "transmit_packets",
     "packets",
     PARTS,
-    "Packets sent by RDMA. Where the driver only counts parts, `traffic` says which; they add up.",
+    "Packets sent by RDMA. Some drivers count parts only: the label traffic names the part, and the parts add up.",
     "port_xmit_packets, or hw_counters/{tx_pkts,tx_rdma_ucast_pkts,...}",
 )
 UNICAST_RECEIVE_PACKETS = _counter(
@@ -119,7 +122,7 @@ TRANSMIT_DISCARDS = _counter(
     "transmit_discards",
     "packets",
     PORT,
-    "Packets to be sent that the port threw away: it was down, congested, or the packet waited too long.",
+    "Packets that the port discarded instead of sending: it was down or congested, or the packet waited too long.",
     "port_xmit_discards, or hw_counters/tx_roce_discards",
 )
 RECEIVE_ERRORS = _counter(
@@ -140,21 +143,21 @@ LINK_RECOVERIES = _counter(
     "link_recoveries",
     "recoveries",
     PORT,
-    "Times the link went through error recovery and came back. Traffic stands still meanwhile.",
+    "Times the link went through error recovery and came back. Traffic stops until then.",
     "link_error_recovery",
 )
 LINK_DOWNED = _counter(
     "link_downed",
     "failures",
     PORT,
-    "Times the link failed its error recovery and went down. Jobs that use it stall or die.",
+    "Times the link failed its error recovery and went down. Jobs that use it stall or fail.",
     "link_downed, or hw_counters/link_downed",
 )
 PORT_ERRORS = _counter(
     "port_errors",
     "errors",
     (*PORT, "error"),
-    "Errors of the port that are rare on an adapter, by kind; a kind that has not occurred has no series.",
+    "Rare errors of the port, by kind. A kind that has not occurred has no series.",
     "{VL15_dropped,local_link_integrity_errors,...}, or hw_counters/{rx_icrc_encapsulated,...}",
     sparse=True,
 )
@@ -162,22 +165,22 @@ SATURATED = _gauge(
     "saturated_info",
     "info",
     (*PORT, "file"),
-    "A counter that stands at its ceiling and no longer counts; always 1. Its own series is absent, since its rate is "
-    "not known, until it is reset (perfquery -R).",
+    "A counter that has reached its maximum and no longer counts; always 1. Its own series is absent until the "
+    "counter is reset (perfquery -R), because its rate is unknown.",
     _PORT_PATH + "counters/*",
 )
 UNKNOWN_INFO = _gauge(
     "unknown_file_info",
     "info",
     (*PORT, "file"),
-    "A file of counters whose meaning whyidle does not know; always 1. At most 20 are listed per port.",
+    "A counter file that whyidle does not know; always 1. At most 20 are listed per port.",
     "sys/class/infiniband/*/{,ports/*/}hw_counters/*",
 )
 UNKNOWN = _gauge(
     "unknown_files",
     "files",
     PORT,
-    "How many files of counters there are whose meaning whyidle does not know; absent if there is none.",
+    "Number of counter files that whyidle does not know; absent if there are none.",
     "sys/class/infiniband/*/{,ports/*/}hw_counters/*",
 )
 

@@ -18,8 +18,8 @@ NAMESPACE_INFO = Metric(
     "gauge",
     "info",
     (*_NAMESPACE, *RANK),
-    "The network namespace that a rank lives in, to join on; always 1. It is host for the node's own; any other, as a "
-    "pod's, has the name of the first of its ranks.",
+    "The network namespace that a rank lives in, to join on; always 1. The node's own namespace is called host. "
+    "Any other, such as that of a pod, has the name of its first rank.",
     "/proc/<pid>/net/dev",
 )
 
@@ -44,7 +44,7 @@ COUNTED: tuple[Metric, ...] = (
         "resets_sent_total",
         "counter",
         "segments",
-        "Resets sent. If it grows, something connects to where nobody listens, or a process dropped its connections.",
+        "Resets sent. If it grows, a process connects to a port without a listener, or dropped its connections.",
         "/proc/net/snmp Tcp OutRsts",
     ),
     _tcp(
@@ -74,7 +74,7 @@ COUNTED: tuple[Metric, ...] = (
         "syn_retransmits_total",
         "counter",
         "segments",
-        "Attempts to connect that were repeated for want of an answer.",
+        "Attempts to connect that were repeated because there was no answer.",
         "/proc/net/netstat TcpExt TCPSynRetrans",
     ),
     _tcp(
@@ -125,7 +125,7 @@ COUNTED: tuple[Metric, ...] = (
         "congestion_marks_total",
         "counter",
         "packets",
-        "IP packets received that a switch marked as having met congestion.",
+        "IP packets received with a congestion mark from a switch.",
         "/proc/net/netstat IpExt InCEPkts",
     ),
 )

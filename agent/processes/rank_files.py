@@ -54,7 +54,7 @@ _CHECKPOINT = "checkpoint"
 
 _DENIED = (
     "the file systems of ranks",
-    "the open files of a process are for its owner alone",
+    "only the owner of a process may see its open files",
     "run the agent as root (or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH), or as the user of the training",
 )
 

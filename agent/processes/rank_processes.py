@@ -19,7 +19,7 @@ _PATIENCE_SECONDS = 1.0
 
 _UNSEEN = (
     "the processes of some ranks",
-    "they run in a pid namespace that this procfs does not show, or it hides other users' processes (hidepid)",
+    "they run in a pid namespace that this procfs does not show, or this procfs hides other users' processes (hidepid)",
     "give the agent the host's pid namespace (hostPID: true) or the host's /proc with --path.procfs, and let it run as "
     "root or as the user of the training",
 )
@@ -52,7 +52,7 @@ class RankProcesses:
     def look(self) -> list[RankProcess]:
         """The live ranks whose processes can be seen here. Raises TimeoutError while an earlier look hangs."""
         if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
-            raise TimeoutError("an earlier look at the ranks' processes hangs")
+            raise TimeoutError("an earlier attempt to list the ranks' processes still hangs")
         try:
             snapshot = self._ledgers.latest
             now = time.monotonic()

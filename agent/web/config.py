@@ -99,7 +99,7 @@ def parse(data: bytes, folder: str) -> Config:
     limit = _Section(top.get("rate_limit"), "rate_limit", _LIMIT)
     interval, burst = limit.get("interval", 0.0), limit.get("burst", 0)
     if interval and burst < 1:
-        raise ConfigError("rate_limit: burst is at least 1, or no request would be answered")
+        raise ConfigError("rate_limit: burst must be at least 1, otherwise no request would be answered")
     headers = http.get("headers", {})
     return Config(_tls(top, folder), tuple(headers.items()), top.get("basic_auth_users"), interval, burst)
 
@@ -118,7 +118,7 @@ def _tls(top: _Section, folder: str) -> TlsConfig | None:
     if client_ca and verify == "none":
         raise ConfigError("tls_server_config: client_ca_file has no effect without a client_auth_type that verifies")
     if not client_ca and verify != "none":
-        raise ConfigError("tls_server_config: client_auth_type needs client_ca_file: whom to believe")
+        raise ConfigError("tls_server_config: client_auth_type needs client_ca_file, the authority to trust")
     if sans and verify != "required":
         raise ConfigError("tls_server_config: client_allowed_sans needs client_auth_type RequireAndVerifyClientCert")
     minimum, maximum = section.get("min_version", "TLS12"), section.get("max_version", "TLS13")
@@ -127,7 +127,9 @@ def _tls(top: _Section, folder: str) -> TlsConfig | None:
     if suites and not ciphers:  # none is left for TLS 1.2
         minimum = "TLS13"
     if minimum > maximum:
-        raise ConfigError("tls_server_config: no version of TLS is left by min_version, max_version and cipher_suites")
+        raise ConfigError(
+            "tls_server_config: min_version, max_version and cipher_suites together leave no version of TLS"
+        )
     prefer = section.get("prefer_server_cipher_suites", True)
     curves = section.get("curve_preferences", ())
     return TlsConfig(cert, key, client_ca, verify, sans, minimum, maximum, ciphers, prefer, curves)
@@ -146,14 +148,14 @@ class _Section(dict[str, Any]):
         for key, value in _mapping(raw, name).items():
             if key not in checks:
                 known = ", ".join(checks)
-                raise ConfigError(f"{self._prefix}unknown key {key!r}; there are {known}")
+                raise ConfigError(f"{self._prefix}unknown key {key!r}: the known keys are {known}")
             if value is not None and value != "":
                 self[key] = checks[key](value, f"{self._prefix}{key}")
 
     def pem(self, name: str, folder: str) -> Pem | None:
         path, text = self.get(f"{name}_file", ""), self.get(name, "")
         if path and text:
-            raise ConfigError(f"{self._prefix}there is {name} and {name}_file; one of them is enough")
+            raise ConfigError(f"{self._prefix}both {name} and {name}_file are set: remove one of them")
         if path:
             return Pem(f"{name}_file", os.path.join(folder, path))
         return Pem(name, text=text) if text else None
@@ -163,7 +165,7 @@ def _mapping(value: object, name: str) -> dict[Any, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{name or 'the file'} is no list of keys and values")
+        raise ConfigError(f"{name or 'the file'} must be a mapping of keys to values")
     return value
 
 
@@ -173,26 +175,26 @@ def _as_it_is(value: object, name: str) -> object:
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str) or "\0" in value:
-        raise ConfigError(f"{name}: {value!r} is no text; write it in quotes")
+        raise ConfigError(f"{name}: {value!r} must be a string: write it in quotes")
     return value
 
 
 def _boolean(value: object, name: str) -> bool:
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is true or false, not {value!r}")
+        raise ConfigError(f"{name} must be true or false, not {value!r}")
     return value
 
 
 def _texts(value: object, name: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise ConfigError(f"{name} is a list")
+        raise ConfigError(f"{name} must be a list")
     return tuple(_text(entry, name) for entry in value)
 
 
 def _one_of(known: Mapping[str, Any] | tuple[str, ...]) -> Check:
     def check(value: object, name: str) -> Any:
         if not isinstance(value, str) or value not in known:
-            raise ConfigError(f"{name}: {value!r} is not served here; there are {', '.join(known)}")
+            raise ConfigError(f"{name}: {value!r} is not supported: the supported values are {', '.join(known)}")
         return known[value] if isinstance(known, Mapping) else value
 
     return check
@@ -206,11 +208,11 @@ def _headers(value: object, name: str) -> dict[str, str]:
     headers: dict[str, str] = {}
     for key, content in _mapping(value, name).items():
         if key not in HEADERS:
-            raise ConfigError(f"{name}: {key!r} cannot be set; there are {', '.join(HEADERS)}")
+            raise ConfigError(f"{name}: {key!r} cannot be set: the headers that can be set are {', '.join(HEADERS)}")
         if content is None or content == "":
             continue
         if not (text := _text(content, f"{name}: {key}")).isprintable():
-            raise ConfigError(f"{name}: {key} is one line of text")
+            raise ConfigError(f"{name}: {key} must be one line of text")
         if HEADERS[key] and text not in HEADERS[key]:
             raise ConfigError(f"{name}: {key} is {' or '.join(HEADERS[key])}, not {text!r}")
         headers[key] = text
@@ -222,9 +224,9 @@ def _users(value: object, name: str) -> dict[str, str]:
     for user, secret in _mapping(value, name).items():
         user = _text(user, name)
         if ":" in user:
-            raise ConfigError(f"{name}: a user's name has no colon: {user!r}")
+            raise ConfigError(f"{name}: a user name must not contain a colon: {user!r}")
         if not isinstance(secret, str) or not _HASH.fullmatch(secret):  # which is not shown: it may be a password
-            raise ConfigError(f"{name}: what is written for {user!r} is no bcrypt hash; htpasswd -nB {user} makes one")
+            raise ConfigError(f"{name}: the value for {user!r} is not a bcrypt hash: make one with htpasswd -nB {user}")
         users[user] = secret
     return users
 
@@ -235,13 +237,13 @@ def _duration(value: object, name: str) -> float:
     if text == "0":
         return 0.0
     if not re.fullmatch(f"(?:{_DURATION.pattern})+", text):
-        raise ConfigError(f"{name}: {value!r} is no duration; write 100ms or 1s")
+        raise ConfigError(f"{name}: {value!r} is not a duration: write 100ms or 1s")
     return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
 
 
 def _count(value: object, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
-        raise ConfigError(f"{name}: {value!r} is no count")
+        raise ConfigError(f"{name}: {value!r} is not a whole number")
     return value
 
 

@@ -100,7 +100,7 @@ class Connection:
             self._refuse(error)
             return False
         except Refused:
-            self._refuse(BadRequest(plain(500, "the web configuration cannot be used; see the agent's log")))
+            self._refuse(BadRequest(plain(500, "the web configuration is invalid; see the agent's log")))
             return False
         if rules.tls and rules.tls.policy != self._policy:
             return False  # who may connect has changed: let it show that it still may

@@ -74,13 +74,13 @@ class FileGate:
             self._tell(str(error), refuse=True)
         else:
             if self._problem or state is not self._state:
-                self._log.info("the web configuration is in force", file=self._path)
+                self._log.info("the web configuration was loaded", file=self._path)
             self._state, self._problem, self._refuse = state, "", False
 
     def _tell(self, problem: str, *, refuse: bool) -> None:
         if problem != self._problem:
-            then = "nobody is served" if refuse else "the former certificate stays in use"
-            self._log.error("the web configuration cannot be used", file=self._path, error=problem, meanwhile=then)
+            then = "nobody is served" if refuse else "the previous certificate stays in use"
+            self._log.error("the web configuration is invalid", file=self._path, error=problem, meanwhile=then)
         self._problem, self._refuse = problem, refuse
 
     def _load(self, last: _State | None) -> _State:
@@ -147,7 +147,7 @@ class _Files:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         if len(data) > FILE_BYTES:
-            raise ConfigError(f"{path} is longer than a configuration or a certificate")
+            raise ConfigError(f"{path} is too long for a configuration or a certificate")
         return data
 
     def changed(self) -> bool:

@@ -67,7 +67,7 @@ def parse(head: bytes) -> Request:
         raise BadRequest(plain(505))
     headers = _headers(lines)
     if version[2] != "0" and "host" not in headers:  # RFC 9112, 3.2
-        raise BadRequest(plain(400, "a request of HTTP/1.1 names its host"))
+        raise BadRequest(plain(400, "a request of HTTP/1.1 must have a Host header"))
     if words[0] not in METHODS:
         raise BadRequest(plain(405, headers=(("Allow", ", ".join(METHODS)),)))
     options = {option.strip().lower() for option in headers.get("connection", "").split(",")}

@@ -22,7 +22,7 @@ QUEUE = 16
 _BYTES = 72
 """Of a password, bcrypt looks at no more."""
 _DENIED = plain(401, headers=(("WWW-Authenticate", 'Basic realm="whyidle", charset="UTF-8"'),))
-_BUSY = plain(503, "too many passwords to check", headers=(("Retry-After", "1"),))
+_BUSY = plain(503, "too many passwords are waiting to be checked", headers=(("Retry-After", "1"),))
 
 
 class Passwords:

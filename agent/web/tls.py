@@ -43,7 +43,7 @@ class Tls:
         except (ssl.SSLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or str(error)
             names = f"{config.cert.key} and {config.key.key}"
-            problem = f"tls_server_config: {names} are no certificate and its unencrypted key in PEM ({reason})"
+            problem = f"tls_server_config: {names} are not a certificate and its unencrypted key in PEM ({reason})"
             raise PairError(problem, self.policy) from None
 
     def wrap(self, client: socket.socket) -> ssl.SSLSocket:
@@ -90,8 +90,8 @@ def _set_curves(context: ssl.SSLContext, curves: tuple[str, ...]) -> None:
         context.set_ecdh_curve(curves[0])
     else:
         raise ConfigError(
-            "tls_server_config: this Python can keep to one curve of CurveP256, CurveP384 and CurveP521, and to no "
-            "list of them; without curve_preferences it takes X25519 and these"
+            "tls_server_config: this Python can use one curve out of CurveP256, CurveP384 and CurveP521, but not a "
+            "list; without curve_preferences it uses X25519 and these three"
         )
 
 

@@ -24,9 +24,9 @@ def load(data: bytes) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" in line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"it is no YAML: {error.problem or error.context}{where}") from None
+        raise ConfigError(f"it is not YAML: {error.problem or error.context}{where}") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # no text; a date that is none; nested without end
-        raise ConfigError("it is no YAML") from None
+        raise ConfigError("it is not YAML") from None
 
 
 def _refuse_repeated_keys(node: object, seen: set[int]) -> None:
@@ -41,6 +41,6 @@ def _refuse_repeated_keys(node: object, seen: set[int]) -> None:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigError(f"the key {name!r} is there twice")
+                raise ConfigError(f"the key {name!r} appears twice")
         for _, value in node.value:
             _refuse_repeated_keys(value, seen)

@@ -38,8 +38,8 @@ def _agents(config: Config) -> tuple[Alert, ...]:
         config.for_soon,
         "warning",
         "The agent at {{ $labels.instance }} does not answer.",
-        f"Prometheus has not been able to scrape {{{{ $labels.instance }}}} for {config.for_soon}. What its ranks "
-        "do, and what its GPUs and links suffer, is not seen meanwhile.",
+        f"Prometheus has not been able to scrape {{{{ $labels.instance }}}} for {config.for_soon}. Until it "
+        "answers again, nothing is known about the ranks, GPUs and links of its node.",
     )
     return (
         down,
@@ -59,9 +59,9 @@ def _agents(config: Config) -> tuple[Alert, ...]:
             "vector(1)",
             "0s",
             "info",
-            "Alerts of whyidle arrive.",
-            "This alert always fires. If it stops, Prometheus does not evaluate the rules, or nobody hears of alerts. "
-            "Route it to something that notices its absence.",
+            "The alerts of whyidle work.",
+            "This alert always fires. If it stops, Prometheus does not evaluate the rules, or no notifications "
+            "are sent. Route it to a receiver that reports when it is missing.",
         ),
     )
 
@@ -77,7 +77,7 @@ def _reading(config: Config) -> tuple[Alert, ...]:
             named(config, f"{config.series('whyidle_collector_up')} == 0"),
             config.for_slow,
             "warning",
-            f"The collector {{{{ $labels.collector }}}} of {NODE} gives no answer.",
+            f"The collector {{{{ $labels.collector }}}} of {NODE} does not answer.",
             "The collector {{ $labels.collector }} of the agent at {{ $labels.instance }} hangs or fails. Its series "
             "are absent; the other collectors go on.",
         ),
@@ -90,9 +90,10 @@ def _reading(config: Config) -> tuple[Alert, ...]:
             ),
             config.for_slow,
             "info",
-            f"The collector {{{{ $labels.collector }}}} of {NODE} cannot read what it could a day ago.",
+            f"The collector {{{{ $labels.collector }}}} of {NODE} cannot read values that it could read a day ago.",
             "The collector {{ $labels.collector }} of the agent at {{ $labels.instance }} fails to read "
-            f"{RATE} values a second more than a day ago. Their series are absent.",
+            f"{RATE} values a second more than a day ago. The series of these values are absent. Run whyidle "
+            "doctor on the node.",
         ),
         Alert(
             "WhyidleLedgerErrors",
@@ -110,8 +111,8 @@ def _reading(config: Config) -> tuple[Alert, ...]:
             "0s",
             "warning",
             f"Ledgers on {NODE} cannot be used: {{{{ $labels.reason }}}}.",
-            f"Ledgers that the agent at {{{{ $labels.instance }}}} could not use within {config.long_window}, for the "
-            f"reason {{{{ $labels.reason }}}}: {COUNT}. The ranks that wrote them are in no figure.",
+            f"The agent at {{{{ $labels.instance }}}} could not use some ledgers within {config.long_window}, for the "
+            f"reason {{{{ $labels.reason }}}}: {COUNT}. The figures do not include the ranks that wrote them.",
         ),
     )
 
@@ -134,8 +135,8 @@ def _hooks(config: Config) -> tuple[Alert, ...]:
             started(config, "whyidle_hook_faults_total", "", config.long_window, *RUN),
             "0s",
             "info",
-            f"The hooks in run {RUN_NAME} met faults of their own.",
-            f"Exceptions of whyidle's own that were caught in the ranks of run {RUN_NAME} within "
+            f"The hooks in run {RUN_NAME} caught errors in whyidle.",
+            f"Errors in whyidle itself that were caught in the ranks of run {RUN_NAME} within "
             f"{config.long_window}: {COUNT}. Training is not affected; some intervals may be missing.",
         ),
     )

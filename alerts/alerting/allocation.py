@@ -34,7 +34,7 @@ def _idle(config: Config) -> Alert:
         named(config, lines(of_pods, of_others)),
         config.alerts.allocated_for,
         "warning",
-        f"GPU {{{{ $labels.gpu }}}} of {NODE} belongs to somebody and does nothing.",
+        f"GPU {{{{ $labels.gpu }}}} of {NODE} is allocated and idle.",
         f"GPU {{{{ $labels.gpu }}}} ({{{{ $labels.uuid }}}}) of {NODE} has been busy for less than "
         f"{{{{ {config.alerts.allocated_busy_share} | humanizePercentage }}}} of the time for "
         f"{config.alerts.allocated_for}."
@@ -42,10 +42,10 @@ def _idle(config: Config) -> Alert:
             config,
             config.series("whyidle_rank_info"),
             ("uuid",),
-            " Rank {{ .Labels.rank }} of run {{ .Labels.run }} drives it.",
+            " Rank {{ .Labels.rank }} of run {{ .Labels.run }} uses it.",
         )
-        + " {{ if $labels.pod }}It is given to the pod {{ $labels.namespace }}/{{ $labels.pod }}"
-        "{{ else }}Processes hold it{{ end }}.",
+        + " {{ if $labels.pod }}The pod {{ $labels.namespace }}/{{ $labels.pod }}"
+        " has it{{ else }}Processes use it{{ end }}. Ask the owner whether it is still needed.",
     )
 
 
@@ -57,9 +57,10 @@ def _missing(config: Config) -> Alert:
         f"{size}\n- {config.on(*RUN)} {RUN_RANKS}\n> 0",
         config.for_slow,
         "warning",
-        f"{{{{ $value }}}} ranks of run {RUN_NAME} are not seen.",
-        f"Run {RUN_NAME} has {{{{ $value }}}} live ranks fewer than its world size. They have ended, run without "
-        "whyidle's hooks, or are on a node whose agent does not answer. The figures of the run lack them.",
+        f"{{{{ $value }}}} ranks of run {RUN_NAME} are missing.",
+        f"Run {RUN_NAME} has {{{{ $value }}}} ranks fewer alive than its world size. The missing ranks have "
+        "ended, run without whyidle's hooks, or are on a node whose agent does not answer. The figures of the "
+        "run do not include them.",
     )
 
 
@@ -73,7 +74,7 @@ def _crashes(config: Config) -> Alert:
         f"count {config.by(*RUN)} ({every}) > {config.alerts.crash_loop_starts}",
         "0s",
         "warning",
-        f"Run {RUN_NAME} starts again and again.",
+        f"Run {RUN_NAME} restarts again and again.",
         f"Run {RUN_NAME} started {{{{ $value }}}} times within {hour}.",
     )
 
@@ -86,7 +87,8 @@ def _killed(config: Config) -> Alert:
         f"{named(config, f'increase({kills}[{hour}]) > 0')}\nand {config.on('node')} {used(hour)}",
         "0s",
         "warning",
-        f"Processes on {NODE} were killed for want of memory.",
-        f"The kernel killed processes of {NODE}, which runs ranks, for want of memory, or of the memory that their "
-        f"control group may use. Within {hour}: {COUNT}. A data worker or a rank may be among them.",
+        f"Processes on {NODE} were killed because memory ran out.",
+        f"The kernel killed processes of {NODE}, which runs ranks, because the node or their control group ran "
+        f"out of memory. Processes killed within {hour}: {COUNT}. Data workers or ranks may be among them. The "
+        "kernel's log names them.",
     )

@@ -54,7 +54,8 @@ def _slower(config: Config) -> Alert:
         f"Checkpoints of run {RUN_NAME} take {{{{ $value | humanizeDuration }}}}, longer than before.",
         f"In the last {long} a checkpoint of run {RUN_NAME} held up the rank that saved it for "
         f"{{{{ $value | humanizeDuration }}}}, more than {of.checkpoint_slowdown:g} times the mean of the "
-        f"{of.checkpoint_reference} before. What is staged or written in the background is not in it.",
+        f"{of.checkpoint_reference} before. Staging and writing in the background do not count. Look at the "
+        "storage that the run writes to.",
     )
 
 
@@ -64,7 +65,8 @@ def _recompute(config: Config) -> Alert:
         f'{share("run_family", config.long_window)}{{family="lost"}} > {config.alerts.recompute_share}',
         config.for_slow,
         "warning",
-        f"Run {RUN_NAME} spent {{{{ $value | humanizePercentage }}}} of its time on steps that it had done before.",
+        f"Run {RUN_NAME} spent {{{{ $value | humanizePercentage }}}} of its time on steps that it repeated.",
         f"Over the last {config.long_window} {{{{ $value | humanizePercentage }}}} of the time of run "
-        f"{RUN_NAME} went to steps that an earlier attempt had finished and no checkpoint had kept.",
+        f"{RUN_NAME} went to steps that an earlier attempt had finished, but not saved in a checkpoint. Save more "
+        "often, and find out why the run restarts.",
     )

@@ -31,8 +31,9 @@ def groups(config: Config) -> tuple[Group, ...]:
                     config.for_slow,
                     "warning",
                     f"The clock of {NODE} {WRONG}.",
-                    f"The clock of the node at {{{{ $labels.instance }}}} {WRONG}. Logs and traces of this node cannot "
-                    "be laid beside those of others. If all nodes are said to be off, it is Prometheus's clock.",
+                    f"The clock of the node at {{{{ $labels.instance }}}} {WRONG}. Logs and traces of this node "
+                    "cannot be compared with those of other nodes. If this alert fires for all nodes, the clock "
+                    "of Prometheus is wrong.",
                 ),
             ),
         ),

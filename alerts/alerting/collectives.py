@@ -68,8 +68,8 @@ def _stuck(config: Config) -> Alert:
         "critical",
         f"Run {RUN_NAME} hangs: every rank waits in a collective.",
         f"All ranks of run {RUN_NAME} that whyidle sees have been in a collective for at least "
-        "{{ $value | humanizeDuration }}, and none is missing: the transfer itself does not end, ranks wait in "
-        "different collectives, or the missing rank is one that no agent sees.",
+        "{{ $value | humanizeDuration }}, and no rank is missing. Either the transfer itself does not end, or "
+        "ranks wait in different collectives, or no agent sees the missing rank. Take the stacks of all ranks.",
     )
 
 
@@ -82,8 +82,8 @@ def _compute(config: Config) -> Alert:
         "critical",
         f"Run {RUN_NAME} may hang: a rank has computed for {{{{ $value | humanizeDuration }}}} without a break.",
         f"A rank of run {RUN_NAME} has been in one stretch of compute for {{{{ $value | humanizeDuration }}}}, "
-        "without a batch, a collective or a step. So looks a kernel that never ends, or a collective inside a compiled "
-        "graph that does not.",
+        "without a batch, a collective or a step. A kernel, or a collective inside a compiled graph, may never "
+        "end. Take its stack with py-spy.",
     )
 
 
@@ -92,7 +92,7 @@ def _late(config: Config) -> Alert:
         config,
         late("run_rank_family", config.window),
         RANK,
-        "{{ if gt .Value 0.0 }} By {{ .Labels.family }}: {{ .Value | humanize }} GPU-seconds a second.{{ end }}",
+        "{{ if gt .Value 0.0 }} By {{ .Labels.family }}: {{ .Value | humanize }} idle GPUs.{{ end }}",
     )
     return Alert(
         "WhyidleLateRank",
@@ -105,6 +105,6 @@ def _late(config: Config) -> Alert:
         "{{ $labels.rank }} in collectives."
         + each(config, config.series("whyidle_rank_info"), RANK, " It runs on {{ .Labels.node }}.")
         + family
-        + " That is {{ $value | humanizePercentage }} of the time of all ranks.",
+        + " These waits take {{ $value | humanizePercentage }} of the time of all ranks.",
         keep_firing_for=config.keep_firing,
     )

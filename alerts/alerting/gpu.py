@@ -59,7 +59,7 @@ def _broken(config: Config) -> tuple[Alert, ...]:
             config.for_now,
             "critical",
             "is lost.",
-            "does not answer its driver any more, or needs a reset. No process can use it until then.",
+            "no longer answers its driver, or needs a reset. No process can use it until then. Drain the node.",
         ),
         Alert(
             "WhyidleGpuService",
@@ -69,8 +69,8 @@ def _broken(config: Config) -> tuple[Alert, ...]:
             "needs a technician{{ with $labels.xid }}: XID {{ . }}{{ end }}.",
             "{{ if $labels.xid }}reported XID {{ $labels.xid }}. "
             + xids.template("service", "")
-            + "{{ else }}has no spare row for a bad row of memory, or failed to put it in place. Exchange it."
-            + f"{{{{ end }}}} After an XID this stays for {of.service_window}.",
+            + "{{ else }}has a bad row of memory that could not be replaced by a spare one. Replace the GPU."
+            + f"{{{{ end }}}} After an XID this alert stays for {of.service_window}.",
         ),
     )
 
@@ -110,7 +110,7 @@ def _gone(config: Config) -> Alert:
         config.for_soon,
         "warning",
         "is gone.",
-        "was there before and is not listed by the driver now, although the agent answers.",
+        "was there before, but the driver no longer lists it. The agent still answers. Look at the kernel's log.",
     )
 
 
@@ -127,17 +127,19 @@ def _memory(config: Config) -> tuple[Alert, ...]:
             f"unless {config.on(*TARGET, *GPU)} ({told})",
             "0s",
             "warning",
-            "met memory errors that ECC could not correct.",
-            f"met memory errors that ECC could not correct, and reported no XID. Errors within {hour}: {COUNT}. The "
-            "process that met them was ended, or went on with wrong data. Drain the node and reset the GPU.",
+            "had memory errors that ECC could not correct.",
+            f"had memory errors that ECC could not correct, and reported no XID. Errors within {hour}: {COUNT}. "
+            "The process that used this memory was ended, or continued with wrong data. Drain the node and reset "
+            "the GPU.",
         ),
         Alert(
             "WhyidleGpuMemoryResetPending",
             f"{pending} == 1 or {retirement} == 1",
             config.for_slow,
             "warning",
-            "wants a reset to take bad memory out of use.",
-            "has found bad memory, which is taken out of use at its next reset. Until then it may be met again.",
+            "needs a reset to take bad memory out of use.",
+            "has bad memory, which is taken out of use at its next reset. Until then a process may use it. Reset "
+            "the GPU between two jobs.",
         ),
     )
 
@@ -152,7 +154,8 @@ def _hot(config: Config) -> Alert:
         config.for_soon,
         "warning",
         "is too hot: its {{ $labels.part }} has {{ $value }} °C.",
-        "is too hot: its {{ $labels.part }} has {{ $value }} °C. It will lower its clocks, or stop.",
+        "is too hot: its {{ $labels.part }} has {{ $value }} °C. It will lower its clocks, or stop. Check the "
+        "cooling of the node.",
     )
 
 
@@ -171,7 +174,7 @@ def _held_back(config: Config) -> tuple[Alert, ...]:
             slow,
             "warning",
             "is throttled: {{ $labels.reason }}.",
-            f"had its clocks held down for {{{{ $value | humanizePercentage }}}} of the last {window}, for the reason "
+            f"ran with lowered clocks for {{{{ $value | humanizePercentage }}}} of the last {window}, for the reason "
             "{{ $labels.reason }}. Every rank that waits for it in a collective is slowed down too.",
         ),
         Alert(
@@ -179,8 +182,9 @@ def _held_back(config: Config) -> tuple[Alert, ...]:
             fell(config, limit),
             slow,
             "info",
-            "is held to less power than before.",
-            "is held to {{ $value }} W, less than it was before. Next to GPUs that are not, it is a straggler.",
+            "has a lower power limit than before.",
+            "has a power limit of {{ $value }} W, less than before. It is slower than GPUs with a higher limit, "
+            "and other ranks wait for it.",
         ),
         Alert(
             "WhyidleGpuPcieDegraded",
@@ -188,7 +192,8 @@ def _held_back(config: Config) -> tuple[Alert, ...]:
             slow,
             "warning",
             "has lost PCIe lanes.",
-            "runs on {{ $value }} PCIe lanes, fewer than it and its slot allow: copies to and from it take longer.",
+            "runs on {{ $value }} PCIe lanes, fewer than the GPU and its slot support. Copies to and from it "
+            "take longer. Reseat the card.",
         ),
         Alert(
             "WhyidleGpuNvlinkErrors",

@@ -53,7 +53,7 @@ def losses(config: Config) -> tuple[Loss, ...]:
             "cpu",
             of.cpu_share,
             "CPUs",
-            "its ranks, or ranks that they wait for, want batches from workers that compute or get no CPU",
+            "its ranks, or ranks that they wait for, wait for batches from workers that compute or get no CPU",
         ),
         Loss(
             "host",
@@ -77,7 +77,7 @@ def losses(config: Config) -> tuple[Loss, ...]:
             "communication",
             of.communication_share,
             "waits in collectives that could not be split",
-            "nobody knows whether the transfer or a late rank took the time; attach whyidle on all ranks of the run",
+            "either the transfer or a late rank took the time; attach whyidle on all ranks of the run",
         ),
     )
 
@@ -117,8 +117,8 @@ def _lost(config: Config) -> Alert:
         + _idle_gpus(config)
         + each(config, confirmed(f"ratio{window}"), FAMILY, CONFIRMED)
         + each(config, contradicted(window), FAMILY, " But " + _by("contradiction", CONTRADICTIONS, ".Labels") + ".")
-        + each(config, culprit(window), FAMILY, f" Rank {{{{ .Labels.rank }}}}{node} is late by it most.")
-        + " Waits for late ranks are charged to what made them late.",
+        + each(config, culprit(window), FAMILY, f" Rank {{{{ .Labels.rank }}}}{node} is late because of it most often.")
+        + " Waits for a late rank count for what made that rank late.",
         keep_firing_for=config.keep_firing,
     )
 
@@ -175,10 +175,10 @@ def _others(config: Config) -> tuple[Alert, ...]:
             f"unless {config.on(*RUN)} ({_alone(config)})",
             config.for_slow,
             "critical",
-            f"Run {RUN_NAME} holds its GPUs and does not compute.",
-            f"Of the last {config.window} run {RUN_NAME} computed for {{{{ $value | humanizePercentage "
-            "}}, although its processes live, it has made steps before, and it has not started of late. Its mean over "
-            "the day hides this.",
+            f"Run {RUN_NAME} does not compute, but keeps its GPUs.",
+            f"Run {RUN_NAME} computed for {{{{ $value | humanizePercentage }}}} of the last {config.window}, although "
+            "its processes are alive, it made steps earlier, and it did not start recently. Take a "
+            "stack of rank 0 with py-spy. An average over the day does not show this.",
         ),
         Alert(
             "WhyidleStartupSlow",
@@ -187,7 +187,8 @@ def _others(config: Config) -> tuple[Alert, ...]:
             of.startup_for,
             "warning",
             f"Run {RUN_NAME} has not made its first step.",
-            f"Run {RUN_NAME} has been up for {of.startup_for}, or starts again for so long, without a step, and "
+            f"Run {RUN_NAME} has been up for {of.startup_for}, or has been starting again for that long, without "
+            "a step. It "
             f"computed for {{{{ $value | humanizePercentage }}}} of the last {config.window}.",
         ),
     )
@@ -209,8 +210,8 @@ def _goodput(config: Config) -> Alert:
         "info",
         f"Run {RUN_NAME} computes for {{{{ $value | humanizePercentage }}}} of its time.",
         f"Over the last {long} {{{{ $value | humanizePercentage }}}} of the time of run "
-        f"{RUN_NAME} was compute. The rest may be spread over several families, so that none of their own alerts "
-        "fires.",
+        f"{RUN_NAME} was compute. The rest may be spread over several families, so that no alert on a single "
+        "family fires.",
     )
 
 
@@ -242,5 +243,6 @@ def _unattributed(config: Config) -> Alert:
         "warning",
         f"Nothing explains {{{{ $value | humanizePercentage }}}} of the time of run {RUN_NAME}.",
         f"In the last {config.window} whyidle could not say where {{{{ $value | humanizePercentage }}}} of the "
-        f"time of run {RUN_NAME} went. The other shares are right, and the rest is missing from them.",
+        f"time of run {RUN_NAME} went. The shares of the families are too small by this. Look for hooks that "
+        "failed in the run.",
     )

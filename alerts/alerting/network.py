@@ -59,7 +59,8 @@ def _links(config: Config) -> tuple[Alert, ...]:
             config.for_now,
             "critical",
             "{port} is down.",
-            "{port} was up before and cannot carry data now. Jobs that use it stall, or fail when their retries end.",
+            "{port} was up before and cannot carry data now. Jobs that use it stall, or fail after their last "
+            "retry. Check the cable and the other end.",
         ),
         Alert(
             "WhyidleRdmaPortGone",
@@ -69,7 +70,8 @@ def _links(config: Config) -> tuple[Alert, ...]:
             config.for_soon,
             "critical",
             "{port} is gone.",
-            "{port} was up before and is not there at all now, although the agent answers.",
+            "{port} was up before, but the kernel no longer lists it. The agent still answers. Look at the "
+            "kernel's log.",
         ),
     )
 
@@ -86,8 +88,8 @@ def _degraded(config: Config) -> tuple[Alert, ...]:
             config.for_soon,
             "warning",
             "{port} is slower than it was.",
-            f"{{port}} came up with {bits}, less than it had before: lanes or speed were lost. A ring goes at the pace "
-            "of its slowest link.",
+            f"{{port}} came up with {bits}, less than before: it lost lanes or speed. A ring is as fast as its "
+            "slowest link.",
         ),
         Alert(
             "WhyidleNicLinkDown",
@@ -96,7 +98,7 @@ def _degraded(config: Config) -> tuple[Alert, ...]:
             config.for_now,
             "warning",
             "{{ $labels.device }} is down.",
-            "the interface {{ $labels.device }} was up before and is down now.",
+            "the interface {{ $labels.device }} was up before and is down now. Check the cable and the other end.",
         ),
     )
 
@@ -119,8 +121,8 @@ def _errors(config: Config) -> tuple[Alert, ...]:
             slow,
             "warning",
             "{port} has errors on its link.",
-            "{port} meets {rate} errors a second: a bad cable, transceiver or switch port. What is "
-            "lost is sent again, after a timeout.",
+            "{port} has {rate} errors a second. The cause is a bad cable, transceiver or switch port. Lost "
+            "packets are sent again after a timeout.",
         ),
         Alert(
             "WhyidleRdmaLinkFlapping",
@@ -128,8 +130,7 @@ def _errors(config: Config) -> tuple[Alert, ...]:
             "0s",
             "warning",
             "{port} goes down and comes up again.",
-            f"{{port}} went down, or through error recovery. Times within {hour}: {{count}}. Traffic stands still "
-            "meanwhile.",
+            f"{{port}} went down or needed error recovery. Times within {hour}: {{count}}. Traffic stops each time.",
         ),
         Alert(
             "WhyidleRdmaRetriesExceeded",
@@ -137,17 +138,17 @@ def _errors(config: Config) -> tuple[Alert, ...]:
             "0s",
             "warning",
             "{port} gave up on a peer.",
-            f"queue pairs of {{port}} gave up after their last retry. Within {hour}: {{count}}. Each breaks a "
-            "connection, and mostly the job.",
+            f"queue pairs of {{port}} gave up after their last retry. Within {hour}: {{count}}. Each of these "
+            "breaks a connection, and usually ends the job.",
         ),
         Alert(
             "WhyidleNicErrors",
             f"{both} > {of.link_errors_per_second}\nor {wire} > {of.link_errors_per_second}",
             slow,
             "warning",
-            "{{ $labels.device }} meets bad packets.",
-            "the interface {{ $labels.device }} meets {rate} bad packets a second: a cable, "
-            "transceiver or switch port.",
+            "{{ $labels.device }} receives bad packets.",
+            "the interface {{ $labels.device }} meets {rate} bad packets a second. Check the cable, transceiver "
+            "and switch port.",
         ),
     )
 
@@ -172,18 +173,18 @@ def _congestion(config: Config) -> tuple[Alert, ...]:
             f"> {of.congestion_share}",
             config.for_slow,
             "warning",
-            "{port} meets congestion.",
-            "{{ $value | humanizePercentage }} of the packets of {port} were marked as having met congestion, or were "
-            "answered by a notification to slow down.",
+            "{port} has congestion.",
+            "{{ $value | humanizePercentage }} of the packets of {port} were marked for congestion, or were "
+            "answered with a notification to slow down.",
         ),
         Alert(
             "WhyidleRdmaDiscards",
             f"{discards} > {of.discards_per_second}",
             config.for_slow,
             "warning",
-            "{port} throws packets away.",
-            "{port} discards {rate} packets a second that it should send: its link is down, or "
-            "nothing takes them for too long.",
+            "{port} discards packets.",
+            "{port} discards {rate} packets a second that it should send: its link is down, or the receiver "
+            "accepts no packets for too long.",
         ),
         Alert(
             "WhyidleRdmaTransmitWait",
@@ -191,10 +192,10 @@ def _congestion(config: Config) -> tuple[Alert, ...]:
             f"and {ticks} > {config.transmit_wait_ticks_per_second:g}",
             config.for_slow,
             "info",
-            "{port} waits for credits far longer than others.",
+            "{port} waits for credits much longer than other ports.",
             "{port} had data to send and no credit to send it for more than "
-            f"{of.transmit_wait_factor:g} times as long per byte as the middle port that sends: what lies behind it "
-            "does not keep up.",
+            f"{of.transmit_wait_factor:g} times as long per byte as the median port that sends. The receiver at "
+            "the other end does not keep up.",
         ),
     )
 
@@ -214,7 +215,8 @@ def _pauses(config: Config) -> tuple[Alert, ...]:
             config.for_slow,
             "warning",
             f"pause frames on {{{{ $labels.device }}}}: {who}.",
-            f"the interface {{{{ $labels.device }}}} {{{{ if le $value 1.0 }}}}had sending stopped by pause frames for "
+            f"the interface {{{{ $labels.device }}}} {{{{ if le $value 1.0 }}}}could not send because of pause "
+            "frames for "
             f"{{{{ $value | humanizePercentage }}}} of the last {config.window}{{{{ else }}}}sees {{rate}} pause "
             f"frames a second{{{{ end }}}}: {who}.",
         ),
@@ -223,9 +225,10 @@ def _pauses(config: Config) -> tuple[Alert, ...]:
             f"sum {config.by(*INTERFACE, 'level')} (increase({storms}[{config.long_window}])) > 0",
             "0s",
             "warning",
-            "{{ $labels.device }} paused its network for too long.",
-            "the interface {{ $labels.device }} stopped others for so long that it passed its mark ({{ $labels.level "
-            "}}): the host or its PCIe does not take packets, and all who send to it stand still.",
+            "{{ $labels.device }} paused the network for too long.",
+            "the interface {{ $labels.device }} stopped others for longer than its limit ({{ $labels.level "
+            "}}): the host or its PCIe does not accept packets, and everything that sends to this node stops. "
+            "Drain the node.",
         ),
     )
 
@@ -240,7 +243,7 @@ def _tcp(config: Config) -> tuple[Alert, ...]:
             f"{again}\n/ ({sent} > {of.tcp_segments_per_second:g})\n> {of.tcp_retransmit_share}",
             config.for_slow,
             "info",
-            "TCP has to send {{ $value | humanizePercentage }} of its segments again.",
+            "TCP sends {{ $value | humanizePercentage }} of its segments again.",
             "{{ $value | humanizePercentage }} of the TCP segments from the network namespace {{ $labels.namespace }} "
             "are sent again: the network loses packets.",
         ),

@@ -43,7 +43,7 @@ def _nfs(config: Config) -> tuple[Alert, ...]:
             "warning",
             f"NFS is slow on {NODE}: {{{{ $labels.mount }}}}.",
             "On the node at {{ $labels.instance }} a {{ $labels.operation }} of {{ $labels.mount }} takes "
-            f"{{{{ $value | humanizeDuration }}}} in the mean of the last {config.window}.",
+            f"{{{{ $value | humanizeDuration }}}} on average over the last {config.window}.",
         ),
         Alert(
             "WhyidleNfsNotResponding",
@@ -51,8 +51,8 @@ def _nfs(config: Config) -> tuple[Alert, ...]:
             "0s",
             "critical",
             f"The NFS server of {{{{ $labels.mount }}}} does not answer {NODE}.",
-            "On the node at {{ $labels.instance }} requests to the server of {{ $labels.mount }} ran out of all "
-            f"retries. Within {config.window}: {COUNT}. Whoever reads or writes there hangs in state D.",
+            "On the node at {{ $labels.instance }} requests to the server of {{ $labels.mount }} failed after "
+            f"all retries. Within {config.window}: {COUNT}. Processes that read or write there hang in state D.",
         ),
     )
 
@@ -111,8 +111,8 @@ def _space(config: Config) -> tuple[Alert, tuple[Alert, Alert]]:
         config.for_now,
         "critical",
         f"{place} has become read-only.",
-        f"Ranks use {place} ({{{{ $labels.source }}}}), which can be read and no longer be written. A disk or a "
-        "server that fails often turns so.",
+        f"Ranks use {place} ({{{{ $labels.source }}}}), which has become read-only. This is often a sign of a "
+        "failing disk or server.",
     )
     return (
         Alert(
@@ -122,7 +122,7 @@ def _space(config: Config) -> tuple[Alert, tuple[Alert, Alert]]:
             "warning",
             f"{place} has {{{{ $value | humanizePercentage }}}} of its space left.",
             f"Ranks write to {place} ({{{{ $labels.source }}}}), which has {{{{ $value | humanizePercentage }}}} of "
-            f"its space left. That is little, or it will be full within {of.fill_hours:g} h at the pace of the last "
+            f"its space left. It is nearly full, or will be full within {of.fill_hours:g} h at the pace of the last "
             f"{hour}. The next checkpoint may fail, and the run with it.",
         ),
         (

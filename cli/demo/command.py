@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inject-delay",
         type=_number_of("milliseconds", 60000),
         metavar="MS",
-        help="how long each delay is (default: 150 to 1000, by fault)",
+        help="how long each delay is (default: 150 to 1000, depending on the fault)",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of text")
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None:
         return _refuse("the demo trains with PyTorch, which is not installed here: pip install torch", 2)
     if os.environ.get("WHYIDLE") == "0":
-        return _refuse("WHYIDLE=0 is set, so that nothing would be recorded: unset it", 2)
+        return _refuse("WHYIDLE=0 is set, which switches recording off: unset it", 2)
     from .places import NoRoom, make
 
     stop = StopSignals()

@@ -51,7 +51,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "network",
             240.0,
-            "more for each all-reduce of gradients, once every rank has entered it",
+            "longer for each all-reduce of gradients, after every rank has entered it",
             "network",
             ("network", "collective"),
             ranks="all",
@@ -147,14 +147,14 @@ def choose(name: str, wanted: str | None, world: int, delay_ms: float | None = N
         return Injection(kind, everyone[-1:] if kind.ranks == "one" else everyone, world)
     if wanted == "all":
         if kind.ranks == "one":
-            raise ValueError(f"--inject {name} makes one rank late: give its number to --inject-rank")
+            raise ValueError(f"--inject {name} makes one rank late: pass the number of that rank with --inject-rank")
         return Injection(kind, everyone, world)
     if not (wanted.isascii() and wanted.isdigit()):
         raise ValueError(f"--inject-rank {wanted}: give 'all' or the number of a rank")
     if int(wanted) not in everyone:
         raise ValueError(f"--inject-rank {wanted}: the ranks are 0 to {world - 1}")
     if kind.ranks == "all" and world > 1:
-        raise ValueError(f"--inject {name} slows a transfer, in which all ranks take part: it has no rank of its own")
+        raise ValueError(f"--inject {name} slows a transfer, in which all ranks take part: leave out --inject-rank")
     return Injection(kind, (int(wanted),), world)
 
 

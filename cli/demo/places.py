@@ -66,20 +66,20 @@ def _make(parents: list[str], size: int) -> str:
         with suppress(OSError):
             directory = tempfile.mkdtemp(prefix=f"whyidle-demo-{os.getpid()}-", dir=parent)
             try:
-                _check_room(directory, size, "set TMPDIR to a directory with more")
+                _check_room(directory, size, "set TMPDIR to a directory with more space")
             except BaseException:
                 os.rmdir(directory)
                 raise
             return directory
-    raise NoRoom(f"cannot write to {' or '.join(parents)}: set TMPDIR to a directory that can be written to")
+    raise NoRoom(f"cannot write to {' or '.join(parents)}: set TMPDIR to a writable directory")
 
 
 def _check_room(directory: str, size: int, hint: str) -> None:
     status = os.statvfs(directory)
     free = status.f_bavail * status.f_frsize
     if free < size:
-        need = f"{size // _MEGABYTE} MB are needed and {free // _MEGABYTE} MB are free"
-        raise NoRoom(f"not enough room in {directory}: {need}; {hint}")
+        need = f"the demo needs {size // _MEGABYTE} MB, and {free // _MEGABYTE} MB are free"
+        raise NoRoom(f"not enough space in {directory}: {need}; {hint}")
 
 
 def _disks() -> list[str]:

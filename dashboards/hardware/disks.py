@@ -24,7 +24,8 @@ def section() -> Section:
 def _busy() -> Panel:
     return trend(
         "Disks: time with a request in flight",
-        "Share of time. At 100 % a single-queue disk is the limit; an SSD can take more even then: see its latency.",
+        "Share of time. At 100 % a disk with a single queue is at its limit. An SSD can do more even then: see "
+        "the time of its requests.",
         grows("whyidle_disk_io_seconds_total", "device", DISK, most=12),
         unit="percentunit",
         width=8,
@@ -42,8 +43,9 @@ def _bytes() -> Panel:
     }
     return trend(
         "Disks: bytes",
-        "Bytes per second that were read, written and discarded (TRIM), and of files that had to be read again soon "
-        "after they left the page cache: it is too small for them. A stacked device counts what its parts count too.",
+        "Bytes per second that were read, written and discarded (TRIM), and bytes that were read again soon "
+        "after they left the page cache, because the cache is too small. A stacked device counts the bytes of its "
+        "parts again.",
         *each(counters, "device", DISK, most=SOME),
         grows("whyidle_memory_refaulted_bytes_total", "instance", "read again into the page cache"),
         unit="Bps",
@@ -81,8 +83,8 @@ def _requests() -> Panel:
     }
     return trend(
         "Disks: requests",
-        "Requests per second, flushes as an fsync asks for, and requests that were merged with a neighbour before the "
-        "disk.",
+        "Requests per second, flushes (an fsync causes them), and requests that were merged before they reached "
+        "the disk.",
         *each(counters, "device", DISK, most=2),
         unit="ops",
         width=8,
@@ -103,8 +105,8 @@ def _queue() -> Panel:
 def _cache() -> Panel:
     return trend(
         "Page cache",
-        "Files in memory, and what of it is still to be written or being written just now: a checkpoint on its way. A "
-        "data set that fits in is read from disk only once.",
+        "File data in memory, and the part of it that still has to be written or is being written, such as a "
+        "checkpoint. A data set that fits into the cache is read from disk only once.",
         *levels(
             {
                 "whyidle_memory_cached_bytes": "cached",
@@ -120,7 +122,7 @@ def _cache() -> Panel:
 def _disks() -> Panel:
     return table(
         "Disks",
-        "Which disks the node has; of those that did any I/O since it booted.",
+        "Which disks the node has, if they did any I/O since it booted.",
         listed(series("whyidle_disk_info")),
         columns=[
             Column("device", "Device"),

@@ -30,8 +30,9 @@ def _latency() -> Panel:
     by, requests = "mount, operation", "whyidle_nfs_operation_requests_total"
     return trend(
         "NFS: time of a request",
-        "Mean time by mount and operation, queueing in this client included; and the round trip alone. A round trip "
-        "that grows is the server or the network; the rest, too few slots or connections.",
+        "Mean time by mount and operation, queueing in this client included; and the round trip alone. If the "
+        "round trip grows, the server or the network is slow. If only the rest grows, there are too few slots or "
+        "connections.",
         average("whyidle_nfs_operation_seconds_total", requests, by, MOUNT + " {{operation}}", most=5),
         average("whyidle_nfs_operation_rtt_seconds_total", requests, by, MOUNT + " {{operation}} trip", most=3),
         unit="s",
@@ -43,8 +44,8 @@ def _latency() -> Panel:
 def _under_way() -> Panel:
     return trend(
         "NFS: requests under way and queued",
-        "Seconds per second that requests took on the wire and at the server, and that they queued in this client: how "
-        "many there were on average.",
+        "Seconds per second that requests took on the wire and at the server, and that they queued in this "
+        "client. This is the average number of requests.",
         grows("whyidle_nfs_operation_rtt_seconds_total", "mount", MOUNT + " under way", most=5),
         grows("whyidle_nfs_operation_queue_seconds_total", "mount", MOUNT + " queued", most=4),
         unit="short",
@@ -57,8 +58,7 @@ def _slots() -> Panel:
     sends = "whyidle_nfs_transport_sends_total"
     return trend(
         "NFS: connections",
-        "Connections of each mount, and requests without a slot and without an answer as the mount saw them on "
-        "average.",
+        "Connections of each mount, and the average number of requests that wait for a slot or for an answer.",
         *levels({"whyidle_nfs_transports": "connections"}, "mount", MOUNT, most=4),
         average("whyidle_nfs_backlog_requests_total", sends, "mount", MOUNT + " without a slot", most=SOME),
         average("whyidle_nfs_pending_requests_total", sends, "mount", MOUNT + " without an answer", most=SOME),
@@ -71,7 +71,7 @@ def _slots() -> Panel:
 def _requests() -> Panel:
     return trend(
         "NFS: requests",
-        "Requests per second by operation, those that the server answered with an error, and answers of any kind.",
+        "Requests per second by operation, requests that the server answered with an error, and all answers.",
         grows("whyidle_nfs_operation_requests_total", "operation", "{{operation}}", most=12),
         grows("whyidle_nfs_operation_errors_total", "operation", "{{operation}} errors", most=SOME),
         grows("whyidle_nfs_transport_receives_total", "instance", "answers"),
@@ -84,7 +84,8 @@ def _requests() -> Panel:
 def _trouble() -> Panel:
     return trend(
         "NFS: lost and sent again",
-        "Per second, by mount. Requests sent again or out of time: the server does not answer, or the network loses.",
+        "Per second, by mount. Requests that were sent again or timed out: the server does not answer, or the "
+        "network loses packets.",
         *each(
             {
                 "whyidle_nfs_retransmissions_total": "sent again",
@@ -105,8 +106,8 @@ def _trouble() -> Panel:
 def _bytes() -> Panel:
     return trend(
         "NFS: bytes",
-        "Bytes per second that processes read and wrote, through the page cache or directly, and that came from the "
-        "server or went to it. Far less from the server than processes read: the page cache helps.",
+        "Bytes per second that processes read and wrote, through the page cache or directly, and bytes exchanged "
+        "with the server. If much less comes from the server than processes read, the page cache helps.",
         *each(
             {
                 "whyidle_nfs_read_bytes_total": "read",
@@ -165,7 +166,7 @@ def _lustre_latency() -> Panel:
 def _lustre_calls() -> Panel:
     return trend(
         "Lustre: calls",
-        "Calls per second by operation. Many opens and stats are metadata: small files.",
+        "Calls per second by operation. Many opens and stats mean metadata work for small files.",
         grows("whyidle_lustre_operation_calls_total", "operation", "{{operation}}", most=16),
         *each({"whyidle_lustre_reads_total": "reads of data", "whyidle_lustre_writes_total": "writes of data"}),
         unit="ops",
@@ -194,7 +195,7 @@ def _lustre_mounts() -> Panel:
     return table(
         "Lustre file systems",
         "Which Lustre file systems the node is a client of, and its connections to object and metadata targets by "
-        "state. Anything but FULL and IDLE: a target does not answer, or the client was evicted.",
+        "state. Any other state than FULL and IDLE means that a target does not answer or that the client was evicted.",
         listed(f"max by (filesystem, mount) ({series('whyidle_lustre_info')})"),
         listed(f"sum by (filesystem, state) ({series('whyidle_lustre_connections')})"),
         columns=[
@@ -225,8 +226,8 @@ def _open_files() -> Panel:
     files = f"sum by ({by}) ({series('whyidle_filesystem_open_files')})"
     return trend(
         "Files open on the network",
-        "Files that each rank and its workers have open, by mount: which file system a wait for data may be spent in, "
-        "also where that counts nothing itself.",
+        "Files that each rank and its workers have open, by mount: the file systems that a wait for data may "
+        "come from, even if they have no counters.",
         query(highest(files, by, 8), "{{run}} rank {{rank}} {{mount}}"),
         unit="short",
         width=12,

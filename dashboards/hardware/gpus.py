@@ -28,8 +28,8 @@ def section() -> Section:
 def _tensor() -> Panel:
     return trend(
         "Tensor cores active, by GPU",
-        "Share of time in which each GPU's tensor cores did work. One below its peers computes less, or waits more. "
-        "Hopper and later.",
+        "Share of time in which each GPU's tensor cores did work. A GPU below the others computes less or waits "
+        "more. Hopper and later.",
         query(activity("whyidle_gpu_tensor_active_seconds_total", GPU, SAMPLED), NAMED),
         unit="percentunit",
         width=8,
@@ -55,9 +55,9 @@ def _memory_bandwidth() -> Panel:
 def _clocks() -> Panel:
     clocks = {"sm": "SMs", "memory": "memory"}
     return trend(
-        "Clocks, of the highest",
-        "Clock of the SMs and of the memory now, as a share of the highest. One GPU below its peers under load is "
-        "slow; idle GPUs lower theirs.",
+        "Clocks, as a share of the highest",
+        "Clock of the SMs and of the memory now, as a share of the highest. A GPU that is below the others under "
+        "load is slow. Idle GPUs lower their clocks.",
         *(
             query(
                 f"max by (gpu) ({series(f'whyidle_gpu_{of}_clock_hertz')})"
@@ -76,8 +76,8 @@ def _power() -> Panel:
     energy = total(GPU, rate("whyidle_gpu_energy_joules_total"))
     return trend(
         "Power, and its limit",
-        "Power drawn, by the GPU's own energy counter if it has one, and the limit. A limit below the peers' makes a "
-        "slow GPU. A GPU that spins in a collective draws less than one that computes.",
+        "Power use, from the GPU's own energy counter if it has one, and the power limit. A GPU with a lower "
+        "limit than the others is slower. A GPU that spins in a collective draws less than one that computes.",
         query(f"{energy} or max by (gpu) ({series('whyidle_gpu_power_watts')})", NAMED),
         level("whyidle_gpu_power_limit_watts", GPU, NAMED + " limit"),
         unit="watt",
@@ -89,7 +89,7 @@ def _power() -> Panel:
 def _temperature() -> Panel:
     return trend(
         "Temperature",
-        "Of the chip and of its memory. Above its limit a GPU throttles.",
+        "Temperature of the chip and of its memory. A GPU above its limit throttles.",
         level("whyidle_gpu_temperature_celsius", GPU, NAMED),
         level("whyidle_gpu_memory_temperature_celsius", GPU, NAMED + " memory"),
         unit="celsius",
@@ -101,7 +101,7 @@ def _temperature() -> Panel:
 def _memory() -> Panel:
     return trend(
         "Device memory",
-        "Memory in use by processes, what the driver keeps to itself, and the most there is. Near the top, the "
+        "Memory that processes use, memory that the driver reserves, and the total. Near the total, the "
         "allocator has to free memory first, which stops the device.",
         level("whyidle_gpu_memory_used_bytes", GPU, NAMED),
         query(f"max({series('whyidle_gpu_memory_reserved_bytes')})", "reserved"),
@@ -116,8 +116,8 @@ def _memory() -> Panel:
 def _pcie() -> Panel:
     return trend(
         "PCIe",
-        "Bytes per second over PCIe, sent by the GPU (tx) or received (rx). Batches, offloaded state and checkpoints "
-        "pass here.",
+        "Bytes per second over PCIe, sent by the GPU (tx) or received (rx). Batches, offloaded state and "
+        "checkpoints use PCIe.",
         grows("whyidle_gpu_pcie_bytes_total", "gpu, direction", NAMED + " {{direction}}"),
         unit="Bps",
         width=8,
@@ -128,7 +128,8 @@ def _pcie() -> Panel:
 def _nvlink() -> Panel:
     return trend(
         "NVLink",
-        "Payload per second over all NVLinks of a GPU. One GPU below the others in a collective points to a link.",
+        "Payload per second over all NVLinks of a GPU. If one GPU is below the others in a collective, check its "
+        "links.",
         grows("whyidle_gpu_nvlink_bytes_total", "gpu, direction", NAMED + " {{direction}}"),
         unit="Bps",
         width=8,
@@ -139,8 +140,9 @@ def _nvlink() -> Panel:
 def _errors() -> Panel:
     return trend(
         "Errors of memory and links",
-        "Errors per second: of memory, corrected by ECC or not; packets sent again over PCIe; errors on NVLinks. Many "
-        "corrected memory errors come before one that kills the job; growth on a link means a bad and slow link.",
+        "Errors per second: of memory, corrected by ECC or not; packets sent again over PCIe; errors on NVLinks. "
+        "Many corrected memory errors are a warning of an uncorrected one, which ends the job. Errors that grow "
+        "on a link mean that the link is bad and slow.",
         grows("whyidle_gpu_ecc_errors_total", "gpu, kind", NAMED + " memory {{kind}}", 'since="volatile"', most=ERRORS),
         grows("whyidle_gpu_pcie_replays_total", GPU, NAMED + " PCIe replays", most=2),
         grows("whyidle_gpu_nvlink_errors_total", "gpu, kind", NAMED + " NVLink {{kind}}", most=2),
@@ -154,9 +156,9 @@ def _links() -> Panel:
     lanes = "whyidle_gpu_pcie_link_width_lanes", "whyidle_gpu_pcie_link_width_max_lanes"
     speed = "whyidle_gpu_pcie_link_generation", "whyidle_gpu_pcie_link_generation_max"
     return trend(
-        "PCIe links, of what slot and GPU allow",
-        "Lanes and generation now, as a share of the most. Fewer lanes are a bad seat or slot; an idle GPU lowers the "
-        "generation by itself.",
+        "PCIe links, as a share of the maximum",
+        "Lanes and generation now, as a share of the maximum. Fewer lanes mean that the card does not sit well "
+        "or that the slot is bad. An idle GPU lowers the generation by itself.",
         *(
             query(f"max by (gpu) ({series(has)}) / max by (gpu) ({series(can)})", f"{NAMED} {words}")
             for (has, can), words in ((lanes, "lanes"), (speed, "generation"))
@@ -186,7 +188,7 @@ def _repairs() -> Panel:
     ]
     return table(
         "Memory that was replaced, or is due to be",
-        "Rows remapped and pages retired so far, and whether one is due at the next reset. A failure means that the "
+        "Rows remapped and pages retired so far, and whether one waits for the next reset. A failure means that the "
         "GPU must be replaced.",
         listed(f"({' or '.join(said)}) > 0"),
         columns=[

@@ -59,8 +59,8 @@ def section() -> Section:
 def _bytes() -> Panel:
     return trend(
         "Bytes of interfaces",
-        "Bytes per second by direction: of the kernel's network stack, of what is on the wire, RDMA included, and "
-        "inside the network namespaces of ranks.",
+        "Bytes per second by direction: in the kernel's network stack, on the wire (RDMA included), and inside "
+        "the network namespaces of ranks.",
         grows("whyidle_nic_bytes_total", BOTH, "{{device}} {{direction}}", most=SOME),
         grows("whyidle_nic_wire_bytes_total", BOTH, "{{device}} {{direction}} on the wire", most=3),
         grows("whyidle_nic_namespace_bytes_total", "namespace, direction", "{{namespace}} {{direction}}", most=2),
@@ -83,8 +83,9 @@ def _stopped() -> Panel:
     labels = "device, direction, priority"
     return trend(
         "Time for which adapters and TCP were stopped",
-        "Share of time: paused by frames of the network (received) or pausing others (sent), by priority; held up by "
-        "the node's own PCIe, which means that the bottleneck is inside the node; and TCP without enough memory.",
+        "Share of time: paused by frames from the network (received), or pausing others (sent), by priority; "
+        "delayed by the node's own PCIe, which means that the bottleneck is inside the node; and TCP without "
+        "enough memory.",
         grows("whyidle_nic_pause_seconds_total", labels, "{{device}} {{direction}} {{priority}} paused", most=SOME),
         grows("whyidle_nic_pci_stalled_seconds_total", "device", INTERFACE + " PCIe", most=SOME),
         grows("whyidle_tcp_memory_pressure_seconds_total", "instance", "TCP short of memory"),
@@ -97,7 +98,7 @@ def _stopped() -> Panel:
 def _loss() -> Panel:
     return trend(
         "Packets lost at interfaces",
-        "Per second, by kind, of the interface that loses most. Drops and misses on receipt: the host does not keep "
+        "Per second, by kind, for the interface that loses most. Drops and misses on receipt: the host does not keep "
         "up. Errors: cable, transceiver or switch port.",
         *each(INTERFACE_LOSS, "device", INTERFACE, most=1),
         unit="pps",
@@ -108,8 +109,8 @@ def _loss() -> Panel:
 def _host_side() -> Panel:
     return trend(
         "Pause frames, and the host behind the adapter",
-        "Per second, by interface: pause frames by direction and priority, what was dropped for a slow PCIe, pause "
-        "storms, and how often the link came or went. A link that flaps has a bad cable or port.",
+        "Per second, by interface: pause frames by direction and priority, packets dropped because PCIe is slow, "
+        "pause storms, and how often the link went up or down. A link that flaps has a bad cable or port.",
         grows(
             "whyidle_nic_pause_frames_total",
             "device, direction, priority",
@@ -177,8 +178,8 @@ def _segments() -> Panel:
 def _held_back() -> Panel:
     return trend(
         "Packets that traffic control held back",
-        "Packets per second that had to wait because a queueing discipline (tc) keeps a rate. Any number while ranks "
-        "wait for transfers: the limit is that rate, and not the link.",
+        "Packets per second that had to wait because a queueing discipline (tc) keeps a rate. If there are any "
+        "while ranks wait for transfers, this rate is the limit, not the link.",
         grows("whyidle_qdisc_overlimits_total", "device, kind", "{{device}} {{kind}}", most=8),
         unit="pps",
         width=12,
@@ -189,8 +190,8 @@ def _held_back() -> Panel:
 def _backlog() -> Panel:
     return trend(
         "Bytes queued by traffic control",
-        "Bytes that wait in the queueing disciplines of each interface now. A queue that stands has a slow link or a "
-        "rate limit behind it.",
+        "Bytes that wait in the queueing disciplines of each interface now. A queue that does not empty means a "
+        "slow link or a rate limit.",
         level("whyidle_qdisc_backlog_bytes", "device, kind", "{{device}} {{kind}}", most=8),
         unit="bytes",
         width=12,
@@ -202,7 +203,7 @@ def _identity() -> Panel:
     labels = "device, kind, driver, master, pci_bus_id, rdma"
     return table(
         "Interfaces",
-        "What each interface is, whether its link is up, how fast it is and the longest packet that it sends. Nodes "
+        "What each interface is, whether its link is up, its speed, and the longest packet that it sends. Nodes "
         "of a run should have the same.",
         listed(f"max by ({labels}) ({series('whyidle_nic_info')})"),
         listed(f"max by (device) ({series('whyidle_nic_up')})"),

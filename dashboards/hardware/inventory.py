@@ -40,8 +40,8 @@ def _node() -> Panel:
     node, version = series("whyidle_node_info"), series("whyidle_build_info")
     return table(
         "Node",
-        "The kernel, the processor, what the kernel tells time by, and the version and the address of the agent. With "
-        "hpet or acpi_pm every look at the clock takes a thousand times as long as with tsc.",
+        "The kernel, the processor, the kernel's clock source, and the version and address of the agent. With "
+        "hpet or acpi_pm, reading the clock takes a thousand times as long as with tsc.",
         listed(f"max by (instance, node, kernel, arch) ({node})"),
         listed(f"max by (instance, source) ({series('whyidle_clock_info')})"),
         listed(f"max by (instance, version) ({version})"),
@@ -60,8 +60,8 @@ def _node() -> Panel:
 def _kubernetes() -> Panel:
     return trend(
         "Devices of Kubernetes",
-        "Devices that the kubelet can give to pods, and has given. When those that it can give fall, devices became "
-        "unhealthy; the difference is idle because no pod asked for them.",
+        "Devices that the kubelet can assign to pods, and devices that it has assigned. If the first number "
+        "falls, devices became unhealthy. The difference is idle because no pod asked for it.",
         level("whyidle_kubernetes_allocatable_devices", "resource", "{{resource}} in all", most=3),
         level("whyidle_kubernetes_allocated_devices", "resource", "{{resource}} given", most=3),
         unit="short",
@@ -75,7 +75,7 @@ def _pods() -> Panel:
     by = "resource, device, namespace, pod, container"
     return table(
         "Pods that were given devices",
-        "The containers that the kubelet gave each GPU, MIG device, adapter or other device to.",
+        "The container to which the kubelet assigned each GPU, MIG device, adapter or other device.",
         listed(f"group by ({by}) ({gpus} or {series('whyidle_device_pod_info')})"),
         columns=[Column(label, label.capitalize()) for label in by.split(", ")],
         nothing="Not in Kubernetes, or no device is given",

@@ -28,8 +28,8 @@ def section() -> Section:
 def _cpu() -> Panel:
     return trend(
         "CPU time of ranks and workers",
-        "CPU-seconds per second, all processes of a role. Workers that each keep a CPU busy are the limit themselves: "
-        "more of them, or cheaper transforms. A main process near 1 is bound by its Python.",
+        "CPU-seconds per second, all processes of a role. If every worker keeps a CPU busy, the workers are the "
+        "limit: use more workers, or cheaper transforms. A main process near 1 is limited by its Python.",
         grows("whyidle_process_cpu_seconds_total", BY_ROLE, ROLE, most=8),
         unit="short",
         width=8,
@@ -40,7 +40,7 @@ def _blocked() -> Panel:
     return trend(
         "Ranks and workers that waited",
         "Seconds per second for which main threads neither ran nor were ready to, summed over the processes of a role: "
-        "for storage, network, a GPU, a lock, or merely for work. And those of them that a disk took.",
+        "they waited for storage, network, a GPU, a lock, or for work. Also the part of it that was spent on a disk.",
         grows("whyidle_process_blocked_seconds_total", BY_ROLE, ROLE, most=SOME),
         grows("whyidle_process_block_io_seconds_total", BY_ROLE, ROLE + " block I/O", most=SOME),
         unit="short",
@@ -62,7 +62,7 @@ def _threads() -> Panel:
 def _tasks() -> Panel:
     return trend(
         "Tasks",
-        "Tasks that run or want to, that wait for I/O, and the load; next to how many CPUs there are.",
+        "Tasks that run or are ready to run, tasks that wait for I/O, and the load, next to the number of CPUs.",
         *levels(
             {
                 "whyidle_cpu_running_tasks": "run or want to",
@@ -80,7 +80,7 @@ def _tasks() -> Panel:
 def _switches() -> Panel:
     return trend(
         "Context switches and forks",
-        "Per second. Many switches are many small waits; forks in training are data workers that start again.",
+        "Per second. Many switches mean many small waits. Forks during training mean that data workers start again.",
         *each({"whyidle_cpu_context_switches_total": "switches", "whyidle_cpu_forks_total": "forks"}),
         unit="ops",
         width=8,
@@ -90,7 +90,7 @@ def _switches() -> Panel:
 def _started() -> Panel:
     return trend(
         "Time since the start",
-        "Of the node, and of the agent. A node that rebooted took its ranks along.",
+        "Time since the node and the agent started. When a node reboots, its ranks end.",
         query(f"time() - max({series('whyidle_cpu_boot_time_seconds')})", "node"),
         query(f"time() - max({series('process_start_time_seconds')})", "agent"),
         unit="s",
@@ -101,8 +101,8 @@ def _started() -> Panel:
 def _resident() -> Panel:
     return trend(
         "Memory of ranks and workers",
-        "Resident memory, summed over the processes of a role; pages that forked workers share count once for each. "
-        "Steady growth ends in a kill.",
+        "Resident memory, summed over the processes of a role; pages that forked workers share count once for "
+        "each worker. If it grows steadily, a process will be killed.",
         level("whyidle_process_resident_bytes", BY_ROLE, ROLE, most=8),
         unit="bytes",
         width=8,
@@ -112,8 +112,8 @@ def _resident() -> Panel:
 def _memory() -> Panel:
     return trend(
         "Memory of the node",
-        "What processes can still have, what is used for nothing, and what processes and shared memory hold. Batches "
-        "pass through shared memory.",
+        "Memory that is available to processes, free memory, and memory that processes and shared memory use. "
+        "Batches use shared memory.",
         *levels(
             {
                 "whyidle_memory_available_bytes": "available",
@@ -134,7 +134,7 @@ def _memory() -> Panel:
 def _swap() -> Panel:
     return trend(
         "Swap, and memory searched",
-        "Bytes per second that went out to swap and came back, and that were searched for an allocation. Any steady "
+        "Bytes per second that were moved to swap and back, and that were scanned to free memory. Any steady "
         "traffic makes a rank late.",
         *each(
             {
@@ -195,9 +195,9 @@ def _cgroups() -> Panel:
     ranks = "owner, run, rank, level, cgroup"
     return table(
         "Control groups of ranks",
-        "The group that each rank is in (own), and those above it that set a limit: CPUs that it uses and may use, "
-        "its memory, page cache included, and the limit. At the limit, cache has to be read again, and then a process "
-        "is killed.",
+        "The group that each rank is in (own), and those above it that set a limit: CPUs that it uses and may "
+        "use, its memory (page cache included), and the limit. At the limit, first cached files have to be read "
+        "again, and then a process is killed.",
         listed(f"max by ({ranks}) ({series('whyidle_cgroup_rank_info')})"),
         listed(total("cgroup", rate("whyidle_cgroup_cpu_seconds_total"))),
         *(

@@ -88,7 +88,7 @@ def _waits() -> Panel:
     return trend(
         "Waits for credits",
         "Ticks per second in which a port had data to send and no credit to send it. A tick's length depends on the "
-        "adapter: compare ports, and now with before. Growth is congestion further down the path.",
+        "adapter: compare ports, and now with before. Growth means congestion further along the path.",
         grows("whyidle_rdma_transmit_wait_ticks_total", PORT, NAMED, most=16),
         unit="short",
         width=8,
@@ -99,7 +99,7 @@ def _waits() -> Panel:
 def _packets() -> Panel:
     return trend(
         "Packets by RDMA",
-        "Packets per second of all ports. Few bytes to a packet mean many small messages.",
+        "Packets per second of all ports. Few bytes per packet mean many small messages.",
         *each(PACKETS),
         unit="pps",
         width=8,
@@ -110,8 +110,8 @@ def _packets() -> Panel:
 def _congestion() -> Panel:
     return trend(
         "Congestion marks and notifications",
-        "Per second, by device. Sent: congestion on the way to this node. Obeyed: on the way from it. Ignored: "
-        "congestion control is off. Marked: packets that a switch marked.",
+        "Per second, by device. Sent: there is congestion on the way to this node. Obeyed: there is congestion "
+        "on the way from it. Ignored: congestion control is off. Marked: packets that a switch marked.",
         *each(CONGESTION, "device", DEVICE, most=SOME),
         unit="pps",
         nothing=NO_PORT,
@@ -134,8 +134,8 @@ def _retransmits() -> Panel:
 def _receivers() -> Panel:
     return trend(
         "Discards, and receivers that were not ready",
-        "Per second, all ports. Not ready or out of buffer: a process posts its buffers too slowly, there or here. "
-        "Discards before sending: the port is congested or down.",
+        "Per second, all ports. Not ready or out of buffer: a process on either side posts its buffers too "
+        "slowly. Discards before sending: the port is congested or down.",
         *each(RECEIVERS),
         unit="pps",
         nothing=NO_PORT,
@@ -158,9 +158,10 @@ def _link_errors() -> Panel:
 
 def _failed() -> Panel:
     return trend(
-        "Operations that failed, and connections given up",
-        "Per second, all ports: asked of peers, asked by peers, and of the device itself; queue pairs that gave up "
-        "after their last retry, and peers that did not answer. Each mostly ends the job.",
+        "Operations and connections that failed",
+        "Failures per second, over all ports: operations that this node requested, operations that peers "
+        "requested, and errors of the device; queue pairs that gave up after their last retry, and peers that did "
+        "not answer. Each of these usually ends the job.",
         grows("whyidle_rdma_requester_errors_total", "error", "asked: {{error}}", most=SOME),
         grows("whyidle_rdma_responder_errors_total", "error", "answered: {{error}}", most=SOME),
         grows("whyidle_rdma_device_errors_total", "error", "device: {{error}}", most=SOME),
@@ -192,8 +193,8 @@ def _ports() -> Panel:
     }
     return table(
         "Ports",
-        "Which RDMA ports the node has, what they run at and whether they are up. One that is slower than its peers "
-        "came up degraded. One that never had a cable is down for ever; one that falls takes its jobs along.",
+        "Which RDMA ports the node has, their speed, and whether they are up. A port that is slower than the "
+        "others is degraded. A port without a cable is always down. When a port goes down, the jobs that use it fail.",
         listed(f"max by ({labels}) ({series('whyidle_rdma_port_info')})"),
         listed(f"max by ({PORT}) ({series('whyidle_rdma_port_rate_bytes_per_second')})"),
         *(listed(f"max by ({PORT}) ({series(metric)})") for metric in state),
@@ -241,8 +242,8 @@ def _blind() -> Panel:
     )
     return table(
         "Counters of adapters that are not read",
-        "Files whose meaning whyidle does not know, at most 20 per port, and counters that stand at their ceiling and "
-        "count no longer: their series are absent until somebody resets them.",
+        "Counter files that whyidle does not know, at most 20 per port, and counters that have reached their "
+        "maximum and no longer count: their series are absent until somebody resets them.",
         listed(" or ".join(said)),
         columns=[
             Column("device", "Device"),

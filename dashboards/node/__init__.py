@@ -13,7 +13,7 @@ def build() -> Dashboard:
         "whyidle-node",
         "whyidle / Node",
         """What one node does to its ranks: whether its GPUs, CPUs, network or storage are the limit that its ranks
-        report, or whether the ranks wait for somebody else.""",
+        report, or whether the ranks wait for ranks on other nodes.""",
         variables=[v.data_source(), v.cluster(), node(), instance(), v.window()],
         sections=[
             ranks.section(),

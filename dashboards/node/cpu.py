@@ -22,8 +22,9 @@ def _modes() -> Panel:
     whole = f"sum({rate('whyidle_cpu_seconds_total')})"
     return trend(
         "CPU time of the node",
-        "Share of all CPUs' time by what they did. Little idle means that data workers compete for CPUs; iowait is "
-        "idle time with a read under way; steal went to other machines of the host.",
+        "Share of the time of all CPUs, by what the CPUs did. Little idle means that data workers compete for "
+        "CPUs; iowait "
+        "is idle time during a read; steal is time that other virtual machines of the host took.",
         query(f"{total('mode', rate('whyidle_cpu_seconds_total'))} / on () group_left () {whole}", "{{mode}}"),
         unit="percentunit",
         width=8,
@@ -47,7 +48,7 @@ def _throttled() -> Panel:
     throttled, periods = "whyidle_cgroup_cpu_throttled_periods_total", "whyidle_cgroup_cpu_periods_total"
     return trend(
         "Control groups that used up their CPU limit",
-        "Share of periods in which the group had to stop. Anything steady means that the limit is too small.",
+        "Share of periods in which the group had to stop. If it happens all the time, the limit is too small.",
         query(shortened(highest(mean("cgroup", throttled, periods), "cgroup", 6)), "{{cgroup}}"),
         unit="percentunit",
         width=8,
@@ -64,9 +65,10 @@ def _memory() -> Panel:
     group = "max by (cgroup) ({})".format
     used, limit = group(series("whyidle_cgroup_memory_bytes")), group(series("whyidle_cgroup_memory_limit_bytes"))
     return trend(
-        "Memory in use, of what there is",
-        "Memory that processes could not have any more, of the node, its swap and the ranks' control groups, page "
-        "cache included. At its limit, a control group reads its cache again, and then a process is killed.",
+        "Memory in use, as a share of all",
+        "Memory that is not available to further processes, as a share of the memory of the node, its swap and "
+        "the ranks' control groups, page cache included. At the limit of a control group, first cached files have "
+        "to be read again, and then a process is killed.",
         query(f"1 - max({available}) / max({whole})", "node"),
         query(f"1 - max({swap}) / (max({swap_whole}) > 0)", "swap"),
         query(shortened(highest(f"{used} / {limit}", "cgroup", 8)), "{{cgroup}}"),
@@ -81,7 +83,7 @@ def _pressure() -> Panel:
     return trend(
         "Pressure",
         "Share of time in which some tasks of the node, or all of them (full), stalled on CPU, memory, I/O or "
-        "interrupts. I/O pressure without disk I/O is a network file system.",
+        "interrupts. I/O pressure without disk I/O comes from a network file system.",
         grows("whyidle_pressure_stalled_seconds_total", "resource, kind", "{{resource}} {{kind}}"),
         unit="percentunit",
         thresholds=steps(0.1),

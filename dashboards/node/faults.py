@@ -90,8 +90,8 @@ def section() -> Section:
 def _table() -> Panel:
     return table(
         "Faults in the time range",
-        "What went wrong on this node, where, and how often; a state that lasts counts once. An XID's number says what "
-        "to do: docs/xids.md of whyidle lists them.",
+        "What went wrong on this node, where, and how often; a state that lasts counts once. The number of an "
+        "XID says what to do: see docs/xids.md of whyidle.",
         now(f"topk({LISTED}, {faults()})"),
         columns=[
             Column("what", "What", width=260),
@@ -108,8 +108,8 @@ def _over_time() -> Panel:
     by = "gpu, xid"
     return trend(
         "Faults over time",
-        "Events per second: XIDs by GPU, uncorrected memory errors, links that went down, and processes that were "
-        "killed for want of memory. A peak is the moment to look for in the pictures above.",
+        "Events per second: XIDs by GPU, uncorrected memory errors, links that went down, and processes that "
+        "were killed because memory ran out. Compare the time of a peak with the panels above.",
         grows("whyidle_gpu_xid_events_total", by, "GPU {{gpu}} XID {{xid}}", most=6),
         grows("whyidle_gpu_faults_total", "instance", "any XID"),
         grows(

@@ -23,9 +23,9 @@ def section() -> Section:
 def _active() -> Panel:
     return trend(
         "Activity of all GPUs",
-        "Share of time in which any kernel ran (busy), of the SMs that had work, of their warp slots in use, and of "
-        "time in which the tensor cores worked. A GPU that spins in a collective is busy, and its tensor cores are "
-        "not. All but busy: Hopper and later.",
+        "Share of time in which any kernel ran (busy), share of the SMs that had work, of their warp slots in "
+        "use, and of time in which the tensor cores worked. A GPU that spins in a collective is busy, but its "
+        "tensor cores are not. All values except busy need Hopper or later.",
         query(activity("whyidle_gpu_busy_seconds_total", "instance"), "busy"),
         *(
             query(activity(metric, "instance", SAMPLED), words)
@@ -45,8 +45,9 @@ def _active() -> Panel:
 def _busy() -> Panel:
     return trend(
         "Busy, by GPU",
-        "Share of time in which any kernel ran on each GPU, as the driver sees it. One GPU below its peers has a rank "
-        "that waits where the others do not. Low where the ranks above say compute means launch gaps.",
+        "Share of time in which any kernel ran on each GPU, as the driver sees it. If one GPU is below the "
+        "others, its rank waits when the others do not. If a GPU is low although its rank says compute, look at "
+        "the launch gaps.",
         query(activity("whyidle_gpu_busy_seconds_total", "gpu"), "GPU {{gpu}}"),
         unit="percentunit",
         width=8,
@@ -72,8 +73,8 @@ def _held_down() -> Panel:
     held = total(by, rate("whyidle_gpu_throttled_seconds_total", LEFT_OUT))
     return trend(
         "Clocks held down",
-        "Share of time in which a GPU's clocks were held down, by reason; reasons overlap. A throttled GPU makes its "
-        "rank late in compute, and shows as a straggler. The twelve highest.",
+        "Share of time in which a GPU ran with lowered clocks, by reason; reasons overlap. A throttled GPU makes "
+        "its rank late in compute, so the rank shows as a straggler. The twelve highest.",
         query(highest(held, by, 12, above="0.001"), "GPU {{gpu}} {{reason}}"),
         unit="percentunit",
         thresholds=steps(0.1),
@@ -85,7 +86,7 @@ def _held_down() -> Panel:
 def _without_hooks() -> Panel:
     return trend(
         "GPUs without whyidle",
-        "GPUs that no live rank names, on average: busy and idle under a process without whyidle, or empty, with no "
+        "GPUs that no live rank uses, on average: busy and idle under a process without whyidle, or empty, with no "
         "process at all.",
         grows("whyidle_device_seconds_total", "cause", "{{cause}}", 'cause=~"unhooked_busy|unhooked_idle|empty"'),
         unit="count:GPUs",

@@ -61,9 +61,10 @@ def _line_rate() -> Panel:
     }
     stack = f"{total('device, direction', rate('whyidle_nic_bytes_total'))} / on (device) group_left () {links}"
     return trend(
-        "Traffic of links, of the line rate",
-        "What each RDMA port and each interface carries in a direction, as a share of what its link can; the busiest. "
-        "Near 100 % the network is the limit, and a verdict of network is proven; far below, look at what slows it. "
+        "Traffic of links, as a share of the line rate",
+        "What each RDMA port and each interface carries in one direction, as a share of its line rate; the "
+        "busiest ones. Near 100 % the network is the limit, and a verdict of network is confirmed. Far below, "
+        "look at what slows it down."
         "gloo, NFS and object stores pass through interfaces, NCCL through RDMA ports where there are any.",
         *(query(highest(expr, "device, port", 6), f"{{{{device}}}}/{{{{port}}}} {way}") for way, expr in rdma.items()),
         query(highest(stack, "device, direction", 6), "{{device}} {{direction}}"),
@@ -105,7 +106,7 @@ def _tcp() -> Panel:
     sent = total("namespace", rate("whyidle_tcp_sent_segments_total"))
     return trend(
         "TCP segments sent again",
-        "Share of all segments sent, by network namespace. From 1 % on, connections slow down a lot.",
+        "Share of all segments sent, by network namespace. Above 1 %, connections become much slower.",
         query(highest(f"{again} / ({sent} > 0)", "namespace", 12), "{{namespace}}"),
         unit="percentunit",
         thresholds=steps(0.01),

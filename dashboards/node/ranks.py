@@ -56,7 +56,8 @@ def section() -> Section:
 def _live() -> Panel:
     return stat(
         "Live ranks",
-        "Ranks that live on this node. Fewer than GPUs: some GPUs are empty, or run a job without whyidle.",
+        "Ranks that live on this node. If there are fewer ranks than GPUs, some GPUs are empty or run a job "
+        "without whyidle.",
         now(f"sum(node:whyidle_ranks:count{{{v.NODE}}})"),
         unit="short",
         width=3,
@@ -98,7 +99,7 @@ def _confirmed() -> Panel:
     return stat(
         "Do its counters agree?",
         "Whether any counter of the node agrees that network, storage or CPU is the limit, within the last five "
-        "minutes: the signals below. A verdict that none of them shares stays unconfirmed.",
+        "minutes: see the signals below. A verdict stays unconfirmed if no signal agrees with it.",
         *(
             now(f"max(node:whyidle_{family}_evidence:max5m{{{v.NODE}}}) * {index} or 0 * {ranks}", title)
             for index, (family, title) in enumerate(EVIDENCE.items(), 1)
@@ -128,8 +129,8 @@ def _faults() -> Panel:
 def _shares() -> Panel:
     return share(
         "Where the time of its ranks goes",
-        "Device-seconds of all ranks on the node, by family, and of its GPUs without whyidle (unhooked); the whole "
-        "is 100 %. Compare with the run: a node that "
+        "Device-seconds of all ranks on the node, by family, and of its GPUs without whyidle (unhooked). They "
+        "add up to 100 %. Compare with the run: a node that "
         "differs from the others is the place to look.",
         query(f"sum by (family) (node_family:whyidle_share:ratio$window{{{v.NODE}}})", "{{family}}"),
         width=12,
@@ -140,8 +141,8 @@ def _signals() -> Panel:
     told = {index: (f"{family} is the limit", FAMILY_COLOUR[family]) for index, family in enumerate(EVIDENCE, 1)}
     return timeline(
         "What its counters say",
-        "The counters that showed network, storage or CPU as the limit in the time range, and when they did. The ten "
-        "of each that did so for longest.",
+        "The counters that showed network, storage or CPU as the limit in the time range, and when they did. For "
+        "each, the ten that did so for longest.",
         *(
             query(f"{index} * ({_longest(family)})", f"{family}: {{{{signal}}}}")
             for index, family in enumerate(EVIDENCE, 1)
@@ -166,7 +167,8 @@ def _ranks() -> Panel:
     }
     return table(
         "Ranks",
-        "What each rank of the node does, at the end of the time range, the ranks that compute least. Keeps waiting: "
+        "What each rank of the node does, at the end of the time range. Only the ranks that compute least are "
+        "shown. Keeps waiting: "
         "how many GPUs wait for it, on average. Missing: for how long others have waited in a collective that it has "
         "not entered.",
         now(f"bottomk({ROWS}, {columns['A']})"),
@@ -197,8 +199,8 @@ def _phases() -> Panel:
     told = {index: (phase, PHASE_COLOUR[phase]) for index, phase in enumerate(PHASES)}
     return timeline(
         "What each rank is doing",
-        "The phase that each rank was in at each moment, of the ranks that computed least. One phase that lasts for "
-        "long while the others wait in collectives is what they wait for.",
+        "The phase of each rank at each moment, for the ranks that computed least. If one rank stays in a phase "
+        "for long while the others wait in collectives, they wait for this phase.",
         query(
             worst(encode("whyidle_phase_open_seconds", HERE, "phase", PHASES, RANK), _idle(), RANK, str(DRAWN)), NAMED
         ),
@@ -211,8 +213,8 @@ def _phases() -> Panel:
 def _computing() -> Panel:
     return trend(
         "Computing, by rank",
-        "Share of each rank's time that went into compute, of the ranks that computed least. One line below the others "
-        "is a rank with trouble that only it has; all of them down together is the node's, or the run's.",
+        "Share of each rank's time that went into compute, for the ranks that computed least. If one line is "
+        "below the others, only this rank has a problem. If all lines drop together, the node or the run has it.",
         query(worst(f"max by ({RANK}) ({COMPUTING})", _idle(), RANK, str(DRAWN)), NAMED),
         unit="percentunit",
         most=1,
@@ -238,8 +240,8 @@ def _identity() -> Panel:
     pod, job = "namespace, pod, workload", "job_id, user, account, partition"
     return table(
         "Who the ranks are",
-        "The newest attempt of each rank, its GPU and process, and the pod or the Slurm job that it belongs to. The "
-        "PID is the one in the rank's own namespace.",
+        "The newest attempt of each rank, its GPU and process, and the pod or the Slurm job that it belongs to. "
+        "The PID is the one in the PID namespace of the rank.",
         listed(f"max by ({RANK}, {labels}) ({series('whyidle_rank_info')})"),
         listed(f"max by ({RANK}, {pod}) ({series('whyidle_rank_pod_info')})"),
         listed(f"max by ({RANK}, {job}) ({series('whyidle_rank_slurm_info')})"),

@@ -22,8 +22,8 @@ def _waiting() -> Panel:
     found, looked = "whyidle_process_uninterruptible_samples_total", "whyidle_process_state_samples_total"
     return trend(
         "Ranks and workers found waiting for storage",
-        "Share of looks that found a main thread in state D, mostly a read or write that is under way; the six "
-        "most. High for workers while the ranks wait for data: the storage is the limit.",
+        "Share of samples that found a main thread in state D, which usually is a read or write in progress; the "
+        "six highest. High for workers while the ranks wait for data: the storage is the limit.",
         average(found, looked, BY_ROLE, "{{owner}}/{{run}} rank {{rank}} {{role}}", most=6),
         unit="percentunit",
         width=8,
@@ -42,9 +42,9 @@ def _bytes() -> Panel:
     }
     return trend(
         "Read and written by the ranks",
-        "Bytes per second of all ranks and their workers: that were fetched from storage or sent towards it, page "
-        "faults of mmap included; by read and write calls, whatever served them; and of checkpoints that were saved "
-        "and loaded. FUSE and most object stores count in the calls alone.",
+        "Bytes per second of all ranks and their workers: bytes moved from and to storage, including page faults "
+        "of mmap; bytes of all read and write calls, also if a cache served them; and bytes of checkpoints. For "
+        "FUSE and most object stores only the calls count.",
         *(query(f"sum({rate(metric)})", words) for words, metric in told.items()),
         grows("whyidle_checkpoint_bytes_total", "kind", "checkpoints: {{kind}}"),
         unit="Bps",
@@ -55,8 +55,9 @@ def _bytes() -> Panel:
 def _latency() -> Panel:
     return trend(
         "Time of a request",
-        "Mean time, queueing included: of NFS by mount and operation, of Lustre by file system and operation, and of "
-        "reads and writes of each disk; the slowest. Slow NFS or Lustre with idle disks is the server or the network.",
+        "Mean time, queueing included: for NFS by mount and operation, for Lustre by file system and operation, "
+        "and for reads and writes of each disk; the slowest. If NFS or Lustre is slow and the disks are idle, "
+        "look at the server or the network.",
         average(
             "whyidle_nfs_operation_seconds_total",
             "whyidle_nfs_operation_requests_total",
@@ -92,8 +93,9 @@ def _used() -> Panel:
     of_ranks = series("whyidle_filesystem_rank_info")
     return table(
         "File systems that the ranks use",
-        "Where the open files of the ranks and their workers are, how many ranks use each, and what is free. A file "
-        "that is open for moments can be missed. When space runs out or a file system turns read-only, checkpoints "
+        "Where the open files of the ranks and their workers are, how many ranks use each, and the free space. A "
+        "file that is open for a moment only can be missed. When space runs out or a file system turns read-only, "
+        "checkpoints"
         "fail.",
         listed(f"count by ({PLACE}, source, use) (group by ({PLACE}, source, use, owner, run, rank) ({of_ranks}))"),
         listed(f"min by ({PLACE}) ({series(free)} / {series(size)})"),

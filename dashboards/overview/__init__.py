@@ -51,7 +51,7 @@ def _screen() -> Section:
 def _idle() -> Panel:
     return stat(
         "Idle GPUs now",
-        """How many of the GPUs that the chosen runs hold do not compute: device-seconds per second of every family but
+        """How many GPUs of the chosen runs do not compute: device-seconds per second of all families except
         compute.""",
         query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, {IDLE}}})"),
         unit="locale",
@@ -64,8 +64,8 @@ def _idle() -> Panel:
 def _allocated() -> Panel:
     return stat(
         "Allocated and idle",
-        """GPUs that a pod or a process has and that did nothing for an hour, with whyidle's hooks or without: those
-        that the alert WhyidleGpuAllocatedIdle fires for.""",
+        """GPUs that a pod or a process has and that did nothing for an hour, with whyidle's hooks or without: the
+        alert WhyidleGpuAllocatedIdle fires for these.""",
         now(f'count(ALERTS{{alertname="WhyidleGpuAllocatedIdle", {FIRING}}})'),
         unit="short",
         decimals=0,
@@ -95,8 +95,8 @@ def _hung() -> Panel:
     alerts = f'ALERTS{{alertname=~"{HANGS}", {FIRING}, {v.any_of("run")}}}'
     return stat(
         "Hung runs",
-        """Runs in which live ranks wait in a collective that another does not enter, or in which a rank computes
-        without end. Its row names the rank.""",
+        """Runs in which live ranks wait in a collective that another rank does not enter, or in which a rank computes
+        without end. The row of the run names the rank.""",
         now(f"count(group by ({v.BY_RUN}) ({alerts}) or group by ({v.BY_RUN}) ({missing}))"),
         unit="short",
         decimals=0,
@@ -108,7 +108,7 @@ def _hung() -> Panel:
 def _pages() -> Panel:
     return stat(
         "Pages",
-        "Critical alerts of whyidle that fire now: a run stands still, or hardware is broken and ranks are on it.",
+        "Critical alerts of whyidle that fire now: a run does not progress, or hardware that ranks use is broken.",
         now(f'count(ALERTS{{alertname=~"Whyidle.+", severity="critical", {FIRING}}})'),
         unit="short",
         decimals=0,
@@ -121,8 +121,8 @@ def _today() -> Panel:
     hours = f"sum({device_hours(LOST)})"
     return stat(
         "Lost today",
-        """What the chosen runs lost since midnight: device-hours that were no compute, and what they cost at the price
-        of a GPU-hour in the settings. Without a price there are only hours.""",
+        """What the chosen runs lost since midnight: device-hours that were not compute, and their cost at the price
+        of a GPU-hour in the settings. Without a price only hours are shown.""",
         now(f"{v.SETTINGS.gpu_hour_price} * {hours} > 0", "money"),
         now(hours, "GPU-hours"),
         unit=MONEY,

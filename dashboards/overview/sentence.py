@@ -28,8 +28,8 @@ def sentence() -> Panel:
     return stat(
         "",
         """How many GPUs of the chosen runs do not compute now, what that costs an hour at the price in the settings,
-        the two families that take most of it, waits for late ranks charged to what made them late, and the run that
-        loses most. The rows below say where to look next.""",
+        the two families that take most of it, and the run that loses most. Waits for late ranks are charged to what
+        made them late. The rows below say where to look next.""",
         now(f"{gpus} {joined}", "{{idle}}{{gpus}}{{money}}{{first}}{{second}}{{worst}}"),
         unit="none",
         width=24,

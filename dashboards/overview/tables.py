@@ -42,11 +42,11 @@ SEVERITIES = words({3: ("critical", RED), 2: ("warning", ORANGE)})
 def runs() -> Panel:
     panel = table(
         "Runs by idle GPUs",
-        f"""The {SHOWN} live runs with the most idle GPUs: what the time goes to, as family and as the largest cause of
-        it, its share of the time since the first step, and the rank that is late by it most, unless ranks take turns.
-        Waits for a late rank count for what made it late. Confirmed: the part of it that was lost where the nodes'
-        counters agree; “but” is what a counter says against it. Since: when that family became the largest, at the
-        earliest at the start of the time range.""",
+        f"""The {SHOWN} live runs with the most idle GPUs: the family that takes most of the time, its largest cause,
+        its share of the time since the first step, and the rank that is late because of it most often, unless ranks
+        take turns. Waits for a late rank count for what made it late. Confirmed: the part that was lost on nodes
+        whose counters agree; “but” names a counter that contradicts it. Since: when that family became the largest,
+        or the start of the time range if that is later.""",
         *(now(_worst(expr)) for expr in _of_runs()),
         columns=[
             Column("owner", "Owner", width=130),
@@ -113,15 +113,15 @@ def bills() -> tuple[Panel, Panel]:
     """What was lost in the time range, by what took it and by whose it was."""
     return (
         _bill(
-            "Lost, by what took it",
-            """Device-hours in the time range that were no compute, and their cost at the price in the settings. Waits
+            "Lost, by family",
+            """Device-hours in the time range that were not compute, and their cost at the price in the settings. Waits
             for a late rank are charged to what made it late. A phase that is still open is billed when it ends.""",
             "family",
             Column("family", "Family", mappings=FAMILY, cell="color-text", width=110),
         ),
         _bill(
             "Lost, by owner",
-            f"""The same for the {SHOWN} owners that lost most: namespaces, Slurm accounts or users.""",
+            f"""GPU-hours lost by owner (namespace, Slurm account or user), for the {SHOWN} owners that lost most.""",
             "owner",
             Column("owner", "Owner", width=110),
         ),
@@ -151,9 +151,9 @@ def verdicts() -> Panel:
     score = over_range(f"sum by ({v.BY_RUN}) (run_family:whyidle_device_seconds:rate5m{{{v.RUNS}, {IDLE}}})")
     panel = timeline(
         "Verdicts over time",
-        f"""What each of the {SHOWN} runs that lost most in the time range lost it to, moment by moment, ended ones
-        included. Colours are those of the bill beside it. A run that changes colour met something: the marks are
-        starts, restarts, checkpoints, drained nodes and new versions.""",
+        f"""What each run loses most to at each moment, for the {SHOWN} runs that lost most in the time range,
+        including runs that have ended. The colours are those of the bill beside it. When a run changes colour, look
+        for a mark at that time: a start, a restart, a checkpoint, a drained node or a new version.""",
         query(f"{states} and on ({v.BY_RUN}) topk({SHOWN}, {score})", "{{owner}}/{{run}}"),
         mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
         width=7,

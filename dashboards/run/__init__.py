@@ -13,7 +13,7 @@ def build() -> Dashboard:
         "whyidle-run",
         "whyidle / Run",
         """One run: what it loses its time to, which rank makes the others wait, and what every part of a step takes.
-        Of a run that has ended, the last values in the time range stand.""",
+        For a run that has ended, the last values in the time range are shown.""",
         variables=[
             v.data_source(),
             v.cluster(),

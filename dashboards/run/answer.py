@@ -50,9 +50,10 @@ def section(activity: Panel) -> Section:
 
 def _verdict() -> Panel:
     return stat(
-        "It loses most to",
-        """What takes most of its time, if that is a tenth of it; else it is fine and computes. Waits for a late rank
-        count for what made it late.""",
+        "Largest loss",
+        ""
+        """The family that takes most of the run's time, if that is at least a tenth. Otherwise the run is fine and
+        computes. Waits for a late rank count for what made it late.""",
         query(encode(VERDICT, v.RUN, "family", FAMILIES, v.BY_RUN)),
         unit="none",
         mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
@@ -65,7 +66,7 @@ def _verdict() -> Panel:
 def _share() -> Panel:
     return stat(
         "Share of time",
-        "The verdict's share of all ranks' time since the first step, as averaged above.",
+        "The verdict's share of all ranks' time since the first step, averaged over the time that is chosen above.",
         query(f"max by ({v.BY_RUN}) ({VERDICT}{{{v.RUN}}})"),
         unit="percentunit",
         decimals=0,
@@ -77,8 +78,8 @@ def _share() -> Panel:
 def _evidence() -> Panel:
     return stat(
         "Confirmed",
-        """The part of the verdict's time that was lost on nodes whose counters agree, those that often say so left out
-        in part. A straggler, host time and compute are measured in the ranks and need no counters.""",
+        """The part of the verdict's time that was lost on nodes whose counters agree. Counters that often say so
+        count less. Straggler, host and compute are measured in the ranks and need no counters.""",
         query(confirmed(v.RUN)),
         unit="percentunit",
         decimals=0,
@@ -105,9 +106,9 @@ def _goodput() -> Panel:
 def _late_rank() -> Panel:
     late = f"run_rank:whyidle_late:rate5m{{{v.RUN}}}"
     return stat(
-        "Others wait for",
+        "Late rank",
         """The rank that others waited for most in the time range, on average; the list below says for how long.
-        Nobody, if it is less than a hundredth of the run.""",
+        Nobody is named if it is less than 1 % of the run.""",
         now(
             f"""label_replace(topk(1, {over_range(late)}) > {v.SETTINGS.late_share} * {MOST_RANKS},
             "who", "rank $1", "rank", "(.*)") or on () label_replace(vector(0), "who", "nobody", "", "")""",
@@ -136,9 +137,9 @@ def _ranks() -> Panel:
 
 def _hang() -> Panel:
     return stat(
-        "Hangs for",
-        """For how long live ranks have waited in a collective that another has not entered. Seconds are a late rank;
-        minutes are a hang, and the list of ranks below names the one that is missing.""",
+        "Time in a hang",
+        """For how long live ranks have waited in a collective that another rank has not entered. Seconds mean a late
+        rank. Minutes mean a hang, and the list of ranks below names the missing rank.""",
         now(f"max(run_rank_family:whyidle_missing:seconds{{{v.RUN}}})"),
         unit="s",
         thresholds=steps(10, DEFAULT.alerts.hang_seconds),
@@ -151,8 +152,8 @@ def _hang() -> Panel:
 def _causes() -> Panel:
     return share(
         "Where its time goes, by cause",
-        """Shares of the time of all its ranks, as measured; they sum to 100 %. Shades of one colour are one family. A
-        phase that is open now counts already, so that a hang shows while it lasts.""",
+        """Shares of the time of all its ranks, as measured; they sum to 100 %. Shades of one colour belong to one
+        family. A phase that is still open counts too, so a hang shows while it lasts.""",
         query(f"run_cause:whyidle_share:ratio${{window}}{{{v.RUN}}}", "{{cause}}"),
         of="cause",
         width=12,
@@ -162,8 +163,9 @@ def _causes() -> Panel:
 def _charged() -> Panel:
     return share(
         "What is to blame",
-        """The same, with the waits for late ranks charged to what made them late, and start-up left out: what the
-        verdict is taken from. Straggler remains where a rank was late in compute itself.""",
+        """Shares of the time of all ranks without start-up, with waits for late ranks charged to what made them late:
+        the verdict is the largest of these. What remains as straggler are waits for ranks that were late in
+        compute.""",
         query(f"run_family:whyidle_charged:ratio${{window}}{{{v.RUN}}}", "{{family}}"),
         width=12,
     )
@@ -171,10 +173,11 @@ def _charged() -> Panel:
 
 def _signals() -> Panel:
     return trend(
-        "Counters of its nodes that agree",
-        f"""The share of its nodes on which each counter was at its limit, of the verdict's family those that agree with
-        it. Others are named “also busy”: they may be what comes next. At most {SIGNALS} of each family. What speaks
-        against the verdict is named too, by the share of the nodes that lose the time.""",
+        "Counters of the nodes that agree",
+        f"""The share of the run's nodes on which each counter shows a limit. Counters of the verdict's family agree
+        with it. Counters of other families are marked “also busy” and may be the next limit. At most {SIGNALS} of
+        each family. Counters that contradict the verdict are named too, with the share of the nodes that lose the
+        time.""",
         *(target for family in WITH_COUNTERS for target in _speaking(family)),
         query(f"run_family:whyidle_contradicted:ratio5m{{{v.RUN}}}", f"{AGAINST}{{{{contradiction}}}}"),
         unit="percentunit",

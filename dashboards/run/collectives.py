@@ -21,9 +21,9 @@ def _by_group() -> Panel:
     return trend(
         "Waits by group",
         """Which process group the ranks wait in, and for what: the transfer (network), a late rank (straggler),
-        another stage (pipeline), or not known (unsplit). GPU-seconds per second of all ranks. The
-        group unknown has calls whose process group whyidle does not know. Dashed: what the schedule of a pipeline costs
-        at least, (stages − 1) / microbatches × the quickest stage's time.""",
+        another stage (pipeline), or not known (unsplit). GPU-seconds per second of all ranks. The group “unknown”
+        contains calls whose process group whyidle does not know. The dashed line is the least that the schedule of a
+        pipeline costs, (stages − 1) / microbatches × the quickest stage's time.""",
         query(f"{waits} > {LATE}", "{{group}}: {{part}}"),
         query(f"{bubble} > 0", "bubble of the schedule"),
         unit="count:GPUs",
@@ -37,10 +37,10 @@ def _by_group() -> Panel:
 def _late_by() -> Panel:
     late = f"run_rank_family:whyidle_late:rate${{window}}{{{v.RUN}}}"
     return trend(
-        "Late ranks, and by what",
+        "Late ranks, and what made them late",
         """GPU-seconds per second that a rank made the others wait, by what made it late: storage, cpu or host;
-        compute, which stands under straggler, is a slow GPU or an uneven batch. The eight worst. A link that is slow
-        makes nobody late.""",
+        compute, which counts as straggler, means a slow GPU or an uneven batch. The eight worst. A slow link does not
+        make a rank late.""",
         query(
             f"{late} and on (rank, family) topk(8, {over_range(late.replace('${window}', '5m'))} > {LATE})",
             "rank {{rank}}: {{family}}",
@@ -57,8 +57,9 @@ def _bandwidth() -> Panel:
         "Bus bandwidth against the link",
         """What the collectives moved, as nccl-tests counts it (busbw), per rank over wall time, and the rate of a
         rank's link. Near the link's rate: the network is the limit. Far below, with much network time: congestion,
-        small messages or latency. A run on one node has no link. Over five minutes. While it waits: of the time in
-        which ranks wait in transfers alone; far below its best, the transfers have become slower.""",
+        small messages or latency. A run on one node has no link. Averaged over five minutes. “While it waits” counts
+        only the time in which ranks wait in transfers. If it is far below its best, the transfers have become
+        slower.""",
         query(f"run:whyidle_collective_busbw_bytes:rate5m{{{v.RUN}}}", "bus bandwidth"),
         query(f"run:whyidle_transfer_busbw_bytes:rate5m{{{v.RUN}}}", "while it waits"),
         query(f"run:whyidle_transfer_busbw_bytes:best{{{v.RUN}}}", "its best while it waits"),

@@ -39,9 +39,9 @@ def _causes() -> Panel:
     mine = mean % (v.RUN, "")
     then = _either(mean % (OTHER, THEN), mean % (v.RUN, THEN))
     return table(
-        "Causes, now and then",
-        """Shares of all ranks' time in the time range, by cause: this run's, those of the run that is chosen above
-        (itself, if none is) so long before, and by how much this one's are higher.""",
+        "Causes, now and before",
+        """Shares of all ranks' time in the time range, by cause: this run's, those of the run to compare with that is
+        chosen above (itself, if none is) at the chosen time before, and the difference.""",
         now(mine),
         now(then),
         now(f"{mine} - {then}"),
@@ -60,9 +60,9 @@ def _causes() -> Panel:
 def _steps() -> Panel:
     metric = "run:whyidle_step_seconds:p50_5m"
     return trend(
-        "Step time, now and then",
-        """The median step of this run, and that of the run that is chosen above (itself, if none is) so long before, at
-        the same place of the time axis.""",
+        "Step time, now and before",
+        """The median step of this run, and that of the run to compare with (itself, if none is chosen) at the chosen
+        time before, drawn on the same time axis.""",
         query(f"{metric}{{{v.RUN}}}", "this run"),
         query(_either(f"{metric}{{{OTHER}}}{THEN}", f"{metric}{{{v.RUN}}}{THEN}"), "then"),
         unit="s",

@@ -24,8 +24,8 @@ def _workers() -> Panel:
     }
     return trend(
         "What the data workers do",
-        """Seconds per second of all workers, whether the loop waits for them or not. All on a CPU: add workers, or
-        decode less. Ready without a CPU: there are more workers than CPUs.""",
+        """Seconds per second of all workers, whether the loop waits for them or not. If all are on a CPU, add workers
+        or decode less. If they are ready without a CPU, there are more workers than CPUs.""",
         query(f"sum({cpu})", "on a CPU"),
         query(f"sum({queue})", "ready, without a CPU"),
         query(f"sum({blocked})", "blocked, or without work"),
@@ -41,8 +41,9 @@ def _read() -> Panel:
     matchers = f"{v.RUN}, {v.RANKS}"
     return trend(
         "Bytes read",
-        """Read calls of the ranks and their workers, and what storage had to fetch for them. The first without the
-        second: the page cache serves, or a FUSE or object store, whose reads count in the first alone.""",
+        """Read calls of the ranks and their workers, and the bytes that storage had to fetch for them. If there are
+        read calls and storage fetches nothing, the data came from the page cache, or from a FUSE or object store,
+        whose reads count as calls only.""",
         query(f"sum(rate(whyidle_process_syscall_read_bytes_total{{{matchers}}}[$__rate_interval]))", "read calls"),
         query(f"sum(rate(whyidle_process_storage_read_bytes_total{{{matchers}}}[$__rate_interval]))", "from storage"),
         unit="Bps",
@@ -59,8 +60,8 @@ def _seconds_per_save() -> Panel:
     saves = f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{v.RUN}, rank="0", kind="save"}}[${{window}}]))'
     return trend(
         "Seconds per save",
-        """For how long a save held up rank 0, over the chosen average. Times the saves per hour, it is what
-        checkpoints cost.""",
+        """For how long a save blocked rank 0, averaged over the chosen time. Multiply by the saves per hour to get
+        the cost of checkpoints.""",
         query(f"{spent} / ({saves} > 0)", "{{owner}}/{{run}}"),
         unit="s",
         width=8,

@@ -22,9 +22,9 @@ def activity() -> Panel:
     return trend(
         "Compute, its launch gaps, and the tensor cores",
         """Compute as a share of all ranks' time. In its launch gaps no kernel ran: the CPU does not launch them fast
-        enough, and the verdict counts them as host. Tensor cores: the share of their cycles that did work, the nearest
-        to useful work that a counter comes (Hopper and later, by GPM). Much compute with idle tensor cores: small
-        kernels, or memory is the limit.""",
+        enough, and the verdict counts them as host. Tensor cores: the share of their cycles that did work, which is
+        the counter that comes closest to useful work (Hopper and later, from GPM). Much compute with idle tensor
+        cores means small kernels, or that memory is the limit.""",
         query(compute, "compute"),
         query(f"{idle} / {ranks}", "launch gaps"),
         query(f"{_active()} / ({_active('observed', GPM)} > 0)", "tensor cores active"),

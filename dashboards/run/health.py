@@ -17,8 +17,9 @@ def section() -> Section:
 def _hooks() -> Panel:
     return table(
         "Hooks",
-        """The hooks of whyidle, and on how many ranks each is in which state. Absent: the run does not use what it
-        hooks. Failed: its time counts for whatever is around it, and a log line on the rank says why.""",
+        """The hooks of whyidle, and on how many ranks each is in which state. Absent: the run does not use what the
+        hook observes. Failed: the time that it would have seen counts for the phase around it, and the log of the
+        rank says why.""",
         now(f"count by (hook, state) (whyidle_hook_state{{{v.RUN}}})"),
         columns=[
             Column("hook", "Hook"),
@@ -32,9 +33,9 @@ def _hooks() -> Panel:
 
 def _faults() -> Panel:
     return trend(
-        "Faults of whyidle's own",
-        """Exceptions that the hooks swallowed, and intervals that the device clock could not measure, per second of
-        all ranks. Both should be 0; the training is not affected by either.""",
+        "Errors in whyidle itself",
+        """Errors that the hooks caught, and intervals that the device clock could not measure, per second over all
+        ranks. Both should be 0. Neither affects the training.""",
         query(f"sum(rate(whyidle_hook_faults_total{{{v.RUN}}}[$__rate_interval]))", "exceptions"),
         query(f"sum(rate(whyidle_unmeasured_total{{{v.RUN}}}[$__rate_interval]))", "intervals not measured"),
         unit="ops",

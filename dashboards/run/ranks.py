@@ -53,8 +53,9 @@ def _chosen(selector: str) -> str:
 def _idle() -> Panel:
     return heat(
         "Who waits",
-        """Share of each rank's time that was no compute: the brighter, the more. All bright but one: that one makes
-        the others wait. As many ranks as are chosen above, those that wait most, and eight that others wait for.""",
+        """Share of each rank's time that was not compute. Bright means a large share. If all ranks but one are
+        bright, that one makes the others wait. It shows the ranks that wait most, up to the number that is chosen
+        above, and eight ranks that others wait for.""",
         query(_chosen(f"1 - {_computing()}"), "rank {{rank}}"),
         unit="percentunit",
         width=12,
@@ -64,9 +65,9 @@ def _idle() -> Panel:
 def _late() -> Panel:
     late = f"run_rank:whyidle_late:rate${{window}}{{{v.RUN}, {v.RANKS}}}"
     return heat(
-        "Whom others wait for",
-        """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank;
-        rows that take turns are uneven batches. Only ranks that make others wait for a hundredth of the run.""",
+        "Ranks that others wait for",
+        """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank.
+        Rows that take turns mean uneven batches. Only ranks that make others wait for at least 1 % of the run.""",
         query(worst(late, LATE, BY_RANK), "rank {{rank}}"),
         unit="count:GPUs",
         width=12,
@@ -79,8 +80,8 @@ def _phases() -> Panel:
     phases = encode("whyidle_phase_open_seconds", RANKS, "phase", PHASES, BY_RANK)
     return timeline(
         "What each rank was doing",
-        """The phase in which each scrape found the ranks: a sample, not a sum. In a hang every rank stays in one
-        colour, and the rank in another than the others is the one that they wait for.""",
+        """The phase of each rank at each scrape: a sample, not a sum. In a hang every rank stays in one colour. The
+        rank with a different colour is the one that the others wait for.""",
         query(_chosen(phases), "rank {{rank}}"),
         mappings=words({i: (phase, PHASE_COLOUR[phase]) for i, phase in enumerate(PHASES)}),
     )
@@ -94,10 +95,11 @@ def _list() -> Panel:
     chosen = f"({waits} or on (rank) topk({NAMED}, {late}) or on (rank) topk({NAMED}, {missing}))"
     return table(
         "Ranks, now",
-        f"""The ranks now: what each is in and for how long, what it loses most to, in how many steps a second it was
-        the last to arrive, and how many GPUs wait for it. Ranks that are last about as often take turns, as with uneven
-        batches. As many ranks as are chosen above, those that wait most, and {NAMED} each that others wait for or that
-        are missing from a collective. Sort by any column; a node's name leads to its counters.""",
+        f"""The ranks now: the phase of each and for how long, what it loses most to, in how many steps a second it
+        was the last to arrive, and how many GPUs wait for it. Ranks that are last about equally often take turns, for
+        example because of uneven batches. It shows the ranks that wait most, up to the number that is chosen above,
+        and {NAMED} each that others wait for or that are missing from a collective. Sort by any column; a node's name
+        leads to its counters.""",
         *(
             now(f"{expr} and on (rank) {chosen}")
             for expr in (

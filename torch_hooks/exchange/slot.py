@@ -103,7 +103,7 @@ class SlotExchange:
             return
         if self._side is None:
             if held.size > MOST_HELD:
-                raise Lost("its members do not come together")
+                raise Lost("its members did not all join")
         elif self._due(held.steps):
             self._drop_early(held.steps)
             self._advance(held.steps, last=False)

@@ -209,7 +209,7 @@ class GpuCollector:
                     f"the driver shows no GPU, but {', '.join(here) or 'there was one'}: see the kernel's log, or let "
                     "the agent's container see the GPUs (NVIDIA_VISIBLE_DEVICES=all)"
                 )
-            raise Absent("a GPU of which the NVIDIA driver knows")
+            raise Absent("a GPU that the NVIDIA driver knows")
         self._open = True
         self._opened_at = now
         self._count = min(count, GPUS_MOST)
@@ -221,13 +221,15 @@ class GpuCollector:
         if error.code == LIBRARY_NOT_FOUND:
             if had or driver_loaded(self._roots):
                 return GpuFault(
-                    f"the NVIDIA driver is loaded, but {error.call} is not found: install it, or let the agent's "
-                    "container have it (NVIDIA_DRIVER_CAPABILITIES=utility)"
+                    f"the NVIDIA driver is loaded, but {error.call} was not found: install it, or add it to the "
+                    "agent's container (NVIDIA_DRIVER_CAPABILITIES=utility)"
                 )
             return Absent(error.call)
         if error.code == DRIVER_NOT_LOADED and not had and not pci_gpus(self._roots):
             return Absent("an NVIDIA GPU on the PCI bus, or its driver")
-        return GpuFault(f"{error}: the node's NVIDIA driver is not in order; nvidia-smi and the kernel's log say more")
+        return GpuFault(
+            f"{error}: the node's NVIDIA driver does not work; nvidia-smi and the kernel's log have the details"
+        )
 
     def _end(self) -> None:
         """Ends the library; what was integrated stays. Never fails."""

@@ -15,7 +15,8 @@ LONGEST_SECONDS = 60.0
 
 _UNSEEN = (
     "the processes on GPUs",
-    "a GPU works, or its memory is in use, but the driver lists no process: they run in another PID namespace",
+    "a GPU is busy, or its memory is in use, but the driver lists no process: the processes run in another PID "
+    "namespace",
     "give the agent the host's PID namespace (hostPID: true)",
 )
 

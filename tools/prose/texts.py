@@ -1,0 +1,122 @@
+"""Where our prose is: pages, texts of alerts and panels, and strings in the code that people read."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+CODE = ("cli", "agent", "torch_hooks", "alerts/settings.py", "alerts/config.py")
+"""Where a string of four words or more is a message or a text of `--help`."""
+
+_SKIPPED = re.compile(r"^\s*(\||-|:|\s)*$|^\s*<|^\s*!\[")
+
+
+class Text(NamedTuple):
+    """A passage: one paragraph, list item, table cell, or string."""
+
+    place: str
+    text: str
+
+
+def texts(root: Path) -> Iterator[Text]:
+    """All prose under ``root``, the repository."""
+    yield from _page(root, root / "README.md")
+    for page in sorted((root / "docs").glob("*.md")):
+        yield from _page(root, page)
+    changes = (root / "CHANGELOG.md").read_text().split("\n## ")
+    yield from markdown("CHANGELOG.md", "\n## ".join(changes[:2]))
+    yield from _alerts(root)
+    yield from _panels(root)
+    for part in CODE:
+        for path in sorted((root / part).rglob("*.py")) or [root / part]:
+            yield from messages(path.relative_to(root).as_posix(), path.read_text())
+
+
+def markdown(name: str, page: str) -> Iterator[Text]:
+    """The paragraphs, items and cells of a page. What stands in code blocks is left out; `code` is one word."""
+    block: list[str] = []
+    start, fenced = 0, False
+    for number, line in enumerate([*page.splitlines(), ""], 1):
+        fence = line.lstrip().startswith("```")
+        if fence or fenced or not line.strip() or re.match(r"\s*([-*|#]|\d+\.) ?", line):
+            if block:
+                yield Text(f"{name}:{start}", plain(" ".join(block)))
+            block = []
+        fenced ^= fence
+        if fence or fenced or _SKIPPED.match(line) or (line.startswith("    ") and not block):
+            continue
+        if line.lstrip().startswith("|"):
+            cells = (plain(cell) for cell in re.split(r"(?<!\\)\|", line))
+            yield from (Text(f"{name}:{number}", cell) for cell in cells if cell)
+            continue
+        if not block:
+            start = number
+        block.append(re.sub(r"^\s*([-*#]+|\d+\.) ", "", line.strip()))
+
+
+def plain(text: str) -> str:
+    """Text without markup: `code` and templates become the word X, a link its words. A branch ends a sentence."""
+    text = re.sub(r"\{\{ *(if|else).*?\}\}", ". X ", text)
+    text = re.sub(r"\{\{.*?\}\}|`[^`]*`|\$\{\w+(:\w+)?\}", "X", text, flags=re.DOTALL)
+    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"\s+", " ", text.replace("*", "")).strip()
+
+
+def messages(name: str, source: str) -> Iterator[Text]:
+    """The strings of a module that have four words or more, and are not docstrings. What is filled in is one word."""
+    tree = ast.parse(source)
+    left_out = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            left_out |= {id(part) for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if len(re.findall(r"[a-z']{2,}", text)) >= 4 and not text.startswith("#!"):
+            yield Text(f"{name}:{node.lineno}", plain(text))
+
+
+def _page(root: Path, path: Path) -> Iterator[Text]:
+    return markdown(path.relative_to(root).as_posix(), path.read_text())
+
+
+def _alerts(root: Path) -> Iterator[Text]:
+    for group in yaml.safe_load((root / "alerts/generated/alerts.yaml").read_text())["groups"]:
+        for rule in group["rules"]:
+            notes = rule.get("annotations", {})
+            yield from (
+                Text(f"{rule['alert']} {note}", plain(notes[note]))
+                for note in ("summary", "description")
+                if note in notes
+            )
+
+
+def _panels(root: Path) -> Iterator[Text]:
+    for path in sorted((root / "dashboards/generated").glob("*.json")):
+        board = json.loads(path.read_text())
+        yield from _titled(f"dashboard {board['title']}", board)
+
+
+def _titled(place: str, node: Any) -> Iterator[Text]:
+    if isinstance(node, dict):
+        name = f"{place} › {node['title']}" if isinstance(node.get("title"), str) and "panels" not in node else place
+        for key in ("title", "description", "content"):
+            if isinstance(node.get(key), str) and node[key]:
+                yield Text(name, plain(node[key]))
+        for value in node.values():
+            yield from _titled(name, value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _titled(place, value)
