@@ -281,7 +281,7 @@ def test_what_cannot_work_is_said_in_a_sentence(tmp_path: Path) -> None:
     code, line = fails("agent", "--ledger.retention=soon")
     assert (code, line.endswith("'soon' is not a duration: write 90s, 15m or 24h")) == (2, True)
     code, line = fails("agent", "--web.listen-address=here")
-    assert (code, "'here' is no address" in line) == (2, True)
+    assert (code, "'here' is not an address" in line) == (2, True)
 
 
 def test_metric_names_are_well_formed() -> None:

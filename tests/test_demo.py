@@ -193,7 +193,7 @@ def test_without_torch_it_says_what_to_install() -> None:
 
 
 def test_too_little_room_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    with pytest.raises(NoRoom, match=r"are needed and .* free; set it"):
+    with pytest.raises(NoRoom, match=r"the demo needs .* are free; set it"):
         _check_room(str(tmp_path), 1 << 60, "set it")
 
 

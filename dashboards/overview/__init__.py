@@ -31,7 +31,7 @@ def build() -> Dashboard:
     return dashboard(
         "whyidle-overview",
         "whyidle / Overview",
-        "Whose GPUs are idle, why, and what to look at next. A run's name leads to its ranks.",
+        "Which GPUs are idle, why, and what to look at next. Click the name of a run to see its ranks.",
         variables=[v.data_source(), v.cluster(), v.owners(), v.runs(), v.window()],
         annotations=[starts(v.RUNS), restarts(v.RUNS), CHECKPOINTS_OF_RUNS, DRAINS, DEPLOYMENTS, ALERTS],
         sections=[_screen()],
