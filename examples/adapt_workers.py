@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=160, help="of an epoch")
     parser.add_argument("--workers", type=int, default=1, help="to begin with")
+    parser.add_argument("--most", type=int, default=4, help="workers: to start one takes time and memory, too")
     parser.add_argument("--fixed", action="store_true", help="keep the number of workers")
     args = parser.parse_args()
 
@@ -54,7 +55,7 @@ def main() -> None:
 
         advice = whyidle.signals().find("data.workers")  # of this epoch; None where more workers bring nothing
         if advice and not args.fixed:
-            workers = int(advice.settings["num_workers"])
+            workers = min(args.most, int(advice.settings["num_workers"]))
 
 
 if __name__ == "__main__":

@@ -207,5 +207,6 @@ RULES: tuple[Rule, ...] = (
         "Replay without `data_handoff`",
         "`data_handoff` falls",
         _handoff,
+        "no: batches of Python floats took the workers CPU time here, which is `data_cpu`",
     ),
 )
