@@ -148,7 +148,7 @@ def test_rejects_nonsense_sizes(nonsense: str) -> None:
 
 def test_rejects_an_unknown_operation() -> None:
     assert sizes.operations("all-reduce,broadcast") == ("all_reduce", "broadcast")
-    with pytest.raises(argparse.ArgumentTypeError, match="'gossip' is no operation"):
+    with pytest.raises(argparse.ArgumentTypeError, match="'gossip' is not an operation"):
         sizes.operations("all_reduce,gossip")
 
 

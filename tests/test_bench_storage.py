@@ -371,7 +371,7 @@ def test_every_part_is_measured_and_nothing_is_left(both: tuple[dict[str, Any], 
     assert not scratch(root / "slow")
     shown = text.render(report)
     assert "small files: open and read" in shown
-    assert "has a server or a daemon with caches of its own" in shown
+    assert "has a server or daemon with its own caches" in shown
 
 
 def test_fio_measures_the_same_path(both: tuple[dict[str, Any], Path]) -> None:

@@ -159,7 +159,7 @@ RULES: tuple[Rule, ...] = (
         "network.accumulation",
         ("network",),
         "All ranks wait for all-reduces that every rank has entered",
-        "So many batches for one all-reduce that transfers take a tenth of the time, at most 8",
+        "Enough batches for each all-reduce that transfers take a tenth of the time, at most 8",
         "Replay with transfers that take 1/k of the time, for the same number of batches. The batch that the optimizer"
         " sees becomes k times larger: that is for you to judge",
         "`network` falls for as many samples",

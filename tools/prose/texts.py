@@ -84,7 +84,7 @@ def messages(name: str, source: str) -> Iterator[Text]:
             text = node.value
         else:
             continue
-        if len(re.findall(r"[a-z']{2,}", text)) >= 4 and not text.startswith("#!"):
+        if len(re.findall(r"[a-z']{2,}", text)) >= 4 and not text.startswith("#!") and "{ " not in text:  # code, CSS
             yield Text(f"{name}:{node.lineno}", plain(text))
 
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ranks", "Start it as a training: torchrun --nproc-per-node 8 -m whyidle bench network. Or let it start ranks."
     )
     start.add_argument("--ranks", type=ranks, metavar="N", help="start N ranks on this machine, without torchrun")
-    start.add_argument("--backend", choices=BACKENDS, help="default: nccl where there are GPUs, else gloo")
+    start.add_argument("--backend", choices=BACKENDS, help="default: nccl on GPUs, otherwise gloo")
     start.add_argument(
         "--join-timeout", type=_some_time, default="60s", metavar="TIME", help="for all ranks to come (default: 60s)"
     )

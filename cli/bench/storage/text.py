@@ -10,8 +10,8 @@ from ...tables import aligned
 
 _LONGEST_PATH = 32
 _KINDS = {
-    "memory": "is in memory: these are no speeds of storage",
-    "remote": "has a server or a daemon with caches of its own: they cannot be emptied from here",
+    "memory": "is in memory: these speeds are not those of storage",
+    "remote": "has a server or daemon with its own caches: they cannot be emptied from here",
 }
 
 
@@ -96,7 +96,7 @@ def _conclusions(report: dict[str, Any]) -> list[str]:
             au = judged["au"]
             lines.append(
                 f"{path['path']}: AU {'not measured' if au is None else f'{100 * au:.1f} %'}"
-                f" · MLPerf Storage's rules are {'met' if judged['met'] else 'not met'} (this is no MLPerf result)"
+                f" · MLPerf Storage's rules are {'met' if judged['met'] else 'not met'} (this is not an MLPerf result)"
             )
             lines += [
                 f"  {'yes' if rule['met'] else 'no ':<3}  {rule['name']}: {rule['found']}" for rule in judged["rules"]
