@@ -38,5 +38,6 @@ def sizes(text: str) -> tuple[int, ...]:
 def operations(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",")))
     if unknown := [op for op in found if op not in OPERATIONS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not an operation; the operations are {', '.join(OPERATIONS)}")
+        known = ", ".join(OPERATIONS)
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not an operation; the operations are {known}")
     return found
