@@ -11,6 +11,7 @@ from support_matrix import read
 
 from whyidle.agent.collector import Advised
 from whyidle.agent.collectors.advice import MOST, AdviceCollector
+from whyidle.agent.ledgers import LedgerStore, Snapshot
 from whyidle.agent.reading import Absent, Reading
 from whyidle.cli.advice import of_directory
 
@@ -21,6 +22,12 @@ def line(run: str, number: int) -> Advised:
     return Advised("lab", run, f"rule.{number}", "storage", f"Change {number}", 0.5 / number)
 
 
+def with_runs(*runs: str) -> LedgerStore:
+    store = LedgerStore("/ledgers", 1.0)
+    store.latest = Snapshot([], {}, 0, {("lab", run, "n1"): {} for run in runs})
+    return store
+
+
 def test_a_scrape_does_not_wait_and_the_next_ones_tell_the_best_of_each_run() -> None:
     go, asked = threading.Event(), []
 
@@ -29,7 +36,8 @@ def test_a_scrape_does_not_wait_and_the_next_ones_tell_the_best_of_each_run() ->
         assert go.wait(60)
         return [line(run, number) for run in ("a", "b") for number in range(1, 6)]
 
-    collector = AdviceCollector(advise, "/ledgers")
+    ledgers = with_runs("a", "b")
+    collector = AdviceCollector(advise, ledgers)
     assert not read(collector)[0]
     go.set()
     until(lambda: read(collector)[0])
@@ -40,13 +48,15 @@ def test_a_scrape_does_not_wait_and_the_next_ones_tell_the_best_of_each_run() ->
     assert (INFO, ("lab", "b", "rule.3", "storage", "Change 3")) in series
     read(collector)
     assert asked == ["/ledgers"]  # once a minute
+    ledgers.latest = with_runs("b").latest
+    assert {labels[1] for _, labels in read(collector)[0]} == {"b"}, "the ranks of the other are gone"
 
 
 def test_what_fails_fails_the_collector() -> None:
     def advise(directory: str) -> list[Advised]:
         raise RuntimeError("no")
 
-    collector = AdviceCollector(advise, "/ledgers")
+    collector = AdviceCollector(advise, with_runs())
 
     def failed() -> bool:
         try:
@@ -57,7 +67,7 @@ def test_what_fails_fails_the_collector() -> None:
 
     assert until(failed)
     with pytest.raises(Absent):
-        AdviceCollector(None, "/ledgers").collect(Reading())
+        AdviceCollector(None, with_runs()).collect(Reading())
 
 
 def test_a_live_run_is_advised(tmp_path: Path) -> None:

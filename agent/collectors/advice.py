@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from ..collector import Advised, Options
+from ..ledgers import LedgerStore
 from ..metrics.advice import GAIN, INFO
 from ..reading import Absent, Reading
 
@@ -20,15 +21,15 @@ MOST = 3
 
 
 def create(options: Options) -> AdviceCollector:
-    return AdviceCollector(options.advise, options.ledgers.directory)
+    return AdviceCollector(options.advise, options.ledgers)
 
 
 class AdviceCollector:
     """Advice takes longer than a scrape should: a thread works it out, and a scrape tells what it last found."""
 
-    def __init__(self, advise: Callable[[str], list[Advised]] | None, directory: str):
+    def __init__(self, advise: Callable[[str], list[Advised]] | None, ledgers: LedgerStore):
         self._advise = advise
-        self._directory = directory
+        self._ledgers = ledgers
         self._worker: threading.Thread | None = None
         self._found: list[Advised] = []
         self._failure: Exception | None = None
@@ -46,9 +47,11 @@ class AdviceCollector:
             raise self._failure
         if age > KEPT * self._rest:
             return
-        told: dict[tuple[str, str], int] = {}
+        told = {(owner, run): 0 for owner, run, _ in self._ledgers.latest.runs}
         for one in self._found:
-            told[one.owner, one.run] = told.get((one.owner, one.run), 0) + 1
+            if (one.owner, one.run) not in told:  # its ranks are gone by now
+                continue
+            told[one.owner, one.run] += 1
             if told[one.owner, one.run] <= MOST:
                 reading.add(INFO, (one.owner, one.run, one.advice, one.family, one.change), 1)
                 reading.add(GAIN, (one.owner, one.run, one.advice), one.share)
@@ -56,7 +59,7 @@ class AdviceCollector:
     def _work(self, advise: Callable[[str], list[Advised]]) -> None:
         begun = time.monotonic()
         try:
-            self._found, self._failure = advise(self._directory), None
+            self._found, self._failure = advise(self._ledgers.directory), None
         except Exception as error:  # the next scrape says so
             self._found, self._failure = [], error
         self._done = time.monotonic()
