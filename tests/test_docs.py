@@ -53,13 +53,15 @@ def commands() -> list[tuple[str, list[str]]]:
 
 def test_commands_have_the_options_that_pages_give_them(capsys: pytest.CaptureFixture[str]) -> None:
     helps: dict[str, str] = {}
-    for command in COMMANDS:
+    benches = [f"bench {bench}" for bench in ("storage", "network")]
+    for name in (*(command.name for command in COMMANDS), *benches):
         with pytest.raises(SystemExit):
-            main([command.name, "--help"])
-        helps[command.name] = capsys.readouterr().out
+            main([*name.split(), "--help"])
+        helps[name] = capsys.readouterr().out
     for page, words in commands():
         mine = words[: words.index("--")] if "--" in words else words
-        assert mine[0] in helps, (page, words)
+        name = " ".join(mine[: 2 if mine[0] == "bench" else 1])
+        assert name in helps, (page, words)
         for word in mine[1:]:
             if option := re.match(r"\[?(--[\w.-]*\w)(?!.*…)", word):
-                assert option[1] in helps[mine[0]], (page, words)
+                assert option[1] in helps[name], (page, words)
