@@ -12,10 +12,12 @@ from textwrap import wrap
 from typing import Any
 
 from ..advisor.whatif.answer import answer
-from ..advisor.whatif.bounds import NoBounds
+from ..advisor.whatif.bounds import NoBounds, Spent
 from ..advisor.whatif.changes import Changes, factor
 from ..advisor.whatif.trace import NoTrace
 from ..alerts.config import DEFAULT
+from ..ledger.directory import Run
+from ..verdict.saved import NoReport, read_report, seconds_of_ranks
 from . import bounds, choice
 from .prometheus import options, seconds
 from .prometheus.client import NoAnswer
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price", type=gpu_hour_price, default=DEFAULT.gpu_hour_price, metavar="AMOUNT", help="what a GPU-hour costs"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--report", metavar="FILE", help="bounds for the run of a saved `whyidle report --json`")
     options.add_arguments(parser, since="1h")
 
 
@@ -89,8 +92,10 @@ def _workers(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 0; 1 where there is no such run, nothing can be told, or Prometheus does not answer."""
+    if args.report is not None:
+        return _print_bounds(args, lambda: _of_report(args))
     if args.prometheus:
-        return _bounds(args)
+        return _print_bounds(args, lambda: _of_prometheus(args))
     chosen = choice.choose("whatif", args)
     if chosen is None:
         return 1
@@ -113,36 +118,65 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bounds(args: argparse.Namespace) -> int:
-    """Of a run in Prometheus: without its ledgers, nothing can be replayed."""
+def _print_bounds(args: argparse.Namespace, build: Callable[[], dict[str, Any]]) -> int:
     try:
-        asked = options.server(args)
-        chosen = choose(asked, args, max(args.since, ENDED_SECONDS))
-        window = seconds.ask(asked, chosen, args.since)
-        found = bounds.build(
-            chosen.run,
-            window.spent,
-            changes_of(args),
-            source="Prometheus",
-            accelerated=window.accelerated,
-            price=args.price,
-            currency=DEFAULT.currency,
-            swept=args.sweep,
-            notes=[*_window_notes(window), *(f"Prometheus warns: {one}" for one in asked.warnings)],
-        )
-    except (NoAnswer, NoBounds) as error:
+        found = build()
+    except (NoAnswer, NoBounds, NoReport) as error:
         print(f"whyidle whatif: {error}", file=sys.stderr)
         return 1
     print(json.dumps(found, indent=2) + "\n" if args.json else bounds.render(found), end="")
     return 0
 
 
+def _of_prometheus(args: argparse.Namespace) -> dict[str, Any]:
+    """Of a run in Prometheus: without its ledgers, nothing can be replayed. Raises NoAnswer and NoBounds."""
+    asked = options.server(args)
+    chosen = choose(asked, args, max(args.since, ENDED_SECONDS))
+    window = seconds.ask(asked, chosen, args.since)
+    notes = [*_window_notes(window), *(f"Prometheus warns: {one}" for one in asked.warnings)]
+    return _bounds(args, chosen.run, window.spent, "Prometheus", window.accelerated, notes)
+
+
+def _of_report(args: argparse.Namespace) -> dict[str, Any]:
+    """Of a saved report. Raises NoReport and NoBounds."""
+    if args.run_name or args.prometheus:
+        raise NoReport("--report names the run already: leave RUN and --prometheus out")
+    report = read_report(args.report)
+    ranks = seconds_of_ranks(report)
+    if not report["steps"] or not any(sum(one.values()) > 0 for one in ranks):
+        raise NoReport(f"{args.report}: no rank has finished a step")
+    spent = Spent(ranks, report["steps"], missing=max(0, int(report["world_size"]) - len(ranks)))
+    accelerated = any(one.get("device", "cpu") != "cpu" for one in report["per_rank"])
+    run = (report.get("owner") or "", report["run"])
+    return _bounds(args, run, spent, "A report", accelerated, _missing_notes(spent))
+
+
+def _bounds(
+    args: argparse.Namespace, run: Run, spent: Spent, source: str, accelerated: bool, notes: list[str]
+) -> dict[str, Any]:
+    return bounds.build(
+        run,
+        spent,
+        changes_of(args),
+        source=source,
+        accelerated=accelerated,
+        price=args.price,
+        currency=DEFAULT.currency,
+        swept=args.sweep,
+        notes=notes,
+    )
+
+
 def _window_notes(window: seconds.Window) -> list[str]:
     ended = f", which ended {in_time(window.ago)} ago" if window.ago > FRESH_SECONDS else ""
     said = [f"all of this is about the last {in_time(window.seconds)} of the run{ended}"]
-    if window.spent.missing:
-        said.append(f"{window.spent.missing} more ranks of the run were not seen: the bounds hold without them")
-    return said
+    return [*said, *_missing_notes(window.spent)]
+
+
+def _missing_notes(spent: Spent) -> list[str]:
+    if not spent.missing:
+        return []
+    return [f"{spent.missing} more ranks of the run were not seen: the bounds hold without them"]
 
 
 def changes_of(args: argparse.Namespace) -> Changes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,11 +12,13 @@ from schedules.case import Case
 from schedules.cases import random_cases
 from schedules.replay import replay
 from schedules.traces import trace_of
+from support_ledgers import Spec, ended
 
 from whyidle.advisor.whatif.bounds import NoBounds, Spent, answer, most
 from whyidle.advisor.whatif.changes import NONE, Changes
 from whyidle.advisor.whatif.replay import saved
 from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace
+from whyidle.cli.main import main
 from whyidle.ledger.causes import CAUSES
 
 MS = 1_000_000
@@ -143,3 +147,54 @@ def test_what_sums_cannot_tell_is_refused() -> None:
             most(Spent(LATE_READER, 1), changes)
     with pytest.raises(NoBounds, match="2 ranks were not seen"):
         most(Spent(LATE_READER, 1, missing=2), Changes(no_stragglers=True))
+
+
+# -- a saved report
+
+
+def asked(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = main(list(map(str, words)))
+    return code, *capsys.readouterr()
+
+
+def test_a_saved_report_has_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = {"compute": 0.08, "network": 0.02}
+    ended(tmp_path / "ledgers", *(Spec(rank=rank, steps=50, step=steps, world_size=3) for rank in (0, 1)))
+    _, report, _ = asked(capsys, "report", "--json", "--dir", tmp_path / "ledgers")
+    saved_report = tmp_path / "report.json"
+    saved_report.write_text(report)
+    code, out, err = asked(capsys, "whatif", "--network", "none", "--json", "--report", saved_report)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["bounds_only"]
+    assert (found["run"], found["ranks"], found["steps"]) == ("r1", 2, 50)
+    assert found["changes"][0]["most"] == pytest.approx(0.2)
+    assert "1 more ranks of the run were not seen" in found["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "why"),
+    [
+        ({"per_rank": []}, (), "no rank has finished a step"),
+        ({"steps": 0}, (), "no rank has finished a step"),
+        ({"per_rank": [{"steps": 5}]}, (), "seconds must be an object"),
+        ({"per_rank": [{"steps": 5, "seconds": {"compute": "much"}}]}, (), "the seconds of compute must be a number"),
+        ({"format": 99}, (), "update it"),
+        ({}, ("r1",), "leave RUN and --prometheus out"),
+        ({}, ("--workers", "+2"), "--workers"),
+    ],
+)
+def test_a_report_that_cannot_tell_is_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, object],
+    words: tuple[str, ...],
+    why: str,
+) -> None:
+    numbers = dict.fromkeys(("ranks", "world_size", "steps", "wall_seconds", "startup_seconds", "rank_seconds"), 2)
+    whole = {"run": "r1", **numbers, "seconds": {}, "per_rank": [{"steps": 2, "seconds": {"compute": 2.0}}], **change}
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(whole))
+    code, out, err = asked(capsys, "whatif", *words, "--report", path)
+    assert (code, out) == (1, "")
+    assert why in err

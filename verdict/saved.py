@@ -97,6 +97,16 @@ def check(found: Any) -> None:
         _check_recent(found["recent"])
 
 
+def seconds_of_ranks(found: Report) -> list[Mapping[str, float]]:
+    """What each rank of a report spent since its first step, by cause. Raises NoReport."""
+    try:
+        for rank in found["per_rank"]:
+            _check_causes(rank.get("seconds"))
+    except NoReport as error:
+        raise NoReport(f"the report {error}") from error
+    return [rank["seconds"] for rank in found["per_rank"]]
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
