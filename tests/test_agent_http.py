@@ -21,7 +21,7 @@ from support_signals import ignoring
 
 from whyidle import __version__
 from whyidle.agent.metrics import BY_COLLECTOR, METRIC, METRICS
-from whyidle.ledger.causes import CAUSE_FAMILY, HOOKS, STEP_BUCKETS_SECONDS
+from whyidle.ledger.causes import HOOKS, STEP_BUCKETS_SECONDS
 from whyidle.ledger.reader import REASONS
 
 FAST = Spec(
@@ -98,9 +98,7 @@ def test_the_numbers_are_those_of_the_ledgers(tmp_path: Path) -> None:
             for name, labels, value in running.samples()
             if name == "whyidle_device_seconds_total" and labels["rank"] == "1"
         }
-        assert list(seconds) == list(CAUSE_FAMILY)
-        spent = {cause: value for cause, value in seconds.items() if value}
-        assert spent == {"compute": 5.0, "data_read": 4.0, "network": 1.0, "startup": 3.0}
+        assert seconds == {"compute": 5.0, "data_read": 4.0, "network": 1.0, "startup": 3.0}  # zeros have no series
         assert running.value("whyidle_device_seconds_total", rank="1", cause="data_read", family="storage") == 4.0
         assert running.value("whyidle_device_pending_seconds", rank="0") == 0.5
         assert running.value("whyidle_steps_total", rank="0") == 100
@@ -108,7 +106,7 @@ def test_the_numbers_are_those_of_the_ledgers(tmp_path: Path) -> None:
             [(labels, value)] = [
                 (labels, value) for name, labels, value in running.samples() if name == f"whyidle_{what}_seconds_total"
             ]
-            assert (labels["rank"], labels["family"], value) == (rank, "storage", 4.0)  # zeros have no series
+            assert (labels["rank"], labels["family"], value) == (rank, "storage", 4.0)
         assert running.value("whyidle_collective_bytes_total", rank="0", op="all_reduce") == 1 << 20
         assert running.value("whyidle_phase_open_seconds", rank="1", node="n1", phase="data") >= 3.0
         assert running.value("whyidle_rank_up", rank="1") == 1
