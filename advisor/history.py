@@ -27,7 +27,7 @@ COVERED, SLACK_SECONDS = 0.98, 120.0
 longer than what is still on its way into the records."""
 
 
-class Identity(NamedTuple):
+class ProcessKey(NamedTuple):
     """A process of a rank. Two that follow each other under one number differ in their pids."""
 
     node: str
@@ -41,7 +41,7 @@ class Identity(NamedTuple):
 class Process:
     """The witness of an attempt, as its agent saw it."""
 
-    who: Identity
+    who: ProcessKey
     asked: float
     """The first question that had an answer."""
     first: float
@@ -58,7 +58,7 @@ class Process:
     """(time, steps): what its agent has counted of the rank, earlier attempts included."""
 
 
-def processes(sightings: Mapping[Identity, Points]) -> list[Process]:
+def processes(sightings: Mapping[ProcessKey, Points]) -> list[Process]:
     """``sightings``: when the question was asked, and of when the newest scrape was that had the process."""
     found = []
     for who, points in sightings.items():

@@ -11,7 +11,7 @@ from .exposition import Exposition
 from .fence import Fences
 from .log import Log
 from .metrics import METRICS
-from .own import Books
+from .own import OwnCounters
 from .reading import Reading
 
 DEADLINE_SECONDS = 2.0
@@ -38,7 +38,7 @@ class Exporter:
 
     def __init__(self, collectors: dict[str, Collector], log: Log, deadline_seconds: float = DEADLINE_SECONDS):
         self._fences = Fences(collectors, deadline_seconds)
-        self._books = Books(self._fences.names, log)
+        self._books = OwnCounters(self._fences.names, log)
         self._exposition = Exposition()
         self._lock = threading.Lock()
         self._rendering = threading.Lock()

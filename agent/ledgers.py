@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..ledger.directory import Key, Problem, age, key_of, read_directory
 from ..ledger.layout import GROUP_LABELS
-from ..ledger.reader import REASONS, Ledger
+from ..ledger.reader import LEDGER_REASONS, Ledger
 from .log import Log
 from .metrics.ranks import GROUP_PARTS, METRICS
 from .run_sums import Place, RunSums, Sums
@@ -28,7 +28,7 @@ MOST_GROUPS = 64
 """Labels of groups that are kept apart for one rank: a ledger is untrusted input, and restarts may bring new ones."""
 OTHER_GROUPS = "other"
 
-Identity = tuple[str, int]  # path, creation time: a path alone could be used again
+FileKey = tuple[str, int]  # path, creation time: a path alone could be used again
 Totals = dict[str, tuple[int, ...]]
 Groups = dict[str, tuple[int, ...]]
 """Label of a process group -> :data:`GROUP_WORDS`."""
@@ -64,9 +64,9 @@ class _History:
     uid: int
     base: Totals = field(default_factory=dict)
     base_groups: Groups = field(default_factory=dict)
-    attempts: dict[Identity, Ledger] = field(default_factory=dict)
+    attempts: dict[FileKey, Ledger] = field(default_factory=dict)
 
-    def update(self, read: dict[Identity, Ledger]) -> None:
+    def update(self, read: dict[FileKey, Ledger]) -> None:
         for identity in self.attempts.keys() - read.keys():
             if not os.path.lexists(identity[0]):
                 ended = self.attempts.pop(identity)
@@ -148,14 +148,14 @@ class LedgerStore:
             users = {key_of(rank.newest): rank.newest.uid for rank in self.latest.ranks}
             ledgers, problems = read_directory(self.directory, users=users)
             self._count(problems)
-            by_key: dict[Key, dict[Identity, Ledger]] = {}
+            by_key: dict[Key, dict[FileKey, Ledger]] = {}
             for ledger in ledgers:
                 by_key.setdefault(key_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
             unreadable = {problem.path for problem in problems if problem.reason != "died_mid_write"}
             ranks = [rank for key in sorted(by_key) if (rank := self._rank(key, by_key[key], unreadable))]
             self._forget(by_key.keys(), unreadable)
             self.ready = self.ready or not any(problem.reason == "directory" for problem in problems)
-            errors = {reason: self._errors[reason] for reason in REASONS}
+            errors = {reason: self._errors[reason] for reason in LEDGER_REASONS}
             runs = self._run_sums.update(ledgers, (rank.newest for rank in ranks))
             self.latest = Snapshot(ranks, errors, time.monotonic_ns(), runs)
             return self.latest
@@ -170,7 +170,7 @@ class LedgerStore:
                     self._log.warning("a ledger is unusable", reason=problem.reason, detail=problem.detail)
         self._known = set(now)
 
-    def _rank(self, key: Key, read: dict[Identity, Ledger], unreadable: set[str]) -> Rank | None:
+    def _rank(self, key: Key, read: dict[FileKey, Ledger], unreadable: set[str]) -> Rank | None:
         newest = max(read.values(), key=age)
         history = self._histories.get(key)
         if history is None or history.uid != newest.uid:

@@ -18,7 +18,7 @@ ERROR_SERIES = 1000
 """Read errors are counted apart for so many files; those beyond are counted together, under their reason."""
 
 
-class Books:
+class OwnCounters:
     """Counts over the life of the agent. For one thread at a time."""
 
     def __init__(self, names: Iterable[str], log: Log):

@@ -19,17 +19,17 @@ WORDS: tuple[str, ...] = tuple(metric.source for metric in METRICS)
 
 Place = tuple[str, str, str]  # as metrics.runs.RUN_PLACE
 Sums = dict[str, tuple[int, ...]]
-Identity = tuple[str, int]  # path, creation time: a path alone could be used again
+FileKey = tuple[str, int]  # path, creation time: a path alone could be used again
 
 
 @dataclass(slots=True)
 class _Run:
     """The ledgers that count, as they were read last; and the sum of those that were removed since."""
 
-    counted: dict[Identity, Ledger] = field(default_factory=dict)
+    counted: dict[FileKey, Ledger] = field(default_factory=dict)
     removed: Sums = field(default_factory=dict)
 
-    def update(self, read: dict[Identity, Ledger], retention_seconds: float) -> None:
+    def update(self, read: dict[FileKey, Ledger], retention_seconds: float) -> None:
         for identity in self.counted.keys() - read.keys():
             if not os.path.lexists(identity[0]):
                 self.removed = _add(self.removed, self.counted.pop(identity))
@@ -49,11 +49,11 @@ def _add(sums: Sums, ledger: Ledger) -> Sums:
     return {word: tuple(map(int.__add__, sums[word], ledger.words[word])) for word in WORDS}
 
 
-def _chain(read: dict[Identity, Ledger], retention_seconds: float) -> set[Identity]:
+def _chain(read: dict[FileKey, Ledger], retention_seconds: float) -> set[FileKey]:
     """Who lives or ended lately, and who ended no longer than the retention before the first of these began."""
     now = time.monotonic_ns()
     ended = {identity: 0.0 if ledger.alive else ledger.idle_seconds for identity, ledger in read.items()}
-    chain: set[Identity] = set()
+    chain: set[FileKey] = set()
     began = 0.0
     for identity in sorted(read, key=ended.__getitem__):
         if ended[identity] - began > retention_seconds:
@@ -72,7 +72,7 @@ class RunSums:
 
     def update(self, ledgers: Iterable[Ledger], shown: Iterable[Ledger]) -> dict[Place, Sums]:
         """The sums of the runs that ``shown`` are of; ``ledgers`` are all that can be read."""
-        read: dict[Place, dict[Identity, Ledger]] = {}
+        read: dict[Place, dict[FileKey, Ledger]] = {}
         for ledger in ledgers:
             read.setdefault(place_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
         found: dict[Place, _Run] = {}
@@ -89,7 +89,7 @@ def place_of(ledger: Ledger) -> Place:
     return ledger.owner, ledger.run, ledger.node
 
 
-def _some_left(run: _Run, read: dict[Place, dict[Identity, Ledger]]) -> bool:
+def _some_left(run: _Run, read: dict[Place, dict[FileKey, Ledger]]) -> bool:
     """Whether a ledger of it is there and merely cannot be read just now."""
     sound = {identity for of_run in read.values() for identity in of_run}
     return any(identity not in sound and os.path.lexists(identity[0]) for identity in run.counted)

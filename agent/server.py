@@ -9,7 +9,7 @@ from .exporter import SCRAPE_SECONDS, Exporter
 from .log import Log
 from .web.gate import Gate, OpenGate
 from .web.listener import Listener
-from .web.messages import Answer, Request, plain
+from .web.messages import Request, Response, plain
 from .web.negotiation import accepts_gzip, wants_openmetrics
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -35,21 +35,21 @@ class AgentServer(Listener):
         self.exporter = exporter
         self._ready = ready
         self._log = log
-        self._pages: dict[str, Callable[[Request], Answer]] = {
-            "/": lambda request: Answer(200, "text/html; charset=utf-8", PAGE),
+        self._pages: dict[str, Callable[[Request], Response]] = {
+            "/": lambda request: Response(200, "text/html; charset=utf-8", PAGE),
             "/metrics": self._metrics,
             "/healthz": lambda request: plain(200),
             "/readyz": self._readiness,
         }
         super().__init__(host, port, gate or OpenGate(), self._answer, self._note)
 
-    def _answer(self, request: Request) -> Answer:
+    def _answer(self, request: Request) -> Response:
         page = self._pages.get(request.path)
         answer = page(request) if page else plain(404, "not found; try /metrics")
         self._log.debug("request", method=request.method, path=request.path, status=answer.status)
         return answer
 
-    def _metrics(self, request: Request) -> Answer:
+    def _metrics(self, request: Request) -> Response:
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))
         try:
             body = self.exporter.scrape(openmetrics=openmetrics, seconds=_patience(request))
@@ -58,10 +58,10 @@ class AgentServer(Listener):
             return plain(500, "the scrape failed; see the agent's log")
         content_type = OPENMETRICS if openmetrics else TEXT
         if not accepts_gzip(request.headers.get("accept-encoding", "")):
-            return Answer(200, content_type, body, _VARIES)
-        return Answer(200, content_type, _gzip(body), _VARIES_GZIP)
+            return Response(200, content_type, body, _VARIES)
+        return Response(200, content_type, _gzip(body), _VARIES_GZIP)
 
-    def _readiness(self, request: Request) -> Answer:
+    def _readiness(self, request: Request) -> Response:
         return plain(200, "ready") if self._ready() else plain(503, "the ledger directory has not been read yet")
 
     def _note(self, address: str, problem: str) -> None:

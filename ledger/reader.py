@@ -41,14 +41,14 @@ _SEQUENCE_AT = WORD_AT["sequence"][0] * 8
 
 
 class LedgerError(Exception):
-    """A ledger that cannot be used. ``reason`` is one of :data:`REASONS`, fit for a label."""
+    """A ledger that cannot be used. ``reason`` is one of :data:`LEDGER_REASONS`, fit for a label."""
 
     def __init__(self, reason: str, detail: str):
         super().__init__(detail)
         self.reason = reason
 
 
-REASONS: tuple[str, ...] = (
+LEDGER_REASONS: tuple[str, ...] = (
     "short",  # smaller or larger than its format says
     "foreign",  # no magic: not a ledger
     "version",  # written by another version of whyidle

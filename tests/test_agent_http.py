@@ -22,7 +22,7 @@ from support_signals import ignoring
 from whyidle import __version__
 from whyidle.agent.metrics import BY_COLLECTOR, METRIC, METRICS
 from whyidle.ledger.causes import HOOKS, STEP_BUCKETS_SECONDS
-from whyidle.ledger.reader import REASONS
+from whyidle.ledger.reader import LEDGER_REASONS
 
 FAST = Spec(
     groups=[("world", {"network": 1.0, "straggler": 4.0}, 100)],
@@ -114,7 +114,7 @@ def test_the_numbers_are_those_of_the_ledgers(tmp_path: Path) -> None:
         assert running.value("whyidle_hook_state", rank="0", hook="exchange", state="failed") == 1
         assert len(running.values("whyidle_hook_state", rank="0")) == len(HOOKS)
         assert running.value("whyidle_build_info", version=__version__) == 1
-        assert running.values("whyidle_ledger_errors_total") == [0] * len(REASONS)
+        assert running.values("whyidle_ledger_errors_total") == [0] * len(LEDGER_REASONS)
 
 
 def test_the_histogram_of_steps(tmp_path: Path) -> None:

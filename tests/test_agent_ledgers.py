@@ -9,7 +9,7 @@ import pytest
 from support_ledgers import SECOND, Spec, children, ended, until
 
 from whyidle.agent.ledgers import MOST_GROUPS, OTHER_GROUPS, LedgerStore, Rank
-from whyidle.ledger.reader import REASONS
+from whyidle.ledger.reader import LEDGER_REASONS
 from whyidle.verdict.hang import missing_ranks
 
 STEP = {"compute": 0.1}
@@ -120,7 +120,7 @@ def test_a_bad_ledger_is_counted_once_and_again_when_it_is_another(tmp_path: Pat
     bad = tmp_path / "0-1-bad.ledger"
     bad.write_bytes(b"x" * 100)
     store = LedgerStore(str(tmp_path), KEPT)
-    assert set(store.look().errors) == set(REASONS)
+    assert set(store.look().errors) == set(LEDGER_REASONS)
     assert store.look().errors["foreign"] == 1
     bad.write_bytes(b"")
     assert [store.look().errors[reason] for reason in ("foreign", "short")] == [1, 1]

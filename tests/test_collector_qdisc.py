@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whyidle.agent.files import Roots, Unreadable
-from whyidle.agent.parsers.qdisc import Answer, Qdisc, answer, request
+from whyidle.agent.parsers.qdisc import Qdisc, Reply, answer, request
 
 OVERLIMITS, BACKLOG = "whyidle_qdisc_overlimits_total", "whyidle_qdisc_backlog_bytes"
 # Of Linux 6.18: the loopback, and a veth with a token bucket in front of which 57 packets had to wait.
@@ -38,7 +38,7 @@ needs_compiler = pytest.mark.skipif(not COMPILER, reason="needs a C compiler for
 
 def test_a_captured_answer() -> None:
     found = answer(CAPTURED, sequence=1)
-    assert found == Answer(
+    assert found == Reply(
         [
             Qdisc(1, 0, qdisc.ROOT, "noqueue", 0, 0),
             Qdisc(2, 0x81970000, qdisc.ROOT, "pfifo", 0, 0),
@@ -54,17 +54,17 @@ def test_a_captured_answer() -> None:
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (qdisc.DONE, Answer([], True, 0, False, 0)),
-        (qdisc.error(errno.EPERM), Answer([], True, errno.EPERM, False, 0)),
-        (qdisc.message(36, qdisc.new(qdisc.FAKES[1])[16:], flags=0x12), Answer([], False, 0, True, 0)),
-        (qdisc.message(3, b"\0\0\0\0", sequence=7), Answer([], False, 0, False, 0)),
-        (qdisc.message(36, b"\1\2\3"), Answer([], False, 0, False, 1)),
-        (qdisc.message(36, b"\0" * 20 + b"\2\0\1\0"), Answer([], False, 0, False, 1)),
-        (qdisc.message(36, b"\0" * 20 + qdisc.attribute(1, b"tbf\0")), Answer([], False, 0, False, 0)),
+        (qdisc.DONE, Reply([], True, 0, False, 0)),
+        (qdisc.error(errno.EPERM), Reply([], True, errno.EPERM, False, 0)),
+        (qdisc.message(36, qdisc.new(qdisc.FAKES[1])[16:], flags=0x12), Reply([], False, 0, True, 0)),
+        (qdisc.message(3, b"\0\0\0\0", sequence=7), Reply([], False, 0, False, 0)),
+        (qdisc.message(36, b"\1\2\3"), Reply([], False, 0, False, 1)),
+        (qdisc.message(36, b"\0" * 20 + b"\2\0\1\0"), Reply([], False, 0, False, 1)),
+        (qdisc.message(36, b"\0" * 20 + qdisc.attribute(1, b"tbf\0")), Reply([], False, 0, False, 0)),
     ],
     ids=["done", "refused", "changed meanwhile", "of another question", "short", "bad length", "without counters"],
 )
-def test_what_else_an_answer_may_say(data: bytes, found: Answer) -> None:
+def test_what_else_an_answer_may_say(data: bytes, found: Reply) -> None:
     told = answer(data, sequence=1)
     assert told._replace(qdiscs=[]) == found
 

@@ -20,7 +20,7 @@ from whyidle.agent.exporter import Exporter
 from whyidle.agent.fence import Fences, Result
 from whyidle.agent.log import Log
 from whyidle.agent.metrics import METRIC, own
-from whyidle.agent.own import FAILURES, Books
+from whyidle.agent.own import FAILURES, OwnCounters
 from whyidle.agent.reading import Absent, Blind, ReadError, Reading
 
 SHORT = 0.5
@@ -170,9 +170,9 @@ def test_a_round_that_is_over_before_it_begins_asks_nobody_for_long() -> None:
 # -- the books
 
 
-def books(*names: str) -> tuple[Books, io.StringIO]:
+def books(*names: str) -> tuple[OwnCounters, io.StringIO]:
     lines = io.StringIO()
-    return Books(names, Log("info", "logfmt", lines)), lines
+    return OwnCounters(names, Log("info", "logfmt", lines)), lines
 
 
 def values(reading: Reading, metric: object) -> dict[tuple[str, ...], object]:
@@ -339,7 +339,7 @@ def test_the_least_patient_scrape_decides() -> None:
 def test_a_fault_of_the_books_is_an_error_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = exporter({"a": Fake()})
     with monkeypatch.context() as patched:
-        patched.setattr(Books, "enter", lambda self, results: 1 / 0)
+        patched.setattr(OwnCounters, "enter", lambda self, results: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             mine.scrape()
     assert b"whyidle_collector_up" in mine.scrape()

@@ -20,7 +20,7 @@ from whyidle.agent.ledgers import LedgerStore
 from whyidle.ledger.causes import CAUSES
 from whyidle.ledger.directory import MAX_LEDGERS, read_directory, reap
 from whyidle.ledger.layout import HEAD_BYTES, LEDGER_BYTES, MAGIC, RING_STEPS, VERSION, WORD_AT
-from whyidle.ledger.reader import REASONS, LedgerError, read_ledger
+from whyidle.ledger.reader import LEDGER_REASONS, LedgerError, read_ledger
 from whyidle.verdict.report import build_report, runs
 
 STEPPING = Spec(steps=20, step={"compute": 0.04, "network": 0.01})
@@ -277,7 +277,7 @@ def test_random_bytes_raise_nothing_but_ledger_errors(tmp_path: Path, raw: bytes
         path.write_bytes(start + raw)
         with pytest.raises(LedgerError) as raised:
             read_ledger(str(path), steps=True)
-        assert raised.value.reason in REASONS
+        assert raised.value.reason in LEDGER_REASONS
 
 
 EDGES = st.sampled_from([time.monotonic_ns(), 1 << 61, 1 << 62])

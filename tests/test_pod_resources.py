@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from whyidle.agent.files import Roots, Unreadable
 from whyidle.agent.kubelet import grpc_unary, pod_resources
-from whyidle.agent.kubelet.grpc_unary import Exchange
+from whyidle.agent.kubelet.grpc_unary import UnaryCall
 from whyidle.agent.kubelet.pod_resources import PodResources
 from whyidle.agent.parsers.pod_resources import MOST_FIELDS, Allocation, allocatable, pods
 
@@ -277,7 +277,7 @@ def reply(
     """What a server sends that answers the first stream of a connection, and nothing of the second."""
     server = H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
-    server.receive_data(Exchange([LIST, "/second"], 1.0).to_send())
+    server.receive_data(UnaryCall([LIST, "/second"], 1.0).to_send())
     server.send_headers(1, [(":status", status), ("content-type", content)])
     server.send_data(1, body)
     server.send_headers(1, trailers, end_stream=True)
@@ -285,7 +285,7 @@ def reply(
 
 
 def answer_to(sent: bytes) -> bytes | Unreadable | None:
-    exchange = Exchange([LIST], 1.0)
+    exchange = UnaryCall([LIST], 1.0)
     exchange.receive(sent)
     return exchange.answers.get(LIST)
 
@@ -320,7 +320,7 @@ def test_whatever_a_server_sends_is_an_answer_or_unreadable(data: st.DataObject)
     for _ in range(data.draw(st.integers(0, 5)) if sent else 0):
         sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
     sent += data.draw(st.binary(max_size=100))
-    exchange = Exchange([LIST, "/second"], 1.0)
+    exchange = UnaryCall([LIST, "/second"], 1.0)
     try:
         while sent:
             length = data.draw(st.integers(1, len(sent)))

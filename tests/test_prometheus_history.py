@@ -16,7 +16,7 @@ from support_ledgers import ended
 from support_prometheus import PROMETHEUS, prometheus
 
 from whyidle.advisor.goodput import goodput
-from whyidle.advisor.history import Identity, Process, Recorded, goodput_of, holes, set_bounds, stalled, standstills
+from whyidle.advisor.history import Process, ProcessKey, Recorded, goodput_of, holes, set_bounds, stalled, standstills
 from whyidle.cli.main import main
 from whyidle.cli.prometheus import runs
 from whyidle.ledger.directory import read_directory
@@ -217,7 +217,7 @@ def test_a_run_that_has_ended_is_told_of_to_its_end(url: str, capsys: pytest.Cap
 
 def attempt(number: int = 0, start: float = 0.0, seconds: float = 100.0, steps: int = 100, **fields: Any) -> Recorded:
     """Of two ranks, that was seen from its start on, each 10 s."""
-    who = Identity("n1", 0, number, "1")
+    who = ProcessKey("n1", 0, number, "1")
     counted = [(start + at, min(float(steps), at)) for at in range(0, int(seconds) + 1, 10)]
     witness = Process(who, start, start, start + seconds, opened=start, switched=start + seconds, counted=counted)
     given = {"ranks": 2, "world_size": 2, "seconds": {"compute": 2 * seconds}, "saves": 0, "alive": False, **fields}

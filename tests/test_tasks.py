@@ -12,29 +12,29 @@ import pytest
 
 from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.torch_hooks.splits import shares, split_data_wait, split_handoff, split_save
-from whyidle.torch_hooks.tasks import OwnTask, Reading, TaskClock, WorkerClock
+from whyidle.torch_hooks.tasks import CpuTimes, OwnTask, TaskClock, WorkerClock
 
 MS = 1_000_000
-NOTHING = Reading(0, 0, 0)
+NOTHING = CpuTimes(0, 0, 0)
 NAMES = ("handoff", "cpu", "queue", "read")
 
 # What the worker had during a wait of 100 ms, this thread's own work on the batch, and what helpers of the worker
 # queued for -> where the wait goes, ms
 WAITS = {
-    "it slept": (Reading(0, 0, 0), 0, 0, {"data_read": 100}),
-    "it computed": (Reading(98 * MS, 0, 98 * MS), 0, 0, {"data_cpu": 98, "data_read": 2}),
-    "it queued for a CPU": (Reading(25 * MS, 75 * MS, 25 * MS), 0, 0, {"data_cpu": 25, "data_queue": 75}),
-    "helper threads computed": (Reading(2 * MS, 0, 90 * MS), 0, 0, {"data_cpu": 90, "data_read": 10}),
-    "more threads than cores": (Reading(2 * MS, 0, 30 * MS), 0, 70 * MS, {"data_cpu": 30, "data_queue": 70}),
+    "it slept": (CpuTimes(0, 0, 0), 0, 0, {"data_read": 100}),
+    "it computed": (CpuTimes(98 * MS, 0, 98 * MS), 0, 0, {"data_cpu": 98, "data_read": 2}),
+    "it queued for a CPU": (CpuTimes(25 * MS, 75 * MS, 25 * MS), 0, 0, {"data_cpu": 25, "data_queue": 75}),
+    "helper threads computed": (CpuTimes(2 * MS, 0, 90 * MS), 0, 0, {"data_cpu": 90, "data_read": 10}),
+    "more threads than cores": (CpuTimes(2 * MS, 0, 30 * MS), 0, 70 * MS, {"data_cpu": 30, "data_queue": 70}),
     "the sending thread queued while it read": (
-        Reading(2 * MS, 0, 3 * MS),
+        CpuTimes(2 * MS, 0, 3 * MS),
         0,
         50 * MS,
         {"data_cpu": 3, "data_queue": 4, "data_read": 93},
     ),
-    "unpickled here": (Reading(0, 0, 0), 60 * MS, 0, {"data_handoff": 60, "data_read": 40}),
-    "readings lag behind and exceed the wait": (Reading(104 * MS, 3 * MS, 104 * MS), 0, 0, {"data_cpu": 100}),
-    "a clock that went back": (Reading(-5 * MS, -5 * MS, -5 * MS), -MS, 0, {"data_read": 100}),
+    "unpickled here": (CpuTimes(0, 0, 0), 60 * MS, 0, {"data_handoff": 60, "data_read": 40}),
+    "readings lag behind and exceed the wait": (CpuTimes(104 * MS, 3 * MS, 104 * MS), 0, 0, {"data_cpu": 100}),
+    "a clock that went back": (CpuTimes(-5 * MS, -5 * MS, -5 * MS), -MS, 0, {"data_read": 100}),
 }
 
 
@@ -51,7 +51,7 @@ def charged(parts: tuple[tuple[int, int], ...] | None, wall: int = 100 * MS) -> 
 
 
 @pytest.mark.parametrize(("after", "handoff", "helpers", "expected"), WAITS.values(), ids=WAITS.keys())
-def test_a_wait_for_a_worker(after: Reading, handoff: int, helpers: int, expected: dict[str, int]) -> None:
+def test_a_wait_for_a_worker(after: CpuTimes, handoff: int, helpers: int, expected: dict[str, int]) -> None:
     assert charged(split_data_wait(NOTHING, after, handoff, helpers)) == expected
 
 
@@ -76,7 +76,7 @@ def test_a_save() -> None:
     assert charged(split_save(30 * MS, 10 * MS)) == {"checkpoint_cpu": 40, "checkpoint_write": 60}
 
 
-def spend(code: str, read: Callable[[int], Reading | None]) -> tuple[Reading, Reading]:
+def spend(code: str, read: Callable[[int], CpuTimes | None]) -> tuple[CpuTimes, CpuTimes]:
     """What a child reads before and after it runs ``code`` between two lines of its output."""
     script = f"import time, threading\nprint(flush=True); input()\n{code}\nprint(flush=True); input()"
     with subprocess.Popen(
@@ -118,7 +118,7 @@ def test_the_threads_of_a_worker_count_for_its_process_not_for_its_main_task() -
     assert after.cpu - before.cpu < 100 * MS
 
 
-def read_worker(pid: int) -> Reading | None:
+def read_worker(pid: int) -> CpuTimes | None:
     clock = WorkerClock(pid)
     try:
         return clock.read()

@@ -24,13 +24,13 @@ from support_certificates import Pair, authority, needs_openssl, signed
 from support_ledgers import DEADLINE_SECONDS
 
 from whyidle.agent.log import Log
-from whyidle.agent.web.config import CIPHERS, CURVES, Config, Pem, TlsConfig, parse
+from whyidle.agent.web.config import CIPHERS, CURVES, Pem, TlsConfig, WebConfig, parse
 from whyidle.agent.web.errors import ConfigError
 from whyidle.agent.web.file_gate import FileGate
 from whyidle.agent.web.gate import Refused
 from whyidle.agent.web.limit import Limit
 from whyidle.agent.web.listener import PLACES, Listener
-from whyidle.agent.web.messages import Answer, Request, plain
+from whyidle.agent.web.messages import Request, Response, plain
 from whyidle.agent.web.passwords import Passwords
 
 SECRET = "correct horse"
@@ -63,7 +63,7 @@ rate_limit: {{interval: 1m0.5s, burst: 20}}
 
 
 def test_everything_that_the_format_has() -> None:
-    assert parse(EVERYTHING.encode(), "/etc") == Config(
+    assert parse(EVERYTHING.encode(), "/etc") == WebConfig(
         TlsConfig(
             cert=Pem("cert_file", "/etc/server.crt"),
             key=Pem("key_file", "/keys/server.key"),
@@ -199,7 +199,7 @@ def test_of_a_password_72_bytes_count() -> None:
 def test_guesses_wait_in_a_short_queue_and_nobody_who_is_known_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     passwords = Passwords({"alice": bcrypt.hashpw(SECRET.encode(), bcrypt.gensalt(9)).decode()})
     assert passwords.check(basic("alice", SECRET)) is None
-    answers: list[Answer | None] = []
+    answers: list[Response | None] = []
     guesses = [
         threading.Thread(target=lambda n=n: answers.append(passwords.check(basic("alice", f"guess {n}"))))
         for n in range(PLACES)
@@ -241,7 +241,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, ca: Pair) -> Pair:
     return signed(tmp_path_factory.mktemp("server"), ca, "server", "IP:127.0.0.1")
 
 
-def hello(request: Request) -> Answer:
+def hello(request: Request) -> Response:
     return plain(200, "hello")
 
 

@@ -19,7 +19,7 @@ from whyidle.agent.web import listener as listener_module
 from whyidle.agent.web.connection import HEAD_BYTES, Times
 from whyidle.agent.web.gate import OpenGate
 from whyidle.agent.web.listener import PLACES, Listener
-from whyidle.agent.web.messages import HEADERS, Answer, BadRequest, Request, parse, plain, render
+from whyidle.agent.web.messages import HEADERS, BadRequest, Request, Response, parse, plain, render
 from whyidle.agent.web.negotiation import accepts_gzip, wants_openmetrics
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -71,12 +71,12 @@ def http_threads() -> int:
     return sum(thread.name == "http" for thread in threading.enumerate())
 
 
-def hello(request: Request) -> Answer:
+def hello(request: Request) -> Response:
     return plain(200, f"{request.method} {request.path}")
 
 
 @contextlib.contextmanager
-def serving(service: Callable[[Request], Answer] = hello, times: Times | None = None) -> Iterator[Running]:
+def serving(service: Callable[[Request], Response] = hello, times: Times | None = None) -> Iterator[Running]:
     listener = Listener("127.0.0.1", 0, OpenGate(), service, lambda address, problem: None, times)
     thread = threading.Thread(target=listener.serve)
     thread.start()
@@ -198,7 +198,7 @@ def test_a_byte_now_and_then_is_not_enough() -> None:
 
 
 def test_an_answer_has_to_be_taken_in_time() -> None:
-    with serving(lambda request: Answer(200, "text/plain", LONG), times=SHORT) as running:
+    with serving(lambda request: Response(200, "text/plain", LONG), times=SHORT) as running:
         slow = running.connect(GET, window=1 << 12)
         taken = slow.recv(10)
         until(lambda: not http_threads())
@@ -224,7 +224,7 @@ def test_those_who_hold_connections_keep_nobody_out(said: bytes) -> None:
 
 
 def test_those_who_do_not_take_their_answers_keep_nobody_out() -> None:
-    with serving(lambda request: Answer(200, "text/plain", LONG if request.path == "/long" else b"")) as running:
+    with serving(lambda request: Response(200, "text/plain", LONG if request.path == "/long" else b"")) as running:
         for _ in range(2 * PLACES):
             running.connect(GET.replace(b"/", b"/long", 1), window=1 << 12).recv(1)
         assert running.get()[0] == 200
@@ -234,7 +234,7 @@ def test_those_who_do_not_take_their_answers_keep_nobody_out() -> None:
 def test_what_is_being_answered_is_not_given_up() -> None:
     go, started = threading.Event(), threading.Semaphore(0)
 
-    def slow(request: Request) -> Answer:
+    def slow(request: Request) -> Response:
         started.release()
         assert go.wait(DEADLINE_SECONDS)
         return plain(200)
@@ -252,7 +252,7 @@ def test_what_is_being_answered_is_not_given_up() -> None:
 def test_the_end_waits_for_answers_but_not_for_clients() -> None:
     go, started = threading.Event(), threading.Event()
 
-    def slow(request: Request) -> Answer:
+    def slow(request: Request) -> Response:
         started.set()
         assert go.wait(DEADLINE_SECONDS)
         return plain(200, "the last")
@@ -276,7 +276,7 @@ def test_the_end_does_not_wait_for_an_answer_that_does_not_come(monkeypatch: pyt
     monkeypatch.setattr(listener_module, "STOP_SECONDS", 0.1)
     go, started = threading.Event(), threading.Event()
 
-    def stuck(request: Request) -> Answer:
+    def stuck(request: Request) -> Response:
         started.set()
         go.wait(DEADLINE_SECONDS)
         return plain(200)

@@ -15,12 +15,12 @@ _RELAXED = 2  # cudaStreamCaptureModeRelaxed, hipStreamCaptureModeRelaxed
 _SUCCESS, _NOT_READY = 0, 600
 
 
-class Absent(Exception):
+class NoQueries(Exception):
     """torch has no runtime of its own in this process that could be asked."""
 
 
 class Queries:
-    """To be made and called by the thread that asks. Raises Absent where there is nobody to ask."""
+    """To be made and called by the thread that asks. Raises NoQueries where there is nobody to ask."""
 
     def __init__(self, device_index: int):
         path, prefix = _runtime()
@@ -31,7 +31,7 @@ class Queries:
         mode = ctypes.c_int(_RELAXED)
         exchange = getattr(runtime, f"{prefix}ThreadExchangeStreamCaptureMode")
         if getattr(runtime, f"{prefix}SetDevice")(device_index) or exchange(ctypes.byref(mode)):
-            raise Absent(f"{path} refuses")
+            raise NoQueries(f"{path} refuses")
 
     def __call__(self, handle: Any) -> bool | None:
         """Whether the event of a handle has been passed; None where that cannot be told."""
@@ -46,4 +46,4 @@ def _runtime() -> tuple[str, str]:
         for path in sorted(files):
             if path.rpartition("/")[2].startswith(library + ".so"):
                 return path, prefix
-    raise Absent("no runtime of CUDA or ROCm is loaded")
+    raise NoQueries("no runtime of CUDA or ROCm is loaded")

@@ -12,7 +12,7 @@ from .late_import import forget, when_imported
 MARK = "_whyidle_hook"
 
 
-class Absent(Exception):
+class NothingToHook(Exception):
     """The target of a hook is not there, or not of the shape that the hook knows."""
 
 
@@ -33,10 +33,10 @@ class Patches:
         when_imported(name, patch)
 
     def replace(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Sets ``owner.name = make(original)``. Raises Absent if there is no such callable."""
+        """Sets ``owner.name = make(original)``. Raises NothingToHook if there is no such callable."""
         original = getattr(owner, name, None)
         if not callable(original):
-            raise Absent(f"{getattr(owner, '__name__', owner)}.{name}")
+            raise NothingToHook(f"{getattr(owner, '__name__', owner)}.{name}")
         if getattr(original, MARK, False):
             return
         own = name in vars(owner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..ledger.causes import CAUSE
 from .books import Parts
-from .tasks import Reading
+from .tasks import CpuTimes
 
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[c] for c in ("data_read", "data_cpu", "data_queue", "data_handoff"))
 _WRITE, _SAVE_CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
@@ -14,7 +14,7 @@ _BUSY_QUEUE = 4
 
 
 def split_data_wait(
-    before: Reading | None, after: Reading | None, handoff_ns: int, helpers_queue_ns: int = 0
+    before: CpuTimes | None, after: CpuTimes | None, handoff_ns: int, helpers_queue_ns: int = 0
 ) -> Parts | None:
     """Splits a wait for a batch by what its worker did meanwhile; ``handoff_ns`` is this process's own work on it.
 
@@ -30,7 +30,7 @@ def split_data_wait(
     return ((_HANDOFF, max(0, handoff_ns)), (_CPU, main + helpers), (_QUEUE, queue), (_READ, -1))
 
 
-def cpu_between(before: Reading, after: Reading) -> tuple[int, int]:
+def cpu_between(before: CpuTimes, after: CpuTimes) -> tuple[int, int]:
     """-> CPU ns (of the main task, of its helpers)."""
     main = max(after.cpu - before.cpu, 0)
     return main, max(after.process_cpu - before.process_cpu - main, 0)

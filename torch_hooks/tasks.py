@@ -12,7 +12,7 @@ import time
 from typing import NamedTuple
 
 
-class Reading(NamedTuple):
+class CpuTimes(NamedTuple):
     """ns since the task started."""
 
     cpu: int
@@ -38,11 +38,11 @@ class TaskClock:
         self._clock = (~pid << 3) | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers.h
         self._fd = open_schedstat(pid, pid if tid is None else tid)
 
-    def read(self) -> Reading | None:
+    def read(self) -> CpuTimes | None:
         """None when the task is gone or the kernel keeps no such figures."""
         try:
             cpu, queue = read_schedstat(self._fd)
-            return Reading(cpu, queue, time.clock_gettime_ns(self._clock))
+            return CpuTimes(cpu, queue, time.clock_gettime_ns(self._clock))
         except (OSError, ValueError, IndexError):
             return None
 

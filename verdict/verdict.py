@@ -62,7 +62,7 @@ WORDS: dict[str, str] = {
 }
 """Cause -> how a rank spent it."""
 
-REASONS: dict[str, str] = {
+SAID_OF_CAUSES: dict[str, str] = {
     "compute": "compute takes longer than on the others",
     "recompute": "steps are repeated that an earlier attempt had finished",
     "data_read": "data workers are blocked on reads",
@@ -224,7 +224,7 @@ def summary(case: Case) -> str:
     names = [late.rank for late in late_ranks(case) if late.family == case.family]
     if case.conclusion.take_turns(case.family):
         cause = "compute" if case.family == "straggler" else _top_cause(case.account.ranks, case.family)
-        return f"ranks are late in turns: {REASONS[cause]}"
+        return f"ranks are late in turns: {SAID_OF_CAUSES[cause]}"
     if len(names) > len(case.account.ranks) / 2:
         names = []  # being late is not what tells them from the others
     late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
@@ -233,7 +233,7 @@ def summary(case: Case) -> str:
         lead = f"{_ranks(numbers)}{_where(case, numbers)} {'is' if len(late) == 1 else 'are'} late: "
         return lead + _missing_reason(case, late[0])
     concentrated = _concentrated(case)
-    reason = REASONS[_top_cause(case.account.ranks, case.family)]
+    reason = SAID_OF_CAUSES[_top_cause(case.account.ranks, case.family)]
     return f"{_ranks(concentrated)}{_where(case, concentrated)}: {reason}" if concentrated else reason
 
 
@@ -243,8 +243,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
             return f"others have been waiting {missing.seconds:.1f} s for it to enter a collective"
     excess = _excess(case, late, case.family)
     if case.family == "straggler":
-        return EVALUATES if _work(excess, case.family) else REASONS["compute"]
-    return REASONS[max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))]
+        return EVALUATES if _work(excess, case.family) else SAID_OF_CAUSES["compute"]
+    return SAID_OF_CAUSES[max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))]
 
 
 def _excess(case: Case, late: RankAccount, family: str) -> Seconds:

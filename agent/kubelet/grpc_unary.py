@@ -53,7 +53,7 @@ STATUS: tuple[str, ...] = (
 _EMPTY_MESSAGE = bytes(5)  # not compressed, of length 0
 _CHUNK = 1 << 16
 
-Answer = bytes | Unreadable
+Reply = bytes | Unreadable
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class _Stream:
     pieces: list[bytes] = field(default_factory=list)
     length: int = 0
 
-    def answer(self) -> Answer:
+    def answer(self) -> Reply:
         """What came, once the stream has ended."""
         if self.headers.get(b":status") != b"200":
             return Unreadable("garbage", self.method)
@@ -79,11 +79,11 @@ class _Stream:
         return body[5:]
 
 
-class Exchange:
+class UnaryCall:
     """One connection on which each method is called once, with an empty request. Does no I/O itself."""
 
     def __init__(self, methods: Sequence[str], deadline_seconds: float):
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, Reply] = {}
         self._open: dict[int, _Stream] = {}
         self._connection = H2Connection(H2Configuration(client_side=True, header_encoding=None))
         self._connection.initiate_connection()
@@ -134,7 +134,7 @@ class Exchange:
         if event.flow_controlled_length:
             self._connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
 
-    def _close(self, number: int, answer: Answer) -> None:
+    def _close(self, number: int, answer: Reply) -> None:
         self.answers[self._open.pop(number).method] = answer
 
 
@@ -151,14 +151,14 @@ def _headers(method: str, deadline_seconds: float) -> list[tuple[str, str]]:
     ]
 
 
-def ask(path: str, methods: Sequence[str], deadline_seconds: float) -> dict[str, Answer]:
+def ask(path: str, methods: Sequence[str], deadline_seconds: float) -> dict[str, Reply]:
     """Calls each method of the server at ``path`` once, all at the same time -> the answers by method.
 
     An answer is the message, or the Unreadable with gRPC's status. Raises Unreadable where no connection, or no whole
     answer, is to be had before the deadline.
     """
     until = time.monotonic() + deadline_seconds
-    exchange = Exchange(methods, deadline_seconds)
+    exchange = UnaryCall(methods, deadline_seconds)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         try:
             _patience(connection, until)

@@ -29,7 +29,7 @@ _NOT_OFFERED = ("unimplemented", "unknown")
 """How kubelets before 1.28 answer for GetAllocatableResources: one that lacks it, and one whose feature gate is off."""
 
 T = TypeVar("T")
-Answer = bytes | Unreadable
+Reply = bytes | Unreadable
 _Mark = tuple[str, int, int, int]  # path, device, inode, time of change: another after a restart of the kubelet
 
 
@@ -50,7 +50,7 @@ class PodResources:
         self._mark: _Mark | None = None
         self._asked = 0.0
         self._answer: Listing | Unreadable | None = None
-        self._last: tuple[dict[str, Answer], Listing] | None = None  # what came last, and what it says
+        self._last: tuple[dict[str, Reply], Listing] | None = None  # what came last, and what it says
 
     def look(self) -> Listing | None:
         """What the kubelet said at most KEEP_SECONDS ago; the same object until it says something else.
@@ -97,7 +97,7 @@ class PodResources:
         return None
 
 
-def _listing(answers: dict[str, Answer]) -> Listing:
+def _listing(answers: dict[str, Reply]) -> Listing:
     """Raises Unreadable where the pods are not to be had."""
     pods = _decoded(answers[_LIST], pod_resources.pods)
     try:
@@ -106,7 +106,7 @@ def _listing(answers: dict[str, Answer]) -> Listing:
         return Listing(pods, None, "" if failure.reason in _NOT_OFFERED else failure.reason)
 
 
-def _decoded(answer: Answer, decode: Callable[[bytes], T]) -> T:
+def _decoded(answer: Reply, decode: Callable[[bytes], T]) -> T:
     if isinstance(answer, Unreadable):
         raise answer
     return decode(answer)

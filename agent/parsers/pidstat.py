@@ -59,19 +59,19 @@ _NUMBERS = itemgetter(1, 9, 10, 11, 12, 13, 14, 17, 19, 21, 39)
 """Of the fields after the name: proc_pid_stat(5) counts from 1 and has two before."""
 
 
-class Identity(NamedTuple):
+class ProcessIds(NamedTuple):
     """Who a process is."""
 
     pids: tuple[int, ...]  # in each pid namespace, from that of this procfs down to its own
     uid: int  # effective
 
 
-def identity(status: bytes) -> Identity:
+def identity(status: bytes) -> ProcessIds:
     """From `status`. Raises Unreadable; kernels before 4.1 say nothing of namespaces."""
     pids, uid = _NSPID.search(status), _UID.search(status)
     if pids is None or uid is None:
         raise Unreadable("garbage" if status.strip() else "empty")
-    return Identity(tuple(map(int, pids[1].split())), int(uid[1]))
+    return ProcessIds(tuple(map(int, pids[1].split())), int(uid[1]))
 
 
 def children(data: bytes) -> list[int]:

@@ -33,7 +33,7 @@ class Qdisc(NamedTuple):
     overlimits: int  # of 32 bits
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """One datagram of the answer, which has several."""
 
     qdiscs: list[Qdisc]
@@ -49,7 +49,7 @@ def request(sequence: int) -> bytes:
     return _HEADER.pack(length, GET_QDISC, _REQUEST | _DUMP, sequence, 0) + _TCMSG.pack(0, 0, 0, 0, 0)
 
 
-def answer(data: bytes, sequence: int) -> Answer:
+def answer(data: bytes, sequence: int) -> Reply:
     """What one datagram says. Raises Unreadable if it is no answer at all."""
     qdiscs: list[Qdisc] = []
     done, errno, interrupted, bad = False, 0, False, 0
@@ -67,7 +67,7 @@ def answer(data: bytes, sequence: int) -> Answer:
                 bad += 1
             else:
                 qdiscs += [qdisc] if qdisc else []
-    return Answer(qdiscs, done, errno, interrupted, bad)
+    return Reply(qdiscs, done, errno, interrupted, bad)
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:

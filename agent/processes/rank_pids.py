@@ -139,7 +139,7 @@ class RankPids:
                 self._own = False
         return self._own
 
-    def _identity(self, pid: int) -> pidstat.Identity:
+    def _identity(self, pid: int) -> pidstat.ProcessIds:
         return pidstat.identity(read(f"{self._procfs}/{pid}/status"))
 
 

@@ -84,7 +84,7 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class WebConfig:
     tls: TlsConfig | None = None
     headers: Headers = ()
     users: Mapping[str, str] | None = None  # name -> bcrypt hash
@@ -92,7 +92,7 @@ class Config:
     burst: int = 0
 
 
-def parse(data: bytes, folder: str) -> Config:
+def parse(data: bytes, folder: str) -> WebConfig:
     """The configuration in ``data``, a file of ``folder``. Raises ConfigError."""
     top = _Section(load(data), "", _TOP)
     http = _Section(top.get("http_server_config"), "http_server_config", _HTTP)
@@ -101,7 +101,7 @@ def parse(data: bytes, folder: str) -> Config:
     if interval and burst < 1:
         raise ConfigError("rate_limit: burst must be at least 1, otherwise no request would be answered")
     headers = http.get("headers", {})
-    return Config(_tls(top, folder), tuple(headers.items()), top.get("basic_auth_users"), interval, burst)
+    return WebConfig(_tls(top, folder), tuple(headers.items()), top.get("basic_auth_users"), interval, burst)
 
 
 def _tls(top: _Section, folder: str) -> TlsConfig | None:

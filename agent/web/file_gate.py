@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from .config import Config, parse
+from .config import WebConfig, parse
 from .errors import ConfigError, PairError
 from .gate import Gate, OpenGate, Refused, Rules
 from .limit import Limit
@@ -32,7 +32,7 @@ class Teller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    config: Config
+    config: WebConfig
     rules: Rules
 
 
@@ -101,7 +101,7 @@ class FileGate:
         return _State(config, Rules(tls, config.headers, _passwords(config, last), _limit(config, last)))
 
 
-def _tls(config: Config, files: _Files) -> Tls | None:
+def _tls(config: WebConfig, files: _Files) -> Tls | None:
     if not config.tls:
         return None
     from .tls import Tls  # loads OpenSSL: 5 MB
@@ -109,7 +109,7 @@ def _tls(config: Config, files: _Files) -> Tls | None:
     return Tls(config.tls, files.read)
 
 
-def _passwords(config: Config, last: _State | None) -> Passwords | None:
+def _passwords(config: WebConfig, last: _State | None) -> Passwords | None:
     if not config.users:
         return None
     if last and last.config.users == config.users:
@@ -119,7 +119,7 @@ def _passwords(config: Config, last: _State | None) -> Passwords | None:
     return Passwords(config.users)
 
 
-def _limit(config: Config, last: _State | None) -> Limit | None:
+def _limit(config: WebConfig, last: _State | None) -> Limit | None:
     wanted = (config.interval_seconds, config.burst)
     if last and (last.config.interval_seconds, last.config.burst) == wanted:
         return last.rules.limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from .messages import Answer, Headers, Request
+from .messages import Headers, Request, Response
 
 if TYPE_CHECKING:  # neither is imported where it is not asked for
     from .limit import Limit
@@ -26,7 +26,7 @@ class Rules:
     passwords: Passwords | None = None
     limit: Limit | None = None
 
-    def admit(self, request: Request) -> Answer | None:
+    def admit(self, request: Request) -> Response | None:
         """None, or what to answer instead."""
         if self.limit and (answer := self.limit.check()):
             return answer

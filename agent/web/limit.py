@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from .messages import Answer, plain
+from .messages import Response, plain
 
 _TOO_MANY = plain(429)
 
@@ -22,7 +22,7 @@ class Limit:
         self._tokens = float(burst)
         self._at = clock()
 
-    def check(self) -> Answer | None:
+    def check(self) -> Response | None:
         """None, or what to answer instead."""
         with self._lock:
             now = self._clock()

@@ -34,27 +34,27 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     status: int
     content_type: str
     body: bytes
     headers: Headers = ()
 
 
-Service = Callable[[Request], Answer]
+Service = Callable[[Request], Response]
 
 
 class BadRequest(Exception):
     """A request that gets no other answer than this, after which the connection is closed."""
 
-    def __init__(self, answer: Answer):
+    def __init__(self, answer: Response):
         super().__init__(answer.body.decode().strip())
         self.answer = answer
 
 
-def plain(status: int, text: str = "", headers: Headers = ()) -> Answer:
+def plain(status: int, text: str = "", headers: Headers = ()) -> Response:
     """A sentence, or the name of the status."""
-    return Answer(status, _TEXT, f"{text or HTTPStatus(status).phrase.lower()}\n".encode(), headers)
+    return Response(status, _TEXT, f"{text or HTTPStatus(status).phrase.lower()}\n".encode(), headers)
 
 
 def parse(head: bytes) -> Request:
@@ -98,7 +98,7 @@ def _path(target: str) -> str:
     return target
 
 
-def render(answer: Answer, *, extra: Headers = (), body: bool = True, keep_alive: bool = True) -> bytes:
+def render(answer: Response, *, extra: Headers = (), body: bool = True, keep_alive: bool = True) -> bytes:
     """An answer as it goes out. ``body`` is False for HEAD, which gets the length of the body alone."""
     status = HTTPStatus(answer.status)
     lines = [

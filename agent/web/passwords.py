@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 
 from .errors import ConfigError
-from .messages import Answer, plain
+from .messages import Response, plain
 
 try:
     import bcrypt
@@ -44,7 +44,7 @@ class Passwords:
         self._one_at_a_time = threading.Lock()
         self._queue = threading.BoundedSemaphore(QUEUE)
 
-    def check(self, authorization: str) -> Answer | None:
+    def check(self, authorization: str) -> Response | None:
         """None for the right user and password, else what to answer."""
         credentials = _credentials(authorization)
         if credentials is None:

@@ -7,7 +7,7 @@ from math import ceil
 
 from ...advisor import history
 from ...advisor.goodput import SAVING, Goodput
-from ...advisor.history import Identity, Process, Recorded
+from ...advisor.history import Process, ProcessKey, Recorded
 from .client import Course, Labels, NoAnswer, Prometheus, over
 from .runs import SECONDS, Chosen
 
@@ -74,12 +74,12 @@ class _History:
         def of(metric: str) -> str:
             return self._chosen.of(metric, f'rank=~"{ranks}"')
 
-        sightings: dict[Identity, list[tuple[float, float]]] = {}
+        sightings: dict[ProcessKey, list[tuple[float, float]]] = {}
         nodes: dict[str, str] = {}
         for labels, points in self._courses(f"timestamp({of('whyidle_rank_info')})"):
             nodes[labels.get("instance", "")] = _node(labels)
             if _rank(labels) == lowest.get(_attempt_of(labels)):
-                who = Identity(_node(labels), _rank(labels), _attempt_of(labels), labels.get("pid", ""))
+                who = ProcessKey(_node(labels), _rank(labels), _attempt_of(labels), labels.get("pid", ""))
                 sightings.setdefault(who, []).extend(points)
         opened = of("whyidle_phase_open_seconds")
         since: dict[tuple[str, int, str], list[tuple[float, float]]] = {}

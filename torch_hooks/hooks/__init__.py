@@ -1,4 +1,4 @@
-"""The hooks, one file per target. Each ``install(session)`` returns what undoes it, or raises Absent.
+"""The hooks, one file per target. Each ``install(session)`` returns what undoes it, or raises NothingToHook.
 
 A hook looks at its target before it touches it, and what it adds around the user's call does nothing but tell the
 session.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..patching import Absent
+from ..patching import NothingToHook
 from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, functional, host
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def install_all(session: Session) -> list[Undo]:
     for hook, install in INSTALL.items():
         try:
             undo.append(install(session))
-        except Absent:
+        except NothingToHook:
             session.state(hook, "absent")
         except Exception as error:  # the fence around the training
             session.fault(hook, error)

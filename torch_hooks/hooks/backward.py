@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..machine import NOT_ENTERED
-from ..patching import Absent, Patches
+from ..patching import NothingToHook, Patches
 from ..wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def install_step(session: Session) -> Callable[[], None]:
     module = importlib.import_module("torch.optim.optimizer")  # `torch.optim` has no name for it that types know
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:
-        raise Absent("torch.optim.optimizer.register_optimizer_step_post_hook")
+        raise NothingToHook("torch.optim.optimizer.register_optimizer_step_post_hook")
 
     known: dict[int, weakref.ref[Any]] = {}
     unseen = session.loop.compiled_steps

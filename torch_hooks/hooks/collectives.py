@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..machine import NOT_ENTERED
-from ..patching import Absent, Patches
+from ..patching import NothingToHook, Patches
 from ..wait_codes import UNKNOWN_WAIT, Issue, Issues, WaitCode
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _distributed() -> Any:
     import torch.distributed as distributed
 
     if not distributed.is_available():
-        raise Absent("torch.distributed")
+        raise NothingToHook("torch.distributed")
     return distributed
 
 

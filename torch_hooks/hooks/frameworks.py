@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..meters.save import SaveMeter
-from ..patching import Absent, Patches
+from ..patching import NothingToHook, Patches
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -111,7 +111,7 @@ def _patch(session: Session, hook: str, patches: Patches, target: _Target) -> Ca
         for name, make in brackets:
             try:
                 patches.replace(owner, name, make(session, hook))
-            except Absent:
+            except NothingToHook:
                 continue
             session.state(hook, "active")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...ledger.causes import PHASE
 from ..late_import import forget, when_imported
 from ..machine import NOT_ENTERED
-from ..patching import Absent
+from ..patching import NothingToHook
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -59,7 +59,7 @@ def install_compile(session: Session) -> Callable[[], None]:
         handler = getattr(module, "callback_handler", None)
         starts, stops = getattr(handler, "start_callbacks", None), getattr(handler, "end_callbacks", None)
         if not isinstance(starts, list) or not isinstance(stops, list):
-            raise Absent("torch._dynamo.callback.callback_handler")
+            raise NothingToHook("torch._dynamo.callback.callback_handler")
         starts.append(begins)
         stops.append(ends)
         taken.extend(((starts, begins), (stops, ends)))

@@ -16,7 +16,7 @@ from typing import Any
 from ...ledger.causes import CAUSE
 from ..books import Parts
 from ..splits import cpu_between, shares, split_data_wait, split_handoff, split_own_read
-from ..tasks import Reading, TaskClock, WorkerClock, queued
+from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
 
 _LONG_NS = 1_000_000
 _NOW_AND_THEN = 8
@@ -116,11 +116,11 @@ class WorkerMeter:
         self._alert = _ALERT_WAITS
         self._waits = 0
         self._clocks: dict[int, WorkerClock] = {}
-        self._last: dict[int, Reading | None] = {}
+        self._last: dict[int, CpuTimes | None] = {}
         self._helpers_queue: dict[int, int] = {}
         self._pin: TaskClock | None = None
         self._clock: WorkerClock | None = None
-        self._before: Reading | None = None
+        self._before: CpuTimes | None = None
         self._shares: tuple[tuple[int, float], ...] = ()
         self._read = self._made = False
         self._worker = self._cpu = self._queue = self._pinned = 0

@@ -27,7 +27,7 @@ RESET_REQUIRED = 16
 VERSION_MISMATCH = 18
 UNKNOWN = 999
 
-REASONS: dict[int, str] = {
+NVML_REASONS: dict[int, str] = {
     UNINITIALISED: "uninitialised",
     INVALID_ARGUMENT: "invalid argument",
     NOT_SUPPORTED: "not supported",
@@ -127,7 +127,7 @@ class GpmMetric(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """A call that was refused. ``reason`` is a word of REASONS."""
+    """A call that was refused. ``reason`` is a word of NVML_REASONS."""
 
     def __init__(self, call: str, code: int):
         self.call = call
@@ -137,7 +137,7 @@ class NvmlError(Exception):
 
 
 def reason_of(code: int) -> str:
-    return REASONS.get(code, f"error {code}" if code < 100 else "unknown error")
+    return NVML_REASONS.get(code, f"error {code}" if code < 100 else "unknown error")
 
 
 Function = Callable[..., int]
