@@ -328,6 +328,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, A
         yield json.loads(done.stdout), root
 
 
+@pytest.mark.xdist_group("bench-storage")
 def test_a_slow_mount_is_slower_by_its_delay(both: tuple[dict[str, Any], Path]) -> None:
     report, _ = both
     local, slow = ({measure["name"]: measure for measure in path["measures"]} for path in report["paths"])
@@ -346,6 +347,7 @@ def test_a_slow_mount_is_slower_by_its_delay(both: tuple[dict[str, Any], Path]) 
     assert report["paths"][1]["replay_speedup"] == pytest.approx(rates[1] / rates[0])
 
 
+@pytest.mark.xdist_group("bench-storage")
 def test_the_waits_are_split_by_the_ledger_of_the_loop(both: tuple[dict[str, Any], Path]) -> None:
     report, _ = both
     local, slow = report["paths"]
@@ -357,6 +359,7 @@ def test_the_waits_are_split_by_the_ledger_of_the_loop(both: tuple[dict[str, Any
         assert sum(path["waits"]["samples"].values()) == pytest.approx(waited, rel=0.25)
 
 
+@pytest.mark.xdist_group("bench-storage")
 def test_every_part_is_measured_and_nothing_is_left(both: tuple[dict[str, Any], Path]) -> None:
     report, root = both
     local, slow = report["paths"]
@@ -374,6 +377,7 @@ def test_every_part_is_measured_and_nothing_is_left(both: tuple[dict[str, Any], 
     assert "has a server or daemon with its own caches" in shown
 
 
+@pytest.mark.xdist_group("bench-storage")
 def test_fio_measures_the_same_path(both: tuple[dict[str, Any], Path]) -> None:
     if not shutil.which("fio"):
         pytest.skip("needs fio")

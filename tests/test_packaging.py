@@ -75,7 +75,7 @@ def test_the_wheel_holds_the_packages_and_the_starter(wheel: Path) -> None:
         f"whyidle-{whyidle.__version__}.dist-info",
     }
     below = {name.split("/")[1] for name in names if name.startswith("whyidle/")}
-    assert {"py.typed"} < below <= {*PACKAGES, "__init__.py", "py.typed"}
+    assert {"py.typed"} < below <= {*PACKAGES, "__init__.py", "__main__.py", "py.typed"}
     assert "whyidle/torch_hooks/autoload/sitecustomize.py" in names
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support_forks import Forks
 from support_ledgers import Spec, ended
-from support_training import assert_every_second_is_in_one_place, command, ledgers_of, recorded, run
+from support_training import assert_every_second_is_in_one_place, command, recorded, run
 
 from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
@@ -89,7 +89,8 @@ def test_the_same_run_is_launched_again_by_name(tmp_path: Path, forks: Forks) ->
     before, after = attempts(tmp_path)
     assert (before.run, after.run, after.attempt) == ("mine", "mine", 1)
     assert before.ended == 0
-    assert repeated_steps(after) == [5, 6, 7, 8, 9]
+    assert before.steps in (8, 9)  # what a rank does in its last moments before it is killed may be missing
+    assert repeated_steps(after) == list(range(5, before.steps + 1))
 
 
 def test_two_trainings_in_one_allocation_are_no_restart(tmp_path: Path, forks: Forks) -> None:
@@ -108,4 +109,6 @@ def test_a_job_that_the_scheduler_starts_again(tmp_path: Path, forks: Forks) -> 
     case = Case(9, 4, "exit")
     once(forks, tmp_path, case, SLURM_JOB_ID="78")
     once(forks, tmp_path, case, SLURM_JOB_ID="78", SLURM_RESTART_COUNT="1")
-    assert repeated_steps(ledgers_of(tmp_path)[0]) == [5, 6, 7, 8, 9]
+    before, after = attempts(tmp_path)
+    assert before.steps in (8, 9)
+    assert repeated_steps(after) == list(range(5, before.steps + 1))

@@ -172,5 +172,5 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 
 {{/* All there are, as `whyidle agent --help` has them. */}}
 {{- define "whyidle.sidecar.collectors" -}}
-["ranks","gpu","nic","tcp","qdisc","rdma","disk","nfs","lustre","fuse","filesystem","pressure","cgroup","cpu","memory","process","clock","identity"]
+["ranks","gpu","nic","tcp","qdisc","rdma","disk","nfs","lustre","fuse","filesystem","pressure","cgroup","cpu","memory","process","clock","identity","advice"]
 {{- end }}
