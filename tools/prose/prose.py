@@ -32,7 +32,7 @@ def rules(path: Path = WORDS) -> Rules:
     """Reads the rules."""
     read = yaml.safe_load(path.read_text())
     words = [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in read["words"].items()]
-    return Rules(words, read["longest"], tuple(read["unrevised"]))
+    return Rules(words, read["longest"], tuple(read["unrevised"] or ()))
 
 
 def sentences(text: str) -> list[str]:
