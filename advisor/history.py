@@ -280,27 +280,27 @@ def holes(attempts: Sequence[Recorded]) -> list[str]:
     said = []
     first = attempts[0]
     if first.witness.who.attempt > 0:
-        said.append(f"attempts before number {first.witness.who.attempt} were not seen in this time")
+        said.append(f"attempts before attempt {first.witness.who.attempt} are outside this time range")
     for one in attempts:
         number = one.witness.who.attempt
         if one.ranks < one.world_size:
             said.append(
-                f"of attempt {number}, {one.world_size - one.ranks} of {one.world_size} ranks were not seen:"
-                " is every node's agent a target of this Prometheus?"
+                f"{one.world_size - one.ranks} of {one.world_size} ranks of attempt {number} were not seen:"
+                " check that the agent of every node is a target of this Prometheus"
             )
         span = (one.end - one.start) * one.ranks
         if one.whole < COVERED * span and span - one.whole > SLACK_SECONDS * one.ranks:
             said.append(
-                f"of attempt {number}, {100 * (1 - one.whole / span):.1f} % of the time was not recorded:"
+                f"{100 * (1 - one.whole / span):.1f} % of the time of attempt {number} was not recorded:"
                 " Prometheus or its rules did not run, or agents did not answer"
             )
         if COVERED * one.whole > span and one.whole - span > SLACK_SECONDS * one.ranks:
             said.append(
-                f"of attempt {number}, {100 * (one.whole / span - 1):.1f} % more was recorded than time has passed:"
-                " do two Prometheus servers answer as one?"
+                f"{100 * (one.whole / span - 1):.1f} % more time was recorded than attempt {number} lasted:"
+                " check whether two Prometheus servers record the same agents"
             )
     if not attempts[-1].alive:
         said.append(
-            "Prometheus does not know whether the last attempt ended by itself or was killed: it is no failure here"
+            "Prometheus does not know whether the last attempt ended or was killed: it does not count as a failure here"
         )
     return said

@@ -213,7 +213,7 @@ def _sources(families: list[Row]) -> str:
     changed = sorted((row for row in families if row.told), key=lambda row: -abs(row.difference or 0.0))
     most = max((abs(row.difference or 0.0) for row in changed), default=0.0)
     kept = [row for row in changed if abs(row.difference or 0.0) >= most / 20]
-    return ", ".join(f"{row.name} {seconds(row.difference)}" for row in kept) or "no difference that can be told"
+    return ", ".join(f"{row.name} {seconds(row.difference)}" for row in kept) or "no clear difference"
 
 
 def scaling(reports: dict[str, Report]) -> str:

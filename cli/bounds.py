@@ -15,10 +15,10 @@ from .tables import aligned
 BAR = 30
 WIDTH = 110
 WHY = (
-    "{source} has no steps that could be replayed. These are bounds, not predictions. At least nothing is saved:"
-    " something else can be hidden behind what is faster then. More than `at most` cannot be saved: time that a change"
-    " does not touch has to be spent in any case, and what is K times faster cannot make a step shorter than 1/K."
-    " Where the ledgers of all ranks are (--dir), `whyidle whatif` predicts"
+    "{source} has no steps that could be replayed. These are bounds, not predictions. Perhaps nothing is saved: the"
+    " part that becomes faster may be hidden behind another. More than `at most` cannot be saved: time that a"
+    " change does not touch stays, and a part that is K times faster does not make a step shorter than 1/K. With the"
+    " ledgers of all ranks (--dir), `whyidle whatif` predicts"
 )
 
 

@@ -22,10 +22,10 @@ from .quantities import gpu_hour_price, in_time, percent
 from .tables import aligned
 
 _MEANS = {
-    "productive": "steps that were new",
+    "productive": "new steps",
     "saving": "blocked in saves",
     "lost": "steps that an earlier attempt had finished",
-    "stalled": f"beyond a usual step, in steps that lasted more than {STALL_FACTOR:.0f} of them",
+    "stalled": f"steps that took over {STALL_FACTOR:.0f} usual steps: the time beyond one",
     "startup": "until the first step of the first attempt",
     "recovery": "from the end of an attempt to the first step of the next one",
 }
@@ -34,10 +34,15 @@ _MEANS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_arguments(parser, positional=True)
     parser.add_argument("--mtbf", type=duration, metavar="TIME", help="mean time between failures (default: observed)")
-    parser.add_argument("--recovery", type=duration, metavar="TIME", help="what a restart takes (default: observed)")
-    parser.add_argument("--save-cost", type=duration, metavar="TIME", help="what a save takes (default: observed)")
     parser.add_argument(
-        "--price", type=gpu_hour_price, default=str(DEFAULT.gpu_hour_price), help="of a GPU-hour (default: %(default)s)"
+        "--recovery", type=duration, metavar="TIME", help="how long a restart takes (default: observed)"
+    )
+    parser.add_argument("--save-cost", type=duration, metavar="TIME", help="how long a save takes (default: observed)")
+    parser.add_argument(
+        "--price",
+        type=gpu_hour_price,
+        default=str(DEFAULT.gpu_hour_price),
+        help="price of a GPU-hour (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options.add_arguments(parser, since="30d")
@@ -85,7 +90,7 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
     recovery, where = _recovery(found, args.recovery)
     mtbf = args.mtbf or observed or 0.0
     if saving is not None and not mtbf:
-        why = "no failure yet, so that no mean time between failures is known: give one with --mtbf"
+        why = "no failure yet, so the mean time between failures is not known: give it with --mtbf"
     advice = advise(saving, mtbf, recovery) if saving is not None and mtbf else None
     return {
         "owner": found.owner,
@@ -111,12 +116,12 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
 
 def _saving(found: Goodput, cost: float | None) -> tuple[Saving | None, str]:
     if not found.saves:
-        return None, "no save was seen: whether this run saves, and what that costs, is not known"
+        return None, "no save was seen: it is not known whether this run saves, and what a save costs"
     blocked, cpu = found.blocked / found.saves, found.blocked_cpu / found.saves
     if cost:
         blocked, cpu = cost, min(cpu, cost)
     elif not blocked:
-        return None, "saves were seen, but none that blocked the training: they cost nothing"
+        return None, "saves were seen, but none of them blocked the training: they cost nothing"
     step = (found.stepping - found.blocked) / found.steps
     return Saving(found.saves, blocked, cpu, found.stepping / found.saves, step), ""
 
@@ -126,7 +131,7 @@ def _recovery(found: Goodput, given: float | None) -> tuple[float, str]:
         return given, "given"
     if found.recoveries:
         return mean(found.recoveries), "observed"
-    return found.attempts[0].startup, "no restart was seen; taken from the startup"
+    return found.attempts[0].startup, "no restart was seen: taken from the startup"
 
 
 def _advice(advice: Advice, ranks: int, price: float) -> dict[str, Any]:
@@ -220,7 +225,7 @@ def _checkpoints(report: dict[str, Any], price: float) -> list[str]:
     if saving is not None:
         lines.append(
             f"saves     {saving['saves']}, each blocks for {in_time(saving['blocked'])}"
-            f" (of it {in_time(saving['blocked_cpu'])} on a CPU), one in {in_time(saving['cycle'])}"
+            f" ({in_time(saving['blocked_cpu'])} of it on a CPU), one in {in_time(saving['cycle'])}"
         )
     if advice is None:
         return [*lines, f"interval  {report['no_advice']}"]
@@ -243,7 +248,7 @@ def _checkpoints(report: dict[str, Any], price: float) -> list[str]:
         *lines,
         "",
         *aligned([header, *rows], left=1),
-        f"(a failure each {mtbf}; a recovery of {recovery}, {report['recovery_from']};"
+        f"(a failure every {mtbf}; a recovery of {recovery}, {report['recovery_from']};"
         " asynchronous: only the CPU part blocks, at the interval in use)",
     ]
 

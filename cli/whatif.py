@@ -45,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_arguments(parser, positional=True)
     for name, what in FACTORS.items():
         parser.add_argument(f"--{name}", type=_reading(factor), metavar="xK|none", help=f"K times faster: {what}")
-    parser.add_argument("--straggler", choices=("none",), help="no rank is late by its own time")
+    parser.add_argument("--straggler", choices=("none",), help="no rank is late because of its own time")
     parser.add_argument(
         "--checkpoint",
         type=_reading(_checkpoint),
         metavar="xK|none|async",
-        help="K times faster saves, or asynchronous ones",
+        help="K times faster saves, or asynchronous saves",
     )
-    parser.add_argument("--pipeline", choices=("balance",), help="the stages of pipelines compute for equally long")
+    parser.add_argument("--pipeline", choices=("balance",), help="all stages of a pipeline compute for the same time")
     parser.add_argument("--workers", type=_reading(_workers), metavar="+N", help="N more data workers for each rank")
     parser.add_argument("--sweep", action="store_true", help="also print the curve over factors, and where it flattens")
     parser.add_argument(
@@ -86,7 +86,7 @@ def _checkpoint(text: str) -> float | str:
 
 def _workers(text: str) -> int:
     if not re.fullmatch(r"\+[1-9][0-9]{0,3}", text):
-        raise ValueError(f"{text!r}: write how many data workers each rank has more, such as +4")
+        raise ValueError(f"{text!r}: write how many data workers to add to each rank, such as +4")
     return int(text)
 
 
@@ -140,7 +140,7 @@ def _of_prometheus(args: argparse.Namespace) -> dict[str, Any]:
 def _of_report(args: argparse.Namespace) -> dict[str, Any]:
     """Of a saved report. Raises NoReport and NoBounds."""
     if args.run_name or args.prometheus:
-        raise NoReport("--report names the run already: leave RUN and --prometheus out")
+        raise NoReport("the file of --report already names the run: leave out RUN and --prometheus")
     report = read_report(args.report)
     ranks = seconds_of_ranks(report)
     if not report["steps"] or not any(sum(one.values()) > 0 for one in ranks):
@@ -169,7 +169,7 @@ def _bounds(
 
 def _window_notes(window: seconds.Window) -> list[str]:
     ended = f", which ended {in_time(window.ago)} ago" if window.ago > FRESH_SECONDS else ""
-    said = [f"all of this is about the last {in_time(window.seconds)} of the run{ended}"]
+    said = [f"these figures are for the last {in_time(window.seconds)} of the run{ended}"]
     return [*said, *_missing_notes(window.spent)]
 
 
@@ -242,7 +242,7 @@ def _curve(sweep: dict[str, Any]) -> list[str]:
         step = _seconds(point["step_seconds"])
         lines.append(f"{point['factor']:>6}   {step:>9}   {percent(point['share'], 1):>7}   {bar}".rstrip())
     if sweep["flat_from"]:
-        lines.append(f"flat from {sweep['flat_from']} on: nine tenths of what can be had")
+        lines.append(f"flat from {sweep['flat_from']} on: nine tenths of the possible gain")
     return lines
 
 
@@ -252,7 +252,7 @@ def _notes(found: dict[str, Any]) -> list[str]:
         said.append(f"note     {found['left_out_steps']} steps are left out: the calls of the ranks do not match")
     if found["unsplit_share"] >= 0.005:
         share = percent(found["unsplit_share"], 1)
-        said.append(f"note     {share} of the time was waited in calls that nobody could split; it stays as it is")
+        said.append(f"note     {share} of the time were waits that could not be split: no change makes them shorter")
     return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]
 
 

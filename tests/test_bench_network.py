@@ -158,7 +158,7 @@ def test_rejects_an_unknown_operation() -> None:
         ({"RANK": "0"}, "WORLD_SIZE must be"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK must be a whole number from 0 to 1, not 'x'"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK must be"),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "nobody to send to"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "no rank to send to"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR is not set"),
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "0"}, "MASTER_PORT must be"),
     ],

@@ -138,15 +138,15 @@ def test_runs_under_torchrun(forks: Forks, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "env", "sentence"),
     [
-        ([], {}, "no launcher has started this (RANK is not set)"),
-        (["--ranks", "1"], {}, "one rank has nobody to send to"),
+        ([], {}, "RANK is not set, so no launcher started this"),
+        (["--ranks", "1"], {}, "one rank has no rank to send to"),
         (
             ["--ranks", "3"],
             {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
-            "--ranks 3 is not",
+            "--ranks 3 does not match the launcher",
         ),
         (["--sizes", "large"], {}, "'large' must be a size"),
-        (["--timeout", "0"], {}, "give some time"),
+        (["--timeout", "0"], {}, "must be at least 1ms"),
     ],
 )
 def test_what_cannot_be_started_is_a_sentence(

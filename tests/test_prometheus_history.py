@@ -135,8 +135,8 @@ def test_an_agent_that_comes_back_under_another_address_begins_no_attempt(
 @needs_prometheus
 def test_what_prometheus_did_not_see_is_said(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     problems = "\n".join(told(url, "partial", capsys)["problems"])
-    assert "attempts before number 1 were not seen" in problems
-    assert "of attempt 1, 2 of 8 ranks were not seen" in problems
+    assert "attempts before attempt 1 are outside" in problems
+    assert "2 of 8 ranks of attempt 1 were not seen" in problems
 
 
 @needs_prometheus
@@ -254,7 +254,7 @@ def test_a_standstill_is_longer_than_ten_steps_and_saves_are_none() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "sentence"),
-    [(2000.0, ""), (1900.0, ""), (1000.0, "50.0 % of the time was not recorded"), (4000.0, "100.0 % more")],
+    [(2000.0, ""), (1900.0, ""), (1000.0, "50.0 % of the time of attempt"), (4000.0, "100.0 % more")],
 )
 def test_a_hole_in_the_records_is_said(seconds: float, sentence: str) -> None:
     one = attempt(seconds=1000.0, steps=1000)

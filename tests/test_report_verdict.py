@@ -89,7 +89,7 @@ VERDICTS: list[tuple[tuple[Spec, ...], str, float, str]] = [
     (both(compute=0.05, checkpoint_write=0.05), "storage", 0.5, "saves block the loop"),
     (both(compute=0.05, recompute=0.05), "lost", 0.5, "steps are repeated that an earlier attempt had finished"),
     (both(compute=0.05, unattributed=0.05), "unattributed", 0.5, "nothing that was measured explains it"),
-    (both(compute=0.05, straggler=0.05), "straggler", 0.5, "ranks wait for a late one"),
+    (both(compute=0.05, straggler=0.05), "straggler", 0.5, "ranks wait for a late rank"),
     (one_late("compute", compute=0.04), "straggler", 0.2, "rank 1 is late: compute takes longer than on the others"),
     (one_late("cpu", data_cpu=0.04), "cpu", 0.4, "rank 1 is late: data workers are busy on the CPU"),
     (one_late("host", host_gc=0.04), "host", 0.4, "rank 1 is late: garbage collection pauses the loop"),
@@ -207,7 +207,7 @@ def test_a_wait_after_the_last_step_is_not_blamed_on_the_exchange(tmp_path: Path
     evidence = of(tmp_path, *(Spec(rank=rank, steps=50, step=step, hooks=hooks) for rank in (0, 1)))["verdict"][
         "evidence"
     ]
-    assert evidence[1].endswith("they lie after the last step, or their exchange is still due")
+    assert evidence[1].endswith("they came after the last step, or the ranks have not exchanged them yet")
 
 
 def test_many_late_ranks_are_named_briefly(tmp_path: Path) -> None:

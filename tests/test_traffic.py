@@ -146,7 +146,7 @@ def test_links() -> None:
         (
             Model(parameters=2, batches=1, tokens=1, hidden=1, layers=1, expert_parameters=1),
             Parallel(data=3, expert=2),
-            "do not divide",
+            "cannot be divided",
         ),
     ],
 )
@@ -218,7 +218,7 @@ def test_between_two_looks_only_what_came_in_between_counts(tmp_path: Path) -> N
     assert {group.label: group.handed["all_reduce"] for group in moved.groups} == {"tp": 500, "dp": 125}
     assert moved.elsewhere == 0
     restarted = [replace(one, words={**one.words, "pid": (1,)}) for one in before]
-    with pytest.raises(NotMeasured, match="started anew"):
+    with pytest.raises(NotMeasured, match="restarted during"):
         measure(after, restarted, "ring")
 
 
@@ -245,11 +245,11 @@ def test_messages_between_stages_are_counted_where_they_are_sent(
 def test_no_step_and_no_shape_are_said(tmp_path: Path) -> None:
     ended(tmp_path, *run_of_four(TWO_NODES, steps=0))
     ledgers = read_directory(str(tmp_path), steps=True)[0]
-    with pytest.raises(NotMeasured, match="rank 0, 1, 2, 3 has finished no step yet"):
+    with pytest.raises(NotMeasured, match="rank 0, 1, 2, 3 has not finished a step yet"):
         measure(ledgers, (), "ring")
     with pytest.raises(NotMeasured, match="no rank"):
         measure([], (), "ring")
-    with pytest.raises(NotRecognised, match="8 ranks cannot be told from its groups: none"):
+    with pytest.raises(NotRecognised, match="groups do not show the shape of this run's 8 ranks: none"):
         shape_of([], 8)
 
 
@@ -295,7 +295,7 @@ def test_the_command_prints_bytes_links_and_sources(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["traffic"], 2, "give --parameters and --batches, or the name of a run: --run"),
+        (["traffic"], 2, "give --parameters and --batches, or the name of a run with --run"),
         (["traffic", "--parameters", "1B", "--batches", "1", "--tp", "2"], 2, "give --tokens and --hidden"),
         (["traffic", "--run", "nobody", "--dir", "/nonexistent"], 1, "no ledger of run nobody in /nonexistent"),
     ],
@@ -331,7 +331,7 @@ def test_a_run_that_has_ended_is_compared_with_the_formulas(tmp_path: Path, caps
     compared = {one["label"]: (one["predicted"], one["measured"]) for one in told["compared"]}
     assert compared == {"dp": (100.0, 100.0), "tp": (400.0, 400.0)}
     assert main([*words, "--dp", "3"]) == 2
-    assert "the shape that was given has 3 ranks, the run 4" in capsys.readouterr().err
+    assert "the given shape has 3 ranks, but the run has 4" in capsys.readouterr().err
 
 
 def test_the_docs_have_the_published_table() -> None:

@@ -215,7 +215,7 @@ def test_nonsense_is_no_factor(text: str) -> None:
 
 def test_what_the_record_does_not_have_is_refused() -> None:
     basis = Basis.of(_run(READER, workers=-1))
-    with pytest.raises(NoTrace, match="needs a DataLoader"):
+    with pytest.raises(NoTrace, match="needs PyTorch"):
         predict(basis, Changes(workers=1))
     with pytest.raises(NoTrace, match="needs a pipeline"):
         predict(basis, Changes(balanced=True))

@@ -179,8 +179,8 @@ def test_a_saved_report_has_bounds(tmp_path: Path, capsys: pytest.CaptureFixture
         ({"steps": 0}, (), "no rank has finished a step"),
         ({"per_rank": [{"steps": 5}]}, (), "seconds must be an object"),
         ({"per_rank": [{"steps": 5, "seconds": {"compute": "much"}}]}, (), "the seconds of compute must be a number"),
-        ({"format": 99}, (), "update it"),
-        ({}, ("r1",), "leave RUN and --prometheus out"),
+        ({"format": 99}, (), "update whyidle"),
+        ({}, ("r1",), "leave out RUN and --prometheus"),
         ({}, ("--workers", "+2"), "--workers"),
     ],
 )

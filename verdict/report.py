@@ -78,7 +78,7 @@ def build_report(
         "problems": [
             *(hang_sentences(whole) if conclusion is None else ()),  # else they are its evidence
             *_hook_problems(whole),
-            *([f"{why_not}: what is idle between kernels counts as compute here"] if why_not else ()),
+            *([f"{why_not}: idle time between kernels counts as compute here"] if why_not else ()),
             *(problem.detail for problem in problems),
         ],
     }
@@ -99,12 +99,12 @@ def _hook_problems(whole: RunAccount) -> list[str]:
                 failed.setdefault(hook, []).append(rank.rank)
     for hook, numbers in failed.items():
         sentences.append(
-            f"the hook {hook} failed on {len(numbers)} of {len(whole.ranks)} ranks; what it sees is missing"
+            f"the hook {hook} failed on {len(numbers)} of {len(whole.ranks)} ranks: what it records is missing"
         )
     faults = sum(rank.faults for rank in whole.ranks)
     if faults:
-        sentences.append(f"{faults} faults of whyidle's own were caught in the hooks")
+        sentences.append(f"{faults} errors inside the hooks were caught")
     unmeasured = sum(rank.unmeasured for rank in whole.ranks)
     if unmeasured:
-        sentences.append(f"{unmeasured} intervals could not be measured on the device; their time is unattributed")
+        sentences.append(f"{unmeasured} intervals could not be measured on the device: their time is unattributed")
     return sentences

@@ -68,15 +68,17 @@ def check(found: Any) -> None:
     if type(version) is not int or version < 0:
         raise NoReport(f"is not a report of whyidle: its format is {version!r}")
     if version > FORMAT:
-        raise NoReport(f"is a report of format {version}; this whyidle reads formats up to {FORMAT}: update it")
+        raise NoReport(
+            f"is a report of format {version}, and this whyidle reads formats up to {FORMAT}: update whyidle"
+        )
     if not isinstance(found.get("run"), str) or not found["run"]:
         raise NoReport("is not a report of whyidle: it has no run")
     for name in _NUMBERS:
         if not is_number(found.get(name)):
-            raise NoReport(f"is not a report of whyidle: {name} must be a number that is not negative")
+            raise NoReport(f"is not a report of whyidle: {name} must be a number from 0")
     for name, kind in _LATER.items():
         if found.get(name) is not None and not isinstance(found[name], kind):
-            raise NoReport(f"is not a report of whyidle: {name} makes no sense")
+            raise NoReport(f"is not a report of whyidle: {name} has the wrong type")
     if not isinstance(found.get("per_rank"), list) or not all(isinstance(one, dict) for one in found["per_rank"]):
         raise NoReport("is not a report of whyidle: per_rank must be a list of ranks")
     if not all(is_number(one.get("steps")) for one in found["per_rank"]):
@@ -86,13 +88,13 @@ def check(found: Any) -> None:
         raise NoReport("is not a report of whyidle: first_batch_seconds must be a number")
     verdict = found.get("verdict")
     if verdict and not (isinstance(verdict.get("family"), str) and isinstance(verdict.get("summary"), str)):
-        raise NoReport("is not a report of whyidle: its verdict has no family or no summary")
+        raise NoReport("is not a report of whyidle: its verdict must have a family and a summary")
     if verdict and not is_number(verdict.get("share")):
         raise NoReport("is not a report of whyidle: its verdict has no share")
     _check_causes(found.get("seconds"))
     for name in ("startup", "saves", "restores"):
         if not all(map(is_number, (found.get(name) or {}).values())):
-            raise NoReport(f"is not a report of whyidle: {name} must have numbers")
+            raise NoReport(f"is not a report of whyidle: the values of {name} must be numbers")
     if found.get("recent"):
         _check_recent(found["recent"])
 
@@ -130,11 +132,11 @@ def _check_recent(recent: Mapping[str, Any]) -> None:
     if not isinstance(families, dict) or not known.issuperset(families):
         raise NoReport("is not a report of whyidle: recent has families that this whyidle does not know")
     if not all(isinstance(one, list) for one in (*series, *families.values())):
-        raise NoReport("is not a report of whyidle: recent must have lists")
+        raise NoReport("is not a report of whyidle: the values of recent must be lists")
     lists: list[list[Any]] = [one for one in (*series, *families.values()) if one is not None]
     if (
         len({len(one) for one in lists}) != 1
         or not lists[0]
         or not all(is_number(value) for one in lists for value in one)
     ):
-        raise NoReport("is not a report of whyidle: the lists of recent must have as many numbers each")
+        raise NoReport("is not a report of whyidle: the lists of recent must all have the same length")

@@ -44,7 +44,7 @@ WORDS: dict[str, str] = {
     "data_read": "waiting for a worker that was blocked",
     "data_cpu": "waiting for a worker that was on a CPU",
     "data_queue": "waiting for a worker that got no CPU",
-    "data_handoff": "waiting for a batch that was made but had not arrived",
+    "data_handoff": "waiting for a batch that was ready but had not arrived",
     "network": "in transfers that every rank had entered",
     "straggler": "waiting in collectives for a late rank",
     "collective": "waiting in collectives that could not be split",
@@ -70,17 +70,17 @@ SAID_OF_CAUSES: dict[str, str] = {
     "data_queue": "data workers get no CPU",
     "data_handoff": "batches are slow to reach the loop",
     "network": "the transfers themselves take long",
-    "straggler": "ranks wait for a late one",
+    "straggler": "ranks wait for a late rank",
     "collective": "waits in collectives could not be split",
     "collective_queue": "the ranks' communication threads get no CPU",
     "pipeline": "pipeline stages wait for one another",
     "checkpoint_write": "saves block the loop",
     "checkpoint_cpu": "saves serialise or copy on the CPU",
     "checkpoint_read": "restores block the loop",
-    "host": "the loop runs Python of its own between phases",
+    "host": "the loop runs its own Python between phases",
     "host_gc": "garbage collection pauses the loop",
     "host_compile": "compilation stops the loop",
-    "host_blocked": "the loop's own code is blocked outside of any known phase",
+    "host_blocked": "the loop's own code is blocked outside any known phase",
     "startup": "a rank is starting up",
     "unattributed": "nothing that was measured explains it",
 }
@@ -224,7 +224,7 @@ def summary(case: Case) -> str:
     names = [late.rank for late in late_ranks(case) if late.family == case.family]
     if case.conclusion.take_turns(case.family):
         cause = "compute" if case.family == "straggler" else _top_cause(case.account.ranks, case.family)
-        return f"ranks are late in turns: {SAID_OF_CAUSES[cause]}"
+        return f"ranks take turns at being late: {SAID_OF_CAUSES[cause]}"
     if len(names) > len(case.account.ranks) / 2:
         names = []  # being late is not what tells them from the others
     late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
@@ -290,7 +290,7 @@ def _concentrated(case: Case) -> list[int]:
 
 
 def _by(family: str) -> str:
-    return " for no reason that was seen" if family == "unattributed" else f" by {family}"
+    return " for an unknown reason" if family == "unattributed" else f" by {family}"
 
 
 def _ranks(numbers: list[int]) -> str:
@@ -389,7 +389,7 @@ def _gaps(case: Case) -> Iterator[str]:
     if seconds >= EVIDENCE_SHARE * case.window:
         where = _ranks([rank.rank for rank in ranks])
         yield (
-            f"{where}: {seconds:.1f} s between kernels, in which the GPU's own counters saw nothing run "
+            f"{where}: {seconds:.1f} s between kernels, in which the GPU's own counters show that nothing ran "
             "(sampled; counted as host)"
         )
 
@@ -411,7 +411,7 @@ def _unexplained_lateness(case: Case) -> Iterator[str]:
     """Straggler seconds without any lateness on record: the late rank's ledger is not here."""
     waited = sum(rank.seconds["straggler"] for rank in case.account.ranks)
     if waited >= EVIDENCE_SHARE * case.window and not any(rank.late for rank in case.account.ranks):
-        yield f"{waited:.1f} s of waits for late ranks, none of which has a ledger here: they may be on another node"
+        yield f"{waited:.1f} s of waits for late ranks. None of them has a ledger here: they may be on another node"
 
 
 def _unsplit(case: Case) -> Iterator[str]:
@@ -420,9 +420,9 @@ def _unsplit(case: Case) -> Iterator[str]:
         return
     exchanged = all(rank.newest.hook_states["exchange"] == "active" for rank in case.account.ranks)
     why = (
-        "they lie after the last step, or their exchange is still due"
+        "they came after the last step, or the ranks have not exchanged them yet"
         if exchanged
-        else "not every rank was attached, or the exchange between them could not be set up"
+        else "not every rank has the hooks, or the exchange between them could not be set up"
     )
     yield f"{waited:.1f} s of waits in collectives could not be split into network and straggler: {why}"
 

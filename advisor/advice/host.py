@@ -36,7 +36,7 @@ def _compile(case: Case) -> Found | None:
     return Found(
         "Keep the shapes of batches the same (pad them), or compile with dynamic=True",
         without(case, "host_compile"),
-        (f"{len(again)} of the last {count} steps compile something anew",),
+        (f"{len(again)} of the last {count} steps compile something again",),
         {"dynamic": "True"},
     )
 

@@ -25,7 +25,7 @@ from .scaling import Scaling, scaling
 from .statistics import Interval, difference, of_draws, quantile_draws, ratio
 
 TOLD = {"faster", "slower"}
-UNTOLD, NO_INTERVAL, LACKING = "no difference that can be told", "no interval", "not known"
+UNTOLD, NO_INTERVAL, LACKING = "no clear difference", "no interval", "not known"
 
 
 class NoComparison(ValueError):
@@ -102,7 +102,7 @@ def compare(
         if not rank_steps(report):
             raise NoComparison(f"{name} has finished no step: there is nothing to compare")
         if report["rank_seconds"] <= 0:
-            raise NoComparison(f"{name} has steps, but no time in them")
+            raise NoComparison(f"{name} has steps, but they took no time")
     steps = min(int(report["steps"]) for _, report in named)
     first = named[0][1]
     return Comparison(
@@ -175,13 +175,15 @@ def _notes(name: str, report: Report, steps: int) -> list[str]:
     """What a reader has to know of a report."""
     found = []
     if report["world_size"] > report["ranks"]:
-        found.append(f"{name} has {report['ranks']:.0f} of {report['world_size']:.0f} ranks: the others are not in it")
+        found.append(
+            f"{name} has {report['ranks']:.0f} of {report['world_size']:.0f} ranks: the other ranks are missing"
+        )
     if not report.get("format"):
         found.append(
-            f"{name} was saved by an earlier whyidle: it has no steps one by one, so no batch waits, saves or intervals"
+            f"{name} was saved by an earlier whyidle: it has no single steps, so no batch waits, saves or intervals"
         )
     elif not report.get("recent"):
         found.append(f"{name} has no steps that all its ranks share, so no batch waits or intervals")
     if report["steps"] > steps:
-        found.append(f"{name} made {report['steps']:.0f} steps: end to end is for {steps}")
+        found.append(f"{name} made {report['steps']:.0f} steps: end to end counts {steps} of them")
     return found

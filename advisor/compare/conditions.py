@@ -67,11 +67,11 @@ def parse(text: str) -> Condition:
         )
     name, sense, sign, digits, unit = found.groups()
     if name not in ALL_NAMES:
-        raise NoCondition(f"{text!r}: {name} is neither a measure nor a family; there are {', '.join(ALL_NAMES)}")
+        raise NoCondition(f"{text!r}: {name} is not a measure or a family: choose from {', '.join(ALL_NAMES)}")
     if name == SPEEDUP and (sign or unit):
-        raise NoCondition(f"{text!r}: a speed-up is a plain number, such as speedup<1.5")
+        raise NoCondition(f"{text!r}: a speed-up must be a plain number, such as speedup<1.5")
     if name == EFFICIENCY and (sign or unit != "%"):
-        raise NoCondition(f"{text!r}: an efficiency is a percentage without a sign, such as efficiency<80%")
+        raise NoCondition(f"{text!r}: an efficiency must be a percentage without a sign, such as efficiency<80%")
     if name not in (SPEEDUP, EFFICIENCY) and (not unit or (unit == "%" and not sign)):
         raise NoCondition(f"{text!r}: give a change such as +5% or +20ms, or a value such as 250ms")
     limit = float(digits) * _UNITS[unit] * (-1 if sign == "-" else 1)
@@ -107,7 +107,7 @@ def _row(condition: Condition, pair: Pair) -> Row:
 
 def _value(condition: Condition, row: Row, name: str) -> float:
     if row.after is None or (row.before is None and (condition.change or condition.name == SPEEDUP)):
-        raise NotKnown(f"{condition.text}: {row.label} is not known of {name} and of the run that it is held against")
+        raise NotKnown(f"{condition.text}: {row.label} is not known for both {name} and the first run")
     if condition.name == SPEEDUP:
         return row.speedup or 0.0
     if not condition.change:
@@ -122,6 +122,6 @@ def _value(condition: Condition, row: Row, name: str) -> float:
 
 def _efficiencies(condition: Condition, comparison: Comparison) -> Iterator[Judged]:
     if not comparison.scaling:
-        raise NotKnown(f"{condition.text}: all runs have the same world size, so there is no scaling to judge")
+        raise NotKnown(f"{condition.text}: all runs have the same world size, so there is no scaling to check")
     for entry in comparison.scaling[1:]:
         yield Judged(condition.text, entry.name, condition.beyond(entry.efficiency), entry.efficiency, False)

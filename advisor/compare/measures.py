@@ -163,15 +163,15 @@ def end_to_end(report: Report, steps: float) -> Value:
 
 MEASURES: tuple[Measure, ...] = (
     Measure("startup", "startup", "from the start of the process to its first step", _startup),
-    Measure("dataset", "dataset load", "of it: waits for data, and the wait for the first batch", _dataset),
-    Measure("restore", "model restore", "one restore, of the rank that it blocks longest", _restore),
-    Measure("batch", "batch wait, mean", "in a step, the mean over the ranks", _mean_of(_WAITS)),
+    Measure("dataset", "dataset load", "waits for data during startup, and the wait for the first batch", _dataset),
+    Measure("restore", "model restore", "one restore, on the rank that it blocks longest", _restore),
+    Measure("batch", "batch wait, mean", "per step, the mean over the ranks", _mean_of(_WAITS)),
     Measure("batch-p99", "batch wait, p99", "of the rank that waits longest in a step", _quantile_of(_LONGEST, 0.99)),
     Measure("batch-worst", "batch wait, worst", "of the rank that waits longest", _quantile_of(_LONGEST, 1.0)),
     Measure("step", "step time, mean", "of the last steps", _mean_of(_STEPS)),
     Measure("step-p50", "step time, median", "of the last steps", _median),
     Measure("step-p99", "step time, p99", "of the last steps", _quantile_of(_STEPS, 0.99)),
-    Measure("save", "checkpoint", "one save, of the rank that it blocks longest", _save),
+    Measure("save", "checkpoint", "one save, on the rank that it blocks longest", _save),
 )
 """In the order of the table. `end` (end to end) follows them: it takes the steps of all runs to be told."""
 END = "end"

@@ -44,11 +44,14 @@ def scaling(
     if samples_per_step is not None:
         sizes, assumed = samples_per_step, "as given with --samples-per-step"
     elif kind is None and all(counted := [_counted(report) for _, report in named]):
-        sizes, assumed = counted, "samples as the ranks' data loaders counted them, ranks that load the same ones too"
+        sizes, assumed = (
+            counted,
+            "samples as data loaders counted them. Samples that several ranks load are counted several times",
+        )
     else:
         sizes = [None] * len(named)
         assumed = (
-            "strong scaling: a step has as many samples at each world size"
+            "strong scaling: a step has the same number of samples at each world size"
             if kind == STRONG
             else "weak scaling: each rank has the same batch at each world size"
         )

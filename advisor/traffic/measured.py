@@ -85,12 +85,12 @@ def measure(after: Sequence[Ledger], before: Sequence[Ledger], way: str) -> Meas
         raise NotMeasured("no rank of the run has a ledger here")
     first = {ledger.rank: ledger for ledger in before}
     if before and any(not _same(first.get(ledger.rank), ledger) for ledger in after):
-        raise NotMeasured("a rank has started anew meanwhile: try again")
+        raise NotMeasured("a rank restarted during the measurement: try again")
     ranks = [_between(first.get(ledger.rank), ledger) for ledger in after]
     if late := [rank.ledger.rank for rank in ranks if rank.steps < 1]:
         named = ", ".join(map(str, late[:8])) + ("…" if len(late) > 8 else "")
-        when = "in that time: look for longer (--seconds)" if before else "yet"
-        raise NotMeasured(f"rank {named} has finished no step {when}")
+        when = "in that time: measure for longer (--seconds)" if before else "yet"
+        raise NotMeasured(f"rank {named} has not finished a step {when}")
     groups, node_across = _groups(ranks, way)
     known = sum(sum(ops.values()) / rank.steps for rank in ranks for ops in rank.handed.values())
     newest = after[0]

@@ -87,7 +87,7 @@ def predict(model: Model, parallel: Parallel, gpus_per_node: int, way: str) -> P
     """Raises ShapeError."""
     made = list(calls(model, parallel))
     if gpus_per_node < 1:
-        raise ShapeError("a node has at least one GPU: see --gpus-per-node")
+        raise ShapeError("a node must have at least one GPU: see --gpus-per-node")
     inside: defaultdict[int, float] = defaultdict(float)
     across: defaultdict[int, float] = defaultdict(float)
     rows = []

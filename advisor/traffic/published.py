@@ -65,7 +65,7 @@ def mesh_forward(tensor: int, stages: int) -> float:
 
 
 _THOUSANDS = "The source divides by about 1.0486 (1024² / 1000²): it mixes two units."
-_GATHERS = "PyTorch's FSDP gathers the parameters again for the backward pass: as much once more."
+_GATHERS = "PyTorch's FSDP gathers the parameters again for the backward pass, which sends the same amount again."
 _MESH_BACKWARD = "2NP·Gdp[2L(Gtp−1)/Gpp + (Gdp−1)] + 2TH(Gpp−1)"
 _EACH_LAYER = "It counts all of P once for each layer. In Megatron-LM no gradient of a weight crosses the tensor group."
 _EIGHT_TIMES = "In our rings each of 8 tensor parallel ranks hands its stage's activations on; the source counts one."

@@ -53,7 +53,7 @@ def shape_of(groups: Sequence[Group], world_size: int) -> tuple[Parallel, dict[s
             return replace(Parallel(), **sizes), {group.label: dimension_of(group) for group in listed}
     named = ", ".join(f"{group.label} ({group.size} ranks)" for group in groups) or "none"
     raise NotRecognised(
-        f"the shape of this run's {world_size} ranks cannot be told from its groups: {named}. Give it: --dp, --fsdp, …"
+        f"the groups do not show the shape of this run's {world_size} ranks: {named}. Give it with --dp, --fsdp, …"
     )
 
 

@@ -114,23 +114,25 @@ def check(model: Model, parallel: Parallel) -> None:
     if model.batches <= 0:
         raise ShapeError("an epoch must have at least one step: give --batches")
     if parallel.world > MOST_RANKS:
-        raise ShapeError(f"{parallel.world:,} ranks are more than {MOST_RANKS:,}: see --dp, --fsdp, --tp, --sp, --pp")
+        raise ShapeError(
+            f"{parallel.world:,} ranks are too many (at most {MOST_RANKS:,}): see --dp, --fsdp, --tp, --sp, --pp"
+        )
     activations = max(parallel.tensor, parallel.sequence, parallel.expert, parallel.pipeline) > 1
     if activations and not (model.tokens and model.hidden):
-        raise ShapeError("activations are sent here: give --tokens and --hidden")
+        raise ShapeError("this shape sends activations: give --tokens and --hidden")
     if max(parallel.tensor, parallel.sequence, parallel.expert) > 1 and not model.layers:
-        raise ShapeError("each layer sends here: give --layers")
+        raise ShapeError("this shape sends data in each layer: give --layers")
     if parallel.expert > 1 and not model.expert_parameters:
         raise ShapeError("experts reduce their gradients among fewer ranks: give --expert-parameters")
     if model.expert_parameters > model.parameters:
         raise ShapeError("the experts cannot have more parameters than the model: see --expert-parameters")
     if parallel.replicas * parallel.sequence % parallel.expert:
         raise ShapeError(
-            f"{parallel.expert} ranks of experts do not divide"
-            f" {parallel.replicas * parallel.sequence} data-parallel ranks: see --ep"
+            f"{parallel.replicas * parallel.sequence} data-parallel ranks cannot be divided into groups of"
+            f" {parallel.expert} expert-parallel ranks: see --ep"
         )
     if parallel.expert > 1 and parallel.shard > 1:
-        raise ShapeError("experts together with FSDP or ZeRO are not modelled: leave out --fsdp or --ep")
+        raise ShapeError("there is no formula for experts together with FSDP or ZeRO: leave out --fsdp or --ep")
 
 
 def calls(model: Model, parallel: Parallel) -> Iterator[Calls]:

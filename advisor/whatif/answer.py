@@ -13,21 +13,22 @@ from .predict import Basis, Prediction, each_alone, flat_from, predict, sweep
 from .trace import Trace, trace_of
 
 ASSUMED: dict[str, str] = {
-    "network": "a transfer takes 1/K of its time: none of it is latency, or work of the ranks themselves. Where ranks"
-    " get no CPU for it, it may bring no more than `at least`. What of a transfer is hidden behind compute is not on"
-    " record: a faster network can bring more, up to `at most`",
+    "network": "a transfer takes 1/K of its time: no part of it is latency, or work of the ranks themselves. Where"
+    " ranks get no CPU for it, a faster network may bring no more than `at least`. Ledgers do not record how much of a"
+    " transfer is hidden behind compute: a faster network can bring more, up to `at most`",
     "storage": "reads of data workers, saves and restores take 1/K of their time. A loop that waits for its workers"
-    " again and again is as slow as they are; batches that lie ready now will lie ready then",
-    "straggler": "a rank that was late by its own time takes as long as its peers did in that step (their lower"
-    " median). Peers are the ranks that meet in collectives, but for other stages of a pipeline",
-    "pipeline": "the stages of a pipeline share their compute evenly; their schedule, microbatches and messages stay",
+    " again and again is as slow as the workers. Batches that are ready in time now stay ready in time",
+    "straggler": "a rank that was late because of its own time takes as long as its peers did in that step (their lower"
+    " median). Peers are the ranks that meet in collectives, except other stages of a pipeline",
+    "pipeline": "the stages of a pipeline share their compute evenly. Their schedule, microbatches and messages do not"
+    " change",
     "cpu": "workers compute in 1/K of their time, and nothing queues for a CPU for longer than that",
     "host": "the loop's own code, garbage collection, compilation and blocked code take 1/K of their time",
     "compute": "forward, backward and optimizer take 1/K of their time",
-    "checkpoint": "a save blocks the loop for 1/K of its time, or, when it is asynchronous, only while it copies. The"
-    " storage has to take the bytes before the next save",
-    "workers": "a batch is made by one worker alone, and reads of several workers do not slow one another. Workers that"
-    " queue for a CPU now compute no faster when there are more of them",
+    "checkpoint": "a save blocks the loop for 1/K of its time. An asynchronous save blocks it only while it copies. The"
+    " storage must write the bytes before the next save",
+    "workers": "one worker alone makes a batch, and reads of several workers do not slow one another. Workers that"
+    " queue for a CPU now do not compute faster when there are more of them",
 }
 """By the name of a change, what its prediction rests on."""
 

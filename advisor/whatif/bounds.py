@@ -93,11 +93,11 @@ def _scaled(changes: Changes) -> list[float]:
 
 def _check(spent: Spent, changes: Changes) -> None:
     if changes.workers:
-        raise NoBounds("how many data workers there are is only in ledgers: --workers needs them, see --dir")
+        raise NoBounds("only ledgers have the number of data workers: --workers needs them, see --dir")
     if changes.balanced:
-        raise NoBounds("which ranks are a stage of a pipeline is only in ledgers: --pipeline needs them, see --dir")
+        raise NoBounds("only ledgers show which ranks form a pipeline stage: --pipeline needs them, see --dir")
     if any(factor > 1 for factor in _scaled(changes)):
-        raise NoBounds("without recorded steps there are bounds for what becomes faster alone: factors must be above 1")
+        raise NoBounds("without recorded steps, bounds exist only for what becomes faster: factors must be above 1")
     if spent.missing and changes.no_stragglers:
         raise NoBounds(f"{spent.missing} ranks were not seen: --straggler compares all ranks with one another")
 

@@ -175,7 +175,8 @@ def _ahead(halves: _Halves, boots: dict[int, str], source: int, target: int) -> 
                     least[one, other] = min(took, least.get((one, other), took))
     if len(least) < 2:
         raise NoTrace(
-            f"ranks {source} and {target} are on machines whose clocks cannot be compared: no messages go both ways"
+            f"ranks {source} and {target} are on different machines, and their clocks cannot be compared:"
+            " no messages go both ways"
         )
     return (least[source, target] - least[target, source]) // 2
 

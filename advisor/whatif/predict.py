@@ -62,7 +62,7 @@ class Basis:
 def predict(basis: Basis, changes: Changes) -> Prediction:
     """Raises NoTrace where the record does not tell."""
     if changes.workers and any(one.workers < 0 for one in basis.trace.ranks):
-        raise NoTrace("how many data workers make the batches is not known: --workers needs a DataLoader of PyTorch's")
+        raise NoTrace("the number of data workers is not known: --workers needs PyTorch's DataLoader")
     if changes.balanced and not any(slot.pairwise for one in basis.trace.ranks for slot in one.slots.values()):
         raise NoTrace("no rank waits for sends or receives: --pipeline needs a pipeline")
     gains = saved(basis.trace, changes)

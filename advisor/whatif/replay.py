@@ -222,7 +222,7 @@ def _run(trace: Trace, ranks: list[_Rank], changes: Changes) -> None:
                 continue
             rank.at += 1
     if any(rank.at < len(rank.program) for rank in ranks):
-        raise NoTrace("the calls of the ranks do not fit together: they block one another when they are replayed")
+        raise NoTrace("the calls of the ranks do not match: in the replay they block one another")
 
 
 def _take_batch(rank: _Rank, batch: Batch) -> None:

@@ -87,9 +87,9 @@ def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_ST
     last = min(ledger.steps for ledger in newest)
     first = max(first, after + 1, last - max(LEAST_STEPS, most_steps // len(newest)) + 1)
     if not last:
-        raise NoTrace("no rank has finished a step yet; ask again when there are some")
+        raise NoTrace("no rank has finished a step yet: try again later")
     if first > last:
-        raise NoTrace("the rings of the ranks have no step in common: some rank is far behind, or has just begun anew")
+        raise NoTrace("the ledgers of the ranks have no step in common: a rank is far behind, or has just restarted")
     steps = {ledger.rank: _steps(ledger, slots[ledger.rank], first, last) for ledger in newest}
     kept = [index for index in range(last - first + 1) if _match(index, newest, slots, steps)]
     if not kept:
@@ -119,7 +119,7 @@ def _check_ranks(newest: Sequence[Ledger]) -> None:
             "Copy them into one directory and give it with --dir"
         )
     if len({ledger.attempt for ledger in newest}) > 1:
-        raise NoTrace("the ranks are in different attempts of the run: ask again when all have stepped")
+        raise NoTrace("the ranks are in different attempts of the run: try again when all have finished a step")
 
 
 def _slots(newest: Sequence[Ledger]) -> dict[int, dict[int, Slot]]:
@@ -152,7 +152,7 @@ def _steps(ledger: Ledger, slots: dict[int, Slot], first: int, last: int) -> lis
             unsplit = max(0, step.causes[_COLLECTIVE] - sum(call.ns for call in mine))
             found.append(RankStep(number, step.end_ns, step.wall_ns, own, unsplit, mine))
     if len(found) != last - first + 1:
-        raise NoTrace(f"the ring of rank {ledger.rank} has gaps: steps {first} to {last} are not all there")
+        raise NoTrace(f"the ledger of rank {ledger.rank} has gaps: some of the steps {first} to {last} are missing")
     return found
 
 

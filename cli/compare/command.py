@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         nargs="+",
         help="a report that `whyidle report --json` wrote, a directory of ledgers (its newest run), or a run's name,"
-        " as NAME or OWNER/NAME; the first one is what the others are held against",
+        " as NAME or OWNER/NAME; the others are compared with the first one",
     )
     parser.add_argument(
         "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers of named runs are (default: %(default)s)"
@@ -45,20 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print JSON instead of text")
     shown.add_argument("--markdown", action="store_true", help="print Markdown instead of text")
-    parser.add_argument("--html", metavar="FILE", help="also write a page that needs nothing else")
-    scale = parser.add_argument_group("scaling", "Where the world sizes of the runs differ.")
+    parser.add_argument("--html", metavar="FILE", help="also write a self-contained web page")
+    scale = parser.add_argument_group("scaling", "Options for runs with different world sizes.")
     scale.add_argument(
         "--samples-per-step",
         type=_sizes,
         metavar="N,N,…",
-        help="samples of a step of all ranks, one number for each run (default: as data loaders counted them)",
+        help="samples per step of all ranks together, one number for each run (default: as data loaders counted them)",
     )
     scale.add_argument(
-        "--scaling", choices=(WEAK, STRONG), help="each rank has the same batch in all runs, or each step has"
+        "--scaling",
+        choices=(WEAK, STRONG),
+        help="weak: the batch of a rank is the same in all runs; strong: the batch of a step is",
     )
     checks = parser.add_argument_group(
         "for CI",
-        f"Exit status {MET} if a condition is met. A condition is NAME>LIMIT or NAME<LIMIT: a change against the first"
+        f"Exit status {MET} if a condition is met. A condition is NAME>LIMIT or NAME<LIMIT: a change from the first"
         " run (network>+5%, step<-10%, save>+200ms), or a value (step>250ms, speedup<1.5, efficiency<80%). Quote it"
         f" for the shell. NAME is one of {', '.join(ALL_NAMES)}.",
     )
@@ -73,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checks.add_argument(
         "--values-alone",
         action="store_true",
-        help="let a condition on a change be met also where no difference can be told from chance",
+        help="a condition on a change can also be met by a difference that may be chance",
     )
 
 
@@ -118,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _usage(args: argparse.Namespace) -> str:
     if len(args.runs) < 2:
-        return f"give two or more runs; {args.runs[0]} is only one"
+        return f"give two or more runs, not only {args.runs[0]}"
     sizes = args.samples_per_step
     if sizes is not None and len(sizes) != len(args.runs):
         return f"--samples-per-step has {len(sizes)} numbers for {len(args.runs)} runs: give one for each"

@@ -158,13 +158,13 @@ def sentence(one: Judged) -> str:
     """What became of a condition."""
     said = f"{one.condition}: {one.run} has {_value(one)}"
     if one.untold:
-        return f"{said}, which cannot be told from no difference"
-    return f"{said}, {'which meets the condition' if one.met else 'as it should be'}"
+        return f"{said}, which may be chance"
+    return f"{said}, {'which meets the condition' if one.met else 'which does not meet the condition'}"
 
 
 def _value(one: Judged) -> str:
     if math.isinf(one.value):
-        return "some, and the first run has none"
+        return "some, while the first run has none"
     if "%" in one.condition:
         return f"{'+' if one.value > 0 and EFFICIENCY not in one.condition else ''}{percent(one.value, 1)}"
     if one.condition.startswith(SPEEDUP):

@@ -22,37 +22,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("what is trained", "Numbers as 178000, 156e9 or 70B.")
     model.add_argument("--parameters", type=count, metavar="P")
     model.add_argument("--batches", type=count, metavar="N", help="optimizer steps per epoch")
-    model.add_argument("--tokens", type=count, metavar="T", help="per epoch")
+    model.add_argument("--tokens", type=count, metavar="T", help="tokens per epoch")
     model.add_argument("--layers", type=count, metavar="L")
     model.add_argument("--hidden", type=count, metavar="H", help="size of an activation of one token")
-    model.add_argument("--epochs", type=count, default="1", help="of the job (default: %(default)s)")
-    model.add_argument("--element-bytes", type=count, default="2", help="of an element (default: %(default)s, bf16)")
-    model.add_argument("--gradient-bytes", type=count, help="of a gradient's element (default: --element-bytes)")
-    model.add_argument("--expert-parameters", type=count, metavar="P", help="of --parameters: those of experts")
-    model.add_argument("--moe-layers", type=count, metavar="L", help="of --layers: those with experts (default: all)")
-    model.add_argument("--top-k", type=count, default="1", help="experts of each token (default: %(default)s)")
+    model.add_argument("--epochs", type=count, default="1", help="epochs of the job (default: %(default)s)")
+    model.add_argument(
+        "--element-bytes", type=count, default="2", help="bytes of an element (default: %(default)s, bf16)"
+    )
+    model.add_argument("--gradient-bytes", type=count, help="the same for gradients (default: --element-bytes)")
+    model.add_argument(
+        "--expert-parameters", type=count, metavar="P", help="how many of --parameters belong to experts"
+    )
+    model.add_argument("--moe-layers", type=count, metavar="L", help="how many of --layers have experts (default: all)")
+    model.add_argument("--top-k", type=count, default="1", help="experts for each token (default: %(default)s)")
     _add_parallel(parser)
     place = parser.add_argument_group("what it runs on", "Rates as 400Gbit/s or 50GB/s, each way.")
     place.add_argument("--gpus-per-node", type=ranks, default="8", help="default: %(default)s")
-    place.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="of all-reduces (default: %(default)s)")
-    place.add_argument("--link", type=rate, metavar="RATE", help="of one link of a node: gives the least time")
+    place.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="for all-reduces (default: %(default)s)")
+    place.add_argument(
+        "--link", type=rate, metavar="RATE", help="rate of one link of a node, to compute the least time"
+    )
     place.add_argument("--links-per-node", type=ranks, help="links of a node (default: one for each GPU)")
-    place.add_argument("--inside-link", type=rate, metavar="RATE", help="of a GPU to the others of its node")
-    place.add_argument("--step-time", type=duration, metavar="TIME", help="says what link a step of that time needs")
+    place.add_argument("--inside-link", type=rate, metavar="RATE", help="rate from a GPU to the other GPUs of its node")
+    place.add_argument("--step-time", type=duration, metavar="TIME", help="print which link a step of this time needs")
     storage = parser.add_argument_group("storage")
-    storage.add_argument("--token-bytes", type=count, default="4", help="of a token in storage (default: %(default)s)")
+    storage.add_argument(
+        "--token-bytes", type=count, default="4", help="bytes of a token in storage (default: %(default)s)"
+    )
     storage.add_argument("--save-every", type=count, metavar="STEPS", help="steps between two checkpoints")
     storage.add_argument(
         "--checkpoint-bytes",
         type=count,
         default="14",
-        help="of a parameter in a checkpoint (default: %(default)s: bf16, and Adam's three copies in fp32)",
+        help="bytes of a parameter in a checkpoint (default: %(default)s: bf16, and Adam's three copies in fp32)",
     )
-    run = parser.add_argument_group("a run of this machine", "Its shape is taken from its ledgers where that can be.")
-    run.add_argument("--run", dest="run_name", metavar="RUN", help="compare with what this run really moves")
-    run.add_argument("--seconds", type=duration, default="10s", help="for how long to look at it (default: 10s)")
+    run = parser.add_argument_group("a run of this machine", "Its shape is read from its ledgers if possible.")
+    run.add_argument("--run", dest="run_name", metavar="RUN", help="compare with what this run really sends")
+    run.add_argument("--seconds", type=duration, default="10s", help="how long to measure it (default: 10s)")
     run.add_argument("--dir", default=ledger_dir(), help="where its ledgers are (default: %(default)s)")
-    run.add_argument("--owner", help="whose run, where several owners have runs of one name")
+    run.add_argument("--owner", help="owner of the run, if several owners have a run with this name")
     run.add_argument(
         "--agent",
         metavar="HOST:PORT",
@@ -75,9 +83,11 @@ def _add_parallel(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(option, type=ranks, metavar="G", help=what)
     group.add_argument("--zero", type=int, choices=(1, 2, 3), default=3, help="ZeRO's stage (default: 3, FSDP)")
-    group.add_argument("--microbatches", type=ranks, default="1", metavar="M", help="of a step (default: %(default)s)")
     group.add_argument(
-        "--sequence-parallel", action="store_true", help="Megatron's, beside tensor parallelism (--sp is another)"
+        "--microbatches", type=ranks, default="1", metavar="M", help="microbatches of a step (default: %(default)s)"
+    )
+    group.add_argument(
+        "--sequence-parallel", action="store_true", help="Megatron's, with tensor parallelism (--sp is different)"
     )
 
 
@@ -90,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         if args.run_name:
             return live.run(args, _model(args), _parallel(args))
         if args.parameters is None or args.batches is None:
-            raise ShapeError("give --parameters and --batches, or the name of a run: --run")
+            raise ShapeError("give --parameters and --batches, or the name of a run with --run")
         report = predicted(args, _model(args), _parallel(args) or Parallel())
     except ShapeError as error:
         print(f"whyidle traffic: {error}", file=sys.stderr)

@@ -73,10 +73,10 @@ def build(
         read = last.read - first.read if first.read is not None and last.read is not None else None
         notes += [why] if why else []
     else:
-        notes.append("not all ranks are live: all since their start is counted, and no adapter is compared")
+        notes.append("not all ranks are live: everything since their start counts, and adapters are not compared")
     moved = measure(ledgers, before, way)
     if moved.ranks < moved.world_size:
-        notes.append("the ranks that have no ledger here are taken to be on other nodes")
+        notes.append("ranks without a ledger here are assumed to be on other nodes")
     compared, labels, why = _compare(model, given, moved)
     notes += [why] if why else []
     return {
@@ -96,7 +96,7 @@ def _look(args: argparse.Namespace, run: Run, path: str) -> tuple[list[Ledger], 
     try:
         found = counted(exposition.ask(args.agent, BYTES.name, TRANSMIT_BYTES.name, STORAGE_READ.name), run)
     except exposition.NoAgent as error:
-        return newest(run, ledgers), Counted({}, None), f"{error}: no adapter is compared"
+        return newest(run, ledgers), Counted({}, None), f"{error}: adapters are not compared"
     return newest(run, ledgers), found, ""
 
 
@@ -135,7 +135,7 @@ def _compare(model: Model, given: Parallel | None, moved: Measured) -> tuple[lis
     """-> formulas beside hooks, the dimension of each group, and why there is nothing to compare. Raises ShapeError."""
     if given is not None:
         if given.world != moved.world_size:
-            raise ShapeError(f"the shape that was given has {given.world} ranks, the run {moved.world_size}")
+            raise ShapeError(f"the given shape has {given.world} ranks, but the run has {moved.world_size}")
         shape, labels = given, {group.label: dimension_of(group) for group in moved.groups}
     else:
         try:
@@ -143,7 +143,7 @@ def _compare(model: Model, given: Parallel | None, moved: Measured) -> tuple[lis
         except NotRecognised as error:
             return [], {}, str(error)
     if not model.parameters:
-        return [], labels, "a ledger does not know how large the model is: give --parameters to compare with formulas"
+        return [], labels, "ledgers do not have the size of the model: give --parameters to compare with formulas"
     return compare(model, shape, moved.groups, labels), labels, ""
 
 

@@ -60,7 +60,7 @@ def _shape(report: dict[str, Any]) -> str:
 
 def _rows(report: dict[str, Any]) -> list[str]:
     if not report["collectives"]:
-        return ["no rank sends anything to another"]
+        return ["no rank sends data to another rank"]
     header = ["", "", "of one", "a step", "ranks", "inside nodes", "across nodes", "full mesh"]
     rows = [
         [
@@ -112,7 +112,7 @@ def _links(report: dict[str, Any]) -> list[str]:
         lines.append(
             f"a step of {in_time(report['step_seconds'])} needs {in_bits(needed)} on each of {of_links}"
             if needed
-            else "nothing leaves a node: a step needs no link of any rate"
+            else "nothing leaves a node: a step needs no link"
         )
     return lines
 
@@ -121,15 +121,16 @@ def _assumptions(report: dict[str, Any]) -> list[str]:
     sources = dict.fromkeys(row["source"] for row in report["collectives"])
     parallel = report["parallel"]
     lines = [
-        "Each rank of a group sends the same; headers, retries and small collectives (norms, losses) are left out."
+        "Each rank of a group sends the same amount."
+        " Headers, retries and small collectives (norms, losses) are left out."
     ]
     lines.append("Ranks of a tensor group stand next to each other, pipeline stages far apart.")
     if parallel["shard"] > 1 and parallel["zero"] == 3:
         lines.append("Parameters are gathered again for the backward pass, in each microbatch.")
     if parallel["pipeline"] > 1 and parallel["tensor"] > 1 and not parallel["split_norms"]:
-        lines.append("Each tensor parallel rank sends all of its stage's activations on.")
+        lines.append("Each tensor parallel rank sends all activations of its stage to the next stage.")
     if report["least_seconds"] is not None or report["needed_bytes_per_second"] is not None:
-        lines.append("All links carry their share at full rate, and all of it may be hidden behind compute.")
+        lines.append("All links carry their share at full rate. Compute may hide all of it.")
     return ["assumed", *(f"  · {line}" for line in lines), *(f"  · {source}" for source in sources)]
 
 
@@ -166,7 +167,7 @@ def _groups(run: dict[str, Any]) -> list[str]:
             rows.append([*first, op, in_bytes(size), *(wire if not at else ["", ""])])
     lines = aligned([header, *rows], left=3)
     if run["elsewhere"]:
-        lines.append(f"{in_bytes(run['elsewhere'])} a rank and step more in groups that are not told apart")
+        lines.append(f"{in_bytes(run['elsewhere'])} more a rank and step in groups that are not known")
     return lines
 
 
@@ -199,11 +200,9 @@ def _adapters(report: dict[str, Any]) -> list[str]:
     ]
     if across:
         share = f"{100 * (found['sent'] / across - 1):+.1f} %"
-        lines.append(
-            f"from what the hooks saw it should be {in_bytes(across)}: {share}, headers and others' traffic included"
-        )
+        lines.append(f"by the hooks it should be {in_bytes(across)}: {share}, including headers and other traffic")
     else:
-        lines.append("from what the hooks saw nothing of this run should leave the node")
+        lines.append("by the hooks, nothing of this run should leave the node")
     return lines
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-CODE = ("cli", "agent", "torch_hooks", "alerts/settings.py", "alerts/config.py")
+CODE = ("cli", "agent", "torch_hooks", "verdict", "advisor", "alerts/settings.py", "alerts/config.py")
 """Where a string of four words or more is a message or a text of `--help`."""
 
 _SKIPPED = re.compile(r"^\s*(\||-|:|\s)*$|^\s*<|^\s*!\[")

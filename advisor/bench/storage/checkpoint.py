@@ -132,7 +132,7 @@ def _compare(form: Format, state: State, room: State) -> None:
 
     for name, tensor in state.items():
         if not torch.equal(tensor, room[name]):
-            raise BenchError(f"{form.name} restored other values than it had saved")
+            raise BenchError(f"{form.name} restored values that differ from the saved ones")
         room[name].zero_()
 
 

@@ -56,7 +56,7 @@ class Dataset:
             while done < size:
                 got = os.preadv(descriptor, [memoryview(data)[done:]], offset + done)
                 if not got:
-                    raise BenchError(f"{self.paths[file]} is shorter than it was written")
+                    raise BenchError(f"{self.paths[file]} is shorter than what was written")
                 done += got
         finally:
             os.close(descriptor)
@@ -111,7 +111,7 @@ def write(place: str, plan: Plan, tell: Tell) -> tuple[Dataset, Writer]:
     if len(dataset) < plan.batch:
         raise BenchError(
             f"only {len(dataset)} samples could be written in {plan.seconds:g} s, and a batch has {plan.batch}: "
-            "give it more time (--seconds), or smaller samples"
+            "give more time (--seconds), or choose smaller samples"
         )
     return dataset, writer
 

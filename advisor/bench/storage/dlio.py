@@ -26,10 +26,10 @@ class Workload:
 def workload(document: object, plan: Plan) -> Workload:
     """What a workload changes in a plan. Raises BenchError."""
     if not isinstance(document, Mapping):
-        raise BenchError("no workload: a mapping with `dataset` and `reader` is expected")
+        raise BenchError("not a workload: it must be a mapping with `dataset` and `reader`")
     dataset, reader, train = (_section(document, name) for name in ("dataset", "reader", "train"))
     if not dataset or not reader:
-        raise BenchError("no workload: it has no `dataset` or no `reader`")
+        raise BenchError("not a workload: `dataset` or `reader` is missing")
     record = _number(dataset, ("record_length_bytes", "record_length"), None)
     files = _number(dataset, ("num_files_train",), None)
     found = replace(
@@ -44,12 +44,12 @@ def workload(document: object, plan: Plan) -> Workload:
         compute=_number(train, ("computation_time",), 0),
     )
     if not (found.files and found.samples_per_file and found.sample_bytes and found.batch):
-        raise BenchError("no workload: files, samples, their size and the batch size must be above 0")
+        raise BenchError("not a workload: files, samples, their size and the batch size must be above 0")
     notes = []
     if (form := dataset.get("format")) is not None:
         notes.append(f"format {form}: the files have its sizes, but hold plain bytes, and nothing is decoded")
     if (epochs := _number(train, ("epochs", "epoch"), 1)) > 1:
-        notes.append(f"{epochs:.0f} epochs: one is read")
+        notes.append(f"{epochs:.0f} epochs: only one is read")
     if _section(document, "checkpoint"):
         notes.append("checkpoint: left out, the part `checkpoint` measures saves")
     model = document.get("model")
@@ -64,7 +64,7 @@ def cut(found: Workload, size: float) -> Workload:
     files = max(1, min(plan.files, int(size // (plan.samples_per_file * plan.sample_bytes))))
     if files == plan.files:
         return found
-    note = f"{plan.files} files: cut to {files} to fit the size that was asked for"
+    note = f"{plan.files} files: cut to {files} to fit the given size"
     return replace(found, plan=replace(plan, files=files), notes=[*found.notes, note])
 
 
@@ -73,7 +73,7 @@ def _section(document: Mapping[Any, Any], name: str) -> Mapping[Any, Any]:
     if found is None:
         return {}
     if not isinstance(found, Mapping):
-        raise BenchError(f"no workload: `{name}` must be a mapping")
+        raise BenchError(f"not a workload: `{name}` must be a mapping")
     return found
 
 
@@ -85,8 +85,8 @@ def _number(section: Mapping[Any, Any], names: tuple[str, ...], default: float |
             if isinstance(value, Mapping):
                 value = value.get("mean")
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e15:
-                raise BenchError(f"no workload: `{name}` must be a number from 0, not {value!r}")
+                raise BenchError(f"not a workload: `{name}` must be a number from 0, not {value!r}")
             return value
     if default is None:
-        raise BenchError(f"no workload: `{names[0]}` is missing")
+        raise BenchError(f"not a workload: `{names[0]}` is missing")
     return default

@@ -43,7 +43,9 @@ def judge(loop: dict[str, Any], *, memory: int, own_memory: bool, least_au: floa
     factor = loop["dataset_bytes"] / memory
     share = loop["cached_share"]
     cold = share is not None and not loop["from_cache"]
-    caches = "not known: the file system does not tell" if share is None else f"{100 * share:.1f} % was still cached"
+    caches = (
+        "not known: the file system does not report it" if share is None else f"{100 * share:.1f} % was still cached"
+    )
     rules = [
         Rule("the first step does not count", True, "left out"),
         Rule(

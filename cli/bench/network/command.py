@@ -24,48 +24,74 @@ PAIRS = ("at-once", "one-at-a-time", "none")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     start = parser.add_argument_group(
-        "ranks", "Start it as a training: torchrun --nproc-per-node 8 -m whyidle bench network. Or let it start ranks."
+        "ranks", "Start it like a training: torchrun --nproc-per-node 8 -m whyidle bench network. Or use --ranks."
     )
     start.add_argument("--ranks", type=ranks, metavar="N", help="start N ranks on this machine, without torchrun")
     start.add_argument("--backend", choices=BACKENDS, help="default: nccl on GPUs, otherwise gloo")
     start.add_argument(
-        "--join-timeout", type=_some_time, default="60s", metavar="TIME", help="for all ranks to come (default: 60s)"
+        "--join-timeout",
+        type=_some_time,
+        default="60s",
+        metavar="TIME",
+        help="how long to wait for all ranks (default: 60s)",
     )
     start.add_argument(
-        "--timeout", type=_some_time, default="60s", metavar="TIME", help="for one collective (default: 60s)"
+        "--timeout",
+        type=_some_time,
+        default="60s",
+        metavar="TIME",
+        help="longest time for one collective (default: 60s)",
     )
-    what = parser.add_argument_group("collectives", "Sizes as 64kB, 25MiB, 4MB; 64kB..64MB takes every fourth.")
+    what = parser.add_argument_group(
+        "collectives", "Write sizes as 64kB, 25MiB or 4MB. In 64kB..64MB, each size is four times the one before."
+    )
     what.add_argument(
         "--operations", type=operations, default=",".join(OPERATIONS), metavar="LIST", help="default: %(default)s"
     )
     what.add_argument("--sizes", type=sizes, default="64kB..16MB", metavar="LIST", help="default: %(default)s")
     what.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     what.add_argument(
-        "--size-time", type=_some_time, default="1s", metavar="TIME", help="for the repetitions of a size (default: 1s)"
+        "--size-time",
+        type=_some_time,
+        default="1s",
+        metavar="TIME",
+        help="time for the repetitions of one size (default: 1s)",
     )
     what.add_argument(
-        "--time", type=_some_time, default="2m", metavar="TIME", help="after it, no further size (default: 2m)"
+        "--time",
+        type=_some_time,
+        default="2m",
+        metavar="TIME",
+        help="start no further size after this time (default: 2m)",
     )
-    what.add_argument("--check", choices=CHECKS, default="small", help="compare results (default: up to 4 MiB)")
+    what.add_argument("--check", choices=CHECKS, default="small", help="check results (default: up to 4 MiB)")
     pairs = parser.add_argument_group("pairs of nodes", "They show which link or node is slow.")
     pairs.add_argument(
         "--pairs", choices=PAIRS, default="at-once", help="default: at-once, each node in one pair at a time"
     )
     pairs.add_argument(
-        "--pair-time", type=_some_time, default="500ms", metavar="TIME", help="for one pair (default: 500ms)"
+        "--pair-time", type=_some_time, default="500ms", metavar="TIME", help="time for one pair (default: 500ms)"
     )
     pairs.add_argument(
-        "--pairs-time", type=_some_time, default="1m", metavar="TIME", help="for all pairs (default: 1m)"
+        "--pairs-time", type=_some_time, default="1m", metavar="TIME", help="time for all pairs (default: 1m)"
     )
-    pairs.add_argument("--no-tools", action="store_true", help="do not run iperf3 and ib_write_bw where installed")
+    pairs.add_argument(
+        "--no-tools", action="store_true", help="do not run iperf3 and ib_write_bw, even if they are installed"
+    )
     compared = parser.add_argument_group("what to compare with")
-    compared.add_argument("--link", type=rate, metavar="RATE", help="of a node, each way (default: what adapters say)")
-    compared.add_argument("--run", dest="run_name", metavar="RUN", help="what this run's calls are, and reach")
     compared.add_argument(
-        "--bucket", type=size, default="25MiB", metavar="SIZE", help="of DDP's gradients (default: 25MiB, torch's own)"
+        "--link", type=rate, metavar="RATE", help="link rate of a node, each way (default: as adapters report it)"
+    )
+    compared.add_argument("--run", dest="run_name", metavar="RUN", help="compare with the collectives of this run")
+    compared.add_argument(
+        "--bucket",
+        type=size,
+        default="25MiB",
+        metavar="SIZE",
+        help="size of DDP's gradient buckets (default: 25MiB, as in torch)",
     )
     compared.add_argument("--dir", default=ledger_dir(), help="where the run's ledgers are (default: %(default)s)")
-    compared.add_argument("--owner", help="whose run, where several owners have runs of one name")
+    compared.add_argument("--owner", help="owner of the run, if several owners have a run with this name")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -73,7 +99,7 @@ def _some_time(text: str) -> float:
     """A duration of 1 ms at least."""
     seconds = duration(text)
     if seconds < 0.001:
-        raise argparse.ArgumentTypeError(f"{text!r}: give some time, such as 1s")
+        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1ms, such as 1s")
     return seconds
 
 
@@ -82,11 +108,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         start = started(os.environ)
         if importlib.util.find_spec("torch") is None:
-            raise BenchError("this needs torch, the one that your training uses", 2)
+            raise BenchError("torch is not installed here: run this in the environment of your training", 2)
         if start is None:
             return _start(args)
         if args.ranks not in (None, start.size):
-            raise BenchError(f"--ranks {args.ranks} is not what the launcher has started: {start.size} ranks", 2)
+            raise BenchError(f"--ranks {args.ranks} does not match the launcher, which started {start.size} ranks", 2)
     except BenchError as error:
         _say(str(error))
         return error.status
@@ -110,12 +136,12 @@ def run(args: argparse.Namespace) -> int:
 def _start(args: argparse.Namespace) -> int:
     if args.ranks is None:
         raise BenchError(
-            "no launcher has started this (RANK is not set): write torchrun --nproc-per-node 2 -m whyidle bench network"
+            "RANK is not set, so no launcher started this: write torchrun --nproc-per-node 2 -m whyidle bench network"
             ", or --ranks 2 for ranks on this machine",
             2,
         )
     if args.ranks < 2:
-        raise BenchError("one rank has nobody to send to: start two or more", 2)
+        raise BenchError("one rank has no rank to send to: start two or more", 2)
     return local.run(["whyidle", *sys.argv[1:]], args.ranks, _say)
 
 

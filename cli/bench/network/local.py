@@ -51,7 +51,7 @@ def _watch(children: Sequence[subprocess.Popen[bytes]], stop: StopSignals, say: 
             # One that a signal ended is why the others fail.
             rank, status = min(bad.items(), key=lambda one: one[1] > 0)
             if status < 0:
-                say(f"rank {rank} was ended by {signal.Signals(-status).name}: the others are ended too")
+                say(f"rank {rank} was ended by {signal.Signals(-status).name}: the other ranks are ended too")
                 return 128 - status
             _until_all_ended(children, stop)
             return status

@@ -53,7 +53,7 @@ def backend_of(args: argparse.Namespace) -> str:
         raise BenchError("this torch has no torch.distributed", 2)
     wanted: str = args.backend or ("nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
     if wanted == "nccl" and not (torch.cuda.is_available() and dist.is_nccl_available()):
-        raise BenchError("there is no GPU here for nccl, or this torch was built without it: --backend gloo", 2)
+        raise BenchError("there is no GPU here for nccl, or this torch was built without it: use --backend gloo", 2)
     return wanted
 
 

@@ -48,7 +48,7 @@ def started(env: Mapping[str, str]) -> Started | None:
     size = number("WORLD_SIZE", 1, 1 << 20)
     rank = number("RANK", 0, size - 1)
     if size < 2:
-        raise BenchError("one rank has nobody to send to: start two or more", 2)
+        raise BenchError("one rank has no rank to send to: start two or more", 2)
     address = env.get("MASTER_ADDR", "")
     if not address:
         raise BenchError("MASTER_ADDR is not set; does torchrun start this?", 2)

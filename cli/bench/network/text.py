@@ -80,7 +80,7 @@ def _pairs(pairs: Mapping[str, Any]) -> list[str]:
     for link in pairs["slow_links"]:
         lines.append(f"SLOW     link {_both_ways(link)}")
     if not pairs["judged"]:
-        lines.append("         fewer than three pairs: which one is slow cannot be told")
+        lines.append("         fewer than three pairs: this does not show which one is slow")
     elif not pairs["slow_nodes"] and not pairs["slow_links"]:
         lines.append("         no node and no link is slower than the others")
     if pairs["measured"] <= _MOST_PAIRS:
@@ -140,7 +140,7 @@ def _sentence(group: Mapping[str, Any], share: float) -> list[str]:
     elif share <= 1 / _AS_FAST:
         text += "it gets what this network gives"
     else:
-        text += "it hides a part of them behind compute, so that this does not show how fast its transfers are"
+        text += "it hides a part of them behind compute, so this does not show how fast its transfers are"
     return wrap(text, WIDTH, subsequent_indent="  ")
 
 
@@ -156,5 +156,5 @@ def _notes(report: Mapping[str, Any]) -> list[str]:
         more = f" and {len(skipped) - _MOST_NAMED} more" if len(skipped) > _MOST_NAMED else ""
         said.append(f"note     left out for lack of time (--time): {', '.join(skipped[:_MOST_NAMED])}{more}")
     if len(report["nodes"]) > 1 and not report["link"]["bytes_per_second"]:
-        said.append("note     how fast the nodes' links are is not known: give --link")
+        said.append("note     the rate of the nodes' links is not known: give it with --link")
     return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]

@@ -28,29 +28,55 @@ _SHARDS = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", metavar="PATH", nargs="+", help="a directory on the storage to measure")
-    parser.add_argument("--only", type=_parts, metavar="PARTS", help=f"of {','.join(PARTS)} (default: all but replay)")
-    parser.add_argument("--replay", action="store_true", help="also what the loop would do if storage took no time")
     parser.add_argument(
-        "--seconds", type=duration, default="10s", metavar="TIME", help="for each measurement (default: %(default)s)"
+        "--only",
+        type=_parts,
+        metavar="PARTS",
+        help=f"parts to measure, of {','.join(PARTS)} (default: all except replay)",
+    )
+    parser.add_argument("--replay", action="store_true", help="also measure the loop as if storage took no time")
+    parser.add_argument(
+        "--seconds",
+        type=duration,
+        default="10s",
+        metavar="TIME",
+        help="time for each measurement (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    load = parser.add_argument_group("data loading", "Sizes as 128kB, 64MiB or 1GB.")
-    load.add_argument("--workers", type=_whole, metavar="N", help="of the DataLoader (default: 4, or fewer CPUs)")
+    load = parser.add_argument_group("data loading", "Write sizes as 128kB, 64MiB or 1GB.")
+    load.add_argument(
+        "--workers",
+        type=_whole,
+        metavar="N",
+        help="workers of the DataLoader (default: 4, or the number of CPUs if lower)",
+    )
     load.add_argument("--batch-size", type=_whole, metavar="N", help="samples in a batch (default: 32)")
-    load.add_argument("--sample-size", type=size, metavar="SIZE", help="one file each (default: 128kB)")
-    load.add_argument("--size", type=size, metavar="SIZE", help="of the dataset, and of all shards (default: 256MB)")
-    load.add_argument("--files", type=_whole, default="1000", metavar="N", help="small files (default: %(default)s)")
+    load.add_argument(
+        "--sample-size", type=size, metavar="SIZE", help="size of a sample, which is one file (default: 128kB)"
+    )
+    load.add_argument(
+        "--size", type=size, metavar="SIZE", help="size of the dataset, and of all shards together (default: 256MB)"
+    )
+    load.add_argument(
+        "--files", type=_whole, default="1000", metavar="N", help="number of small files (default: %(default)s)"
+    )
     save = parser.add_argument_group("checkpoints")
     save.add_argument(
-        "--checkpoint-size", type=size, default="256MB", metavar="SIZE", help="of one (default: %(default)s)"
+        "--checkpoint-size",
+        type=size,
+        default="256MB",
+        metavar="SIZE",
+        help="size of one checkpoint (default: %(default)s)",
     )
     save.add_argument("--repeat", type=_whole, default="3", metavar="N", help="saves of each format (default: 3)")
     rules = parser.add_argument_group("MLPerf Storage's rules")
     rules.add_argument("--mlperf", action="store_true", help="measure AU: what storage leaves of an accelerator's time")
     rules.add_argument("--dlio", metavar="FILE", help="take the dataset and the step from a workload of DLIO, in YAML")
-    rules.add_argument("--compute", type=duration, metavar="TIME", help="that a step computes, for --mlperf")
-    rules.add_argument("--memory", type=size, metavar="SIZE", help="of the host (default: as found)")
-    rules.add_argument("--drop-caches", action="store_true", help="empty all caches of the kernel, as root, first")
+    rules.add_argument("--compute", type=duration, metavar="TIME", help="how long a step computes, for --mlperf")
+    rules.add_argument("--memory", type=size, metavar="SIZE", help="memory of the host (default: as found)")
+    rules.add_argument(
+        "--drop-caches", action="store_true", help="first empty all caches of the kernel, which needs root"
+    )
 
 
 def _parts(words: str) -> tuple[str, ...]:
@@ -79,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         return _refuse(str(error), 2)
     plan = workload.plan
     if set(plan.parts) - WITHOUT_TORCH and importlib.util.find_spec("torch") is None:
-        return _refuse("it loads and saves with PyTorch, which is not installed here: pip install torch", 2)
+        return _refuse("this needs PyTorch, which is not installed here: pip install torch", 2)
     stop = StopSignals()
     try:
         report = _measure(args.paths, plan, stop)
@@ -103,7 +129,7 @@ def _refuse(sentence: str, code: int) -> int:
 def plan_of(args: argparse.Namespace) -> dlio.Workload:
     """What to do, from the arguments. Raises BenchError, OSError."""
     if args.drop_caches and not args.mlperf:
-        raise BenchError("--drop-caches goes with --mlperf: it slows down everybody on this machine")
+        raise BenchError("--drop-caches needs --mlperf, because it slows down everything on this machine")
     if args.drop_caches and os.geteuid() != 0:
         raise BenchError("--drop-caches needs root")
     sample = args.sample_size or 128_000
@@ -132,11 +158,15 @@ def plan_of(args: argparse.Namespace) -> dlio.Workload:
     if args.dlio:
         found = dlio.workload(_yaml(args.dlio), plan)
         if args.sample_size or args.batch_size or args.workers or args.compute:
-            raise BenchError("--dlio says what samples, batches, workers and steps are: leave out the options for them")
+            raise BenchError(
+                "the file of --dlio sets samples, batches, workers and steps: leave out the options for them"
+            )
         if args.size:
             found = dlio.cut(found, args.size)
     if args.mlperf and not found.plan.compute:
-        raise BenchError("--mlperf needs what a step computes: give --compute, or a workload of DLIO with --dlio")
+        raise BenchError(
+            "--mlperf needs the time that a step computes: give --compute, or a workload of DLIO with --dlio"
+        )
     return found
 
 
@@ -149,7 +179,7 @@ def _yaml(path: str) -> Any:
     except OSError as error:
         raise BenchError(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise BenchError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def _measure(paths: list[str], plan: Plan, stop: StopSignals) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ...tables import aligned
 
 _LONGEST_PATH = 32
 _KINDS = {
-    "memory": "is in memory: these speeds are not those of storage",
+    "memory": "is in memory: these are not the speeds of storage",
     "remote": "has a server or daemon with its own caches: they cannot be emptied from here",
 }
 
@@ -121,7 +121,7 @@ def _notes(report: dict[str, Any]) -> list[str]:
         unknown = [measure["name"] for measure in path["measures"] if measure["cached_share"] is None]
         if unknown:
             lines.append(
-                f"note     {name} does not tell what is cached: {', '.join(unknown)} may have come from a cache"
+                f"note     {name} does not report what is cached: {', '.join(unknown)} may have come from a cache"
             )
         lines += [f"note     {name}: {sentence}" for sentence in path["notes"]]
     workload = report["workload"]
