@@ -31,7 +31,7 @@ def rules(path: Path = WORDS) -> Rules:
     """Reads the rules."""
     read = yaml.safe_load(path.read_text())
     words = [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead in read["words"].items()]
-    return Rules(words, read["longest"], tuple(read["unrevised"] or ()))
+    return Rules(words, read["longest"])
 
 
 def sentences(text: str) -> list[str]:
