@@ -200,9 +200,11 @@ def _adapters(report: dict[str, Any]) -> list[str]:
     ]
     if across:
         share = f"{100 * (found['sent'] / across - 1):+.1f} %"
-        lines.append(f"by the hooks it should be {in_bytes(across)}: {share}, including headers and other traffic")
+        lines.append(
+            f"according to the hooks it should be {in_bytes(across)}: {share}, including headers and other traffic"
+        )
     else:
-        lines.append("by the hooks, nothing of this run should leave the node")
+        lines.append("according to the hooks, nothing of this run should leave the node")
     return lines
 
 
