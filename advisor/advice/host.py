@@ -36,7 +36,7 @@ def _compile(case: Case) -> Found | None:
     return Found(
         "Keep the shapes of batches the same (pad them), or compile with dynamic=True",
         without(case, "host_compile"),
-        (f"{len(again)} of the last {count} steps compile something anew",),
+        (f"{len(again)} of the last {count} steps compile something again",),
         {"dynamic": "True"},
     )
 
@@ -71,7 +71,7 @@ RULES: tuple[Rule, ...] = (
         "host.gc",
         ("host",),
         "Garbage collection stops the loop",
-        "`gc.freeze()` before the loop",
+        "Call `gc.freeze()` before the loop",
         "Replay without `host_gc`",
         "`host_gc` falls",
         _gc,
@@ -80,7 +80,7 @@ RULES: tuple[Rule, ...] = (
         "host.compile",
         ("host",),
         "Steps compile again and again, not only the first ones",
-        "Fixed or dynamic shapes",
+        "Use fixed or dynamic shapes",
         "Replay without `host_compile`",
         "`host_compile` stops growing after the first steps",
         _compile,
@@ -88,8 +88,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "host.blocked",
         ("host",),
-        "The loop's own code is blocked, outside of any phase",
-        "Into workers or a thread",
+        "The loop's own code is blocked outside of any phase",
+        "Move the code that blocks into workers or a thread",
         "Replay without `host_blocked`",
         "`host_blocked` falls",
         _blocked,
@@ -98,8 +98,8 @@ RULES: tuple[Rule, ...] = (
         "host.launch",
         ("host",),
         "The GPU's own counters see no kernel while the rank computes (needs an agent that reads the GPU)",
-        "`torch.compile` with CUDA graphs",
-        "Half of the idle time in compute, between nothing and all of it",
+        "Use `torch.compile` with CUDA graphs",
+        "Half of the GPU's idle time in compute. Bounds: none of it, all of it",
         "GPU idle time in compute falls",
         _launch,
         "no: needs a GPU",
