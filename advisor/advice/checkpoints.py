@@ -68,7 +68,7 @@ def _interval(case: Case) -> Found | None:
         else f"no failure in {found.watched:.0f} s"
     )
     return Found(
-        f"Save each {steps} steps (now each {now})",
+        f"Save every {steps} steps (now every {now})",
         formula(share / (1 + share)),
         (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
         {"save_every_steps": steps},
@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
         "checkpoint.async",
         ("storage",),
         "Saves block the loop",
-        "Asynchronous saves",
+        "Save asynchronously",
         "Replay with saves that block only while they copy",
         "`checkpoint_write` falls to almost nothing",
         _async,
@@ -96,18 +96,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "checkpoint.sharded",
         ("storage", "cpu"),
-        "One rank has four fifths of all time in saves",
-        "Each rank saves its own part",
-        "Replay with saves that take 1/ranks of their time. At least: nothing, where the storage is the limit",
-        "saves take about as long on all ranks, and less",
+        "One rank has four fifths of the time that all ranks spend in saves",
+        "Let each rank save its own part",
+        "Replay with saves that take 1/ranks of their time. Lower bound: 0, because the storage may be the limit",
+        "saves take about the same time on all ranks, and less than before",
         _sharded,
     ),
     Rule(
         "checkpoint.interval",
         ("storage", "cpu", "lost"),
-        "The availability-optimal interval differs from the one in use. Without a failure so far, only a longer one",
-        "The availability-optimal interval, in steps",
-        "Share of progress at both intervals ([goodput.md](goodput.md))",
+        "The availability-optimal interval differs from the one in use. Without a failure so far,"
+        " only a longer interval is advised",
+        "Save at the availability-optimal interval, in steps",
+        "The difference in progress between both intervals ([goodput.md](goodput.md))",
         "`whyidle goodput` shows more progress",
         _interval,
         "no: needs a run with many failures",

@@ -134,7 +134,7 @@ def _shards(case: Case) -> Found | None:
         f"Pack the samples into shards (tar files, say) that are read in pieces of {SHARD_READ >> 20} MiB",
         gain,
         (
-            f"a read brings {size / 1024:.0f} KiB on average, and the loop waits for reads"
+            f"a read returns {size / 1024:.0f} KiB on average, and the loop waits for reads"
             f" {percent(case.share('data_read'))} of the time",
         ),
         {"bytes_per_read": SHARD_READ},
@@ -147,8 +147,8 @@ def _handoff(case: Case) -> Found | None:
         "Have the data set return tensors, and few of them, rather than Python objects",
         gain,
         (
-            f"batches that are made have yet to reach the loop {percent(case.share('data_handoff'))} of the time:"
-            " they are pickled, copied or collated on the way",
+            f"the loop waits {percent(case.share('data_handoff'))} of the time for finished batches to reach it: they"
+            " are pickled, copied or collated on the way",
         ),
     )
 
@@ -157,25 +157,27 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "data.workers",
         ("storage", "cpu"),
-        "The loop waits for data workers that are blocked or on a CPU, and more of them would have a CPU",
-        "`num_workers` so high that more of them bring little",
-        "Replay with that many workers. Assumed: a batch is one worker's, and their reads do not slow each other",
+        "The loop waits for data workers that are blocked or on a CPU, and more workers would find a free CPU",
+        "Increase `num_workers` until more workers bring little",
+        "Replay with that many workers. It assumes that one worker makes each batch, and that reads do not"
+        " slow each other",
         "`data_read` and `data_cpu` fall, `data_queue` does not rise",
         _workers,
     ),
     Rule(
         "data.prefetch",
         ("storage", "cpu"),
-        "The loop waits in at most a fifth of its steps, and its workers keep up in the others",
-        "`prefetch_factor` so high that all workers' batches together cover the longest wait",
-        "Each wait is shorter by workers × additional batches × median step: a worker starts a batch that much earlier",
+        "The loop waits in at most a fifth of its steps. In the other steps its workers keep up",
+        "Increase `prefetch_factor` until the batches of all workers together cover the longest wait",
+        "Each wait is shorter by workers × additional batches × median step, because a worker starts a batch that much"
+        " earlier",
         "fewer steps wait for data",
         _prefetch,
     ),
     Rule(
         "data.decode",
         ("cpu",),
-        "The loop waits for workers that compute, or that queue for a CPU",
+        "The loop waits for workers that compute or queue for a CPU",
         "Decode the samples before the training",
         "Replay without `data_cpu` and `data_queue`",
         "`data_cpu` and `data_queue` are gone",
@@ -186,27 +188,28 @@ RULES: tuple[Rule, ...] = (
         ("storage",),
         "The loop waits for workers that are blocked on reads",
         "Read the data from a local disk or from memory",
-        "Replay without `data_read`: what a storage without delay would bring",
+        "Replay without `data_read`. This is the gain of storage without delay",
         "`data_read` falls",
         _cache,
     ),
     Rule(
         "data.shards",
         ("storage",),
-        "The same, and a read brings less than 128 KiB on average (counted for live ranks of this node)",
+        "The loop waits for workers that are blocked on reads, and a read returns less than 128 KiB on average (counted"
+        " for live ranks of this node)",
         "Pack the samples into shards",
-        "Replay with reads that take bytes per read / 1 MiB of their time: a small read is latency",
-        "`data_read` falls, and reads bring more bytes each",
+        "Replay with reads that take bytes per read / 1 MiB of their time, because small reads are mostly latency",
+        "`data_read` falls, and each read returns more bytes",
         _shards,
     ),
     Rule(
         "data.handoff",
         ("host",),
-        "Batches that are made have yet to reach the loop",
+        "The loop waits for finished batches to reach it",
         "Return tensors rather than Python objects",
         "Replay without `data_handoff`",
         "`data_handoff` falls",
         _handoff,
-        "no: batches of Python floats took the workers CPU time here, which is `data_cpu`",
+        "no: here, batches of Python floats took CPU time of the workers, which is `data_cpu`",
     ),
 )

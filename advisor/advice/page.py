@@ -34,7 +34,7 @@ def pages() -> dict[str, dict[str, str]]:
 def _table() -> Iterator[str]:
     for kind, title in TITLES.items():
         yield f"### {title}\n"
-        yield "| rule | speaks when | change | gain | check | tried |"
+        yield "| rule | applies when | change | gain | check | tried |"
         yield "| --- | --- | --- | --- | --- | --- |"
         for rule in RULES:
             if rule.id.split(".")[0] == kind:
@@ -45,7 +45,7 @@ def _table() -> Iterator[str]:
 
 def _of_family(family: str) -> str:
     said = [_item(rule) for rule in RULES if family in rule.families]
-    head = "**Advice** that `whyidle report` may have, with numbers ([advice.md](advice.md)):\n"
+    head = "**Advice** that `whyidle report` may give, with numbers ([advice.md](advice.md)):\n"
     return "\n".join([head, *said]) if said else ""
 
 

@@ -56,7 +56,7 @@ def _uneven(case: Case) -> Found | None:
     return Found(
         "Give all ranks batches of equal work: sort samples by length, or fill batches up to a number of tokens",
         formula(evened, 0.0, max(evened, share)),
-        (f"ranks are late in turns by their compute, {percent(share)} of the time in all",),
+        (f"ranks are late in turns by their compute, {percent(share)} of the time in total",),
     )
 
 
@@ -64,8 +64,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "straggler.drain",
         ("straggler",),
-        "At most half of the ranks are late by their own compute, always the same ones",
-        "Another node or device for the late rank",
+        "At most half of the ranks are late by their own compute, and always the same ranks",
+        "Give the late rank another node or device",
         "Replay in which no rank is late by its own time",
         "`straggler` falls",
         _drain,
@@ -74,8 +74,9 @@ RULES: tuple[Rule, ...] = (
         "straggler.uneven",
         ("straggler",),
         "Ranks are late by their own compute, in turns",
-        "Batches of equal work",
-        "Step by step, the most work of a rank less the mean of all. At most: nobody waits for a late rank",
+        "Give all ranks batches of equal work",
+        "For each step, the most work of any rank minus the mean of all ranks. Upper bound: no rank waits"
+        " for a late rank",
         "`straggler` falls",
         _uneven,
     ),
