@@ -143,6 +143,8 @@ EMPTY: dict[str, str] = {
     "run_node:whyidle_unknown:group": "every agent has been there for more than a minute",
     "rank_node:whyidle_unknown:group": "every agent has been there for more than a minute",
     "rank_cause:whyidle_device_seconds:increase": "as sampled: no GPU's own counters saw launch gaps",
+    "run_node_cause:whyidle_device_seconds:total": "as sampled: no GPU's own counters saw launch gaps",
+    "WhyidleUnattributed": "every second is explained",
     "WhyidleCollectiveStuck": "no run hangs",
     "WhyidleHookFailed": "no hook failed",
     "WhyidleRunIdle": "every run started within the last half hour",

@@ -154,7 +154,8 @@ def test_what_sums_cannot_tell_is_refused() -> None:
 
 def asked(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
     code = main(list(map(str, words)))
-    return code, *capsys.readouterr()
+    said = capsys.readouterr()
+    return code, said.out, said.err
 
 
 def test_a_saved_report_has_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
