@@ -168,8 +168,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network.buckets",
         ("network",),
-        "All ranks wait for all-reduces under DistributedDataParallel, and there are 2 to 25 MiB of gradients. They are"
-        " one bucket, unless its size is set",
+        "All ranks wait for all-reduces that every rank has entered. DistributedDataParallel reduces 2 to 25 MiB of"
+        " gradients, which are one bucket unless its size is set",
         "Set a bucket size that makes eight buckets",
         "(1 − 1/buckets) × the smaller of exposed transfer and backward pass. The backward pass is 2/3 of compute",
         "`network` falls for the same number of bytes",
