@@ -184,7 +184,7 @@ time.sleep(600 if os.environ["WORLD_SIZE"] == "3" else 0)
         (signal.SIGTERM, False, 143, "stopped by SIGTERM"),
         (signal.SIGINT, False, 130, "stopped by SIGINT"),
         (signal.SIGKILL, False, -9, ""),
-        (signal.SIGKILL, True, 137, "was ended by SIGKILL: the others are ended too"),
+        (signal.SIGKILL, True, 137, "was ended by SIGKILL: the other ranks are ended too"),
     ],
 )
 def test_no_rank_outlives_what_has_started_it(
