@@ -141,8 +141,7 @@ def _blamed() -> Panel:
     return share(
         "What is to blame",
         "Shares of the time of all ranks without start-up, with waits for late ranks charged to what made them "
-        "late. Runs weigh as "
-        "much as they have ranks.",
+        "late. A run counts in proportion to its ranks.",
         query(blamed(v.CLUSTER), "{{family}}"),
         width=16,
     )
