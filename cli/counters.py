@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..advisor.advice.case import Counters
 from ..agent.metrics import nic
 from ..ledger.clock import own_clock
 from ..ledger.directory import Run, run_of
 from ..ledger.reader import Ledger
-from .exposition import fetch
+from . import exposition
+
+if TYPE_CHECKING:
+    from prometheus_client.samples import Sample
 
 TIMEOUT_SECONDS = 1.0
 LOOK_SECONDS = 2.0
 """Between two looks at a counter."""
-_MOST_BYTES = 64 << 20
 _MOST_PROCESSES = 512
 PROC = Path("/proc")
 
@@ -67,46 +69,34 @@ def _network(agent: str) -> tuple[dict[str, int], float | None]:
         time.sleep(LOOK_SECONDS)
         again = _paused(_samples(agent))
         return _mtus(first), None if again is None else max(0.0, again - paused) / (time.monotonic() - begun)
-    except (OSError, ValueError, http.client.HTTPException, ModuleNotFoundError):
+    except (exposition.NoAgent, ValueError, ModuleNotFoundError):
         return {}, None
 
 
-Samples = list[tuple[str, dict[str, str], float]]
+def _samples(agent: str) -> list[Sample]:
+    names = (metric.name for metric in (nic.PAUSE_SECONDS, nic.INFO, nic.SPEED, nic.MTU))
+    return exposition.ask(agent, *names, timeout_seconds=TIMEOUT_SECONDS)
 
 
-def _samples(agent: str) -> Samples:
-    from prometheus_client.parser import text_string_to_metric_families
-
-    text = fetch(agent, TIMEOUT_SECONDS, _MOST_BYTES).decode("utf-8", "replace")
-    wanted = "\n".join(line for line in text.splitlines() if line.startswith("whyidle_nic_"))
-    return [
-        (sample.name, sample.labels, sample.value)
-        for metric in text_string_to_metric_families(wanted + "\n")
-        for sample in metric.samples
-    ]
-
-
-def _paused(samples: Samples) -> float | None:
+def _paused(samples: list[Sample]) -> float | None:
     found = [
-        value
-        for name, labels, value in samples
-        if name == nic.PAUSE_SECONDS.name and labels.get("direction") == "receive"
+        one.value for one in samples if one.name == nic.PAUSE_SECONDS.name and one.labels.get("direction") == "receive"
     ]
     return max(found, default=None)
 
 
-def _mtus(samples: Samples) -> dict[str, int]:
+def _mtus(samples: list[Sample]) -> dict[str, int]:
     """Of physical interfaces with a link; none where there is RDMA, which has an MTU of its own."""
     physical = {
-        labels["device"]: labels.get("rdma", "")
-        for name, labels, _ in samples
-        if name == nic.INFO.name and labels.get("kind") == "physical"
+        one.labels["device"]: one.labels.get("rdma", "")
+        for one in samples
+        if one.name == nic.INFO.name and one.labels.get("kind") == "physical"
     }
     if any(physical.values()):
         return {}
-    linked = {labels["device"] for name, labels, _ in samples if name == nic.SPEED.name}
+    linked = {one.labels["device"] for one in samples if one.name == nic.SPEED.name}
     return {
-        labels["device"]: int(value)
-        for name, labels, value in samples
-        if name == nic.MTU.name and labels["device"] in linked & physical.keys()
+        one.labels["device"]: int(one.value)
+        for one in samples
+        if one.name == nic.MTU.name and one.labels["device"] in linked & physical.keys()
     }

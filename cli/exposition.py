@@ -28,10 +28,10 @@ def fetch(address: str, timeout_seconds: float, most_bytes: int = -1) -> bytes:
         return answer.read(most_bytes)
 
 
-def ask(address: str, *names: str) -> list[Sample]:
+def ask(address: str, *names: str, timeout_seconds: float = TIMEOUT_SECONDS) -> list[Sample]:
     """The samples of the metrics with these names at the agent at ``host:port``. Raises NoAgent."""
     try:
-        return list(samples(fetch(address, TIMEOUT_SECONDS, _MOST_BYTES).decode("utf-8", "replace"), *names))
+        return list(samples(fetch(address, timeout_seconds, _MOST_BYTES).decode("utf-8", "replace"), *names))
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise NoAgent(f"no agent answers at {address} ({getattr(reason, 'strerror', None) or reason})") from error

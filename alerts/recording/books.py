@@ -42,6 +42,12 @@ def last_value(config: Config, metric: str, matchers: str = "") -> str:
     return f"last_over_time({config.series(metric, matchers)}[{REMEMBERED}])"
 
 
+def placed(config: Config, counter: str) -> str:
+    """The last values of a counter of ranks, with the nodes of these."""
+    on = config.on("instance", *RANK)
+    return f"({last_value(config, counter)} > 0)\n* {on} group_left (node) {RANK_PLACE}"
+
+
 def heard_before(config: Config, interval: str) -> str:
     """The agents that were heard at the evaluation before."""
     return f"{config.series('whyidle_collector_up', _OF_RANKS)} offset {interval} == 1"
@@ -100,9 +106,8 @@ def _gaps(config: Config) -> str:
 
 def _late(config: Config) -> str:
     """By rank: rules name the one that is late most."""
-    by, on = config.by(*RANK, "node", "family"), config.on("instance", *RANK)
-    late = last_value(config, "whyidle_late_seconds_total")
-    return f"max {by} (\n  ({late} > 0)\n  * {on} group_left (node) {RANK_PLACE}\n)"
+    late = indented(placed(config, "whyidle_late_seconds_total"))
+    return f"max {config.by(*RANK, 'node', 'family')} (\n{late}\n)"
 
 
 def _unknown(config: Config) -> Record:

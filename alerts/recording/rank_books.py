@@ -13,7 +13,7 @@ from ...agent.metrics.ranks import RANK
 from ..config import Config
 from ..promql import indented, seconds
 from ..rule import Record
-from .books import EVIDENCE, grown, heard_before, last_value, matching
+from .books import EVIDENCE, grown, heard_before, last_value, matching, placed
 from .names import RANK_PLACE, UNKNOWN_RANKS, spent, total
 
 RANK_TOTAL = total("rank_cause", "device_seconds")
@@ -30,12 +30,11 @@ def _totals(config: Config) -> Iterator[Record]:
         RANK_TOTAL,
         f"max {config.by(*RANK, 'node', 'cause', 'family')} ({counted} > 0)",
     )
-    by, on = config.by(*RANK, "node"), config.on("instance", *RANK)
-    idle = f"({last_value(config, 'whyidle_compute_idle_seconds_total')} > 0)\n* {on} group_left (node) {RANK_PLACE}"
+    idle = indented(indented(placed(config, "whyidle_compute_idle_seconds_total")))
     compute = f'{RANK_TOTAL}{{cause="compute"}}'
     rest = (
         f"clamp_min(\n  {compute} - {config.on(*RANK, 'node')} group_left ()\n"
-        f"  max {by} (\n{indented(indented(idle))}\n  ), 0\n)"
+        f"  max {config.by(*RANK, 'node')} (\n{idle}\n  ), 0\n)"
     )
     yield Record(
         RANK_TOTAL,
