@@ -14,7 +14,7 @@ from ..ledger.layout import GROUP_LABELS
 from ..ledger.reader import LEDGER_REASONS, Ledger
 from .log import Log
 from .metrics.ranks import GROUP_PARTS, METRICS
-from .run_sums import Place, RunSums, Sums
+from .run_sums import FileKey, Place, RunSums, Sums, add
 
 COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
@@ -28,7 +28,6 @@ MOST_GROUPS = 64
 """Labels of groups that are kept apart for one rank: a ledger is untrusted input, and restarts may bring new ones."""
 OTHER_GROUPS = "other"
 
-FileKey = tuple[str, int]  # path, creation time: a path alone could be used again
 Totals = dict[str, tuple[int, ...]]
 Groups = dict[str, tuple[int, ...]]
 """Label of a process group -> :data:`GROUP_WORDS`."""
@@ -70,14 +69,14 @@ class _History:
         for identity in self.attempts.keys() - read.keys():
             if not os.path.lexists(identity[0]):
                 ended = self.attempts.pop(identity)
-                self.base = add(self.base, ended)
+                self.base = add(self.base, ended, COUNTERS)
                 self.base_groups = add_groups(self.base_groups, ended)
         self.attempts.update(read)
 
     def totals(self) -> Totals:
         totals = self.base
         for ledger in self.attempts.values():
-            totals = add(totals, ledger)
+            totals = add(totals, ledger, COUNTERS)
         return totals
 
     def groups(self) -> Groups:
@@ -85,16 +84,6 @@ class _History:
         for ledger in self.attempts.values():
             groups = add_groups(groups, ledger)
         return groups
-
-
-def add(totals: Totals, ledger: Ledger) -> Totals:
-    """The counters of one more attempt on top of ``totals``."""
-    if not totals:
-        return {name: ledger.words[name] for name in COUNTERS}
-    return {
-        name: tuple(a + b for a, b in zip(totals[name], ledger.words[name], strict=True))
-        for name in COUNTERS
-    }  # fmt: skip
 
 
 def add_groups(groups: Groups, ledger: Ledger) -> Groups:

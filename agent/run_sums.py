@@ -32,21 +32,22 @@ class _Run:
     def update(self, read: dict[FileKey, Ledger], retention_seconds: float) -> None:
         for identity in self.counted.keys() - read.keys():
             if not os.path.lexists(identity[0]):
-                self.removed = _add(self.removed, self.counted.pop(identity))
+                self.removed = add(self.removed, self.counted.pop(identity), WORDS)
         chain = _chain(read, retention_seconds)
         self.counted.update((each, read[each]) for each in read if each in self.counted or each in chain)
 
     def sums(self) -> Sums:
         sums = self.removed
         for ledger in self.counted.values():
-            sums = _add(sums, ledger)
+            sums = add(sums, ledger, WORDS)
         return sums
 
 
-def _add(sums: Sums, ledger: Ledger) -> Sums:
+def add(sums: Sums, ledger: Ledger, words: tuple[str, ...]) -> Sums:
+    """Those words of one more ledger on top of ``sums``."""
     if not sums:
-        return {word: ledger.words[word] for word in WORDS}
-    return {word: tuple(map(int.__add__, sums[word], ledger.words[word])) for word in WORDS}
+        return {word: ledger.words[word] for word in words}
+    return {word: tuple(map(int.__add__, sums[word], ledger.words[word])) for word in words}
 
 
 def _chain(read: dict[FileKey, Ledger], retention_seconds: float) -> set[FileKey]:

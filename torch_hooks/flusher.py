@@ -23,13 +23,12 @@ class Flusher:
 
     def __init__(self, file: LedgerFile):
         self._file = file
-        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.start()
 
     def start(self) -> None:
-        self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="whyidle-flusher", daemon=True)
+        self._stop = threading.Event()  # of this thread alone: one that is slow to stop does not go on
+        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="whyidle-flusher", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -39,6 +38,6 @@ class Flusher:
             if thread is not threading.current_thread():
                 thread.join(SECONDS)
 
-    def _run(self) -> None:
-        while not self._stop.wait(SECONDS):
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(SECONDS):
             self._file.repair()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ...stopping import Stopped, StopSignals
-from .children import die_with_parent_alone
+from ..children import die_with_parent_alone
 
 _LOOK_SECONDS = 0.02
 _GRACE_SECONDS = 3.0

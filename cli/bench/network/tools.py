@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .children import die_with_parent
+from ..children import die_with_parent
 
 if TYPE_CHECKING:
     from .world import World

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -12,21 +11,20 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from ....advisor.bench.storage.plan import Plan
 from ...run import environment
 from ...stopping import StopSignals
+from ..children import die_with_parent
 
 _JOB = f"{__name__.partition('.')[0]}.advisor.bench.storage.job"
 _FOREIGN = ("PET_", "TORCHELASTIC_", "MASTER_", "WHYIDLE_", "SLURM_", "OMPI_", "PMI_")
 _FOREIGN_NAMES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 """Of the environment: what would make our process a rank of a job around it."""
-_PR_SET_PDEATHSIG = 1
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 10.0
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Child:
@@ -48,7 +46,7 @@ class Child:
                 stderr=log,
                 env={**env, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(die_with_parent, signal.SIGTERM),
             )
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has failed already: its status says so
@@ -95,10 +93,6 @@ class Child:
             )
         if self._process.stdout:
             self._process.stdout.close()
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _without_job(env: Mapping[str, str]) -> dict[str, str]:
