@@ -19,7 +19,7 @@ LIMITS: dict[str, tuple[float | None, float | None, str]] = {
     "device_time": (
         0.02,
         None,
-        "of a step's device time, added by 300 boundaries (simulated: the host's cores decide it)",
+        "of a step's device time, added by 300 boundaries; the host's cores decide it if simulated",
     ),
     "torn": (0.0, 0.0, "reads of the ledger, of a rank whose host is blocked by a full launch queue"),
     "losses": (1e-4, 0.0, "difference of the losses with and without whyidle"),
