@@ -1,4 +1,4 @@
-"""`python -m whyidle`, as torchrun starts a module."""
+"""`python -m whyidle`: runs the command. torchrun starts it in this way too."""
 
 import sys
 
