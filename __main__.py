@@ -1,4 +1,4 @@
-"""`python -m whyidle`: runs the command. torchrun starts it in this way too."""
+"""Runs the command for `python -m whyidle`, and for torchrun, which starts it as a module, too."""
 
 import sys
 

@@ -140,7 +140,7 @@ class Ledger:
     visible_pid: int = 0
     """The live writer's pid as this process sees it; 0 if it cannot see the writer's pid namespace."""
     uid: int = -1
-    """The owner of the file: the only thing about a ledger that its writer cannot forge."""
+    """The user who owns the file: the only thing about a ledger that its writer cannot forge."""
 
     def __getattr__(self, name: str) -> int:
         # Python calls this only for names that are not fields: the layout's words.

@@ -184,7 +184,7 @@ def split(
 
     Lateness that the rank's own time does not explain counts as `network` on a CPU rank: the previous collective ended
     later there than on the others, for example because of retransmissions. On an accelerator it is `unattributed`: the
-    host records the events around a wait, and may have been late itself, so whyidle may have caused the rest.
+    host records the events around a wait, and may have been late itself, so the rest may be an error of measurement.
     """
     check(result, rank, members, steps)
     settled = Settled.empty(result, steps)

@@ -92,7 +92,7 @@ def run_id(env: Mapping[str, str]) -> str:
 
 
 def owner_of(env: Mapping[str, str], namespace_file: str = _POD_NAMESPACE_FILE) -> str:
-    """The owner of the run: WHYIDLE_OWNER, otherwise the Kubernetes namespace, the Slurm account, or the user.
+    """The owner of the run: the first of WHYIDLE_OWNER, Kubernetes namespace, Slurm account, and user that is known.
 
     Never raises. At most 64 characters.
     """

@@ -106,7 +106,7 @@ class OwnThreads:
     def tell_pools(self) -> None:
         """Starts a thread that finds out which helpers belong to a pool. It ends when it knows, or after some seconds.
 
-        OpenMP's threads have no names. But libgomp calls futex(2) directly and not through the C library, so the
+        OpenMP's threads do not set names. But libgomp calls futex(2) directly and not through the C library, so the
         program counter of a sleeping thread is in libgomp. Only another thread can see this: they sleep while the
         training thread is blocked, but mostly still spin at a step boundary, where the training thread could look.
         """

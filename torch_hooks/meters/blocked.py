@@ -17,7 +17,8 @@ from .budget import Budget
 _SPAN_NS = 5_000_000
 _SPAN_NS_PER_THREAD = 1_000_000
 """The length of a span between two readings, and what each other thread adds to it. A reading costs 2.5 µs, and 1.5 µs
-for each other thread: less than a thousandth of the span or a little more. The budget keeps it below a hundredth."""
+for each other thread: about a thousandth of the span. If readings are more expensive, the budget keeps them below a
+hundredth."""
 _NEGLIGIBLE = 0.01
 _WATCHED_SPANS = 64
 """For how many spans other threads are read after the last span in which that made a difference."""
