@@ -72,9 +72,11 @@ class Config:
     """How long a condition must hold for alerts on faults that do not pass, such as a lost GPU or a link that is
     down."""
     for_soon: Duration = "5m"
-    """The same for faults that may pass, such as a collective that hangs or an agent that does not answer."""
+    """How long a condition must hold for alerts on faults that may pass, such as a collective that hangs or an agent
+    that does not answer."""
     for_slow: Duration = "15m"
-    """The same for conditions that cost time while they last, such as idle shares, congestion and slow storage."""
+    """How long a condition must hold for alerts on what costs time while it lasts, such as idle shares, congestion and
+    slow storage."""
     keep_firing: Duration = "10m"
     """For how long an alert that could flap keeps firing after its condition ends."""
 

@@ -45,7 +45,7 @@ def to_yaml(
 
 
 def dashboard_url(alert: str, config: Config = DEFAULT) -> str:
-    """A template: the link to the panel for an alert's run, else for its node, else to the overview."""
+    """A template: the link to the panel for an alert's run, or for its node if it has no run, or to the overview."""
     cluster = f"$labels.{config.cluster_label}"
     page, of_node = OF_NODE.get(alert, ("node", ""))
     run, node = (f"&viewPanel={panel_id(title)}" if title else "" for title in (OF_RUN.get(alert, ""), of_node))

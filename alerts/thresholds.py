@@ -49,8 +49,8 @@ class Thresholds:
     starting_share: Share = 0.05
     """A run is starting if start-up takes more than this share of the window."""
     notebook_seconds: Amount = 60.0
-    """A run of one process counts as a notebook if it has been in its own Python for longer than this. A person may be
-    thinking."""
+    """A run of one process counts as a notebook, which a person uses, if it has been in its own Python for longer than
+    this."""
     late_rank_share: Share = 0.05
     """The share of a run's time for which its ranks waited for one late rank."""
 
@@ -79,15 +79,15 @@ class Thresholds:
     # -- the agent
     agent_job: Pattern = ".*whyidle.*"
     """Regular expression for the scrape jobs of the agents. It is used on series that Prometheus itself makes, such as
-    up."""
+    `up`."""
     read_errors_per_second: Amount = 0.05
-    """Values that cannot be read, more than a day ago. One value at every scrape of 15 s is 0.067."""
+    """Values that cannot be read, beyond the rate of a day ago. One value at every scrape of 15 s is 0.067."""
 
     # -- GPUs
     gpu_throttled_share: Share = 0.1
     """The share of time in which heat or the power supply holds clocks down. A GPU at its power cap does not count."""
     service_window: Duration = "1d"
-    """For how long after its last XID a GPU that needs a technician keeps alerting. No counter tells that a technician
+    """For how long after its last XID a GPU that needs a technician keeps alerting. No counter shows that a technician
     has come."""
     nvlink_errors: Amount = 10.0
     """Flits or data with a wrong checksum, and links that had to recover, in the slow window."""
@@ -145,7 +145,7 @@ class Thresholds:
     filling_share: Share = 0.3
     """If a larger share of the space is free, it is not forecast when the file system will be full."""
     fill_hours: Amount = 4.0
-    """A file system alerts if it will be full within so many hours at the pace of the last hour."""
+    """A file system alerts if it will be full within this number of hours at the pace of the last hour."""
     shared_fstypes: Pattern = "nfs.*|lustre|beegfs|ceph|gpfs|glusterfs|wekafs|fuse.*|9p|cifs|smb3"
     """Regular expression for the types of file systems that nodes share. Such a file system gets one alert for all
     nodes."""

@@ -10,7 +10,7 @@ RESTART_BM and the workflows for XIDs 48, 74 and 144 to 150 are `reset`. CHECK_M
 CONTACT_SUPPORT are `service`. These XIDs have another source:
 
 - 64 and 157 mean that bad memory could not be replaced. They are `service`. The catalogue's immediate actions are a
-  reset for 64 and none for 157, and then support. NVIDIA's guide on GPU memory errors says to exchange a GPU after a
+  reset for 64 and none for 157, and then support. NVIDIA's guide on GPU memory errors says to replace a GPU after a
   failed row remap.
 - 61 is unused in this catalogue. On older GPUs it means that a micro-controller halted, as 62 does.
 - 154 only announces the action that another XID needs. NVML's events do not contain that action.

@@ -92,7 +92,7 @@ def ask(server: Server, asked: list[Question], end: float, seconds: int, rounds:
     """Sends every query over the range up to ``end``, ``rounds`` times. Returns seconds by dashboard, and failures.
 
     Queries with an empty answer are listed too. ``cpu`` is the server's CPU time, which is about the time that it would
-    take on a machine of its own.
+    take on a machine without other load.
     """
     walls: dict[Question, list[float]] = {}
     cpus: dict[Question, list[float]] = {}

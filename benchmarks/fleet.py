@@ -21,8 +21,8 @@ evaluation. Scraping is not included.
 minutes (--memory) of raw and recorded series and has all of it in memory, as a real server has the hour that rules look
 back on. (In the whole benchmark, that hour is in the block and the live data is in memory, and the server merges them.)
 
---panels-only writes the block and sends the queries, without live data and rules. With --days it queries so many days.
-The block has recorded series for all of these days, and raw series for the last day only.
+--panels-only writes the block and sends the queries, without live data and rules. --days is the number of days that it
+queries. The block has recorded series for all of these days, and raw series for the last day only.
 
 With --victoriametrics, VictoriaMetrics gets the same data through its native import (benchmarks/native_import.py): a
 day of one run and of recorded series, an hour of everything else. vmalert would evaluate its rules; they are not timed.
@@ -74,7 +74,7 @@ def say(text: str) -> None:
 
 
 def passed(seconds: float) -> Callable[[], bool]:
-    """A function that tells whether so many seconds have passed since this call."""
+    """A function that returns whether this number of seconds has passed since the call of `passed`."""
     end = time.time() + seconds
     return lambda: time.time() >= end
 

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu.py [--device cuda|sim] [--only NAME,NAME] [--quick] [--minutes N] [--json] [--out FILE]
 
-Prints a table, or one JSON object with --json. Progress goes to stderr. Each section runs in a process of its own with
-a time limit, so that a section that fails or hangs does not affect the others. With --quick, the sections share one
+Prints a table, or one JSON object with --json. Progress goes to stderr. Each section runs in its own process with a
+time limit, so that a section that fails or hangs does not affect the others. With --quick, the sections share one
 process. Skipped checks are listed, with the reason.
 
 Exit status: 0 if all figures are within their thresholds, 1 if one is not or a section failed, 2 for bad usage. Without

@@ -3,7 +3,7 @@
     python benchmarks/healthy_week.py [--days N ...] [--part PART] [--seed N] [--json FILE]
 
 Nothing is wrong in this week. Each day is one run of promtool over eight hours, which contain all the events that a day
-of so many nodes has. Nodes without events are alike, so a few represent all of them.
+of 1,024 nodes has. Nodes without events are alike, so a few represent all of them.
 
     restarts    runs that start again, after a pause and with a start-up of up to 25 minutes
     drains      nodes that are drained, take their links down, reboot, and then host another run

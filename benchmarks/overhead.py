@@ -4,7 +4,7 @@
 
 Steps are timed in pairs: in one process, blocks of steps with and without the hooks take turns (A B A B ...). The
 figure is the median, over pairs, of the difference between the median steps. TraceML cannot be switched off again. So
-it runs in processes of its own, which take turns with processes without a tool and processes with whyidle.
+it runs in separate processes, which take turns with processes without a tool and processes with whyidle.
 ``--peers DIR`` names a folder into which pip installs TraceML if it is not there yet. Without it that comparison is
 left out, and the table says so. This is not a test: nothing passes or fails.
 """

@@ -1,4 +1,4 @@
-"""Runs the ranks of one run as forked processes, each in a network namespace of its own."""
+"""Runs the ranks of one run as forked processes, each in its own network namespace."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def block(body: bytes) -> bytes:
 
 
 class Batch:
-    """Some series, each of which grows at a rate of its own. A request has ``samples`` samples of each."""
+    """Some series, each of which grows at its own rate. A request has ``samples`` samples of each."""
 
     def __init__(self, labels: Sequence[Labels], base: Sequence[float], rate: Sequence[float], samples: int = 1):
         self.labels, self.samples = labels, samples

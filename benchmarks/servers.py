@@ -1,4 +1,4 @@
-"""Starts Prometheus and VictoriaMetrics for benchmarks: on loopback, each with a folder of its own."""
+"""Starts Prometheus and VictoriaMetrics for benchmarks: on loopback, each with its own folder."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python benchmarks/traffic.py [--json FILE] [--steps N] [--only NAME ...]
 
-Each rank runs in a network namespace of its own, so that its interface carries only its own traffic. gloo's collectives
-use TCP there. All ranks pause before and after the measured steps, and everything is read during these pauses. Needs
+Each rank runs in its own network namespace, so that its interface carries only its own traffic. gloo's collectives use
+TCP there. All ranks pause before and after the measured steps, and everything is read during these pauses. Needs
 root and `ip`. This is not a test: nothing passes or fails.
 """
 

@@ -143,7 +143,7 @@ class Outcome:
 
 
 class Bench:
-    """Trains settings, each in a folder of its own."""
+    """Trains settings, each in its own folder."""
 
     def __init__(self, folder: Path, steps: int, names: tuple[str, ...]):
         self.folder, self.steps, self.names = folder, steps, names

@@ -1,6 +1,6 @@
 """The functions and types that dashboards are written with. They hide grafanalib.
 
-A dashboard is a function ``build() -> Dashboard`` in a module of its own, listed in :mod:`.output`::
+A dashboard is a function ``build() -> Dashboard`` in its own module, listed in :mod:`.output`::
 
     from . import variables as v
     from .vocabulary import Column, Dashboard, dashboard, line, query, section, share, stat, table, to_run, trend

@@ -21,9 +21,9 @@ def groups(config: Config) -> tuple[Group, ...]:
 def _hung(config: Config) -> Alert:
     """Within a node, the agent reports which ranks are missing. Across nodes, the series of all agents are combined.
 
-    In a pipeline, a stage may wait for the messages of a busy stage, and no series tells this wait from a collective.
-    So in a pipeline a rank of another node is missing only if its phase is not work (not in ``BUSY``). The expression
-    compares before it sums, so that the sums are over few series.
+    In a pipeline, a stage may wait for the messages of a busy stage, and the series do not show which waits are of this
+    kind. So in a pipeline a rank of another node is missing only if its phase is not work (not in ``BUSY``). The
+    expression compares before it sums, so that the sums are over few series.
     """
     hang = config.alerts.hang_seconds
     rank, run, on = config.by(*TARGET, *RANK), config.by(*RUN), config.on(*TARGET, *RANK)

@@ -55,7 +55,7 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
 
 
 def remembered(config: Config, name: str) -> str:
-    """What `last_time` recorded under ``name`` within config.alerts.remember_seconds."""
+    """The times that `last_time` recorded under ``name``, if they are within config.alerts.remember_seconds."""
     return f"last_over_time({name}[30m]) > time() - {config.alerts.remember_seconds:.0f}"
 
 

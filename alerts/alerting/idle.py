@@ -135,9 +135,9 @@ def _beyond(rows: Iterable[Loss], share_of: Callable[[str], str]) -> str:
 
 
 def _high(config: Config, rows: Iterable[Loss], window: str) -> str:
-    """Families with a high share in a window, left out where another family has so much more that they matter little.
+    """Families with a high share in a window. Those that matter little beside another family are left out.
 
-    A family counts if its share is at least config.alerts.main_share of the share of the worst family.
+    A family matters if its share is at least config.alerts.main_share of the share of the worst family.
     """
     much = _beyond(rows, lambda family: f'{charged(window)}{{family="{family}"}}')
     worst = f'max {config.by(*RUN)} ({charged(window)}{{family!="compute"}})'

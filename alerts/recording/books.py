@@ -26,7 +26,7 @@ WAITED_FOR_TOTAL = total("run_node_family", "waited_for_seconds")
 REMEMBERED = "5m"
 """For how long the last value of a counter is used while scrapes fail. The missed increase is added afterwards."""
 MISSED = "4m"
-"""How old the last evaluation may be. A total stands still for longer than that before it disappears, so that it adds
+"""How old the last evaluation may be. Before a total disappears, it is constant for longer than this, so that it adds
 nothing more."""
 
 EVIDENCE = {"evidence": "sampled"}

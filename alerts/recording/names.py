@@ -140,7 +140,7 @@ def baseline(family: str) -> str:
 
 
 def waiting_group(window: str) -> str:
-    """The process group of a run in whose transfers its ranks wait most."""
+    """The process group of a run with the most waits in transfers."""
     return f"run_group:whyidle_transfer_waits:rate{window}"
 
 

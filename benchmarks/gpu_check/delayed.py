@@ -1,4 +1,4 @@
-"""A process group of two ranks in one process. Its collectives take a set time on a stream of their own.
+"""A process group of two ranks in one process. Its collectives take a set time on a separate stream.
 
 The data of the other rank is a copy of this rank's data. The delay must be below whyidle's wrappers: call ``install``
 before ``whyidle.attach()``, which then wraps the methods that are installed here.

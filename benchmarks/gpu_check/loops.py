@@ -1,4 +1,4 @@
-"""Training loops with whyidle attached, whose work raw events measure, and the ledger's account of them."""
+"""Training loops with whyidle attached. Raw events measure their work, and `Account` reads the ledger's figures."""
 
 from __future__ import annotations
 

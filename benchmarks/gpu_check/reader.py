@@ -1,4 +1,4 @@
-"""Reads a ledger repeatedly until stdin ends, and prints the result. Runs as a process of its own, without torch."""
+"""Reads a ledger repeatedly until stdin ends, and prints the result. Runs as a separate process, without torch."""
 
 from __future__ import annotations
 
