@@ -60,7 +60,8 @@ DEAREST = 25
 FORCED_SECONDS = 15
 """Seconds between evaluations with --rules-only. The time of one evaluation hardly depends on it."""
 LEAD_SECONDS = 15, 0.05
-"""The expected time to write a block: a constant, and seconds per node. The block ends when it is written."""
+"""The expected seconds to write a block: a constant, and seconds per node. The data of the block ends that far in the
+future, so that it is current when the server starts."""
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from .panels import PLAIN, common, more, override
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
 
 MERGED: tuple[Json, ...] = (
-    # Grafana merges rows that agree in all fields that all answers have. The name of a recorded series is such a field.
+    # Grafana merges rows that agree in all fields that all answers have. So leave out the name of recorded series.
     {"id": "filterFieldsByName", "options": {"exclude": {"names": ["__name__"]}}},
     {"id": "merge", "options": {}},
 )
