@@ -35,11 +35,11 @@ RANK = "owner, run, rank"
 NAMED = "{{owner}}/{{run}} rank {{rank}}"
 COMPUTING = rank_shares(v.NODE, RANK, 'family="compute"')
 EVIDENCE = {"network": "Network", "storage": "Storage", "cpu": "CPU"}
-"""Families that counters of a node can prove or refute."""
+"""The families that counters of a node can confirm or refute."""
 DRAWN = 16
-"""Ranks in a picture: a node has as many GPUs at most, as a rule."""
+"""The most ranks in a panel. A node usually has no more GPUs."""
 LATE = 0.005
-"""GPUs that a rank keeps waiting: less is noise of the clock."""
+"""A rank is shown if more GPUs than this wait for it on average. Less is noise of the clock."""
 
 
 def section() -> Section:
@@ -93,7 +93,7 @@ def _waited_for() -> Panel:
 
 
 def _confirmed() -> Panel:
-    """0 is no; each family has a number, and with it words and a colour."""
+    """0 means no. Every family has a number, which is mapped to a word and a colour."""
     ranks = f"max(node:whyidle_ranks:count{{{v.NODE}}})"
     told = {index: ("yes", FAMILY_COLOUR[family]) for index, family in enumerate(EVIDENCE, 1)}
     return stat(
@@ -190,7 +190,7 @@ def _ranks() -> Panel:
 
 
 def _idle() -> str:
-    """How much of the time range each rank did not compute: 0 for those that did nothing else."""
+    """The time in the time range in which each rank did not compute. 0 for ranks that always computed."""
     known = over_range(series("whyidle_rank_info"), "max")
     return f"({rank_idle(v.NODE, RANK)} or 0 * max by ({RANK}) ({known}))"
 
