@@ -135,6 +135,8 @@ class Recorded:
     steps: int
     saves: int
     alive: bool
+    killed: bool | None = None
+    """Whether a rank was killed; None where no agent has told."""
     blocked: float = 0.0
     """Seconds of saves, of the rank that they blocked for longest."""
     blocked_cpu: float = 0.0
@@ -265,7 +267,7 @@ def _attempt(one: Recorded) -> Attempt:
         number=one.witness.who.attempt,
         ranks=one.ranks,
         alive=one.alive,
-        clean=None,
+        clean=None if one.killed is None else not one.killed,
         steps=one.steps,
         repeated=round(one.steps * one.repeated),
         saves=one.saves,
@@ -299,7 +301,7 @@ def holes(attempts: Sequence[Recorded]) -> list[str]:
                 f"{100 * (one.whole / span - 1):.1f} % more time was recorded than attempt {number} lasted:"
                 " check whether two Prometheus servers record the same agents"
             )
-    if not attempts[-1].alive:
+    if not attempts[-1].alive and attempts[-1].killed is None:
         said.append(
             "Prometheus does not know whether the last attempt ended or was killed: it does not count as a failure here"
         )

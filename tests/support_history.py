@@ -38,6 +38,8 @@ class Try:
     halt: tuple[int, float] = (0, 0.0)
     """After how many steps it stood still, and for how long: in a collective that nobody could split."""
     number: int = 0
+    killed: bool | None = None
+    """None: the agents are of an older whyidle, and do not tell."""
     attach: float = 0.0
     """Seconds from its start until it has a ledger, on which these are at once: imports."""
 
@@ -157,6 +159,8 @@ class History:
             if rank == 0:
                 saves = sum(one.saves * one.done(at) // one.steps for one in begun)
                 put("whyidle_checkpoints_total", float(saves), ', kind="save"')
+            if at >= newest.end and newest.killed is not None:
+                put("whyidle_rank_killed", float(newest.killed and rank == 0))
             if at < newest.end:
                 phase, since = newest.switched(at)
                 put("whyidle_phase_open_seconds", at - since, f', phase="{phase}"', place)

@@ -142,6 +142,10 @@ def _up(snapshot: Snapshot) -> Samples:
     return [(rank_labels(ledger), float(ledger.alive)) for ledger in _newest(snapshot)]
 
 
+def _killed(snapshot: Snapshot) -> Samples:
+    return [(rank_labels(ledger), float(not ledger.ended)) for ledger in _newest(snapshot) if not ledger.alive]
+
+
 def _errors(snapshot: Snapshot) -> Samples:
     return [((reason,), count) for reason, count in snapshot.errors.items()]
 
@@ -155,6 +159,7 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<identity>": _identity,
     "<world size>": _world_size,
     "<up>": _up,
+    "<killed>": _killed,
     "<hooks>": _hooks,
     "<errors>": _errors,
 }

@@ -196,6 +196,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("whyidle_rank_up", "gauge", "bool", RANK, "1 while the process of the rank lives, 0 after its end.", "<up>"),
     Metric(
+        "whyidle_rank_killed",
+        "gauge",
+        "bool",
+        RANK,
+        "1 if the process of the rank was killed or crashed, 0 if it exited. A rank that lives has no series.",
+        "<killed>",
+    ),
+    Metric(
         "whyidle_hook_state",
         "gauge",
         "info",

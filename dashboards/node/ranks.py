@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ledger.causes import PHASES
 from .. import variables as v
-from ..colours import FAINT, FAMILY_COLOUR, PHASE_COLOUR
+from ..colours import FAINT, FAMILY_COLOUR, PHASE_COLOUR, RED
 from ..selection import HERE, ROWS, highest, listed, rate, series, total
 from ..vocabulary import (
     GOOD,
@@ -158,12 +158,16 @@ def _longest(family: str) -> str:
     return worst(evidence, over_range(evidence, "count"), "signal", "10")
 
 
+_STATES = words({0: "exited", 1: "live", 2: ("killed", RED)})
+
+
 def _ranks() -> Panel:
+    alive = f"max by ({RANK}) ({series('whyidle_rank_up')})"
     columns = {
         "A": f"max by ({RANK}) ({COMPUTING})",
         "B": total(RANK, rate("whyidle_late_seconds_total")),
         "C": f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})",
-        "D": f"max by ({RANK}) ({series('whyidle_rank_up')})",
+        "D": f"{alive} + 2 * max by ({RANK}) ({series('whyidle_rank_killed')})\nor {alive}",
     }
     return table(
         "Ranks",
@@ -180,7 +184,7 @@ def _ranks() -> Panel:
             Column("A", "Computing", "percentunit", thresholds=GOOD, cell="gauge", most=1, decimals=0, width=130),
             Column("B", "Keeps waiting", "count:GPUs", 110, steps(0.1, 1), cell="color-background", decimals=2),
             Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-background", width=80),
-            Column("D", "Alive", "bool", width=60),
+            Column("D", "State", mappings=_STATES, cell="color-text", width=70),
         ],
         sort="Computing",
         rising=True,
