@@ -44,7 +44,7 @@ class Accumulator(Generic[Key]):
         self._sums: dict[Key, float] = {}
 
     def add(self, key: Key, amount: float) -> float:
-        """Adds an amount, which may be 0, and returns the sum. Raises ValueError if it is negative."""
+        """Adds an amount and returns the sum. Raises ValueError if the amount is negative."""
         if amount < 0:
             raise ValueError(f"a counter cannot decrease: {key!r} by {amount}")
         total = self._sums.get(key, 0) + amount

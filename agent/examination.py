@@ -27,7 +27,7 @@ DEVICE_LABELS: dict[str, tuple[str, ...]] = {
     "filesystem": ("mount",),
     "process": RANK,
 }
-"""The labels that tell a collector's devices apart."""
+"""Collector -> the labels that identify its devices."""
 
 ABSENT_REMEDIES: dict[str, str] = {
     "gpu": "if the node has GPUs, install NVIDIA's driver; in a container, set NVIDIA_VISIBLE_DEVICES=all and "

@@ -121,7 +121,7 @@ class _Worker:
 
 
 class Fences:
-    """The collectors of an agent. ``round`` is for one thread at a time."""
+    """Runs the collectors of an agent, each under its deadline. ``round`` is not thread-safe."""
 
     def __init__(self, collectors: dict[str, Collector], deadline_seconds: float):
         self._fences = [_Fence(name, collector) for name, collector in collectors.items()]

@@ -20,7 +20,7 @@ REASONS: dict[str, str] = {
     "denied": "run the agent as root, or give it the right to read this",
     "gone": "the device or process is gone; if it should be there, look at the kernel's log (dmesg)",
     "invalid": _NO_SUCH_VALUE,  # EINVAL: from drivers, for counters that the hardware does not have
-    "unsupported": _NO_SUCH_VALUE,  # EOPNOTSUPP, N/A, or a counter that does not count
+    "unsupported": _NO_SUCH_VALUE,  # EOPNOTSUPP, N/A, or a counter without a value
     "io": "the device may be failing: look at the kernel's log (dmesg)",  # any other OSError
     "empty": _REPORT,
     "garbage": _REPORT,  # the content cannot be parsed
@@ -81,7 +81,7 @@ def reason_of(error: OSError) -> str:
 
 
 def number(data: bytes) -> int:
-    """The unsigned integer that a counter's file holds. Raises Unreadable."""
+    """Parses the unsigned 64-bit integer in the file of a counter. Raises Unreadable."""
     data = data.strip()
     if len(data) <= _DIGITS and data.isdigit() and (value := int(data)) < _U64:
         return value
@@ -190,7 +190,7 @@ class KeptFiles:
         return data
 
     def number(self, path: str) -> int:
-        """The unsigned integer in an attribute. Raises Unreadable. The shortest way: there are hundreds in a scrape."""
+        """The unsigned integer in an attribute. Raises Unreadable. Optimised: a scrape reads hundreds of them."""
         fd = self._fds.get(path)
         if fd is None:
             return number(self._first(path, ATTRIBUTE_BYTES))
@@ -242,7 +242,7 @@ class KeptFiles:
             os.close(fd)
 
     def drop_below(self, path: str) -> None:
-        """Closes and forgets everything under a directory."""
+        """Closes all kept files below a directory, and forgets its listings."""
         prefix = path + "/"
         for kept in [kept for kept in self._fds if kept.startswith(prefix)]:
             self.drop(kept)

@@ -1,4 +1,4 @@
-"""The collector `disk`: what the kernel counts per block device."""
+"""The collector `disk`: the kernel's counters of block devices."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class _Space:
         reading.add(metrics.SIZE, self._labels, found.f_blocks * found.f_frsize)
         reading.add(metrics.AVAILABLE, self._labels, found.f_bavail * found.f_frsize)
         reading.add(metrics.READONLY, self._labels, int(bool(found.f_flag & os.ST_RDONLY)))
-        if found.f_files:  # btrfs has no such limit
+        if found.f_files:  # btrfs has no limit on inodes
             reading.add(metrics.INODES_FREE, self._labels, found.f_ffree)
 
     def _failed(self, reading: Reading, reason: str) -> None:

@@ -131,7 +131,7 @@ class NicCollector:
         """The interfaces in sysfs, used if net/dev cannot be read: the metrics from sysfs are still exported then."""
         folder = f"{self._roots.sysfs}/class/net"
         try:
-            return {name for name in names(folder) if os.path.isdir(f"{folder}/{name}")}  # not bonding_masters
+            return {name for name in names(folder) if os.path.isdir(f"{folder}/{name}")}  # bonding_masters is a file
         except Unreadable:
             return set()
 

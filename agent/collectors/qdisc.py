@@ -87,7 +87,7 @@ class QdiscCollector:
         for name in interfaces:
             path = f"{self._class}/{name}"
             if not os.path.isdir(path):
-                continue  # bonding_masters
+                continue  # bonding_masters is a file, not an interface
             try:
                 index = number(self._files.attribute(f"{path}/ifindex"))
                 if index in wanted and traffic_control.index(name) == index:

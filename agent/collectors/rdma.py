@@ -68,7 +68,7 @@ class _Device:
     files: tuple[str, ...] = ()  # the existing ones of _DEVICE_FILES
     counters: list[_Counter] = field(default_factory=list)
     unknown: list[tuple[Metric, Labels, int]] = field(default_factory=list)
-    inode: int = 0  # of its directory
+    inode: int = 0  # inode of its directory
     linked: float = float("-inf")  # when driver, pci and netdevs were looked up
     driver: str = ""
     pci: str = ""
@@ -229,7 +229,9 @@ class RdmaCollector:
 
 
 def _at_ceiling(device: str, file: str, labels: Labels, ceiling: int, reading: Reading) -> None:
-    """Reports a counter that has stopped at its maximum. It is not exported, because its rate is unknown, not 0."""
+    """Reports a counter that has stopped at its maximum, or has no value (all ones of 64 bits). It is not exported,
+    because its rate is unknown, not 0.
+    """
     if ceiling == U64_MAX:
         reading.error(device, file, "unsupported")
     else:

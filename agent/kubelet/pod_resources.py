@@ -35,7 +35,7 @@ _Mark = tuple[str, int, int, int]  # path, device, inode, ctime of the socket; d
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing:
-    """One answer of the kubelet."""
+    """One decoded answer of the kubelet."""
 
     pods: Pods
     allocatable: dict[str, int] | None  # number of devices by resource; None if not offered by the kubelet, or failed

@@ -17,7 +17,7 @@ GPU = ("gpu", "uuid")
 MHZ = 1_000_000
 
 UNHOOKED_CAUSES = ("unhooked_busy", "unhooked_idle", "empty")
-"""Causes of `whyidle_device_seconds_total` for a GPU, or a MIG device, that no live rank's ledger names."""
+"""Causes of `whyidle_device_seconds_total` for GPUs and MIG devices that no live rank's ledger names."""
 UNHOOKED_FAMILY = "unhooked"
 
 

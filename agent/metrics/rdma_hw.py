@@ -19,7 +19,7 @@ COMMON: tuple[Family, ...] = (
             "rx_bytes_cnt": ("",),  # erdma
             "rx_rdma_ucast_bytes": ("unicast",),  # ionic
             "rx_rdma_mcast_bytes": ("multicast",),
-            "ip4InOctets": ("ip4",),  # irdma; the multicast octets are among these
+            "ip4InOctets": ("ip4",),  # irdma; includes multicast
             "ip6InOctets": ("ip6",),
         },
     ),

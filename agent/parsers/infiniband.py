@@ -1,4 +1,4 @@
-"""The attributes of an RDMA port that are not plain numbers, as drivers/infiniband/core/sysfs.c writes them."""
+"""Attributes of an RDMA port that are not plain numbers. Format: drivers/infiniband/core/sysfs.c."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Mount:
     """The parsed lines of one NFS mount."""
 
     options: dict[str, str] = field(default_factory=dict)
-    bytes: tuple[int, ...] = ()  # read, written; read, written with O_DIRECT; read from, written to the server; ...
+    bytes: tuple[int, ...] = ()  # read, written; both with O_DIRECT; read from the server, written to it; ...
     transports: list[Transport] = field(default_factory=list)
     operations: dict[bytes, Operation] = field(default_factory=dict)
 

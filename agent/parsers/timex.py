@@ -1,4 +1,4 @@
-"""``struct timex``, as adjtimex(2) fills it on 64-bit Linux: include/uapi/linux/timex.h."""
+"""``struct timex`` of adjtimex(2) on 64-bit Linux. Format: include/uapi/linux/timex.h."""
 
 from __future__ import annotations
 

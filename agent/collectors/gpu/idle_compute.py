@@ -22,7 +22,7 @@ class _Rank:
     def __init__(self) -> None:
         self.counter = ComputeIdle()
         self.process: tuple[str, int] | None = None
-        self.read = False  # in this round
+        self.read = False  # whether it was read in this round
 
 
 class IdleCompute:
