@@ -1,4 +1,4 @@
-"""The collector `cpu`: the CPU time of the node, by mode."""
+"""The collector `cpu`: CPU time of the node by mode, load averages, and other values of /proc/stat."""
 
 from __future__ import annotations
 

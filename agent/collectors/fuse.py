@@ -22,7 +22,7 @@ def create(options: Options) -> FuseCollector:
 
 
 class FuseCollector:
-    """Reads the FUSE connections in fusectl, which exist where it is mounted.
+    """Reads the FUSE connections in fusectl, if it is mounted.
 
     The directory of a connection is named by the device number of its file system, virtiofs included (fuse_ctl_add_conn
     in the kernel's fs/fuse/control.c). Its file is opened again for each read, because a file that was open when its
