@@ -9,9 +9,9 @@ NS = 1_000_000_000
 """The ledgers count durations in ns."""
 RUN = ("owner", "run")
 RANK = (*RUN, "rank")
-"""What tells a rank from all others: two owners may have a run of one name."""
+"""The labels that identify a rank. `owner` is one of them, because two owners may have runs of the same name."""
 NO_RANK = ("",) * len(RANK)
-"""In place of a rank's labels, for a device that no rank drives."""
+"""Replaces a rank's labels for a device that no rank uses."""
 PLACE = (*RANK, "node", "device")
 DEVICE_SECONDS = Metric(
     "whyidle_device_seconds_total",
