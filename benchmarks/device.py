@@ -3,9 +3,9 @@
     python benchmarks/device.py [--device cuda|sim] [--rounds N] [--steps N] [--json FILE] [--fsdp2-only]
 
 Blocks of steps without whyidle and with 0, 20, 300 or 800 boundaries more than its hooks make anyway take turns
-(A B A B ...). The figure is the median over pairs. On the simulated device (`tests/simdevice`, the default where there
-is no CUDA) an event costs what a lock and a queue of its C++ cost, and its own threads compete with the host for the
-cores: look at the CPU time of the training thread. These are not tests: nothing here passes or fails.
+(A B A B ...). The figure is the median over pairs. On the simulated device (`tests/support/simdevice`, the default
+where there is no CUDA) an event costs what a lock and a queue of its C++ cost, and its own threads compete with the
+host for the cores: look at the CPU time of the training thread. These are not tests: nothing here passes or fails.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ a time limit: one that fails or hangs costs itself only (with --quick they share
 the reason.
 
 Exit status: 0 if all figures are within their thresholds, 1 if one is not or a section failed, 2 for bad usage. Without
-a GPU, and without --device sim, it says so and exits 0. `--device sim` takes the simulated device of tests/simdevice.
+a GPU, and without --device sim, it says so and exits 0. `--device sim` takes the simulated device of
+tests/support/simdevice.
 
 Uninstalled, from a checkout:
 

@@ -3,8 +3,8 @@
 Every family is told from every other by eyes that see all colours and by eyes that lack one kind of cones (protanopia,
 deuteranopia, tritanopia): they are 10 or more apart by CIEDE2000 for each. And every one is seen on Grafana's dark and
 on its light panels, with a contrast of 3 or more: so none is as dark as navy or as bright as yellow. They were found by
-a search for the ten colours of a hue that fits the family whose least distance is greatest. tests/test_colours.py
-holds the palette to both. The output pass darkens what stands behind words.
+a search for the ten colours of a hue that fits the family whose least distance is greatest.
+tests/dashboards/test_colours.py holds the palette to both. The output pass darkens what stands behind words.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests"))  # a real Prometheus, a real demo, the fake node
+sys.path.insert(0, str(ROOT / "tests" / "support"))  # a real Prometheus, a real demo, the fake node
 
 from support_demo import Demo, machine  # noqa: E402
 from support_ledgers import until  # noqa: E402
