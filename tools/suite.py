@@ -1,12 +1,12 @@
-"""All tests: first those that may run beside each other, two at a time, then those that need the cores to themselves.
+"""Runs all tests: first those that may run beside each other, two at a time, then those that need the cores alone.
 
     python tools/suite.py [ARGUMENTS OF PYTEST ...]
 
-Many tests hold what was recorded against clocks of their own, on real processes. Where a machine's cores are shared,
-others take them away for seconds, and such a test fails although nothing is wrong. So a few failures get a second look:
-each failed test runs once more, alone. One that fails again is a failure. One that passes is named at the end, as
-unsteady; whoever reads that should find out which clock it trusts. More than ``SECOND_LOOKS`` failures are a failure at
-once, as is whatever stops pytest itself.
+Many tests compare what was recorded with clocks of their own, on real processes. Where a machine's cores are shared,
+others take them away for seconds, and such a test fails although nothing is wrong. So tests that failed run again,
+alone, up to ``AGAIN`` times. A test that never passes is a failure. One that passes later is listed at the end as
+unsteady; find out which clock it trusts. More than ``MOST_AGAIN`` failures are a failure at once, as is whatever stops
+pytest itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pathlib import Path
 TESTS = "tests"
 BESIDE = ("-n", "2", "--dist", "loadgroup", "-m", "not alone")
 ALONE = ("-m", "alone")
-SECOND_LOOKS = 5
+AGAIN = 2
+MOST_AGAIN = 10
 PASSED, FAILED, NO_TESTS = 0, 1, 5
 """Exit statuses of pytest (pytest.ExitCode)."""
 _GROUP = re.compile(r"@[\w-]+$")
@@ -41,15 +42,19 @@ def run(words: Sequence[str], cache: Path) -> tuple[int, list[str]]:
 
 
 def part(words: Sequence[str], cache: Path) -> tuple[int, list[str]]:
-    """Runs a part of the suite -> its exit status, and the names of the tests that passed at the second look only."""
-    status, failed = run([*words, TESTS], cache / "first")
+    """Runs a part of the suite -> its exit status, and the names of the tests that failed at first and passed later."""
+    status, failed = run([*words, TESTS], cache / "0")
     if status == NO_TESTS:
         return PASSED, []
-    if status != FAILED or not 0 < len(failed) <= SECOND_LOOKS:
-        return status, []
-    print(f"{len(failed)} failed. A second look, alone:", flush=True)
-    status, _ = run(failed, cache / "second")
-    return status, failed if status == PASSED else []
+    unsteady: list[str] = []
+    for again in range(1, 1 + AGAIN):
+        if status != FAILED or not 0 < len(failed) <= MOST_AGAIN:
+            break
+        print(f"{len(failed)} failed. Run again, alone, {again} of {AGAIN}:", flush=True)
+        before = failed
+        status, failed = run(before, cache / str(again))
+        unsteady += [name for name in before if name not in failed]
+    return status, unsteady
 
 
 def main(words: Sequence[str]) -> int:
@@ -59,7 +64,7 @@ def main(words: Sequence[str]) -> int:
             return beside
         alone, more = part([*ALONE, *words], Path(folder, "alone"))
     for name in [*unsteady, *more]:
-        print(f"unsteady, passed at the second look: {name}")
+        print(f"unsteady, passed when it ran again: {name}")
     return beside or alone
 
 

@@ -16,7 +16,11 @@ LIMITS: dict[str, tuple[float | None, float | None, str]] = {
     "unmeasured": (1.0, 1.0, "boundaries not measured: the last one may not be done when the recording ends"),
     "late": (0.10, 0.15, "of the known lateness: `straggler` of the rank that waits"),
     "boundary": (10.0, 60.0, "us of host time a boundary (simulated: the device's own threads compete for the cores)"),
-    "device_time": (0.02, 0.10, "of a step's device time, added by 300 boundaries"),
+    "device_time": (
+        0.02,
+        None,
+        "of a step's device time, added by 300 boundaries; the host's cores decide it if simulated",
+    ),
     "torn": (0.0, 0.0, "reads of the ledger, of a rank whose host is blocked by a full launch queue"),
     "losses": (1e-4, 0.0, "difference of the losses with and without whyidle"),
     "capture": (0.0, 0.0, "captures that failed with whyidle attached"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 IDLE = 0.9
 LOOK_SECONDS = 0.3
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
 
 
 def _cpu_seconds() -> list[float]:
@@ -34,11 +34,16 @@ class Stolen:
         self.share = spent[7] / max(sum(spent), 1e-9)
 
 
+_patience = [PATIENCE_SECONDS]
+
+
 def wait_for_quiet() -> None:
-    """Returns when the cores were idle for a moment, or patience ends."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    """Returns when the cores were idle for a moment, or patience ends. Where it ends the next has half as much: there
+    somebody else computes for good."""
+    deadline = time.monotonic() + _patience[0]
     while time.monotonic() < deadline:
         begun, idle = time.monotonic(), _idle_seconds()
         time.sleep(LOOK_SECONDS)
         if _idle_seconds() - idle >= IDLE * (time.monotonic() - begun) * (os.cpu_count() or 1):
             return
+    _patience[0] /= 2

@@ -23,7 +23,7 @@ def test_blocked_time_is_as_the_loop_has_measured_it(name: str, tmp_path: Path, 
     ([ledger], problems) = read_directory(str(tmp_path / "ledgers"), steps=True)
     assert not problems
     blocked = ledger.cause_ns["host_blocked"]
-    assert abs(blocked - told["blocked"]) < 0.1 * told["wall"], (blocked, told)
+    assert abs(blocked - told["blocked"]) < 0.1 * told["wall"] + told["stolen"], (blocked, told)
     assert all(ns >= 0 for step in ledger.ring for ns in step.causes)
     if name == "logs":
-        assert ledger.cause_ns["host"] < 0.5 * blocked
+        assert ledger.cause_ns["host"] < told["busy"] + 0.1 * told["wall"] + told["stolen"]

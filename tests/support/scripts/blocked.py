@@ -1,4 +1,8 @@
-"""A loop that loads by hand, computes, or logs slowly; says on stdout for how many ns it was blocked.
+"""A loop that loads by hand, computes, or logs slowly; says on stdout for how many ns it was blocked, and for
+how many on a core or waiting for one.
+
+Also says for how long a hypervisor took this machine's cores away. Linux tells that of cores and not of threads: to a
+thread such time is neither spent nor queued for, as if it were blocked.
 
 blocked.py NAME
 """
@@ -19,6 +23,12 @@ _schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
 
 def _on_or_queued() -> int:
     return time.thread_time_ns() + int(os.pread(_schedstat, 64, 0).split()[1])
+
+
+def _stolen() -> int:
+    """Nanoseconds, of all cores together (proc_stat(5))."""
+    with open("/proc/stat") as file:
+        return int(file.readline().split()[8]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class Loop:
@@ -67,10 +77,12 @@ def main() -> None:
     turn = {"sleeps": sleeps, "sleeps_shortly": sleeps_shortly, "computes": computes, "logs": logs}[sys.argv[1]]
     loop = Loop()
     loop.step(torch.randn(8, 64))
-    begun = time.monotonic()
+    begun, busy, stolen = time.monotonic(), _on_or_queued(), _stolen()
     while time.monotonic() < begun + SECONDS:
         turn(loop)
-    print(json.dumps({"blocked": loop.blocked, "wall": int((time.monotonic() - begun) * 1e9)}))
+    wall = int((time.monotonic() - begun) * 1e9)
+    told = {"blocked": loop.blocked, "wall": wall, "busy": _on_or_queued() - busy, "stolen": _stolen() - stolen}
+    print(json.dumps(told))
 
 
 if __name__ == "__main__":
