@@ -10,9 +10,10 @@ TEST_ARGS ?=
 BENCH_ARGS ?=
 STUDY_ARGS ?=
 # For `make test-matrix`: pairs of Python:torch, and the tests to run. Tests that fork training scripts
-# (tests/support_forks.py) do not run with torch 2.4 yet.
+# (tests/support/support_forks.py) do not run with torch 2.4 yet.
 MATRIX ?= 3.10:2.4.1 3.13:pinned
-MATRIX_TESTS ?= $(addprefix tests/test_,$(addsuffix .py,house steps autoload messages tasks books ledger_reader identity))
+MATRIX_TESTS ?= tests/project/test_house.py $(addprefix tests/ledger/test_,messages.py ledger_reader.py) \
+    $(addprefix tests/torch_hooks/test_,steps.py autoload.py tasks.py books.py identity.py)
 PREVIEW_ARGS ?=
 IMAGE_ARGS ?=
 
@@ -80,7 +81,7 @@ preview: $(VENV)/.installed $(VENV)/.system ## draw the dashboards of real runs 
 
 image: $(VENV)/.installed $(VENV)/.system ## build the container image with buildah, and test it (IMAGE_ARGS="--base debootstrap")
 	@image=$$($(BIN)/python tools/image.py $(IMAGE_ARGS)) && \
-	    WHYIDLE_TEST_IMAGE="$$image" $(BIN)/python -m pytest -q tests/test_image.py
+	    WHYIDLE_TEST_IMAGE="$$image" $(BIN)/python -m pytest -q tests/deploy/test_image.py
 
 release-dry-run: $(VENV)/.installed image ## build what a release is made of, and try it on every Python that is here
 	@$(BIN)/python tools/release.py build

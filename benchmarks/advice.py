@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the slow file system
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # the slow file system
 
 from advice_job import WARM, Job, make_files, train
 from support_bottlenecks_disks import missing as lacks_fuse

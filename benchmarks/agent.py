@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()
-sys.path.insert(0, str(HERE.parents[1] / "tests"))  # the fake node
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "support"))  # the fake node
 
 NODE_EXPORTER = "prometheus-node-exporter"
 THEIRS = ("cpu", "diskstats", "netdev", "netstat", "infiniband", "meminfo", "pressure", "nfs")

@@ -33,7 +33,7 @@ from pathlib import Path
 from whyidle.alerts.output import groups, to_yaml
 from whyidle.ledger.causes import CAUSE_FAMILY
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for the sums that an agent makes
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # for the sums that an agent makes
 
 NODES, DAYS, MINUTES = 1024, 7, 8 * 60
 RESTARTS, DRAINS, NOTEBOOKS, QUIET = 12, 10, 6, 2

@@ -28,7 +28,7 @@ from study_job import Job, prepare, train
 from study_picture import draw
 from whatif_network import missing, network, shaped
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for the slow file system
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # for the slow file system
 
 from support_bottlenecks_disks import missing as lacks_fuse
 from support_bottlenecks_disks import slow_folder

@@ -43,7 +43,8 @@ def main(words: Sequence[str]) -> int:
             parser.error(f"--set {asked.set}: a version is X.Y.Z")
         write(ROOT, asked.set)
         print(
-            f"Now describe {asked.set} in CHANGELOG.md, and run WHYIDLE_UPDATE_GOLDEN=1 pytest tests/test_helm_chart.py"
+            f"Now describe {asked.set} in CHANGELOG.md, "
+            "and run WHYIDLE_UPDATE_GOLDEN=1 pytest tests/helm/test_helm_chart.py"
         )
     elif asked.check:
         wrong = list(differences(ROOT))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-TESTS = Path(__file__).resolve().parents[2] / "tests"
+SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 
 
 class Rig:
@@ -80,12 +80,12 @@ class Rig:
 
 
 class SimRig(Rig):
-    """The device of `tests/simdevice`: virtual time, and threads for streams."""
+    """The device of `tests/support/simdevice`: virtual time, and threads for streams."""
 
     kind = "sim"
 
     def __init__(self) -> None:
-        sys.path.insert(0, str(TESTS))
+        sys.path.insert(0, str(SUPPORT))
         import simdevice
 
         simdevice.load()
@@ -105,7 +105,7 @@ class SimRig(Rig):
         pass  # memory is freed in the order of the streams
 
     def describe(self) -> dict[str, str]:
-        return {"device": "simulated (tests/simdevice): durations are virtual, host time is real"}
+        return {"device": "simulated (tests/support/simdevice): durations are virtual, host time is real"}
 
 
 def has_cuda() -> bool:

@@ -33,7 +33,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests"))  # for the helpers that run Prometheus, the demo and the fake node
+sys.path.insert(0, str(ROOT / "tests" / "support"))  # for the helpers that run Prometheus, the demo and the fake node
 
 from support_demo import Demo, machine  # noqa: E402
 from support_ledgers import until  # noqa: E402

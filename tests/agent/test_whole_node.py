@@ -1,0 +1,198 @@
+"""A real agent on the whole fake node: one golden answer, and no file or library call that costs more than itself."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+from fake_node.kernel import COMPILER
+from fake_node.whole import Whole, whole
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+from support_agent import Agent
+from support_ledgers import until
+from support_matrix import FAULTS, files, spoilt
+
+from whyidle.agent.collector import COLLECTORS
+from whyidle.agent.metrics import BY_COLLECTOR, METRICS
+
+GOLDEN = Path(__file__).parent / "golden" / "node.prom"
+UPDATE = "WHYIDLE_UPDATE_GOLDEN"
+
+pytestmark = [
+    pytest.mark.skipif(not COMPILER, reason="needs a C compiler for the libraries under the node"),
+    pytest.mark.xdist_group("whole node"),
+]
+
+VARYING = re.compile(
+    "|".join(
+        (
+            "process_",
+            "whyidle_advice_gain",
+            "whyidle_build_info",
+            "whyidle_clock_time",
+            "whyidle_collector_(age|duration)",
+            "whyidle_(run_)?compute_idle",
+            r"whyidle_device_seconds_total\{node=",  # of GPUs without a rank
+            r"whyidle_(run_)?device_seconds_total\{.*cause=\"startup\"",
+            "whyidle_filesystem_(available|free|size)",
+            "whyidle_gpu_(busy|observed|memory_busy|sm_active|sm_occupancy|tensor_active|dram_active)",
+            "whyidle_gpu_(pcie_bytes|throttled)",
+            "whyidle_node_info",
+            "whyidle_phase_open",
+            "whyidle_process_(blocked|state_samples|uninterruptible)",
+            "whyidle_rank_info",
+            "whyidle_read_errors",
+        )
+    )
+)
+"""Series whose values are those of the machine, or integrated over the moment that passed."""
+
+LOOKS = 8
+"""File systems are found in samples of the ranks' open files: so many scrapes see them all."""
+
+NOT_HERE = {
+    "whyidle_rank_killed": "both ranks live",
+    "whyidle_nic_pause_storms_total": "sparse, and no adapter of the node was stormed",
+    "whyidle_nic_priority_discards_total": "sparse, and no adapter of the node discarded by priority",
+}
+"""What is declared and has no series on this node."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    with whole(tmp_path_factory.mktemp("node")) as built:
+        yield built
+
+
+@pytest.fixture(scope="module")
+def answer(node: Whole) -> str:
+    """What an agent says after LOOKS scrapes, with ten seconds of the GPUs' clock between any two."""
+    with node.agent() as agent:
+        agent.get()
+        node.gpus.xid(2, 79)
+        for _ in range(LOOKS - 2):
+            node.gpus.advance(10)
+            agent.get()
+            time.sleep(0.1)  # GPM is not asked more often
+        node.gpus.advance(10)
+        return until(lambda: _with_advice(agent.get()[2].decode()))
+
+
+def _with_advice(text: str) -> str:
+    """Advice is worked out beside the scrapes; empty as long as there is none."""
+    return text if "whyidle_advice_info{" in text else ""
+
+
+def _masked(text: str) -> str:
+    """The answer as it stays: without what is of the machine or of the moment, and each family's samples in order."""
+    lines: list[str] = []
+    samples: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            lines += [*sorted(samples), line]
+            samples.clear()
+            continue
+        if VARYING.match(line):
+            name, _, _ = line.rpartition(" ")
+            line = re.sub(r'(pid|arch|version)="[^"]*"', r'\1="*"', name) + " *"
+        samples.append(line)
+    return "\n".join([*lines, *sorted(samples), ""])
+
+
+def test_the_answer_is_the_golden_one(answer: str) -> None:
+    """`WHYIDLE_UPDATE_GOLDEN=1 pytest tests/agent/test_whole_node.py` updates it. Read the changes before a commit."""
+    found = _masked(answer)
+    if os.environ.get(UPDATE):
+        GOLDEN.write_text(found)
+    expected = GOLDEN.read_text()
+    difference = list(difflib.unified_diff(expected.splitlines(), found.splitlines(), "golden", "found", n=0))
+    assert not difference, "\n".join(difference[:60])
+
+
+def test_what_is_declared_has_a_series_and_the_other_way_round(answer: str) -> None:
+    families = {family.name for family in parse(answer)}
+    declared = {metric.name.removesuffix("_total"): metric.name for metric in METRICS}
+    assert families <= declared.keys()
+    assert {declared[name] for name in declared.keys() - families} == NOT_HERE.keys()
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool, of the Debian package prometheus")
+def test_promtool_has_nothing_to_say(answer: str) -> None:
+    done = subprocess.run(["promtool", "check", "metrics"], input=answer, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_openmetrics_says_the_same(node: Whole) -> None:
+    with node.agent() as agent:
+        status, headers, body = agent.get(Accept="application/openmetrics-text;version=1.0.0")
+    assert status == 200
+    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert len({family.name for family in parse_openmetrics(body.decode())}) > 200
+
+
+def test_a_gpu_has_at_most_sixty_series(answer: str) -> None:
+    names = {metric.name.removesuffix("_total") for metric in BY_COLLECTOR["gpu"]}
+    counts: Counter[str] = Counter()
+    for family in parse(answer):
+        if family.name in names:
+            counts.update(s.labels["uuid"] for s in family.samples if s.labels.get("uuid", "").startswith("GPU-"))
+    assert len(counts) == 8
+    assert max(counts.values()) <= 60
+
+
+def test_nothing_of_an_environment_that_nobody_asked_for(answer: str) -> None:
+    assert "SECRET" not in answer
+    assert "nobody may see this" not in answer
+
+
+def _up(agent: Agent) -> dict[str, float]:
+    return {labels["collector"]: value for name, labels, value in agent.samples() if name == "whyidle_collector_up"}
+
+
+def test_no_file_costs_more_than_itself(node: Whole) -> None:
+    """Every file of the trees, each spoilt in one of the ways; the collectors' own tests take all ways in turn."""
+    faults = cycle(FAULTS)
+    with node.agent() as agent:
+        assert _up(agent) == dict.fromkeys([entry.name for entry in COLLECTORS], 1)
+        for path in files(Path(node.roots.procfs), Path(node.roots.sysfs)):
+            fault = next(faults)
+            with spoilt(path, fault):
+                status, _, body = agent.get()
+            assert status == 200, (path, fault)
+            down = re.findall(r'^whyidle_collector_up\{collector="(\w+)"\} 0$', body.decode(), re.MULTILINE)
+            assert not down, (path, fault, down)
+        assert _up(agent) == dict.fromkeys([entry.name for entry in COLLECTORS], 1)
+        assert not [line for line in agent.log() if "level=error" in line]
+
+
+def test_a_hung_library_costs_its_own_collector_only_and_comes_back(node: Whole) -> None:
+    with node.agent("--collector.deadline=500ms") as agent:
+        assert _up(agent)["gpu"] == 1
+        node.gpus.hang("nvmlDeviceGetMemoryInfo_v2")
+        node.gpus.hang("nvmlDeviceGetMemoryInfo")
+        node.gpus.hang("nvmlDeviceGetFieldValues")
+        try:
+            text = agent.get()[2].decode()
+            assert 'whyidle_collector_up{collector="gpu"} 0' in text
+            assert "whyidle_gpu_busy_seconds" not in text
+            assert text.count('whyidle_collector_up{collector="') == len(COLLECTORS)
+            assert (
+                text.count("} 0\n", text.index("# TYPE whyidle_collector_up"), text.index("# TYPE whyidle_collector_d"))
+                == 1
+            )
+            again = agent.get()[2].decode()
+            assert 'whyidle_collector_failures_total{collector="gpu",reason="deadline"} 1' in again
+            assert 'whyidle_collector_failures_total{collector="gpu",reason="hanging"} 1' in again
+        finally:
+            node.gpus.heal()
+        until(lambda: _up(agent)["gpu"] == 1)

@@ -1,0 +1,103 @@
+"""`benchmarks/gpu.py` runs to its end on the simulated device, and its exit status says whether figures are right."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from simdevice import build
+from support_sites import clean_env
+
+ROOT = Path(__file__).parents[2]
+CHECK = ROOT / "benchmarks" / "gpu.py"
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(CHECK.parent))
+    spec = importlib.util.spec_from_file_location("gpu_benchmark", CHECK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(CHECK), *words]
+    return subprocess.run(command, env=clean_env(), capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler: apt-get install g++")
+def test_all_sections_pass_on_the_simulated_device(gpu: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    done = check("--device", "sim", "--quick", "--minutes", "0.02", "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    report = json.loads(out.read_text())
+    assert list(report["sections"]) == list(gpu.SECTIONS)
+    checked = {name for name, done in report["sections"].items() if any(row["ok"] for row in done["rows"])}
+    assert checked == set(gpu.SECTIONS) - {"duty", "kineto", "model"}  # those need a GPU
+    for name in ("duty", "kineto", "model"):
+        assert all(row["note"].startswith("skipped: ") for row in report["sections"][name]["rows"])
+
+
+def test_says_that_there_is_no_gpu(gpu: ModuleType) -> None:
+    if gpu.why_not("cuda") is None:
+        pytest.skip("there is a GPU here")
+    done = check("--json")
+    assert done.returncode == 0
+    assert "no CUDA GPU" in json.loads(done.stdout)["skipped"]
+
+
+@pytest.mark.parametrize("words", [("--only", "idle,nonsense"), ("--minutes", "0"), ("--device", "tpu"), ("more",)])
+def test_rejects_bad_usage(words: tuple[str, ...]) -> None:
+    assert check(*words).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "failed", "ok"),
+    [
+        ([True, None], None, True),
+        ([True, False], None, False),
+        ([True], "exceeded its limit of 120 s", False),
+    ],
+)
+def test_exit_status_tells_a_figure_out_of_bounds_and_a_failed_section(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: list[bool | None], failed: str | None, ok: bool
+) -> None:
+    def run_child(names: list[str], options: Any, report: dict[str, Any]) -> None:
+        row = {"what": "a", "known": 1.0, "measured": 2.0, "unit": "ms", "limit": 1.0, "note": "", "routine": False}
+        told = {"seconds": 1.0, "failed": failed, "rows": [{**row, "ok": each} for each in rows]}
+        report["sections"].update(dict.fromkeys(names, told))
+
+    monkeypatch.setattr(gpu, "run_child", run_child)
+    monkeypatch.setattr(gpu, "why_not", lambda device: None)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "sim", "--only", "idle"])
+    assert gpu.main() == (0 if ok else 1)
+
+
+def test_a_section_that_ends_early_has_failed(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    report: dict[str, Any] = {"sections": {}}
+    gpu.run_child(["idle"], gpu.arguments_of(["--device", "sim"]), report)
+    assert "exit status 1" in report["sections"]["idle"]["failed"]
+
+
+def test_the_page_has_all_thresholds(gpu: ModuleType) -> None:
+    from gpu_check.rows import LIMITS  # pyright: ignore[reportMissingImports]
+
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \| (.+) \|$", (ROOT / "docs" / "gpu.md").read_text(), re.M)
+    shown = {name: (on_gpu, on_sim, what) for name, on_gpu, on_sim, what in rows}
+    assert shown == {name: (_figure(on_gpu), _figure(on_sim), what) for name, (on_gpu, on_sim, what) in LIMITS.items()}
+
+
+def _figure(limit: float | None) -> str:
+    return "-" if limit is None else f"{limit:g}"

@@ -1,0 +1,158 @@
+"""Runs each shape with each fault on the simulated device: what `whyidle report` says beside what the device did.
+
+`python tests/support/accelerators/lab.py [SHAPE…]` prints the table of docs/accelerators.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support_quiet import Stolen, wait_for_quiet
+from support_sites import clean_env, report
+
+from accelerators.truth import Truth, truth_of
+
+FAULTS = ("none", "slow-reads", "slow-compute", "slow-link", "checkpoint", "hidden")
+RANKS = {"ddp": 2, "recomputed": 2, "fsdp1": 2, "fsdp2": 2, "hsdp": 4, "tp-dp": 4, "pipeline": 2}
+LATE, SAVES = 1, 0
+"""The rank whose reads or compute are slow, and the one that saves, as in job.py."""
+LIMIT_SECONDS = 300
+_KINDS = {
+    "compute": ("compute", "recompute", "host", "host_gc", "host_compile", "host_blocked"),
+    "data": ("data_read", "data_cpu", "data_queue", "data_handoff"),
+    "save": ("checkpoint_write", "checkpoint_cpu"),
+    "waited": ("network", "straggler", "pipeline", "collective"),
+}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of a case: seconds of the device's, and of ours."""
+
+    truth: Truth
+    seconds: dict[str, float]
+    wall: float
+    calls: list[str]
+    contexts: list[bool]
+    losses: list[float]
+
+    def ours(self, kind: str) -> float:
+        return sum(self.seconds[cause] for cause in _KINDS[kind])
+
+    @property
+    def error(self) -> float:
+        """The worst of the kinds, as a share of the wall."""
+        return max(abs(self.ours(kind) - getattr(self.truth, kind)) for kind in _KINDS) / self.truth.wall
+
+
+@dataclass(frozen=True)
+class Case:
+    shape: str
+    fault: str
+    ranks: list[Rank]
+    report: dict[str, Any]
+    stolen: float
+    """The share of this machine's CPU time that its hypervisor gave to others meanwhile: hosts stood still for it."""
+
+    @property
+    def transfer(self) -> float:
+        """The share of all ranks' time that waits for transfers took, by the device."""
+        return sum(rank.truth.transfer for rank in self.ranks) / sum(rank.truth.wall for rank in self.ranks)
+
+    @property
+    def culprit(self) -> tuple[int, str] | None:
+        return {
+            "slow-reads": (LATE, "storage"),
+            "slow-compute": (LATE, "straggler"),
+            "checkpoint": (SAVES, "storage"),
+        }.get(self.fault)
+
+
+def run(wanted: Sequence[tuple[str, str]], folder: Path) -> Iterator[Case]:
+    """Trains (shape, fault) one after the other, those with as many ranks in the same processes."""
+    for size in sorted({RANKS[shape] for shape, _ in wanted}):
+        cases = [(shape, fault) for shape, fault in wanted if RANKS[shape] == size]
+        wait_for_quiet()
+        with Stolen() as stolen:
+            _train(size, [f"{shape}:{fault}" for shape, fault in cases], folder)
+        yield from (_case(shape, fault, folder, stolen.share) for shape, fault in cases)
+
+
+def _train(size: int, cases: list[str], folder: Path) -> None:
+    with ranks("job.py", size, folder, cases) as processes:
+        for rank, process in enumerate(processes):
+            if process.wait(LIMIT_SECONDS):
+                raise RuntimeError(f"rank {rank}: {_log(folder, size, rank).read_text()[-4000:]}")
+
+
+@contextlib.contextmanager
+def ranks(script: str, size: int, folder: Path, words: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The ranks of a run, which end with the block."""
+    env = clean_env() | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    script, port = str(Path(__file__).with_name(script)), str(_free_port())
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for rank in range(size):
+            file = stack.enter_context(_log(folder, size, rank).open("w"))
+            command = [sys.executable, script, str(rank), str(size), port, str(folder), *words]
+            process = subprocess.Popen(command, env=env, stdout=file, stderr=file)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            processes.append(process)
+        yield processes
+
+
+def _log(folder: Path, size: int, rank: int) -> Path:
+    return folder / f"{size}-{rank}.log"
+
+
+def _case(shape: str, fault: str, folder: Path, stolen: float) -> Case:
+    name = f"{shape}:{fault}"
+    said = report(folder / name)
+    ranks = []
+    for rank in said["per_rank"]:
+        told = json.loads((folder / f"{name}.{rank['rank']}.json").read_text())
+        seconds, wall = rank["seconds"], rank["wall_seconds"]
+        ranks.append(Rank(truth_of(told), seconds, wall, told["calls"], told["contexts"], told["losses"]))
+    return Case(shape, fault, ranks, said, stolen)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def table(cases: list[Case]) -> str:
+    heads = ("", "fault", "verdict", "late", "waits: device, ours", "transfers: device, ours", "worst error")
+    rows = [f"| {' | '.join(heads)} |", "|-" * len(heads) + "|"]
+    for case in cases:
+        verdict, wall = case.report["verdict"], sum(rank.truth.wall for rank in case.ranks)
+        waited = sum(rank.truth.waited for rank in case.ranks) / wall
+        ours = sum(rank.ours("waited") for rank in case.ranks) / wall
+        moved = sum(rank.seconds["network"] for rank in case.ranks) / wall
+        late = ", ".join(f"rank {one['rank']} ({one['family']})" for one in verdict["late_ranks"][:1])
+        cells = (
+            *(case.shape, case.fault, f"{verdict['family']} {verdict['share']:.0%}", late),
+            *(f"{waited:.1%}, {ours:.1%}", f"{case.transfer:.1%}, {moved:.1%}"),
+            f"{max(rank.error for rank in case.ranks):.1%}",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        shapes = sys.argv[1:] or list(RANKS)
+        print(table(list(run([(shape, fault) for shape in shapes for fault in FAULTS], Path(temporary)))))

@@ -1,0 +1,194 @@
+"""Runs training scripts in forks of one process that has imported torch, which takes seconds where it is done anew.
+
+Each fork is the main thread of a process with an environment, a session and a start time of its own, and ends as a
+Python process does: exit handlers, then finalization. Tests of how whyidle gets into a process start true processes
+instead (support_training.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from support_sites import clean_env
+from support_training import LIMIT_SECONDS, SCRIPTS, Outcome, environment, gather, meeting, pids_of_sessions
+
+PRELOADED = (
+    "functorch.compile",
+    "torch",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.utils.data",
+)
+
+
+class Forked:
+    """A script under way: what `subprocess.Popen` says of a process, as far as tests ask."""
+
+    def __init__(self, forks: Forks, pid: int):
+        self.pid = pid
+        self._forks = forks
+        self._descriptor = os.pidfd_open(pid)
+        self._returncode: int | None = None
+
+    def wait(self, seconds: float = LIMIT_SECONDS) -> int:
+        """Its exit status; negative for a signal. Raises TimeoutError."""
+        if self._returncode is None:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLIN)
+            if not poll.poll(max(0.0, seconds) * 1000):
+                raise TimeoutError(f"process {self.pid} has not ended after {seconds:.0f} s")
+            self._returncode = self._forks.ask({"reap": self.pid})
+            os.close(self._descriptor)
+        return self._returncode
+
+    def send_signal(self, number: int) -> None:
+        signal.pidfd_send_signal(self._descriptor, number)
+
+    def kill(self) -> None:
+        """Ends it, and whatever it has started."""
+        for pid in pids_of_sessions({self.pid}):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.wait()
+
+
+class Forks:
+    """The process that forks, as seen from a test."""
+
+    def __init__(self) -> None:
+        env = clean_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, order: Mapping[str, Any]) -> int:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline())
+
+    def start(
+        self, words: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, *, recorded: bool = True
+    ) -> Forked:
+        """Runs a script of tests/support/scripts and its arguments; ``env`` adds to the environment.
+
+        Recorded as below `whyidle run`. What it prints is in ``folder``/stdout and ``folder``/stderr.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        whole = environment(folder, **({"WHYIDLE": "1"} if recorded else {}) | dict(env or {}))
+        order = {"words": [str(SCRIPTS / words[0]), *words[1:]], "env": whole, "folder": str(folder)}
+        return Forked(self, self.ask(order))
+
+    def run(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        ranks: int = 0,
+        env: Mapping[str, str] | None = None,
+        *,
+        recorded: bool = True,
+        each: Mapping[int, Mapping[str, str]] | None = None,
+        meanwhile: Callable[[list[Forked]], None] | None = None,
+    ) -> tuple[Outcome, list[int]]:
+        """Runs a script once, or once per rank -> what came of it, and each exit status.
+
+        ``env`` adds to the environment of all, ``each`` to that of some ranks; ``meanwhile`` is called with the
+        processes once they run.
+        """
+        begun = time.monotonic()
+        started: list[Forked] = []
+        try:
+            together = {**(meeting(ranks) if ranks else {}), **(env or {})}
+            for rank in range(max(1, ranks)):
+                place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks else {}
+                own = {**together, **place, **(each or {}).get(rank, {})}
+                started.append(self.start(words, folder, own, recorded=recorded))
+            if meanwhile is not None:
+                meanwhile(started)
+            codes = [one.wait(LIMIT_SECONDS - time.monotonic() + begun) for one in started]
+        except BaseException:
+            for one in started:
+                one.kill()
+            raise
+        stdout, stderr = (folder.joinpath(name).read_text() for name in ("stdout", "stderr"))
+        seconds = time.monotonic() - begun
+        sessions = {one.pid for one in started}
+        return gather(folder, max(map(abs, codes)), stdout, stderr, seconds, sessions), codes
+
+    @contextlib.contextmanager
+    def training(self, words: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Forked]:
+        """A recorded script that runs while the test looks; nothing of it outlives the block."""
+        started = self.start(words, folder, env)
+        try:
+            yield started
+        finally:
+            started.kill()
+
+    def __enter__(self) -> Forks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def _serve() -> None:
+    for name in PRELOADED:
+        __import__(name)
+    gc.freeze()  # the forks share these pages
+    for line in sys.stdin:
+        order: dict[str, Any] = json.loads(line)
+        if "reap" in order:
+            answer = os.waitstatus_to_exitcode(os.waitpid(order["reap"], 0)[1])
+        else:
+            threads = os.listdir("/proc/self/task")
+            assert len(threads) == 1, f"forking with {len(threads)} threads is not sound"
+            answer = os.fork()
+            if not answer:
+                return _become(**order)
+        print(answer, flush=True)
+
+
+def _become(words: list[str], env: dict[str, str], folder: str) -> None:
+    """Turns this process into the one that runs a script."""
+    os.setsid()
+    writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    for target, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, f"{folder}/stdout", writing),
+        (2, f"{folder}/stderr", writing),
+    ):
+        opened = os.open(path, flags, 0o644)
+        os.dup2(opened, target)
+        os.close(opened)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv[:] = words
+    sys.path[0] = os.path.dirname(words[0])
+    if env.get("WHYIDLE") == "1":
+        from whyidle.torch_hooks.autoload import _whyidle_autoload
+
+        _whyidle_autoload.start()
+    runpy.run_path(words[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _serve()

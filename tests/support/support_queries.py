@@ -1,0 +1,144 @@
+"""What stands in generated rules and dashboards: their queries, the series that these name, and Grafana's variables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DASHBOARDS = sorted((ROOT / "dashboards" / "generated").glob("*.json"))
+RULES = sorted((ROOT / "alerts" / "generated").glob("*.yaml"))
+
+_QUOTED = r'(?:"(?:[^"\\]|\\.)*"|`[^`]*`)'
+_BRACES = rf"\{{(?:[^}}\"`$]|{_QUOTED}|\$\{{\w+:\w+\}}|\$)*\}}"
+_NO_OPERATORS = re.compile(rf"{_BRACES}|{_QUOTED}")
+_SELECTOR = re.compile(rf"\b((?:whyidle_|process_|[a-z_]+:)[a-zA-Z0-9_:]+|up|ALERTS)\b(?!\()({_BRACES})?")
+_COMPARISON = re.compile(r"(?<![=!<>~])(==|!=|>=|<=|>|<)(?![=~])(?!\s*bool)")
+_PAST = re.compile(r" offset \d+[smhdw]")
+_GRAFANA = re.compile(r"\$(?:\{(\w+)(?::(\w+))?\}|([a-zA-Z_]\w*))")
+_SPECIAL = re.compile(r"[\\^$*+?.()|\[\]{}/]")
+ALL = ".*"
+"""What All stands for: Grafana writes it as it is."""
+_LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)")
+_LOOKS = re.compile(r"(?<=:)\w+\]")
+
+
+@dataclass(frozen=True)
+class Query:
+    """One expression, and where it stands."""
+
+    where: str
+    expression: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.expression}"
+
+
+def dashboard_queries(path: Path) -> list[Query]:
+    """Of all panels and annotations."""
+    dashboard = json.loads(path.read_text())
+    found = [
+        Query(f"{panel['title']} {target.get('refId', '')}", target["expr"])
+        for panel in _panels(dashboard["panels"])
+        for target in panel.get("targets", ())
+    ]
+    for annotation in dashboard.get("annotations", {}).get("list", ()):
+        if "expr" in annotation:
+            found.append(Query(f"annotation {annotation['name']}", annotation["expr"]))
+    return found
+
+
+def _panels(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for panel in panels:
+        yield panel
+        yield from _panels(panel.get("panels", []))
+
+
+def listed(path: Path) -> list[tuple[str, str, str]]:
+    """Variables that list values of a label, in order: name, selector, label."""
+    found = []
+    for variable in _variables(path, "query"):
+        text = variable["query"] if isinstance(variable["query"], str) else variable["query"]["query"]
+        match = _LABEL_VALUES.fullmatch(text)
+        assert match, f"variable {variable['name']}: {text}"
+        found.append((variable["name"], match[1], match[2]))
+    return found
+
+
+def fixed(path: Path) -> dict[str, str]:
+    """What the variables with values of their own stand at."""
+    found = {}
+    for variable in _variables(path, "custom", "interval", "constant", "textbox"):
+        options = variable.get("options") or [variable["current"]]
+        found[variable["name"]] = next((one for one in options if one.get("selected")), options[0])["value"]
+    return found
+
+
+def _variables(path: Path, *types: str) -> list[dict[str, Any]]:
+    return [one for one in json.loads(path.read_text())["templating"]["list"] if one["type"] in types]
+
+
+Value = str | list[str]
+"""Of a variable; a list where several may be chosen."""
+
+
+def filled(expression: str, variables: Mapping[str, Value]) -> str:
+    """With Grafana's variables replaced, as it formats them. Raises KeyError for one that nobody defines."""
+
+    def written(match: re.Match[str]) -> str:
+        value = variables[match[1] or match[3]]
+        if match[2] == "json":
+            return json.dumps(value)
+        if match[2] == "regex":
+            return ALL if value == ALL else _pattern(value)
+        assert isinstance(value, str), f"several values, and no format: {match[0]}"
+        return value
+
+    return _GRAFANA.sub(written, expression)
+
+
+def _pattern(value: Value) -> str:
+    escaped = [_SPECIAL.sub(r"\\\g<0>", one) for one in ([value] if isinstance(value, str) else value)]
+    return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
+
+
+def looking_often(expression: str, step: str) -> str:
+    """With another step in subqueries: for a history that is too short for theirs."""
+    return _LOOKS.sub(f"{step}]", expression)
+
+
+def rule_queries(path: Path) -> list[tuple[str, Query]]:
+    """The kind of each rule, `record` or `alert`, and its expression."""
+    found = []
+    for group in yaml.safe_load(path.read_text())["groups"]:
+        for rule in group["rules"]:
+            kind = "record" if "record" in rule else "alert"
+            found.append((kind, Query(rule[kind], rule["expr"])))
+    return found
+
+
+def selectors(expression: str) -> set[str]:
+    """The selectors of series that an expression reads, without ranges."""
+    return {match[0] for match in _SELECTOR.finditer(expression)}
+
+
+def without_thresholds(expression: str) -> str:
+    """The expression with every comparison turned from a filter into a value, and the past into now.
+
+    What is left is joins and sums: empty it is only if there is nothing to compare.
+    """
+    parts, end = [], 0
+    for literal in _NO_OPERATORS.finditer(expression):
+        parts += [_valued(expression[end : literal.start()]), literal[0]]
+        end = literal.end()
+    return _PAST.sub("", "".join([*parts, _valued(expression[end:])]))
+
+
+def _valued(text: str) -> str:
+    return _COMPARISON.sub(r"\1 bool", text)

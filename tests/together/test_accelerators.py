@@ -1,0 +1,122 @@
+"""Real training on the simulated device: what the hooks say of each rank is what its device did, by its own schedule.
+
+The device is virtual in time: a loaded machine may change what it did, and hardly whether that is what we say.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import accelerators
+import pytest
+from accelerators.lab import FAULTS, RANKS, Case, ranks, run
+from simdevice import build
+from support_sites import clean_env, report
+from support_training import until
+
+from whyidle.ledger.directory import read_directory
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler: apt-get install g++"),
+]
+
+ERROR = 0.02
+"""Of the wall; docs/accelerators.md has what it was on idle cores. What a hypervisor took of them is added."""
+CASES = [(shape, fault) for shape in RANKS for fault in FAULTS if shape != "recomputed" or fault == "slow-link"]
+BOUNDARIES, WITHOUT_TIMING = 4, 6
+"""A group of FSDP2's and microbatch, at most; the second where the streams that FSDP makes have no Python."""
+NAMED_WITHIN = 10.0
+"""Seconds after a hang."""
+CALLS = {"record_event", "query_event", "elapsed_time", "wait_event"}
+"""What the hooks may ask of a device. (FSDP's waits are done once more, on the stream that is about to do them.)"""
+
+
+@pytest.fixture(scope="module")
+def all_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+    return list(run(CASES, tmp_path_factory.mktemp("accelerators")))
+
+
+@pytest.fixture(params=RANKS)
+def cases(request: pytest.FixtureRequest, all_cases: list[Case]) -> dict[str, Case]:
+    return {case.fault: case for case in all_cases if case.shape == request.param}
+
+
+def test_device_seconds_are_those_of_its_schedule(cases: dict[str, Case]) -> None:
+    errors = {fault: max(rank.error for rank in case.ranks) - case.stolen for fault, case in cases.items()}
+    assert max(errors.values()) < ERROR, errors
+
+
+def test_the_causes_sum_to_the_wall(cases: dict[str, Case]) -> None:
+    for case in cases.values():
+        for rank in case.ranks:
+            assert sum(rank.seconds.values()) == pytest.approx(rank.wall, rel=0.001)
+            assert rank.seconds["unattributed"] < (ERROR + case.stolen) * rank.wall
+
+
+def test_family_and_culprit_are_right(cases: dict[str, Case]) -> None:
+    for fault, case in cases.items():
+        verdict = case.report["verdict"]
+        late = [(one["rank"], one["family"]) for one in verdict["late_ranks"][:1]]
+        if case.culprit is not None:
+            assert (verdict["family"], late) == (case.culprit[1], [case.culprit]), (fault, verdict)
+        elif fault == "slow-link":
+            assert verdict["family"] == "network", verdict
+        elif case.transfer < 0.08:
+            assert verdict["family"] not in ("network", "storage", "communication"), (fault, verdict)
+
+
+def test_hidden_communication_is_no_loss(cases: dict[str, Case]) -> None:
+    for case in cases.values():
+        network = sum(rank.seconds["network"] for rank in case.ranks) / sum(rank.wall for rank in case.ranks)
+        assert network < case.transfer + ERROR + case.stolen, (case.fault, network, case.transfer)
+
+
+def test_the_device_is_asked_for_nothing_that_waits(cases: dict[str, Case]) -> None:
+    for case in cases.values():
+        for rank in case.ranks:
+            assert set(rank.calls) <= CALLS
+            assert rank.contexts == [True, False], "a context on a device that the training does not use"
+
+
+def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(tmp_path: Path) -> None:
+    with ranks("boundaries.py", 2, tmp_path, []) as processes:
+        assert [process.wait(300) for process in processes] == [0, 0], (tmp_path / "2-0.log").read_text()[-3000:]
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert len(found) == 9
+        for *case, timed, count in found:
+            assert 0 < count <= (BOUNDARIES if timed else WITHOUT_TIMING), case
+    ledgers, _ = read_directory(str(tmp_path / "ledgers"))
+    assert [(ledger.faults, ledger.unmeasured) for ledger in ledgers] == [(0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize(("how", "phase"), [("device", "compute"), ("host", "data")])
+def test_a_hang_is_named_though_the_hosts_run_ahead(how: str, phase: str, tmp_path: Path) -> None:
+    """No host waits for its device: each goes on to enqueue steps. Only the devices stand still."""
+    with ranks("hang.py", 2, tmp_path, [how]):
+        assert until(lambda: (tmp_path / "hangs-0").exists(), 120)
+        begun = time.monotonic()
+        assert until(lambda: report(tmp_path / "ledgers")["hangs"], 60)
+        assert time.monotonic() - begun < NAMED_WITHIN
+        found = report(tmp_path / "ledgers")
+    entries = {rank["rank"]: rank["open_phase"] for rank in found["per_rank"]}
+    assert (entries[0], entries[1]) == ("collective", phase)
+    (hang,) = found["hangs"]
+    assert (hang["rank"], hang["waiting"]) == (1, [0])
+
+
+def test_a_forked_child_leaves_the_parents_events_alone(tmp_path: Path) -> None:
+    script = Path(accelerators.__file__).with_name("fork.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], env=clean_env(), capture_output=True, text=True, timeout=240
+    )
+    assert (done.returncode, done.stdout) == (0, "calls 0\n"), done.stderr
+    ledgers, problems = read_directory(str(tmp_path))
+    assert not problems
+    (ledger,) = [ledger for ledger in ledgers if ledger.device == "sim:0"]
+    assert (ledger.steps, ledger.faults, ledger.unmeasured) == (350, 0, 0)

@@ -1,0 +1,83 @@
+"""A loader that no hook sees keeps a device idle: the agent sees it, and the report beside it does not say compute.
+
+The training is real, on the simulated device; so is the agent. NVML is the fake one, told how busy that device is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import accelerators
+import pytest
+from accelerators.load import BUSY_SHARE
+from fake_node.kernel import COMPILER
+from fake_node.nvml import Node
+from simdevice import build
+from support_agent import WHYIDLE, Agent
+from support_ledgers import DEADLINE_SECONDS, until
+
+from whyidle.ledger.directory import read_directory
+
+pytestmark = [
+    pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler: apt-get install g++"),
+    pytest.mark.skipif(not COMPILER, reason="needs a C compiler for the fake NVML"),
+]
+
+JOB = Path(accelerators.__file__).with_name("loader.py")
+SEEN_SECONDS = 30.0
+"""The job ends when the agent has seen so many seconds of its compute. The last 15 of them it does not count."""
+IDLE_SECONDS = 5.0
+"""Less than the idle seconds that it must have counted then: 13.8, but for a look that came late."""
+
+
+@contextlib.contextmanager
+def agent(node: Node, ledgers: Path) -> Iterator[Agent]:
+    words = [f"{name}={value}" for name, value in node.environment().items()]
+    flags = [f"--ledger.dir={ledgers}", "--web.listen-address=127.0.0.1:0"]
+    with contextlib.closing(Agent(["env", *words, *WHYIDLE, "agent", *flags])) as running:
+        yield running
+
+
+class Watch:
+    """Looks at the agent's page, and so makes it look, until it has seen enough of the job."""
+
+    def __init__(self, agent: Agent, job: subprocess.Popen[bytes]):
+        self.agent, self.job, self.first = agent, job, 0.0
+
+    def __call__(self) -> bool:
+        assert self.job.poll() is None, "the job ended by itself"
+        time.sleep(0.5)
+        [*_, compute] = [0.0, *self.agent.values("whyidle_device_seconds_total", rank="0", cause="compute")]
+        self.first = self.first or compute
+        return compute > self.first + SEEN_SECONDS
+
+
+def test_a_loader_that_is_written_by_hand_and_blocks_is_not_compute(tmp_path: Path) -> None:
+    node = Node(tmp_path, 1, mig=None, real_time=True)
+    node.gpu(0, util=round(100 * BUSY_SHARE))
+    environment = {**os.environ, "SIMDEVICE_UUID": node.values["gpu0.uuid"]}
+    ledgers = tmp_path / "ledgers"
+    with agent(node, ledgers) as running:
+        with subprocess.Popen([sys.executable, str(JOB), str(tmp_path)], env=environment) as job:
+            try:
+                until(Watch(running, job), seconds=10 * SEEN_SECONDS)
+                (tmp_path / "enough").touch()
+                job.wait(DEADLINE_SECONDS)
+            finally:
+                job.kill()
+        words = ["report", "--json", f"--dir={ledgers}", f"--agent={running.address}"]
+        done = subprocess.run([*WHYIDLE, *words], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert (job.returncode, done.returncode) == (0, 0), done.stderr
+    [ledger] = read_directory(str(ledgers))[0]
+    trained = float((tmp_path / "seconds").read_text())
+    assert ledger.cause_ns["compute"] / 1e9 > 0.9 * trained, "nothing that a hook sees is between the steps"
+    report = json.loads(done.stdout)
+    assert report["verdict"]["family"] == "host", report["verdict"]
+    assert IDLE_SECONDS < report["per_rank"][0]["gap_seconds"] <= 1.02 * (1 - BUSY_SHARE) * trained

@@ -1,0 +1,95 @@
+"""The check of our prose (tools/prose): it finds what makes readers stumble, and passes plain sentences."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "prose"))
+
+from prose import rules, sentences, stumbles  # noqa: E402 (the folder is not a package)
+from texts import Text, markdown, messages, plain  # noqa: E402
+
+RULES = rules()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("The file is read anew.", "anew"),
+        ("The value is no duration.", "is no"),
+        ("It has a stream of its own.", "of its own"),
+        ("Critical where ranks run, and a warning else.", "warning else"),
+        ("Of a password, bcrypt looks at 72 bytes.", "Of a password,"),
+        ("So many are read at most.", "So many"),
+        ("A machine is slow, and so is the disk.", "so is"),
+        (" ".join(["word"] * 46) + ".", "46 words"),
+    ],
+)
+def test_finds(text: str, word: str) -> None:
+    assert [found for found in stumbles(text, RULES) if word in found]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Nothing else is running, and there is no GPU.",
+        "The rank is no longer there.",
+        "Of those, 3 are idle.",
+        "It takes so long that nobody waits.",
+        "It is refused: the rest goes on.",
+    ],
+)
+def test_accepts_plain_sentences(text: str) -> None:
+    assert list(stumbles(text, RULES)) == []
+
+
+def test_takes_a_page_apart() -> None:
+    page = """# A title
+
+A paragraph
+on two lines with `code`.
+
+- an item with a [link](page.md)
+- another
+
+| cell | cell two |
+| --- | --- |
+| **bold** | |
+
+```sh
+left out
+```
+
+    left out
+"""
+    assert list(markdown("p", page)) == [
+        Text("p:1", "A title"),
+        Text("p:3", "A paragraph on two lines with X."),
+        Text("p:6", "an item with a link"),
+        Text("p:7", "another"),
+        Text("p:9", "cell"),
+        Text("p:9", "cell two"),
+        Text("p:11", "bold"),
+    ]
+
+
+def test_reads_messages_and_not_docstrings() -> None:
+    source = '''
+"""A docstring of more than four words."""
+LIMIT = 1
+"""What is said of an attribute is a docstring too."""
+print(f"{LIMIT} of the four words", "two words")
+'''
+    assert list(messages("m.py", source)) == [Text("m.py:5", "X of the four words")]
+
+
+def test_takes_a_template_for_a_word() -> None:
+    assert plain("{{ $labels.run }} lost **half** of `x y`") == "X lost half of X"
+
+
+def test_ends_sentences() -> None:
+    assert len(sentences("One, e.g. this. Two: Three; four.")) == 3
