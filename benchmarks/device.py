@@ -3,9 +3,9 @@
     python benchmarks/device.py [--device cuda|sim] [--rounds N] [--steps N] [--json FILE] [--fsdp2-only]
 
 Blocks of steps without whyidle take turns with blocks that have 0, 20, 300 or 800 boundaries more than the hooks make
-anyway (A B A B ...). The figure is the median over pairs. On the simulated device (`tests/support/simdevice`, the default
-without CUDA), an event costs a lock and a queue in C++, and the device's threads compete with the host for the cores.
-So look at the CPU time of the training thread there. This is not a test: nothing passes or fails.
+anyway (A B A B ...). The figure is the median over pairs. On the simulated device (`tests/support/simdevice`, the
+default without CUDA), an event costs a lock and a queue in C++, and the device's threads compete with the host for the
+cores. So look at the CPU time of the training thread there. This is not a test: nothing passes or fails.
 """
 
 from __future__ import annotations

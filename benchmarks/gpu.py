@@ -7,7 +7,8 @@ time limit, so that a section that fails or hangs does not affect the others. Wi
 process. Skipped checks are listed, with the reason.
 
 Exit status: 0 if all figures are within their thresholds, 1 if one is not or a section failed, 2 for bad usage. Without
-a GPU, and without --device sim, it says so and exits 0. `--device sim` uses the simulated device of tests/support/simdevice.
+a GPU, and without --device sim, it says so and exits 0. `--device sim` uses the simulated device of
+tests/support/simdevice.
 
 To run it from a checkout, without installing whyidle:
 

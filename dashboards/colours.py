@@ -3,8 +3,8 @@
 The colours of any two families differ by 10 or more in CIEDE2000, for normal vision and for each kind of colour
 blindness (protanopia, deuteranopia, tritanopia). Each has a contrast of 3 or more with Grafana's dark and light panels,
 so none is as dark as navy or as bright as yellow. A search found them: ten colours, each of a hue that fits its family,
-with the largest possible minimum distance. tests/dashboards/test_colours.py checks both conditions. The output pass darkens
-colours behind words.
+with the largest possible minimum distance. tests/dashboards/test_colours.py checks both conditions. The output
+pass darkens colours behind words.
 """
 
 from __future__ import annotations
