@@ -22,7 +22,7 @@ from .measures import (
     whole_value,
 )
 from .scaling import Scaling, scaling
-from .statistics import Interval, difference, of_draws, quantile_draws, ratio
+from ..statistics import Interval, difference, of_draws, quantile_draws, ratio
 
 TOLD = {"faster", "slower"}
 UNTOLD, NO_INTERVAL, LACKING = "no clear difference", "no interval", "not known"

@@ -7,9 +7,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ...ledger.causes import CAUSE_FAMILY, FAMILIES
+from ...verdict.accounts import quantile
 from ...verdict.recent import DATA, WAIT_FAMILIES, WAITED
 from ...verdict.saved import Report, is_number
-from .statistics import Estimate, of_blocks, of_events, quantile
+from ..statistics import Estimate, of_blocks, of_events
 
 UNSPLIT = 0.05
 """From this share of the waits on that nobody told apart in the sample, the parts have the interval of all waits."""
@@ -108,7 +109,7 @@ def _mean_of(series: Callable[[Report], Sequence[float]]) -> Callable[[Report], 
 def _quantile_of(series: Callable[[Report], Sequence[float]], q: float) -> Callable[[Report], Value | None]:
     def of(report: Report) -> Value | None:
         values = series(report)
-        return Value(quantile(values, q), None, values if q < 1 else (), q) if values else None
+        return Value(quantile(sorted(values), q), None, values if q < 1 else (), q) if values else None
 
     return of
 
@@ -126,7 +127,7 @@ def _median(report: Report) -> Value | None:
         return found
     known: list[Any] = [rank.get("step_seconds") for rank in report["per_rank"]]
     medians = [one["p50"] for one in known if isinstance(one, dict) and is_number(one.get("p50"))]
-    return Value(quantile(medians, 0.5)) if medians else None
+    return Value(quantile(sorted(medians), 0.5)) if medians else None
 
 
 def _startup(report: Report) -> Value:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from ..statistics import RESAMPLES, Interval, block_length, of_draws
 from .changes import NONE, Changes
 from .replay import saved
 from .trace import NoTrace, Trace
 
-RESAMPLES = 400
-CONFIDENCE = 0.95
 SWEEP_TIMES = (1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 FLAT = 0.9
 """A curve is flat from where this share of all that can be had is had."""
@@ -75,13 +74,13 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
     return Prediction(share, low, high, min(low, least), max(high, most))
 
 
-def interval(gains: Sequence[float], walls: Sequence[float]) -> tuple[float, float]:
+def interval(gains: Sequence[float], walls: Sequence[float]) -> Interval:
     """The CONFIDENCE interval of the ratio of two means, by a circular block bootstrap (Politis and Romano, 1992).
 
-    Steps that follow one another are alike, so that blocks of them are drawn, of about the cube root of their number.
+    Steps that follow one another are alike, so that blocks of them are drawn.
     """
     count = len(gains)
-    length = max(1, round(count ** (1 / 3)))
+    length = block_length(count)
     random = Random(0)
     sums = [
         (
@@ -94,9 +93,7 @@ def interval(gains: Sequence[float], walls: Sequence[float]) -> tuple[float, flo
     for _ in range(RESAMPLES):
         blocks = random.choices(sums, k=max(1, count // length))
         drawn.append(sum(gain for gain, _ in blocks) / sum(wall for _, wall in blocks))
-    drawn.sort()
-    cut = round(RESAMPLES * (1 - CONFIDENCE) / 2)
-    return drawn[cut], drawn[-1 - cut]
+    return of_draws(drawn)
 
 
 def each_alone(basis: Basis) -> list[tuple[Changes, Prediction]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...advisor.compare.comparison import Comparison, Pair, Row
 from ...advisor.compare.conditions import EFFICIENCY, SPEEDUP, Judged
-from ...advisor.compare.statistics import CONFIDENCE, Interval
+from ...advisor.statistics import CONFIDENCE, Interval
 from ..quantities import in_time
 from ..report import percent
 from ..tables import aligned

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist, fmean, variance
 
+from ..verdict.accounts import quantile
+
 CONFIDENCE = 0.95
 LEAST_STEPS = 16
 """Of fewer steps, no interval is given: there would be fewer than four blocks."""
@@ -103,23 +105,24 @@ def _t(freedom: float) -> float:
     return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    """The nearest-rank quantile."""
-    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
+def block_length(steps: int) -> int:
+    """How many steps a block of the bootstrap has: about the cube root of their number."""
+    return max(1, round(steps ** (1 / 3)))
 
 
 def quantile_draws(series: Sequence[float], q: float, seed: int) -> list[float] | None:
     """What the quantile might be over other steps, RESAMPLES times: a circular block bootstrap (Politis and Romano,
-    1992), with blocks of about the cube root of the steps. None of fewer than LEAST_STEPS."""
+    1992). None of fewer than LEAST_STEPS."""
     count = len(series)
     if count < LEAST_STEPS:
         return None
-    size, random = max(1, round(count ** (1 / 3))), Random(seed)
+    size, random = block_length(count), Random(seed)
     twice = [*series, *series]
     drawn = []
     for _ in range(RESAMPLES):
         starts = random.choices(range(count), k=-(-count // size))
-        drawn.append(quantile([value for start in starts for value in twice[start : start + size]][:count], q))
+        values = [value for start in starts for value in twice[start : start + size]]
+        drawn.append(quantile(sorted(values[:count]), q))
     return drawn
 
 
