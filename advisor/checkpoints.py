@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 
+from .goodput import Goodput
+
 
 def young(mtbf: float, save: float) -> float:
     """√(2·Tf·Ts): seconds of training between two saves (Young 1974, "A first order approximation to the optimum
@@ -73,6 +75,14 @@ class Saving:
     """From one save's end to the next one's, on average."""
     step: float
     """Of a step, saves left out."""
+
+
+def saving_of(found: Goodput) -> Saving:
+    """What the saves of a run cost. There must be at least one save, and at least one step."""
+    step = (found.stepping - found.blocked) / found.steps
+    return Saving(
+        found.saves, found.blocked / found.saves, found.blocked_cpu / found.saves, found.stepping / found.saves, step
+    )
 
 
 @dataclass(frozen=True)

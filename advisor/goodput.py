@@ -16,9 +16,9 @@ from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.reader import Ledger
 from ..verdict.accounts import HANG_SECONDS, RankAccount, account
+from ..verdict.recent import SAVING
 
 PARTS: tuple[str, ...] = ("productive", "saving", "lost", "stalled", "startup", "recovery")
-SAVING: tuple[str, ...] = ("checkpoint_write", "checkpoint_cpu")
 STALL_FACTOR = 10.0
 """A step that lasts longer than so many median steps (and HANG_SECONDS) has stalled for what is beyond one."""
 _SAVE = CHECKPOINT_KINDS.index("save")

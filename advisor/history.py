@@ -16,7 +16,8 @@ from typing import NamedTuple
 from ..ledger.causes import PHASE_CAUSE
 from ..ledger.directory import Run
 from ..verdict.accounts import HANG_SECONDS
-from .goodput import PARTS, SAVING, STALL_FACTOR, Attempt, Goodput
+from ..verdict.recent import SAVING
+from .goodput import PARTS, STALL_FACTOR, Attempt, Goodput
 
 STARTING: tuple[str, ...] = ("startup", "checkpoint_read")
 """What ranks spend before their first step, as far as it is told apart: a restore comes before it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import Any
 
 from ..advisor.advice.case import case_of
@@ -15,9 +14,9 @@ from ..ledger.directory import drop_duplicates, ledger_paths, run_of
 from ..ledger.reader import Ledger, LedgerError, read_ledger
 from ..verdict.report import runs
 from . import counters
+from .tables import indented
 
 SHOWN = 5
-WIDTH = 110
 MOST_RUNS = 16
 KEPT_STEPS = 64
 """Of a rank, in an agent: it has little memory, and asks each minute."""
@@ -55,17 +54,13 @@ def render(found: Sequence[dict[str, Any]], unit: str, currency: str) -> list[st
         bounds = f"{100 * one['least']:.0f} to {100 * one['most']:.0f} %"
         head = f"{place}. saves {100 * one['share']:.0f} % ({bounds}), {one['gpu_hours']:.3g} {unit}{money}"
         lines.append(f"{head} · {one['id']}{'' if one['tested'] else ' · not tested'}")
-        lines += _indented(f"{one['change']}.")
+        lines += indented(f"{one['change']}.")
         for sentence in one["evidence"]:
-            lines += _indented(f"because {sentence}")
-        lines += _indented(f"check: {one['check']}")
+            lines += indented(f"because {sentence}")
+        lines += indented(f"check: {one['check']}")
     if len(found) > SHOWN:
         lines.append(f"({len(found) - SHOWN} more with --json)")
     return lines
-
-
-def _indented(sentence: str) -> list[str]:
-    return wrap(sentence, WIDTH, initial_indent="   ", subsequent_indent="   ")
 
 
 def of_directory(directory: str) -> list[Advised]:

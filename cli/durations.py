@@ -16,3 +16,11 @@ def duration(text: str) -> float:
     if not re.fullmatch(f"(?:{_PART.pattern})+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 90s, 15m or 24h")
     return sum(float(number) * UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def some_time(text: str) -> float:
+    """A duration of at least 1 ms."""
+    seconds = duration(text)
+    if seconds < 0.001:
+        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1ms, such as 1s")
+    return seconds

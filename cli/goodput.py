@@ -6,11 +6,11 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
-from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range
+from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range, saving_of
 from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
 from ..alerts.config import DEFAULT
 from . import choice
@@ -117,13 +117,12 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
 def _saving(found: Goodput, cost: float | None) -> tuple[Saving | None, str]:
     if not found.saves:
         return None, "no save was seen: it is not known whether this run saves, and what a save costs"
-    blocked, cpu = found.blocked / found.saves, found.blocked_cpu / found.saves
+    saving = saving_of(found)
     if cost:
-        blocked, cpu = cost, min(cpu, cost)
-    elif not blocked:
+        return replace(saving, blocked=cost, blocked_cpu=min(saving.blocked_cpu, cost)), ""
+    if not saving.blocked:
         return None, "saves were seen, but none of them blocked the training: they cost nothing"
-    step = (found.stepping - found.blocked) / found.steps
-    return Saving(found.saves, blocked, cpu, found.stepping / found.saves, step), ""
+    return saving, ""
 
 
 def _recovery(found: Goodput, given: float | None) -> tuple[float, str]:

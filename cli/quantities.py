@@ -13,10 +13,10 @@ _RATES: dict[str, float] = {
     for unit, bits in (("bit/s", 8.0), ("B/s", 1.0))
 }
 _SIZES: dict[str, float] = {
-    "": 1.0,
-    "B": 1.0,
-    **{f"{prefix}B": 1000.0**power for power, prefix in enumerate(("k", "M", "G", "T"), 1)},
-    **{f"{prefix}iB": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T"), 1)},
+    f"{prefix}{binary}{byte}": (1024.0 if binary else 1000.0) ** power
+    for prefix, power in (("", 0), ("k", 1), ("K", 1), ("M", 2), ("G", 3), ("T", 4))
+    for binary in (("", "i") if prefix else ("",))
+    for byte in ("", "B")
 }
 _STEPS: tuple[tuple[float, str], ...] = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -24,6 +24,19 @@ _STEPS: tuple[tuple[float, str], ...] = ((1e18, "E"), (1e15, "P"), (1e12, "T"), 
 def count(text: str) -> float:
     """A number such as 178000, 156e9, 70B or 1.5T. Raises argparse.ArgumentTypeError, as the others do."""
     return _read(text, _COUNTS, "write 178000, 156e9 or 70B")
+
+
+def counts(text: str) -> list[float]:
+    """A list of such numbers, with commas between them."""
+    return [count(part) for part in text.split(",")]
+
+
+def whole(text: str) -> int:
+    """A whole number from 1 to ten million, such as 1000 or 10k."""
+    number = count(text)
+    if number != int(number) or number > 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to 10,000,000")
+    return int(number)
 
 
 def rate(text: str) -> float:
@@ -94,3 +107,8 @@ def in_time(seconds: float) -> str:
 
 def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
+
+
+def hours_of(accelerated: bool) -> str:
+    """The unit of what a run costs: ranks without an accelerator have no GPU-hours."""
+    return "GPU-hours" if accelerated else "rank-hours"

@@ -18,7 +18,7 @@ from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.report import build_report
 from . import advice, choice, counters, gaps, ras
 from .agent import DEFAULT_ADDRESS
-from .quantities import percent
+from .quantities import hours_of, percent
 from .tables import aligned
 
 ROWS = 16
@@ -89,7 +89,7 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     parts.append(_verdict(report, paint))
     if changes := report.get("advice"):
         accelerated = any(rank["device"] != "cpu" for rank in report["per_rank"])
-        parts.append(advice.render(changes, "GPU-hours" if accelerated else "rank-hours", DEFAULT.currency))
+        parts.append(advice.render(changes, hours_of(accelerated), DEFAULT.currency))
     if report.get("nccl"):
         parts.append([f"NCCL     {line}".rstrip() for line in report["nccl"]])
     if report["problems"]:

@@ -1,8 +1,14 @@
-"""Tables on a terminal."""
+"""Tables and wrapped sentences on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+WIDTH = 110
+"""Of wrapped sentences, in characters."""
+NOTE = 9
+"""Characters that the label of a note takes, with its spaces."""
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 0, *, last_left: bool = False) -> list[str]:
@@ -16,3 +22,13 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 0, *, last_left: bool = F
         ]
         lines.append("   ".join(cells).rstrip())
     return lines
+
+
+def notes(sentences: Iterable[str]) -> list[str]:
+    """Lines of sentences that begin with a label of NOTE characters (`note     …`), wrapped to the right of it."""
+    return [line for sentence in sentences for line in wrap(sentence, WIDTH, subsequent_indent=" " * NOTE)]
+
+
+def indented(sentence: str) -> list[str]:
+    """Lines of a sentence below a numbered head."""
+    return wrap(sentence, WIDTH, initial_indent="   ", subsequent_indent="   ")

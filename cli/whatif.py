@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from textwrap import wrap
 from typing import Any
 
 from ..advisor.whatif.answer import answer
@@ -18,12 +17,11 @@ from ..advisor.whatif.trace import NoTrace
 from ..alerts.config import DEFAULT
 from ..ledger.directory import Run
 from ..verdict.saved import NoReport, read_report, seconds_of_ranks
-from . import bounds, choice
+from . import bounds, choice, tables
 from .prometheus import options, seconds
 from .prometheus.client import NoAnswer
 from .prometheus.runs import choose
-from .quantities import gpu_hour_price, in_time, percent
-from .tables import aligned
+from .quantities import gpu_hour_price, hours_of, in_time, percent
 
 FACTORS: dict[str, str] = {
     "network": "transfers between ranks",
@@ -38,7 +36,6 @@ ENDED_SECONDS = 30 * 86400.0
 FRESH_SECONDS = 300.0
 """A run that was seen since then has not ended."""
 BAR = 30
-WIDTH = 110
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -201,22 +198,19 @@ def render_text(found: dict[str, Any]) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def _unit(found: dict[str, Any]) -> str:
-    return "GPU-hours" if found["accelerated"] else "rank-hours"
-
-
 def _title(found: dict[str, Any]) -> list[str]:
     name, steps = choice.name_of((found["owner"], found["run"])), found["replayed_steps"]
     ranks = f"{found['ranks']} rank{'' if found['ranks'] == 1 else 's'}"
     return [
         f"run {name} · {ranks} · {steps} of {found['steps']} steps replayed · {_seconds(found['step_seconds'])} a step"
-        f" · {found['gpu_hours']:.3g} {_unit(found)} so far"
+        f" · {found['gpu_hours']:.3g} {hours_of(found['accelerated'])} so far"
     ]
 
 
 def _table(found: dict[str, Any]) -> list[str]:
     money = found["price"] is not None
-    header = ["a step takes", "saves", "at least", "at most", _unit(found), *(["money"] if money else []), "with"]
+    unit = hours_of(found["accelerated"])
+    header = ["a step takes", "saves", "at least", "at most", unit, *(["money"] if money else []), "with"]
     rows = [*found["changes"], *([found["together"]] if found["together"] else [])]
     cells = [header]
     for row in rows:
@@ -231,7 +225,7 @@ def _table(found: dict[str, Any]) -> list[str]:
                 row["options"],
             ]
         )
-    return aligned(cells, last_left=True)
+    return tables.aligned(cells, last_left=True)
 
 
 def _curve(sweep: dict[str, Any]) -> list[str]:
@@ -253,7 +247,7 @@ def _notes(found: dict[str, Any]) -> list[str]:
     if found["unsplit_share"] >= 0.005:
         share = percent(found["unsplit_share"], 1)
         said.append(f"note     {share} of the time were waits that could not be split: no change makes them shorter")
-    return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]
+    return tables.notes(said)
 
 
 def _seconds(seconds: float) -> str:

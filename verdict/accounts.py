@@ -6,7 +6,7 @@ lives. What came before is startup and stands apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from types import MappingProxyType
@@ -237,7 +237,7 @@ def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
         account.open_wait += spent
 
 
-def quantile(ordered: Sequence[float], q: float) -> float:
+def quantile(ordered: list[float], q: float) -> float:
     """The nearest-rank quantile of values in ascending order."""
     return ordered[max(0, ceil(q * len(ordered)) - 1)]
 

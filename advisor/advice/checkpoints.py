@@ -5,8 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 from ...ledger.causes import CHECKPOINT_KINDS
-from ..checkpoints import Saving, advise, mtbf_range
-from ..goodput import Goodput
+from ..checkpoints import advise, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed, without
@@ -72,14 +71,6 @@ def _interval(case: Case) -> Found | None:
         formula(share / (1 + share)),
         (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
         {"save_every_steps": steps},
-    )
-
-
-def saving_of(found: Goodput) -> Saving:
-    """What the saves of a run cost; there must be some."""
-    step = (found.stepping - found.blocked) / found.steps
-    return Saving(
-        found.saves, found.blocked / found.saves, found.blocked_cpu / found.saves, found.stepping / found.saves, step
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...ledger.causes import FAMILIES
 from ...verdict.saved import Report
+from ..statistics import Interval, difference, of_draws, quantile_draws, ratio
 from .measures import (
     END,
     MEASURES,
@@ -22,7 +23,6 @@ from .measures import (
     whole_value,
 )
 from .scaling import Scaling, scaling
-from ..statistics import Interval, difference, of_draws, quantile_draws, ratio
 
 TOLD = {"faster", "slower"}
 UNTOLD, NO_INTERVAL, LACKING = "no clear difference", "no interval", "not known"

@@ -17,7 +17,7 @@ from ...verdict.report import build_report
 from ...verdict.saved import NoReport, Report, check, read_report
 from .. import choice, gaps
 from ..agent import DEFAULT_ADDRESS
-from ..quantities import count
+from ..quantities import counts
 from .html import render_html
 from .text import render_markdown, render_text, sentence
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale = parser.add_argument_group("scaling", "Options for runs with different world sizes.")
     scale.add_argument(
         "--samples-per-step",
-        type=_sizes,
+        type=counts,
         metavar="N,N,…",
         help="samples per step of all ranks together, one number for each run (default: as data loaders counted them)",
     )
@@ -84,10 +84,6 @@ def _condition(text: str) -> Condition:
         return parse(text)
     except NoCondition as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _sizes(text: str) -> list[float]:
-    return [count(part) for part in text.split(",")]
 
 
 class _Refused(Exception):

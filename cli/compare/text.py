@@ -9,8 +9,7 @@ from typing import NamedTuple
 from ...advisor.compare.comparison import Comparison, Pair, Row
 from ...advisor.compare.conditions import EFFICIENCY, SPEEDUP, Judged
 from ...advisor.statistics import CONFIDENCE, Interval
-from ..quantities import in_time
-from ..report import percent
+from ..quantities import in_time, percent
 from ..tables import aligned
 
 NONE = "–"

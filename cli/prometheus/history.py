@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from ...advisor import history
-from ...advisor.goodput import SAVING, Goodput
+from ...advisor.goodput import Goodput
 from ...advisor.history import Process, ProcessKey, Recorded
+from ...verdict.recent import SAVING
 from .client import Course, Labels, NoAnswer, Prometheus, over
 from .runs import SECONDS, Chosen
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 
 from ....advisor.bench.network.operations import OPERATIONS, ladder
+from ... import quantities
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(i?)B?")
-_POWERS: dict[str, int] = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3}
 _MOST = 1 << 40
 FACTOR = 4
 """Between two steps of a ladder."""
@@ -16,11 +14,10 @@ FACTOR = 4
 
 def size(text: str) -> int:
     """Bytes. Raises argparse.ArgumentTypeError, as the others do."""
-    found = _SIZE.fullmatch(text.strip())
-    value = float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]] if found else 0.0
-    if not 1 <= value <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a size from 1 byte to 1 TiB: write 64kB, 25MiB or 4MB")
-    return round(value)
+    found = quantities.size(text)
+    if found > _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} must be at most 1 TiB: write 64kB, 25MiB or 4MB")
+    return found
 
 
 def sizes(text: str) -> tuple[int, ...]:

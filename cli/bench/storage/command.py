@@ -17,7 +17,7 @@ from ....advisor.bench.storage.job import WITHOUT_TORCH, run_name
 from ....advisor.bench.storage.plan import PARTS, BenchError, Plan
 from ...durations import duration
 from ...progress import open_progress
-from ...quantities import count, size
+from ...quantities import size, whole
 from ...stopping import Stopped, StopSignals
 from . import places, text
 from .child import Child
@@ -46,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("data loading", "Write sizes as 128kB, 64MiB or 1GB.")
     load.add_argument(
         "--workers",
-        type=_whole,
+        type=whole,
         metavar="N",
         help="workers of the DataLoader (default: 4, or the number of CPUs if lower)",
     )
-    load.add_argument("--batch-size", type=_whole, metavar="N", help="samples in a batch (default: 32)")
+    load.add_argument("--batch-size", type=whole, metavar="N", help="samples in a batch (default: 32)")
     load.add_argument(
         "--sample-size", type=size, metavar="SIZE", help="size of a sample, which is one file (default: 128kB)"
     )
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size", type=size, metavar="SIZE", help="size of the dataset, and of all shards together (default: 256MB)"
     )
     load.add_argument(
-        "--files", type=_whole, default="1000", metavar="N", help="number of small files (default: %(default)s)"
+        "--files", type=whole, default="1000", metavar="N", help="number of small files (default: %(default)s)"
     )
     save = parser.add_argument_group("checkpoints")
     save.add_argument(
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="size of one checkpoint (default: %(default)s)",
     )
-    save.add_argument("--repeat", type=_whole, default="3", metavar="N", help="saves of each format (default: 3)")
+    save.add_argument("--repeat", type=whole, default="3", metavar="N", help="saves of each format (default: 3)")
     rules = parser.add_argument_group("MLPerf Storage's rules")
     rules.add_argument("--mlperf", action="store_true", help="measure AU: what storage leaves of an accelerator's time")
     rules.add_argument("--dlio", metavar="FILE", help="take the dataset and the step from a workload of DLIO, in YAML")
@@ -84,13 +84,6 @@ def _parts(words: str) -> tuple[str, ...]:
     if unknown := sorted(chosen - set(PARTS)):
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not a part; the parts are {', '.join(PARTS)}")
     return tuple(part for part in PARTS if part in chosen)
-
-
-def _whole(words: str) -> int:
-    number = count(words)
-    if number != int(number) or number > 1e7:
-        raise argparse.ArgumentTypeError(f"{words!r} must be a whole number from 1 to 10,000,000")
-    return int(number)
 
 
 def run(args: argparse.Namespace) -> int:
