@@ -14,30 +14,45 @@ from ..ledger.clock import own_clock
 from ..ledger.directory import Run, run_of
 from ..ledger.reader import Ledger
 from . import exposition
+from .exposition import Reading
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
-TIMEOUT_SECONDS = 1.0
+NAMES: tuple[str, ...] = tuple(metric.name for metric in (nic.PAUSE_SECONDS, nic.INFO, nic.SPEED, nic.MTU))
+"""The metrics to ask this node's agent for, where :func:`beyond_this_node` says so."""
 LOOK_SECONDS = 2.0
 """Between two looks at a counter."""
 _MOST_PROCESSES = 512
 PROC = Path("/proc")
 
 
-def of_node(run: Run, ledgers: Iterable[Ledger], agent: str = "") -> Counters:
-    """Of a run whose ranks live here; nothing is known of others. ``agent``: the address of this node's, if asked."""
-    live = [one for one in ledgers if run_of(one) == run and one.alive and one.strings["boot"] == own_clock().boot]
+def beyond_this_node(run: Run, ledgers: Iterable[Ledger]) -> bool:
+    """Whether ranks of a run live here, and others live elsewhere: then this node's adapters matter."""
+    live = _live(run, ledgers)
+    return bool(live) and max(one.world_size for one in live) > len(live)
+
+
+def of_node(run: Run, ledgers: Iterable[Ledger], reading: Reading | None = None) -> Counters:
+    """What is known of a run whose ranks live here; nothing is known of others.
+
+    ``reading``: what this node's agent says of NAMES, if it was asked. It is asked once more, LOOK_SECONDS later, where
+    adapters count pause frames.
+    """
+    live = _live(run, ledgers)
     if not live:
         return Counters()
-    ranks = max(one.world_size for one in live)
-    mtu, paused = _network(agent) if agent and ranks > len(live) else ({}, None)
+    mtu, paused = (_mtus(reading.samples), _paused_share(reading)) if reading is not None else ({}, None)
     return Counters(
         cpus=float(len(os.sched_getaffinity(0))),
         bytes_per_read=bytes_per_read([one.visible_pid for one in live if one.visible_pid]),
         mtu=mtu,
         paused=paused,
     )
+
+
+def _live(run: Run, ledgers: Iterable[Ledger]) -> list[Ledger]:
+    return [one for one in ledgers if run_of(one) == run and one.alive and one.strings["boot"] == own_clock().boot]
 
 
 def bytes_per_read(pids: list[int]) -> float | None:
@@ -59,44 +74,39 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _network(agent: str) -> tuple[dict[str, int], float | None]:
-    """MTU by interface, and for which share of a moment pause frames held up the sending. Empty without an agent."""
-    try:
-        first, begun = _samples(agent), time.monotonic()
-        paused = _paused(first)
-        if paused is None:
-            return _mtus(first), None
-        time.sleep(LOOK_SECONDS)
-        again = _paused(_samples(agent))
-        return _mtus(first), None if again is None else max(0.0, again - paused) / (time.monotonic() - begun)
-    except (exposition.NoAgent, ValueError, ModuleNotFoundError):
-        return {}, None
+def _paused_share(reading: Reading) -> float | None:
+    """For which share of the time pause frames held up the sending, on the adapter and priority where most."""
+    before = _paused(reading.samples)
+    if not before:
+        return None
+    time.sleep(max(0.0, reading.at + LOOK_SECONDS - time.monotonic()))
+    later = exposition.read(reading.address, nic.PAUSE_SECONDS.name)
+    after = _paused(later.samples)
+    grown = [after[one] - before[one] for one in before.keys() & after.keys()]
+    return max(0.0, *grown) / (later.at - reading.at) if grown else None
 
 
-def _samples(agent: str) -> list[Sample]:
-    names = (metric.name for metric in (nic.PAUSE_SECONDS, nic.INFO, nic.SPEED, nic.MTU))
-    return exposition.ask(agent, *names, timeout_seconds=TIMEOUT_SECONDS)
-
-
-def _paused(samples: list[Sample]) -> float | None:
-    found = [
-        one.value for one in samples if one.name == nic.PAUSE_SECONDS.name and one.labels.get("direction") == "receive"
-    ]
-    return max(found, default=None)
+def _paused(samples: Iterable[Sample]) -> dict[tuple[str, str], float]:
+    """(adapter, priority) -> seconds so far."""
+    return {
+        (one.labels.get("device", ""), one.labels.get("priority", "")): one.value
+        for one in samples
+        if one.name == nic.PAUSE_SECONDS.name and one.labels.get("direction") == "receive"
+    }
 
 
 def _mtus(samples: list[Sample]) -> dict[str, int]:
     """Of physical interfaces with a link; none where there is RDMA, which has an MTU of its own."""
     physical = {
-        one.labels["device"]: one.labels.get("rdma", "")
+        one.labels.get("device", ""): one.labels.get("rdma", "")
         for one in samples
         if one.name == nic.INFO.name and one.labels.get("kind") == "physical"
     }
     if any(physical.values()):
         return {}
-    linked = {one.labels["device"] for one in samples if one.name == nic.SPEED.name}
+    linked = {one.labels.get("device", "") for one in samples if one.name == nic.SPEED.name}
     return {
         one.labels["device"]: int(one.value)
         for one in samples
-        if one.name == nic.MTU.name and one.labels["device"] in linked & physical.keys()
+        if one.name == nic.MTU.name and one.labels.get("device", "") in linked & physical.keys() and 0 < one.value < 1e9
     }

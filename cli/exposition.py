@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import http.client
+import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 TIMEOUT_SECONDS = 2.0
+INSTALL = "pip install 'whyidle[agent]'"
 _MOST_BYTES = 64 << 20
 _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class NoAgent(Exception):
-    """No agent answers, or what answers is none. A sentence that says which and why."""
+    """No agent answers, or its answer cannot be read. A sentence that says which agent and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an agent said when it was asked."""
+
+    address: str
+    """host:port"""
+    samples: list[Sample] = field(default_factory=list)
+    at: float = 0.0
+    """When it answered, in seconds of time.monotonic()."""
+    why_not: str = ""
+    """Why there are no samples; empty where the agent has answered."""
 
 
 def fetch(address: str, timeout_seconds: float, most_bytes: int = -1) -> bytes:
@@ -32,9 +48,19 @@ def ask(address: str, *names: str, timeout_seconds: float = TIMEOUT_SECONDS) -> 
     """The samples of the metrics with these names at the agent at ``host:port``. Raises NoAgent."""
     try:
         return list(samples(fetch(address, timeout_seconds, _MOST_BYTES).decode("utf-8", "replace"), *names))
+    except ModuleNotFoundError as error:
+        raise NoAgent(f"the agent at {address} cannot be asked without {error.name}: {INSTALL}") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise NoAgent(f"no agent answers at {address} ({getattr(reason, 'strerror', None) or reason})") from error
+
+
+def read(address: str, *names: str) -> Reading:
+    """The same, for those who can do without an answer."""
+    try:
+        return Reading(address, ask(address, *names), time.monotonic())
+    except NoAgent as error:
+        return Reading(address, why_not=str(error))
 
 
 def samples(exposition: str, *names: str) -> Iterator[Sample]:

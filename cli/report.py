@@ -16,7 +16,7 @@ from ..advisor.advice.table import advise
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.report import build_report
-from . import advice, choice, counters, gaps, ras
+from . import advice, choice, counters, exposition, gaps, ras
 from .agent import DEFAULT_ADDRESS
 from .quantities import hours_of, percent
 from .tables import aligned
@@ -63,9 +63,12 @@ def run(args: argparse.Namespace) -> int:
         return 1
     run, ledgers, problems = chosen
     accelerated = gaps.on_accelerators(run, ledgers)
-    idle, why = gaps.ask(args.agent, run) if accelerated else ({}, "")
+    beyond = counters.beyond_this_node(run, ledgers)
+    names = (*(gaps.NAMES if accelerated else ()), *(counters.NAMES if beyond else ()))
+    reading = exposition.read(args.agent, *names) if names else None
+    idle, why = gaps.idle(reading, run) if reading is not None and accelerated else ({}, "")
     report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
-    case = case_of(run, ledgers, time.monotonic_ns(), counters.of_node(run, ledgers, args.agent), idle)
+    case = case_of(run, ledgers, time.monotonic_ns(), counters.of_node(run, ledgers, reading), idle)
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
     report["nccl"] = ras.ask(args.ras) if report["hangs"] and accelerated else []
     if args.json:
