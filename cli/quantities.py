@@ -23,7 +23,7 @@ _STEPS: tuple[tuple[float, str], ...] = ((1e18, "E"), (1e15, "P"), (1e12, "T"), 
 
 def count(text: str) -> float:
     """A number such as 178000, 156e9, 70B or 1.5T. Raises argparse.ArgumentTypeError, as the others do."""
-    return _read(text, _COUNTS, "write 178000, 156e9 or 70B")
+    return _read(text, _COUNTS, "number", "write 178000, 156e9 or 70B")
 
 
 def counts(text: str) -> list[float]:
@@ -41,19 +41,19 @@ def whole(text: str) -> int:
 
 def rate(text: str) -> float:
     """bytes/s, from 400Gbit/s or 50GB/s."""
-    return _read(text, _RATES, "write 400Gbit/s or 50GB/s")
+    return _read(text, _RATES, "rate", "write 400Gbit/s or 50GB/s")
 
 
 def size(text: str) -> int:
     """bytes, from 128kB, 64MiB or 1GB."""
-    return max(1, round(_read(text, _SIZES, "write 128kB, 64MiB or 1GB")))
+    return max(1, round(_read(text, _SIZES, "size", "write 128kB, 64MiB or 1GB")))
 
 
-def _read(text: str, units: dict[str, float], how: str) -> float:
+def _read(text: str, units: dict[str, float], what: str, how: str) -> float:
     found = _NUMBER.fullmatch(text.strip())
     value = float(found[1]) * units[found[2]] if found and found[2] in units else 0.0
     if not 0 < value < 1e30:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0: {how}")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a {what} above 0: {how}")
     return value
 
 

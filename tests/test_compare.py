@@ -367,6 +367,7 @@ def test_a_condition_that_is_met_is_a_status_and_a_sentence(folder: Path, capsys
         (("base",), 2, "give two or more runs, not only base"),
         (("base", "none"), 1, "no ledger of run none"),
         (("base", "none.json"), 1, "none.json cannot be read: No such file"),
+        (("base", "{}/none"), 1, "/none does not exist: give a report, a directory of ledgers, or a run as"),
         (("base", "stepless"), 1, "stepless has finished no step"),
         (("base", "{}/text.json"), 1, "is not JSON"),
         (("base", "{}/list.json"), 1, "is not a report of whyidle: it must be an object"),

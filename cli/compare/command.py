@@ -156,6 +156,10 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
         directory, name = argument, None
     elif "/" in argument:
         owner, _, name = argument.partition("/")
+        if owner in ("", ".", "..", "~"):  # a path, and not OWNER/NAME
+            raise _Refused(
+                f"{argument} does not exist: give a report, a directory of ledgers, or a run as NAME or OWNER/NAME"
+            )
     asked = argparse.Namespace(dir=directory, run_name=name, owner=owner)
     chosen = choice.choose("compare", asked)
     if chosen is None:
@@ -163,7 +167,10 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
     run, ledgers, problems = chosen
     idle, why = gaps.ask(args.agent, run) if gaps.on_accelerators(run, ledgers) else ({}, "")
     report: Report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
-    check(report)
+    try:
+        check(report)
+    except NoReport as error:
+        raise NoReport(f"{argument} {error}") from error
     return report
 
 

@@ -31,11 +31,6 @@ class Timing:
     calls: int
     """Of a block."""
 
-    @property
-    def spread(self) -> float:
-        """How far blocks lie apart, as a share of the median."""
-        return (self.most - self.least) / self.seconds
-
 
 def plan(one_call: float, budget: float, blocks: int) -> tuple[int, int]:
     """-> (blocks, calls of each) that take about ``budget`` seconds; one call at least."""

@@ -92,7 +92,7 @@ def _handed(data: bytearray, plan: Plan) -> Any:
 
 
 def write(place: str, plan: Plan, tell: Tell) -> tuple[Dataset, Writer]:
-    """Writes the files until all are there or time is over. Raises OSError, or BenchError if that is too few."""
+    """Writes the files until all are there or time is over. Raises OSError."""
     dataset, writer, sizes = Dataset(plan), Writer(), random.Random(0)
     begun = time.perf_counter()
     for number in range(plan.files):
@@ -108,11 +108,6 @@ def write(place: str, plan: Plan, tell: Tell) -> tuple[Dataset, Writer]:
             break
     for folder in {os.path.dirname(path) for path in dataset.paths}:
         sync_directory(folder)
-    if len(dataset) < plan.batch:
-        raise BenchError(
-            f"only {len(dataset)} samples could be written in {plan.seconds:g} s, and a batch has {plan.batch}: "
-            "give more time (--seconds), or choose smaller samples"
-        )
     return dataset, writer
 
 
@@ -155,6 +150,11 @@ def measure_load(place: str, plan: Plan, tell: Tell) -> Found:
 def measure_samples(place: str, plan: Plan, tell: Tell) -> Found:
     """Samples in random order through a DataLoader. Raises OSError, BenchError."""
     dataset, _ = write(place, plan, lambda done, note: tell(done / 2, note))
+    if len(dataset) < plan.batch:  # the plan has a whole batch, so that time was short
+        raise BenchError(
+            f"only {len(dataset)} samples could be written in {plan.seconds:g} s, and a batch has {plan.batch}: "
+            "give more time (--seconds), or choose smaller samples"
+        )
     cached = caches.drop(dataset.paths)
     if plan.drop_caches:
         caches.drop_all()

@@ -25,7 +25,7 @@ from . import pairwise, places, report, tools
 from .collectives import Group
 from .measure import CHECKS, Bench, Limits, needed_bytes
 from .places import Place
-from .start import BenchError, Started
+from .start import BenchError, Started, first_line
 from .world import World
 
 WORLD = "world"
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace, start: Started) -> dict[str, Any]:
     try:
         return _measure(args, world, start)
     except RuntimeError as error:  # outside of what is measured: numbers that ranks exchange
-        raise BenchError(f"another rank is gone, or cannot be reached: {str(error).splitlines()[0]}") from error
+        raise BenchError(f"another rank is gone, or cannot be reached: {first_line(error)}") from error
 
 
 def _measure(args: argparse.Namespace, world: World, start: Started) -> dict[str, Any]:

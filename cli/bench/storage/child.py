@@ -54,7 +54,10 @@ class Child:
             self._process.stdin.close()
 
     def said(self, stop: StopSignals) -> Iterator[dict[str, Any]]:
-        """What it says, until it has ended. Raises Stopped."""
+        """What it says, until it has ended. Raises Stopped.
+
+        Lines that are not its own are passed over: anything that Python loads there may print.
+        """
         assert self._process.stdout
         pipe = self._process.stdout.fileno()
         rest = b""
@@ -66,7 +69,13 @@ class Child:
             if not got:
                 break
             *lines, rest = (rest + got).split(b"\n")
-            yield from map(json.loads, lines)
+            for line in lines:
+                try:
+                    words = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(words, dict) and "part" in words:
+                    yield words
         self._process.wait()
 
     @property

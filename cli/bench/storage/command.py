@@ -156,6 +156,13 @@ def plan_of(args: argparse.Namespace) -> dlio.Workload:
             )
         if args.size:
             found = dlio.cut(found, args.size)
+    samples = found.plan.files * found.plan.samples_per_file
+    as_large_as_memory = args.mlperf and not (args.size or args.dlio)
+    if samples < found.plan.batch and "samples" in found.plan.parts and not as_large_as_memory:
+        raise BenchError(
+            f"the dataset has {samples} samples, and a batch has {found.plan.batch}: choose a larger --size, or a"
+            " smaller --sample-size or --batch-size"
+        )
     if args.mlperf and not found.plan.compute:
         raise BenchError(
             "--mlperf needs the time that a step computes: give --compute, or a workload of DLIO with --dlio"
