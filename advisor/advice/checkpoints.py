@@ -1,4 +1,4 @@
-"""Advice on saves: how they block the loop, who writes them, and how often."""
+"""Advice on saves: whether they block the loop, which ranks write them, and how often."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .gains import formula, percent, replayed, without
 from .rule import Found, Gain, Rule
 
 ALONE = 0.8
-"""A rank that has this share of all ranks' saves saves for the others."""
+"""A rank with at least this share of the time of all ranks in saves is taken to save for the others, too."""
 _SAVE = CHECKPOINT_KINDS.index("save")
 
 
@@ -45,8 +45,8 @@ def _sharded(case: Case) -> Found | None:
 
 
 def _interval(case: Case) -> Found | None:
-    """Without a failure so far, they are taken to be as frequent as that allows (95 %): then saves can only be too
-    frequent."""
+    """Without a failure so far, the shortest plausible MTBF (95 %) is assumed. Then only a longer interval is
+    advised."""
     found = case.goodput
     if found is None or not found.saves or not found.blocked or not found.steps:
         return None

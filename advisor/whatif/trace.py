@@ -37,7 +37,7 @@ class RankStep(NamedTuple):
     own: tuple[int, ...]
     """Own time by cause, in the order of CAUSES; 0 for waits."""
     unsplit: int
-    """Waits without a call in the ring: their group is not known, or the ring has lost them."""
+    """Waits without a call in the ring: their group is not known, or they were not held back for a split."""
     calls: tuple[Call, ...]
 
 
