@@ -1,4 +1,4 @@
-"""The bounds of a what-if, for people: what `whyidle whatif` can say of a run whose ledgers are elsewhere."""
+"""Prints the bounds that `whyidle whatif` gives for a run without ledgers here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build(
     swept: bool,
     notes: list[str],
 ) -> dict[str, Any]:
-    """The report, as JSON. Raises NoBounds."""
+    """The report as JSON. Raises NoBounds."""
     found = answer(spent, changes, swept=swept)
     hours = spent.whole / 3600
     for row in [*found["changes"], *([found["together"]] if found["together"] else [])]:
@@ -53,7 +53,7 @@ def build(
 
 
 def render(found: dict[str, Any]) -> str:
-    """Ends with a newline."""
+    """The report for people. Ends with a newline."""
     parts = [_title(found), _table(found), _curve(found["sweep"]) if found["sweep"] else [], _notes(found)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""What advice asks of this node: CPUs, how much a read brings, the MTU of adapters, pause frames."""
+"""The counters of this node that advice uses: CPUs, bytes per read, the MTU of adapters, pause frames."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 NAMES: tuple[str, ...] = tuple(metric.name for metric in (nic.PAUSE_SECONDS, nic.INFO, nic.SPEED, nic.MTU))
 """The metrics to ask this node's agent for, where :func:`beyond_this_node` says so."""
 LOOK_SECONDS = 2.0
-"""Between two looks at a counter."""
+"""The time between two readings of a counter."""
 _MOST_PROCESSES = 512
 PROC = Path("/proc")
 
 
 def beyond_this_node(run: Run, ledgers: Iterable[Ledger]) -> bool:
-    """Whether ranks of a run live here, and others live elsewhere: then this node's adapters matter."""
+    """Whether some ranks of a run are live on this node and others are elsewhere, so that this node's adapters
+    matter."""
     live = _live(run, ledgers)
     return bool(live) and max(one.world_size for one in live) > len(live)
 
 
 def of_node(run: Run, ledgers: Iterable[Ledger], reading: Reading | None = None) -> Counters:
-    """What is known of a run whose ranks live here; nothing is known of others.
+    """The counters for a run with live ranks on this node. For other runs they are empty.
 
-    ``reading``: what this node's agent says of NAMES, if it was asked. It is asked once more, LOOK_SECONDS later, where
-    adapters count pause frames.
+    ``reading``: what this node's agent answered about NAMES, if it was asked. If adapters count pause frames, the agent
+    is asked again LOOK_SECONDS later.
     """
     live = _live(run, ledgers)
     if not live:
@@ -56,7 +57,10 @@ def _live(run: Run, ledgers: Iterable[Ledger]) -> list[Ledger]:
 
 
 def bytes_per_read(pids: list[int]) -> float | None:
-    """Of the children of these processes, since each began: a loop that has workers reads what they hand over."""
+    """The mean bytes per read of the children of these processes, since each child started. None if there is no read.
+
+    Only children count, because a loop with workers itself reads only what they send to it.
+    """
     read = calls = 0
     for each in [child for pid in pids for child in _children(pid)][:_MOST_PROCESSES]:
         try:
@@ -75,7 +79,8 @@ def _children(pid: int) -> list[int]:
 
 
 def _paused_share(reading: Reading) -> float | None:
-    """For which share of the time pause frames held up the sending, on the adapter and priority where most."""
+    """The share of time in which pause frames stopped the sending, on the adapter and priority with the largest
+    share."""
     before = _paused(reading.samples)
     if not before:
         return None
@@ -87,7 +92,7 @@ def _paused_share(reading: Reading) -> float | None:
 
 
 def _paused(samples: Iterable[Sample]) -> dict[tuple[str, str], float]:
-    """(adapter, priority) -> seconds so far."""
+    """(adapter, priority) -> seconds of pauses so far."""
     return {
         (one.labels.get("device", ""), one.labels.get("priority", "")): one.value
         for one in samples
@@ -96,7 +101,7 @@ def _paused(samples: Iterable[Sample]) -> dict[tuple[str, str], float]:
 
 
 def _mtus(samples: list[Sample]) -> dict[str, int]:
-    """Of physical interfaces with a link; none where there is RDMA, which has an MTU of its own."""
+    """The MTU of each physical interface with a link. Empty if there is RDMA, which has a separate MTU."""
     physical = {
         one.labels.get("device", ""): one.labels.get("rdma", "")
         for one in samples

@@ -1,4 +1,4 @@
-"""Asks an agent for its metrics over HTTP, as Prometheus would."""
+"""Asks an agent for its metrics over HTTP, as Prometheus does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class NoAgent(Exception):
-    """No agent answers, or its answer cannot be read. A sentence that says which agent and why."""
+    """No agent answers, or its answer cannot be read. The message says which agent and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Reading:
 
 
 def fetch(address: str, timeout_seconds: float, most_bytes: int = -1) -> bytes:
-    """What the agent at ``host:port`` answers, at most so many bytes of it.
+    """The answer of the agent at ``host:port``, at most ``most_bytes`` of it (-1: all).
 
-    Raises OSError when none answers, http.client.HTTPException when what answers does not speak HTTP.
+    Raises OSError if nothing answers, and http.client.HTTPException if the answer is not HTTP.
     """
     with _no_proxy.open(f"http://{address}/metrics", timeout=timeout_seconds) as answer:
         return answer.read(most_bytes)
@@ -56,7 +56,7 @@ def ask(address: str, *names: str, timeout_seconds: float = TIMEOUT_SECONDS) -> 
 
 
 def read(address: str, *names: str) -> Reading:
-    """The same, for those who can do without an answer."""
+    """Asks like `ask`, but returns a `Reading` that says why if there is no answer."""
     try:
         return Reading(address, ask(address, *names), time.monotonic())
     except NoAgent as error:
@@ -64,7 +64,10 @@ def read(address: str, *names: str) -> Reading:
 
 
 def samples(exposition: str, *names: str) -> Iterator[Sample]:
-    """The samples of the metrics with these names; the rest, often megabytes, is not parsed. Raises ValueError."""
+    """Yields the samples of the metrics with these names. Other lines, often megabytes, are not parsed.
+
+    Raises ValueError.
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
     lines = "\n".join(line for line in exposition.splitlines() if line.startswith(names))

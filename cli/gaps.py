@@ -1,4 +1,4 @@
-"""For how long the GPUs of ranks were idle in compute: the node's agent knows, and ledgers do not."""
+"""How long the GPUs of ranks were idle in compute. Ledgers do not have this, so the node's agent is asked."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ NAMES: tuple[str, ...] = (COMPUTE_IDLE.name,)
 
 
 def on_accelerators(run: Run, ledgers: Iterable[Ledger]) -> bool:
-    """Whether any rank of a run has a device of its own."""
+    """Whether any rank of a run has an accelerator."""
     return any((one.owner, one.run) == run and one.device != "cpu" for one in ledgers)
 
 
 def ask(address: str, run: Run) -> tuple[dict[int, float], str]:
-    """Asks the agent at ``host:port``; returns what `idle` does."""
+    """Asks the agent at ``host:port``. Returns the same as `idle`."""
     return idle(exposition.read(address, *NAMES), run)
 
 
 def idle(reading: exposition.Reading, run: Run) -> tuple[dict[int, float], str]:
-    """-> (seconds of compute in which no kernel ran, by rank of the run; why there are none)."""
+    """Returns rank -> seconds of its compute in which no kernel ran, and the reason if that is not known."""
     if reading.why_not:
         return {}, reading.why_not
     found = {

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where there is no such run, it has finished no step, or Prometheus does not answer."""
+    """Exit status 0; 1 if the run does not exist, has not finished a step, or Prometheus does not answer."""
     try:
         answer = _recorded(args) if args.prometheus else _here(args)
     except NoAnswer as error:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _here(args: argparse.Namespace) -> tuple[Goodput, list[str]] | None:
-    """From this node's ledgers."""
+    """The goodput of the chosen run and problems with its ledgers, from this node. None if there is no such run."""
     chosen = choice.choose("goodput", args)
     if chosen is None:
         return None
@@ -77,13 +77,13 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str]] | None:
 
 
 def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str]]:
-    """From what Prometheus recorded. Raises NoAnswer."""
+    """The goodput of the chosen run and what is missing from it, from Prometheus. Raises NoAnswer."""
     asked = options.server(args)
     return history.ask(asked, choose(asked, args, args.since))
 
 
 def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
-    """The report, as JSON. Seconds are rank-seconds in ``seconds``, those of the clock elsewhere."""
+    """The report as JSON. ``seconds`` and ``computed_seconds`` are rank-seconds; all other seconds are wall time."""
     least, most = mtbf_range(found.watched, found.failures)
     observed = found.watched / found.failures if found.failures else None
     saving, why = _saving(found, args.save_cost)
@@ -148,7 +148,7 @@ def _advice(advice: Advice, ranks: int, price: float) -> dict[str, Any]:
 
 
 def render(report: dict[str, Any], price: float) -> str:
-    """For people."""
+    """The report for people. Ends with a newline."""
     parts = [_title(report), _parts(report), _attempts(report), _failures(report), _checkpoints(report, price)]
     if report["problems"]:
         parts.append([f"problem  {sentence}" for sentence in report["problems"]])

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 WIDTH = 110
-"""Of wrapped sentences, in characters."""
+"""The characters in a line of wrapped sentences."""
 NOTE = 9
-"""Characters that the label of a note takes, with its spaces."""
+"""The characters of a note's label, with the spaces after it."""
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 0, *, last_left: bool = False) -> list[str]:
-    """Columns as wide as their widest cell, flush right but for the first ``left`` of them and, if asked, the last."""
+    """The lines of a table. Columns are as wide as their widest cell and aligned right, except the first ``left`` ones.
+
+    ``last_left``: align the last column left, too.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -25,10 +28,10 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 0, *, last_left: bool = F
 
 
 def notes(sentences: Iterable[str]) -> list[str]:
-    """Lines of sentences that begin with a label of NOTE characters (`note     …`), wrapped to the right of it."""
+    """Wraps sentences that begin with a label of NOTE characters (`note     …`). Later lines begin after the label."""
     return [line for sentence in sentences for line in wrap(sentence, WIDTH, subsequent_indent=" " * NOTE)]
 
 
 def indented(sentence: str) -> list[str]:
-    """Lines of a sentence below a numbered head."""
+    """Wraps a sentence below a numbered heading, indented by three spaces."""
     return wrap(sentence, WIDTH, initial_indent="   ", subsequent_indent="   ")

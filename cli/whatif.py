@@ -1,4 +1,4 @@
-"""`whyidle whatif`: how long a step of a run would take if something were faster, from its ledgers, live or ended."""
+"""`whyidle whatif`: how long a step of a live or ended run would take if something were faster."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ FACTORS: dict[str, str] = {
     "host": "the loop's own code between phases",
     "compute": "forward, backward and optimizer",
 }
-"""Option -> what of a step becomes faster."""
+"""Option -> the part of a step that becomes faster."""
 ENDED_SECONDS = 30 * 86400.0
 """How long ago a run in Prometheus may have ended."""
 FRESH_SECONDS = 300.0
-"""A run that was seen since then has not ended."""
+"""A run that was seen within this time counts as live."""
 BAR = 30
 
 
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """For argparse, which prints the sentence of an ArgumentTypeError only."""
+    """Turns the ValueError of ``read`` into an ArgumentTypeError, the only error whose message argparse prints."""
 
     def checked(text: str) -> Any:
         try:
@@ -88,7 +88,7 @@ def _workers(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where there is no such run, nothing can be told, or Prometheus does not answer."""
+    """Exit status 0; 1 if the run does not exist, has nothing to predict from, or Prometheus does not answer."""
     if args.report is not None:
         return _print_bounds(args, lambda: _of_report(args))
     if args.prometheus:
@@ -126,7 +126,7 @@ def _print_bounds(args: argparse.Namespace, build: Callable[[], dict[str, Any]])
 
 
 def _of_prometheus(args: argparse.Namespace) -> dict[str, Any]:
-    """Of a run in Prometheus: without its ledgers, nothing can be replayed. Raises NoAnswer and NoBounds."""
+    """The bounds for a run in Prometheus, which has no steps to replay. Raises NoAnswer and NoBounds."""
     asked = options.server(args)
     chosen = choose(asked, args, max(args.since, ENDED_SECONDS))
     window = seconds.ask(asked, chosen, args.since)
@@ -135,7 +135,7 @@ def _of_prometheus(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_report(args: argparse.Namespace) -> dict[str, Any]:
-    """Of a saved report. Raises NoReport and NoBounds."""
+    """The bounds for the run of a saved report. Raises NoReport and NoBounds."""
     if args.run_name or args.prometheus:
         raise NoReport("the file of --report already names the run: leave out RUN and --prometheus")
     report = read_report(args.report)
@@ -190,7 +190,7 @@ def changes_of(args: argparse.Namespace) -> Changes:
 
 
 def render_text(found: dict[str, Any]) -> str:
-    """The answer for people: ends with a newline."""
+    """The answer for people. Ends with a newline."""
     parts = [_title(found), _table(found)]
     if found["sweep"]:
         parts.append(_curve(found["sweep"]))
