@@ -1,4 +1,4 @@
-"""`whyidle compare`: runs or saved reports beside each other, for people, for documents and for CI."""
+"""`whyidle compare`: compares runs or saved reports, for people, for documents and for CI."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .html import render_html
 from .text import render_markdown, render_text, sentence
 
 MET = 3
-"""Exit status where a condition of --fail-if is met."""
+"""The exit status if a condition of --fail-if is met."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,11 +87,11 @@ def _condition(text: str) -> Condition:
 
 
 class _Refused(Exception):
-    """A sentence for stderr; empty where it has been said."""
+    """The command cannot go on. The message is a sentence for stderr; empty if it was printed already."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where something cannot be compared or judged, 2 for what makes no sense, MET."""
+    """Exit status 0; 1 if runs cannot be compared or a condition cannot be checked; 2 for wrong arguments; MET."""
     try:
         if wrong := _usage(args):
             print(f"whyidle compare: {wrong}", file=sys.stderr)
@@ -138,7 +138,7 @@ def _plain(one: Judged) -> dict[str, object]:
 
 
 def _names(arguments: list[str]) -> list[str]:
-    """Short names for columns; where two are the same, the whole argument."""
+    """Short names for columns. If two would be the same, the whole arguments."""
     short = [os.path.basename(argument.rstrip("/")).removesuffix(".json") or argument for argument in arguments]
     if len(set(short)) == len(short):
         return short
@@ -148,7 +148,7 @@ def _names(arguments: list[str]) -> list[str]:
 
 
 def _report(argument: str, args: argparse.Namespace) -> Report:
-    """Raises NoReport, or _Refused."""
+    """The report that an argument names: a file, or a run with ledgers here. Raises NoReport or _Refused."""
     if os.path.isfile(argument) or argument.endswith(".json"):
         return read_report(argument)
     directory, owner, name = args.dir, None, argument
@@ -156,7 +156,7 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
         directory, name = argument, None
     elif "/" in argument:
         owner, _, name = argument.partition("/")
-        if owner in ("", ".", "..", "~"):  # a path, and not OWNER/NAME
+        if owner in ("", ".", "..", "~"):  # a path, not OWNER/NAME
             raise _Refused(
                 f"{argument} does not exist: give a report, a directory of ledgers, or a run as NAME or OWNER/NAME"
             )

@@ -1,4 +1,5 @@
-"""`whyidle bench network`: how fast collectives and pairs of nodes are, under torchrun or with ranks of its own."""
+"""`whyidle bench network`: measures collectives and pairs of nodes, under torchrun or with ranks that it starts
+itself."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where ranks are missing or lost, 2 for what cannot be started; 128 + a signal's number."""
+    """Exit status 0; 1 if ranks are missing or lost; 2 if the bench cannot start; 128 + number of a signal."""
     try:
         start = started(os.environ)
         if importlib.util.find_spec("torch") is None:

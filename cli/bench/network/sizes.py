@@ -1,4 +1,4 @@
-"""Sizes on the command line: 64kB, 25MiB, 4MB or 1000; lists of them, and ladders such as 64kB..64MB."""
+"""Reads sizes from the command line: 64kB, 25MiB, 4MB or 1000, lists of sizes, and ranges such as 64kB..64MB."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ... import quantities
 
 _MOST = 1 << 40
 FACTOR = 4
-"""Between two steps of a ladder."""
+"""The factor between two sizes of a range."""
 
 
 def size(text: str) -> int:
-    """Bytes. Raises argparse.ArgumentTypeError, as the others do."""
+    """Reads a size, in bytes. Like the other functions here, it raises argparse.ArgumentTypeError with a sentence."""
     found = quantities.size(text)
     if found > _MOST:
         raise argparse.ArgumentTypeError(f"{text!r} must be at most 1 TiB: write 64kB, 25MiB or 4MB")
@@ -21,7 +21,7 @@ def size(text: str) -> int:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Of a list whose parts are sizes, or ladders from one size to another."""
+    """Reads a list of sizes and ranges, such as 1000,64kB..64MB. The result is in order."""
     found: set[int] = set()
     for part in text.split(","):
         first, dots, last = part.partition("..")
@@ -33,6 +33,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def operations(text: str) -> tuple[str, ...]:
+    """Reads a list of operations, such as all_reduce,broadcast."""
     found = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",")))
     if unknown := [op for op in found if op not in OPERATIONS]:
         known = ", ".join(OPERATIONS)

@@ -1,4 +1,4 @@
-"""The report for people."""
+"""Prints the report for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...quantities import in_bits, in_bytes, in_time, percent
 _MOST_PAIRS = 12
 _MOST_NAMED = 8
 _AS_FAST = 0.9
-"""A job is as fast as the bench within this: both vary by as much."""
+"""From this share on, a job counts as fast as the bench, because both vary this much."""
 
 
 def render(report: Mapping[str, Any]) -> str:

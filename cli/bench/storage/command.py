@@ -87,7 +87,7 @@ def _parts(words: str) -> tuple[str, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where a path cannot be measured, or not all of it; 2 where the arguments do not fit together."""
+    """Exit status 0; 1 if a path or a part cannot be measured; 2 if the arguments do not fit together."""
     try:
         workload = plan_of(args)
         memory = (args.memory or mlperf.host_memory()) if args.mlperf else 0
@@ -120,7 +120,7 @@ def _refuse(sentence: str, code: int) -> int:
 
 
 def plan_of(args: argparse.Namespace) -> dlio.Workload:
-    """What to do, from the arguments. Raises BenchError, OSError."""
+    """The plan from the arguments. Raises BenchError and OSError."""
     if args.drop_caches and not args.mlperf:
         raise BenchError("--drop-caches needs --mlperf, because it slows down everything on this machine")
     if args.drop_caches and os.geteuid() != 0:
@@ -183,7 +183,7 @@ def _yaml(path: str) -> Any:
 
 
 def _measure(paths: list[str], plan: Plan, stop: StopSignals) -> dict[str, Any]:
-    """Measures the paths one after another. Raises BenchError before the first one, and Stopped."""
+    """Measures the paths one after another. Raises BenchError and Stopped."""
     with ExitStack() as stack:
         for path in paths:
             places.check(path, plan.room)
@@ -226,7 +226,7 @@ def _entry(place: places.Place) -> dict[str, Any]:
 
 
 def _take(entry: dict[str, Any], said: dict[str, Any]) -> None:
-    """Adds what a part has found on a path."""
+    """Adds the results of a part to the entry of its path."""
     if "error" in said:
         entry["errors"].append({"part": said["part"], "error": said["error"]})
     else:
@@ -235,7 +235,7 @@ def _take(entry: dict[str, Any], said: dict[str, Any]) -> None:
 
 
 def _conclude(path: dict[str, Any], args: argparse.Namespace, workload: dlio.Workload, memory: int) -> None:
-    """Adds what follows from the measures of a path."""
+    """Adds the conclusions from the measures of a path."""
     measures = {measure["name"]: measure for measure in path["measures"]}
     loop, replay = measures.get(LOOP), measures.get(REPLAY)
     speedup = None
