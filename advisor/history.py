@@ -50,7 +50,8 @@ class Process:
     last: float
     """The last scrape that saw it, which may have come after its end."""
     opened: float | None = None
-    """When its startup began. None if no scrape saw it before its first step."""
+    """When its startup phase was opened, which is when whyidle was attached. None if no scrape saw it before its first
+    step."""
     booked: float = 0.0
     """Seconds of startup that its ledger had at `asked`: everything before whyidle was attached."""
     switched: float = 0.0

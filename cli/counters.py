@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 NAMES: tuple[str, ...] = tuple(metric.name for metric in (nic.PAUSE_SECONDS, nic.INFO, nic.SPEED, nic.MTU))
-"""The metrics to ask this node's agent for, where :func:`beyond_this_node` says so."""
+"""The metrics to ask this node's agent for, if :func:`beyond_this_node` is true."""
 LOOK_SECONDS = 2.0
 """The time between two readings of a counter."""
 _MOST_PROCESSES = 512

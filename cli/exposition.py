@@ -24,7 +24,7 @@ class NoAgent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an agent said when it was asked."""
+    """The answer of an agent to one request."""
 
     address: str
     """host:port"""
@@ -32,7 +32,7 @@ class Reading:
     at: float = 0.0
     """When it answered, in seconds of time.monotonic()."""
     why_not: str = ""
-    """Why there are no samples; empty where the agent has answered."""
+    """Why there are no samples; empty if the agent has answered."""
 
 
 def fetch(address: str, timeout_seconds: float, most_bytes: int = -1) -> bytes:

@@ -51,7 +51,7 @@ class Case:
     """The recorded steps. None if they cannot be replayed: `why_not` says why."""
     why_not: str
     goodput: Goodput | None
-    """None if attempts are not looked at."""
+    """None if only one attempt is known, as in `signals`."""
     counters: Counters = NOTHING
 
     @property

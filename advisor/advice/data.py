@@ -22,7 +22,7 @@ CROWDED = 0.1
 RARE = 0.2
 """If the loop waits in at most this share of the steps, the loader is fast enough on average."""
 REAL = 0.1
-"""A wait counts as one for a batch in the making from this share of the median step on."""
+"""If a wait is shorter than this share of the median step, the batch was ready."""
 PREFETCH = 2
 """The default of DataLoader's prefetch_factor."""
 MOST_PREFETCH = 64
@@ -98,7 +98,7 @@ def _prefetch(case: Case) -> Found | None:
 
 
 def _waits(one: RankTrace) -> Sequence[int]:
-    """For each step, the ns in which the loop waited for a batch in the making; 0 if the wait was short."""
+    """For each step, the ns in which the loop waited for a batch that was being made; 0 if the wait was short."""
     least = REAL * median(step.wall for step in one.steps)
     found = []
     for step in one.steps:

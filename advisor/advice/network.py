@@ -11,7 +11,7 @@ from .gains import formula, percent, replayed
 from .rule import FLOOR, Found, Gain, Rule
 
 LEFT = 0.1
-"""Gradients are accumulated over so many batches that transfers take at most this share of the time."""
+"""The advised number of batches to accumulate makes transfers take at most this share of the time."""
 MOST_ACCUMULATED = 8
 DEFAULT_BUCKET = 25 << 20
 """The default of DistributedDataParallel's bucket_cap_mb, in bytes. Its first bucket has 1 MiB."""

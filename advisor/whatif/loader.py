@@ -13,7 +13,7 @@ DATA = tuple(CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "
 _READ, _CPU, _QUEUE, _HANDOFF = DATA
 _MADE = (_READ, _CPU, _QUEUE)
 _REAL = 0.02
-"""A wait counts as one for a batch in the making if the worker read and computed for at least this share of the step.
+"""If the worker read and computed for at least this share of the step, the loop waited for a batch that was being made.
 Shorter waits are those for the transport of a batch that was ready."""
 _NO_CPU = 0.1
 """If workers queue for a CPU for this share of their CPU time, no CPU is free: more workers do not compute faster."""
@@ -79,7 +79,8 @@ class Loader:
         return own[_READ] * self._factors[_READ] * share + computing * (1.0 if crowded else share)
 
     def _busy(self, index: int) -> bool:
-        """Whether the loop waited for a batch in the making both shortly before this step, and in it or shortly after.
+        """Whether the loop waited for a batch that was being made both shortly before this step, and in it or shortly
+        after.
 
         "Shortly" is one step for each worker: workers that start together deliver together, so that the loop waits once
         in as many steps as there are workers.

@@ -42,7 +42,8 @@ class Course(NamedTuple):
 
 
 def over(seconds: float) -> str:
-    """A range of PromQL. It is a millisecond shorter, because Prometheus 2 includes both ends of a range, and 3 one."""
+    """A range of PromQL. It is a millisecond shorter, because Prometheus 2 includes both ends of a range. Prometheus 3
+    includes only the last one."""
     return f"[{max(1, round(1000 * seconds) - 1)}ms]"
 
 

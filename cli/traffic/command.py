@@ -127,7 +127,7 @@ def _model(args: argparse.Namespace) -> Model:
 
 def _parallel(args: argparse.Namespace) -> Parallel | None:
     """The shape from the options; None if they give no group size."""
-    sizes = (args.dp, args.fsdp, args.tp, args.sp, args.ep, args.pp)  # as SIZES has them
+    sizes = (args.dp, args.fsdp, args.tp, args.sp, args.ep, args.pp)  # in the order of SIZES
     if not any(sizes):
         return None
     return Parallel(

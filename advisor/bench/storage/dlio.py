@@ -62,7 +62,7 @@ def workload(document: object, plan: Plan) -> Workload:
 
 
 def cut(found: Workload, size: float) -> Workload:
-    """The workload with so many fewer files that its dataset has at most ``size`` bytes."""
+    """The workload, with fewer files if its dataset has more than ``size`` bytes."""
     plan = found.plan
     files = max(1, min(plan.files, int(size // (plan.samples_per_file * plan.sample_bytes))))
     if files == plan.files:

@@ -238,7 +238,7 @@ def _tools(args: argparse.Namespace, world: World, nodes: Nodes, pairs: pairwise
     slowest = min(pairs.rates, key=lambda pair: min(pairs.rates[pair])) if pairs and pairs.rates else (0, 1)
     one, other = (nodes.ranks[node][0] for node in slowest)
     address = nodes.places[one].address
-    if one == 0:  # on the way to itself it has another address than on the way to others
+    if one == 0:  # its address on the way to itself differs from that on the way to other nodes
         address = world.objects(places.local_address(nodes.places[other].address))[0]
     found = []
     for tool in tools.TOOLS:
