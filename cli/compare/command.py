@@ -1,4 +1,4 @@
-"""`whyidle compare`: runs or saved reports beside each other, for people, for documents and for CI."""
+"""`whyidle compare`: compares runs or saved reports, for people, for documents and for CI."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .. import choice, gaps
 from ..agent import DEFAULT_ADDRESS
 from ..prometheus import options, runs, seconds, stretch
 from ..prometheus.client import NoAnswer, Prometheus
-from ..quantities import count
+from ..quantities import counts
 from .html import render_html
 from .moments import Part, part_of
 from .text import render_markdown, render_text, sentence
 
 _WHOSE = "as OWNER/NAME"
 MET = 3
-"""Exit status where a condition of --fail-if is met."""
+"""The exit status if a condition of --fail-if is met."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale = parser.add_argument_group("scaling", "Options for runs with different world sizes.")
     scale.add_argument(
         "--samples-per-step",
-        type=_sizes,
+        type=counts,
         metavar="N,N,…",
         help="samples per step of all ranks together, one number for each run (default: as data loaders counted them)",
     )
@@ -94,16 +94,12 @@ def _condition(text: str) -> Condition:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _sizes(text: str) -> list[float]:
-    return [count(part) for part in text.split(",")]
-
-
 class _Refused(Exception):
-    """A sentence for stderr; empty where it has been said."""
+    """The command cannot go on. The message is a sentence for stderr; empty if it was printed already."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where something cannot be compared or judged, 2 for what makes no sense, MET."""
+    """Exit status 0; 1 if runs cannot be compared or a condition cannot be checked; 2 for wrong arguments; MET."""
     try:
         if wrong := _usage(args):
             print(f"whyidle compare: {wrong}", file=sys.stderr)
@@ -150,7 +146,7 @@ def _plain(one: Judged) -> dict[str, object]:
 
 
 def _names(arguments: list[str]) -> list[str]:
-    """Short names for columns; where two are the same, the whole argument."""
+    """Short names for columns. If two would be the same, the whole arguments."""
     short = [os.path.basename(argument.rstrip("/")).removesuffix(".json") or argument for argument in arguments]
     if len(set(short)) == len(short):
         return short
@@ -160,7 +156,7 @@ def _names(arguments: list[str]) -> list[str]:
 
 
 def _report(argument: str, args: argparse.Namespace) -> Report:
-    """Raises NoReport, or _Refused."""
+    """The report that an argument names: a file, or a run with ledgers here. Raises NoReport or _Refused."""
     if os.path.isfile(argument) or argument.endswith(".json"):
         return read_report(argument)
     if args.prometheus and not os.path.isdir(argument):
@@ -170,6 +166,10 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
         directory, name = argument, None
     elif "/" in argument:
         owner, _, name = argument.partition("/")
+        if owner in ("", ".", "..", "~"):  # a path, not OWNER/NAME
+            raise _Refused(
+                f"{argument} does not exist: give a report, a directory of ledgers, or a run as NAME or OWNER/NAME"
+            )
     asked = argparse.Namespace(dir=directory, run_name=name, owner=owner)
     chosen = choice.choose("compare", asked)
     if chosen is None:
@@ -177,7 +177,10 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
     run, ledgers, problems = chosen
     idle, why = gaps.ask(args.agent, run) if gaps.on_accelerators(run, ledgers) else ({}, "")
     report: Report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
-    check(report)
+    try:
+        check(report)
+    except NoReport as error:
+        raise NoReport(f"{argument} {error}") from error
     return report
 
 
