@@ -121,6 +121,18 @@ def test_warnings_are_kept_and_long_ranges_are_asked_for_in_parts(server: Server
     assert asked.warnings == ["a store is away"]
 
 
+def test_nothing_that_a_server_says_moves_the_cursor(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = Prometheus(server.url, {}, 30.0)
+    data = {"resultType": "vector", "result": [{"metric": {"run": "a\x1b[2J"}, "value": [1.0, "2"]}]}
+    server.answer = 200, {}, json.dumps({"status": "success", "data": data, "warnings": ["b\x1b]0;c\x07"]})
+    [sample] = asked.query("up", 1.0)
+    server.answer = 200, {}, json.dumps({"status": "success", "data": [sample.labels | {"owner": "\r"}]})
+    assert sample.labels | {"owner": "�"} == asked.series("up", 0.0, 1.0)[0] == {"run": "a�[2J", "owner": "�"}
+    assert asked.warnings == ["b�]0;c�"]
+    server.answer = 422, {}, refusal("d\x1b[2J")
+    assert "d�[2J" in said(capsys, server.url)
+
+
 @pytest.mark.parametrize(
     ("variables", "file", "header"),
     [
