@@ -217,6 +217,14 @@ def test_a_rank_stays_with_its_user_whatever_another_claims(tmp_path: Path) -> N
 
 
 @needs_root
+def test_the_owner_in_a_ledger_is_believed_where_that_owner_has_no_such_rank(tmp_path: Path) -> None:
+    """What nothing prevents: docs/security.md says so."""
+    [path] = ended(tmp_path, Spec(owner="somebody", run="theirs", rank=77, steps=5))
+    os.chown(path, STRANGER, STRANGER)
+    assert [rank.newest.owner for rank in LedgerStore(str(tmp_path), 1e9).look().ranks] == ["somebody"]
+
+
+@needs_root
 def test_a_name_that_another_user_had_before_begins_anew(tmp_path: Path) -> None:
     store = LedgerStore(str(tmp_path), 1e9)
     [old] = ended(tmp_path, Spec(steps=30))

@@ -17,6 +17,7 @@ from support_certificates import authority, needs_openssl, signed
 
 from whyidle.cli.main import main
 from whyidle.cli.prometheus.client import MOST_POINTS, NoAnswer, Prometheus
+from whyidle.cli.prometheus.runs import equal
 
 EMPTY = {"status": "success", "data": []}
 Answer = tuple[int, dict[str, str], str]
@@ -131,6 +132,13 @@ def test_nothing_that_a_server_says_moves_the_cursor(server: Server, capsys: pyt
     assert asked.warnings == ["b�]0;c�"]
     server.answer = 422, {}, refusal("d\x1b[2J")
     assert "d�[2J" in said(capsys, server.url)
+
+
+def test_a_name_stays_within_its_matcher() -> None:
+    name = 'a"} or up{b="\\\n'
+    matcher = equal("run", name)
+    assert matcher == r'run="a\"} or up{b=\"\\\n"'
+    assert json.loads(matcher.removeprefix("run=")) == name
 
 
 @pytest.mark.parametrize(
