@@ -50,8 +50,8 @@ def _workers(case: Case) -> Found | None:
         f"Set num_workers={have + more} in the DataLoader (it has {have})",
         gain,
         (
-            f"the loop waits for {_who(have)}: blocked {percent(read / case.window)} of the time, on a CPU"
-            f" {percent(cpu / case.window)}, without a CPU {percent(queue / case.window)}",
+            f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time while that is blocked,"
+            f" {percent(cpu / case.window)} while it is on a CPU, {percent(queue / case.window)} while it gets no CPU",
         ),
         {"num_workers": have + more},
     )
