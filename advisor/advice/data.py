@@ -158,7 +158,7 @@ RULES: tuple[Rule, ...] = (
         "data.workers",
         ("storage", "cpu"),
         "The loop waits for data workers that are blocked or on a CPU, and more workers would find a free CPU",
-        "Increase `num_workers` until more workers bring little",
+        "Increase `num_workers` until more workers save little",
         "Replay with that many workers. It assumes that one worker makes each batch, and that reads do not"
         " slow each other",
         "`data_read` and `data_cpu` fall, `data_queue` does not rise",

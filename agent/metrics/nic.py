@@ -108,8 +108,8 @@ INFO = Metric(
     "info",
     (*_DEVICE, "kind", "driver", "master", "pci_bus_id", "rdma"),
     "What the interface is; always 1. Only the kind physical is separate hardware, so sum over that kind. The "
-    "master is the "
-    "bond or bridge that it is part of, rdma the InfiniBand or RoCE device of the same port.",
+    "label master is the bond or bridge that it is part of. The label rdma is the InfiniBand or RoCE device of the "
+    "same port.",
     _CLASS,
 )
 LEFT_OUT = Metric(

@@ -184,7 +184,7 @@ def _cgroup_events() -> Panel:
     by = "cgroup, event"
     events = total(by, rate("whyidle_cgroup_memory_events_total"))
     return trend(
-        "Control groups that came up against their memory",
+        "Control groups that reached their memory limits",
         "Per second, by event: slowed down (high), at the limit (max), a process was killed (oom_kill).",
         query(shortened(highest(events, by, 6)), "{{cgroup}} {{event}}"),
         unit="ops",

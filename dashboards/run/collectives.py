@@ -38,8 +38,8 @@ def _late_by() -> Panel:
     late = f"run_rank_family:whyidle_late:rate${{window}}{{{v.RUN}}}"
     return trend(
         "Late ranks, and what made them late",
-        """GPU-seconds per second that a rank made the others wait, by what made it late: storage, cpu or host;
-        compute, which counts as straggler, means a slow GPU or an uneven batch. The eight worst. A slow link does not
+        """GPU-seconds per second that a rank made the others wait, by what made it late. Compute, which counts as
+        straggler, means a slow GPU or an uneven batch. Only the eight worst ranks are shown. A slow link does not
         make a rank late.""",
         query(
             f"{late} and on (rank, family) topk(8, {over_range(late.replace('${window}', '5m'))} > {LATE})",
