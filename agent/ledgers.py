@@ -130,12 +130,14 @@ class LedgerStore:
         self._run_sums = RunSums(retention_seconds)
         self._errors: Counter[str] = Counter()
         self._known: set[tuple[str, int, str]] = set()
+        self._paths: list[str] = []
 
     def look(self) -> Snapshot:
         """Reads the directory. Counts and logs each problem that did not exist at the last look."""
         with self._lock:
             users = {key_of(rank.newest): rank.newest.uid for rank in self.latest.ranks}
-            ledgers, problems = read_directory(self.directory, users=users)
+            ledgers, problems = read_directory(self.directory, users=users, known=self._paths)
+            self._paths = [ledger.path for ledger in ledgers]
             self._count(problems)
             by_key: dict[Key, dict[FileKey, Ledger]] = {}
             for ledger in ledgers:

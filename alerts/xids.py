@@ -85,7 +85,7 @@ XIDS: tuple[Xid, ...] = (
     Xid((95,), "uncontained memory error: any program on the GPU may be affected", "reset", _MEMORY),
     Xid((61, 62, 169), "a micro-controller in the GPU halted", "reset", _FIRMWARE),
     Xid((119, 120), "the GPU's system processor (GSP) does not answer, or failed", "reset", _FIRMWARE),
-    Xid((109, 158), "timeout of a context switch, or a fatal one", "reset", _RESET),
+    Xid((109, 158), "timeout of a context switch, or a fatal timeout", "reset", _RESET),
     Xid((110,), "security fault", "reset", _FIRMWARE),
     Xid((143,), "the GPU could not be initialised", "reset", _RESET),
     Xid((74,), "error of an NVLink", "reset",
@@ -149,8 +149,8 @@ def _page() -> Iterator[str]:
     yield (
         f"An XID is the number of an error that NVIDIA's driver reports for a GPU. The classes follow\n"
         f"[NVIDIA's catalogue]({CATALOGUE}) for Ampere and newer\n"
-        "GPUs; `alerts/xids.py` says which numbers rest on something else. An XID is where to begin, not a proof: the\n"
-        "line in `dmesg` has the details.\n"
+        "GPUs; `alerts/xids.py` says which numbers rest on something else. An XID is a starting point, not a proof:\n"
+        "the line in `dmesg` has the details.\n"
     )
     alerts = {
         "software": "`WhyidleGpuXid`, info",
@@ -169,7 +169,7 @@ def _page() -> Iterator[str]:
     yield "## Any other\n"
     yield (
         "`WhyidleGpuXid` says that the number is not in this table: look it up in the catalogue. The agent counts 16\n"
-        "numbers of a GPU apart, and further ones as `other`."
+        "numbers of a GPU separately, and further ones as `other`."
     )
 
 

@@ -221,7 +221,7 @@ def compare(case: Case, bench: Bench) -> dict[str, Any]:
     }
 
 
-HEADINGS = ("rule", "fault", "change", "a batch before", "after", "predicted gain", "measured", "within 2×")
+HEADINGS = ("rule", "fault", "change", "time of a batch before", "after", "predicted gain", "measured", "within 2×")
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -291,7 +291,7 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that namespaces and ranks are removed
     found = []
-    print("| job | formula, MB a step | hooks | interfaces | hooks off by | interfaces off by |")
+    print("| job | formula, MB a step | hooks | interfaces | error of the hooks | error of the interfaces |")
     print("| --- | --- | --- | --- | --- | --- |")
     for case in CASES:
         if args.only and not any(part in case.name for part in args.only):

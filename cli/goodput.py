@@ -25,7 +25,7 @@ _MEANS = {
     "productive": "new steps",
     "saving": "blocked in saves",
     "lost": "steps that an earlier attempt had finished",
-    "stalled": f"steps that took over {STALL_FACTOR:.0f} usual steps: the time beyond one",
+    "stalled": f"steps that took over {STALL_FACTOR:.0f} usual steps: the time beyond one usual step",
     "startup": "until the first step of the first attempt",
     "recovery": "from the end of an attempt to the first step of the next one",
 }

@@ -217,8 +217,8 @@ def _goodput() -> Panel:
     goodput = f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"
     return trend(
         "Goodput by cluster",
-        "Share of each cluster's device time that was compute for new steps, of the lowest. If only one cluster "
-        "drops, look at its network, its storage or its last release.",
+        "Share of each cluster's device time that was compute for new steps, for the clusters where it is lowest. If "
+        "only one cluster drops, look at its network, its storage or its last release.",
         query(worst(goodput, f"-{over_range(goodput)}", v.CLUSTER_LABEL, "16"), f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
         unit="percentunit",
         most=1,
@@ -259,8 +259,9 @@ def _nodes() -> Panel:
     family = f"topk by ({v.BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
     panel = table(
         "Nodes by what they lost",
-        "The nodes whose ranks lost most device-hours in the time range, and to what in its last hour. The hours "
-        "are the bill of the runs, by node. In the column for the last hour, waits for a late rank count as straggler.",
+        "The nodes whose ranks lost most device-hours in the time range, and the family that each lost most to "
+        "in the last hour of it. The hours are parts of the bill of the runs. In the column for the last "
+        "hour, waits for a late rank count as straggler.",
         now(first),
         now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}}) and on ({v.BY_NODE}) {first}"),
         now(f"{family} and on ({v.BY_NODE}) {first}"),

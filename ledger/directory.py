@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from .layout import SUFFIX
-from .reader import Ledger, LedgerError, read_ledger
+from .reader import Ledger, LedgerError, printable, read_ledger
 
 DEFAULT_DIR = "/dev/shm/whyidle"
 MAX_LEDGERS = 1024
 """A reader opens at most this many files, because anyone may write to the directory."""
-_MAX_NAMES = 16 * MAX_LEDGERS
+MAX_NAMES = 16 * MAX_LEDGERS
 
 Run = tuple[str, str]  # owner, run: runs with the same name and different owners are different runs
 Key = tuple[str, str, int]  # owner, run, rank
@@ -35,18 +37,25 @@ class Problem:
 
 
 def read_directory(
-    directory: str, *, steps: bool = False, users: Mapping[Key, int] | None = None, uid: int | None = None
+    directory: str,
+    *,
+    steps: bool = False,
+    users: Mapping[Key, int] | None = None,
+    uid: int | None = None,
+    known: Iterable[str] = (),
 ) -> tuple[list[Ledger], list[Problem]]:
     """Returns the usable ledgers of a directory, and the problems of the others. A missing directory counts as empty.
 
-    ``users``: the uid that each rank belonged to at the last call. With ``uid``, ledgers of other users are ignored.
+    ``users``: the uid that each rank belonged to at the last call. ``known``: the paths of the ledgers that were valid
+    then. With ``uid``, ledgers of other users are ignored.
     """
     ledgers: list[Ledger] = []
     problems: list[Problem] = []
+    waited: Counter[int] = Counter()
     try:
-        for path in ledger_paths(directory):
+        for path in ledger_paths(directory, known):
             try:
-                ledger = read_ledger(path, steps=steps)
+                ledger = read_ledger(path, steps=steps, waited=waited)
             except LedgerError as error:
                 if error.reason == "io" and not os.path.lexists(path):
                     continue  # it was removed in the meantime
@@ -69,7 +78,7 @@ def _problem(path: str, reason: str, detail: str) -> Problem:
         inode = os.lstat(path).st_ino
     except OSError:
         inode = 0
-    return Problem(path, inode, reason, detail)
+    return Problem(path, inode, reason, printable(detail))  # a file may have any name
 
 
 def run_of(ledger: Ledger) -> Run:
@@ -131,19 +140,21 @@ def age(ledger: Ledger) -> tuple[bool, int, int]:
     return ledger.alive, ledger.attempt, ledger.created_unix_ns
 
 
-def ledger_paths(directory: str) -> Iterator[str]:
+def ledger_paths(directory: str, known: Iterable[str] = ()) -> Iterator[str]:
     """The paths of the ledgers in a directory, at most MAX_LEDGERS. If there are more, each user's newest in turn.
 
-    Raises LedgerError("directory") if the directory cannot be listed. Raises LedgerError("too_many") after the last
-    path if there are more ledgers.
+    The ``known`` paths can be chosen even if there are too many names to look at all of them. Raises
+    LedgerError("directory") if the directory cannot be listed. Raises LedgerError("too_many") after the last path if
+    there are more ledgers.
     """
     try:
         with os.scandir(directory) as entries:
-            names = []
+            names: set[str] = set()
             for entry in entries:
                 if entry.name.endswith(SUFFIX):
-                    names.append(entry.name)
-                    if len(names) > _MAX_NAMES:
+                    names.add(entry.name)
+                    if len(names) > MAX_NAMES:
+                        names.update(map(os.path.basename, known))
                         break
     except FileNotFoundError:
         return
@@ -156,7 +167,7 @@ def ledger_paths(directory: str) -> Iterator[str]:
         raise LedgerError("too_many", f"{directory}: more than {MAX_LEDGERS} ledgers")
 
 
-def _newest_of_each(directory: str, names: list[str]) -> list[str]:
+def _newest_of_each(directory: str, names: Iterable[str]) -> list[str]:
     """Chooses MAX_LEDGERS of the names, each user's newest in turn.
 
     A user who fills the directory, for example with a job that restarts again and again, only displaces their own
@@ -180,8 +191,10 @@ def reap(directory: str, older_than_seconds: float) -> int:
     remove. An invalid ledger is removed when its file is old enough. Never raises.
     """
     removed = 0
+    waited: Counter[int] = Counter()
     try:
-        names = os.listdir(directory)[: 4 * MAX_LEDGERS]
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in islice(entries, 4 * MAX_LEDGERS)]
     except OSError:
         return 0
     for name in names:
@@ -193,7 +206,7 @@ def reap(directory: str, older_than_seconds: float) -> int:
             keep = time.time() - os.lstat(path).st_mtime < max(60.0, older_than_seconds)
             if not unfinished:
                 try:
-                    ledger = read_ledger(path)
+                    ledger = read_ledger(path, waited=waited)
                     keep = ledger.alive or ledger.idle_seconds < older_than_seconds
                 except LedgerError as error:
                     keep = keep or error.reason != "nonsense"

@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -252,15 +253,21 @@ _END_OF_WORDS = max(at + count for at, count in WORD_AT.values())
 _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
 _TRIES = 36
+_MOST_WAITED_NS, _FEW_TRIES = 200_000_000, 3
+"""When the ledgers of one user have taken this long in one look, the others of this user get only a few tries.
+
+A process can hold the locks of a thousand ledgers whose updates never end; each would take all tries at each look.
+"""
 _PAUSE_SECONDS, _LONGER, _LONGEST_SECONDS = 20e-6, 1.2, 1e-3
 """The pause between two tries grows: 20 ms in total, in case the writer lost its CPU during an update."""
 _COLLECTIVE = CAUSE["collective"]
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
 
 
-def read_ledger(path: str, *, steps: bool = False) -> Ledger:
+def read_ledger(path: str, *, steps: bool = False, waited: Counter[int] | None = None) -> Ledger:
     """Reads one ledger; with ``steps`` also its rings of steps and calls, oldest first.
 
+    ``waited``: by uid, the nanoseconds that this round of reading has spent on ledgers that were being written.
     Raises LedgerError for anything that is not a valid ledger of this version.
     A process must never call this for its own ledger: closing any descriptor of a file drops the process's record locks
     on it (POSIX), and the rank would seem to have ended.
@@ -271,7 +278,7 @@ def read_ledger(path: str, *, steps: bool = False) -> Ledger:
     except OSError as error:
         raise LedgerError(_reason_of(error), f"{path}: {error.strerror}") from error
     try:
-        return _read_fd(fd, path, steps)
+        return _read_fd(fd, path, steps, Counter() if waited is None else waited)
     except OSError as error:
         raise LedgerError("io", f"{path}: {error.strerror}") from error
     finally:
@@ -284,7 +291,7 @@ def _reason_of(error: OSError) -> str:
     return "denied" if error.errno in (errno.EACCES, errno.EPERM) else "io"
 
 
-def _read_fd(fd: int, path: str, steps: bool) -> Ledger:
+def _read_fd(fd: int, path: str, steps: bool, waited: Counter[int]) -> Ledger:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise LedgerError("not_regular", f"{path}: not a regular file")
@@ -297,7 +304,12 @@ def _read_fd(fd: int, path: str, steps: bool) -> Ledger:
     if status.st_size != LEDGER_BYTES:
         raise LedgerError("short", f"{path}: {status.st_size} bytes; a ledger has {LEDGER_BYTES}")
     alive, pid = _lock_holder(fd)
-    raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive)
+    tries = _TRIES if waited[status.st_uid] < _MOST_WAITED_NS else _FEW_TRIES
+    begun = time.monotonic_ns()
+    try:
+        raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive, tries)
+    finally:
+        waited[status.st_uid] += time.monotonic_ns() - begun
     ledger = parse_ledger(raw, path, alive=alive, died_mid_write=torn)
     ledger.visible_pid, ledger.uid = pid, status.st_uid
     return ledger
@@ -339,10 +351,10 @@ def _lock_holder(fd: int) -> tuple[bool, int]:
     return held, max(0, flock[4]) if held else 0
 
 
-def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes, bool]:
+def _consistent_copy(fd: int, path: str, size: int, alive: bool, tries: int) -> tuple[bytes, bool]:
     """A copy that was taken while no update ran -> (bytes, whether the writer died during an update)."""
     raw = b""
-    for attempt in range(_TRIES):
+    for attempt in range(tries):
         before = os.pread(fd, 8, _SEQUENCE_AT)
         raw = os.pread(fd, size, 0)
         if len(raw) != size:
@@ -356,12 +368,16 @@ def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes,
             time.sleep(min(_PAUSE_SECONDS * _LONGER**attempt, _LONGEST_SECONDS))
     if not _lock_holder(fd)[0]:
         return raw, True
-    raise LedgerError("torn", f"{path}: no consistent copy in {_TRIES} tries")
+    raise LedgerError("torn", f"{path}: no consistent copy in {tries} tries")
 
 
 def _text(raw: bytes) -> str:
     """A string that can be used as a label: decoded, cut at the first NUL, without control characters."""
-    text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+    return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
+
+
+def printable(text: str) -> str:
+    """Text without control characters, for a label or a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
 

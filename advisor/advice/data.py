@@ -52,8 +52,8 @@ def _workers(case: Case) -> Found | None:
         f"Set num_workers={have + more} in the DataLoader (it has {have})",
         gain,
         (
-            f"the loop waits for {_who(have)}: blocked {percent(read / case.window)} of the time, on a CPU"
-            f" {percent(cpu / case.window)}, without a CPU {percent(queue / case.window)}",
+            f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time while that is blocked,"
+            f" {percent(cpu / case.window)} while it is on a CPU, {percent(queue / case.window)} while it gets no CPU",
         ),
         {"num_workers": have + more},
     )
@@ -160,7 +160,7 @@ RULES: tuple[Rule, ...] = (
         "data.workers",
         ("storage", "cpu"),
         "The loop waits for data workers that are blocked or on a CPU, and more workers would find a free CPU",
-        "Increase `num_workers` until more workers bring little",
+        "Increase `num_workers` until more workers save little",
         "Replay with that many workers. It assumes that one worker makes each batch, and that reads do not"
         " slow each other",
         "`data_read` and `data_cpu` fall, `data_queue` does not rise",

@@ -44,7 +44,7 @@ def _compile(case: Case) -> Found | None:
 def _blocked(case: Case) -> Found | None:
     written = sum(rank.host_write for rank in case.ranks)
     blocked = case.seconds("host_blocked")
-    evidence = f"the loop's own code is blocked {percent(blocked / case.window)} of the time, in no phase of training"
+    evidence = f"the loop's own code is blocked {percent(blocked / case.window)} of the time, outside all phases"
     if 2 * written > blocked > 0:
         bytes_written = sum(rank.host_write_bytes for rank in case.ranks)
         change = "Hand what the loop writes to files over to a thread"
@@ -61,7 +61,10 @@ def _launch(case: Case) -> Found | None:
     return Found(
         "Compile the model with torch.compile(mode='reduce-overhead'), which replays kernels as CUDA graphs",
         formula(gaps / 2, 0.0, gaps),
-        (f"in compute, the GPU's own counters see no kernel {percent(gaps)} of the time: the host launches too late",),
+        (
+            f"during compute, the GPU's own counters see no kernel {percent(gaps)} of the time:"
+            " the host launches kernels too late",
+        ),
         {"mode": "reduce-overhead"},
     )
 

@@ -75,7 +75,7 @@ def _more_microbatches(case: Case) -> Found | None:
         Gain(bubble * (1 - 1 / times), 0.0, bubble, "formula"),
         (
             f"the schedule of {stages} stages with {microbatches} microbatches costs {percent(bubble)} of the time:"
-            " stages wait for the first and the last of them",
+            " stages wait at its start and at its end",
         ),
         {"microbatches": times * microbatches},
     )

@@ -38,7 +38,7 @@ class AdviceCollector:
 
     def collect(self, reading: Reading) -> None:
         if self._advise is None:
-            raise Absent("rules of advice: whoever started this agent brought none")
+            raise Absent("rules of advice: this agent was started without them")
         age = time.monotonic() - self._done
         if age >= self._rest and not (self._worker and self._worker.is_alive()):
             self._worker = threading.Thread(target=self._work, args=(self._advise,), name="advice", daemon=True)

@@ -9,8 +9,8 @@ INFO = Metric(
     "gauge",
     "info",
     ("owner", "run", "advice", "family", "change"),
-    "What to change in a run, by the ledgers of this node; always 1. At most 3 a run, those that would save most. "
-    "The label advice names the rule (docs/advice.md), change is the sentence with the setting.",
+    "What to change in a run, by the ledgers of this node; always 1. At most 3 for each run: those that would save "
+    "most. The label advice names the rule (docs/advice.md), and change is the sentence with the setting.",
     "<advice>",
 )
 GAIN = Metric(

@@ -36,7 +36,8 @@ MAXIMUM_ERROR = Metric(
     "gauge",
     "seconds",
     (),
-    "The largest possible error of the clock. It grows by 0.5 ms a second until the time daemon renews it, to 16 s.",
+    "The largest possible error of the clock. It grows by 0.5 ms a second, up to 16 s, until the time "
+    "daemon renews it.",
     "adjtimex(2) maxerror",
     per=1_000_000,
 )
@@ -61,8 +62,8 @@ TIME = Metric(
     "gauge",
     "seconds",
     (),
-    "The node's clock at the scrape, in Unix time. Minus timestamp() of the same series, it is the skew against "
-    "Prometheus, less the time that the scrape took.",
+    "The node's clock at the scrape, in Unix time. This value minus timestamp() of the same series is the "
+    "difference from the clock of Prometheus, which includes the duration of the scrape.",
     "clock_gettime(2) CLOCK_REALTIME",
 )
 INFO = Metric(

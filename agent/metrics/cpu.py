@@ -38,7 +38,7 @@ LINES: dict[str, Metric] = {
         "running_tasks",
         "gauge",
         "tasks",
-        "Tasks that run or are ready to run. If there are more than CPUs, some wait for a CPU.",
+        "Tasks that run or are ready to run. If there are more tasks than CPUs, some wait for a CPU.",
     ),
     "procs_blocked": _line(
         "procs_blocked", "blocked_tasks", "gauge", "tasks", "Tasks that wait for I/O and cannot be interrupted."

@@ -22,8 +22,8 @@ INFO = Metric(
     "gauge",
     "info",
     ("device", "kind", "name", "model", "rotational"),
-    "A disk: whole disks that did any I/O since boot, and stacked disks (kind dm or md) in addition to their "
-    "parts, so a sum over all disks counts their I/O twice. Partitions, loop, RAM, optical and floppy devices are "
+    "A whole disk that did any I/O since boot. Stacked disks (kind dm or md) are listed in addition to their parts, "
+    "so a sum over all disks counts their I/O twice. Partitions, loop, RAM, optical and floppy devices are "
     "left out. Always 1.",
     "block/<device>/{dm/name,device/model,queue/rotational}",
 )

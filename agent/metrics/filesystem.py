@@ -23,9 +23,9 @@ OPEN_FILES = Metric(
     "gauge",
     "files",
     (*RANK, *_MOUNT),
-    "Files that a rank and its workers have open on a file system of the network, where it uses any: the sum "
-    "over its processes, each counted at its latest sample. Processes are sampled in turn, with at most 64 files "
-    "of each.",
+    "Files that a rank and its workers have open on a file system of the network: the sum over its processes, each "
+    "counted at its latest sample. Processes are sampled in turn, with at most 64 files of each. Absent for "
+    "a rank that uses no such file system.",
     "<pid>/{fd,fdinfo,mountinfo}",
 )
 SIZE = Metric(

@@ -37,7 +37,8 @@ INFO = Metric(
     "gauge",
     "info",
     (*GPU, "pci_bus_id", "model", "architecture", "driver", "mig"),
-    "Identity of a GPU, to join on; always 1. The label gpu is NVML's index, mig says whether the GPU is partitioned.",
+    "Identity of a GPU, to join on; always 1. The label gpu is NVML's index. The label mig "
+    "says whether the GPU is partitioned.",
     "nvmlDeviceGetUUID",
 )
 MIG_INFO = Metric(
@@ -45,8 +46,8 @@ MIG_INFO = Metric(
     "gauge",
     "info",
     (*GPU, "mig_uuid", "profile", "gi", "ci"),
-    "Identity of a MIG device, to join on; always 1. The label uuid is that of its GPU, mig_uuid is the uuid that the "
-    "device's own samples carry.",
+    "Identity of a MIG device, to join on; always 1. The label uuid is that of its GPU. The label "
+    "mig_uuid is the uuid that the device's own samples carry.",
     "nvmlDeviceGetMigDeviceHandleByIndex",
 )
 LOST = _gauge(
@@ -106,8 +107,8 @@ PCIE_BYTES = _counter(
     "pcie_bytes",
     "bytes",
     ("direction", "source"),
-    "Bytes over PCIe, sent by the GPU (tx) or received (rx): rates of the GPU's counters between two looks, integrated "
-    "(gpm), or a counter of the driver (nvml). Absent if the driver only has samples of 20 ms.",
+    "Bytes over PCIe, sent by the GPU (tx) or received (rx). The source is gpm (the GPU's own rates, added up "
+    "over time) or nvml (a counter of the driver). Absent if the driver only has samples of 20 ms.",
     "nvmlGpmMetricsGet, or nvmlDeviceGetFieldValues",
 )
 
@@ -264,8 +265,8 @@ COMPUTE_IDLE = Metric(
     "seconds",
     (*RANK, "evidence"),
     "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
-    "kernels. Idle seconds of the GPU less those in the rank's idle causes (evidence sampled); about a minute late, "
-    "and some seconds once the rank has ended. Absent where several ranks share the GPU.",
+    "kernels. Idle seconds of the GPU less those in the rank's idle causes (evidence sampled). The value is about "
+    "a minute late, and a few seconds late once the rank has ended. Absent where several ranks share the GPU.",
     "cause_ns, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
 RUN_COMPUTE_IDLE = Metric(

@@ -56,7 +56,7 @@ GPU_POD = Metric(
     "info",
     ("uuid", *_OWNER, "resource"),
     "The container to which the kubelet assigned a GPU or MIG instance; always 1. A time-sliced GPU has several "
-    "series, a GPU that no pod asked for has none.",
+    "series. A GPU that no pod asked for has none.",
     "pod-resources List",
 )
 DEVICE_POD = Metric(

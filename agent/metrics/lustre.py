@@ -13,8 +13,8 @@ INFO = Metric(
     "gauge",
     "info",
     ("filesystem", "name", "mount"),
-    "A Lustre file system of this client: filesystem is its directory under llite, name that of the file system, "
-    "mount is where it is mounted, if that is known for certain. Always 1.",
+    "A Lustre file system of this client; always 1. The label filesystem is its directory under llite, name is the "
+    "name of the file system, and mount is where it is mounted, if that is known for certain.",
     "llite/*; 1/mountinfo",
 )
 BYTES: dict[str, tuple[Metric, Metric]] = {

@@ -46,7 +46,7 @@ VMSTAT: dict[bytes, Metric] = {
         "pgmajfault",
         "major_faults",
         "faults",
-        "Page faults that had to wait for a disk: memory-mapped data sets read with them, and swap.",
+        "Page faults that had to wait for a disk: reads of memory-mapped data sets, and swap.",
     ),
     b"oom_kill": _count("oom_kill", "oom_kills", "kills", "Processes that the kernel killed because memory ran out."),
     b"pswpin": _count("pswpin", "swapped_in_bytes", "bytes", "Bytes that were moved back from swap.", PAGE_BYTES),

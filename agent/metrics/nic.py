@@ -30,7 +30,7 @@ ERRORS = Metric(
     "counter",
     "packets",
     _WAY,
-    "Packets that were bad or could not be sent. If it grows: cable, transceiver or switch port.",
+    "Packets that were bad or could not be sent. If it grows, check the cable, transceiver and switch port.",
     _NET_DEV,
 )
 DROPS = Metric(
@@ -47,8 +47,8 @@ FAULTS = Metric(
     "counter",
     "faults",
     (*_WAY, "kind"),
-    "Errors by kind, if there were any: fifo (the host was too slow), frame (length, checksum or framing), carrier, "
-    "collision.",
+    "Errors by kind: fifo (the host was too slow), frame (length, checksum or framing), carrier, collision. A kind "
+    "that has not occurred has no series.",
     _NET_DEV,
     sparse=True,
 )
@@ -108,8 +108,8 @@ INFO = Metric(
     "info",
     (*_DEVICE, "kind", "driver", "master", "pci_bus_id", "rdma"),
     "What the interface is; always 1. Only the kind physical is separate hardware, so sum over that kind. The "
-    "master is the "
-    "bond or bridge that it is part of, rdma the InfiniBand or RoCE device of the same port.",
+    "label master is the bond or bridge that it is part of. The label rdma is the InfiniBand or RoCE device of the "
+    "same port.",
     _CLASS,
 )
 LEFT_OUT = Metric(
@@ -151,8 +151,8 @@ WIRE_ERRORS = Metric(
     "counter",
     "errors",
     (*_DEVICE, "kind"),
-    "Errors on the wire if there were any: crc (packets with a wrong checksum), symbol (packets or symbols that "
-    "error correction could not save). If it grows: cable or transceiver.",
+    "Errors on the wire: crc (packets with a wrong checksum), symbol (packets or symbols that error correction could "
+    "not save). If it grows, check the cable and the transceiver. A kind that has not occurred has no series.",
     _ETHTOOL,
     sparse=True,
 )
@@ -161,10 +161,9 @@ PAUSE_FRAMES = Metric(
     "counter",
     "frames",
     (*_WAY, "priority"),
-    "Pause frames, if there were any: received ones stop this node's sending (congestion in the network), sent ones "
-    "stop others (this node does not keep up). Priority 0 to 7 for PFC, pfc where the driver does not count by "
-    "priority, "
-    "global for plain flow control.",
+    "Pause frames: received ones stop this node's sending (congestion in the network), sent ones stop others (this "
+    "node does not keep up). The label priority is 0 to 7 for PFC, pfc if the driver does not count by priority, and "
+    "global for plain flow control. Absent while there were none.",
     _ETHTOOL,
     sparse=True,
 )
@@ -173,8 +172,8 @@ PAUSE_SECONDS = Metric(
     "counter",
     "seconds",
     (*_WAY, "priority"),
-    "For how long pause frames stopped sending, if there were any: received frames stop this node, sent frames "
-    "stop others.",
+    "For how long pause frames stopped sending: received frames stop this node, sent frames stop others. Absent "
+    "while there were none.",
     _ETHTOOL,
     sparse=True,
     per=US,
@@ -211,7 +210,7 @@ PCI_ERRORS = Metric(
     "counter",
     "errors",
     _WAY,
-    "Signal errors on the adapter's PCIe link, if there were any. If it grows: reseat the card.",
+    "Signal errors on the adapter's PCIe link. If it grows, reseat the card. Absent while there were none.",
     _ETHTOOL,
     sparse=True,
 )
@@ -236,8 +235,8 @@ PRIORITY_DISCARDS = Metric(
     "counter",
     "packets",
     (*_DEVICE, "priority", "reason"),
-    "Received packets that the adapter discarded, if there were any, by priority and reason: buffer, host_buffer "
-    "(the host's share of buffers), host_congestion.",
+    "Received packets that the adapter discarded, by priority and reason: buffer, host_buffer (the host's share of "
+    "buffers), host_congestion. Absent while there were none.",
     _ETHTOOL,
     sparse=True,
 )
@@ -246,8 +245,8 @@ ECN_MARKED = Metric(
     "counter",
     "packets",
     (*_DEVICE, "by"),
-    "Received packets with a congestion mark, if there were any, set by the network or by the adapter itself (the "
-    "host does not keep up).",
+    "Received packets with a congestion mark, set by the network or by the adapter itself (the host does not keep "
+    "up). Absent while there were none.",
     _ETHTOOL,
     sparse=True,
 )

@@ -13,8 +13,8 @@ CPU = Metric(
     "counter",
     "seconds",
     (*_ROLE, "mode"),
-    "CPU time of a rank's process (role main) and of its descendants (role worker), those that ended included. A main "
-    "process that grows by a second each second keeps one CPU busy.",
+    "CPU time of a rank's process (role main) and of its descendants (role worker), those that ended included. If "
+    "the value of a main process grows by a second each second, it keeps one CPU busy.",
     _STAT,
 )
 RUNQUEUE = Metric(
@@ -32,8 +32,8 @@ BLOCKED = Metric(
     "counter",
     "seconds",
     _ROLE,
-    "Time for which main threads neither ran nor were ready to: wall time minus CPU and run queue, summed over the "
-    "processes of a role. They waited for storage, network, a GPU, a lock, or for work.",
+    "Time for which main threads neither ran nor were ready to run: wall time minus CPU and run queue, summed over "
+    "the processes of a role. They waited for storage, network, a GPU, a lock, or for work.",
     _SCHEDSTAT,
     per=1_000_000_000,
 )
@@ -111,7 +111,7 @@ RESIDENT = Metric(
     "gauge",
     "bytes",
     _ROLE,
-    "Resident memory, summed over the processes of a role. Pages that forked workers share count once for each.",
+    "Resident memory, summed over the processes of a role. Pages that forked workers share count once for each worker.",
     _STAT,
 )
 THREADS = Metric(
@@ -119,7 +119,7 @@ THREADS = Metric(
     "gauge",
     "threads",
     _ROLE,
-    "Threads, summed over the processes of a role. Many more than CPUs make them wait for one another.",
+    "Threads, summed over the processes of a role. If there are many more than CPUs, they wait for one another.",
     _STAT,
 )
 WORKERS = Metric(

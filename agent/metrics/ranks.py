@@ -33,8 +33,8 @@ GROUP_WAITS = Metric(
     "counter",
     "seconds",
     (*RANK, "group", "part"),
-    "Waits of a rank in the collectives of one process group, by their split. Part unsplit could not be split. "
-    "The group unknown contains calls whose process group whyidle does not know.",
+    "Waits of a rank in the collectives of one process group, by their split. The part unsplit is the "
+    "time that could not be split. The group unknown contains calls whose process group whyidle does not know.",
     "<group waits>",
     per=NS,
 )
@@ -137,8 +137,8 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "seconds",
         (*RANK, "family"),
-        "By how much this rank was late at collectives while others waited for it, by what made it late. "
-        "Families that did not make it late have no series.",
+        "Time by which this rank was late at collectives while others waited for it, by the family that made it late. "
+        "A family that did not make it late has no series.",
         "late_ns",
         tuple((family,) if family in LATE_FAMILIES else None for family in FAMILIES),
         sparse=True,
@@ -158,7 +158,7 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         (*RANK, "family"),
         "Waits for late ranks and for other pipeline stages (causes straggler and pipeline), by the family that made "
-        "those late, as far as it has been resolved. Families without such waits have no series.",
+        "those ranks late, if it is known. Families without such waits have no series.",
         "waited_for_ns",
         tuple((family,) for family in FAMILIES),
         sparse=True,

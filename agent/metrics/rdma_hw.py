@@ -233,8 +233,8 @@ RELIABILITY: tuple[Family, ...] = (
         "retries_exceeded",
         "failures",
         ("retry",),
-        "Times that a queue pair gave up after its last retry, on transport or because the peer was never ready (rnr). "
-        "Each of these breaks a connection, and usually ends the job.",
+        "Times that a queue pair gave up after its last retry: the peer did not answer (transport) or was never ready "
+        "(rnr). Each of these breaks a connection, and usually ends the job.",
         {
             "req_transport_retries_exceeded": ("transport",),  # mlx5
             "max_retry_exceeded": ("transport",),  # bnxt_re

@@ -66,8 +66,8 @@ COUNTED: tuple[Metric, ...] = (
         "timeouts_total",
         "counter",
         "timeouts",
-        "Retransmission timeouts. Each stalls its connection for 0.2 s or more, unlike a retransmit that "
-        "acknowledgements asked for.",
+        "Retransmission timeouts. Each stalls its connection for 0.2 s or more. A retransmit that "
+        "acknowledgements asked for does not.",
         "/proc/net/netstat TcpExt TCPTimeouts",
     ),
     _tcp(

@@ -91,8 +91,8 @@ def _reading(config: Config) -> tuple[Alert, ...]:
             config.for_slow,
             "info",
             f"The collector {{{{ $labels.collector }}}} of {NODE} cannot read values that it could read a day ago.",
-            "The collector {{ $labels.collector }} of the agent at {{ $labels.instance }} fails to read "
-            f"{RATE} values a second more than a day ago. The series of these values are absent. Run whyidle "
+            "The collector {{ $labels.collector }} of the agent at {{ $labels.instance }} cannot read "
+            f"values: {RATE} a second more than a day ago. The series of these values are absent. Run whyidle "
             "doctor on the node.",
         ),
         Alert(

@@ -58,7 +58,7 @@ def _missing(config: Config) -> Alert:
         config.for_slow,
         "warning",
         f"{{{{ $value }}}} ranks of run {RUN_NAME} are missing.",
-        f"Run {RUN_NAME} has {{{{ $value }}}} ranks fewer alive than its world size. The missing ranks have "
+        f"Run {RUN_NAME} has {{{{ $value }}}} fewer live ranks than its world size. The missing ranks have "
         "ended, run without whyidle's hooks, or are on a node whose agent does not answer. The figures of the "
         "run do not include them.",
     )

@@ -53,7 +53,7 @@ def _slower(config: Config) -> Alert:
         "warning",
         f"Checkpoints of run {RUN_NAME} take {{{{ $value | humanizeDuration }}}}, longer than before.",
         f"In the last {long} a checkpoint of run {RUN_NAME} held up the rank that saved it for "
-        f"{{{{ $value | humanizeDuration }}}}, more than {of.checkpoint_slowdown:g} times the mean of the "
+        f"{{{{ $value | humanizeDuration }}}}, more than {of.checkpoint_slowdown:g} times the mean over the "
         f"{of.checkpoint_reference} before. Staging and writing in the background do not count. Look at the "
         "storage that the run writes to.",
     )

@@ -117,7 +117,7 @@ def _lost(config: Config) -> Alert:
         + _idle_gpus(config)
         + each(config, confirmed(f"ratio{window}"), FAMILY, CONFIRMED)
         + each(config, contradicted(window), FAMILY, " But " + _by("contradiction", CONTRADICTIONS, ".Labels") + ".")
-        + each(config, culprit(window), FAMILY, f" Rank {{{{ .Labels.rank }}}}{node} is late because of it most often.")
+        + each(config, culprit(window), FAMILY, f" This made rank {{{{ .Labels.rank }}}}{node} late most often.")
         + " Waits for a late rank count for what made that rank late.",
         keep_firing_for=config.keep_firing,
     )
@@ -229,8 +229,8 @@ def _slower(config: Config) -> Alert:
         config.for_slow,
         "warning",
         f"Steps of run {RUN_NAME} take {{{{ $value | humanizeDuration }}}}, longer than before.",
-        f"In the last {long} half of the steps of run {RUN_NAME} took longer than {{{{ $value | humanizeDuration }}}}, "
-        f"more than {of.step_slowdown:g} times what it was over the {of.step_reference} before.",
+        f"Over the last {long} the median step of run {RUN_NAME} took {{{{ $value | humanizeDuration }}}}, more than "
+        f"{of.step_slowdown:g} times the median over the {of.step_reference} before.",
     )
 
 
@@ -246,6 +246,6 @@ def _unattributed(config: Config) -> Alert:
         "warning",
         f"Nothing explains {{{{ $value | humanizePercentage }}}} of the time of run {RUN_NAME}.",
         f"In the last {config.window} whyidle could not say where {{{{ $value | humanizePercentage }}}} of the "
-        f"time of run {RUN_NAME} went. The shares of the families are too small by this. Look for hooks that "
-        "failed in the run.",
+        f"time of run {RUN_NAME} went. The shares of the families are too small by the same amount. Look "
+        "for hooks that failed in the run.",
     )

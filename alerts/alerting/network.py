@@ -147,7 +147,7 @@ def _errors(config: Config) -> tuple[Alert, ...]:
             slow,
             "warning",
             "{{ $labels.device }} receives bad packets.",
-            "the interface {{ $labels.device }} meets {rate} bad packets a second. Check the cable, transceiver "
+            "the interface {{ $labels.device }} has {rate} bad packets a second. Check the cable, transceiver "
             "and switch port.",
         ),
     )
@@ -193,9 +193,8 @@ def _congestion(config: Config) -> tuple[Alert, ...]:
             config.for_slow,
             "info",
             "{port} waits for credits much longer than other ports.",
-            "{port} had data to send and no credit to send it for more than "
-            f"{of.transmit_wait_factor:g} times as long per byte as the median port that sends. The receiver at "
-            "the other end does not keep up.",
+            f"{{port}} has waited for credits more than {of.transmit_wait_factor:g} times as long per byte "
+            "as the median port that sends. The receiver at the other end does not keep up.",
         ),
     )
 

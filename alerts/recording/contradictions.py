@@ -18,7 +18,7 @@ QUEUED_CAUSES = "data_queue|collective_queue"
 
 
 CONTRADICTIONS: dict[str, str] = {
-    "idle_links": "its links carry nothing while its CPUs are queued for",
+    "idle_links": "its links carry nothing while processes wait for its CPUs",
     "idle_storage": "its ranks read and write nothing, and no disk or network mount has anything to do",
     "idle_cpus": "many CPUs of its nodes are idle",
     "busy_gpus": "its GPUs are busy at the same time",

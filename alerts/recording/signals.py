@@ -113,7 +113,7 @@ def _queues(config: Config) -> tuple[Signal, ...]:
             "qdisc_overlimits",
             config.rate("whyidle_qdisc_overlimits_total", config.window),
             config.shaped_packets_per_second,
-            "A rate limit on an interface of the node: TCP fits itself in, and no packet need be lost.",
+            "A rate limit on an interface of the node: TCP adapts its rate, and no packet has to be lost.",
         ),
         Signal(
             "network",

@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checks.add_argument(
         "--values-alone",
         action="store_true",
-        help="a condition on a change can also be met by a difference that may be chance",
+        help="let a difference that may be chance meet a condition on a change, too",
     )
     options.add_arguments(parser, since="1h")
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 
+from ...ledger.reader import printable
+
 Labels = dict[str, str]
 MOST_POINTS = 10_000
 """The most points per series in one answer. Prometheus refuses more than 11,000."""
@@ -96,7 +98,7 @@ class Prometheus:
         found = self._ask("series", **{"match[]": selector, "start": f"{start:.3f}", "end": f"{end:.3f}"})
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise NoAnswer(f"{self.url} does not answer as a Prometheus does: series must be a list")
-        return found
+        return [_labels(one) for one in found]
 
     def _ask(self, path: str, **parameters: str) -> Any:
         """The field `data` of an answer. Raises NoAnswer."""
@@ -119,13 +121,13 @@ class Prometheus:
         if found is None or found.get("status") != "success" or "data" not in found:
             raise NoAnswer(f"{self.url} does not answer as a Prometheus does: is the address right?")
         for warning in found.get("warnings") or ():
-            if str(warning) not in self.warnings:
-                self.warnings.append(str(warning))
+            if (text := printable(str(warning))) not in self.warnings:
+                self.warnings.append(text)
         return found["data"]
 
     def _refusal(self, error: HTTPError, text: bytes, parameters: Mapping[str, str]) -> str:
         code, said = error.code, _json(text)
-        told = str((said or {}).get("error") or "")[:_SHOWN]
+        told = printable(str((said or {}).get("error") or "")[:_SHOWN])
         if 300 <= code < 400:
             # The query of a URL may contain a token.
             target = urllib.parse.urlsplit(error.headers.get("Location") or "")._replace(query="", fragment="").geturl()
@@ -161,9 +163,14 @@ def _series(data: Any, kind: str, field: str) -> Iterator[tuple[Labels, list[tup
             raise NoAnswer(f"the answer must be a {kind}, not a {data['resultType']}")
         for entry in data["result"]:
             values: Sequence[Sequence[Any]] = [entry[field]] if field == "value" else entry[field]
-            yield entry["metric"], [(float(time), float(value)) for time, value in values]
-    except (KeyError, TypeError, ValueError) as error:
+            yield _labels(entry["metric"]), [(float(time), float(value)) for time, value in values]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise NoAnswer(f"the answer does not look like a Prometheus's: {error!r}") from error
+
+
+def _labels(found: Mapping[str, str]) -> Labels:
+    """Whoever is scraped chooses the values of labels, and they are printed on terminals."""
+    return {name: printable(str(value)) for name, value in found.items()}
 
 
 def _parts(start: float, end: float, step: float) -> Iterator[tuple[float, float]]:

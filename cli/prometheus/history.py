@@ -52,7 +52,7 @@ class _History:
     def _attempts(self) -> list[Recorded]:
         witnesses = self._witnesses()
         if not witnesses:
-            raise NoAnswer("of this run there is no scrape in this time: look back further with --since")
+            raise NoAnswer("there is no scrape of this run in this time: look back further with --since")
         if len(witnesses) > MOST_ATTEMPTS:
             raise NoAnswer(
                 f"the run has {len(witnesses)} attempts in this time, and {MOST_ATTEMPTS} can be added up: look back"

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, since: str) -> None:
     options.add_argument(
         "--since", type=_time, default=since, metavar="TIME", help="how far to look back there (default: %(default)s)"
     )
-    options.add_argument("--cluster", help="the run's cluster, where clusters meet in one Prometheus")
+    options.add_argument("--cluster", help="the run's cluster, if several clusters send to one Prometheus")
     options.add_argument(
         "--prometheus-token-file",
         dest="token_file",

@@ -13,7 +13,7 @@ def build() -> Dashboard:
         "whyidle-node-hardware",
         "whyidle / Node hardware",
         """The devices of one node, one by one: GPUs, RDMA ports, interfaces, disks, file systems, CPUs and memory. Open
-        the row that the page Node points to; the first table says which of them the node has.""",
+        the row that the page Node points to. The first table says which devices the node has.""",
         variables=[v.data_source(), v.cluster(), node(), instance()],
         sections=[
             inventory.section(),

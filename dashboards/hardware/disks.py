@@ -94,7 +94,7 @@ def _requests() -> Panel:
 def _queue() -> Panel:
     return trend(
         "Disks: requests under way",
-        "On average, and right now.",
+        "How many requests were under way: on average, and at the time of the scrape.",
         grows("whyidle_disk_io_weighted_seconds_total", "device", DISK + " mean", most=SOME),
         level("whyidle_disk_in_flight_requests", "device", DISK + " now", most=SOME),
         unit="short",

@@ -99,7 +99,7 @@ def _loss() -> Panel:
     return trend(
         "Packets lost at interfaces",
         "Per second, by kind, for the interface that loses most. Drops and misses on receipt: the host does not keep "
-        "up. Errors: cable, transceiver or switch port.",
+        "up. Errors: check the cable, transceiver and switch port.",
         *each(INTERFACE_LOSS, "device", INTERFACE, most=1),
         unit="pps",
         width=8,
@@ -203,8 +203,8 @@ def _identity() -> Panel:
     labels = "device, kind, driver, master, pci_bus_id, rdma"
     return table(
         "Interfaces",
-        "What each interface is, whether its link is up, its speed, and the longest packet that it sends. Nodes "
-        "of a run should have the same.",
+        "What each interface is, whether its link is up, its speed, and the longest packet that it sends. All "
+        "nodes of a run should have the same values.",
         listed(f"max by ({labels}) ({series('whyidle_nic_info')})"),
         listed(f"max by (device) ({series('whyidle_nic_up')})"),
         listed(f"max by (device) ({series('whyidle_nic_speed_bytes_per_second')})"),

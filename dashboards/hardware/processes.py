@@ -39,8 +39,9 @@ def _cpu() -> Panel:
 def _blocked() -> Panel:
     return trend(
         "Ranks and workers that waited",
-        "Seconds per second for which main threads neither ran nor were ready to, summed over the processes of a role: "
-        "they waited for storage, network, a GPU, a lock, or for work. Also the part of it that was spent on a disk.",
+        "Seconds per second for which main threads neither ran nor were ready to run, summed over the processes of a "
+        "role: they waited for storage, network, a GPU, a lock, or for work. The lines “block I/O” are the "
+        "part in which they waited for a disk.",
         grows("whyidle_process_blocked_seconds_total", BY_ROLE, ROLE, most=SOME),
         grows("whyidle_process_block_io_seconds_total", BY_ROLE, ROLE + " block I/O", most=SOME),
         unit="short",
@@ -151,8 +152,8 @@ def _swap() -> Panel:
 def _shortage() -> Panel:
     return trend(
         "Shortage of memory",
-        "Per second: allocations that had to free memory first, and page faults that waited for a disk, as with mmap, "
-        "of the node and of each rank.",
+        "Per second, for the node and for each rank: allocations that had to free memory first, and page faults that "
+        "waited for a disk, such as reads through mmap.",
         *each(
             {
                 "whyidle_memory_allocation_stalls_total": "stalls",
@@ -183,7 +184,7 @@ def _cgroup_events() -> Panel:
     by = "cgroup, event"
     events = total(by, rate("whyidle_cgroup_memory_events_total"))
     return trend(
-        "Control groups that came up against their memory",
+        "Control groups that reached their memory limits",
         "Per second, by event: slowed down (high), at the limit (max), a process was killed (oom_kill).",
         query(shortened(highest(events, by, 6)), "{{cgroup}} {{event}}"),
         unit="ops",

@@ -123,7 +123,7 @@ def _retransmits() -> Panel:
     return trend(
         "Packets lost and sent again",
         "Per second, all ports. Acknowledgement timeouts stall a queue pair for as long as the timeout is, often "
-        "seconds: a few are enough to make a network slow. The others say that packets were lost or reordered.",
+        "seconds: a few are enough to make a network slow. The other events mean that packets were lost or reordered.",
         *each(RETRANSMITS),
         unit="pps",
         nothing=NO_PORT,

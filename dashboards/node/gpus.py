@@ -23,8 +23,8 @@ def section() -> Section:
 def _active() -> Panel:
     return trend(
         "Activity of all GPUs",
-        "Share of time in which any kernel ran (busy), share of the SMs that had work, of their warp slots in "
-        "use, and of time in which the tensor cores worked. A GPU that spins in a collective is busy, but its "
+        "Four shares: time in which any kernel ran (busy), SMs that had work, warp slots that were in use, and time in "
+        "which the tensor cores worked. A GPU that spins in a collective is busy, but its "
         "tensor cores are not. All values except busy need Hopper or later.",
         query(activity("whyidle_gpu_busy_seconds_total", "instance"), "busy"),
         *(

@@ -63,8 +63,8 @@ def _line_rate() -> Panel:
     return trend(
         "Traffic of links, as a share of the line rate",
         "What each RDMA port and each interface carries in one direction, as a share of its line rate; the "
-        "busiest ones. Near 100 % the network is the limit, and a verdict of network is confirmed. Far below, "
-        "look at what slows it down."
+        "busiest ones. Near 100 % the network is the limit, and a verdict of network is confirmed. If a link "
+        "is far below, look at what slows it down. "
         "gloo, NFS and object stores pass through interfaces, NCCL through RDMA ports where there are any.",
         *(query(highest(expr, "device, port", 6), f"{{{{device}}}}/{{{{port}}}} {way}") for way, expr in rdma.items()),
         query(highest(stack, "device, direction", 6), "{{device}} {{direction}}"),

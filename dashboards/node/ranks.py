@@ -141,8 +141,8 @@ def _signals() -> Panel:
     told = {index: (f"{family} is the limit", FAMILY_COLOUR[family]) for index, family in enumerate(EVIDENCE, 1)}
     return timeline(
         "What its counters say",
-        "The counters that showed network, storage or CPU as the limit in the time range, and when they did. For "
-        "each, the ten that did so for longest.",
+        "The counters that showed network, storage or CPU as the limit in the time range, and when they did. It "
+        "shows the ten counters of each family that did so for longest.",
         *(
             query(f"{index} * ({_longest(family)})", f"{family}: {{{{signal}}}}")
             for index, family in enumerate(EVIDENCE, 1)
@@ -218,7 +218,8 @@ def _computing() -> Panel:
     return trend(
         "Computing, by rank",
         "Share of each rank's time that went into compute, for the ranks that computed least. If one line is "
-        "below the others, only this rank has a problem. If all lines drop together, the node or the run has it.",
+        "below the others, only this rank has a problem. If all lines drop together, the node or the run has "
+        "the problem.",
         query(worst(f"max by ({RANK}) ({COMPUTING})", _idle(), RANK, str(DRAWN)), NAMED),
         unit="percentunit",
         most=1,

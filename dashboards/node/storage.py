@@ -95,8 +95,7 @@ def _used() -> Panel:
         "File systems that the ranks use",
         "Where the open files of the ranks and their workers are, how many ranks use each, and the free space. A "
         "file that is open for a moment only can be missed. When space runs out or a file system turns read-only, "
-        "checkpoints"
-        "fail.",
+        "checkpoints fail.",
         listed(f"count by ({PLACE}, source, use) (group by ({PLACE}, source, use, owner, run, rank) ({of_ranks}))"),
         listed(f"min by ({PLACE}) ({series(free)} / {series(size)})"),
         listed(f"min by ({PLACE}) ({series(free)})"),

@@ -43,8 +43,8 @@ def runs() -> Panel:
     panel = table(
         "Runs by idle GPUs",
         f"""The {SHOWN} live runs with the most idle GPUs: the family that takes most of the time, its largest cause,
-        its share of the time since the first step, and the rank that is late because of it most often, unless ranks
-        take turns. Waits for a late rank count for what made it late. Confirmed: the part that was lost on nodes
+        its share of the time since the first step, and the rank that this made late most often, unless ranks take
+        turns. Waits for a late rank count for what made it late. Confirmed: the part that was lost on nodes
         whose counters agree; “but” names a counter that contradicts it. Since: when that family became the largest,
         or the start of the time range if that is later.""",
         *(now(_worst(expr)) for expr in _of_runs()),

@@ -78,8 +78,9 @@ def _share() -> Panel:
 def _evidence() -> Panel:
     return stat(
         "Confirmed",
-        """The part of the verdict's time that was lost on nodes whose counters agree. Counters that often say so
-        count less. Straggler, host and compute are measured in the ranks and need no counters.""",
+        """The part of the verdict's time that was lost on nodes whose counters agree. A counter that often
+        shows a limit, also when nothing is lost, counts less. Straggler, host and compute are measured in the ranks
+        and need no counters.""",
         query(confirmed(v.RUN)),
         unit="percentunit",
         decimals=0,
@@ -193,8 +194,9 @@ def _advice() -> Panel:
     )
     return table(
         "What to change",
-        """What would save most of the time of its ranks, by the agents of its nodes: each knows the ledgers of its own
-        node alone. docs/advice.md says how each gain is worked out, and which were tried. They do not add up.""",
+        """The changes that would save most of its ranks' time. The agents of its nodes work them out, each from the
+        ledgers of its own node. The page docs/advice.md says how each gain is worked out, and which changes were tried.
+        Gains do not add up.""",
         now(f"max by (advice, family, change) ({of})"),
         columns=[
             Column("change", "Change"),

@@ -38,8 +38,8 @@ def _late_by() -> Panel:
     late = f"run_rank_family:whyidle_late:rate${{window}}{{{v.RUN}}}"
     return trend(
         "Late ranks, and what made them late",
-        """GPU-seconds per second that a rank made the others wait, by what made it late: storage, cpu or host;
-        compute, which counts as straggler, means a slow GPU or an uneven batch. The eight worst. A slow link does not
+        """GPU-seconds per second that a rank made the others wait, by what made it late. Compute, which counts as
+        straggler, means a slow GPU or an uneven batch. Only the eight worst ranks are shown. A slow link does not
         make a rank late.""",
         query(
             f"{late} and on (rank, family) topk(8, {over_range(late.replace('${window}', '5m'))} > {LATE})",
@@ -56,10 +56,10 @@ def _bandwidth() -> Panel:
     return trend(
         "Bus bandwidth against the link",
         """What the collectives moved, as nccl-tests counts it (busbw), per rank over wall time, and the rate of a
-        rank's link. Near the link's rate: the network is the limit. Far below, with much network time: congestion,
-        small messages or latency. A run on one node has no link. Averaged over five minutes. “While it waits” counts
-        only the time in which ranks wait in transfers. If it is far below its best, the transfers have become
-        slower.""",
+        rank's link. If it is near the link's rate, the network is the limit. If it is far below, with much network
+        time, look for congestion, small messages or latency. A run on one node has no link. Averaged over five
+        minutes. “While it waits” counts only the time in which ranks wait in transfers. If it is far
+        below its best, the transfers have become slower.""",
         query(f"run:whyidle_collective_busbw_bytes:rate5m{{{v.RUN}}}", "bus bandwidth"),
         query(f"run:whyidle_transfer_busbw_bytes:rate5m{{{v.RUN}}}", "while it waits"),
         query(f"run:whyidle_transfer_busbw_bytes:best{{{v.RUN}}}", "its best while it waits"),

@@ -40,8 +40,9 @@ def _causes() -> Panel:
     then = _either(mean % (OTHER, THEN), mean % (v.RUN, THEN))
     return table(
         "Causes, now and before",
-        """Shares of all ranks' time in the time range, by cause: this run's, those of the run to compare with that is
-        chosen above (itself, if none is) at the chosen time before, and the difference.""",
+        """Shares of all ranks' time in the time range, by cause: those of this run, those of the other run at the
+        chosen time before, and the difference. The other run is the one chosen above, or this run if none is
+        chosen.""",
         now(mine),
         now(then),
         now(f"{mine} - {then}"),
@@ -61,8 +62,8 @@ def _steps() -> Panel:
     metric = "run:whyidle_step_seconds:p50_5m"
     return trend(
         "Step time, now and before",
-        """The median step of this run, and that of the run to compare with (itself, if none is chosen) at the chosen
-        time before, drawn on the same time axis.""",
+        """The median step of this run, and of the other run at the chosen time before, on the same time axis. The
+        other run is the one chosen above, or this run if none is chosen.""",
         query(f"{metric}{{{v.RUN}}}", "this run"),
         query(_either(f"{metric}{{{OTHER}}}{THEN}", f"{metric}{{{v.RUN}}}{THEN}"), "then"),
         unit="s",

@@ -98,8 +98,8 @@ def _list() -> Panel:
         f"""The ranks now: the phase of each and for how long, what it loses most to, in how many steps a second it
         was the last to arrive, and how many GPUs wait for it. Ranks that are last about equally often take turns, for
         example because of uneven batches. It shows the ranks that wait most, up to the number that is chosen above,
-        and {NAMED} each that others wait for or that are missing from a collective. Sort by any column; a node's name
-        leads to its counters.""",
+        at most {NAMED} ranks that others wait for, and at most {NAMED} that are missing from a collective. Sort by
+        any column; a node's name leads to its counters.""",
         *(
             now(f"{expr} and on (rank) {chosen}")
             for expr in (

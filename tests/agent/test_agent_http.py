@@ -259,11 +259,13 @@ def test_what_is_asked_otherwise_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_log_is_logfmt_or_json(tmp_path: Path) -> None:
-    (tmp_path / "0-0-bad.ledger").write_bytes(b"")
+    (tmp_path / "0-0-bad\nlevel=error\x1b[2J.ledger").write_bytes(b"")  # the name forges no line and moves no cursor
     with agent(tmp_path) as running:
         assert running.first_line.startswith('level=info msg="listening" address=127.0.0.1:')
         problem = 'level=warn msg="a ledger is unusable" reason=short detail="'
-        until(lambda: [line for line in running.log() if line.startswith(problem)])
+        [line] = until(lambda: [line for line in running.log() if line.startswith(problem)])
+        assert line.rstrip("\n").isprintable()
+        assert "level=error" in line
     with agent(tmp_path, "--log.format=json") as running:
         line = json.loads(running.first_line)
         assert (line["level"], line["msg"], line["address"]) == ("info", "listening", running.address)

@@ -17,6 +17,7 @@ from support_certificates import authority, needs_openssl, signed
 
 from whyidle.cli.main import main
 from whyidle.cli.prometheus.client import MOST_POINTS, NoAnswer, Prometheus
+from whyidle.cli.prometheus.runs import equal
 
 EMPTY = {"status": "success", "data": []}
 Answer = tuple[int, dict[str, str], str]
@@ -119,6 +120,25 @@ def test_warnings_are_kept_and_long_ranges_are_asked_for_in_parts(server: Server
     parts = [(one["start"][0], one["end"][0]) for _, one, _ in server.asked]
     assert parts == [("0.000", "9999.000"), ("10000.000", "19999.000"), ("20000.000", "25000.000")]
     assert asked.warnings == ["a store is away"]
+
+
+def test_nothing_that_a_server_says_moves_the_cursor(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = Prometheus(server.url, {}, 30.0)
+    data = {"resultType": "vector", "result": [{"metric": {"run": "a\x1b[2J"}, "value": [1.0, "2"]}]}
+    server.answer = 200, {}, json.dumps({"status": "success", "data": data, "warnings": ["b\x1b]0;c\x07"]})
+    [sample] = asked.query("up", 1.0)
+    server.answer = 200, {}, json.dumps({"status": "success", "data": [sample.labels | {"owner": "\r"}]})
+    assert sample.labels | {"owner": "�"} == asked.series("up", 0.0, 1.0)[0] == {"run": "a�[2J", "owner": "�"}
+    assert asked.warnings == ["b�]0;c�"]
+    server.answer = 422, {}, refusal("d\x1b[2J")
+    assert "d�[2J" in said(capsys, server.url)
+
+
+def test_a_name_stays_within_its_matcher() -> None:
+    name = 'a"} or up{b="\\\n'
+    matcher = equal("run", name)
+    assert matcher == r'run="a\"} or up{b=\"\\\n"'
+    assert json.loads(matcher.removeprefix("run=")) == name
 
 
 @pytest.mark.parametrize(

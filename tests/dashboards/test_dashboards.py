@@ -196,6 +196,18 @@ def test_panels_are_complete(dashboard: Json) -> None:
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
 
 
+def test_labels_reach_no_html_and_no_address_of_another_server(dashboard: Json) -> None:
+    """Grafana shows labels as text in these panels; a text panel or a cell of HTML would not."""
+    for panel in output.panels_of(dashboard):
+        assert panel["type"] not in ("text", "html"), panel["title"]
+    text = json.dumps(dashboard)
+    assert '"markdown"' not in text
+    assert '"html"' not in text
+    for url in re.findall(r'"url": "([^"]*)"', text):
+        assert url.startswith(("/d/", "https://github.com/whyidle/whyidle/")), url
+        assert not re.findall(r"\$\{__(?:value|data|field)[^}:]*\}", url), "a label that is not encoded"
+
+
 def test_panels_do_not_lie_on_each_other(dashboard: Json) -> None:
     folded = [panel["panels"] for panel in dashboard["panels"] if panel.get("collapsed")]
     for together in (dashboard["panels"], *folded):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from support_kyverno import mutate
 from support_sidecar import Map, check, check_custom, check_pod, environment, job, named, pod_of, rendered
 
 from whyidle.agent.collector import COLLECTORS
+from whyidle.agent.metrics import METRICS
 from whyidle.cli import agent as agent_command
 from whyidle.cli.main import _parse
 
@@ -153,6 +155,17 @@ def test_the_monitor_selects_what_the_pieces_label(pod: Any) -> None:
     assert monitor["metadata"]["labels"]["a"] == "b"
     assert not rendered("sidecar-podmonitor.yaml", {})
     assert "labels" not in pod(enabled=False)["metadata"] or not pod(enabled=False)["metadata"]["labels"]
+
+
+def test_the_monitor_takes_the_agents_metrics_and_no_others() -> None:
+    """Whoever may create a pod can put the label on it."""
+    [monitor] = rendered("sidecar-podmonitor.yaml", {"sidecar": {"podMonitor": {"enabled": True}}})
+    assert monitor["spec"]["sampleLimit"] == 10_000
+    [rule] = monitor["spec"]["podMetricsEndpoints"][0]["metricRelabelings"]
+    assert (rule["sourceLabels"], rule["action"]) == (["__name__"], "keep")
+    kept = re.compile(rule["regex"])
+    assert all(kept.fullmatch(metric.name) for metric in METRICS)
+    assert not [name for name in ("up", "ALERTS", "kube_pod_info", "run:ranks:count") if kept.fullmatch(name)]
 
 
 # -- put in by Kyverno

@@ -138,6 +138,13 @@ def test_a_bad_file_is_named_and_costs_nobody_else(
     assert [error.reason for error in errors] == [reason]
 
 
+def test_the_name_of_a_bad_file_does_not_move_the_cursor(tmp_path: Path) -> None:
+    (tmp_path / "a\x1b[2J\nb.ledger").touch()
+    [problem] = read_directory(str(tmp_path))[1]
+    assert "a�[2J�b.ledger" in problem.detail
+    assert problem.detail.isprintable()
+
+
 def test_a_file_that_may_not_be_read(sound: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)

@@ -10,6 +10,8 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +21,9 @@ from support_agent import agent
 from support_ledgers import Spec, children, ended, until
 
 from whyidle.agent.ledgers import LedgerStore
-from whyidle.ledger.directory import MAX_LEDGERS, read_directory, reap
-from whyidle.ledger.layout import STRING_AT
-from whyidle.ledger.reader import read_ledger
+from whyidle.ledger.directory import MAX_LEDGERS, MAX_NAMES, read_directory, reap
+from whyidle.ledger.layout import STRING_AT, SUFFIX, WORD_AT
+from whyidle.ledger.reader import LedgerError, read_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.identity import identify
 from whyidle.torch_hooks.restart import restart_of
@@ -126,6 +128,64 @@ def test_who_fills_the_directory_is_in_nobody_elses_way(tmp_path: Path) -> None:
         assert [error.reason for error in errors] == ["short"] * (MAX_LEDGERS - 1) + ["too_many"]
 
 
+@needs_root
+def test_ranks_that_were_seen_before_stay_however_many_files_somebody_makes() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as top, children(top, STEPPING):  # a tmpfs lists the newest first
+        os.chmod(top, 0o1777)
+        store = LedgerStore(top, 1e9)
+        assert _steps(store) == [20]
+        with stranger():
+            for number in range(MAX_NAMES + 100):
+                os.close(os.open(f"{top}/{number}{SUFFIX}", os.O_CREAT | os.O_WRONLY))
+        assert not read_directory(top)[0]
+        assert _steps(store) == _steps(store) == [20]
+
+
+def test_removing_ended_ledgers_takes_little_memory_however_many_files_there_are(tmp_path: Path) -> None:
+    for number in range(3 * 4 * MAX_LEDGERS):
+        (tmp_path / f"{number}-{'x' * 200}").touch()
+    listed = sum(map(sys.getsizeof, os.listdir(tmp_path)))
+    tracemalloc.start()
+    reap(str(tmp_path), 0.0)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < listed / 2
+
+
+NEVER_DONE = """
+import fcntl, sys
+kept = [open(path, "r+b") for path in sys.argv[1:]]
+for file in kept:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ledgers_whose_updates_never_end_take_little_more_time_than_a_few(tmp_path: Path) -> None:
+    [sound] = ended(tmp_path, STEPPING)
+    raw = bytearray(Path(sound).read_bytes())
+    raw[WORD_AT["sequence"][0] * 8] |= 1
+    paths = [tmp_path / f"{number}.ledger" for number in range(200)]
+    for path in paths:
+        path.write_bytes(raw)
+    words = [sys.executable, "-c", NEVER_DONE, *map(str, paths)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "locked\n"
+        begun = time.monotonic()
+        with pytest.raises(LedgerError, match="no consistent copy"):
+            read_ledger(str(paths[0]))
+        one = time.monotonic() - begun
+        begun = time.monotonic()
+        ledgers, problems = read_directory(str(tmp_path))
+        every = time.monotonic() - begun
+        holder.communicate()
+    assert [ledger.path for ledger in ledgers] == [sound]
+    assert [problem.reason for problem in problems] == ["torn"] * len(paths)
+    assert every < one * len(paths) / 2
+
+
 def test_of_too_many_ledgers_of_one_user_the_newest_are_read(tmp_path: Path) -> None:
     for number in range(2 * MAX_LEDGERS):
         path = tmp_path / f"{number}.ledger"
@@ -154,6 +214,14 @@ def test_a_rank_stays_with_its_user_whatever_another_claims(tmp_path: Path) -> N
             assert _steps(store) == [20]
             assert store.look().errors["duplicate"] == 2
             assert {rank.newest.uid for rank in store.look().ranks} == {0}
+
+
+@needs_root
+def test_the_owner_in_a_ledger_is_believed_where_that_owner_has_no_such_rank(tmp_path: Path) -> None:
+    """What nothing prevents: docs/security.md says so."""
+    [path] = ended(tmp_path, Spec(owner="somebody", run="theirs", rank=77, steps=5))
+    os.chown(path, STRANGER, STRANGER)
+    assert [rank.newest.owner for rank in LedgerStore(str(tmp_path), 1e9).look().ranks] == ["somebody"]
 
 
 @needs_root

@@ -36,6 +36,24 @@ def test_every_page_is_in_the_index() -> None:
     assert [page.name for page in PAGES[2:] if page.name != "index.md" and f"({page.name}" not in index] == []
 
 
+def test_pages_name_tests_that_exist() -> None:
+    """Written as `test_file.py::test_name`, whatever folder the file is in."""
+    files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    named = {one for page in PAGES for one in re.findall(r"`(test_\w+\.py)::(test_\w+)`", page.read_text())}
+    assert len({file for file, _ in named}) > 10
+    missing = [(file, name) for file, name in named if f"def {name}(" not in files.get(file, "")]
+    assert missing == []
+
+
+def test_threats_have_a_test_or_say_that_they_have_none() -> None:
+    page = (ROOT / "docs/security.md").read_text().partition("\n| who |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in page.splitlines()[2:]]
+    assert rows
+    for *_, stops, test in rows:
+        assert test == "none" or "::" in test
+        assert test != "none" or "**nothing**" in stops, "a protection without a test"
+
+
 def test_readme_fits_on_a_few_screens() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 100
 

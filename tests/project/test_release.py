@@ -85,6 +85,12 @@ def test_workflow_runs_targets_and_tools_that_exist(name: str) -> None:
     assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
+def test_actions_of_others_are_pinned_by_commit() -> None:
+    for name, workflow in WORKFLOWS.items():
+        used = [step["uses"] for step in steps(workflow) if "uses" in step]
+        assert [action for action in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == [], name
+
+
 def test_only_the_tag_publishes() -> None:
     """Other workflows run for pull requests: they may read the repository and nothing else."""
     for name, workflow in WORKFLOWS.items():

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "prose"))
 
 from prose import rules, sentences, stumbles  # noqa: E402 (the folder is not a package)
+from sample import KINDS, draw, passages  # noqa: E402
 from texts import Text, markdown, messages, plain  # noqa: E402
 
 RULES = rules()
@@ -93,3 +94,18 @@ def test_takes_a_template_for_a_word() -> None:
 
 def test_ends_sentences() -> None:
     assert len(sentences("One, e.g. this. Two: Three; four.")) == 3
+
+
+def test_a_sample_has_different_sentences_of_one_kind_and_depends_on_the_seed() -> None:
+    texts = [Text(f"docs/a.md:{number}", f"This is sentence {number} in words.") for number in (*range(50), *range(9))]
+    texts += [Text("docs/runbook.md:1", "This is in the runbook."), Text("docs/a.md:2", "2 of 3")]
+    drawn = draw(texts, "pages", 10, 1)
+    assert len({one.sentence for one in drawn}) == 10
+    assert drawn == draw(texts[::-1], "pages", 10, 1)
+    assert drawn != draw(texts, "pages", 10, 2)
+    assert len(draw(texts, "pages", 100, 1)) == 50
+
+
+def test_there_is_enough_of_each_kind() -> None:
+    found = list(passages())
+    assert [kind for kind in KINDS if len(draw(found, kind, 200, 1)) < 200] == []
