@@ -15,7 +15,7 @@ quiet cores 0.04 to 0.09 were missing, on cores that others use too up to 0.17 (
 SUM_TOLERANCE = 0.001
 NOTHING_SHARE = 0.15
 """More than that of storage, stragglers or network is a false alarm where nothing was injected."""
-KNOWN_ALARMS = dict.fromkeys(("fsdp2-nothing", "hsdp-nothing", "tp-dp-nothing"), 0.4)
+KNOWN_ALARMS = {"fsdp2-nothing": 0.4, "hsdp-nothing": 0.4, "tp-dp-nothing": 0.4}
 """Shapes that gather all the time: where four ranks share two cores that others use too, their transfers over the
 loopback interface have taken up to 27 % of the time, by gloo's own threads, and are told `network`."""
 FALSE_ALARMS = ("storage", "straggler", "network")
