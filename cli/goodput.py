@@ -14,7 +14,7 @@ from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range, 
 from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
 from ..alerts.config import DEFAULT
 from . import choice
-from .durations import duration
+from .durations import duration, some_time
 from .prometheus import history, options
 from .prometheus.client import NoAnswer
 from .prometheus.runs import choose
@@ -33,11 +33,11 @@ _MEANS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_arguments(parser, positional=True)
-    parser.add_argument("--mtbf", type=duration, metavar="TIME", help="mean time between failures (default: observed)")
+    parser.add_argument("--mtbf", type=some_time, metavar="TIME", help="mean time between failures (default: observed)")
     parser.add_argument(
         "--recovery", type=duration, metavar="TIME", help="how long a restart takes (default: observed)"
     )
-    parser.add_argument("--save-cost", type=duration, metavar="TIME", help="how long a save takes (default: observed)")
+    parser.add_argument("--save-cost", type=some_time, metavar="TIME", help="how long a save takes (default: observed)")
     parser.add_argument(
         "--price",
         type=gpu_hour_price,
@@ -89,9 +89,11 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
     saving, why = _saving(found, args.save_cost)
     recovery, where = _recovery(found, args.recovery)
     mtbf = args.mtbf or observed or 0.0
-    if saving is not None and not mtbf:
+    if saving is not None and saving.step <= 0:
+        why = "saves took all of the time since the first step, so intervals cannot be compared"
+    elif saving is not None and not mtbf:
         why = "no failure yet, so the mean time between failures is not known: give it with --mtbf"
-    advice = advise(saving, mtbf, recovery) if saving is not None and mtbf else None
+    advice = advise(saving, mtbf, recovery) if saving is not None and not why else None
     return {
         "owner": found.owner,
         "run": found.run,
@@ -126,7 +128,7 @@ def _saving(found: Goodput, cost: float | None) -> tuple[Saving | None, str]:
 
 
 def _recovery(found: Goodput, given: float | None) -> tuple[float, str]:
-    if given:
+    if given is not None:
         return given, "given"
     if found.recoveries:
         return mean(found.recoveries), "observed"

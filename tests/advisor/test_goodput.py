@@ -157,6 +157,19 @@ def test_what_is_not_known_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     ended(tmp_path / "unsaved", Spec(steps=3, step={"compute": 0.5}))
     assert main(command(tmp_path / "unsaved", "--mtbf", "1h")) == 0
     assert "no save was seen" in capsys.readouterr().out
+    ended(tmp_path / "saving", Spec(steps=3, step={"checkpoint_write": 0.5}, words={"checkpoints": 3}))
+    assert main(command(tmp_path / "saving", "--mtbf", "1h")) == 0
+    assert "saves took all of the time" in capsys.readouterr().out
+
+
+def test_a_given_time_counts_even_if_it_is_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    killed(tmp_path, FIRST, SECOND)
+    assert main(command(tmp_path, "--json", "--recovery", "0")) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["recovery_seconds"], report["recovery_from"]) == (0.0, "given")
+    with pytest.raises(SystemExit):
+        main(command(tmp_path, "--mtbf", "0"))
+    assert "'0' must be at least 1ms" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["empty", "stepless"])
