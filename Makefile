@@ -1,4 +1,4 @@
-# `make demo` and `make test` need python3 (3.10 or later) and make; what else they use, they fetch into .venv.
+# `make demo` and `make test` need python3 (3.10 or later) and make. They fetch everything else into .venv.
 
 PYTHON ?= python3
 TORCH ?= pinned
@@ -9,7 +9,7 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 STUDY_ARGS ?=
-# For `make test-matrix`: Python:torch, and the tests. Those that fork training scripts
+# For `make test-matrix`: pairs of Python:torch, and the tests to run. Tests that fork training scripts
 # (tests/support/support_forks.py) do not run with torch 2.4 yet.
 MATRIX ?= 3.10:2.4.1 3.13:pinned
 MATRIX_TESTS ?= tests/project/test_house.py $(addprefix tests/ledger/test_,messages.py ledger_reader.py) \
@@ -17,13 +17,13 @@ MATRIX_TESTS ?= tests/project/test_house.py $(addprefix tests/ledger/test_,messa
 PREVIEW_ARGS ?=
 IMAGE_ARGS ?=
 
-# What tests drive besides Python, as Debian package:command. Fetched where we are root on a Debian, else named only;
-# `make test SYSTEM_PACKAGES=` leaves the system alone.
+# Programs that tests need besides Python, as Debian package:command. They are installed if we are root on a Debian.
+# Otherwise the missing ones are only listed. `make test SYSTEM_PACKAGES=` installs nothing.
 SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prometheus-node-exporter gcc:gcc \
     g++:g++ libc6-dev:gcc openssl:openssl prometheus-alertmanager:prometheus-alertmanager shellcheck:shellcheck \
     systemd:systemd-analyze util-linux:setpriv iperf3:iperf3 buildah:buildah debootstrap:debootstrap
 
-# Nothing of the caller's Python set-up, nor a whyidle around us, may change what is tested.
+# The caller's Python set-up, or a whyidle that this shell runs under, must not change what is tested.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
@@ -91,7 +91,7 @@ clean: ## remove everything that was fetched or built here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# -- set-up; a stamp file each, so that it happens once
+# -- set-up: each part has a stamp file, so that it is done once
 
 define NEW_VENV
 set -eu
@@ -114,7 +114,7 @@ lacking() { for pair in $(SYSTEM_PACKAGES); do command -v "$${pair#*:}" >/dev/nu
 packages=$$(lacking)
 if [ -n "$$packages" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing for the tests: $$packages"
-    # RUNLEVEL=1: a package that is a service shall not start it.
+    # RUNLEVEL=1: packages must not start their services.
     { apt-get -qq -o Acquire::Retries=1 update
       RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $$packages; } \
         >$(VENV)/apt.log 2>&1 || true
@@ -132,7 +132,7 @@ $(BIN)/python: export SCRIPT = $(NEW_VENV)
 $(BIN)/python:
 	@sh -c "$$SCRIPT"
 
-# With TORCH=2.4.1 or TORCH=newest, torch and what it pins itself have other versions than constraints.txt says.
+# With TORCH=2.4.1 or TORCH=newest, the versions of torch and of packages that torch pins differ from constraints.txt.
 REQUIREMENTS := $(if $(filter pinned,$(TORCH)),requirements-dev.txt,$(VENV)/requirements.txt)
 TORCH_PINS := /^(torch|triton)==|^cuda-|^nvidia-([^m]|m[^l])/d
 

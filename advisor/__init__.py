@@ -1,1 +1,1 @@
-"""What to change: predictions from what was recorded."""
+"""Finds out what to change in a run: predictions, comparisons, benches and advice."""

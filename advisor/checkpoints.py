@@ -1,36 +1,41 @@
-"""How often to save: what a save costs, what a failure costs, and the interval between both. Pure functions."""
+"""How often to save: the interval at which saves and failures together cost least. Pure functions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 
+from .goodput import Goodput
+
 
 def young(mtbf: float, save: float) -> float:
-    """√(2·Tf·Ts): seconds of training between two saves (Young 1974, "A first order approximation to the optimum
-    checkpoint interval", CACM 17(9)). Good while it is much shorter than the MTBF."""
+    """Seconds of training between two saves: √(2·Tf·Ts), where Tf is the MTBF and Ts the time of a save (Young 1974, "A
+    first order approximation to the optimum checkpoint interval", CACM 17(9)). Good while the result is much shorter
+    than the MTBF."""
     return sqrt(2 * mtbf * save)
 
 
 def optimal(mtbf: float, recovery: float, save: float) -> float:
-    """Ts + √(2(Tf + Tr)Ts + Ts²): seconds from one save's end to the next one's end at which :func:`available` is
-    greatest (arXiv 2410.18124)."""
+    """Seconds from the end of a save to the end of the next one at which :func:`available` is greatest:
+    Ts + √(2(Tf + Tr)Ts + Ts²), where Tr is the recovery (arXiv 2410.18124)."""
     return save + sqrt(2 * (mtbf + recovery) * save + save * save)
 
 
 def available(cycle: float, mtbf: float, recovery: float, save: float) -> float:
-    """The share of time that is progress when a save ends each ``cycle`` seconds: 1 − Ts/Tc of it, of which a failure
-    each Tf takes the recovery and, on average, half a cycle's work: (1 − Ts/Tc) · Tf / (Tf + Tr + Tc/2).
+    """The share of time that is progress if a save ends every ``cycle`` seconds (Tc).
 
-    Assumes failures that are independent of each other and of saves. Its maximum is at :func:`optimal`.
+    It is (1 − Ts/Tc) · Tf / (Tf + Tr + Tc/2): saves leave 1 − Ts/Tc of the time, and a failure every Tf seconds costs
+    the recovery and on average the work of half a cycle. Assumes that failures are independent of each other and of
+    saves. The maximum is at :func:`optimal`.
     """
     return (1 - save / cycle) * mtbf / (mtbf + recovery + cycle / 2) if cycle > save else 0.0
 
 
 def mtbf_range(seconds: float, failures: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Within which the mean time between failures lies, by ``failures`` in ``seconds``; the upper end may be infinite.
+    """The confidence interval of the mean time between failures, after ``failures`` in ``seconds``.
 
-    The exact interval of a Poisson count (Garwood 1936). Without a failure: one-sided, at least seconds / −ln(1 − c).
+    It is the exact interval of a Poisson count (Garwood 1936). Without a failure it is one-sided: the lower end is
+    seconds / −ln(1 − confidence), and the upper end is infinite.
     """
     if not failures:
         return seconds / -log(1 - confidence), inf
@@ -41,7 +46,7 @@ def mtbf_range(seconds: float, failures: int, confidence: float = 0.95) -> tuple
 
 
 def _mean_with(count: int, chance: float) -> float:
-    """The mean of the Poisson distribution in which at most ``count`` has that chance."""
+    """The mean of the Poisson distribution in which at most ``count`` events have the probability ``chance``."""
     low, high = 0.0, 10.0 * (count + 10)
     for _ in range(200):
         middle = (low + high) / 2
@@ -62,46 +67,56 @@ def _at_most(count: int, mean: float) -> float:
 
 @dataclass(frozen=True)
 class Saving:
-    """What saves of a run cost. Seconds."""
+    """What the saves of a run cost. All times in seconds."""
 
     saves: int
     blocked: float
-    """The training, by one save: of the rank that it blocks for longest."""
+    """How long one save blocks the training, on the rank that it blocks longest."""
     blocked_cpu: float
-    """Of it: serialising and copying. An asynchronous save blocks for a copy at most."""
+    """The part of `blocked` that serialises and copies. An asynchronous save blocks for no longer than this."""
     cycle: float
-    """From one save's end to the next one's, on average."""
+    """From the end of a save to the end of the next one, on average."""
     step: float
-    """Of a step, saves left out."""
+    """The time of a step without saves, on average."""
+
+
+def saving_of(found: Goodput) -> Saving:
+    """What the saves of a run cost. There must be at least one save, and at least one step."""
+    step = (found.stepping - found.blocked) / found.steps
+    return Saving(
+        found.saves, found.blocked / found.saves, found.blocked_cpu / found.saves, found.stepping / found.saves, step
+    )
 
 
 @dataclass(frozen=True)
 class Interval:
-    """One way to save, and what comes of it."""
+    """One interval between saves, and the progress that it leaves."""
 
     name: str
     cycle: float
-    """Seconds from one save's end to the next one's."""
+    """Seconds from the end of a save to the end of the next one."""
     steps: float
-    """Between two saves."""
+    """The number of steps between two saves."""
     available: float
     """The share of time that is progress."""
     gained: float
-    """... beyond that of the interval in use."""
+    """`available` minus that of the interval in use."""
 
 
 @dataclass(frozen=True)
 class Advice:
+    """Intervals between saves, compared for one run. Times in seconds."""
+
     mtbf: float
     recovery: float
     in_use: Interval
     recommended: list[Interval]
     hidden: Interval
-    """With saves that block for their CPU part alone, at the interval in use."""
+    """The interval in use, if saves blocked only for their CPU part."""
 
 
 def advise(saving: Saving, mtbf: float, recovery: float) -> Advice:
-    """Compares intervals. ``saving.cycle``, ``saving.step`` and ``mtbf`` must be above 0."""
+    """Compares intervals between saves. ``saving.cycle``, ``saving.step`` and ``mtbf`` must be above 0."""
     save = saving.blocked
 
     def interval(name: str, cycle: float, cost: float) -> Interval:

@@ -1,9 +1,16 @@
 """How much of a run was progress, over all its attempts. Pure functions.
 
-Every second of every rank, from the start of its first process to now or its last sign of life, is in one part:
-`productive` (steps that were new), `saving`, `lost` (steps that an earlier attempt had finished), `stalled`, `startup`
-(until the first step of the first attempt), `recovery` (from the last sign of life of an attempt to the first step of
-the next). ETTR, the effective training time ratio, is productive / all (arXiv 2410.21680).
+Each second of each rank, from the start of its first process until now (or until its last sign of life), is in exactly
+one part:
+
+* `productive`: new steps
+* `saving`: blocked in saves
+* `lost`: steps that an earlier attempt had finished
+* `stalled`: the time beyond a usual step, in steps that took much longer
+* `startup`: until the first step of the first attempt
+* `recovery`: from the last sign of life of an attempt until the first step of the next one
+
+ETTR, the effective training time ratio, is productive / all (arXiv 2410.21680).
 """
 
 from __future__ import annotations
@@ -16,34 +23,35 @@ from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.reader import Ledger
 from ..verdict.accounts import HANG_SECONDS, RankAccount, account
+from ..verdict.recent import SAVING
 
 PARTS: tuple[str, ...] = ("productive", "saving", "lost", "stalled", "startup", "recovery")
-SAVING: tuple[str, ...] = ("checkpoint_write", "checkpoint_cpu")
 STALL_FACTOR = 10.0
-"""A step that lasts longer than so many median steps (and HANG_SECONDS) has stalled for what is beyond one."""
+"""A step has stalled if it takes longer than this many median steps, and longer than HANG_SECONDS. Its time beyond one
+median step counts as stalled."""
 _SAVE = CHECKPOINT_KINDS.index("save")
 _SAVING_AT = [CAUSE[cause] for cause in SAVING]
 
 
 @dataclass
 class Attempt:
-    """One attempt of a run, all its ranks that have ledgers here."""
+    """One attempt of a run, over all its ranks that have ledgers here."""
 
     number: int
     ranks: int
     alive: bool
     clean: bool | None
-    """Whether all of its ranks closed their ledgers: they ran to their end, or to an exception of their own. None: not
-    known."""
+    """Whether all of its ranks closed their ledgers: they reached the end of the script, or an exception ended them.
+    None if it is not known."""
     steps: int
     repeated: int
-    """Of the steps: those that an earlier attempt had finished."""
+    """How many of the steps an earlier attempt had finished."""
     saves: int
     start: float
-    """Seconds of CLOCK_MONOTONIC."""
+    """Seconds of CLOCK_MONOTONIC, like `end`."""
     end: float
     startup: float
-    """Seconds from its start to the first step, of the rank with the most."""
+    """Seconds from its start to the first step, on the rank that took longest."""
 
     @property
     def seconds(self) -> float:
@@ -52,6 +60,8 @@ class Attempt:
 
 @dataclass
 class Goodput:
+    """The parts of a run's time, and its attempts."""
+
     owner: str
     run: str
     ranks: int
@@ -59,14 +69,14 @@ class Goodput:
     seconds: dict[str, float]
     """Rank-seconds by part."""
     computed: float
-    """Of `productive`: rank-seconds of compute."""
+    """The rank-seconds of `productive` that were compute."""
     attempts: list[Attempt] = field(default_factory=list)
     blocked: float = 0.0
-    """Seconds of saves, of the rank that they blocked for longest."""
+    """Seconds in saves, on the rank that they blocked longest."""
     blocked_cpu: float = 0.0
-    """Of them: seconds on a CPU."""
+    """How many of the `blocked` seconds were on a CPU."""
     stepping: float = 0.0
-    """Seconds from first steps to ends, of the rank with the most: its attempts together."""
+    """Seconds from the first step to the end, summed over attempts, on the rank with the most."""
 
     @property
     def all(self) -> float:
@@ -86,7 +96,7 @@ class Goodput:
 
     @property
     def failures(self) -> int:
-        """Attempts that another one followed, or that are known to have ended with ranks killed."""
+        """The number of attempts that another attempt followed, or in which ranks are known to have been killed."""
         last = len(self.attempts) - 1
         return sum(
             number < last or (attempt.clean is False and not attempt.alive)
@@ -95,19 +105,23 @@ class Goodput:
 
     @property
     def watched(self) -> float:
-        """Seconds from first steps to ends of attempts: what a mean time between failures is a mean of. Startups after
-        a failure are recovery."""
+        """Seconds from the first step to the end, summed over attempts: the time base of the mean time between
+        failures. A startup after a failure does not count here, because it is recovery."""
         return sum(attempt.seconds - attempt.startup for attempt in self.attempts)
 
     @property
     def recoveries(self) -> list[float]:
-        """Seconds from the last sign of life of an attempt to the first step of the next one."""
+        """For each attempt but the last, the seconds from its last sign of life to the first step of the next
+        attempt."""
         pairs = zip(self.attempts, self.attempts[1:], strict=False)
         return [max(0.0, after.start - before.end) + after.startup for before, after in pairs]
 
 
 def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
-    """Of one run, from ledgers (of any run) that were read with their steps. ``now_ns`` is CLOCK_MONOTONIC."""
+    """The goodput of one run.
+
+    ``ledgers`` may be of any run, and must have been read with their steps. ``now_ns`` is CLOCK_MONOTONIC.
+    """
     believed, _ = drop_duplicates(ledger for ledger in ledgers if run_of(ledger) == run)
     by_attempt: dict[int, list[Ledger]] = {}
     by_rank: dict[int, list[Ledger]] = {}
@@ -144,7 +158,7 @@ def _end(ledger: Ledger, now_ns: int) -> int:
 
 
 def _repeated(ledger: Ledger) -> int:
-    """Steps of this attempt that an earlier one had finished."""
+    """The number of steps of this attempt that an earlier attempt had finished."""
     return max(0, min(ledger.recompute_until, ledger.base_step + ledger.steps) - ledger.base_step)
 
 
@@ -175,9 +189,9 @@ def _add_rank(found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int)
 
 
 def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int) -> float:
-    """Seconds beyond a usual step in steps that lasted much longer; saves are no stall.
+    """Seconds beyond a usual step, in steps that took much longer. Time in saves does not count as stalled.
 
-    Of the steps that the ledger still has (the last 512), and of the one that is open.
+    Only the steps that the ledger still has (the last 512) and the open step are looked at.
     """
     steps = [max(0, step.wall_ns - sum(step.causes[at] for at in _SAVING_AT)) / 1e9 for step in ledger.ring]
     if not steps:

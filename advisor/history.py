@@ -1,9 +1,9 @@
-"""The attempts of a run as scrapes saw them, and its goodput from what was recorded of them. Pure functions.
+"""The attempts of a run and its goodput, from what Prometheus has recorded. Pure functions.
 
-A Prometheus keeps no steps, and sees a run at each scrape only. What it counted is exact: counters of the seconds by
-cause. When an attempt began and ended is told by one of its ranks, the *witness*: an agent says for how long its phase
-has been open, so that a scrape during the startup tells the start, and the last scrape tells the last change of phase.
-Times are unix seconds.
+Prometheus keeps no steps, and sees a run only at each scrape. The counters of seconds by cause are exact. The start and
+the end of an attempt come from one of its ranks, the *witness*: an agent exports how long the current phase has been
+open. So a scrape during the startup gives the start, and the last scrape gives the last change of phase. Times are in
+unix seconds.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from typing import NamedTuple
 from ..ledger.causes import PHASE_CAUSE
 from ..ledger.directory import Run
 from ..verdict.accounts import HANG_SECONDS
-from .goodput import PARTS, SAVING, STALL_FACTOR, Attempt, Goodput
+from ..verdict.recent import SAVING
+from .goodput import PARTS, STALL_FACTOR, Attempt, Goodput
 
 STARTING: tuple[str, ...] = ("startup", "checkpoint_read")
-"""What ranks spend before their first step, as far as it is told apart: a restore comes before it."""
+"""The causes of time before the first step, as far as the counters show it: a restore comes before the first step."""
 Points = Sequence[tuple[float, float]]
-"""(time of the question, answer), in order."""
+"""Pairs of (evaluation time of a query, its value), in order."""
 COVERED, SLACK_SECONDS = 0.98, 120.0
-"""A hole in what was recorded of an attempt is worth a sentence if less than this share is there, and if the hole is
-longer than what is still on its way into the records."""
+"""A gap in the record of an attempt is reported if less than this share was recorded, and if the gap is longer than
+these seconds, which data may still need to arrive."""
 
 
 class ProcessKey(NamedTuple):
-    """A process of a rank. Two that follow each other under one number differ in their pids."""
+    """One process of a rank. Successive processes with the same rank and attempt have different pids."""
 
     node: str
-    """Where it ran. An agent may change its address meanwhile."""
+    """The node on which it ran. The node's name is used because the address of an agent may change."""
     rank: int
     attempt: int
     pid: str
@@ -39,39 +40,44 @@ class ProcessKey(NamedTuple):
 
 @dataclass
 class Process:
-    """The witness of an attempt, as its agent saw it."""
+    """The witness of an attempt, as its agent exported it."""
 
     who: ProcessKey
     asked: float
-    """The first question that had an answer."""
+    """The time of the first query that returned it."""
     first: float
     """The first scrape that saw it."""
     last: float
-    """The last one, which may have come after its end."""
+    """The last scrape that saw it, which may have come after its end."""
     opened: float | None = None
-    """Since when the startup was open in which it was seen first; None where no scrape saw it before its first step."""
+    """When its startup phase was opened, which is when whyidle was attached. None if no scrape saw it before its first
+    step."""
     booked: float = 0.0
-    """Seconds of startup that were on its books then: all up to when whyidle was attached."""
+    """Seconds of startup that its ledger had at `asked`: everything before whyidle was attached."""
     switched: float = 0.0
-    """When the phase began in which it was seen last."""
+    """When the phase began in which the last scrape saw it."""
     counted: list[tuple[float, float]] = field(default_factory=list)
-    """(time, steps): what its agent has counted of the rank, earlier attempts included."""
+    """Pairs of (time, steps that the agent has counted for the rank, earlier attempts included)."""
 
 
 def processes(sightings: Mapping[ProcessKey, Points]) -> list[Process]:
-    """``sightings``: when the question was asked, and of when the newest scrape was that had the process."""
+    """The processes, in the order in which they were seen first.
+
+    ``sightings``: for each process, the times of the queries and the times of the newest scrape that had the process.
+    """
     found = []
     for who, points in sightings.items():
         if not points:
             continue
-        # Where a series ends without a mark, questions go on to be answered with its last scrape.
+        # If a series ends without a staleness marker, queries still return its last scrape for some time.
         scrapes = list(dict.fromkeys(scrape for _, scrape in points))
         found.append(Process(who, points[0][0], scrapes[0], scrapes[-1]))
     return sorted(found, key=lambda one: one.first)
 
 
 def add_phases(found: Sequence[Process], since: Mapping[tuple[str, int, str], Points]) -> None:
-    """``since``: (node, rank, phase) -> when the question was asked, and since when the phase was open."""
+    """Sets `opened` and `switched`. ``since``: (node, rank, phase) -> query times, and since when the phase was
+    open."""
     for place, one in enumerate(found):
         before = max((other.switched for other in found[:place]), default=0.0)
         until = _replaced(found, place)
@@ -85,7 +91,8 @@ def add_phases(found: Sequence[Process], since: Mapping[tuple[str, int, str], Po
 
 
 def add_startups(found: Sequence[Process], booked: Mapping[tuple[str, int], Points]) -> None:
-    """``booked``: (node, rank) -> when the question was asked, and all startups of the rank on that node until then."""
+    """Sets `booked`. ``booked``: (node, rank) -> query times, and the seconds of all startups of the rank there so
+    far."""
     for one in found:
         points = booked.get((one.who.node, one.who.rank), ())
         before = [value for asked, value in points if asked < one.asked]
@@ -95,7 +102,7 @@ def add_startups(found: Sequence[Process], booked: Mapping[tuple[str, int], Poin
 
 
 def add_steps(found: Sequence[Process], counted: Mapping[tuple[str, int], Points]) -> None:
-    """``counted``: (node, rank) -> when the question was asked, and the steps."""
+    """Sets `counted`. ``counted``: (node, rank) -> query times, and the steps so far."""
     for place, one in enumerate(found):
         until = _replaced(found, place)
         points = counted.get((one.who.node, one.who.rank), ())
@@ -103,17 +110,18 @@ def add_steps(found: Sequence[Process], counted: Mapping[tuple[str, int], Points
 
 
 def _replaced(found: Sequence[Process], place: int) -> float:
-    """When a later process of the rank was first seen on the same node."""
+    """When a later process of the same rank was first seen on the same node; infinite if none was."""
     who = found[place].who
     later = (one.asked for one in found[place + 1 :] if one.who[:2] == who[:2])
     return min(later, default=float("inf"))
 
 
 def grown(at_start: Mapping[str, float], at_end: Mapping[str, float], at_next: Mapping[str, float]) -> float:
-    """By how much the counter of any rank grew most within an attempt.
+    """The largest growth of a counter within an attempt, over all ranks.
 
-    Each is the counter by rank and node: when the attempt was first and last seen, and when the next one was. What was
-    counted after the last scrape is in the last of them, as far as the node is the same.
+    The arguments are the values of the counter by rank and node: when the attempt was first seen, when it was last
+    seen, and when the next attempt was first seen. ``at_next`` contains what was counted after the last scrape, if the
+    rank stayed on its node.
     """
     most = 0.0
     for key, value in at_end.items():
@@ -125,18 +133,20 @@ def grown(at_start: Mapping[str, float], at_end: Mapping[str, float], at_next: M
 
 @dataclass
 class Recorded:
-    """An attempt: its witness, and what was recorded of all its ranks."""
+    """An attempt: its witness, and what was recorded for all its ranks."""
 
     witness: Process
     ranks: int
     world_size: int
     seconds: dict[str, float]
-    """Rank-seconds by cause; of a live attempt, those of open phases too."""
+    """Rank-seconds by cause. For a live attempt they include the open phases."""
     steps: int
     saves: int
     alive: bool
+    killed: bool | None = None
+    """Whether a rank was killed; None where no agent has told."""
     blocked: float = 0.0
-    """Seconds of saves, of the rank that they blocked for longest."""
+    """Seconds in saves, on the rank that they blocked longest."""
     blocked_cpu: float = 0.0
     start: float = 0.0
     end: float = 0.0
@@ -145,7 +155,7 @@ class Recorded:
 
     @property
     def startup(self) -> float:
-        """Seconds, of a rank on average."""
+        """Seconds until the first step, on average over the ranks."""
         return self.starting / self.ranks
 
     @property
@@ -163,13 +173,13 @@ class Recorded:
 
     @property
     def repeated(self) -> float:
-        """The share of its compute that repeated steps of an earlier attempt."""
+        """The share of compute that was spent on steps that an earlier attempt had finished."""
         again, new = (self.seconds.get(cause, 0.0) for cause in ("recompute", "compute"))
         return again / (again + new) if again > 0 else 0.0
 
 
 def open_causes(phases: Mapping[str, float]) -> dict[str, float]:
-    """Rank-seconds in phases that are open now, by the cause that they count as."""
+    """Rank-seconds in the open phases, by the cause that each phase counts as."""
     found: dict[str, float] = {}
     for phase, seconds in phases.items():
         cause = PHASE_CAUSE.get(phase, "unattributed")
@@ -178,15 +188,15 @@ def open_causes(phases: Mapping[str, float]) -> dict[str, float]:
 
 
 def without(seconds: Mapping[str, float], twice: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by cause, less those that were recorded a second time."""
+    """Seconds by cause, minus the seconds in ``twice``, which were recorded a second time."""
     return {cause: max(0.0, spent - twice.get(cause, 0.0)) for cause, spent in seconds.items()}
 
 
 def set_bounds(attempts: Sequence[Recorded], begin: float, now: float, apart: float) -> None:
-    """When each attempt started and ended, within the time from ``begin`` on.
+    """Sets the start and the end of each attempt. No attempt starts before ``begin``.
 
-    Its last change of phase may have come after the witness was last seen, by no more than ``apart``: what is on the
-    books of its ranks tells.
+    The last change of phase may have come after the last scrape of the witness, by at most ``apart`` seconds. The
+    seconds that its ranks have recorded tell when.
     """
     before = begin
     for one in attempts:
@@ -199,7 +209,10 @@ def set_bounds(attempts: Sequence[Recorded], begin: float, now: float, apart: fl
 
 
 def standstills(one: Recorded) -> list[tuple[float, float]]:
-    """From which scrape to which an attempt made no step, for longer than a step may take. Its bounds are set."""
+    """The times between two scrapes in which an attempt made no step for longer than a step may take.
+
+    The start and the end of the attempt must have been set.
+    """
     begin = one.start + one.startup
     points = [(at, steps) for at, steps in one.witness.counted if begin <= at <= one.end]
     spans: list[tuple[float, float]] = []
@@ -218,7 +231,7 @@ def standstills(one: Recorded) -> list[tuple[float, float]]:
 
 
 def stalled(one: Recorded, spans: Sequence[tuple[float, float]], saves: Sequence[float]) -> float:
-    """Rank-seconds beyond a usual step in standstills. ``saves``: in each, the rank-seconds of saves."""
+    """Rank-seconds beyond a usual step in the standstills ``spans``. ``saves``: the rank-seconds of saves in each."""
     usual = _usual_step(one, spans)
     return sum(
         max(0.0, one.ranks * (last - first - usual) - saving)
@@ -227,13 +240,13 @@ def stalled(one: Recorded, spans: Sequence[tuple[float, float]], saves: Sequence
 
 
 def _usual_step(one: Recorded, without: Sequence[tuple[float, float]]) -> float:
-    """Seconds of a step on average; saves are left out, and standstills, of which each is taken for one step."""
+    """The mean seconds of a step, without saves and without the standstills, each of which counts as one step."""
     own = (one.whole - one.starting - one.saving) / one.ranks
     return max(0.0, own - sum(last - first for first, last in without)) / max(1, one.steps - len(without))
 
 
 def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
-    """Of attempts in order, with their bounds."""
+    """The goodput of a run, from its attempts in order. Their starts and ends must have been set."""
     found = Goodput(
         run[0], run[1], max(one.ranks for one in attempts), max(one.world_size for one in attempts), {}, 0.0
     )
@@ -265,7 +278,7 @@ def _attempt(one: Recorded) -> Attempt:
         number=one.witness.who.attempt,
         ranks=one.ranks,
         alive=one.alive,
-        clean=None,
+        clean=None if one.killed is None else not one.killed,
         steps=one.steps,
         repeated=round(one.steps * one.repeated),
         saves=one.saves,
@@ -276,7 +289,7 @@ def _attempt(one: Recorded) -> Attempt:
 
 
 def holes(attempts: Sequence[Recorded]) -> list[str]:
-    """What of the attempts was not seen, in sentences. Their bounds are set."""
+    """Sentences about what was not recorded of the attempts. Their starts and ends must have been set."""
     said = []
     first = attempts[0]
     if first.witness.who.attempt > 0:
@@ -299,7 +312,7 @@ def holes(attempts: Sequence[Recorded]) -> list[str]:
                 f"{100 * (one.whole / span - 1):.1f} % more time was recorded than attempt {number} lasted:"
                 " check whether two Prometheus servers record the same agents"
             )
-    if not attempts[-1].alive:
+    if not attempts[-1].alive and attempts[-1].killed is None:
         said.append(
             "Prometheus does not know whether the last attempt ended or was killed: it does not count as a failure here"
         )

@@ -1,8 +1,8 @@
-"""`whyidle.signals()`: the shares of the last window and advice, from inside the training.
+"""`whyidle.signals()`: where the time since the last call went, and advice, from inside the training.
 
-Called by the user's loop and never by a hook. The rank's own ledger is read as a copy: a process that opens its own
-ledger and closes it would drop the lock by which others see that it lives. The ledgers of its run's other ranks are
-read from the directory, as far as they are on this node.
+The user's loop calls it; hooks never do. The caller passes a copy of the rank's own ledger, because a process that
+opens and closes its own ledger would drop the lock by which others see that it is alive. The ledgers of the run's other
+ranks on this node are read from the directory.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .advice.rule import Advice
 from .advice.table import advise
 
 MOST_STEPS = 256
-"""Of all ranks together that advice is replayed from: a call must not take long."""
+"""The most steps, of all ranks together, that advice replays, so that a call is quick."""
 Shares = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """How a rank stood at the end of a window, since its first step. Seconds."""
+    """The totals of a rank at the end of a window, counted from its first step. Seconds."""
 
     wall: float
     steps: int
@@ -38,30 +38,30 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """Shares are of the time in the window, from 0 to 1."""
+    """The last window of a run. Shares are of the window's time, from 0 to 1."""
 
     reason: str = ""
-    """Why there is nothing here; empty where there is."""
+    """Why the other fields are empty; itself empty if they are filled."""
     seconds: float = 0.0
-    """How long the window is."""
+    """The length of the window."""
     steps: int = 0
-    """Of this rank in it."""
+    """The steps of this rank in the window."""
     causes: Shares = field(default_factory=dict)
-    """Of this rank, by cause; waits that await their split are in `collective`."""
+    """The shares of this rank by cause. Waits that are not split yet are in `collective`."""
     families: Shares = field(default_factory=dict)
-    """The same by family."""
+    """The shares of this rank by family."""
     run_families: Shares = field(default_factory=dict)
-    """Of all ranks of the run that have ledgers here."""
+    """The shares by family of all ranks of the run that have ledgers here."""
     ranks: int = 0
-    """How many those are, this one included."""
+    """The number of ranks with ledgers here, this one included."""
     world_size: int = 0
     advice: tuple[Advice, ...] = ()
-    """For the run as far as it is seen here, in this window; what is worth most comes first."""
+    """Advice from the ranks with ledgers here, for this window. The change with the largest gain comes first."""
     past: Mapping[int, Past] = field(default_factory=dict, repr=False)
-    """For the next call, by rank."""
+    """The totals by rank, which the next call subtracts."""
 
     def find(self, rule: str) -> Advice | None:
-        """What a rule says, such as `data.workers`; None where it is silent."""
+        """The advice of a rule, such as `data.workers`; None if the rule does not apply."""
         return next((one for one in self.advice if one.id == rule), None)
 
 
@@ -70,7 +70,10 @@ OwnLedger = Callable[[], "tuple[str, bytes] | None"]
 
 
 def signals(own_ledger: OwnLedger, since: Signals | None = None) -> Signals:
-    """``own_ledger`` gives path and copy of the calling rank's ledger. Never raises."""
+    """The signals since the last call, or since the window that ended with ``since``. Never raises.
+
+    ``own_ledger`` returns the path and a copy of the calling rank's ledger, or None if the process is not recorded.
+    """
     global _last
     try:
         own = own_ledger()
@@ -111,7 +114,7 @@ def _look(path: str, raw: bytes, past: Mapping[int, Past]) -> Signals:
 
 
 def _others(own: Ledger) -> list[Ledger]:
-    """Ledgers of the same run and user in this rank's directory, of each other rank the newest."""
+    """The newest ledger of each other rank of the same run and user in this rank's directory."""
     found: list[Ledger] = []
     itself = os.stat(own.path)
     try:
@@ -124,7 +127,7 @@ def _others(own: Ledger) -> list[Ledger]:
                 continue
             if run_of(one) == run_of(own) and one.uid == itself.st_uid and one.attempt == own.attempt:
                 found.append(one)
-    except LedgerError:  # more ledgers than are read: those that were are in the list
+    except LedgerError:  # there are more ledgers than are read
         pass
     newest = {one.rank: one for one in sorted(drop_duplicates(found)[0], key=age) if one.rank != own.rank}
     return [*newest.values()]
@@ -139,8 +142,11 @@ def _same_attempt(past: Mapping[int, Past], now: Mapping[int, Past]) -> bool:
 
 
 def _since(rank: RankAccount, past: Past | None) -> RankAccount:
-    """The account of a rank from a moment on. A split arrives later than its wait, and so may be of the window before:
-    what would be less than nothing is nothing."""
+    """The account of a rank since ``past``.
+
+    A wait is split some time after it was recorded, perhaps in the next window. A cause that would become negative
+    because of that is 0.
+    """
     if past is None:
         return rank
     seconds = {cause: max(0.0, rank.seconds[cause] - past.seconds[cause]) for cause in CAUSES}

@@ -1,1 +1,1 @@
-"""What a node reports: the ledgers of its ranks, as Prometheus metrics."""
+"""The agent: serves the ledgers and the counters of one node as Prometheus metrics."""

@@ -1,4 +1,4 @@
-"""The collectors, registered by name: a module of `collectors` each, with ``create(options) -> Collector``."""
+"""The registry of collectors. Each is a module of `collectors` with a function ``create(options) -> Collector``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .reading import Reading
 
 class Entry(NamedTuple):
     name: str
-    reads: str  # what it reads, as the help of its flags says it
+    reads: str  # what it reads; the help texts of its flags use it
 
 
 COLLECTORS: tuple[Entry, ...] = (
@@ -39,30 +39,32 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("identity", "pods and Slurm jobs of ranks and GPUs"),
     Entry("advice", "what to change in the runs of this node, by their ledgers"),
 )
-"""In the order in which a scrape asks them: `ranks` comes first, others look up its ranks."""
+"""In the order in which a scrape asks them. `ranks` comes first, because others use its ranks."""
 
 
 class Advised(NamedTuple):
-    """One change that a run is advised."""
+    """One change that whyidle recommends for a run."""
 
     owner: str
     run: str
     advice: str
-    """The rule that says it."""
+    """The name of the rule that recommends it."""
     family: str
     change: str
     share: float
-    """Of the time of its ranks, that it would save."""
+    """The share of the time of the run's ranks that the change would save, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the collectors need to know."""
+    """What the collectors are created with."""
 
     ledgers: LedgerStore
     roots: Roots = field(default_factory=Roots)
     advise: Callable[[str], list[Advised]] | None = None
-    """What to change in the runs of a ledger directory. Its rules stand above the agent: who starts one brings them."""
+    """Ledger directory -> recommended changes. The caller passes this function in, since `agent` must not import
+    `advisor`.
+    """
     processes: RankProcesses = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,17 +72,18 @@ class Options:
 
 
 class Collector(Protocol):
-    """Reads its source at each scrape and keeps nothing between them but what a counter needs.
+    """Reads its source at each scrape. Between scrapes it keeps only what its counters need.
 
-    Runs in one thread at a time, under a deadline. What fails for one device, file or value is told to the reading and
-    costs that alone. Raises Absent where the node has nothing of its kind; any other exception fails the collector.
+    Runs in one thread at a time, under a deadline. If one device, file or value cannot be read, the collector adds an
+    error to the reading and continues. It raises Absent if the node has nothing for it to read. Any other exception
+    makes the collector fail for this scrape.
     """
 
     def collect(self, reading: Reading) -> None: ...
 
 
 def create_collectors(options: Options, names: Iterable[str]) -> dict[str, Collector]:
-    """The named collectors, in the order of the registry."""
+    """Creates the named collectors, in the order of the registry."""
     wanted = set(names)
     return {
         entry.name: import_module(f".collectors.{entry.name}", __package__).create(options)

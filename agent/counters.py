@@ -1,7 +1,6 @@
-"""Making counters of what is none: values that wrap at 32 bits, and levels that are integrated over time.
+"""Turns other values into counters: 32-bit values that wrap, and levels that are integrated over time.
 
-A counter that its source set back is handed on as it is: Prometheus knows resets, and inventing the lost part would be
-a number without evidence.
+A counter that its source has reset is passed on as it is: Prometheus handles resets, and the lost part is unknown.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ _HALF = 1 << 31
 
 
 class Wrapping(Generic[Key]):
-    """Counters of 32 bits, continued beyond.
+    """Continues 32-bit counters beyond 2**32.
 
-    A fall from the upper half of the range into the lower is a wrap; any other fall is a reset, after which the counter
-    starts anew. Correct if a counter grows by less than 2**31 between two scrapes.
+    A fall from the upper half of the range into the lower half is a wrap. Any other fall is a reset, after which the
+    counter starts again. This is correct if a counter grows by less than 2**31 between two scrapes.
     """
 
     def __init__(self) -> None:
-        self._last: dict[Key, tuple[int, int]] = {}  # raw value, what the wraps so far amount to
+        self._last: dict[Key, tuple[int, int]] = {}  # raw value, sum of the wraps so far
 
     def value(self, key: Key, raw: int) -> int:
         last, offset = self._last.get(key, (0, 0))
@@ -33,19 +32,19 @@ class Wrapping(Generic[Key]):
         return offset + raw
 
     def keep(self, keys: Collection[Key]) -> None:
-        """Forgets all others."""
+        """Forgets all other keys."""
         for key in self._last.keys() - set(keys):
             del self._last[key]
 
 
 class Accumulator(Generic[Key]):
-    """Sums per key that only grow, from 0 on: ∫ level dt, or a count of events. A key that is forgotten starts anew."""
+    """Sums per key that start at 0 and only grow: ∫ level dt, or a number of events. A forgotten key restarts at 0."""
 
     def __init__(self) -> None:
         self._sums: dict[Key, float] = {}
 
     def add(self, key: Key, amount: float) -> float:
-        """Adds an amount, which may be 0, and returns the sum. Raises ValueError if it is negative."""
+        """Adds an amount and returns the sum. Raises ValueError if the amount is negative."""
         if amount < 0:
             raise ValueError(f"a counter cannot decrease: {key!r} by {amount}")
         total = self._sums.get(key, 0) + amount
@@ -59,6 +58,6 @@ class Accumulator(Generic[Key]):
         return list(self._sums.items())
 
     def keep(self, keys: Collection[Key]) -> None:
-        """Forgets all others."""
+        """Forgets all other keys."""
         for key in self._sums.keys() - set(keys):
             del self._sums[key]

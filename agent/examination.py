@@ -1,4 +1,4 @@
-"""What an agent would see on this node, said once: for `whyidle doctor`."""
+"""Finds out once what an agent can see on this node, for `whyidle doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .metrics.ranks import RANK
 from .reading import Blind, ReadError
 
 PAUSE_SECONDS = 1.0
-"""Between the two rounds: what is integrated over time has nothing to say at the first."""
+"""Pause between the two rounds. Values that are integrated over time are absent in the first round."""
 DEVICE_LABELS: dict[str, tuple[str, ...]] = {
     "ranks": RANK,
     "gpu": ("gpu",),
@@ -27,7 +27,7 @@ DEVICE_LABELS: dict[str, tuple[str, ...]] = {
     "filesystem": ("mount",),
     "process": RANK,
 }
-"""The labels that tell a collector's devices apart."""
+"""Collector -> the labels that identify its devices."""
 
 ABSENT_REMEDIES: dict[str, str] = {
     "gpu": "if the node has GPUs, install NVIDIA's driver; in a container, set NVIDIA_VISIBLE_DEVICES=all and "
@@ -36,12 +36,12 @@ ABSENT_REMEDIES: dict[str, str] = {
     "--path.sysfs",
     "pressure": "boot a kernel 4.20 or later with psi=1",
 }
-"""What to do if a node should have what was not found. The others are absent where nobody uses them."""
+"""Collector -> what to do if it found nothing, but should have. Other collectors are absent if nothing uses them."""
 
 
 @dataclass(slots=True)
 class Finding:
-    """One collector."""
+    """The result of one collector."""
 
     name: str
     reads: str
@@ -55,7 +55,7 @@ class Finding:
 
 
 def examine(collectors: dict[str, Collector], deadline_seconds: float) -> list[Finding]:
-    """Two rounds through the collectors. Takes a second, and the deadline for each that hangs."""
+    """Asks all collectors twice. Takes about a second, plus the deadline for each collector that hangs."""
     fences = Fences(collectors, deadline_seconds)
     first = fences.round()
     time.sleep(PAUSE_SECONDS)
@@ -90,7 +90,7 @@ def _devices(name: str, result: Result) -> list[str]:
 
 
 def ledger_directory_problem(directory: str) -> tuple[str, str] | None:
-    """What is wrong with the directory of ledgers, and what to do."""
+    """What is wrong with the ledger directory and what to do, or None."""
     if not os.path.isdir(directory):
         return (
             f"{directory} does not exist: no rank has written a ledger on this node",

@@ -1,4 +1,4 @@
-"""From a scrape to its answer: one round through all collectors, their bookkeeping, and the text."""
+"""Answers scrapes: asks all collectors, updates the agent's own metrics and renders the text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .reading import Reading
 
 DEADLINE_SECONDS = 2.0
 SCRAPE_SECONDS = 8.0
-"""How long a round may take in all: less than Prometheus's usual patience of 10 s."""
+"""How long a round may take in total: less than the default scrape timeout of Prometheus, 10 s."""
 
 
 @dataclass(slots=True)
 class Round:
-    """One round through all collectors, and its text once somebody asked for it."""
+    """One round through all collectors, and its text once a scrape has asked for it."""
 
-    until: float  # when it ends, done or not, on the monotonic clock
+    until: float  # monotonic clock; the round ends then, even if it is not done
     done: threading.Event = field(default_factory=threading.Event)
     readings: list[Reading] = field(default_factory=list)
     texts: dict[bool, bytes] = field(default_factory=dict)
@@ -31,9 +31,9 @@ class Round:
 
 
 class Exporter:
-    """Answers scrapes. Safe to use from several threads: those that come during a round share its answer.
+    """Answers scrapes. Thread-safe: scrapes that arrive during a round share its answer.
 
-    What a collector did not say in a round is not in its answer, whatever it said before.
+    An answer contains only values that were read in its round, never values of earlier rounds.
     """
 
     def __init__(self, collectors: dict[str, Collector], log: Log, deadline_seconds: float = DEADLINE_SECONDS):
@@ -45,11 +45,11 @@ class Exporter:
         self._current: Round | None = None
         self._last_round = float("-inf")
         self.ready = False
-        """Whether a round has been through."""
+        """Whether a round has been completed."""
 
     def scrape(self, *, openmetrics: bool = False, seconds: float = SCRAPE_SECONDS) -> bytes:
-        """The answer to one scrape, within ``seconds`` and the time to write it down: what has not been read by then is
-        left out. Of scrapes that share a round, the one with the least patience decides.
+        """The answer to one scrape. Reading takes at most ``seconds``, then the text is rendered: values that have not
+        been read by then are left out. If several scrapes share a round, the shortest limit applies.
         """
         found = self._round(seconds)
         with self._rendering:
@@ -59,7 +59,7 @@ class Exporter:
         return text
 
     def keep_up(self, at_least_every_seconds: float) -> None:
-        """Goes through the collectors if nobody has for so long: some integrate what the hardware forgets."""
+        """Asks the collectors if the last round is that long ago: some integrate values that hardware keeps briefly."""
         if time.monotonic() - self._last_round >= at_least_every_seconds:
             self._round(SCRAPE_SECONDS)
 

@@ -1,10 +1,10 @@
-"""Collectors behind fences: each under its own deadline, and one that hangs costs itself only.
+"""Runs each collector under a deadline. A collector that hangs or fails loses only its own series.
 
-All collectors run one after the other in one worker thread, which costs a scrape a single change of threads. When one
-overruns its deadline, that thread is left to it and a new one goes on with the rest. While it hangs it is not started
-again, so that there is never more than one stuck thread per collector; when it returns after all, its thread ends, what
-it read is thrown away, and the next round starts it again. The round as a whole has a deadline too, for collectors that
-are all just slow enough.
+All collectors run one after the other in one worker thread, so that a scrape needs a single thread switch. If a
+collector exceeds its deadline, its thread is abandoned and a new thread runs the remaining collectors. A collector that
+hangs is not started again, so there is never more than one stuck thread per collector. When it returns after all, its
+thread ends, its reading is discarded, and the next round starts it again. The round as a whole has a deadline too, for
+the case that many collectors are slow but within their own deadlines.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .collector import Collector
 from .reading import Absent, Reading
 
 State = Literal["up", "absent", "fault", "deadline", "hanging", "skipped"]
-"""`hanging`: not started, since an earlier round's run has not come back. `skipped`: the round had no time left."""
+"""`hanging`: not started, because an earlier call has not returned. `skipped`: the round had no time left."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of one collector in one round."""
+    """The result of one collector in one round."""
 
     state: State
-    reading: Reading | None = None  # of a collector that is up
+    reading: Reading | None = None  # only if the state is "up"
     seconds: float = 0.0
-    detail: str = ""  # for absent and fault: what was looked for, or the exception
+    detail: str = ""  # absent: what was looked for; fault: the exception
 
 
 class _Fence:
@@ -51,13 +51,13 @@ class _Fence:
             self.collector.collect(reading)
         except Absent as absence:
             return Result("absent", seconds=time.monotonic() - start, detail=str(absence))
-        except Exception as error:  # the fence: a fault of one collector must not cost the others
+        except Exception as error:  # a fault of one collector must not affect the others
             return Result("fault", seconds=time.monotonic() - start, detail=f"{type(error).__name__}: {error}")
         return Result("up", reading, time.monotonic() - start)
 
 
 class _Worker:
-    """A thread that runs the fences it is handed, until it is abandoned to one that overran its deadline."""
+    """A thread that runs collectors, until it is abandoned because one of them exceeded its deadline."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[list[_Fence] | None] = SimpleQueue()
@@ -71,12 +71,12 @@ class _Worker:
     def run(
         self, fences: list[_Fence], deadline_seconds: float, until: Callable[[], float]
     ) -> tuple[dict[str, Result], _Fence | None]:
-        """Runs the fences -> what those gave that were done, and the one that this worker is now abandoned to.
+        """Runs the fences. Returns the results so far, and the fence that exceeded its deadline, if one did.
 
-        ``until`` is asked for the end of the round, on the monotonic clock. When that has come, the worker is abandoned
-        whether there is such a fence or not.
+        In the latter case this worker is abandoned. ``until`` returns the end of the round, on the monotonic clock. At
+        that moment the worker is abandoned in any case.
         """
-        self._results = {}  # nothing runs: whatever did has ended, or this worker would be abandoned
+        self._results = {}  # nothing is running now: otherwise this worker would have been abandoned
         self._inbox.put(fences)
         pause = min(deadline_seconds, until() - time.monotonic())
         while True:
@@ -87,7 +87,7 @@ class _Worker:
                 pass
             with self._lock:
                 now = time.monotonic()
-                fence, since = self._running or (None, now)  # None: between two, or not begun for want of a CPU
+                fence, since = self._running or (None, now)  # None: between two fences, or still waiting for a CPU
                 pause = min(since + deadline_seconds, until()) - now
                 if pause <= 0:
                     self._abandon(fence, now - since)
@@ -121,7 +121,7 @@ class _Worker:
 
 
 class Fences:
-    """The collectors of an agent. ``round`` is for one thread at a time."""
+    """Runs the collectors of an agent, each under its deadline. ``round`` is not thread-safe."""
 
     def __init__(self, collectors: dict[str, Collector], deadline_seconds: float):
         self._fences = [_Fence(name, collector) for name, collector in collectors.items()]
@@ -133,10 +133,11 @@ class Fences:
         return [fence.name for fence in self._fences]
 
     def round(self, until: Callable[[], float] = lambda: math.inf) -> dict[str, Result]:
-        """Asks every collector once, each that does not hang yet for its deadline at most.
+        """Asks every collector that does not hang, each for at most its deadline.
 
-        When ``until`` has come, on the monotonic clock, the collector that is being asked has overrun its deadline,
-        whatever that was, and those that are left are skipped. It may come to be sooner in the course of the round.
+        ``until`` returns the end of the round, on the monotonic clock. At that moment the running collector counts as
+        having exceeded its deadline, and the remaining ones are skipped. ``until`` may return an earlier time while the
+        round runs.
         """
         left = [fence for fence in self._fences if not fence.stuck]
         results = {fence.name: Result("hanging") for fence in self._fences}
@@ -152,7 +153,7 @@ class Fences:
         return results
 
     def close(self) -> None:
-        """Ends the worker thread; one that hangs is left to the end of the process."""
+        """Ends the worker thread. Threads that hang stay until the process ends."""
         if self._worker:
             self._worker.stop()
             self._worker = None

@@ -1,6 +1,7 @@
-"""Reading what the kernel shows as files: bounded, with a reason for whatever cannot be read.
+"""Reads files of the kernel, with a limit on their size and a reason for each value that cannot be read.
 
-A file that is read at each scrape is kept open: a ``pread`` of a sysfs attribute costs a tenth of open, read, close.
+Files that are read at each scrape are kept open: ``pread`` of a sysfs attribute takes a tenth of the time of open, read
+and close.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ REASONS: dict[str, str] = {
     "missing": "the kernel or driver is older or newer than expected; " + _REPORT,
     "denied": "run the agent as root, or give it the right to read this",
     "gone": "the device or process is gone; if it should be there, look at the kernel's log (dmesg)",
-    "invalid": _NO_SUCH_VALUE,  # EINVAL: drivers say so of counters that the hardware lacks
-    "unsupported": _NO_SUCH_VALUE,  # EOPNOTSUPP, N/A, or a counter that does not count
-    "io": "the device may be failing: look at the kernel's log (dmesg)",  # any other error of the system
+    "invalid": _NO_SUCH_VALUE,  # EINVAL: from drivers, for counters that the hardware does not have
+    "unsupported": _NO_SUCH_VALUE,  # EOPNOTSUPP, N/A, or a counter without a value
+    "io": "the device may be failing: look at the kernel's log (dmesg)",  # any other OSError
     "empty": _REPORT,
-    "garbage": _REPORT,  # not what the file should hold
-    "huge": _REPORT,  # longer than such a file can be
+    "garbage": _REPORT,  # the content cannot be parsed
+    "huge": _REPORT,  # longer than the limit for such a file
     "hung": "the server or device behind it does not answer",
     "unavailable": "the kubelet does not answer: is it running, and its pod-resources socket mounted?",
 }
-"""Why a value could not be read, as a label says it, and what to do."""
+"""Why a value could not be read (the label ``reason``) -> what to do."""
 
 _REASON_OF_ERRNO: dict[int, str] = {
     errno.ENOENT: "missing",
@@ -43,22 +44,23 @@ _REASON_OF_ERRNO: dict[int, str] = {
 }
 
 ATTRIBUTE_BYTES = 4096
-"""What a sysfs attribute can be long: a page."""
+"""The maximum length of a sysfs attribute: one page."""
 TEXT_BYTES = 4 << 20
-"""What a file of /proc may be long here; mountstats with thousands of mounts is below."""
+"""The limit for files of /proc. mountstats with thousands of mounts is smaller."""
 LISTING_SECONDS = 30.0
-"""For how long a listing is believed whose directory looks unchanged: sysfs does not always date its directories."""
+"""How long a directory's listing is reused while its modification time stays the same. sysfs may not update that time.
+"""
 KEPT_FILES = 4096
 _CHUNK = 1 << 16
 _NUMBER_BYTES = 64
-"""More than the digits of any number of 64 bits; what goes on beyond is none, for its digits alone are too many."""
+"""More than the digits of any 64-bit number. A file with more bytes than this is not a number."""
 _U64 = 1 << 64
-_DIGITS = 20  # of the largest; Python refuses to convert thousands of them
+_DIGITS = 20  # of the largest 64-bit number; Python refuses to convert thousands of digits
 
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where /proc, /sys and / of the node are: in a container, where they are mounted."""
+    """The paths of the node's /proc, /sys and /. In a container, the paths where they are mounted."""
 
     procfs: str = "/proc"
     sysfs: str = "/sys"
@@ -74,12 +76,12 @@ class Unreadable(Exception):
 
 
 def reason_of(error: OSError) -> str:
-    """The word for an error of the system."""
+    """The reason, as in :data:`REASONS`, for an error of the operating system."""
     return _REASON_OF_ERRNO.get(error.errno or 0, "io")
 
 
 def number(data: bytes) -> int:
-    """The unsigned integer that a counter's file holds. Raises Unreadable."""
+    """Parses the unsigned 64-bit integer in the file of a counter. Raises Unreadable."""
     data = data.strip()
     if len(data) <= _DIGITS and data.isdigit() and (value := int(data)) < _U64:
         return value
@@ -93,7 +95,7 @@ def _not_a_number(data: bytes) -> str:
 
 
 def word(data: bytes) -> str:
-    """The one line of text that an attribute holds, as a label can carry it. Raises Unreadable."""
+    """The single line of text in an attribute, fit to be the value of a label. Raises Unreadable."""
     text = data.strip(b"\0 \t\r\n")
     if not text:
         raise Unreadable("empty")
@@ -109,7 +111,7 @@ def word(data: bytes) -> str:
 
 
 def read(path: str, limit: int = TEXT_BYTES) -> bytes:
-    """The whole of a file that is read once, or seldom. Raises Unreadable."""
+    """The content of a file that is read once or rarely. Raises Unreadable."""
     fd = _open(path)
     try:
         return _read_all(fd, path, limit)
@@ -118,7 +120,7 @@ def read(path: str, limit: int = TEXT_BYTES) -> bytes:
 
 
 def read_once(path: str, limit: int = ATTRIBUTE_BYTES) -> bytes:
-    """A short file that cannot be read at a position, as those of fusectl (nonseekable_open). Raises Unreadable."""
+    """The content of a short file without pread, such as fusectl's (nonseekable_open). Raises Unreadable."""
     fd = _open(path)
     try:
         data = os.read(fd, limit + 1)
@@ -132,7 +134,7 @@ def read_once(path: str, limit: int = ATTRIBUTE_BYTES) -> bytes:
 
 
 def names(path: str) -> list[str]:
-    """What is in a directory, in order. Raises Unreadable."""
+    """The names in a directory, sorted. Raises Unreadable."""
     try:
         return sorted(os.listdir(path))
     except OSError as error:
@@ -141,7 +143,7 @@ def names(path: str) -> list[str]:
 
 def _open(path: str) -> int:
     try:
-        # O_NONBLOCK: a FIFO must not hang us.
+        # O_NONBLOCK: opening a FIFO would block otherwise.
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise Unreadable(reason_of(error), path) from error
@@ -150,7 +152,7 @@ def _open(path: str) -> int:
 
 
 def _read_all(fd: int, path: str, limit: int) -> bytes:
-    """Reads to the end: a file of /proc comes in pieces, and a short piece does not mean its end."""
+    """Reads until a read returns nothing: a short read of a /proc file does not mean its end."""
     pieces, length = [], 0
     try:
         while piece := os.pread(fd, _CHUNK, length):
@@ -164,9 +166,9 @@ def _read_all(fd: int, path: str, limit: int) -> bytes:
 
 
 class KeptFiles:
-    """The files of one collector, kept open between scrapes. For one thread at a time.
+    """The files of one collector, kept open between scrapes. Not thread-safe.
 
-    A read that fails closes its file, so that the next one opens it anew.
+    If a read fails, the file is closed, and the next read opens it again.
     """
 
     def __init__(self, most: int = KEPT_FILES):
@@ -175,7 +177,7 @@ class KeptFiles:
         self._listings: dict[str, tuple[tuple[int, int, int], float, tuple[str, ...]]] = {}
 
     def attribute(self, path: str) -> bytes:
-        """A file of at most a page that comes in one piece, as those of sysfs do. Raises Unreadable."""
+        """The content of a file of at most one page that a single read returns, such as sysfs's. Raises Unreadable."""
         try:
             data = os.pread(self._fds[path], ATTRIBUTE_BYTES + 1, 0)
         except KeyError:
@@ -188,7 +190,7 @@ class KeptFiles:
         return data
 
     def number(self, path: str) -> int:
-        """The unsigned integer in an attribute. Raises Unreadable. The shortest way: there are hundreds in a scrape."""
+        """The unsigned integer in an attribute. Raises Unreadable. Optimised: a scrape reads hundreds of them."""
         fd = self._fds.get(path)
         if fd is None:
             return number(self._first(path, ATTRIBUTE_BYTES))
@@ -202,7 +204,7 @@ class KeptFiles:
         raise Unreadable(_not_a_number(data), path)
 
     def text(self, path: str, limit: int = TEXT_BYTES) -> bytes:
-        """A file of any length, as those of /proc. Raises Unreadable."""
+        """The content of a file that may be long, such as those of /proc. Raises Unreadable."""
         fd = self._fds.get(path)
         if fd is None:
             return self._first(path, limit)
@@ -213,9 +215,9 @@ class KeptFiles:
             raise
 
     def names(self, path: str) -> tuple[str, ...]:
-        """What is in a directory, in order. A change closes the files in it, so that none outlives its name.
+        """The names in a directory, sorted. Raises Unreadable.
 
-        Raises Unreadable.
+        If the directory has changed, all kept files below it are closed, because their names may be gone.
         """
         now = time.monotonic()
         try:
@@ -240,7 +242,7 @@ class KeptFiles:
             os.close(fd)
 
     def drop_below(self, path: str) -> None:
-        """Closes and forgets everything under a directory."""
+        """Closes all kept files below a directory, and forgets its listings."""
         prefix = path + "/"
         for kept in [kept for kept in self._fds if kept.startswith(prefix)]:
             self.drop(kept)
@@ -270,7 +272,7 @@ class KeptFiles:
 
 
 def raise_file_limit() -> None:
-    """Lets this process keep as many files open as it may: eight adapters have some five hundred counters."""
+    """Raises this process's limit of open files as far as it is allowed: eight adapters have about 500 counters."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = KEPT_FILES * 4 if hard == resource.RLIM_INFINITY else min(hard, KEPT_FILES * 4)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""From a directory of ledgers to ranks: restarts summed up, ended ranks kept for a while, errors counted once."""
+"""Reads a directory of ledgers as ranks: sums each rank's attempts, keeps ended ranks for a while, counts errors."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
     "step_ns",
 )
-"""The words of a ledger that only grow, and that are summed over the attempts of a rank."""
+"""The words of a ledger that are counters. They are summed over the attempts of a rank."""
 
 GROUP_WORDS: tuple[str, ...] = (*(f"slot_{part}_ns" for part in GROUP_PARTS), "slot_calls")
-"""What a ledger counts of each process group, in words that have an entry per slot."""
+"""The words of a ledger with the counters of process groups. Each has one entry per slot."""
 MOST_GROUPS = 64
-"""Labels of groups that are kept apart for one rank: a ledger is untrusted input, and restarts may bring new ones."""
+"""How many group labels one rank may have. Ledgers are untrusted input, and each restart may bring new labels."""
 OTHER_GROUPS = "other"
 
 Totals = dict[str, tuple[int, ...]]
 Groups = dict[str, tuple[int, ...]]
-"""Label of a process group -> :data:`GROUP_WORDS`."""
+"""Label of a process group -> one value per word of :data:`GROUP_WORDS`."""
 
 
 @dataclass(slots=True)
 class Rank:
-    """One rank of one run: its newest attempt, and its counters summed over all attempts seen."""
+    """One rank of a run: its newest attempt, and its counters summed over all attempts that the agent has seen."""
 
     newest: Ledger
     totals: Totals
@@ -44,20 +44,20 @@ class Rank:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one look at the directory found."""
+    """The result of reading the directory once."""
 
     ranks: list[Rank]
-    errors: dict[str, int]  # reason -> bad ledgers ever seen; every reason is there
-    now_ns: int
+    errors: dict[str, int]  # reason -> number of bad ledgers so far; contains every reason
+    now_ns: int  # monotonic clock
     runs: dict[Place, Sums] = field(default_factory=dict)
-    """What all ranks of a run have counted on this node."""
+    """The counters of each run, summed over its ranks on this node."""
 
 
 @dataclass(slots=True)
 class _History:
-    """What the agent remembers of one rank, so that its counters never fall while any attempt of it is exported.
+    """What the agent remembers about one rank, so that its counters never fall while the rank is exported.
 
-    The ledger of an ended attempt is removed some day; its share of the counters is then kept in ``base``.
+    When the ledger of an ended attempt has been removed, its part of the counters is kept in ``base``.
     """
 
     uid: int
@@ -87,7 +87,7 @@ class _History:
 
 
 def add_groups(groups: Groups, ledger: Ledger) -> Groups:
-    """The counters of the process groups of one more attempt on top of ``groups``. Slots of one label are one group."""
+    """``groups`` plus the group counters of one more attempt. Slots with the same label are one group."""
     total = dict(groups)
     for slot, name in enumerate(GROUP_LABELS):
         label = ledger.strings[name]
@@ -101,20 +101,20 @@ def add_groups(groups: Groups, ledger: Ledger) -> Groups:
 
 
 def rank_labels(ledger: Ledger) -> tuple[str, str, str]:
-    """The labels that tell a rank from all others, as declared in :data:`metrics.ranks.RANK`."""
+    """The values of the labels :data:`metrics.ranks.RANK`, which identify a rank."""
     return ledger.owner, ledger.run, str(ledger.rank)
 
 
 def rank_name(ledger: Ledger) -> str:
-    """A rank in messages and in the label `device` of read errors."""
+    """The name of a rank in messages and in the label `device` of read errors."""
     return "/".join(rank_labels(ledger))
 
 
 class LedgerStore:
-    """The ranks of one directory, read anew at each look. Safe to use from several threads.
+    """The ranks of one ledger directory, which is read again at each :meth:`look`. Thread-safe.
 
-    An ended rank stays for ``retention_seconds`` after its last sign of life and is then forgotten, as is a rank whose
-    newest ledger cannot be read: what is not known now is absent, not repeated.
+    An ended rank stays until ``retention_seconds`` after its last activity. A rank whose newest ledger cannot be read
+    is left out: its old values are not repeated.
     """
 
     def __init__(self, directory: str, retention_seconds: float, log: Log | None = None):
@@ -124,7 +124,7 @@ class LedgerStore:
         self.ready = False
         """Whether the directory has been read at least once."""
         self.latest: Snapshot = Snapshot([], {}, 0)
-        """What the last look found: for collectors that need to know the ranks and come after `ranks`."""
+        """The result of the last look, for collectors that need the ranks. They run after the collector `ranks`."""
         self._lock = threading.Lock()
         self._histories: dict[Key, _History] = {}
         self._run_sums = RunSums(retention_seconds)
@@ -132,7 +132,7 @@ class LedgerStore:
         self._known: set[tuple[str, int, str]] = set()
 
     def look(self) -> Snapshot:
-        """Reads the directory. A problem that was not there at the last look is counted and logged."""
+        """Reads the directory. Counts and logs each problem that did not exist at the last look."""
         with self._lock:
             users = {key_of(rank.newest): rank.newest.uid for rank in self.latest.ranks}
             ledgers, problems = read_directory(self.directory, users=users)
@@ -150,7 +150,7 @@ class LedgerStore:
             return self.latest
 
     def _count(self, problems: list[Problem]) -> None:
-        """Counts what is new. Only what is still wrong is remembered, so that the memory is bounded."""
+        """Counts and logs new problems. Remembers only current problems, so that memory stays bounded."""
         now = {(problem.path, problem.inode, problem.reason): problem for problem in problems}
         for seen, problem in now.items():
             if seen not in self._known:
@@ -174,7 +174,7 @@ class LedgerStore:
         return Rank(newest, history.totals(), history.groups())
 
     def _forget(self, present: Iterable[Key], unreadable: set[str]) -> None:
-        """Drops ranks that are gone; one whose ledger is merely unreadable just now comes back with its sums."""
+        """Forgets ranks that are gone. If a rank's ledger is only unreadable at the moment, its sums are kept."""
         for key in self._histories.keys() - set(present):
             if not any(path in unreadable for path, _ in self._histories[key].attempts):
                 del self._histories[key]

@@ -14,7 +14,7 @@ FORMATS: tuple[str, ...] = ("logfmt", "json")
 class Log:
     """Writes lines such as ``level=info msg="listening" address=127.0.0.1:9838 ts=2025-01-31T12:00:00.000Z``.
 
-    A line that cannot be written is lost: no exporter should stop because nobody reads its log.
+    A line that cannot be written is dropped: the agent must not stop because nobody reads its log.
     """
 
     def __init__(self, level: str = "info", style: str = "logfmt", stream: TextIO | None = None):

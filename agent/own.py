@@ -1,4 +1,4 @@
-"""What the agent says of itself: which collectors answered, what could not be read, and what it costs."""
+"""The agent's own metrics: which collectors answered, what could not be read, and what the agent costs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .reading import Blind, ReadError, Reading
 
 FAILURES: tuple[str, ...] = ("deadline", "hanging", "skipped", "fault")
 ERROR_SERIES = 1000
-"""Read errors are counted apart for so many files; those beyond are counted together, under their reason."""
+"""Maximum number of series for read errors. Further errors are counted by collector and reason only."""
 
 
 class OwnCounters:
-    """Counts over the life of the agent. For one thread at a time."""
+    """Counters over the lifetime of the agent. Not thread-safe."""
 
     def __init__(self, names: Iterable[str], log: Log):
         self._log = log
@@ -28,11 +28,11 @@ class OwnCounters:
         self._last_state: dict[str, str] = {}
         self.errors: Counter[tuple[str, ReadError]] = Counter()
         self.blind: dict[tuple[str, Blind], None] = {}
-        """What was told as not to be seen, in the order in which it was told."""
+        """What the collectors reported as invisible to them, in the order of the reports."""
         self._process = OwnProcess()
 
     def enter(self, results: dict[str, Result]) -> Reading:
-        """Takes down one round -> the agent's own samples."""
+        """Adds the results of one round to the counters and returns the agent's own samples."""
         reading = Reading()
         now = time.monotonic()
         for name, result in results.items():
@@ -53,7 +53,7 @@ class OwnCounters:
         return reading
 
     def _tell(self, name: str, result: Result) -> None:
-        """Logs a change of state, once."""
+        """Logs changes of the collector's state."""
         if result.state == self._last_state.get(name, "up") or result.state == "hanging":
             return
         self._last_state[name] = result.state

@@ -1,6 +1,7 @@
-"""What the agent's own process costs, from /proc/self, under the names that everybody uses.
+"""CPU time, memory and open files of the agent's process, from /proc/self, under the usual names (`process_*`).
 
-prometheus_client has the same, for 12 MB of memory: it brings the HTTP and mail modules of the standard library along.
+prometheus_client has the same metrics, but needs 12 MB of memory: it imports the standard library's HTTP and mail
+modules.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _METRIC = {metric.name.removeprefix("process_"): metric for metric in own.PROCES
 
 
 class OwnProcess:
-    """For one thread at a time. What cannot be read is left out."""
+    """Reads the metrics of this process. Values that cannot be read are left out. Not thread-safe."""
 
     def __init__(self) -> None:
         self._files = KeptFiles()
@@ -49,14 +50,14 @@ class OwnProcess:
 
 def _open_files() -> int | None:
     try:
-        # Linux 6.2 and later: their number is the size of the directory. Five hundred take a while to list.
+        # In Linux 6.2 and later, the size of the directory is the number of open files. Listing 500 entries is slow.
         return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
     except OSError:
         return None
 
 
 def _start_seconds() -> float | None:
-    """When this process started, in Unix time."""
+    """When this process started, in Unix seconds, or None."""
     try:
         with open("/proc/self/stat", "rb") as file:
             since_boot = signed_ticks(int(file.read().rpartition(b")")[2].split()[19])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""What one collector has to say at one scrape."""
+"""What one collector reads at one scrape: samples, read errors, and what it cannot see."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Labels = tuple[str, ...]
 
 
 class Absent(Exception):
-    """This node has nothing for the collector to read. Its text says what was looked for."""
+    """The node has nothing for the collector to read. The message says what was looked for."""
 
 
 class ReadError(NamedTuple):
     """One value, or one device, that could not be read."""
 
-    device: str  # what it belongs to: a device, an interface, a mount; empty if none
-    file: str  # the file or the call, without what tells devices apart
-    reason: str  # one of files.REASONS, or the word of the library that was called
+    device: str  # the device, interface or mount that it belongs to, or ""
+    file: str  # the file or call, without the part that differs between devices
+    reason: str  # one of files.REASONS, or the error name of the library that was called
 
 
 class Blind(NamedTuple):
-    """Something that this agent cannot see here, and what would let it."""
+    """Something that the agent cannot see on this node, why, and what to do about it."""
 
     what: str
     why: str
@@ -33,7 +33,7 @@ class Blind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """The value of a series of a histogram: cumulative counts per bucket, the last for +Inf, and the sum."""
+    """The value of one series of a histogram: cumulative counts per bucket (the last is +Inf) and the sum."""
 
     bounds: tuple[float, ...]  # without +Inf
     counts: Sequence[int]  # one more than bounds
@@ -41,7 +41,7 @@ class Histogram:
 
 
 class Reading:
-    """Filled by ``Collector.collect``, and thrown away after the scrape: nothing is ever served twice."""
+    """Filled by ``Collector.collect``, and discarded after the scrape, so that no value is served twice."""
 
     __slots__ = ("blind_spots", "errors", "samples")
 
@@ -51,20 +51,20 @@ class Reading:
         self.blind_spots: list[Blind] = []
 
     def add(self, metric: Metric, labels: Labels, value: float | Histogram) -> None:
-        """One sample, in the metric's base unit. The last one of the same labels stands."""
+        """Adds a sample, in the metric's base unit. It replaces an earlier sample with the same labels."""
         try:
             self.samples[metric][labels] = value
         except KeyError:
             self.samples[metric] = {labels: value}
 
     def series(self, metric: Metric) -> dict[Labels, float | Histogram]:
-        """Where the samples of one metric go: for collectors that add many in a row."""
+        """The samples of one metric, to add to directly. For collectors that add many in a row."""
         return self.samples.setdefault(metric, {})
 
     def error(self, device: str, file: str, reason: str) -> None:
-        """One value that could not be read; its series is absent from this scrape."""
+        """Reports a value that could not be read. Its series is absent from this scrape."""
         self.errors.append(ReadError(device, file, reason))
 
     def blind(self, what: str, why: str, remedy: str) -> None:
-        """Something that cannot be seen as things are. The agent says each once, `whyidle doctor` lists them."""
+        """Reports something that the agent cannot see. The agent logs each once, and `whyidle doctor` lists them."""
         self.blind_spots.append(Blind(what, why, remedy))

@@ -1,7 +1,8 @@
-"""What the ranks of each run have counted on this node, in sum: a counter that grows for as long as the run is there.
+"""Sums the counters of all ranks of a run on this node. The sums do not fall while the run is known.
 
-It is made of ledgers alone: those of ranks that live or ended lately, and of whoever ended not long before these began,
-and so on. So an agent that starts anew comes to the same sum, as long as the ledgers of ended ranks are there.
+The sums contain the ledgers of ranks that live or ended recently, those of ranks that ended not long before these
+began, and so on. They depend on ledgers only, so an agent that restarts gets the same sums, as long as the ledgers of
+ended ranks still exist.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from .metrics.runs import METRICS
 WORDS: tuple[str, ...] = tuple(metric.source for metric in METRICS)
 """The words of a ledger that are summed."""
 
-Place = tuple[str, str, str]  # as metrics.runs.RUN_PLACE
+Place = tuple[str, str, str]  # owner, run, node: metrics.runs.RUN_PLACE
 Sums = dict[str, tuple[int, ...]]
-FileKey = tuple[str, int]  # path, creation time: a path alone could be used again
+FileKey = tuple[str, int]  # path and creation time (Unix ns), because a path can be reused
 
 
 @dataclass(slots=True)
 class _Run:
-    """The ledgers that count, as they were read last; and the sum of those that were removed since."""
+    """The ledgers that are part of a run's sum, as last read, and the sum of those that have been removed."""
 
     counted: dict[FileKey, Ledger] = field(default_factory=dict)
     removed: Sums = field(default_factory=dict)
@@ -44,14 +45,16 @@ class _Run:
 
 
 def add(sums: Sums, ledger: Ledger, words: tuple[str, ...]) -> Sums:
-    """Those words of one more ledger on top of ``sums``."""
+    """``sums`` plus these words of one more ledger."""
     if not sums:
         return {word: ledger.words[word] for word in words}
     return {word: tuple(map(int.__add__, sums[word], ledger.words[word])) for word in words}
 
 
 def _chain(read: dict[FileKey, Ledger], retention_seconds: float) -> set[FileKey]:
-    """Who lives or ended lately, and who ended no longer than the retention before the first of these began."""
+    """The ledgers of ranks that live or ended within the retention, and, repeatedly, of ranks that ended at most the
+    retention before the first of these began.
+    """
     now = time.monotonic_ns()
     ended = {identity: 0.0 if ledger.alive else ledger.idle_seconds for identity, ledger in read.items()}
     chain: set[FileKey] = set()
@@ -65,14 +68,14 @@ def _chain(read: dict[FileKey, Ledger], retention_seconds: float) -> set[FileKey
 
 
 class RunSums:
-    """The sums of all runs of a directory. A run that has been over for longer than the retention is forgotten."""
+    """The sums of all runs of a directory. A run that ended longer ago than the retention is forgotten."""
 
     def __init__(self, retention_seconds: float):
         self.retention_seconds = retention_seconds
         self._runs: dict[Place, _Run] = {}
 
     def update(self, ledgers: Iterable[Ledger], shown: Iterable[Ledger]) -> dict[Place, Sums]:
-        """The sums of the runs that ``shown`` are of; ``ledgers`` are all that can be read."""
+        """The sums of the runs to which the ledgers ``shown`` belong. ``ledgers`` are all readable ledgers."""
         read: dict[Place, dict[FileKey, Ledger]] = {}
         for ledger in ledgers:
             read.setdefault(place_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
@@ -86,11 +89,11 @@ class RunSums:
 
 
 def place_of(ledger: Ledger) -> Place:
-    """The run of a ledger, and its node."""
+    """The run and the node of a ledger."""
     return ledger.owner, ledger.run, ledger.node
 
 
 def _some_left(run: _Run, read: dict[Place, dict[FileKey, Ledger]]) -> bool:
-    """Whether a ledger of it is there and merely cannot be read just now."""
+    """Whether a ledger of the run still exists but cannot be read at the moment."""
     sound = {identity for of_run in read.values() for identity in of_run}
     return any(identity not in sound and os.path.lexists(identity[0]) for identity in run.counted)

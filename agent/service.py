@@ -1,4 +1,4 @@
-"""The agent's life: serve until told to stop; meanwhile keep the ledger directory tidy and the integrals whole."""
+"""Runs the agent: serves until a stop signal arrives, removes old ledgers and asks the collectors regularly."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ from .server import AgentServer
 REAP_EVERY_SECONDS = 60.0
 _M_ARENA_MAX = -8  # malloc.h
 ROUND_EVERY_SECONDS = 10.0
-"""The collectors are asked at least so often, scraped or not: NVML's sample buffer holds some 20 s of utilisation."""
+"""The collectors are asked at least this often, even without scrapes: NVML's buffer holds about 20 s of utilisation."""
 
 
 def stop_signals() -> set[signal.Signals]:
-    """What ends the agent: SIGTERM always, and SIGINT unless it was ignored from the start.
+    """The signals that end the agent: SIGTERM, and SIGINT unless it was ignored when the agent started.
 
-    A script's shell starts its background commands with SIGINT ignored, because Ctrl-C is for the script. The kernel
-    keeps a blocked SIGTERM for sigwait even where it is ignored (`sig_ignored` in the kernel's kernel/signal.c).
+    The shell of a script starts background commands with SIGINT ignored, because Ctrl-C is meant for the script. A
+    blocked SIGTERM reaches sigwait even if it is ignored (`sig_ignored` in the kernel's kernel/signal.c).
     """
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return {signal.SIGTERM} if ignored else {signal.SIGTERM, signal.SIGINT}
 
 
 def hold_signals() -> None:
-    """Before any thread starts: the stop signals wait for :func:`serve`, and a lost terminal stops nothing."""
+    """Blocks the stop signals until :func:`serve` waits for them, and ignores SIGHUP, so that the agent outlives its
+    terminal. Call it before any thread starts.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, stop_signals())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def few_arenas() -> None:
-    """Before any thread starts: has all threads share two heaps.
+    """Limits glibc to two heaps (arenas) for all threads. Call it before any thread starts.
 
-    The GNU library gives each thread one of its own, up to eight per core, and none gives back what it once held: 43 MB
-    instead of 35 after fifty scrapes at once on two cores. Other libraries have no such function, nor this habit.
+    By default glibc creates up to eight heaps per core for its threads, and they do not return memory: after 50
+    concurrent scrapes on two cores the agent held 43 MB instead of 35 MB. Other C libraries have neither this function
+    nor this behaviour.
     """
     try:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
@@ -64,14 +67,14 @@ def _keep_up(exporter: Exporter, stopping: threading.Event, log: Log) -> None:
     while not stopping.wait(ROUND_EVERY_SECONDS / 2):
         try:
             exporter.keep_up(ROUND_EVERY_SECONDS)
-        except Exception as error:  # the next scrape will say so too
+        except Exception as error:  # the next scrape reports it too
             log.error("a round failed", error=repr(error))
 
 
 def _tidy(ledgers: LedgerStore, delete_after_seconds: float, stopping: threading.Event, log: Log) -> None:
     pause = min(REAP_EVERY_SECONDS, max(1.0, delete_after_seconds / 4))
     while True:
-        # Looks before it removes: the shares of ended attempts are then in memory and stay in the counters.
+        # Read the ledgers before removing any: the counters keep what ended attempts contributed.
         ledgers.look()
         removed = reap(ledgers.directory, delete_after_seconds)
         if removed:

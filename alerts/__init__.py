@@ -1,1 +1,1 @@
-"""What Prometheus computes: recording rules and alerts, generated from one configuration."""
+"""Prometheus recording rules and alerts, generated from one configuration."""

@@ -1,7 +1,7 @@
-"""The rules as the Helm chart has them: with a token in place of each setting, which the chart replaces by its value.
+"""The rules for the Helm chart, with a token in place of each setting. The chart replaces each token by its value.
 
-A chart cannot run Python. So the rules are generated with numbers and strings that write themselves as tokens. What
-the chart makes of them is what `whyidle rules --config` makes: tests compare the two.
+A chart cannot run Python. So the rules are generated from numbers and strings that format themselves as tokens. Tests
+check that the chart's result is the same as that of `whyidle rules --config`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FILE = "chart.json"
 
 
 def files(config: Config = DEFAULT) -> dict[str, str]:
-    """What the chart reads: file name -> text."""
+    """The files that the chart reads: file name -> text."""
     return {FILE: json.dumps(document(config), indent=1, ensure_ascii=False) + "\n"}
 
 
 def document(config: Config = DEFAULT) -> dict[str, Any]:
-    """The settings that the chart may change, with what each may be, and the groups of rules with tokens."""
+    """The settings that the chart may change, with the values that each allows, and the groups of rules with tokens."""
     made = tokenised(config)
     return {
         "settings": {name: _described(each) for name, each in offered().items()},

@@ -1,4 +1,4 @@
-"""All that rules and alerts are made with: selectors, windows, thresholds. One object, DEFAULT unless told."""
+"""The configuration of rules and alerts, in one object: selectors, windows, thresholds. DEFAULT holds the defaults."""
 
 from __future__ import annotations
 
@@ -17,148 +17,155 @@ HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 @dataclass(frozen=True)
 class Override:
-    """What is other than usual for the alerts of one name. Empty: as usual."""
+    """The overrides for the alerts of one name. An empty field changes nothing."""
 
     severity: Severity = ""
     """critical, warning or info."""
     for_: Wait = ""
-    """For how long it must be so before the alert fires."""
+    """For how long the condition must hold before the alert fires."""
     labels: Mapping[Label, Word] = field(default_factory=dict)
-    """Further labels."""
+    """Labels to add."""
     enabled: bool = True
     """false leaves the alert out."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """Shares and ratios are from 0 to 1, times in seconds, unless a name says otherwise."""
+    """The settings. Shares and ratios are from 0 to 1 and times in seconds, unless a name says otherwise."""
 
     selector: Selector = ""
-    """Matchers that every series of the agent must meet, such as `job="whyidle"`."""
+    """Matchers that are added to every query of an agent's series, such as `job="whyidle"`."""
     cluster_label: Label = "cluster"
-    """The label that tells clusters apart; empty everywhere where nobody sets it, as for one Prometheus per cluster."""
+    """The label that names the cluster of a series. Series may lack it, as with one Prometheus per cluster."""
     windows: tuple[Duration, ...] = ("1m", "5m", "1h")
-    """What rates and shares are taken over. Alerts and verdicts use window and long_window."""
+    """The windows over which rates and shares are computed. Alerts and verdicts use window and long_window."""
     interval: Duration = "1m"
-    """How often the books of runs are read: who is there, what was added, and from that all windows, verdicts and
-    bills. Windows are multiples of it. At most two minutes: after five, Prometheus takes a series for gone, and one
-    evaluation may be missed."""
+    """How often the seconds of runs are recorded: live ranks and the increases since the last evaluation, and from them
+    all windows, verdicts and bills. Windows must be multiples of it. At most 2m: Prometheus drops a series after 5m
+    without a sample, and one evaluation may be missed."""
     details_interval: Duration = "4m"
-    """How often what only pages and the texts of alerts show is looked at: the books of single ranks, and what
-    contradicts a verdict. At most four minutes: after five, Prometheus takes a series for gone."""
+    """How often series are recorded that only dashboards and the texts of alerts use: the seconds of single ranks, and
+    contradictions of a verdict. At most 4m: Prometheus drops a series after 5m without a sample."""
     counters_interval: Duration = "2m"
-    """How often node counters, steps and bandwidth are looked at."""
+    """How often rules on node counters, steps and bandwidth are evaluated."""
     window: Duration = "5m"
     """The window of evidence from node counters, and of most alerts."""
     long_window: Duration = "1h"
-    """The window of what comes in bursts, and of events such as XIDs."""
+    """The window for things that come in bursts, and for events such as XIDs."""
     runbook_url: Url = "https://github.com/whyidle/whyidle/blob/main/docs/runbook.md"
-    """The page that explains the alerts; its sections are the names of the alerts in lower case."""
+    """The page that explains the alerts. Its anchors are the names of the alerts in lower case."""
     dashboard_url: UrlOrNone = ""
-    """Where Grafana is, such as https://grafana.example.org. Empty: links to dashboards begin with /d/."""
+    """The address of Grafana, such as https://grafana.example.org. If empty, links to dashboards begin with /d/."""
     dashboard_prefix: Word = "whyidle / "
-    """What the titles of the dashboards begin with."""
+    """The beginning of the title of each dashboard."""
     gpu_hour_price: Amount = 0.0
-    """What an hour of a GPU costs. With 0 no alert and no dashboard speaks of money."""
+    """The price of one GPU for one hour. If 0, alerts and dashboards show no costs."""
     currency: Word = "$"
-    """What it costs that in. It stands before the number."""
+    """The currency of the price. It is written before the number."""
     labels: Mapping[Label, Word] = field(default_factory=dict)
-    """Labels of all alerts, to route them by, such as {team: ml}."""
+    """Labels that are added to all alerts, to route them by, such as {team: ml}."""
     overrides: Mapping[str, Override] = field(default_factory=dict)
-    """By the name of an alert, what is other than usual: {WhyidleGoodputLow: {enabled: false}}, or severity, for and
-    labels."""
+    """Changes to single alerts, by name, such as {WhyidleGoodputLow: {enabled: false}}. The keys are enabled, severity,
+    for and labels."""
 
     for_now: Duration = "1m"
-    """What is wrong already when it shows: a GPU that is lost, a link that is down."""
+    """How long a condition must hold for alerts on faults that do not pass, such as a lost GPU or a link that is
+    down."""
     for_soon: Duration = "5m"
-    """What is wrong unless it passes: a collective that hangs, an agent that does not answer."""
+    """How long a condition must hold for alerts on faults that may pass, such as a collective that hangs or an agent
+    that does not answer."""
     for_slow: Duration = "15m"
-    """What costs time while it lasts: idle shares, congestion, slow storage."""
+    """How long a condition must hold for alerts on what costs time while it lasts, such as idle shares, congestion and
+    slow storage."""
     keep_firing: Duration = "10m"
-    """For how long an alert goes on that would flap otherwise."""
+    """For how long an alert that could flap keeps firing after its condition ends."""
 
     # -- the verdict
     verdict_share: Share = VERDICT_SHARE
-    """A family other than compute is the verdict from this share of the ranks' time on. As `whyidle report` has it."""
+    """The share of the ranks' time from which on a family other than compute is the verdict. The same as in `whyidle
+    report`."""
     late_share: Share = LATE_SHARE
-    """A rank is named as late if others waited for it this share of the ranks' time. As `whyidle report` has it."""
+    """A rank is named as late if other ranks waited for it for this share of the ranks' time. The same as in `whyidle
+    report`."""
 
     open_seconds: Amount = HANG_SECONDS
-    """A phase that has been open for longer counts before its end, and a wait that long has a missing rank."""
+    """A phase that has been open for longer than this is counted before it ends. In a wait that is open for longer, a
+    rank is missing."""
     confirmed_share: Share = 0.5
-    """From which degree on a verdict is called confirmed. The degree is the part of the verdict's time that was lost on
-    nodes on which a signal speaks; a signal counts the less, the more often it speaks there when nothing is lost."""
+    """The degree from which on a verdict is confirmed. The degree is the part of the verdict's time that was lost on
+    nodes where a signal agrees. A signal counts less if it often agrees on that node while nothing is lost."""
     contradicted_share: Share = 0.5
-    """A contradiction is named if it holds where at least this part of the verdict's time was lost."""
+    """A contradiction is shown if it holds on nodes where at least this part of the verdict's time was lost."""
 
-    # -- evidence: from where on a node's counter agrees with a verdict
+    # -- evidence: the value from which on a counter of a node agrees with a verdict
     baseline_hours: Multiple = 6.0
-    """Over how many hours it is learned how often each signal of a node speaks while its ranks lose nothing to its
-    family."""
+    """Hours over which the baseline of a signal is averaged: how often the signal agrees on a node while the node's
+    ranks lose nothing to its family."""
     bandwidth_reference: Duration = "1d"
-    """Over how long a run's best bus bandwidth in transfers is looked for, to compare that of now with it."""
+    """The time range in which a run's best bus bandwidth in transfers is looked up, to compare the current one with
+    it."""
     line_rate_share: Share = 0.8
-    """A port is the limit when it carries this share of its line rate."""
+    """The share of its line rate from which on a port counts as the limit."""
     tcp_retransmit_share: Share = 0.001
-    """Segments sent again, of all sent. One connection of 1,460-byte segments and 0.1 ms there and back then carries at
-    most some 4.5 Gbit/s: segment / time × 1.22 / √share (Mathis et al., The macroscopic behavior of the TCP congestion
-    avoidance algorithm, 1997)."""
+    """TCP segments that were sent again, as a share of all sent. At 0.001 one connection with 1,460-byte segments and a
+    round trip of 0.1 ms carries at most about 4.5 Gbit/s: segment / round trip × 1.22 / √share (Mathis et al., The
+    macroscopic behavior of the TCP congestion avoidance algorithm, 1997)."""
     transmit_wait_ticks_per_second: Amount = 1_000_000.0
-    """A port waited for credits. How long a tick is depends on the adapter: of some nanoseconds each, this many are
-    about a hundredth of the time."""
+    """Ticks for which a port waited for credits. The length of a tick depends on the adapter. If it is some
+    nanoseconds, this many are about a hundredth of the time."""
     pause_share: Share = 0.01
-    """Time in which pause frames, or PCIe, held up a port."""
+    """The share of time in which pause frames or PCIe held up a port."""
     pause_frames_per_second: Amount = 10.0
-    """The same for adapters that count frames and no time."""
+    """Pause frames, for adapters that count frames and not time."""
     discards_per_second: Amount = 1.0
     """Packets that a port discarded, sent again or received out of order."""
     stalls_per_second: Amount = 0.01
-    """What stalls a whole connection each time: timeouts, and links that go down. Three in five minutes are enough."""
+    """Events that each stall a whole connection: timeouts, and links that go down. 0.01 is three in five minutes."""
     congestion_marks_per_second: Amount = 10.0
-    """Packets marked as having met congestion, or notifications of it."""
+    """Packets that are marked because they met congestion, or notifications of congestion."""
     io_stalled_share: Share = 0.1
-    """Time in which some tasks stalled on I/O (PSI), or that operations of a file system on the network took."""
+    """The share of time in which some tasks stalled on I/O (PSI), or that operations on a network file system took."""
     blocked_worker_share: Share = 0.25
-    """Samples that found a rank's main thread or worker in an uninterruptible wait."""
+    """The share of samples that found the main thread of a rank or a worker in an uninterruptible wait."""
     major_faults_per_second: Amount = 100.0
     """Page faults of a rank and its workers that waited for storage."""
     disk_busy_share: Share = 0.8
-    """Time in which a disk had a request in flight."""
+    """The share of time in which a disk had a request in flight."""
     nfs_latency: Amount = 0.05
-    """Mean time of an NFS operation, its queueing included."""
+    """Mean seconds of an NFS operation, queueing included."""
     lustre_latency: Amount = 0.05
-    """Mean time of a call to a Lustre file system."""
+    """Mean seconds of a call to a Lustre file system."""
     cpu_stalled_share: Share = 0.25
-    """Time in which some tasks stalled for want of a CPU (PSI)."""
+    """The share of time in which some tasks waited for a CPU (PSI)."""
     cpu_busy_share: Share = 0.9
-    """CPU time in use, of all CPUs of the node."""
+    """The share of the CPU time of a node that is in use."""
     runqueue_share: Share = 0.1
-    """Time for which a main thread of a rank or of a worker was ready to run and got no CPU, per process."""
+    """The share of time in which the main thread of a worker was ready to run and got no CPU, per process."""
     throttled_periods_share: Share = 0.1
-    """Periods of a cgroup's CPU limit in which it was used up."""
+    """The share of periods in which a cgroup used up its CPU limit."""
     worker_cpu_share: Share = 0.8
-    """CPU time per data worker and second: from here on the workers are the limit themselves."""
+    """CPU seconds per second and data worker from which on the workers themselves are the limit."""
     shaped_packets_per_second: Amount = 10.0
     """Packets that a queueing discipline held back or dropped to keep a rate (tc's overlimits)."""
     backlog_bytes: Amount = 65_536.0
-    """Mean bytes that wait in the queueing discipline of an interface."""
+    """Mean number of bytes that wait in the queueing discipline of an interface."""
     fuse_requests: Amount = 0.5
-    """Mean number of requests that a FUSE file system owes an answer to."""
+    """Mean number of requests that a FUSE file system has not answered yet."""
     open_network_files: Amount = 0.5
-    """Mean number of files that a rank has open on file systems of the network while it reads."""
+    """Mean number of files that a rank has open on network file systems while it reads."""
 
-    # -- contradictions: from where on a counter says the opposite of a verdict
+    # -- contradictions: the value from which on a counter contradicts a verdict
     idle_share: Share = 0.01
-    """A link, a disk or a wait that takes less of the time is idle."""
+    """A link, a disk or a wait that takes less than this share of the time counts as idle."""
     idle_bytes_per_second: Amount = 100_000.0
-    """Ranks that read and write less, and interfaces that receive less, get no data from storage."""
+    """Below this, what ranks read and write, or what interfaces receive, does not count as data from storage."""
     idle_cpus_share: Share = 0.5
-    """A node on which this share of the CPU time is idle has CPUs enough."""
+    """A node has enough CPUs if at least this share of their time is idle."""
     gpu_busy_margin: Share = 0.1
-    """A GPU's busy share and the share that its ranks say it was idle may sum to 1 and so much more."""
+    """By how much the busy share of a GPU and the idle share that its ranks report may sum to more than 1."""
 
     alerts: Thresholds = field(default_factory=Thresholds)
-    """From where on alerts fire."""
+    """The thresholds of alerts."""
 
     def __post_init__(self) -> None:
         if not {self.window, self.long_window} <= set(self.windows):
@@ -174,17 +181,17 @@ class Config:
             raise ValueError(f"{', '.join(uneven)} must be a multiple of interval, {self.interval}")
 
     def series(self, metric: str, matchers: str = "") -> str:
-        """The selector of a metric of the agent's. Raises KeyError for a metric that nobody declares."""
+        """The selector of a metric of the agent. Raises KeyError for a metric that is not declared."""
         declared(metric)
         chosen = ", ".join(part for part in (matchers, self.selector) if part)
         return f"{metric}{{{chosen}}}" if chosen else metric
 
     def rate(self, metric: str, window: str, matchers: str = "") -> str:
-        """The rate of a counter of the agent's."""
+        """The rate of a counter of the agent."""
         return f"rate({self.series(metric, matchers)}[{window}])"
 
     def increase(self, metric: str, window: str, matchers: str = "") -> str:
-        """By how much a counter of the agent's has grown."""
+        """The increase of a counter of the agent."""
         return f"increase({self.series(metric, matchers)}[{window}])"
 
     def by(self, *labels: str) -> str:
@@ -197,7 +204,7 @@ class Config:
 
 
 def declared(metric: str) -> None:
-    """Raises KeyError unless the agent exports such a series."""
+    """Raises KeyError unless the agent exports this metric."""
     if metric in METRIC:
         return
     for suffix in HISTOGRAM_SUFFIXES:

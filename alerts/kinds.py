@@ -1,4 +1,4 @@
-"""The kinds of values that settings have, for types and for checks."""
+"""The kinds of values that settings can have. They serve as types and as checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 
 class Number(NamedTuple):
-    """A number from ``least`` to ``most``, both allowed."""
+    """A number from ``least`` to ``most``, both included."""
 
     least: float
     most: float = float("inf")
@@ -23,7 +23,7 @@ class Number(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Text that matches a regular expression; ``says`` is what to write."""
+    """Text that matches a regular expression. ``says`` describes it in an error message."""
 
     pattern: str
     says: str

@@ -32,7 +32,7 @@ def files(config: Config = DEFAULT, format: Format = "prometheus") -> dict[str, 
 def to_yaml(
     groups: Iterable[Group], format: Format = "prometheus", config: Config = DEFAULT, name: str = "whyidle"
 ) -> str:
-    """The groups as one document; ``name`` is that of the resource, for the operator."""
+    """The groups as one YAML document. ``name`` is the name of the resource in the operator format."""
     text = "groups:\n" + indent("".join(_group(group, config) for group in groups), "  ")
     if format == "operator":
         resource = {
@@ -45,7 +45,7 @@ def to_yaml(
 
 
 def dashboard_url(alert: str, config: Config = DEFAULT) -> str:
-    """A template: the panel that shows what an alert is about, for its run, else for its node, else the overview."""
+    """A template: the link to the panel for an alert's run, or for its node if it has no run, or to the overview."""
     cluster = f"$labels.{config.cluster_label}"
     page, of_node = OF_NODE.get(alert, ("node", ""))
     run, node = (f"&viewPanel={panel_id(title)}" if title else "" for title in (OF_RUN.get(alert, ""), of_node))
@@ -59,7 +59,7 @@ def dashboard_url(alert: str, config: Config = DEFAULT) -> str:
 
 
 def parsed(group: Group, config: Config) -> dict[str, Any]:
-    """A group as a reader of the YAML has it."""
+    """A group as the YAML parser would return it."""
     rules = [_fields(rule, config) for rule in group.rules]
     return {"name": group.name, **({"interval": group.interval} if group.interval else {}), "rules": rules}
 
@@ -106,7 +106,7 @@ def _fields(rule: Record | Alert, config: Config) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Expressions of several lines stand as such, and equal objects are written out, not referred to."""
+    """Writes expressions of several lines as blocks, and writes equal objects out instead of as aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The panel that shows what an alert is about, and how panels are numbered: links lead to a panel by its number."""
+"""Which panel shows what an alert is about, and the numbers of panels, which links use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_RUN: dict[str, str] = {
     "WhyidleHookFailed": "Hooks",
     "WhyidleHookFaults": "Hooks",
 }
-"""Alert on a run -> the panel of the dashboard Run that shows it."""
+"""Alert on a run -> title of the panel that shows it, on the dashboard Run."""
 OF_NODE: dict[str, tuple[str, str]] = {
     "WhyidleGpuAllocatedIdle": ("node", "Busy, by GPU"),
     "WhyidleCollectorDown": ("health", "Collector runs without a result"),
@@ -60,9 +60,9 @@ OF_NODE: dict[str, tuple[str, str]] = {
     "WhyidleCheckpointSpaceLow": ("node", "File systems that the ranks use"),
     "WhyidleClockWrong": ("health", "Clocks with the largest error"),
 }
-"""Alert on a node -> the dashboard, and its panel, that show it."""
+"""Alert on a node -> the dashboard, and the title of the panel, that show it."""
 
 
 def panel_id(title: str) -> int:
-    """The number of a panel in its dashboard. It depends on the title alone, so that a link outlives other changes."""
+    """The number of a panel in its dashboard. It depends on the title only, so links survive other changes."""
     return 1 + zlib.crc32(title.encode()) % 999_999

@@ -1,4 +1,4 @@
-"""Expressions that several rules have in common. Pure text."""
+"""PromQL expressions that several rules share, as text."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def seconds(duration: str) -> int:
 
 
 def milliseconds(duration: int) -> str:
-    """As a duration of one unit."""
+    """Milliseconds as a Prometheus duration of one unit."""
     return f"{duration}ms" if duration % 1000 else f"{duration // 1000}s"
 
 
 def any_of(values: Iterable[str]) -> str:
-    """A regular expression for the values, none of which has characters that mean something in one."""
+    """A regular expression that matches any of the values. Special characters in them are not escaped."""
     return "|".join(sorted(values))
 
 
 def relabel(expr: str, target: str, source: str, mapping: Mapping[str, str]) -> str:
-    """Sets ``target`` to ``mapping[source]``; samples whose ``source`` is not in it stay as they are."""
+    """Sets the label ``target`` to ``mapping[value of source]``. Samples with another value do not change."""
     for value in dict.fromkeys(mapping.values()):
         sources = any_of(key for key, of in mapping.items() if of == value)
         expr = f'label_replace({expr},\n"{target}", "{value}", "{source}", "{sources}")'
@@ -40,7 +40,7 @@ def labelled(expr: str, label: str, value: str) -> str:
 
 
 def lines(*parts: str) -> str:
-    """The union of parts, each on its own line."""
+    """The union (`or`) of the parts, each on its own line."""
     return "\nor\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""What rules consist of: Prometheus's two kinds, and the groups that they are evaluated in."""
+"""The two kinds of Prometheus rules, and the groups in which they are evaluated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Record:
 class Alert:
     """An alert. ``for_`` and ``keep_firing_for`` are Prometheus durations; "" and "0s" mean at once.
 
-    ``summary`` and ``description`` are Prometheus templates: a value stands in them, never in a label.
+    ``summary`` and ``description`` are Prometheus templates. Values go into them and never into a label.
     """
 
     name: str
@@ -38,9 +38,9 @@ class Alert:
 
 @dataclass(frozen=True)
 class Group:
-    """Rules that are evaluated one after the other, so that a later one sees what an earlier one recorded.
+    """Rules that are evaluated one after the other: a rule sees what the rules before it recorded.
 
-    ``interval`` is a Prometheus duration; None is the server's own evaluation interval.
+    ``interval`` is a Prometheus duration. None means the server's default evaluation interval.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The settings of rules and alerts as a file: what may be set, whether a file is sound, and the defaults as YAML.
+"""The settings file of rules and alerts: which settings there are, reading and checking a file, the defaults as YAML.
 
-The file is a part of what `Config` holds, in its words: `alerts` are the thresholds, and `for` is what Python cannot
-call a field. What a file does not name keeps its default.
+The keys of the file are the fields of `Config`. `alerts` holds the thresholds, and `for` is the field `for_`, because
+`for` is a keyword in Python. A setting that is not in the file keeps its default.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NO_MORE = "`whyidle rules --print-config` prints all settings."
 
 
 class SettingsError(ValueError):
-    """A sentence that says which setting is wrong, and what to write."""
+    """A setting is wrong. The message says which one, and what to write."""
 
 
 class Setting(NamedTuple):
-    """One key of a file. ``kind`` is None for the two that are mappings of their own."""
+    """One key of a settings file. ``kind`` is None for a mapping, and ``many`` means a list of values of this kind."""
 
     name: str
     default: Any
@@ -41,7 +41,7 @@ class Setting(NamedTuple):
 
 @cache
 def settings(of: type) -> Mapping[str, Setting]:
-    """What a dataclass lets one set, in its order."""
+    """The settings of a dataclass, by name, in the order of its fields."""
     hints, says = get_type_hints(of, include_extras=True), _docstrings(of)
     found: dict[str, Setting] = {}
     for each in fields(of):
@@ -53,9 +53,9 @@ def settings(of: type) -> Mapping[str, Setting]:
 
 
 def load(path: Path, names: frozenset[str]) -> Config:
-    """The configuration in a file; ``names`` are those of all alerts.
+    """The configuration in a file. ``names`` are the names of all alerts.
 
-    Raises SettingsError for a file that cannot be read or is not sound.
+    Raises SettingsError if the file cannot be read or a setting is wrong.
     """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def load(path: Path, names: frozenset[str]) -> Config:
 
 
 def parse(document: Any, names: frozenset[str]) -> Config:
-    """A configuration from what a file holds. Raises SettingsError."""
+    """The configuration from the parsed YAML of a file. Raises SettingsError."""
     given = _mapping(document if document is not None else {}, "the file")
     thresholds = _mapping(given.pop("alerts", {}), "alerts")
     overrides = _mapping(given.pop("overrides", {}), "overrides")
@@ -85,7 +85,7 @@ def parse(document: Any, names: frozenset[str]) -> Config:
         )
     except SettingsError:
         raise
-    except ValueError as error:  # settings that do not go together
+    except ValueError as error:  # settings that contradict each other
         raise SettingsError(str(error)) from error
 
 
@@ -156,7 +156,7 @@ def _nearest(name: Any, known: Any) -> str:
 
 
 def _kind(hint: Any) -> tuple[Number | Text | None, bool]:
-    """The kind of a type, and whether there are many of it."""
+    """The kind of a type hint, and whether it is a tuple of values of this kind."""
     if get_origin(hint) is Annotated:
         return next(each for each in get_args(hint)[1:] if isinstance(each, Number | Text)), False
     if get_origin(hint) is tuple:
@@ -164,11 +164,11 @@ def _kind(hint: Any) -> tuple[Number | Text | None, bool]:
     return None, False
 
 
-# -- the defaults, as a file
+# -- settings as YAML
 
 
 def as_yaml(config: Config) -> str:
-    """All settings with their values, each with what it is for. Reading it gives the same configuration."""
+    """All settings with their values and descriptions, as YAML. `parse` makes the same configuration of it."""
     return "\n".join(_lines(config)) + "\n"
 
 
@@ -208,7 +208,7 @@ def _override_values(value: Any) -> Any:
 
 
 def _docstrings(of: type) -> dict[str, str]:
-    """What stands under each field of a dataclass."""
+    """Field name -> the string literal below the field, for the fields of a dataclass."""
     tree = ast.parse(inspect.getsource(of)).body[0]
     assert isinstance(tree, ast.ClassDef)
     found: dict[str, str] = {}

@@ -1,6 +1,7 @@
-"""Tokens in place of settings: for what is generated once and gets its values later, in the chart or in a dashboard.
+"""Tokens in place of settings, for texts that get their values later: in the Helm chart or in a dashboard.
 
-A configuration of tokens has numbers and strings that write themselves as tokens, in whatever is made of them.
+A configuration of tokens has numbers and strings that format themselves as tokens. So a text that is generated from it
+has a token wherever a setting is used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from .thresholds import Thresholds
 FIXED = frozenset(
     {"windows", "interval", "details_interval", "counters_interval", "window", "long_window", "alerts.past"}
 )
-"""What decides which series are recorded: the dashboards ask for those of the defaults. And what has many values."""
+"""Settings without a token: those that decide which series are recorded, because the dashboards query the series of the
+default settings; and the setting that is a list."""
 _TOKEN = re.compile("⟦([^⟧]+)⟧")
 
 
@@ -30,7 +32,7 @@ class _TokenText(str):
 
 
 class _TokenNumber(float):
-    """A number that writes itself as a token, however it is formatted."""
+    """A number that becomes a token in every kind of formatting."""
 
     token: str
 
@@ -50,12 +52,12 @@ class _TokenNumber(float):
 
 
 def token(name: str) -> str:
-    """What stands for a setting."""
+    """The token of a setting."""
     return f"⟦{name}⟧"
 
 
 def offered() -> Mapping[str, Setting]:
-    """The settings that have tokens, by name: those of alerts begin with `alerts.`."""
+    """The settings that have tokens, by name. The names of thresholds begin with `alerts.`."""
     return {
         where + name: each
         for of, where in ((Config, ""), (Thresholds, "alerts."))
@@ -73,7 +75,7 @@ def tokenised(config: Config = DEFAULT) -> Config:
 
 
 def filled(document: str, config: Config) -> str:
-    """JSON with tokens -> JSON with the values of a configuration. A selector that is empty leaves no comma behind."""
+    """Replaces the tokens in a JSON text by the values of a configuration. An empty selector leaves no comma behind."""
     if not config.selector:
         document = document.replace("{⟦selector⟧}", "").replace(", ⟦selector⟧", "").replace("{⟦selector⟧, ", "{")
     return _TOKEN.sub(lambda found: json.dumps(_written(found[1], config), ensure_ascii=False)[1:-1], document)

@@ -1,22 +1,23 @@
-"""What each XID asks for: one table, for the alerts, the runbook and docs/xids.md.
+"""What each XID means and what to do about it: one table, for the alerts, the runbook and docs/xids.md.
 
     python -m whyidle.alerts.xids           # writes docs/xids.md
-    python -m whyidle.alerts.xids --check   # fails if that is not up to date
+    python -m whyidle.alerts.xids --check   # fails if docs/xids.md is not up to date
 
 Source: NVIDIA's Xid catalogue for Ampere and newer GPUs, as of October 2025,
 https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. It gives an immediate and an investigatory action.
-An immediate RESTART_APP or IGNORE is of the class `software`; RESET_GPU, RESTART_VM, RESTART_BM and the workflows for
-XIDs 48, 74 and 144 to 150 are `reset`; CHECK_MECHANICALS, and what goes straight to CONTACT_SUPPORT, is `service`.
-What rests on something else:
+The class of an XID follows from its immediate action. RESTART_APP and IGNORE are `software`. RESET_GPU, RESTART_VM,
+RESTART_BM and the workflows for XIDs 48, 74 and 144 to 150 are `reset`. CHECK_MECHANICALS and an immediate
+CONTACT_SUPPORT are `service`. These XIDs have another source:
 
-- 64 and 157 say that bad memory could not be replaced, and are `service`. The catalogue asks for a reset, and for
-  nothing, and then for support; NVIDIA's guide on GPU memory errors makes a failed row remap a reason for exchange.
-- 61 is unused in this catalogue. On older GPUs it is a halt of a micro-controller, as 62 is.
-- 154 only announces what another XID asks for, which no event of NVML tells.
-- 167 to 169, 171 and 172 have no action in the catalogue. 171 and 172 are details of 48; 169 is a halt like 62; 167 is
-  a timeout of the bus, for which a reboot is the remedy, as for 79; 168 asks for ECC or another boot.
-- The catalogue lists further numbers as unused, with CONTACT_SUPPORT. They are not here, and no alert says that they
-  are harmless.
+- 64 and 157 mean that bad memory could not be replaced. They are `service`. The catalogue's immediate actions are a
+  reset for 64 and none for 157, and then support. NVIDIA's guide on GPU memory errors says to replace a GPU after a
+  failed row remap.
+- 61 is unused in this catalogue. On older GPUs it means that a micro-controller halted, as 62 does.
+- 154 only announces the action that another XID needs. NVML's events do not contain that action.
+- 167 to 169, 171 and 172 have no action in the catalogue. 171 and 172 are details of 48. 169 is a halt like 62. 167 is
+  a timeout of the bus, which a reboot clears, as for 79. 168 needs ECC to be enabled, or a reboot.
+- The catalogue lists further numbers as unused, with CONTACT_SUPPORT. They are not in this table, and no alert says
+  that they are harmless.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TITLES: dict[Class, str] = {
 
 
 class Xid(NamedTuple):
-    """Numbers that mean the same. ``do`` is a sentence or two for whoever gets the alert."""
+    """Numbers with the same meaning. ``do`` says in one or two sentences what to do when the alert fires."""
 
     numbers: tuple[int, ...]
     means: str
@@ -115,17 +116,17 @@ XIDS: tuple[Xid, ...] = (
 
 
 def numbers(of: Class) -> tuple[int, ...]:
-    """The numbers of a class, sorted."""
+    """The numbers of the XIDs in a class, sorted."""
     return tuple(sorted(number for xid in XIDS if xid.of == of for number in xid.numbers))
 
 
 def pattern(of: Class) -> str:
-    """A regular expression for the label `xid`, as PromQL anchors it."""
+    """A regular expression for the label `xid`. It has no anchors: PromQL adds them."""
     return "|".join(map(str, numbers(of)))
 
 
 def template(of: Class, otherwise: str) -> str:
-    """What to do, as a Prometheus template that chooses by the label `xid`; ``otherwise`` for one that is not here."""
+    """A Prometheus template that says what to do, by the label `xid`; ``otherwise`` if it is not in the table."""
     by_text: dict[str, list[int]] = {}
     for xid in XIDS:
         if xid.of == of:
@@ -138,7 +139,7 @@ def template(of: Class, otherwise: str) -> str:
 
 
 def page() -> str:
-    """docs/xids.md."""
+    """The text of docs/xids.md."""
     return "\n".join(_page()) + "\n"
 
 
@@ -173,7 +174,7 @@ def _page() -> Iterator[str]:
 
 
 def _ranges(which: tuple[int, ...]) -> str:
-    """`144-150, 155`."""
+    """Numbers as text, with ranges of three or more joined: `144–150, 155`."""
     runs: list[list[int]] = []
     for number in sorted(which):
         if runs and number == runs[-1][-1] + 1:

@@ -18,7 +18,6 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,9 +27,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # the slow file system
 
 from advice_job import WARM, Job, make_files, train
+from ranks import Failed, run_ranks
 from support_bottlenecks_disks import missing as lacks_fuse
 from support_bottlenecks_disks import slow_folder
-from whatif_network import INTERFACE, address, enter, missing, network, shaped
+from whatif_network import missing, network, shaped
 
 from whyidle.advisor.advice.case import Counters, case_of
 from whyidle.advisor.advice.rule import Advice
@@ -177,13 +177,9 @@ class Bench:
         folder = self.folder / str(self._runs)
         folder.mkdir()
         job = replace(job, folder=self.files.get(job.folder, ""))
-        with shaped(self.names[: job.ranks], job.mbit):
-            children = [self._fork(job, rank, folder) for rank in range(job.ranks)]
-            try:
-                _wait(children, folder)
-            except SystemExit:
-                _kill(children)
-                raise
+        names = self.names[: job.ranks]
+        with shaped(names, job.mbit):
+            run_ranks(lambda rank: train(job, rank, folder), names, folder, "advice", limit_seconds=LIMIT_SECONDS)
         took = []
         for rank in range(job.ranks):
             ends = [int(line) for line in (folder / f"ends-{rank}").read_text().split()]
@@ -191,62 +187,6 @@ class Bench:
             took.append((ends[-1] - ends[-1 - whole]) / whole / 1e9)
         size = float((folder / "read-0").read_text())
         return Outcome(folder / "ledgers", mean(took), size or None)
-
-    def _fork(self, job: Job, rank: int, folder: Path) -> int:
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        try:
-            os.setpgid(0, 0)  # its data workers end with it
-            with open(folder / f"errors-{rank}", "w") as errors:
-                os.dup2(errors.fileno(), 1)
-                os.dup2(errors.fileno(), 2)
-            os.environ.update(
-                RANK=str(rank),
-                LOCAL_RANK=str(rank),
-                WORLD_SIZE=str(job.ranks),
-                MASTER_ADDR=address(0),
-                MASTER_PORT="29400",
-                GLOO_SOCKET_IFNAME=INTERFACE,
-                WHYIDLE_DIR=str(folder / "ledgers"),
-                WHYIDLE_RUN="advice",
-            )
-            if job.ranks > 1:
-                enter(self.names[rank])
-            train(job, rank, folder)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-
-
-def _wait(children: list[int], folder: Path) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    left = [*children]
-    while left:
-        for pid in [*left]:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                left.remove(pid)
-                if status:
-                    deadline = 0.0
-        if left and time.monotonic() > deadline:
-            _kill(left)
-            deadline = 0.0
-            break
-        time.sleep(0.02)
-    if not deadline:
-        raise RuntimeError("".join(path.read_text()[-2000:] for path in sorted(folder.glob("errors-*"))) or "too slow")
-
-
-def _kill(children: list[int]) -> None:
-    for pid in children:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
 
 def advised(outcome: Outcome) -> list[Advice]:
@@ -325,7 +265,7 @@ def main() -> None:
         for case in cases:
             try:
                 rows.append(compare(case, bench))
-            except RuntimeError as error:
+            except Failed as error:
                 print(f"{case.rule}: {error}", file=sys.stderr, flush=True)
                 continue
             print(table(rows[-1:]).splitlines()[-1], flush=True)

@@ -14,16 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
+from work import Work, pipeline
 
 import whyidle
 from whyidle.cli.counters import bytes_per_read
@@ -164,16 +164,6 @@ class _Layer(nn.Module):
         return _Slow.apply(self.linear(x), self.backward_seconds)  # pyright: ignore[reportReturnType]
 
 
-class _Work(nn.Module):
-    def __init__(self, seconds: float):
-        super().__init__()
-        self.seconds = seconds
-
-    def forward(self, x: Tensor) -> Tensor:
-        time.sleep(self.seconds)
-        return x
-
-
 class _SlowFile(io.BytesIO):
     """Takes SAVE_RATE bytes per second, as a storage would."""
 
@@ -190,7 +180,11 @@ def train(job: Job, rank: int, folder: Path) -> None:
     torch.manual_seed(0)
     if job.ranks > 1:
         dist.init_process_group("gloo", rank=rank, world_size=job.ranks)
-    steps = _pipeline(job, rank) if job.stages else _replica(job, rank)
+    steps = (
+        islice(pipeline(job.stages, rank, STAGE_ROWS, job.microbatches), job.steps)
+        if job.stages
+        else _replica(job, rank)
+    )
     ends = [time.monotonic_ns() for _ in steps]
     size = bytes_per_read([os.getpid()])
     whyidle.detach()
@@ -213,7 +207,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _replica(job: Job, rank: int) -> Iterator[None]:
-    net: nn.Module = nn.Sequential(_Work(job.compute), *(_Layer(job) for _ in range(job.layers)))
+    net: nn.Module = nn.Sequential(Work(job.compute), *(_Layer(job) for _ in range(job.layers)))
     parameters = [*net.parameters()]
     model = net
     if job.ranks > 1 and not job.tensors_apart:
@@ -281,17 +275,3 @@ def _saver(job: Job, rank: int) -> Callable[[int], None]:
             torch.save(state, _SlowFile())
 
     return save
-
-
-def _pipeline(job: Job, rank: int) -> Iterator[None]:
-    stages = len(job.stages)
-    net = nn.Sequential(nn.Linear(64, 64), _Work(job.stages[rank] / job.microbatches))
-    stage = PipelineStage(net, rank, stages, torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, n_microbatches=job.microbatches, loss_fn=nn.functional.mse_loss)
-    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
-    x = torch.randn(STAGE_ROWS, 64)
-    for _ in zip(range(job.steps), count(), strict=False):
-        schedule.step(*((x,) if rank == 0 else ()), **({"target": x, "losses": []} if rank == stages - 1 else {}))
-        optimizer.step()
-        optimizer.zero_grad()
-        yield

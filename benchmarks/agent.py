@@ -1,17 +1,17 @@
-"""What the agent costs a node, beside node_exporter in the same run.
+"""Measures what the agent costs a node, compared with node_exporter in the same run.
 
     python benchmarks/agent.py [--json FILE] [--rounds N] [--scrapes N] [--only SECTION ...]
 
-Three agents take turns in blocks of scrapes (A B C A B C ...), each asked as Prometheus asks: over one kept connection,
-compressed.
+Three agents take turns in blocks of scrapes (A B C A B C ...). Each is scraped as Prometheus does it: over one
+persistent connection, compressed.
 
     node_exporter   Debian's, with the collectors cpu, diskstats, netdev, netstat, infiniband, meminfo, pressure and nfs
     same            whyidle with the collectors that read the same: cpu, disk, nic, tcp, rdma, memory, pressure, nfs
     whole           whyidle with all collectors, on a node of 8 GPUs, 8 adapters and 8 ranks
 
-node_exporter and `same` read this machine. `whole` reads this machine's /proc, a tree of 8 mlx5 adapters, and 8 GPUs
-behind a C library in place of NVML's, through the real binding: what the driver itself would take is not in it. CPU is
-what the kernel charged the process (/proc/<pid>/stat). These are not tests: nothing here passes or fails.
+node_exporter and `same` read this machine. `whole` reads this machine's /proc, a tree of 8 mlx5 adapters, and 8 GPUs of
+a C library that replaces NVML's, through the real binding. So the time of the driver itself is not included. CPU time
+is that of the process in /proc/<pid>/stat. This is not a test: nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ READY_SECONDS = 60.0
 
 
 class Target:
-    """A running exporter, asked over one connection."""
+    """A running exporter, which is scraped over one connection."""
 
     def __init__(self, name: str, command: list[str], port: int, environment: dict[str, str]):
         self.name = name
@@ -73,7 +73,7 @@ class Target:
                 time.sleep(0.1)
 
     def scrape(self) -> tuple[float, bytes]:
-        """One scrape -> seconds, body."""
+        """Scrapes once. Returns the seconds that it took, and the body of the answer."""
         start = time.perf_counter()
         self.connection.request("GET", "/metrics", headers=ASKED_AS)
         answer = self.connection.getresponse()
@@ -123,14 +123,14 @@ def same(scratch: Path) -> Target:
 
 @contextlib.contextmanager
 def whole(scratch: Path) -> Iterator[Target]:
-    """All collectors, on a node of 8 GPUs, 8 adapters and 8 live ranks."""
+    """The agent with all collectors, on a node of 8 GPUs, 8 adapters and 8 live ranks."""
     from fake_node import nvml, rdma
     from support_ledgers import Spec, children
 
     from whyidle.agent.files import Roots
 
     sysfs = scratch / "sys"
-    for folder in ("", "class"):  # this machine's, but for what the adapters bring
+    for folder in ("", "class"):  # link this machine's /sys, except for the folders that the adapters replace
         (sysfs / folder).mkdir()
         for entry in Path("/sys", folder).iterdir():
             if entry.name not in ("bus", "class", "devices", "infiniband"):
@@ -150,7 +150,7 @@ def whole(scratch: Path) -> Iterator[Target]:
             target.close()
 
 
-# -- what is measured ------------------------------------------------------------------------------------------------
+# -- measurements ----------------------------------------------------------------------------------------------------
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -163,7 +163,7 @@ def samples(body: bytes) -> list[str]:
 
 
 def cost(targets: list[Target], rounds: int, scrapes: int) -> dict[str, Any]:
-    """CPU per scrape, in turns."""
+    """CPU time per scrape. The targets take turns."""
     cpu: dict[str, list[float]] = {target.name: [] for target in targets}
     for target in targets:
         for _ in range(50):
@@ -202,7 +202,7 @@ def latency(targets: list[Target], scrapes: int) -> dict[str, Any]:
 
 
 def series(target: Target) -> dict[str, Any]:
-    """How many series each collector has, and a GPU."""
+    """The number of series by collector, and of one GPU."""
     from whyidle.agent.metrics import BY_COLLECTOR
 
     collector_of = {metric.name: name for name, metrics in BY_COLLECTOR.items() for metric in metrics}
@@ -218,7 +218,7 @@ def series(target: Target) -> dict[str, Any]:
 
 
 def train() -> None:
-    """A training load: one thread of dense layers, for ever."""
+    """Trains dense layers in one thread, without end, as a load."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""What the dashboards ask, with their variables filled in as Grafana would, and what the answers take."""
+"""The queries of the dashboards, with variables filled in as Grafana does it, and how long the answers take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whyidle.dashboards.output import panels_of, rendered
 
 SLOWEST = 10
 LONG_SECONDS = 1.0
-POINTS = 1_000  # pixels of a panel: Grafana asks for no more points
+POINTS = 1_000  # the width of a panel in pixels: Grafana requests no more points
 VARIABLE = re.compile(r"\$\{(\w+)(?::(\w+))?\}|\$([a-z_]\w*)")
 LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)$")
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """One query of a panel; ``label`` is set where a variable asks for the values of a label instead."""
+    """One query of a panel. If ``label`` is set, a variable's query for the values of this label."""
 
     dashboard: str
     panel: str
@@ -37,7 +37,7 @@ class Question:
     label: str = ""
 
     def step(self, seconds: int, scrape: int) -> int:
-        """Seconds between points, a multiple of the scrape interval."""
+        """Seconds between two points over a range of ``seconds``, a multiple of the scrape interval."""
         return max(1, -(-seconds // (self.points * scrape))) * scrape
 
     def filled(self, seconds: int, scrape: int) -> str:
@@ -59,7 +59,7 @@ class Question:
 
 
 def questions(fleet: Fleet) -> list[Question]:
-    """Every query of every panel and variable of every dashboard: of one run, one node, all clusters."""
+    """Every query of all panels and variables of all dashboards, for one run, one node and all clusters."""
     return [question for dashboard in rendered().values() for question in _of(dashboard, fleet)]
 
 
@@ -89,9 +89,10 @@ def _value(variable: Json, fleet: Fleet) -> str:
 
 
 def ask(server: Server, asked: list[Question], end: float, seconds: int, rounds: int) -> dict[str, Any]:
-    """Every query over the range up to ``end`` -> seconds each, by dashboard, and what was empty or failed.
+    """Sends every query over the range up to ``end``, ``rounds`` times. Returns seconds by dashboard, and failures.
 
-    ``cpu`` is what the server took for it, which is about what it would take on a machine of its own.
+    Queries with an empty answer are listed too. ``cpu`` is the server's CPU time, which is about the time that it would
+    take on a machine without other load.
     """
     walls: dict[Question, list[float]] = {}
     cpus: dict[Question, list[float]] = {}

@@ -1,11 +1,11 @@
-"""What the device clock's boundaries cost the host of a training step, and how many FSDP2 makes.
+"""Measures what boundaries of the device clock cost the host in a training step, and how many boundaries FSDP2 makes.
 
     python benchmarks/device.py [--device cuda|sim] [--rounds N] [--steps N] [--json FILE] [--fsdp2-only]
 
-Blocks of steps without whyidle and with 0, 20, 300 or 800 boundaries more than its hooks make anyway take turns
-(A B A B ...). The figure is the median over pairs. On the simulated device (`tests/support/simdevice`, the default
-where there is no CUDA) an event costs what a lock and a queue of its C++ cost, and its own threads compete with the
-host for the cores: look at the CPU time of the training thread. These are not tests: nothing here passes or fails.
+Blocks of steps without whyidle take turns with blocks that have 0, 20, 300 or 800 boundaries more than the hooks make
+anyway (A B A B ...). The figure is the median over pairs. On the simulated device (`tests/support/simdevice`, the
+default without CUDA), an event costs a lock and a queue in C++, and the device's threads compete with the host for the
+cores. So look at the CPU time of the training thread there. This is not a test: nothing passes or fails.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the evaluation of rules takes: by the server's own account, and by the CPU that each expression costs.
+"""How long the evaluation of rules takes: as the server reports it, and as CPU time of each expression.
 
-Where others share the machine, wall time says little; CPU is asked of the kernel, one expression after the other.
+On a shared machine wall time says little. So the CPU time of the server is read from the kernel, one expression after
+the other.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from whyidle.alerts.output import groups
 from whyidle.alerts.rule import Alert, Record
 
 TIMES = 3
-Key = tuple[str, int]  # the group, and the place in it
+Key = tuple[str, int]  # the group, and the position of the rule in it
 
 
 class Evaluations:
-    """Watches the groups of a server: each evaluation that is seen counts once."""
+    """Watches the rule groups of a server, and keeps the duration of each evaluation that it sees."""
 
     def __init__(self, server: Prometheus):
         self.server = server
@@ -28,18 +29,18 @@ class Evaluations:
         self.took: dict[str, list[float]] = defaultdict(list)
 
     def look(self) -> None:
-        """By metrics, since the API would have to say every alert that fires."""
+        """Reads the last evaluations, from metrics: the API would also return every alert that fires."""
         for name, (moment, took) in self.server.last_evaluations().items():
             if moment > 0 and self.last.get(name) != moment:
                 self.last[name] = moment
                 self.took[name].append(took)
 
     def times(self) -> int:
-        """How often the slowest group was seen."""
+        """The number of evaluations that were seen of the group with the fewest."""
         return min(len(self.took[group.name]) for group in groups())
 
     def found(self, cpu: dict[Key, float]) -> dict[str, Any]:
-        """Seconds of CPU by rule, and of wall time too by group, for one evaluation and for a minute of them."""
+        """CPU seconds by rule, and CPU and wall seconds by group, for one evaluation and per minute."""
         every = intervals()
         rules = [
             {
@@ -69,9 +70,9 @@ class Evaluations:
 
 
 def cpu_of_rules(server: Prometheus, moment: float) -> dict[Key, float]:
-    """CPU-seconds of each rule's expression, the best of three; what its results cost to store is not in it.
+    """CPU seconds of each rule's expression, the lowest of three. Storing the results is not included.
 
-    They are counted, since to write them out as JSON would cost about as much as many an expression.
+    The query is a count of the results, since writing them as JSON would cost as much as many expressions do.
     """
     found: dict[Key, float] = {}
     for group in groups():
@@ -86,11 +87,14 @@ def cpu_of_rules(server: Prometheus, moment: float) -> dict[Key, float]:
 
 
 def usual(took: list[float]) -> float:
-    """The median of evaluations but the first, which creates what is recorded; of it where there is no other."""
+    """The median of all evaluations except the first one, which creates the recorded series.
+
+    If there is only one evaluation, its time.
+    """
     return statistics.median(took[1:] or took or [0.0])
 
 
 def named(rule: Record | Alert) -> str:
-    """Several rules may record the same series; their labels tell them apart."""
+    """The name of a rule with its labels, since several rules may record a series of the same name."""
     labels = ",".join(f"{name}={value}" for name, value in rule.labels.items() if name != "severity")
     return rule.name + (f"{{{labels}}}" if labels else "")

@@ -1,31 +1,33 @@
-"""What the dashboards and rules of a fleet cost Prometheus: 1,024 nodes of 8 GPUs.
+"""Measures what the dashboards and rules of a fleet cost Prometheus: 1,024 nodes of 8 GPUs.
 
     python benchmarks/fleet.py [--nodes N] [--per-run N] [--live SECONDS] [--json FILE]
     python benchmarks/fleet.py --rules-only --nodes 128 [--memory MINUTES]
     python benchmarks/fleet.py --panels-only [--days 30]
     python benchmarks/fleet.py --victoriametrics [BINARY]
 
-The series are a real agent's, multiplied (benchmarks/synthetic.py):
+The series are those of a real agent, multiplied (benchmarks/synthetic.py):
 
-    1. a first server evaluates the shipped rules on two nodes of each kind of run: what they record is multiplied too
-    2. a day of all of it is written as a block of the database (benchmarks/tsdb_block.py), up to now
-    3. a second server opens it and is sent all raw series every 15 s, as scrapes would, at first without rules, then
-       with them
-    4. every query of every dashboard is asked over 30 minutes and over 24 hours, as Grafana would, several times
+    1. A first server evaluates the shipped rules on two nodes of each kind of run. The recorded series are multiplied
+       too.
+    2. A day of all series, up to now, is written as a block of the database (benchmarks/tsdb_block.py).
+    3. A second server opens the block and receives all raw series every 15 s, as if it scraped them: at first without
+       rules, then with rules.
+    4. Every query of every dashboard is sent several times, over 30 minutes and over 24 hours, as Grafana does it.
 
-Before the last 75 minutes raw series have a sample a minute (--step), recorded ones as many as their rules make.
-Scraping is not in it. --rules-only times nothing but the rules, evaluated every 15 s whatever their intervals, on a
-server that was sent the last 66 minutes (--memory), of raw series and of what rules record: all in its memory, as the
-hour that rules look back on is on a real one. (The
-whole benchmark has that hour in the block and the live data in memory, and merges.)
+Until 75 minutes before the end, raw series have one sample a minute (--step). Recorded series have a sample per
+evaluation. Scraping is not included.
 
---panels-only writes the block and asks the queries, with no live data and no rules. With --days it asks over so many
-days, of which the block has what is recorded; raw series are of the last day alone.
+--rules-only times only the rules, evaluated every 15 s regardless of their intervals. The server receives the last 66
+minutes (--memory) of raw and recorded series and has all of it in memory, as a real server has the hour that rules look
+back on. (In the whole benchmark, that hour is in the block and the live data is in memory, and the server merges them.)
 
-VictoriaMetrics, where it is asked instead, is given the same through its native import (benchmarks/native_import.py): a
-day of one run and of what is recorded, an hour of everything else. Its rules would be vmalert's, and are not timed.
+--panels-only writes the block and sends the queries, without live data and rules. --days is the number of days that it
+queries. The block has recorded series for all of these days, and raw series for the last day only.
 
-These are not tests: nothing here passes or fails.
+With --victoriametrics, VictoriaMetrics gets the same data through its native import (benchmarks/native_import.py): a
+day of one run and of recorded series, an hour of everything else. vmalert would evaluate its rules; they are not timed.
+
+This is not a test: nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -56,9 +58,10 @@ from synthetic import GPUS, Fleet, Recorded, template
 RANGES = {"30m": 1800, "24h": 86_400}
 DEAREST = 25
 FORCED_SECONDS = 15
-"""Between evaluations, where only rules are looked at: what one takes hardly depends on it."""
+"""Seconds between evaluations with --rules-only. The time of one evaluation hardly depends on it."""
 LEAD_SECONDS = 15, 0.05
-"""What writing a block takes, and for each node: its last samples should be no older than now."""
+"""The expected seconds to write a block: a constant, and seconds per node. The data of the block ends that far in the
+future, so that it is current when the server starts."""
 
 
 @contextlib.contextmanager
@@ -72,7 +75,7 @@ def say(text: str) -> None:
 
 
 def passed(seconds: float) -> Callable[[], bool]:
-    """Whether that much time has gone by from now on."""
+    """A function that returns whether this number of seconds has passed since the call of `passed`."""
     end = time.time() + seconds
     return lambda: time.time() >= end
 
@@ -82,18 +85,18 @@ def aligned(moment: float) -> int:
 
 
 def first_look(fleet: Fleet, start: float, binary: str) -> Recorded:
-    """Which series the rules record, from a small fleet with the same kinds of runs."""
+    """The series that the rules record, found with a small fleet that has the same kinds of runs."""
     sample = fleet.sample()
     batches = [*sample.batches(range(sample.nodes))]
     with folder() as scratch:
         write_block(scratch / "data", sample, None, start, aligned(time.time()), FINE_SECONDS, SCRAPE_SECONDS)
         with Prometheus(scratch, binary, rules=True, every="5s") as server:
-            live(server, batches, start, lambda: server.evaluated() >= 4)  # groups that build on others need several
+            live(server, batches, start, lambda: server.evaluated() >= 4)  # groups that use other groups need several
             return Recorded(fleet, server.recorded())
 
 
 def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace) -> dict[str, Any]:
-    """Prometheus, with a day of everything."""
+    """Measures Prometheus with a day of all series."""
     batches = [*fleet.batches(range(fleet.nodes))]
     expected = sum(1 for _ in recorded.series())
     say(f"{sum(map(len, batches))} raw series, {expected} recorded; writes a day")
@@ -116,7 +119,7 @@ def measure(scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args:
 def measure_panels(
     scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Prometheus with a block and nothing else: a day of everything, and ``args.days`` of what is recorded."""
+    """Measures Prometheus with only a block: a day of all series, and ``args.days`` of recorded series."""
     end, began = aligned(time.time()), time.perf_counter()
     past = args.days * RANGES["24h"] + 600
     samples = write_block(scratch / "data", fleet, recorded, start, end, DAY_SECONDS, args.step, past)
@@ -131,7 +134,7 @@ def measure_panels(
 def measure_rules(
     scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Prometheus, with the last minutes in its memory: raw series and what rules would have recorded of them."""
+    """Measures Prometheus with the last minutes in memory: raw series, and the series that rules record from them."""
     batches = [*fleet.batches(range(fleet.nodes))]
     found: dict[str, Any] = {"expected": sum(1 for _ in recorded.series()), "memory_minutes": args.memory}
     say(f"{sum(map(len, batches))} raw series, {found['expected']} recorded; sends {args.memory} minutes of them")
@@ -144,7 +147,7 @@ def measure_rules(
 
 
 def with_rules(server: Prometheus, batches: list[Batch], start: float, args: argparse.Namespace) -> dict[str, Any]:
-    """Live data without rules and with them: the difference in CPU is what they cost."""
+    """Sends live data without and with rules. The difference in CPU time is the cost of the rules."""
     baseline, over = (2 * SCRAPE_SECONDS, None) if args.rules_only else (args.live / 3, args.live)
     round_cpu, found = without_rules(server, batches, start, baseline)
     server.load_rules()
@@ -175,7 +178,7 @@ def with_rules(server: Prometheus, batches: list[Batch], start: float, args: arg
 def without_rules(
     server: Prometheus, batches: list[Batch], start: float, seconds: float
 ) -> tuple[float, dict[str, Any]]:
-    """Live data alone -> CPU-seconds that a sample of every series costs, and the same for a minute of scrapes."""
+    """Sends live data without rules. Returns CPU seconds for a sample of every series, and for a minute of scrapes."""
     cpu = server.cpu_seconds()
     rounds = live(server, batches, start, passed(seconds))
     round_cpu = (server.cpu_seconds() - cpu) / rounds
@@ -183,7 +186,7 @@ def without_rules(
 
 
 def queries(server: Server, fleet: Fleet, end: float, args: argparse.Namespace) -> dict[str, Any]:
-    """``end``: about when data ended."""
+    """Times the queries of the dashboards over several ranges up to ``end``, which is about the end of the data."""
     found: dict[str, Any] = {}
     ranges = {f"{args.days}d": args.days * RANGES["24h"]} if args.days > 1 else RANGES
     for name, seconds in ranges.items():
@@ -196,7 +199,7 @@ def queries(server: Server, fleet: Fleet, end: float, args: argparse.Namespace) 
 def measure_victoriametrics(
     scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """The same questions; with a day of what is recorded and of one run, and an hour of everything."""
+    """Times the same queries with VictoriaMetrics: a day of recorded series and of one run, an hour of all others."""
     end = aligned(time.time())
     given = native(fleet, recorded, start, end, args.step)
     samples, began = given.samples(), time.perf_counter()
@@ -215,17 +218,17 @@ def measure_victoriametrics(
         return found
 
 
-# -- what is said ----------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------------------------
 
 
 def raw_families(fleet: Fleet) -> dict[str, float]:
-    """Series per GPU by the first word of their names."""
+    """Raw series per GPU, by the first word of their names."""
     counts = Counter(line.name.removeprefix("whyidle_").partition("_")[0] for line in fleet.lines)
     return {name: count / GPUS for name, count in counts.most_common()}
 
 
 def recorded_families(counts: dict[str, int], gpus: int) -> dict[str, float]:
-    """Series per GPU by level and metric, whatever their windows."""
+    """Recorded series per GPU, by level and metric. The windows of a metric are added."""
     found: Counter[str] = Counter()
     for name, count in counts.items():
         found[name.rpartition(":")[0]] += count
@@ -289,7 +292,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that the servers end too
     for binary in filter(None, (args.prometheus, args.victoriametrics)):
         if not shutil.which(binary):
             print(f"needs {binary} (Debian's packages prometheus and victoria-metrics have them)", file=sys.stderr)

@@ -1,16 +1,16 @@
-"""Checks on a GPU what whyidle says, with its hooks attached, against raw events, Kineto and the GPU's own counters.
+"""Checks whyidle's figures on a GPU against raw events, Kineto and the GPU's own counters.
 
     python benchmarks/gpu.py [--device cuda|sim] [--only NAME,NAME] [--quick] [--minutes N] [--json] [--out FILE]
 
-Prints a table, or one JSON object with --json; progress goes to stderr. Each section runs in a process of its own with
-a time limit: one that fails or hangs costs itself only (with --quick they share one). What is skipped is named, with
-the reason.
+Prints a table, or one JSON object with --json. Progress goes to stderr. Each section runs in its own process with a
+time limit, so that a section that fails or hangs does not affect the others. With --quick, the sections share one
+process. Skipped checks are listed, with the reason.
 
 Exit status: 0 if all figures are within their thresholds, 1 if one is not or a section failed, 2 for bad usage. Without
-a GPU, and without --device sim, it says so and exits 0. `--device sim` takes the simulated device of
+a GPU, and without --device sim, it says so and exits 0. `--device sim` uses the simulated device of
 tests/support/simdevice.
 
-Uninstalled, from a checkout:
+To run it from a checkout, without installing whyidle:
 
     mkdir -p /tmp/p && ln -sfn "$PWD" /tmp/p/whyidle && PYTHONPATH=/tmp/p python3 benchmarks/gpu.py
 """
@@ -48,7 +48,7 @@ SECTIONS: dict[str, tuple[float, str]] = {
     "kineto": (120, "idle between kernels, against a Kineto trace"),
     "model": (180, "a Hugging Face model for a minute: its verdict against Kineto's idle share"),
 }
-"""Name -> (its time limit in seconds, what it is). The limit of `drift` is for what comes beside its minutes."""
+"""Section -> (time limit in seconds, description). The limit of `drift` does not include its --minutes."""
 
 
 def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
@@ -72,7 +72,7 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-# -- sections, in a process of their own
+# -- running sections, in child processes
 
 
 def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
@@ -97,7 +97,7 @@ def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
 
 
 def child(options: argparse.Namespace) -> int:
-    """Runs some sections. Writes each row to ``--out`` as it comes: what was measured before a hang is not lost."""
+    """Runs some sections. Writes each row to ``--out`` at once, so that a hang loses no rows that came before."""
     import torch
     from gpu_check.rig import machine, rig_of
 
@@ -124,7 +124,7 @@ def child(options: argparse.Namespace) -> int:
                 for row in rows_of(name, rig, options):
                     bad += row.ok is False
                     tell(row=row.as_dict())
-            except Exception as error:  # the other sections still tell something
+            except Exception as error:  # the other sections must still run
                 traceback.print_exc()
                 failed = f"{type(error).__name__}: {error}"
             seconds = round(time.monotonic() - begun, 1)
@@ -138,7 +138,7 @@ def progress(text: str) -> None:
 
 
 def run_child(names: list[str], options: argparse.Namespace, report: dict[str, Any]) -> None:
-    """Runs some sections in one process, and puts what they told into the report."""
+    """Runs some sections in one process, and puts their rows into the report."""
     limit = sum(SECTIONS[name][0] for name in names) + (60 * options.minutes if "drift" in names else 0)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "rows"
@@ -152,7 +152,7 @@ def run_child(names: list[str], options: argparse.Namespace, report: dict[str, A
             progress(f"    {why}")
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # the sections, and what they started
+                os.killpg(process.pid, signal.SIGKILL)  # the sections, and the processes that they started
                 process.wait()
         told = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     sections = report["sections"]
@@ -171,7 +171,7 @@ def run_child(names: list[str], options: argparse.Namespace, report: dict[str, A
 
 
 def clean_env() -> dict[str, str]:
-    """This environment without what a launcher or another whyidle put there."""
+    """This environment, without the variables of a launcher or of another whyidle."""
     foreign = ("WHYIDLE", "MASTER_", "TORCHELASTIC")
     theirs = {"RANK", "WORLD_SIZE", "LOCAL_RANK"}
     return {key: value for key, value in os.environ.items() if not key.startswith(foreign) and key not in theirs}
@@ -219,7 +219,7 @@ def _cell(value: float | None, width: int) -> str:
 
 
 def why_not(device: str) -> str | None:
-    """Why nothing can be checked here, in one sentence."""
+    """A sentence that says why nothing can be checked here, or None."""
     try:
         import torch
     except ImportError:

@@ -1,19 +1,19 @@
-"""A week of 1,024 healthy nodes: which of the shipped alerts fire, and how often.
+"""Counts which of the shipped alerts fire in a week of 1,024 healthy nodes, and how often.
 
     python benchmarks/healthy_week.py [--days N ...] [--part PART] [--seed N] [--json FILE]
 
-Nothing is wrong in it. Each day is one run of promtool, of eight hours in which all happens that a day of so many nodes
-brings. Nodes to which nothing happens are alike, and a few stand for all of them.
+Nothing is wrong in this week. Each day is one run of promtool over eight hours, which contain all the events that a day
+of 1,024 nodes has. Nodes without events are alike, so a few represent all of them.
 
     restarts    runs that start again, after a pause and with a start-up of up to 25 minutes
-    drains      nodes that are drained, take their links down, reboot, and are given another run
-    notebooks   one process that computes now and then, while somebody thinks for up to an hour
-    counters    one counter of errors that grows steadily, on a hundredth of all nodes, slowly or fast
-    quiet       runs that train, with a checkpoint each half an hour
+    drains      nodes that are drained, take their links down, reboot, and then host another run
+    notebooks   one process that computes now and then, while a person thinks for up to an hour
+    counters    one counter of errors that grows steadily, slowly or fast, on a hundredth of all nodes
+    quiet       runs that train, with a checkpoint every half an hour
 
-Rules are evaluated every two minutes, with their own waits. An alert counts once for each day and thing that it is
-about, that of a bad counter once. All that happens is random, and the same for the same seed. These are not tests:
-nothing here passes or fails.
+Rules are evaluated every two minutes, with their own `for`. An alert counts once per day and subject; the alert on a
+bad counter counts once. All events are random, and the same for the same seed. This is not a test: nothing passes or
+fails.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from pathlib import Path
 from whyidle.alerts.output import groups, to_yaml
 from whyidle.ledger.causes import CAUSE_FAMILY
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # the sums that an agent makes
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # for the sums that an agent makes
 
 NODES, DAYS, MINUTES = 1024, 7, 8 * 60
 RESTARTS, DRAINS, NOTEBOOKS, QUIET = 12, 10, 6, 2
-"""Of a day. The bad counters are those of the whole week on each of its days."""
+"""Events per day. Bad counters are per week: the same ones on each of its days."""
 BAD = NODES // 100
 BOOTED = -14_400
-"""Ten days before, in minutes."""
+"""The minute of the last boot: ten days before the start."""
 TRAINS = {"compute": 0.9, "network": 0.05, "data_read": 0.02, "host": 0.02, "data_cpu": 0.0096, "unattributed": 0.0004}
 CHECKPOINT_EVERY, CHECKPOINT_SECONDS = 30, 40
 BAD_COUNTERS = (
@@ -70,7 +70,7 @@ def agent(node: str) -> str:
 
 
 def node(name: str, there: Course = ONE, booted: int = BOOTED, link: Course = ONE) -> Series:
-    """``there`` is 1 while the agent answers; ``booted`` is the minute of the last boot that it speaks of."""
+    """The series of a node. ``there`` is 1 while its agent answers; ``booted`` is the minute of its last boot."""
     own = agent(name)
 
     def here(course: Course) -> Course:
@@ -91,7 +91,10 @@ def node(name: str, there: Course = ONE, booted: int = BOOTED, link: Course = ON
 
 
 class Rank:
-    """What a rank did, minute by minute: ``doing`` says what a minute goes to; None before it begins and after."""
+    """What a rank did, minute by minute.
+
+    ``doing`` returns the shares of a minute by cause, and None before the start and after the end of the rank.
+    """
 
     def __init__(self, run: str, number: int, size: int, where: str, doing: Callable[[int], dict[str, float] | None]):
         self.of = f'{agent(where)}, owner="nlp", run="{run}", rank="{number}"'
@@ -110,7 +113,7 @@ class Rank:
         self.causes = sorted(total)
 
     def seen(self, course: Course) -> Course:
-        """Its series stay for ten minutes after its end."""
+        """Ends a course ten minutes after the end of the rank, as its series do."""
         return lambda minute: course(minute) if any(self.lives[max(0, minute - 10) : minute + 1]) else None
 
     def series(self) -> Series:
@@ -130,7 +133,7 @@ class Rank:
             yield f'whyidle_phase_open_seconds{{{self.place}, phase="{phase}"}}', self.open(phase)
 
     def open(self, phase: str) -> Course:
-        """For how long it has been in start-up, or in its own Python, where it does nothing else."""
+        """Seconds for which the rank has been in one phase without a break: start-up, or its own Python."""
 
         def since(minute: int) -> Value:
             begin = minute
@@ -193,7 +196,7 @@ def bad_counter(name: str, chance: random.Random) -> Series:
 
 
 def day(number: int, seed: int, part: float) -> Series:
-    """``part`` of all that happens, and at least one of each."""
+    """The series of one day with ``part`` of all events, and at least one of each kind."""
     week, chance = random.Random(seed), random.Random(f"{seed} {number}")
     for count, name, story in ((RESTARTS, "run", restart), (DRAINS, "drain", drain), (NOTEBOOKS, "lab", notebook)):
         for index in range(max(1, round(part * count))):
@@ -205,12 +208,12 @@ def day(number: int, seed: int, part: float) -> Series:
 
 
 def written(course: Course) -> str:
-    """In promtool's notation."""
+    """A course in promtool's notation."""
     return " ".join("_" if (value := course(minute)) is None else f"{value:.10g}" for minute in range(MINUTES))
 
 
 def fired(series: Series, folder: Path) -> list[dict[str, str]]:
-    """The alerts that fired at any moment of a day, by what they are about."""
+    """The labels of the alerts that fired at any time of a day."""
     from support_sums import with_sums
 
     (folder / "rules.yaml").write_text(to_yaml(groups()))
@@ -228,11 +231,11 @@ def fired(series: Series, folder: Path) -> list[dict[str, str]]:
         "group_eval_order": [group.name for group in groups()],
         "tests": [test],
     }
-    (folder / "day.yaml").write_text(json.dumps(document))  # JSON is YAML, and quicker to write
+    (folder / "day.yaml").write_text(json.dumps(document))  # JSON is also YAML, and faster to write
     command, less_garbage = ["promtool", "test", "rules", "day.yaml"], {**os.environ, "GOGC": "400"}
     done = subprocess.run(command, cwd=folder, env=less_garbage, capture_output=True, text=True)
     text = done.stdout + done.stderr
-    if done.returncode == 0 or "got:" not in text:  # the watchdog fires at least
+    if done.returncode == 0 or "got:" not in text:  # at least the watchdog fires
         raise RuntimeError(f"promtool does not answer the question: {text[:2000]}")
     return [dict(LABEL.findall(labels)) for labels in FOUND.findall(text.partition("got:")[2])]
 

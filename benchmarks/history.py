@@ -1,4 +1,4 @@
-"""A day of a fleet in Prometheus's own format, and the live data after it."""
+"""Writes a day of a fleet in Prometheus's own format, and the live data after it."""
 
 from __future__ import annotations
 
@@ -21,44 +21,47 @@ from tsdb_block import Block, Stretch
 
 from whyidle.alerts.output import groups
 
-DAY_SECONDS = 86_400 + 600  # and what the first point of a day looks back on
+DAY_SECONDS = 86_400 + 600  # with the time that the first point of a day looks back on
 HOUR_SECONDS = 66 * 60
-"""What rules look back on, and a little; as much is behind the first point of half an hour."""
+"""A little more than the hour that rules look back on. The first point of half an hour needs as much."""
 FINE_SECONDS = 75 * 60
-"""The end of the day, in which raw series have as many samples as scrapes give; rules look back an hour."""
+"""The end of the day, in which raw series have a sample per scrape, since rules look back an hour."""
 SLAB_SECONDS = 240
-"""What one request holds of each series where minutes are sent at once: all intervals are parts of it."""
+"""Seconds of each series in one request, when minutes are sent at once. It is a multiple of all intervals."""
 WOBBLE = np.random.default_rng(0).normal(1.0, 0.02, 31 * 86_400 // 60 + 1)
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds(duration: str) -> int:
-    """Of a duration as rules have them, such as `1m`."""
+    """The seconds of a Prometheus duration, such as `1m`."""
     return sum(int(number) * SECONDS[unit] for number, unit in re.findall(r"(\d+)([smh])", duration))
 
 
 def intervals() -> dict[str, int]:
-    """Seconds between evaluations, by group."""
+    """Group of rules -> seconds between its evaluations."""
     return {group.name: seconds(group.interval) if group.interval else SCRAPE_SECONDS for group in groups()}
 
 
 def recorded_steps() -> dict[str, int]:
-    """Seconds between samples of what rules record, by name."""
+    """Recorded series -> seconds between its samples."""
     every = intervals()
     return {rule.name: every[group.name] for group in groups() for rule in group.rules}
 
 
 class Encoder(Protocol):
-    """What keeps courses, and gives each a number."""
+    """Stores curves, and returns a number for each."""
 
     def curve(self, stretches: Sequence[Stretch]) -> int: ...
 
 
 class Curves:
-    """The courses that series take from one moment to another, each encoded once."""
+    """The curves of series between two times. Each is encoded once."""
 
     def __init__(self, encoder: Encoder, begin: float, end: float, *, step: int, start: float):
-        """``step``: seconds between samples before the last 75 minutes; values grow from ``start`` on."""
+        """``step`` is the number of seconds between samples before the last 75 minutes. Values grow from ``start`` on.
+
+        ``begin``, ``end`` and ``start`` are Unix seconds.
+        """
         self.encoder, self.begin, self.end, self.step, self.start = encoder, begin, end, step, start
         self.growing = functools.cache(self._growing)
         self.steady = functools.cache(self._steady)
@@ -67,7 +70,7 @@ class Curves:
         return np.arange(-(-begin // step) * step, end, step)
 
     def _growing(self, base: float, rate: float) -> int:
-        """As a counter does; with a rate of 0, as a gauge at rest."""
+        """A curve that grows like a counter. With a rate of 0 it is a constant gauge."""
         fine = max(self.begin, self.end - FINE_SECONDS)
         pieces = [
             (self._times(self.begin, fine, self.step), self.step),
@@ -82,7 +85,7 @@ class Curves:
         )
 
     def _steady(self, value: float, step: int) -> int:
-        """As a recorded share does: about the same, never quite. Whole numbers stay as they are."""
+        """A curve that varies a little, like a recorded share. Whole numbers stay constant."""
         times = self._times(self.begin, self.end, step)
         values = np.full(len(times), value)
         if not value.is_integer():
@@ -93,9 +96,9 @@ class Curves:
 def write_block(
     data: Path, fleet: Fleet, recorded: Recorded | None, start: float, end: float, day: int, step: int, past: int = 0
 ) -> int:
-    """``day`` seconds of everything, up to ``end`` -> samples written. Raw series grow from ``start`` on.
+    """Writes ``day`` seconds of all series, up to ``end``. Returns the number of samples.
 
-    ``past``: seconds of what is recorded, where that is more than a day.
+    Raw series grow from ``start`` on. ``past`` is the number of seconds of recorded series, if it is more than ``day``.
     """
     block = Block(data)
     curves = Curves(block, end - day, end, step=step, start=start)
@@ -104,7 +107,7 @@ def write_block(
     if recorded:
         add_recorded(block, Curves(block, end - max(day, past), end, step=step, start=start), recorded)
     block.close(int(end - max(day, past) - 2 * step) * 1000, int(end) * 1000)
-    (data / "wal").mkdir(exist_ok=True)  # promtool wants one
+    (data / "wal").mkdir(exist_ok=True)  # promtool requires this folder
     return block.samples()
 
 
@@ -115,7 +118,7 @@ def add_recorded(into: Block | Import, curves: Curves, recorded: Recorded) -> No
 
 
 def native(fleet: Fleet, recorded: Recorded, start: float, end: float, step: int) -> Import:
-    """What VictoriaMetrics is given: a day of what is recorded and of one run, and an hour of everything."""
+    """The data for VictoriaMetrics: a day of recorded series and of one run, and an hour of all other series."""
     found = Import()
     day = Curves(found, end - DAY_SECONDS, end, step=step, start=start)
     hour = Curves(found, end - HOUR_SECONDS, end, step=step, start=start)
@@ -127,15 +130,16 @@ def native(fleet: Fleet, recorded: Recorded, start: float, end: float, step: int
 
 
 def push(server: Prometheus, batches: Iterable[Batch], moment: float, start: float) -> None:
-    """One sample of each series."""
+    """Sends one sample of each series."""
     for batch in batches:
         server.write(batch.at(moment, start))
 
 
 def push_past(server: Prometheus, fleet: list[Batch], recorded: Recorded, minutes: int, start: float) -> int:
-    """The last minutes of raw series, and of what rules would have recorded of them -> how many samples.
+    """Sends the last minutes of raw series and of the series that rules record from them. Returns how many samples.
 
-    All series up to one moment before any goes on: Prometheus takes nothing that is an hour older than its newest.
+    It sends all series up to one time before it sends later samples: Prometheus refuses samples that are an hour older
+    than its newest sample.
     """
     several = [(SCRAPE_SECONDS, batch.of(SLAB_SECONDS // SCRAPE_SECONDS)) for batch in fleet]
     several += [(step, batch.of(SLAB_SECONDS // step)) for step, batch in _recorded_batches(recorded)]
@@ -153,7 +157,7 @@ def push_past(server: Prometheus, fleet: list[Batch], recorded: Recorded, minute
 
 
 def _recorded_batches(recorded: Recorded) -> Iterator[tuple[int, Batch]]:
-    """What rules record, with the seconds between their evaluations."""
+    """Batches of recorded series, with the seconds between their samples."""
     steps, found = recorded_steps(), defaultdict[int, list[tuple[dict[str, str], float]]](list)
     for labels, value in recorded.series():
         found[steps[labels["__name__"]]].append((labels, value))
@@ -164,7 +168,7 @@ def _recorded_batches(recorded: Recorded) -> Iterator[tuple[int, Batch]]:
 
 
 def live(server: Prometheus, batches: list[Batch], start: float, until: Callable[[], bool]) -> int:
-    """Goes on writing every 15 s, as scrapes would, or as often as the server can take it -> rounds."""
+    """Sends a sample of all series every 15 s, or as often as the server can take it. Returns the number of rounds."""
     rounds = 0
     while not until():
         began = time.time()

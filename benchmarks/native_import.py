@@ -1,7 +1,8 @@
-"""Fills VictoriaMetrics with a fleet's series, so that a day of them need not be sent sample by sample.
+"""Fills VictoriaMetrics with a fleet's series, without sending a day of them sample by sample.
 
-Series that take the same course differ in their names alone. A server of its own is given each course once, as JSON,
-and gives it back as blocks of VictoriaMetrics's native format; these are sent on with the names of all its series.
+Many series have the same curve and differ only in their labels. A second server, which serves as an encoder, gets each
+curve once as JSON and returns it as blocks of VictoriaMetrics's native format. These blocks are then sent with the
+labels of all series that have the curve.
 
 Formats: docs.victoriametrics.com, "How to export/import data in native format"; the name of a series as in
 lib/storage/metric_name.go of VictoriaMetrics (MarshalNoAccountIDProjectID).
@@ -23,11 +24,14 @@ SEPARATOR = b"\x01"
 COURSE = "course"
 REQUEST_BYTES = 32 << 20
 RANGE_BYTES = 16
-"""The time range that begins a stream: what is sent on has that of what was got."""
+"""The size of the time range at the start of a stream. The streams to send start with the range of the export."""
 
 
 def series_name(labels: Mapping[str, str]) -> bytes:
-    """The metric, then names and values of its labels, sorted; each with a separator behind it. None has one in it."""
+    """The encoded name of a series: the metric, then sorted names and values of labels, each followed by a separator.
+
+    The separator must not occur in them.
+    """
     metric = labels["__name__"]
     pairs = sorted((key, value) for key, value in labels.items() if value and key != "__name__")
     words = [metric, *(word for pair in pairs for word in pair)]
@@ -35,7 +39,7 @@ def series_name(labels: Mapping[str, str]) -> bytes:
 
 
 class Import:
-    """Courses and the series that take them; `send` writes all of it."""
+    """Curves, and the series that have them. `send` writes all of them."""
 
     def __init__(self):
         self.lines: list[bytes] = []
@@ -44,7 +48,7 @@ class Import:
         self.begin = math.inf
 
     def curve(self, stretches: Sequence[Stretch]) -> int:
-        """Takes a course -> a number to add series with."""
+        """Stores a curve. Returns its number, with which series are added."""
         number = len(self.lines)
         times = [stretch.start + at * stretch.step for stretch in stretches for at in range(len(stretch.values))]
         values = [value for stretch in stretches for value in stretch.values.tolist()]
@@ -62,7 +66,7 @@ class Import:
         return sum(length * len(names) for length, names in zip(self.lengths, self.names, strict=True))
 
     def send(self, server: VictoriaMetrics, scratch: Path, binary: str) -> None:
-        """Raises OSError if a server refuses; ValueError if courses came back otherwise than they went."""
+        """Sends all series. Raises OSError if a server refuses, and ValueError if curves came back changed."""
         scratch.mkdir()
         with VictoriaMetrics(scratch, binary) as encoder:
             for body in _requests(iter(self.lines), b"", b"\n"):
@@ -80,7 +84,7 @@ class Import:
         server.get("/internal/force_flush")
 
     def _encoded(self, encoder: VictoriaMetrics) -> tuple[bytes, list[list[bytes]]]:
-        """The stream's beginning, and the blocks of each course with their sizes."""
+        """The beginning of the exported stream, and the blocks of each curve with their sizes."""
         query = urllib.parse.urlencode({"match[]": COURSE, "start": self.begin - 60})
         stream = encoder.get(f"/api/v1/export/native?{query}", timeout=600)
         blocks: list[list[bytes]] = [[] for _ in self.lines]
@@ -105,7 +109,7 @@ def _taken(stream: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _requests(pieces: Iterator[bytes], head: bytes, tail: bytes) -> Iterator[bytes]:
-    """Bodies of some size, each with ``head``; ``tail`` ends each piece."""
+    """Joins pieces into request bodies of about REQUEST_BYTES. ``head`` starts a body, ``tail`` ends each piece."""
     body = bytearray(head)
     for piece in pieces:
         body += piece + tail

@@ -1,12 +1,12 @@
-"""What whyidle costs a training process, and the agent beside it.
+"""Measures what whyidle costs a training process, and what the agent costs.
 
     python benchmarks/overhead.py [--json FILE] [--rounds N] [--peers DIR] [--only SECTION ...]
 
-Steps are timed in pairs: in one process, blocks of steps with and without the hooks take turns (A B A B ...), and the
-figure is the median over pairs of the difference of their medians per step. A peer that cannot be switched off again
-(TraceML) runs in processes of its own, in turn with processes that run nothing and processes that run whyidle.
-``--peers DIR`` names a folder to which TraceML is installed with pip if it is not there yet; without it that comparison
-is left out, and the table says so. These are not tests: nothing here passes or fails.
+Steps are timed in pairs: in one process, blocks of steps with and without the hooks take turns (A B A B ...). The
+figure is the median, over pairs, of the difference between the median steps. TraceML cannot be switched off again. So
+it runs in separate processes, which take turns with processes without a tool and processes with whyidle.
+``--peers DIR`` names a folder into which pip installs TraceML if it is not there yet. Without it that comparison is
+left out, and the table says so. This is not a test: nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def spread(values: list[float]) -> str:
     return f"{ordered[len(ordered) // 10]:.1f} .. {ordered[-1 - len(ordered) // 10]:.1f}"
 
 
-# -- the loops that are timed; each runs in a child process ----------------------------------------------------------
+# -- the timed loops, each in a child process ------------------------------------------------------------------------
 
 
 class Loop:
@@ -68,7 +68,7 @@ class Loop:
         self.optimizer.zero_grad()
 
     def run(self, steps: int, step: Callable[[], None] | None = None) -> list[float]:
-        """-> the time of each step, µs."""
+        """Runs steps. Returns the time of each in µs."""
         step = step or self.step
         times = []
         for _ in range(steps):
@@ -79,7 +79,7 @@ class Loop:
 
 
 def child_steps(arguments: argparse.Namespace) -> None:
-    """In one process: blocks with nothing, with the hooks, with five record_function, in turn."""
+    """Times blocks of steps in turn, in one process: plain, with the hooks, with five `record_function`."""
     import torch
 
     import whyidle
@@ -97,7 +97,7 @@ def child_steps(arguments: argparse.Namespace) -> None:
     for _ in range(arguments.rounds):
         blocks["plain"].append(median(loop.run(arguments.steps)))
         whyidle.attach()
-        loop.run(40)  # the handshake of the exchange, first uses
+        loop.run(40)  # for the handshake of the exchange, and everything that happens at first use
         blocks["whyidle"].append(median(loop.run(arguments.steps)))
         whyidle.detach()
         blocks["plain"].append(median(loop.run(arguments.steps)))
@@ -109,7 +109,7 @@ def child_steps(arguments: argparse.Namespace) -> None:
 
 
 def child_arm(arguments: argparse.Namespace) -> None:
-    """One process that runs the loop under one arm, and writes the median step time."""
+    """Runs the loop in one process with one tool (``arm``), and prints the median step time."""
     if arguments.arm == "whyidle":
         import whyidle
 
@@ -132,7 +132,7 @@ def child_arm(arguments: argparse.Namespace) -> None:
 
 
 def child_memory(arguments: argparse.Namespace) -> None:
-    """RSS and attach time in a fresh process that has torch and has run some steps."""
+    """Measures RSS and attach time in a fresh process that has loaded torch and run some steps."""
     loop = Loop()
     loop.run(50)
     before = rss_kb()
@@ -165,7 +165,7 @@ def start_child(*arguments: str, env: dict[str, str] | None = None, launcher: tu
 
 
 def switch(arguments: argparse.Namespace) -> dict[str, Any]:
-    """One phase switch: half of an enter and leave, ns."""
+    """The cost of one phase switch in ns: half of an enter and a leave."""
     from whyidle.ledger.causes import PHASE
     from whyidle.ledger.writer import LedgerWriter
     from whyidle.torch_hooks.machine import PhaseMachine
@@ -187,7 +187,7 @@ def switch(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def steps(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A whole step, µs added: one process, and two DDP ranks."""
+    """The µs that the hooks add to a step: in one process, and with two DDP ranks."""
     result: dict[str, Any] = {}
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
     loops: dict[str, tuple[list[str], tuple[str, ...]]] = {
@@ -212,7 +212,7 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def peers(arguments: argparse.Namespace) -> dict[str, Any]:
-    """A whole step, µs added, processes in turn: nothing, whyidle, TraceML."""
+    """The µs that a tool adds to a step. Processes with nothing, whyidle and TraceML take turns."""
     if not arguments.peers:
         return {"skipped": "no --peers DIR"}
     folder = Path(arguments.peers)
@@ -254,7 +254,7 @@ def _peer(arm: str, peers_folder: Path, scratch: Path, steps_timed: int) -> floa
 
 
 def memory(arguments: argparse.Namespace) -> dict[str, Any]:
-    """RSS that attach adds to a rank, kB, and how long attach takes, ms; fresh processes, in turn."""
+    """The RSS that attach adds to a rank (kB), and how long attach takes (ms). Fresh processes take turns."""
     runs: dict[str, list[dict[str, float]]] = {"plain": [], "whyidle": []}
     with tempfile.TemporaryDirectory(dir=_memory()) as folder:
         for _ in range(arguments.rounds):
@@ -273,7 +273,7 @@ def memory(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def agent(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The agent's RSS with eight live ledgers after a hundred scrapes, its time per scrape, and one ledger's read."""
+    """The agent with eight live ledgers: its RSS after a hundred scrapes, its time per scrape, the read of a ledger."""
     from urllib.request import urlopen
 
     from whyidle.ledger.reader import read_ledger
@@ -306,7 +306,7 @@ def agent(arguments: argparse.Namespace) -> dict[str, Any]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
-        # A process must not read a ledger that it writes: a child reads.
+        # A process must not read a ledger that it writes, so a child process reads it.
         code = (
             "import sys, time; from whyidle.ledger.reader import read_ledger\n"
             "for _ in range(2000):\n s = time.perf_counter_ns(); read_ledger(sys.argv[1])\n"

@@ -1,4 +1,4 @@
-"""Ranks of one run as forked processes, each in a network namespace of its own."""
+"""Runs the ranks of one run as forked processes, each in its own network namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GONE_SECONDS = 10.0
 
 
 class Failed(RuntimeError):
-    """A rank has failed, or took too long. The end of what the ranks wrote to their outputs."""
+    """A rank failed or took too long. The message is the end of the ranks' output."""
 
 
 def run_ranks(
@@ -26,7 +26,7 @@ def run_ranks(
 ) -> None:
     """Calls ``main(rank)`` in a child for each namespace, with the environment of a launcher, and waits for all.
 
-    Ledgers are in `ledgers` below ``folder``. None of the children is left, however this ends. Raises Failed.
+    Ledgers are written to ``folder``/ledgers. All children are ended in any case. Raises Failed.
     """
     children: dict[int, int] = {}
     try:
@@ -41,7 +41,7 @@ def run_ranks(
 def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: Path, run: str) -> int:
     pid = os.fork()
     if pid:
-        with contextlib.suppress(PermissionError, ProcessLookupError):  # it has done so itself, or is gone
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # the child did it itself, or has ended
             os.setpgid(pid, pid)
         return pid
     status = 1
@@ -71,7 +71,7 @@ def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: 
 
 
 def _kill(pid: int) -> None:
-    """Ends a rank and its data workers, who may have files open on a file system that goes next."""
+    """Ends a rank and its data workers: they may have files open on a file system that is unmounted next."""
     os.killpg(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     deadline = time.monotonic() + GONE_SECONDS
@@ -82,7 +82,7 @@ def _kill(pid: int) -> None:
 
 
 def _wait(left: dict[int, int], folder: Path, deadline: float) -> None:
-    """Removes the children that have ended."""
+    """Waits for the children, and removes each that has ended. Raises Failed."""
     while left:
         for rank, pid in [*left.items()]:
             found, status = os.waitpid(pid, os.WNOHANG)

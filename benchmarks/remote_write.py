@@ -1,6 +1,6 @@
-"""Writes many series at once to whatever takes Prometheus's remote write: the format, and nothing else.
+"""Encodes requests of Prometheus's remote write for many series at once.
 
-A batch is laid out once; what changes from one moment to the next, values and time, is patched in place.
+A batch is encoded once. For each request, only the values and times in it are overwritten.
 Format: prometheus/prompb/{remote,types}.proto, version 0.1.0, in the block format of Snappy without any compression.
 """
 
@@ -31,12 +31,12 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, body: bytes) -> bytes:
-    """A field of wire type 2: bytes, text or a message."""
+    """A protobuf field of wire type 2: bytes, text or a message."""
     return bytes([number << 3 | 2]) + varint(len(body)) + body
 
 
 def series(labels: Labels, samples: int = 1) -> bytes:
-    """A TimeSeries with samples that are all zeros; they stand last."""
+    """A TimeSeries that ends with samples, all bytes of which are zero."""
     named = b"".join(
         field(1, field(1, name.encode()) + field(2, text.encode())) for name, text in sorted(labels.items()) if text
     )
@@ -50,14 +50,14 @@ def block(body: bytes) -> bytes:
 
 
 class Batch:
-    """Some series, each with a value that grows by a rate of its own; a request holds ``samples`` of each."""
+    """Some series, each of which grows at its own rate. A request has ``samples`` samples of each."""
 
     def __init__(self, labels: Sequence[Labels], base: Sequence[float], rate: Sequence[float], samples: int = 1):
         self.labels, self.samples = labels, samples
         pieces = [series(one, samples) for one in labels]
         ends = np.cumsum([len(piece) for piece in pieces]).astype(np.int32)
         self.body = np.frombuffer(b"".join(pieces), dtype=np.uint8).copy()
-        before = np.arange(samples - 1, -1, -1, dtype=np.int32) * (SAMPLE_BYTES + 2)  # its field, and its length
+        before = np.arange(samples - 1, -1, -1, dtype=np.int32) * (SAMPLE_BYTES + 2)  # 2: the field and its length
         each = (ends[:, None] - before)[:, :, None]
         self.values_at = each - SAMPLE_BYTES + 1 + np.arange(8, dtype=np.int32)
         self.times_at = each - TIME_BYTES + np.arange(TIME_BYTES, dtype=np.int32)
@@ -68,13 +68,13 @@ class Batch:
         return len(self.base)
 
     def of(self, samples: int) -> Batch:
-        """The same series, with another number of samples in a request."""
+        """A batch of the same series, with another number of samples per request."""
         return Batch(self.labels, self.base.tolist(), self.rate.tolist(), samples)
 
     def at(self, moment: float, start: float, step: float = 0.0) -> bytes:
-        """The request for the samples that end at a moment, ``step`` seconds apart.
+        """The request with samples that are ``step`` seconds apart. The last is at ``moment``.
 
-        Values grow from ``start`` on. Moment and start are Unix seconds.
+        Values grow from ``start`` on. ``moment`` and ``start`` are Unix seconds.
         """
         times = moment - step * np.arange(self.samples - 1, -1, -1)
         values = np.ascontiguousarray(self.base[:, None] + self.rate[:, None] * (times - start))

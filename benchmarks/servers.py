@@ -1,4 +1,4 @@
-"""Prometheus and VictoriaMetrics as a benchmark starts them: on loopback, with a folder of their own."""
+"""Starts Prometheus and VictoriaMetrics for benchmarks: on loopback, each with its own folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 class Server:
-    """A time series database behind Prometheus's API."""
+    """A running time series database with Prometheus's API."""
 
     ready = "/-/ready"
 
@@ -70,28 +70,28 @@ class Server:
             return answer.read()
 
     def post(self, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> None:
-        """Raises OSError if it is refused."""
+        """Sends a POST request. Raises OSError if it is refused."""
         request = urllib.request.Request(self.url + path, data=body, headers={**(headers or {})}, method="POST")
         DIRECT.open(request, timeout=600).close()
 
     def ask(self, query: str, end: float, seconds: int, step: int) -> bytes:
-        """The answer over a range, or at its end where it lasts 0 s. Raises OSError if refused."""
+        """The answer to a query over a range, or at ``end`` if ``seconds`` is 0. Raises OSError if it is refused."""
         if seconds:
             return self.get("/api/v1/query_range", {"query": query, "start": end - seconds, "end": end, "step": step})
         return self.get("/api/v1/query", {"query": query, "time": end})
 
     def values(self, label: str, selector: str, end: float, seconds: int) -> bytes:
-        """The answer on which values a label has over a range."""
+        """The answer to a query for the values of a label over a range."""
         query = urllib.parse.urlencode({"match[]": selector, "start": end - seconds, "end": end})
         return self.get(f"/api/v1/label/{label}/values?{query}")
 
     def instant(self, query: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value now."""
+        """Labels and values of the result of a query, now."""
         found = json.loads(self.ask(query, time.time(), 0, 0))["data"]["result"]
         return [(one["metric"], float(one["value"][1])) for one in found]
 
     def own(self, metric: str) -> float:
-        """A metric of the server about itself."""
+        """The sum of a metric that the server exports about itself."""
         text = self.get("/metrics").decode()
         return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(metric))
 
@@ -99,13 +99,13 @@ class Server:
         return self.own("process_resident_memory_bytes ")
 
     def cpu_seconds(self) -> float:
-        """What the kernel has charged its threads, to the nanosecond."""
+        """The CPU time of the server's threads so far. The kernel counts it in nanoseconds."""
         found = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
         return sum(int(thread.read_text().split()[0]) for thread in found) / 1e9
 
 
 class Prometheus(Server):
-    """Rules are loaded from the shipped ones, at first or later; ``every``: at intervals that are not theirs."""
+    """Prometheus with the shipped rules, which are loaded at the start or later. ``every`` replaces their intervals."""
 
     def __init__(self, scratch: Path, binary: str, *, rules: bool, every: str | None = None):
         self.scratch, self.every = scratch, every
@@ -137,47 +137,47 @@ class Prometheus(Server):
         self.post("/-/reload")
 
     def series(self) -> int:
-        """In memory."""
+        """The number of series in memory."""
         return int(self.own("prometheus_tsdb_head_series "))
 
     def write(self, body: bytes) -> None:
-        """Raises OSError if it is refused."""
+        """Sends a request of remote write. Raises OSError if it is refused."""
         self.post("/api/v1/write", body, HEADERS)
 
     def groups(self) -> list[dict[str, Any]]:
         return json.loads(self.get("/api/v1/rules"))["data"]["groups"]
 
     def failing(self) -> dict[str, str]:
-        """What is wrong, by rule."""
+        """Rule -> its last error, for rules that fail."""
         rules = [rule for group in self.groups() for rule in group["rules"]]
         return {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")}
 
     def missed(self) -> float:
-        """Evaluations that did not take place because the one before took too long."""
+        """The number of evaluations that were skipped because the one before took too long."""
         return self.own("prometheus_rule_group_iterations_missed_total")
 
     def last_evaluations(self) -> dict[str, tuple[float, float]]:
-        """When it was and how long it took in seconds, by group."""
+        """Group -> the time of its last evaluation (Unix seconds), and how long it took in seconds."""
         found = {(what, group): float(value) for what, group, value in GROUP.findall(self.get("/metrics").decode())}
         groups = {group for _, group in found}
         return {group: (found["evaluation_timestamp", group], found["duration", group]) for group in groups}
 
     def evaluated(self) -> float:
-        """How often the slowest group has been evaluated."""
+        """The number of evaluations of the group with the fewest."""
         text = self.get("/metrics").decode()
         counts = re.findall(r"^prometheus_rule_group_iterations_total\{.*\} (\S+)$", text, re.MULTILINE)
         return min(map(float, counts), default=0.0)
 
     def recorded(self) -> Found:
-        """What the rules have recorded lately: labels and last values.
+        """Labels and last values of the series that the rules recorded in the last minutes.
 
-        An increase of nothing is not recorded, and most evaluations come between two samples of the counters.
+        An increase of 0 is not recorded, and most evaluations come between two samples of the counters.
         """
         return self.instant(f"last_over_time({RECORDED}[{LATELY}])")
 
 
 class VictoriaMetrics(Server):
-    """A single node. What it is sent shows in answers once it was flushed."""
+    """VictoriaMetrics as a single node. Queries see new data after it is flushed."""
 
     ready = "/health"
 

@@ -1,11 +1,12 @@
-"""Three storages by two networks: what each is worth to a training, alone and together.
+"""Trains on three storages and two networks, and measures how much each of them speeds up the training.
 
     sudo .venv/bin/python benchmarks/study.py [--steps N] [--out DIR] [--picture FILE]      (make study)
 
-Two ranks train data-parallel in network namespaces whose links are shaped, from storage that is local, as far away as a
-network file system, or as slow as an object store (FUSE). All figures are those of `whyidle compare`. A run with one
-rank and one with four, on the best of both, show how the training scales. Needs root, ip, tc, libfuse3 and a C
-compiler. With --out the reports stay, for `whyidle compare`. These are not tests: nothing here passes or fails.
+Two ranks train data-parallel in network namespaces with shaped links. Their storage is local, has the latency of a
+network file system, or is as slow as an object store (FUSE). All figures are those of `whyidle compare`. A run with one
+rank and a run with four ranks, on the best storage and network, show how the training scales. Needs root, ip, tc,
+libfuse3 and a C compiler. With --out the reports are kept, for `whyidle compare`. This is not a test: nothing passes or
+fails.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from study_job import Job, prepare, train
 from study_picture import draw
 from whatif_network import missing, network, shaped
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # the slow file system
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # for the slow file system
 
 from support_bottlenecks_disks import missing as lacks_fuse
 from support_bottlenecks_disks import slow_folder
@@ -41,14 +42,14 @@ from whyidle.verdict.saved import Report
 LIMIT_SECONDS = 120.0
 RANKS = 2
 WORLDS = (1, 4)
-"""Ranks of the runs that show how the training scales."""
+"""The numbers of ranks in the runs that show how the training scales."""
 
 
 class Storage(NamedTuple):
     name: str
     latency_ms: int = 0
     bytes_per_second: int = 0
-    """0: no FUSE at all."""
+    """0 means that the storage is local, without FUSE."""
 
 
 class Network(NamedTuple):
@@ -62,9 +63,9 @@ STORAGES = (
     Storage("local"),
 )
 NETWORKS = (Network("100mbit", 100), Network("4gbit", 4000))
-"""From the slowest to the fastest. The second network is forty times the first one."""
+"""Networks from the slowest to the fastest. The second is forty times as fast as the first."""
 COLUMNS = ("dataset", "restore", "batch", "batch-p99", "step", "save", "end")
-"""Measures of the table."""
+"""The measures in the table."""
 
 
 def main() -> int:
@@ -112,7 +113,10 @@ def _leave(folder: Path, reports: dict[str, Report]) -> None:
 
 
 def _reports(steps: int) -> tuple[dict[str, Report], dict[str, Report]]:
-    """-> (by name the report of each storage on each network, those of other world sizes on the best)."""
+    """Runs all trainings. Returns two dicts of reports by name.
+
+    The first has each storage on each network. The second has the other world sizes, on the best of both.
+    """
     found: dict[str, Report] = {}
     scaled: dict[str, Report] = {}
     with contextlib.ExitStack() as stack:
@@ -157,7 +161,7 @@ def _trained(name: str, job: Job, names: tuple[str, ...], link: Network, folder:
 
 
 def table(found: Comparison) -> str:
-    """One row for each run, against the slowest of both."""
+    """A table with one row per run. Speed-ups are relative to the slowest storage on the slowest network."""
     first = found.runs[0].name
     by_name = {pair.name: {row.name: row for row in (*pair.rows, pair.whole)} for pair in found.pairs}
     any_pair = next(iter(by_name.values()))
@@ -181,7 +185,7 @@ def _faster(row: Row) -> str:
 
 
 def effects(reports: dict[str, Report]) -> str:
-    """What the best network, the best storage, and both bring."""
+    """A table of the speed-ups by the best network, by the best storage, and by both."""
     worst, best = (STORAGES[0].name, STORAGES[-1].name), (NETWORKS[0].name, NETWORKS[-1].name)
     slowest, fastest = f"{worst[0]}-{best[0]}", f"{worst[1]}-{best[1]}"
     header = [
@@ -209,7 +213,7 @@ def effects(reports: dict[str, Report]) -> str:
 
 
 def _sources(families: list[Row]) -> str:
-    """The families that changed by more than chance and by a twentieth of the largest change."""
+    """The families that changed significantly and by at least a twentieth of the largest change."""
     changed = sorted((row for row in families if row.told), key=lambda row: -abs(row.difference or 0.0))
     most = max((abs(row.difference or 0.0) for row in changed), default=0.0)
     kept = [row for row in changed if abs(row.difference or 0.0) >= most / 20]

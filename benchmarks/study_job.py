@@ -1,6 +1,6 @@
-"""What benchmarks/study.py trains: data-parallel ranks that load, restore, read, compute, exchange and save.
+"""The training job of benchmarks/study.py: data-parallel ranks that load, restore, read, compute, exchange and save.
 
-Compute is a sleep: two cores that others share compute nothing for an equally long time twice.
+Compute is a sleep, because on a machine with two shared cores real compute takes a different time each time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLES = 256
 BATCH = 8
 INDEX_BYTES = 2 << 20
 WIDTH = 1024
-"""Of a square layer: 4.2 MB of gradients, and 8.4 MB of a checkpoint with its momentum."""
+"""The width of a square layer. Its gradients are 4.2 MB, and a checkpoint with its momentum is 8.4 MB."""
 SAVE_EVERY = 10
 COMPUTE_SECONDS = 0.03
 
@@ -34,11 +34,11 @@ class Job:
     steps: int
     ranks: int
     place: Path
-    """Where the data set and the checkpoints are."""
+    """The folder of the data set and the checkpoints."""
 
 
 def prepare(place: Path) -> None:
-    """Writes a data set and a checkpoint to start from."""
+    """Writes a data set, and a checkpoint from which the training starts."""
     (place / "data").mkdir(parents=True)
     for number in range(SAMPLES):
         (place / "data" / f"{number:04}").write_bytes(os.urandom(SAMPLE_BYTES))
@@ -59,7 +59,7 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, obje
 
 
 class _Samples(Dataset[Tensor]):
-    """A file for each sample, in turns without end, each read cold."""
+    """A data set with a file per sample. It repeats its files, and reads each of them without the page cache."""
 
     def __init__(self, place: Path):
         _read_cold(place / "index")

@@ -1,4 +1,4 @@
-"""The picture of a study: how long a step takes in each run, by family. SVG, readable on dark and on light pages."""
+"""Draws the picture of a study: the time of a step in each run, by family. SVG, readable on dark and light pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLE = (
 
 
 def draw(found: Comparison) -> str:
-    """A bar for each run, from the first one on."""
+    """The picture (SVG text), with a bar for each run in their order."""
     first = {row.name: row.before or 0.0 for pair in found.pairs for row in pair.families}
     bars = [(found.runs[0].name, first)]
     bars += [(pair.name, {row.name: row.after or 0.0 for row in pair.families}) for pair in found.pairs]

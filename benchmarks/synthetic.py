@@ -1,8 +1,8 @@
-"""A fleet that is not there: what a real agent says of one node, multiplied, and grown over time.
+"""A synthetic fleet: the series of one node's real agent, multiplied by the number of nodes, with values that grow.
 
-The series are those of a real agent on a node of 8 GPUs, 8 adapters and 8 live ranks (benchmarks/agent.py, `whole`);
-instance, run, rank, node and uuid are told apart per node. Each run loses its time to another family. What rules record
-of a few nodes is multiplied the same way.
+The series are those of a real agent on a node of 8 GPUs, 8 adapters and 8 live ranks (benchmarks/agent.py, `whole`).
+The labels instance, run, rank, node and uuid differ between nodes. The runs lose time to different families. The series
+that rules record for a few nodes are multiplied in the same way.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES
 HERE = Path(__file__).resolve().parent
 GPUS = 8
 KINDS = 4
-"""Nodes grow in as many ways, so that there are fewer curves than series (benchmarks/tsdb_block.py)."""
+"""The number of different ways in which nodes grow, so that there are fewer curves than series (see tsdb_block.py)."""
 SAMPLED_NODES = 2
-"""Nodes of a run that suffice to know all of its nodes: the one with the late rank, and another."""
-BATCH = 5_000  # series of a request
+"""The number of nodes that represent all nodes of a run: the one with the late rank, and another."""
+BATCH = 5_000  # series per request
 STEP_SECONDS = 0.4
 STEP_SHARES = ((0.25, 0.2), (0.5, 0.9), (1.0, 0.99), (2.5, 1.0))  # upper bound -> share of steps
 FAULTS: tuple[dict[str, float], ...] = (
@@ -41,23 +41,23 @@ FAULTS: tuple[dict[str, float], ...] = (
     {"host": 0.3},
     {},
 )
-"""What the runs lose their time to, in turns, by cause: share of each second."""
+"""The faults of the runs, in turns: cause -> share of each second that is lost to it."""
 SHARES = {"host": 0.02, "network": 0.04, "unattributed": 0.002}
-"""What every run loses."""
+"""Cause -> the share of each second that every run loses to it."""
 TAKEN = tuple(dict.fromkeys(("compute", "startup", *SHARES, *(cause for fault in FAULTS for cause in fault))))
-"""Causes that have a series: all that took some time."""
+"""The causes that have series: all that took some time in any run."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
-"""Operations of each rank: those of a sharded model. The node's ranks say of none."""
+"""The operations of each rank: those of a sharded model. The ranks of the real node have no series of operations."""
 LATE = {"storage": 0.02, "compute": 0.01}
-"""By what the first rank of each run makes the others wait: seconds per second."""
+"""Family -> seconds per second by which the first rank of each run is late because of it."""
 WAITED_FOR = ("storage", "straggler")
-"""What made those late whom each rank waited for. Other families have no series."""
+"""The families that made the late ranks late. Other families have no series."""
 SILENT = (
     *("error", "fault", "drop", "discard", "fail", "xid", "lost", "downed", "recover", "unmeasured", "recompute"),
     *("throttled", "ecn_", "cnp_", "exceeded", "retransmi", "timeout", "naks", "out_of_sequence", "pause", "_wait"),
     *("stalled", "marks", "carrier"),
 )
-"""Counters of faults, and of what holds up, stand still on most nodes."""
+"""Parts of the names of counters of faults and stalls. These counters stand still on most nodes."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Line:
 
 
 def template() -> list[Line]:
-    """Asks a real agent on a fake node; needs what `make bench` needs, a C compiler among it."""
+    """The series of a real agent on a fake node. Needs the same programs as `make bench`, such as a C compiler."""
     whole = runpy.run_path(str(HERE / "agent.py"))["whole"]
     with tempfile.TemporaryDirectory() as scratch, whole(Path(scratch)) as target:
         for _ in range(3):
@@ -106,7 +106,7 @@ def _collectives(lines: list[Line]) -> Iterator[Line]:
 
 
 def _waits(lines: list[Line]) -> Iterator[Line]:
-    """Series that an agent has only where there was something to count. One rank of a node was late."""
+    """Series that an agent has only after there was something to count, for a node with one late rank."""
     for line in lines:
         if line.name == "whyidle_rank_up":
             for family in WAITED_FOR:
@@ -116,7 +116,7 @@ def _waits(lines: list[Line]) -> Iterator[Line]:
 
 
 def _device_seconds(lines: list[Line]) -> Iterator[Line]:
-    """By cause, of each rank: all that any run has taken some of. The node's ranks have taken little so far."""
+    """Device-seconds of each rank, by all causes in TAKEN. The ranks of the real node have only a few causes."""
     for line in lines:
         if line.name == "whyidle_rank_info":
             place = {label: line.labels[label] for label in PLACE}
@@ -127,7 +127,7 @@ def _device_seconds(lines: list[Line]) -> Iterator[Line]:
 
 
 def _sums(lines: list[Line]) -> Iterator[Line]:
-    """What the agent says of the run's ranks in sum."""
+    """The sums over the ranks of a run that the agent exports."""
     place = next(line.labels for line in lines if line.name == "whyidle_rank_info")
     place = {label: place[label] for label in RUN_PLACE}
     for name, labels in (
@@ -140,7 +140,7 @@ def _sums(lines: list[Line]) -> Iterator[Line]:
 
 
 def chance(*words: object) -> float:
-    """The same for the same words, between 0 and 1."""
+    """A number from 0 to 1 that is the same for the same words."""
     return zlib.crc32(repr(words).encode()) / 2**32
 
 
@@ -163,7 +163,7 @@ class Fleet:
         return f"10.0.{node // 250}.{node % 250}:9420"
 
     def fault(self, node: int) -> int:
-        """Which of the faults its run has."""
+        """The index in FAULTS of the fault of the node's run."""
         return node // self.per_run % len(FAULTS)
 
     def labels(self, line: Line, node: int) -> dict[str, str]:
@@ -185,7 +185,7 @@ class Fleet:
         return changed
 
     def rate(self, line: Line, node: int) -> float:
-        """By how much the series grows per second."""
+        """The growth of a series per second."""
         if line.type not in ("counter", "histogram"):
             return 0.0
         if line.name == "whyidle_device_seconds_total":
@@ -222,7 +222,7 @@ class Fleet:
         return size * (0.3 if "seconds" in line.name else 50.0)
 
     def batches(self, nodes: range) -> Iterator[Batch]:
-        """The series of some nodes, at most BATCH to a request."""
+        """The series of some nodes in batches, at most BATCH series per request."""
         labels: list[dict[str, str]] = []
         base: list[float] = []
         rate: list[float] = []
@@ -238,7 +238,7 @@ class Fleet:
             yield Batch(labels, base, rate)
 
     def series(self, nodes: range | None = None) -> Iterator[tuple[dict[str, str], float, float]]:
-        """Labels, value at the start, and growth per second of every series, of all nodes unless told."""
+        """Labels, value at the start, and growth per second of every series of ``nodes``. None means all nodes."""
         for node in nodes if nodes is not None else range(self.nodes):
             for line in self.lines:
                 yield self.labels(line, node), line.value, self.rate(line, node)
@@ -251,7 +251,7 @@ class Fleet:
 
 
 class Recorded:
-    """What rules record of a fleet, as concluded from what they recorded of its sample."""
+    """The series that rules record for a fleet, derived from those that they recorded for its sample."""
 
     def __init__(self, fleet: Fleet, found: Iterable[tuple[dict[str, str], float]]):
         self.fleet, self.sample, self.found = fleet, fleet.sample(), [*found]
@@ -280,7 +280,10 @@ class Recorded:
             self.of_nodes[self.sample.fault(node), first].append(line)
 
     def _owner(self, labels: dict[str, str]) -> tuple[int | None, bool | None]:
-        """A node and whether it is the first of its run; a node alone for a series of a run; or nothing."""
+        """The node that a series belongs to, and whether it is the first node of its run.
+
+        For a series of a whole run, a node of the run and None. For any other series, None and None.
+        """
         node = self.node_of.get(labels.get("node") or labels.get("instance", ""))
         run = self.run_of.get(labels.get("run", ""))
         if node is None and run is not None and labels.get("rank"):
@@ -290,7 +293,7 @@ class Recorded:
         return run, None
 
     def series(self) -> Iterator[tuple[dict[str, str], float]]:
-        """Labels and value of every series of the fleet."""
+        """Labels and value of every recorded series of the fleet."""
         for line in self.of_all:
             yield {"__name__": line.name, **line.labels}, line.value
         for node in range(self.fleet.nodes):

@@ -1,10 +1,10 @@
-"""How much training moves, thrice: by the formulas of `whyidle traffic`, by the hooks, and by the network interfaces.
+"""Compares the traffic of training jobs by the formulas of `whyidle traffic`, by the hooks, and by network interfaces.
 
     python benchmarks/traffic.py [--json FILE] [--steps N] [--only NAME ...]
 
-Each rank runs in a network namespace of its own, so that its interface carries its traffic alone; gloo's collectives go
-over TCP there. All ranks stop before and after the steps that count, and everything is read while they stand still.
-Needs root and `ip`. This is not a test: nothing here passes or fails.
+Each rank runs in its own network namespace, so that its interface carries only its own traffic. gloo's collectives use
+TCP there. All ranks pause before and after the measured steps, and everything is read during these pauses. Needs
+root and `ip`. This is not a test: nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from whyidle.ledger.directory import read_directory
 HERE = Path(__file__).resolve()
 NET, BRIDGE, PORT = "10.219.0", "whyidle-t", 29517
 WARM_UP = 12
-"""Steps before those that count: process groups and the side groups of the hooks are made meanwhile."""
+"""Steps before the measured ones. Process groups and the side groups of the hooks are created in them."""
 PATIENCE_SECONDS = 300.0
 WIDTH, BLOCKS, BATCH = 512, 8, 256
 FLOAT = 4
@@ -40,7 +40,7 @@ MICROBATCHES = 4
 
 @dataclass(frozen=True)
 class Case:
-    """A job, and what the formulas are told of it."""
+    """A job, and its description for the formulas."""
 
     name: str
     kind: str
@@ -59,13 +59,13 @@ CASES = (
     Case("DDP, 4 ranks", "ddp", 4, _model(), Parallel(data=4)),
     Case("DDP, 8 ranks", "ddp", 8, _model(), Parallel(data=8)),
     Case("FSDP2, 4 ranks", "fsdp", 4, _model(), Parallel(shard=4)),
-    # Two replicas of a batch each. A block sums up once forward and once backward: two of them are a layer.
+    # Two replicas with a batch each. A block has one all-reduce forward and one backward, so two blocks are a layer.
     Case("TP 2 × DP 2", "tp", 4, _model(2 * BATCH, BLOCKS / 4), Parallel(tensor=2, data=2)),
     Case("pipeline, 4 stages", "pp", 4, _model(), Parallel(pipeline=4, microbatches=MICROBATCHES)),
 )
 
 
-# -- the job: in each rank
+# -- the job, in each rank
 
 
 def _train(kind: str, steps: int, folder: Path) -> None:
@@ -148,7 +148,7 @@ def _tensor() -> Callable[[], None]:
             gradient: Any = parameter.grad
             dist.all_reduce(gradient.to_local(), group=replicas)
 
-    x = torch.randn(BATCH, WIDTH).requires_grad_()  # so that the first block has gradients to hand back too
+    x = torch.randn(BATCH, WIDTH).requires_grad_()  # so that the first block also passes gradients back
     return _stepping(net, x, average)
 
 
@@ -178,7 +178,7 @@ def _pipeline() -> Callable[[], None]:
     return step
 
 
-# -- around it
+# -- namespaces, ranks and the measurement
 
 
 def _run(*words: str) -> None:
@@ -187,7 +187,7 @@ def _run(*words: str) -> None:
 
 @contextlib.contextmanager
 def _namespaces(count: int) -> Iterator[list[str]]:
-    """On one bridge, each with an interface eth0."""
+    """Makes network namespaces on one bridge, each with an interface eth0. Yields their names."""
     names = [f"{BRIDGE}{number}" for number in range(count)]
     with contextlib.ExitStack() as stack:
         _run("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -234,11 +234,11 @@ def _wait(folder: Path, moment: str, ranks: list[subprocess.Popen[bytes]]) -> No
         if time.monotonic() > end:
             raise SystemExit(f"the ranks took longer than {PATIENCE_SECONDS:.0f} s")
         time.sleep(0.05)
-    time.sleep(0.5)  # the last acknowledgements
+    time.sleep(0.5)  # for the last acknowledgements
 
 
 def _sent(ranks: list[subprocess.Popen[bytes]]) -> list[int]:
-    """Bytes that eth0 of each rank's namespace has sent: frames without preamble and check sum."""
+    """Bytes that eth0 of each rank's namespace has sent. Preambles and checksums of frames are not included."""
     found = []
     for rank in ranks:
         lines = Path(f"/proc/{rank.pid}/net/dev").read_text().splitlines()
@@ -289,7 +289,7 @@ def main() -> None:
     if args.rank:
         _train(args.rank[0], args.steps, Path(args.rank[1]))
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces and ranks go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit normally, so that namespaces and ranks are removed
     found = []
     print("| job | formula, MB a step | hooks | interfaces | hooks off by | interfaces off by |")
     print("| --- | --- | --- | --- | --- | --- |")

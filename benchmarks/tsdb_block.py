@@ -1,11 +1,11 @@
-"""Writes a block of Prometheus's database, so that a day of a fleet need not be sent to it.
+"""Writes a block of Prometheus's database, so that a day of a fleet does not have to be sent to it.
 
-Curves are encoded once and kept in the chunks file; any number of series may refer to the same one, since an entry of
-the index is labels and references. What is left of 2.4 million series is their index. So the file of chunks is far
-smaller than a real fleet's, and so is what the kernel and the processor cache of it; what a query finds, decodes and
-computes is the same.
+Each curve is encoded once in the file of chunks. An entry of the index has labels and references to chunks, so any
+number of series can refer to the same curve. For 2.4 million series, little more than the index is written. So the file
+of chunks is far smaller than that of a real fleet, and more of it fits into the caches of the kernel and the processor.
+Queries find, decode and compute the same amount.
 
-Formats: prometheus/tsdb/docs/format/{index,chunks,tombstones}.md, and tsdb/chunkenc/xor.go for what is in a chunk.
+Formats: prometheus/tsdb/docs/format/{index,chunks,tombstones}.md, and tsdb/chunkenc/xor.go for the content of a chunk.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 from remote_write import varint as uvarint
 
-CHUNK_SAMPLES = 120  # as the head cuts them
+CHUNK_SAMPLES = 120  # as in Prometheus's head block
 XOR = b"\x01"
 SERIES_ALIGNMENT = 16
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-ROWS = 50_000  # series that are laid out at a time
+ROWS = 50_000  # series that are encoded at a time
 Ids = NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Samples at regular times. ``start`` and ``step`` are milliseconds (since 1970)."""
+    """Samples at regular times. ``start`` (since 1970) and ``step`` are in milliseconds."""
 
     start: int
     step: int
@@ -47,13 +47,13 @@ class Stretch:
 
     @property
     def end(self) -> int:
-        """Milliseconds of the last sample."""
+        """The time of the last sample, in milliseconds."""
         return self.start + (len(self.values) - 1) * self.step
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Where the chunks of a series stand, as its index entry says it."""
+    """The encoded references to the chunks of a series, for its index entry."""
 
     entry: bytes
     chunks: int
@@ -78,14 +78,14 @@ def text(value: str) -> bytes:
 
 
 def xor_chunk(stretch: Stretch) -> bytes:
-    """The samples of one chunk. Times are regular, so that each costs one bit."""
+    """Encodes the samples of one chunk. Times are regular, so each of them takes one bit."""
     values: list[int] = stretch.values.astype(">f8").view(">u8").tolist()
     head = struct.pack(">H", len(values)) + varint(stretch.start) + struct.pack(">Q", values[0])
     if len(values) > 1:
         head += uvarint(stretch.step)
-    found, leading, trailing = 1, 65, 0  # the first bit keeps those after it from being lost as leading zeros
+    found, leading, trailing = 1, 65, 0  # starts with a 1, so that leading zeros are not lost
     for at in range(1, len(values)):
-        found <<= at > 1  # the change of the step: none, and the first step is in the head
+        found <<= at > 1  # 0: the step does not change. The first step is in the head
         different = values[at] ^ values[at - 1]
         if not different:
             found <<= 1
@@ -120,7 +120,7 @@ class Block:
         self.widths = array("I")
 
     def curve(self, stretches: Sequence[Stretch]) -> int:
-        """Encodes samples -> a number to add series with."""
+        """Encodes a curve. Returns its number, with which series are added."""
         found, count, before, place = [], 0, 0, 0
         for chunk in (chunk for stretch in stretches for chunk in stretch.chunks()):
             body, here = xor_chunk(chunk), self.segment.tell()
@@ -139,7 +139,7 @@ class Block:
         self.curve_of.append(curve)
 
     def close(self, start: int, end: int) -> None:
-        """Writes the index and all else. Milliseconds; the last sample is before ``end``."""
+        """Writes the index and all other files. Times are in milliseconds. The last sample is before ``end``."""
         self.segment.close()
         with (self.folder / "index").open("wb") as file:
             Index(self, file).write()
@@ -177,7 +177,7 @@ class Index:
         rows = rows[order]
         contents.append(self._align(SERIES_ALIGNMENT))
         series = self._series(rows, np.asarray(self.block.curve_of)[order])
-        contents += [0, 0, self._align(4)]  # nobody has read an index of labels since Prometheus 2.15
+        contents += [0, 0, self._align(4)]  # no index of labels: Prometheus has not read it since 2.15
         table = self._postings(rows, series)
         contents.append(self.file.tell())
         self.file.write(section(table))
@@ -189,7 +189,7 @@ class Index:
         return self.file.tell()
 
     def _rows(self) -> Ids:
-        """The pairs of each series in the order of their rank from 1 on, filled up with 0."""
+        """A row per series: the sorted ranks (from 1 on) of its label pairs, padded with 0."""
         rank = np.empty(len(self.pairs), dtype=np.uint32)
         rank[[self.block.pairs[pair] for pair in self.pairs]] = np.arange(1, len(self.pairs) + 1, dtype=np.uint32)
         widths = np.asarray(self.block.widths)
@@ -198,7 +198,7 @@ class Index:
         return rows
 
     def _series(self, rows: Ids, curves: Ids) -> Ids:
-        """Writes their entries -> their references."""
+        """Writes the entries of the series. Returns their references."""
         number = {symbol: uvarint(at) for at, symbol in enumerate(self.symbols)}
         pieces = [b"", *(number[name] + number[value] for name, value in self.pairs)]
         widths = (rows > 0).sum(axis=1)
@@ -221,14 +221,14 @@ class Index:
         return references
 
     def _postings(self, rows: Ids, series: Ids) -> bytes:
-        """Writes which series have each pair -> the table of where that stands."""
+        """Writes the postings (which series have a label pair) of each pair. Returns the table of their positions."""
         used = rows > 0
         pairs = rows[used]
         owners = np.repeat(series, used.sum(axis=1))[np.argsort(pairs, kind="stable")]
         ends = np.cumsum(np.bincount(pairs, minlength=len(self.pairs) + 1))
         table = [struct.pack(">I", len(self.pairs) + 1), self._posting("", "", series)]
         table += [
-            self._posting(*pair, owners[ends[at] : ends[at + 1]])  # the pair's rank is its place and one
+            self._posting(*pair, owners[ends[at] : ends[at + 1]])  # the rank of a pair is its position + 1
             for at, pair in enumerate(self.pairs)
         ]
         return b"".join(table)
@@ -240,6 +240,6 @@ class Index:
 
 
 def ulid() -> str:
-    """A new name for a block: 48 bits of milliseconds and 80 of chance (github.com/ulid/spec)."""
+    """A new name for a block: 48 bits of milliseconds and 80 random bits (github.com/ulid/spec)."""
     number = int(time.time() * 1000) << 80 | int.from_bytes(os.urandom(10), "big")
     return "".join(CROCKFORD[number >> 5 * place & 31] for place in reversed(range(26)))

@@ -1,12 +1,12 @@
-"""What-if against truth: a run that is slow somewhere predicts the same run that is not, and both are trained.
+"""Checks what-if predictions: predicts a fast run from a slow one, trains both, and compares.
 
     .venv/bin/python benchmarks/whatif.py [--steps N] [--only TEXT ...] [--json FILE]
 
-Ranks are in network namespaces with shaped links, shards on a file system that is slow to read (FUSE), one rank is
-late, or one stage of a pipeline computes for longer. Each setting is trained twice, in turns: the prediction is made
-from the first slow run, and the truth is the median step of both fast runs, by the job's own clock. Needs root, ip, tc,
-and for slow reads libfuse3 and a C compiler; what a machine lacks is left out, and the output says so.
-These are not tests: nothing here passes or fails.
+In the slow runs, the links of the ranks' network namespaces are shaped, shards are on a slow file system (FUSE), one
+rank is late, or one stage of a pipeline computes for longer. Each setting is trained twice, in turns. The prediction is
+made from the first slow run. The truth is the median step of both fast runs, by the job's own clock. Needs root, ip,
+tc, and for slow reads libfuse3 and a C compiler. Cases that need a missing program are left out, and the output says
+so. This is not a test: nothing passes or fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from ranks import run_ranks
 from whatif_network import missing, network, shaped
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # the slow file system
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # for the slow file system
 
 from support_bottlenecks_disks import missing as lacks_fuse
 from support_bottlenecks_disks import slow_folder
@@ -39,13 +39,13 @@ from whyidle.advisor.whatif.trace import Trace, trace_of
 from whyidle.ledger.directory import read_directory
 
 READ_MS = 60
-"""Of one read of the slow file system, each of 128 KiB at most."""
+"""Milliseconds of one read (at most 128 KiB) of the slow file system."""
 SHARDS = 64
 LATE, EVEN, UNEVEN = 0.08, 0.06, 0.15
-"""Seconds: by how much a rank is late; a stage's compute in a step; that of an uneven one."""
+"""Seconds per step: by how much a rank is late; the compute of an even pipeline stage; that of an uneven one."""
 LIMIT_SECONDS = 120.0
 RANKS = 4
-"""That the largest setting has."""
+"""The number of ranks in the largest setting."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Setting:
     """One way to run the job."""
 
     mbit: int = 0
-    """Of each rank's link; 0: not shaped."""
+    """The rate of each rank's link in Mbit/s. 0 means not shaped."""
     slow_reads: bool = False
     workers: int = 1
     compute: tuple[float, ...] = (0.06, 0.06)
@@ -139,11 +139,11 @@ CASES = (
 class Outcome:
     ledgers: Path
     steps: list[float]
-    """Seconds of each step, the mean of the ranks, by the job's own clock."""
+    """Seconds of each step, by the job's own clock. The mean over ranks."""
 
 
 class Bench:
-    """Trains settings, each in a folder of its own."""
+    """Trains settings, each in its own folder."""
 
     def __init__(self, folder: Path, steps: int, names: tuple[str, ...]):
         self.folder, self.steps, self.names = folder, steps, names
@@ -175,7 +175,7 @@ def steps_of(outcome: Outcome) -> Trace:
 
 
 def step_ms(trace: Trace, changes: Changes) -> float:
-    """The median step after a change."""
+    """The predicted median step in ms after a change."""
     return median(wall - gained for wall, gained in zip(trace.walls, saved(trace, changes), strict=True)) / 1e6
 
 

@@ -15,15 +15,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
+from work import Work, pipeline
 
 import whyidle
 
 SHARD_BYTES = 1 << 18
 ROWS = 4
-STAGE_WIDTH = 64
 STAGE_ROWS = 256
 MICROBATCHES = 4
 WARM = 1
@@ -43,18 +42,6 @@ class Job:
     pipeline: bool = False
     width: int = 512
     """Of a square layer: 1 MB of gradients; 4.2 MB at 1024."""
-
-
-class _Work(nn.Module):
-    """Passes its input on after a while, as a kernel that takes long."""
-
-    def __init__(self, seconds: float):
-        super().__init__()
-        self.seconds = seconds
-
-    def forward(self, x: Tensor) -> Tensor:
-        time.sleep(self.seconds)
-        return x
 
 
 class _Shards(Dataset[Tensor]):
@@ -96,7 +83,7 @@ def _batches(job: Job, rank: int) -> Iterator[Tensor]:
 
 
 def _replicas(job: Job, rank: int) -> Iterator[None]:
-    model = nn.Sequential(_Work(job.compute[rank]), nn.Linear(job.width, job.width))
+    model = nn.Sequential(Work(job.compute[rank]), nn.Linear(job.width, job.width))
     net = DistributedDataParallel(model, bucket_cap_mb=1000)
     optimizer = torch.optim.SGD(net.parameters(), 1e-3)
     batches = _batches(job, rank)
@@ -109,17 +96,10 @@ def _replicas(job: Job, rank: int) -> Iterator[None]:
 
 
 def _pipeline(job: Job, rank: int) -> Iterator[None]:
-    stages = len(job.compute)
-    net = nn.Sequential(nn.Linear(STAGE_WIDTH, STAGE_WIDTH), _Work(job.compute[rank] / MICROBATCHES))
-    stage = PipelineStage(net, rank, stages, torch.device("cpu"))
-    schedule = ScheduleGPipe(stage, n_microbatches=MICROBATCHES, loss_fn=nn.functional.mse_loss)
-    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    """The first stage loads the batches; like the others, it computes on one that stays the same."""
     batches = _batches(job, rank)
-    x = torch.randn(STAGE_ROWS, STAGE_WIDTH)
+    steps = pipeline(job.compute, rank, STAGE_ROWS, MICROBATCHES)
     for _ in range(job.steps):
         if rank == 0:
             next(batches)
-        schedule.step(*((x,) if rank == 0 else ()), **({"target": x, "losses": []} if rank == stages - 1 else {}))
-        optimizer.step()
-        optimizer.zero_grad()
-        yield
+        yield next(steps)

@@ -1,4 +1,4 @@
-"""Network namespaces on one bridge, whose links are shaped or not. Needs root, ip and tc."""
+"""Network namespaces on one bridge, with or without shaped links. Needs root, ip and tc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 INTERFACE = "eth0"
 _PREFIX = "whyidle-w"
-"""Of the namespaces' names; the pid of who made them follows, so that two programs do not take each other's."""
+"""The prefix of the namespaces' names. The pid of their creator follows, so that two programs do not share them."""
 _CLONE_NEWNET = 0x40000000
 
 
@@ -21,7 +21,7 @@ def address(rank: int) -> str:
 
 
 def missing() -> str | None:
-    """Why this machine cannot have such a network; None if it can."""
+    """A sentence that says why this machine cannot have such a network, or None."""
     if lacking := [tool for tool in ("ip", "tc") if not shutil.which(tool)]:
         return f"needs {' and '.join(lacking)}"
     try:
@@ -33,7 +33,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def network(count: int) -> Iterator[tuple[str, ...]]:
-    """The names of the namespaces; all of it is gone afterwards."""
+    """Makes the network, and removes it at the end of the block. Yields the names of the namespaces."""
     _remove_left()
     bridge, *names = (f"{_PREFIX}{os.getpid()}-{end}" for end in ("bridge", *range(count)))
     with contextlib.ExitStack() as stack:
@@ -49,7 +49,7 @@ def network(count: int) -> Iterator[tuple[str, ...]]:
 
 
 def _remove_left() -> None:
-    """What killed programs have left."""
+    """Removes networks that killed programs left behind."""
     for path in Path("/run/netns").glob(f"{_PREFIX}*-*"):
         pid = path.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdecimal() and not Path("/proc", pid).exists():
@@ -62,7 +62,7 @@ def _remove(name: str) -> None:
 
 @contextlib.contextmanager
 def shaped(names: tuple[str, ...], mbit: int) -> Iterator[None]:
-    """Each namespace sends no more than that; 0: as fast as it can."""
+    """Limits the rate at which each namespace sends, until the end of the block. 0 means no limit."""
     device = ["dev", INTERFACE, "root"]
     shape = ["tbf", "rate", f"{mbit}mbit", "burst", "64kb", "limit", "4mb"]
     done: list[str] = []
@@ -77,7 +77,7 @@ def shaped(names: tuple[str, ...], mbit: int) -> Iterator[None]:
 
 
 def enter(name: str) -> None:
-    """Moves this thread, and those that it will start, to a namespace; Python 3.11 has no os.setns."""
+    """Moves this thread, and threads that it starts later, to a namespace. Python 3.11 has no os.setns."""
     with open(f"/run/netns/{name}") as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"setns to {name}")

@@ -1,10 +1,9 @@
-"""What to change: the section of a report, its entries for programs, and the lines that an agent exports."""
+"""Advice for people and programs: the section of a report, its JSON, and the advice that an agent exports."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import Any
 
 from ..advisor.advice.case import case_of
@@ -15,16 +14,16 @@ from ..ledger.directory import drop_duplicates, ledger_paths, run_of
 from ..ledger.reader import Ledger, LedgerError, read_ledger
 from ..verdict.report import runs
 from . import counters
+from .tables import indented
 
 SHOWN = 5
-WIDTH = 110
 MOST_RUNS = 16
 KEPT_STEPS = 64
-"""Of a rank, in an agent: it has little memory, and asks each minute."""
+"""The steps per rank that an agent reads for advice, once a minute. The number keeps its memory small."""
 
 
 def entries(found: Sequence[Advice]) -> list[dict[str, Any]]:
-    """As JSON, the change that is worth most first."""
+    """Advice as JSON. The change with the largest gain comes first."""
     return [
         {
             "id": one.id,
@@ -46,7 +45,7 @@ def entries(found: Sequence[Advice]) -> list[dict[str, Any]]:
 
 
 def render(found: Sequence[dict[str, Any]], unit: str, currency: str) -> list[str]:
-    """Lines for a terminal. ``unit``: GPU-hours or rank-hours."""
+    """Advice as lines for a terminal. ``unit``: GPU-hours or rank-hours."""
     if not found:
         return []
     lines = [f"What to change (gain in time; of {unit} so far; the changes do not add up)"]
@@ -55,21 +54,17 @@ def render(found: Sequence[dict[str, Any]], unit: str, currency: str) -> list[st
         bounds = f"{100 * one['least']:.0f} to {100 * one['most']:.0f} %"
         head = f"{place}. saves {100 * one['share']:.0f} % ({bounds}), {one['gpu_hours']:.3g} {unit}{money}"
         lines.append(f"{head} · {one['id']}{'' if one['tested'] else ' · not tested'}")
-        lines += _indented(f"{one['change']}.")
+        lines += indented(f"{one['change']}.")
         for sentence in one["evidence"]:
-            lines += _indented(f"because {sentence}")
-        lines += _indented(f"check: {one['check']}")
+            lines += indented(f"because {sentence}")
+        lines += indented(f"check: {one['check']}")
     if len(found) > SHOWN:
         lines.append(f"({len(found) - SHOWN} more with --json)")
     return lines
 
 
-def _indented(sentence: str) -> list[str]:
-    return wrap(sentence, WIDTH, initial_indent="   ", subsequent_indent="   ")
-
-
 def of_directory(directory: str) -> list[Advised]:
-    """What to change in the newest runs of a directory that still live, for an agent."""
+    """Advice for the newest live runs of a directory, for an agent to export."""
     ledgers = _ledgers(directory)
     live = {run_of(ledger) for ledger in ledgers if ledger.alive}
     found = []
@@ -81,18 +76,18 @@ def of_directory(directory: str) -> list[Advised]:
 
 
 def _ledgers(directory: str) -> list[Ledger]:
-    """One after the other, each with its last steps alone: the whole rings of a node take too much memory."""
+    """The ledgers of a directory, each with its last steps only, because whole rings take too much memory."""
     found: list[Ledger] = []
     try:
         for path in ledger_paths(directory):
             try:
                 one = read_ledger(path, steps=True)
-            except LedgerError:  # the collector `ranks` counts it
+            except LedgerError:  # the collector `ranks` counts these
                 continue
             one.ring = one.ring[-KEPT_STEPS:]
             first = one.ring[0].number - one.base_step if one.ring else 0
             one.calls = [call for call in one.calls if call.step >= first]
             found.append(one)
-    except LedgerError:  # more than are read
+    except LedgerError:  # there are more ledgers than are read
         pass
     return drop_duplicates(found)[0]

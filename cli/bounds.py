@@ -1,19 +1,17 @@
-"""The bounds of a what-if, for people: what `whyidle whatif` can say of a run whose ledgers are elsewhere."""
+"""Prints the bounds that `whyidle whatif` gives for a run without ledgers here."""
 
 from __future__ import annotations
 
-from textwrap import wrap
 from typing import Any
 
 from ..advisor.whatif.bounds import Spent, answer
 from ..advisor.whatif.changes import Changes
 from ..ledger.directory import Run
+from . import tables
 from .choice import name_of
-from .quantities import in_time, percent
-from .tables import aligned
+from .quantities import hours_of, in_time, percent
 
 BAR = 30
-WIDTH = 110
 WHY = (
     "{source} has no steps that could be replayed. These are bounds, not predictions. Perhaps nothing is saved: the"
     " part that becomes faster may be hidden behind another. More than `at most` cannot be saved: time that a"
@@ -34,7 +32,7 @@ def build(
     swept: bool,
     notes: list[str],
 ) -> dict[str, Any]:
-    """The report, as JSON. Raises NoBounds."""
+    """The report as JSON. Raises NoBounds."""
     found = answer(spent, changes, swept=swept)
     hours = spent.whole / 3600
     for row in [*found["changes"], *([found["together"]] if found["together"] else [])]:
@@ -55,26 +53,23 @@ def build(
 
 
 def render(found: dict[str, Any]) -> str:
-    """Ends with a newline."""
+    """The report for people. Ends with a newline."""
     parts = [_title(found), _table(found), _curve(found["sweep"]) if found["sweep"] else [], _notes(found)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
 def _title(found: dict[str, Any]) -> list[str]:
     ranks = f"{found['ranks']} rank{'' if found['ranks'] == 1 else 's'}"
+    hours = f"{found['gpu_hours']:.3g} {hours_of(found['accelerated'])}"
     return [
         f"run {name_of((found['owner'], found['run']))} · {ranks} · {found['steps']} steps"
-        f" · {in_time(found['step_seconds'])} a step · {found['gpu_hours']:.3g} {_unit(found)} · bounds only"
+        f" · {in_time(found['step_seconds'])} a step · {hours} · bounds only"
     ]
-
-
-def _unit(found: dict[str, Any]) -> str:
-    return "GPU-hours" if found["accelerated"] else "rank-hours"
 
 
 def _table(found: dict[str, Any]) -> list[str]:
     money = found["price"] is not None
-    unit = f"{_unit(found)}, at most"
+    unit = f"{hours_of(found['accelerated'])}, at most"
     header = ["a step takes at least", "saves at least", "at most", unit, *(["money"] if money else []), "with"]
     rows = [*found["changes"], *([found["together"]] if found["together"] else [])]
     cells = [
@@ -88,7 +83,7 @@ def _table(found: dict[str, Any]) -> list[str]:
         ]
         for row in rows
     ]
-    return aligned([header, *cells], last_left=True)
+    return tables.aligned([header, *cells], last_left=True)
 
 
 def _curve(sweep: dict[str, Any]) -> list[str]:
@@ -103,5 +98,4 @@ def _curve(sweep: dict[str, Any]) -> list[str]:
 
 
 def _notes(found: dict[str, Any]) -> list[str]:
-    said = [f"why      {found['why']}.", *(f"note     {one}" for one in found["notes"])]
-    return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]
+    return tables.notes([f"why      {found['why']}.", *(f"note     {one}" for one in found["notes"])])

@@ -1,4 +1,4 @@
-"""Which run a command is about: the same arguments and the same sentences wherever ledgers are read."""
+"""Chooses the run of a command, with the same arguments and messages in all commands that read ledgers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..verdict.report import runs
 
 
 class Choice(NamedTuple):
-    """A run, and all ledgers of its directory, read with their steps."""
+    """A run, and all ledgers of the directory, read with their steps."""
 
     run: Run
     ledgers: list[Ledger]
@@ -21,7 +21,7 @@ class Choice(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
-    """``positional``: the run's name stands without an option before it."""
+    """``positional``: the run's name is a positional argument, not an option."""
     parser.add_argument(
         "--dir", metavar="DIR", default=ledger_dir(), help="the folder with the ledgers (default: %(default)s)"
     )
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, positional: bool = False) 
 
 
 def choose(command: str, args: argparse.Namespace) -> Choice | None:
-    """The run that is meant; None where there is none, or several, after a sentence on stderr."""
+    """The run that the arguments name. None if no run or several runs match, after a message on stderr."""
 
     def say(sentence: str) -> None:
         print(f"whyidle {command}: {sentence}", file=sys.stderr)
@@ -72,6 +72,6 @@ def _names(runs: Iterable[Run]) -> str:
 
 
 def name_of(run: Run) -> str:
-    """A run with its owner, as Kubernetes writes a namespace and a name."""
+    """The name of a run with its owner, as owner/name."""
     owner, name = run
     return f"{owner}/{name}" if owner else name

@@ -1,4 +1,4 @@
-"""What advice asks of this node: CPUs, how much a read brings, the MTU of adapters, pause frames."""
+"""The counters of this node that advice uses: CPUs, bytes per read, the MTU of adapters, pause frames."""
 
 from __future__ import annotations
 
@@ -14,24 +14,36 @@ from ..ledger.clock import own_clock
 from ..ledger.directory import Run, run_of
 from ..ledger.reader import Ledger
 from . import exposition
+from .exposition import Reading
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
-TIMEOUT_SECONDS = 1.0
+NAMES: tuple[str, ...] = tuple(metric.name for metric in (nic.PAUSE_SECONDS, nic.INFO, nic.SPEED, nic.MTU))
+"""The metrics to ask this node's agent for, if :func:`beyond_this_node` is true."""
 LOOK_SECONDS = 2.0
-"""Between two looks at a counter."""
+"""The time between two readings of a counter."""
 _MOST_PROCESSES = 512
 PROC = Path("/proc")
 
 
-def of_node(run: Run, ledgers: Iterable[Ledger], agent: str = "") -> Counters:
-    """Of a run whose ranks live here; nothing is known of others. ``agent``: the address of this node's, if asked."""
-    live = [one for one in ledgers if run_of(one) == run and one.alive and one.strings["boot"] == own_clock().boot]
+def beyond_this_node(run: Run, ledgers: Iterable[Ledger]) -> bool:
+    """Whether some ranks of a run are live on this node and others are elsewhere, so that this node's adapters
+    matter."""
+    live = _live(run, ledgers)
+    return bool(live) and max(one.world_size for one in live) > len(live)
+
+
+def of_node(run: Run, ledgers: Iterable[Ledger], reading: Reading | None = None) -> Counters:
+    """The counters for a run with live ranks on this node. For other runs they are empty.
+
+    ``reading``: what this node's agent answered about NAMES, if it was asked. If adapters count pause frames, the agent
+    is asked again LOOK_SECONDS later.
+    """
+    live = _live(run, ledgers)
     if not live:
         return Counters()
-    ranks = max(one.world_size for one in live)
-    mtu, paused = _network(agent) if agent and ranks > len(live) else ({}, None)
+    mtu, paused = (_mtus(reading.samples), _paused_share(reading)) if reading is not None else ({}, None)
     return Counters(
         cpus=float(len(os.sched_getaffinity(0))),
         bytes_per_read=bytes_per_read([one.visible_pid for one in live if one.visible_pid]),
@@ -40,8 +52,15 @@ def of_node(run: Run, ledgers: Iterable[Ledger], agent: str = "") -> Counters:
     )
 
 
+def _live(run: Run, ledgers: Iterable[Ledger]) -> list[Ledger]:
+    return [one for one in ledgers if run_of(one) == run and one.alive and one.strings["boot"] == own_clock().boot]
+
+
 def bytes_per_read(pids: list[int]) -> float | None:
-    """Of the children of these processes, since each began: a loop that has workers reads what they hand over."""
+    """The mean bytes per read of the children of these processes, since each child started. None if there is no read.
+
+    Only children count, because a loop with workers itself reads only what they send to it.
+    """
     read = calls = 0
     for each in [child for pid in pids for child in _children(pid)][:_MOST_PROCESSES]:
         try:
@@ -59,44 +78,40 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _network(agent: str) -> tuple[dict[str, int], float | None]:
-    """MTU by interface, and for which share of a moment pause frames held up the sending. Empty without an agent."""
-    try:
-        first, begun = _samples(agent), time.monotonic()
-        paused = _paused(first)
-        if paused is None:
-            return _mtus(first), None
-        time.sleep(LOOK_SECONDS)
-        again = _paused(_samples(agent))
-        return _mtus(first), None if again is None else max(0.0, again - paused) / (time.monotonic() - begun)
-    except (exposition.NoAgent, ValueError, ModuleNotFoundError):
-        return {}, None
+def _paused_share(reading: Reading) -> float | None:
+    """The share of time in which pause frames stopped the sending, on the adapter and priority with the largest
+    share."""
+    before = _paused(reading.samples)
+    if not before:
+        return None
+    time.sleep(max(0.0, reading.at + LOOK_SECONDS - time.monotonic()))
+    later = exposition.read(reading.address, nic.PAUSE_SECONDS.name)
+    after = _paused(later.samples)
+    grown = [after[one] - before[one] for one in before.keys() & after.keys()]
+    return max(0.0, *grown) / (later.at - reading.at) if grown else None
 
 
-def _samples(agent: str) -> list[Sample]:
-    names = (metric.name for metric in (nic.PAUSE_SECONDS, nic.INFO, nic.SPEED, nic.MTU))
-    return exposition.ask(agent, *names, timeout_seconds=TIMEOUT_SECONDS)
-
-
-def _paused(samples: list[Sample]) -> float | None:
-    found = [
-        one.value for one in samples if one.name == nic.PAUSE_SECONDS.name and one.labels.get("direction") == "receive"
-    ]
-    return max(found, default=None)
+def _paused(samples: Iterable[Sample]) -> dict[tuple[str, str], float]:
+    """(adapter, priority) -> seconds of pauses so far."""
+    return {
+        (one.labels.get("device", ""), one.labels.get("priority", "")): one.value
+        for one in samples
+        if one.name == nic.PAUSE_SECONDS.name and one.labels.get("direction") == "receive"
+    }
 
 
 def _mtus(samples: list[Sample]) -> dict[str, int]:
-    """Of physical interfaces with a link; none where there is RDMA, which has an MTU of its own."""
+    """The MTU of each physical interface with a link. Empty if there is RDMA, which has a separate MTU."""
     physical = {
-        one.labels["device"]: one.labels.get("rdma", "")
+        one.labels.get("device", ""): one.labels.get("rdma", "")
         for one in samples
         if one.name == nic.INFO.name and one.labels.get("kind") == "physical"
     }
     if any(physical.values()):
         return {}
-    linked = {one.labels["device"] for one in samples if one.name == nic.SPEED.name}
+    linked = {one.labels.get("device", "") for one in samples if one.name == nic.SPEED.name}
     return {
         one.labels["device"]: int(one.value)
         for one in samples
-        if one.name == nic.MTU.name and one.labels["device"] in linked & physical.keys()
+        if one.name == nic.MTU.name and one.labels.get("device", "") in linked & physical.keys() and 0 < one.value < 1e9
     }

@@ -11,9 +11,9 @@ from . import settings
 from .generated import stale, write
 
 COMMITTED = Path(__file__).resolve().parents[1] / "dashboards" / "generated"
-"""What `--check` compares with where no other place is given."""
+"""The folder that `--check` compares with by default."""
 OF_CHART = COMMITTED.parent / "chart"
-"""Where the chart takes its dashboards from: beside those, since Grafana reads all that is in a folder."""
+"""The dashboards of the chart. They are in a separate folder, because Grafana reads every file in a folder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 if a check found a difference; 2 if the settings are not sound."""
+    """Exit status 0; 1 if ``--check`` finds a difference; 2 if the settings are not valid."""
     config = settings.load(args, "dashboards")
     if config is None:
         return 2
@@ -55,7 +55,7 @@ def _listed(dashboards: dict[str, dict[str, Any]]) -> str:
 
 
 def _check(folder: Path, files: dict[str, str]) -> int:
-    """Says which files differ, are missing, or are there and should not be."""
+    """Prints which files differ, are missing, or should not be in the folder. Returns the exit status."""
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     wrong = sorted({*(there - files.keys()), *stale(folder, files)})
     for name in wrong:

@@ -1,4 +1,4 @@
-"""`whyidle doctor`: what an agent can see on this node, what it cannot, and what to do about it."""
+"""`whyidle doctor`: what an agent can and cannot see on this node, and what to do about it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ..agent.examination import Finding
 
 DEVICES = 8
-"""Devices that a line names; of more, it says how many."""
+"""The most devices that a line names. If there are more, it gives their number."""
 FILES = 3
-"""Files of a device that fail alike of which a line names so many."""
+"""The most files of a device with the same error that a line names."""
 ERRORS = 20
 GREEN, YELLOW, RED, GREY = 32, 33, 31, 90
 STATES: dict[str, tuple[str, int]] = {
@@ -30,7 +30,7 @@ STATES: dict[str, tuple[str, int]] = {
     "hanging": ("hangs", RED),
     "skipped": ("hangs", RED),
 }
-"""What became of a collector -> the word for it, and its colour."""
+"""State of a collector -> the word for it, and its colour."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plain(finding: Finding) -> dict[str, Any]:
-    """As JSON has it: named fields, at every level."""
+    """A finding as JSON, with named fields at every level."""
     lists = {
         "blind": [blind._asdict() for blind in finding.blind],
         "errors": [error._asdict() for error in finding.errors],
@@ -138,7 +138,7 @@ def _todo(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _unreadable(finding: dict[str, Any]) -> Iterator[str]:
-    """What could not be read, one line for all that fail alike on a device."""
+    """Sentences about files that could not be read, one for all files with the same error on a device."""
     from ..agent.files import REASONS
 
     alike: dict[tuple[str, str], list[str]] = {}

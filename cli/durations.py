@@ -1,4 +1,4 @@
-"""Durations on the command line, as Prometheus writes them: 90s, 15m, 24h, 1h30m, 250ms."""
+"""Reads durations from the command line, in Prometheus's form: 90s, 15m, 24h, 1h30m, 250ms."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[dhms])")
 
 
 def duration(text: str) -> float:
-    """Seconds. Raises argparse.ArgumentTypeError, which argparse turns into a sentence."""
+    """Reads a duration, in seconds. Raises argparse.ArgumentTypeError with a sentence."""
     if text == "0":
         return 0.0
     if not re.fullmatch(f"(?:{_PART.pattern})+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write 90s, 15m or 24h")
     return sum(float(number) * UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def some_time(text: str) -> float:
+    """Reads a duration of at least 1 ms, in seconds. Raises argparse.ArgumentTypeError."""
+    seconds = duration(text)
+    if seconds < 0.001:
+        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1ms, such as 1s")
+    return seconds

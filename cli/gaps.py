@@ -1,4 +1,4 @@
-"""Asks the node's agent for how long the GPUs of ranks were idle in compute, which ledgers cannot know."""
+"""How long the GPUs of ranks were idle in compute. Ledgers do not have this, so the node's agent is asked."""
 
 from __future__ import annotations
 
@@ -9,21 +9,29 @@ from ..ledger.directory import Run
 from ..ledger.reader import Ledger
 from . import exposition
 
+NAMES: tuple[str, ...] = (COMPUTE_IDLE.name,)
+"""The metrics to ask an agent for."""
+
 
 def on_accelerators(run: Run, ledgers: Iterable[Ledger]) -> bool:
-    """Whether any rank of a run has a device of its own."""
+    """Whether any rank of a run has an accelerator."""
     return any((one.owner, one.run) == run and one.device != "cpu" for one in ledgers)
 
 
 def ask(address: str, run: Run) -> tuple[dict[int, float], str]:
-    """-> (seconds of compute without a kernel by rank of the run, why there are none)."""
-    try:
-        samples = exposition.ask(address, COMPUTE_IDLE.name)
-        found = {
-            int(sample.labels["rank"]): sample.value
-            for sample in samples
-            if (sample.labels.get("owner", ""), sample.labels.get("run")) == run and "rank" in sample.labels
-        }
-    except (exposition.NoAgent, ValueError) as error:
-        return {}, str(error)
-    return found, "" if found else f"the agent at {address} has no data about the GPUs of this run"
+    """Asks the agent at ``host:port``. Returns the same as `idle`."""
+    return idle(exposition.read(address, *NAMES), run)
+
+
+def idle(reading: exposition.Reading, run: Run) -> tuple[dict[int, float], str]:
+    """Returns rank -> seconds of its compute in which no kernel ran, and the reason if that is not known."""
+    if reading.why_not:
+        return {}, reading.why_not
+    found = {
+        int(sample.labels["rank"]): sample.value
+        for sample in reading.samples
+        if sample.name == COMPUTE_IDLE.name
+        and (sample.labels.get("owner", ""), sample.labels.get("run")) == run
+        and sample.labels.get("rank", "").isdecimal()
+    }
+    return found, "" if found else f"the agent at {reading.address} has no data about the GPUs of this run"

@@ -1,4 +1,4 @@
-"""Files that a command generates: writes them, and says which are not up to date."""
+"""Writes the files that a command generates, and finds those that are not up to date."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Name -> text. The folder is made if it is not there. Raises OSError."""
+    """Writes ``files`` (name -> text). Creates the folder if necessary. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Names of those that are missing, or say something else."""
+    """The names of the files that are missing or have another text."""
     return [name for name, text in files.items() if not _has(folder / name, text)]
 
 

@@ -6,11 +6,11 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
-from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range
+from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range, saving_of
 from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
 from ..alerts.config import DEFAULT
 from . import choice
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where there is no such run, it has finished no step, or Prometheus does not answer."""
+    """Exit status 0; 1 if the run does not exist, has not finished a step, or Prometheus does not answer."""
     try:
         answer = _recorded(args) if args.prometheus else _here(args)
     except NoAnswer as error:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _here(args: argparse.Namespace) -> tuple[Goodput, list[str]] | None:
-    """From this node's ledgers."""
+    """The goodput of the chosen run and problems with its ledgers, from this node. None if there is no such run."""
     chosen = choice.choose("goodput", args)
     if chosen is None:
         return None
@@ -77,13 +77,13 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str]] | None:
 
 
 def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str]]:
-    """From what Prometheus recorded. Raises NoAnswer."""
+    """The goodput of the chosen run and what is missing from it, from Prometheus. Raises NoAnswer."""
     asked = options.server(args)
     return history.ask(asked, choose(asked, args, args.since))
 
 
 def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
-    """The report, as JSON. Seconds are rank-seconds in ``seconds``, those of the clock elsewhere."""
+    """The report as JSON. ``seconds`` and ``computed_seconds`` are rank-seconds; all other seconds are wall time."""
     least, most = mtbf_range(found.watched, found.failures)
     observed = found.watched / found.failures if found.failures else None
     saving, why = _saving(found, args.save_cost)
@@ -117,13 +117,12 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
 def _saving(found: Goodput, cost: float | None) -> tuple[Saving | None, str]:
     if not found.saves:
         return None, "no save was seen: it is not known whether this run saves, and what a save costs"
-    blocked, cpu = found.blocked / found.saves, found.blocked_cpu / found.saves
+    saving = saving_of(found)
     if cost:
-        blocked, cpu = cost, min(cpu, cost)
-    elif not blocked:
+        return replace(saving, blocked=cost, blocked_cpu=min(saving.blocked_cpu, cost)), ""
+    if not saving.blocked:
         return None, "saves were seen, but none of them blocked the training: they cost nothing"
-    step = (found.stepping - found.blocked) / found.steps
-    return Saving(found.saves, blocked, cpu, found.stepping / found.saves, step), ""
+    return saving, ""
 
 
 def _recovery(found: Goodput, given: float | None) -> tuple[float, str]:
@@ -149,7 +148,7 @@ def _advice(advice: Advice, ranks: int, price: float) -> dict[str, Any]:
 
 
 def render(report: dict[str, Any], price: float) -> str:
-    """For people."""
+    """The report for people. Ends with a newline."""
     parts = [_title(report), _parts(report), _attempts(report), _failures(report), _checkpoints(report, price)]
     if report["problems"]:
         parts.append([f"problem  {sentence}" for sentence in report["problems"]])

@@ -1,8 +1,8 @@
-"""`whyidle inject DIR`: puts the hooks into a folder, for Pythons that have no whyidle installed.
+"""`whyidle inject DIR`: copies the hooks to a folder, for Python environments without whyidle.
 
-An init container does it for a training image that nobody wants to rebuild; on a cluster, a folder that all nodes
-share serves as well. Only the hooks are copied, and what `whyidle.signals()` asks: the standard library is all they
-need.
+An init container does this for a training image that should not be rebuilt. On a cluster, a folder that all nodes share
+works as well. Only the hooks, and the modules that `whyidle.signals()` needs, are copied. They need nothing but the
+standard library.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
 STARTER = "whyidle/torch_hooks/autoload"
-"""What has to be on PYTHONPATH, below the folder. The folder itself it puts last on ``sys.path``, for
-``import whyidle``: first, it would hide a whole whyidle that is installed, command and all."""
+"""The directory below the folder that must be on PYTHONPATH. Its code appends the folder to ``sys.path`` for
+``import whyidle``. If the folder came first, it would hide a complete installation of whyidle."""
 MARK = f"{STARTER}/injected"
 
 RUN = """\
@@ -55,14 +55,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def python_path(folder: Path) -> str:
-    """The value of PYTHONPATH by which a Python finds what is in the folder; a value that it had comes behind it."""
+    """The entry of PYTHONPATH that makes a Python load the hooks from the folder. It comes before existing entries."""
     return str(folder / STARTER)
 
 
 def inject(folder: Path) -> None:
     """Copies the hooks to ``folder/whyidle`` and the script ``run`` beside it. Raises OSError.
 
-    Each file takes its place whole, so that processes which start meanwhile find the old one or the new one.
+    Each file is replaced atomically, so that processes that start meanwhile find either the old or the new one.
     """
     for source in hooks():
         _place(folder / "whyidle" / source.relative_to(PACKAGE), source.read_bytes(), 0o644)
@@ -78,7 +78,7 @@ def hooks() -> Iterator[Path]:
 
 
 def _place(target: Path, content: bytes, mode: int) -> None:
-    """Readable by every user, whatever the umask: the training process is seldom who copies."""
+    """Writes a file that every user can read, whatever the umask, because the training often has another user."""
     missing = [parent for parent in (target.parent, *target.parent.parents) if not parent.exists()]
     for parent in reversed(missing):
         parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The `whyidle` command: one table of subcommands, each imported only when it is asked for."""
+"""The `whyidle` command: a table of subcommands, each of which is imported only if it is called."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ EXTRAS: dict[str, str] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status. What follows `--` is left alone in ``args.rest``."""
+    """Runs the command line and returns its exit status. Words after `--` are passed on unchanged in ``args.rest``."""
     words, rest = _split(list(sys.argv[1:] if argv is None else argv))
     try:
         args = _parse(words, rest)
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
-    """Cuts at the first `--`: what follows belongs to another program. None where there is no `--`."""
+    """Cuts the words at the first `--`. The second part belongs to another program; None if there is no `--`."""
     if "--" not in words:
         return words, None
     at = words.index("--")
@@ -91,7 +91,7 @@ def _parse(words: list[str], rest: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"whyidle {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        # The modules of the other commands may need what is not installed, and cost time.
+        # The modules of other commands take time to import, and may need packages that are not installed.
         chosen = words[:1] == [command.name]
         subparser = subparsers.add_parser(
             command.name,

@@ -18,7 +18,7 @@ PATHS = (("procfs", "/proc", "procfs"), ("sysfs", "/sys", "sysfs"), ("rootfs", "
 
 
 class Switch(argparse.Action):
-    """`--collector.gpu` and `--no-collector.gpu`."""
+    """An option with its negation, such as `--collector.gpu` and `--no-collector.gpu`."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any):
         [option] = option_strings
@@ -71,13 +71,13 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def collectors_of(args: argparse.Namespace, ledgers: LedgerStore) -> dict[str, Collector]:
-    """The collectors that the options ask for."""
+    """The collectors that the options select."""
     names = [entry.name for entry in COLLECTORS if getattr(args, f"collector_{entry.name}")]
     return create_collectors(Options(ledgers, Roots(args.procfs, args.sysfs, args.rootfs), of_directory), names)
 
 
 def directory_problem(directory: str) -> str | None:
-    """Why the ledger directory cannot be read. One that is not there yet is fine: the first rank makes it."""
+    """Why the ledger directory cannot be read; None if it can. It may be missing, because the first rank creates it."""
     try:
         with os.scandir(directory):
             return None

@@ -1,4 +1,5 @@
-"""How far a command is: a bar on a terminal, a line now and then elsewhere. On stderr, without any package."""
+"""Shows the progress of a command on stderr: a bar on a terminal, otherwise a line from time to time. No
+dependencies."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _ERASE = "\r\x1b[K"
 
 
 class Lines:
-    """For a log, a pipe, a CI job: a line at the start of each part, and every few seconds while it lasts."""
+    """Progress for a log, a pipe or a CI job: a line at the start of each part, and one every few seconds."""
 
     def __init__(self, command: str, file: TextIO):
         self._command, self._file = command, file
@@ -24,7 +25,7 @@ class Lines:
         self._next = 0.0
 
     def show(self, part: str, done: float, note: str = "") -> None:
-        """``part`` is under way, and a share ``done`` of it is through (0 to 1)."""
+        """Shows that a share ``done`` (0 to 1) of ``part`` is done."""
         now = time.monotonic()
         if part == self._part and now < self._next:
             return
@@ -46,7 +47,7 @@ class Lines:
 
 
 class Bar(Lines):
-    """For a terminal: one line that is drawn again and again, and gone at the end."""
+    """Progress for a terminal: one line that is redrawn, and erased at the end."""
 
     def show(self, part: str, done: float, note: str = "") -> None:
         now = time.monotonic()
@@ -65,7 +66,7 @@ class Bar(Lines):
 
 
 def open_progress(command: str) -> Lines:
-    """``command`` as in `bench storage`. Call close(), or use it as a context manager."""
+    """The progress of ``command``, such as `bench storage`. Call close(), or use it as a context manager."""
     file = sys.stderr
     terminal = file.isatty() and os.environ.get("TERM") != "dumb"
     return Bar(command, file) if terminal else Lines(command, file)

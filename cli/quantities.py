@@ -1,4 +1,4 @@
-"""Numbers, sizes and rates on the command line, and how they are printed."""
+"""Reads numbers, sizes and rates from the command line, and prints them."""
 
 from __future__ import annotations
 
@@ -13,39 +13,55 @@ _RATES: dict[str, float] = {
     for unit, bits in (("bit/s", 8.0), ("B/s", 1.0))
 }
 _SIZES: dict[str, float] = {
-    "": 1.0,
-    "B": 1.0,
-    **{f"{prefix}B": 1000.0**power for power, prefix in enumerate(("k", "M", "G", "T"), 1)},
-    **{f"{prefix}iB": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T"), 1)},
+    f"{prefix}{binary}{byte}": (1024.0 if binary else 1000.0) ** power
+    for prefix, power in (("", 0), ("k", 1), ("K", 1), ("M", 2), ("G", 3), ("T", 4))
+    for binary in (("", "i") if prefix else ("",))
+    for byte in ("", "B")
 }
 _STEPS: tuple[tuple[float, str], ...] = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def count(text: str) -> float:
-    """A number such as 178000, 156e9, 70B or 1.5T. Raises argparse.ArgumentTypeError, as the others do."""
-    return _read(text, _COUNTS, "write 178000, 156e9 or 70B")
+    """Reads a number such as 178000, 156e9, 70B or 1.5T.
+
+    Like the other functions that read, it raises argparse.ArgumentTypeError with a sentence.
+    """
+    return _read(text, _COUNTS, "number", "write 178000, 156e9 or 70B")
+
+
+def counts(text: str) -> list[float]:
+    """Reads a list of numbers, separated by commas."""
+    return [count(part) for part in text.split(",")]
+
+
+def whole(text: str) -> int:
+    """Reads a whole number from 1 to ten million, such as 1000 or 10k."""
+    number = count(text)
+    if number != int(number) or number > 1e7:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to 10,000,000")
+    return int(number)
 
 
 def rate(text: str) -> float:
-    """bytes/s, from 400Gbit/s or 50GB/s."""
-    return _read(text, _RATES, "write 400Gbit/s or 50GB/s")
+    """Reads a rate such as 400Gbit/s or 50GB/s, in bytes/s."""
+    return _read(text, _RATES, "rate", "write 400Gbit/s or 50GB/s")
 
 
 def size(text: str) -> int:
-    """bytes, from 128kB, 64MiB or 1GB."""
-    return max(1, round(_read(text, _SIZES, "write 128kB, 64MiB or 1GB")))
+    """Reads a size such as 128kB, 64MiB or 1GB, in bytes."""
+    return max(1, round(_read(text, _SIZES, "size", "write 128kB, 64MiB or 1GB")))
 
 
-def _read(text: str, units: dict[str, float], how: str) -> float:
+def _read(text: str, units: dict[str, float], what: str, how: str) -> float:
     found = _NUMBER.fullmatch(text.strip())
     value = float(found[1]) * units[found[2]] if found and found[2] in units else 0.0
     if not 0 < value < 1e30:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0: {how}")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a {what} above 0: {how}")
     return value
 
 
 def gpu_hour_price(text: str) -> float:
-    """What an hour of a GPU costs, from 0."""
+    """Reads the price of one GPU-hour, which may be 0."""
     try:
         value = float(text)
     except ValueError:
@@ -56,18 +72,19 @@ def gpu_hour_price(text: str) -> float:
 
 
 def ranks(text: str) -> int:
-    """A number of ranks or steps, from 1."""
+    """Reads a number of ranks or steps, from 1."""
     if not text.isdecimal() or not 0 < int(text) <= 1 << 20:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 to {1 << 20}")
     return int(text)
 
 
 def in_bytes(size: float) -> str:
-    """Three digits and a unit in steps of 1000."""
+    """A size with three digits and a decimal unit, such as 1.50 GB."""
     return f"{_three(size)}B"
 
 
 def in_bits(bytes_per_second: float) -> str:
+    """A rate with three digits in bits per second, such as 400 Gbit/s."""
     return f"{_three(8 * bytes_per_second)}bit/s"
 
 
@@ -83,7 +100,7 @@ def _digits(value: float) -> str:
 
 
 def in_time(seconds: float) -> str:
-    """Seconds as people say them, with three digits at most."""
+    """A time in a unit that fits, with at most three digits, such as 250 ms or 3.50 h."""
     for unit, name in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * unit:
             return f"{_digits(seconds / unit)} {name}"
@@ -94,3 +111,8 @@ def in_time(seconds: float) -> str:
 
 def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
+
+
+def hours_of(accelerated: bool) -> str:
+    """The unit for the cost of a run: GPU-hours, or rank-hours if it has no accelerators."""
+    return "GPU-hours" if accelerated else "rank-hours"

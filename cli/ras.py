@@ -1,8 +1,8 @@
-"""Asks NCCL itself about a job that hangs: its RAS service (NCCL 2.24 and later) knows which of the job's ranks do not
-answer, and how far each has come in each communicator.
+"""Asks NCCL about a job that hangs. Its RAS service (NCCL 2.24 and later) knows which of the job's ranks do not answer,
+and how far each rank is in each communicator.
 
-A client and the service speak in lines of text (NCCL's `src/ras/client.cc`): both name the version of their protocol,
-`TIMEOUT` bounds for how long the service asks other processes, and what follows `STATUS` ends with the connection.
+The protocol has lines of text (NCCL's `src/ras/client.cc`). First, both sides name the version of their protocol.
+`TIMEOUT` limits how long the service asks other processes. The answer to `STATUS` ends when the connection ends.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import socket
 import time
 
 DEFAULT_ADDRESS = "localhost:28028"
-"""NCCL's own, unless the environment of the job has NCCL_RAS_ADDR."""
+"""NCCL's default, unless the environment of the job has NCCL_RAS_ADDR."""
 TIMEOUT_SECONDS = 4.0
-"""For all of it. What has come by then is shown."""
+"""The limit for the whole conversation. The part of the answer that has arrived by then is shown."""
 _SERVICE_SECONDS = 2
 _PROTOCOL = 2
 _MOST_BYTES, _MOST_LINES = 1 << 16, 60
@@ -25,7 +25,7 @@ def default_address() -> str:
 
 
 def ask(address: str, seconds: float = TIMEOUT_SECONDS) -> list[str]:
-    """The lines of the service's status; none where nobody answers there in time, or somebody else does."""
+    """The lines of the service's status. Empty if nothing answers in time, or if the answer is not from the service."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds
     answer = b""
@@ -48,7 +48,7 @@ def ask(address: str, seconds: float = TIMEOUT_SECONDS) -> list[str]:
 
 
 def _says(connection: socket.socket, command: str, expected: bytes, deadline: float) -> bool:
-    """Whether the answer to a command begins as it should."""
+    """Sends a command. Returns whether the answer begins with ``expected``."""
     connection.sendall(command.encode() + b"\n")
     line = b""
     while not line.endswith(b"\n") and len(line) < 1024:
@@ -68,5 +68,5 @@ def _receive(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _clean(line: str) -> str:
-    """Whoever listens at the port may send anything: nothing of it moves the cursor of a terminal."""
+    """Removes control characters, because any program may listen at the port and answer."""
     return "".join(sign if sign.isprintable() else " " for sign in line).rstrip()

@@ -1,4 +1,4 @@
-"""`whyidle report`: the accounting table and the verdict of one run, from its ledgers, live or ended."""
+"""`whyidle report`: where the time of one live or ended run went, and its verdict, from its ledgers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..advisor.advice.table import advise
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.report import build_report
-from . import advice, choice, counters, gaps, ras
+from . import advice, choice, counters, exposition, gaps, ras
 from .agent import DEFAULT_ADDRESS
-from .quantities import percent
+from .quantities import hours_of, percent
 from .tables import aligned
 
 ROWS = 16
-"""Ranks that the table shows; of more, those that computed least."""
+"""The most ranks that the table shows. If there are more, it shows those that computed least."""
 BAR = 40
 _NUMBERS = re.compile(r"\[\n\s+([-+.\deE]+(?:,\n\s+[-+.\deE]+)*)\n\s*\]")
 COLOURS: dict[str, int] = {
@@ -37,7 +37,7 @@ COLOURS: dict[str, int] = {
     "lost": 91,
     "unattributed": 90,
 }
-"""Family -> ANSI foreground."""
+"""Family -> ANSI code of its foreground colour."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +63,12 @@ def run(args: argparse.Namespace) -> int:
         return 1
     run, ledgers, problems = chosen
     accelerated = gaps.on_accelerators(run, ledgers)
-    idle, why = gaps.ask(args.agent, run) if accelerated else ({}, "")
+    beyond = counters.beyond_this_node(run, ledgers)
+    names = (*(gaps.NAMES if accelerated else ()), *(counters.NAMES if beyond else ()))
+    reading = exposition.read(args.agent, *names) if names else None
+    idle, why = gaps.idle(reading, run) if reading is not None and accelerated else ({}, "")
     report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
-    case = case_of(run, ledgers, time.monotonic_ns(), counters.of_node(run, ledgers, args.agent), idle)
+    case = case_of(run, ledgers, time.monotonic_ns(), counters.of_node(run, ledgers, reading), idle)
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
     report["nccl"] = ras.ask(args.ras) if report["hangs"] and accelerated else []
     if args.json:
@@ -76,12 +79,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def render_json(report: dict[str, Any]) -> str:
-    """Indented, with each list of numbers on one line."""
+    """The report as indented JSON, with each list of numbers on one line."""
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[1].split())}]", json.dumps(report, indent=2))
 
 
 def render_text(report: dict[str, Any], colour: bool) -> str:
-    """The report for people: ends with a newline. With ``colour`` it carries ANSI sequences."""
+    """The report for people. Ends with a newline. ``colour``: with ANSI sequences."""
     paint: Callable[[str, str], str] = _paint if colour else lambda text, family: text
     parts = [_title(report)]
     if report["families"]:
@@ -89,7 +92,7 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     parts.append(_verdict(report, paint))
     if changes := report.get("advice"):
         accelerated = any(rank["device"] != "cpu" for rank in report["per_rank"])
-        parts.append(advice.render(changes, "GPU-hours" if accelerated else "rank-hours", DEFAULT.currency))
+        parts.append(advice.render(changes, hours_of(accelerated), DEFAULT.currency))
     if report.get("nccl"):
         parts.append([f"NCCL     {line}".rstrip() for line in report["nccl"]])
     if report["problems"]:
@@ -115,7 +118,7 @@ def _title(report: dict[str, Any]) -> list[str]:
 
 
 def _ranks(report: dict[str, Any]) -> list[str]:
-    """One row per rank and one for all, with the families as shares of the row's own wall."""
+    """One row per rank and one for all ranks, with families as shares of the row's wall time."""
     families = [name for name in FAMILIES if report["families"][name] >= 0.0005 or name == "compute"]
     header = ["rank", "steps", "wall s", *families]
     shown = [rank for rank in report["per_rank"] if rank["families"]]
@@ -140,7 +143,7 @@ def _percents(shares: dict[str, float], families: list[str]) -> list[str]:
 
 
 def _causes(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
-    """The causes that took something, largest first."""
+    """The causes with a visible share, the largest first."""
     whole = report["rank_seconds"]
     causes = [(cause, spent) for cause, spent in report["seconds"].items() if spent / whole >= 0.0005]
     causes.sort(key=lambda entry: -entry[1])
@@ -156,7 +159,7 @@ def _causes(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[st
 
 
 def _bar(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
-    """All families in one line, each in its own pattern, for those who see no colour."""
+    """All families as one bar, each with a separate pattern for readers who see no colour."""
     pieces, legend = [], []
     ends = _ends(report["families"][name] for name in FAMILIES)
     for name, (start, end) in zip(FAMILIES, ends, strict=True):
@@ -178,11 +181,11 @@ MARKS: dict[str, str] = {
     "lost": "×",
     "unattributed": "·",
 }
-"""Family -> how it looks in a bar, for readers who see no colour."""
+"""Family -> its pattern in a bar, for readers who see no colour."""
 
 
 def _ends(shares: Iterable[float]) -> list[tuple[int, int]]:
-    """Where each share begins and ends on a line of 2 × BAR cells; rounding errors do not add up."""
+    """Where each share begins and ends on a line of 2 × BAR cells. Rounding errors do not accumulate."""
     ends, done = [], 0.0
     for share in shares:
         start, done = round(done * 2 * BAR), done + max(0.0, share)

@@ -10,7 +10,7 @@ from . import settings
 from .generated import stale, write
 
 GENERATED = Path(__file__).resolve().parents[1] / "alerts" / "generated"
-"""What `--check` compares with where no other place is given. The chart takes its rules from there, settings too."""
+"""The folder that `--check` compares with by default. The chart takes its rules and their settings from there."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 if ``--check`` finds a difference; 2 if the settings are not sound."""
+    """Exit status 0; 1 if ``--check`` finds a difference; 2 if the settings are not valid."""
     from ..alerts import chart
     from ..alerts.output import files, groups, to_yaml
 

@@ -1,7 +1,7 @@
-"""`whyidle run -- CMD…`: starts a training command whose code stays as it is, with the hooks in every Python below it.
+"""`whyidle run -- CMD…`: runs a training command, with the hooks in every Python process that it starts.
 
-It sets the environment and becomes the command (execve): same process id, so exit status, signals, job control and the
-scheduler's idea of the job are the command's own.
+It sets the environment and replaces itself with the command (execve). The process ID stays the same, so exit status,
+signals and job control are those of the command.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ..torch_hooks import autoload
 AUTOLOAD_DIR = os.path.dirname(os.path.abspath(autoload.__file__))
 USAGE = "usage: whyidle run [--dir DIR] [--run RUN] -- CMD [ARG …]"
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""Exit statuses, as a shell has them."""
+"""Exit statuses, as in a shell."""
 
-_TAKES_A_VALUE = "cmWX"  # options of python after which the rest of the word, or the next word, is no option
+_TAKES_A_VALUE = "cmWX"  # options of python with a value, which is the rest of the word or the next word
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Becomes the command; returns an exit status only where that fails. ``args.rest`` is what followed `--`."""
+    """Replaces this process with the command. Returns an exit status only if that fails.
+
+    ``args.rest``: the words after `--`.
+    """
     command = command_line(args.command, getattr(args, "rest", None))
     if not command:
         print(USAGE, file=sys.stderr)
@@ -43,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def command_line(words: Sequence[str], rest: Sequence[str] | None) -> list[str]:
-    """The command: with `--` right behind our own options what follows it, else all words, their own `--` included."""
+    """The command: the words after `--` if it follows our own options directly, otherwise all words, including a
+    `--`."""
     command = list(words)
-    if command[:1] == ["--"]:  # argparse hands it over or swallows it, depending on its version
+    if command[:1] == ["--"]:  # some versions of argparse keep it, others remove it
         command = command[1:]
     if rest is None:
         return command
@@ -53,7 +57,7 @@ def command_line(words: Sequence[str], rest: Sequence[str] | None) -> list[str]:
 
 
 def environment(base: Mapping[str, str], directory: str | None, run_name: str | None) -> dict[str, str]:
-    """What the command sees. With ``WHYIDLE=0`` in ``base`` it sees exactly that."""
+    """The environment of the command. With ``WHYIDLE=0`` in ``base``, it is ``base`` unchanged."""
     env = dict(base)
     if env.get("WHYIDLE") == "0":
         return env
@@ -70,10 +74,10 @@ def environment(base: Mapping[str, str], directory: str | None, run_name: str | 
 
 
 def become(command: list[str], env: dict[str, str]) -> int:
-    """execvpe; returns an exit status if there is nothing to execute, after one sentence on stderr."""
+    """Executes the command (execvpe). If that fails, it prints a sentence to stderr and returns an exit status."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # Python ignores these from its start on, and what is ignored stays so across exec.
+    # Python ignores these signals from its start on, and ignored signals stay ignored across exec.
     restored = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         os.execvpe(command[0], command, env)
@@ -84,13 +88,13 @@ def become(command: list[str], env: dict[str, str]) -> int:
         reason = getattr(error, "strerror", None) or str(error)
         print(f"whyidle: {command[0]} cannot be executed: {reason}", file=sys.stderr)
         return NOT_EXECUTABLE
-    finally:  # only reached if we are still here
+    finally:  # only reached if exec failed
         for number, handler in restored.items():
             signal.signal(number, handler)
 
 
 def warn_if_unreachable(command: Sequence[str], env: Mapping[str, str]) -> None:
-    """Says so where the command is a Python told to ignore PYTHONPATH, and its environment does not start us either."""
+    """Warns if the command is a Python that ignores PYTHONPATH, and its environment does not start the hooks either."""
     if not os.path.basename(command[0]).startswith("python"):
         return
     flags = python_flags(command[1:])
@@ -104,7 +108,7 @@ def warn_if_unreachable(command: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def python_flags(words: Sequence[str]) -> str:
-    """The one-letter options in front of the script, the -c or the -m of a python command line."""
+    """The one-letter options of a python command line before its script, -c or -m."""
     flags = ""
     words = list(words)
     while words:
@@ -129,7 +133,8 @@ def python_flags(words: Sequence[str]) -> str:
 
 
 def _starts_us(python: str, flags: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether this interpreter, with these flags, finds the .pth file of an installed wheel: it is asked."""
+    """Whether this interpreter, with these flags, loads the .pth file of an installed wheel. It is started to find
+    out."""
     code = "import sys; sys.exit('_whyidle_autoload' not in sys.modules)"
     try:
         asked = subprocess.run(
@@ -142,5 +147,5 @@ def _starts_us(python: str, flags: Sequence[str], env: Mapping[str, str]) -> boo
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return True  # not ours to judge: the command itself will say what is wrong
+        return True  # the command itself will report what is wrong
     return asked.returncode == 0

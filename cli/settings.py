@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load(args: argparse.Namespace, command: str) -> Config | None:
-    """The configuration that the arguments ask for; None, and a sentence on stderr, if the file is not sound."""
+    """The configuration that the arguments name. None, after a message on stderr, if the file is not valid."""
     from ..alerts import alerting, settings
     from ..alerts.config import DEFAULT
 

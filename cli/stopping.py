@@ -1,4 +1,4 @@
-"""Signals that ask a command to stop, remembered until it looks: nothing may hit it in the middle of cleaning up."""
+"""Remembers signals that ask a command to stop until the command checks, so that they cannot interrupt its cleanup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 class Stopped(Exception):
-    """By a signal."""
+    """A signal asked the command to stop."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -14,15 +14,15 @@ class Stopped(Exception):
 
     @property
     def status(self) -> int:
-        """The exit status, as a shell has it."""
+        """The exit status, as a shell reports it: 128 + the number of the signal."""
         return 128 + self.number
 
 
 class StopSignals:
     """Remembers the first signal that asks us to stop.
 
-    What was ignored from the start stays so: under `nohup` a command outlives its terminal, and Ctrl-C is not for what
-    a script put in the background. Only SIGTERM always ends it.
+    A signal that was ignored from the start stays ignored. So a command under `nohup` outlives its terminal, and Ctrl-C
+    does not stop a command that a script started in the background. Only SIGTERM always counts.
     """
 
     def __init__(self) -> None:
@@ -35,6 +35,6 @@ class StopSignals:
         self.number = self.number or number
 
     def check(self) -> None:
-        """Raises Stopped."""
+        """Raises Stopped if a signal has arrived."""
         if self.number:
             raise Stopped(self.number)

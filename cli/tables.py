@@ -1,12 +1,21 @@
-"""Tables on a terminal."""
+"""Tables and wrapped sentences on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+
+WIDTH = 110
+"""The characters in a line of wrapped sentences."""
+NOTE = 9
+"""The characters of a note's label, with the spaces after it."""
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 0, *, last_left: bool = False) -> list[str]:
-    """Columns as wide as their widest cell, flush right but for the first ``left`` of them and, if asked, the last."""
+    """The lines of a table. Columns are as wide as their widest cell and aligned right, except the first ``left`` ones.
+
+    ``last_left``: align the last column left, too.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -16,3 +25,13 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 0, *, last_left: bool = F
         ]
         lines.append("   ".join(cells).rstrip())
     return lines
+
+
+def notes(sentences: Iterable[str]) -> list[str]:
+    """Wraps sentences that begin with a label of NOTE characters (`note     …`). Later lines begin after the label."""
+    return [line for sentence in sentences for line in wrap(sentence, WIDTH, subsequent_indent=" " * NOTE)]
+
+
+def indented(sentence: str) -> list[str]:
+    """Wraps a sentence below a numbered heading, indented by three spaces."""
+    return wrap(sentence, WIDTH, initial_indent="   ", subsequent_indent="   ")

@@ -1,4 +1,4 @@
-"""`whyidle whatif`: how long a step of a run would take if something were faster, from its ledgers, live or ended."""
+"""`whyidle whatif`: how long a step of a live or ended run would take if something were faster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from textwrap import wrap
 from typing import Any
 
 from ..advisor.whatif.answer import answer
@@ -18,12 +17,11 @@ from ..advisor.whatif.trace import NoTrace
 from ..alerts.config import DEFAULT
 from ..ledger.directory import Run
 from ..verdict.saved import NoReport, read_report, seconds_of_ranks
-from . import bounds, choice
+from . import bounds, choice, tables
 from .prometheus import options, seconds
 from .prometheus.client import NoAnswer
 from .prometheus.runs import choose
-from .quantities import gpu_hour_price, in_time, percent
-from .tables import aligned
+from .quantities import gpu_hour_price, hours_of, in_time, percent
 
 FACTORS: dict[str, str] = {
     "network": "transfers between ranks",
@@ -32,13 +30,10 @@ FACTORS: dict[str, str] = {
     "host": "the loop's own code between phases",
     "compute": "forward, backward and optimizer",
 }
-"""Option -> what of a step becomes faster."""
-ENDED_SECONDS = 30 * 86400.0
-"""How long ago a run in Prometheus may have ended."""
+"""Option -> the part of a step that becomes faster."""
 FRESH_SECONDS = 300.0
-"""A run that was seen since then has not ended."""
+"""A run that was seen within this time counts as live."""
 BAR = 30
-WIDTH = 110
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _reading(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """For argparse, which prints the sentence of an ArgumentTypeError only."""
+    """Turns the ValueError of ``read`` into an ArgumentTypeError, the only error whose message argparse prints."""
 
     def checked(text: str) -> Any:
         try:
@@ -91,7 +86,7 @@ def _workers(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where there is no such run, nothing can be told, or Prometheus does not answer."""
+    """Exit status 0; 1 if the run does not exist, has nothing to predict from, or Prometheus does not answer."""
     if args.report is not None:
         return _print_bounds(args, lambda: _of_report(args))
     if args.prometheus:
@@ -129,16 +124,16 @@ def _print_bounds(args: argparse.Namespace, build: Callable[[], dict[str, Any]])
 
 
 def _of_prometheus(args: argparse.Namespace) -> dict[str, Any]:
-    """Of a run in Prometheus: without its ledgers, nothing can be replayed. Raises NoAnswer and NoBounds."""
+    """The bounds for a run in Prometheus, which has no steps to replay. Raises NoAnswer and NoBounds."""
     asked = options.server(args)
-    chosen = choose(asked, args, max(args.since, ENDED_SECONDS))
+    chosen = choose(asked, args, max(args.since, options.ENDED_SECONDS))
     window = seconds.ask(asked, chosen, args.since)
     notes = [*_window_notes(window), *(f"Prometheus warns: {one}" for one in asked.warnings)]
     return _bounds(args, chosen.run, window.spent, "Prometheus", window.accelerated, notes)
 
 
 def _of_report(args: argparse.Namespace) -> dict[str, Any]:
-    """Of a saved report. Raises NoReport and NoBounds."""
+    """The bounds for the run of a saved report. Raises NoReport and NoBounds."""
     if args.run_name or args.prometheus:
         raise NoReport("the file of --report already names the run: leave out RUN and --prometheus")
     report = read_report(args.report)
@@ -193,7 +188,7 @@ def changes_of(args: argparse.Namespace) -> Changes:
 
 
 def render_text(found: dict[str, Any]) -> str:
-    """The answer for people: ends with a newline."""
+    """The answer for people. Ends with a newline."""
     parts = [_title(found), _table(found)]
     if found["sweep"]:
         parts.append(_curve(found["sweep"]))
@@ -201,22 +196,19 @@ def render_text(found: dict[str, Any]) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
-def _unit(found: dict[str, Any]) -> str:
-    return "GPU-hours" if found["accelerated"] else "rank-hours"
-
-
 def _title(found: dict[str, Any]) -> list[str]:
     name, steps = choice.name_of((found["owner"], found["run"])), found["replayed_steps"]
     ranks = f"{found['ranks']} rank{'' if found['ranks'] == 1 else 's'}"
     return [
         f"run {name} · {ranks} · {steps} of {found['steps']} steps replayed · {_seconds(found['step_seconds'])} a step"
-        f" · {found['gpu_hours']:.3g} {_unit(found)} so far"
+        f" · {found['gpu_hours']:.3g} {hours_of(found['accelerated'])} so far"
     ]
 
 
 def _table(found: dict[str, Any]) -> list[str]:
     money = found["price"] is not None
-    header = ["a step takes", "saves", "at least", "at most", _unit(found), *(["money"] if money else []), "with"]
+    unit = hours_of(found["accelerated"])
+    header = ["a step takes", "saves", "at least", "at most", unit, *(["money"] if money else []), "with"]
     rows = [*found["changes"], *([found["together"]] if found["together"] else [])]
     cells = [header]
     for row in rows:
@@ -231,7 +223,7 @@ def _table(found: dict[str, Any]) -> list[str]:
                 row["options"],
             ]
         )
-    return aligned(cells, last_left=True)
+    return tables.aligned(cells, last_left=True)
 
 
 def _curve(sweep: dict[str, Any]) -> list[str]:
@@ -253,7 +245,7 @@ def _notes(found: dict[str, Any]) -> list[str]:
     if found["unsplit_share"] >= 0.005:
         share = percent(found["unsplit_share"], 1)
         said.append(f"note     {share} of the time were waits that could not be split: no change makes them shorter")
-    return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]
+    return tables.notes(said)
 
 
 def _seconds(seconds: float) -> str:

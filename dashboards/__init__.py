@@ -1,1 +1,1 @@
-"""What people look at: Grafana dashboards, generated with grafanalib, which stands behind :mod:`.vocabulary` alone."""
+"""Grafana dashboards, generated with grafanalib. Pages use grafanalib only through :mod:`.vocabulary`."""

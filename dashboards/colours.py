@@ -1,10 +1,10 @@
-"""Colours: one per family, the same everywhere, and few others.
+"""Colours: one per family, the same on all dashboards, and a few others.
 
-Every family is told from every other by eyes that see all colours and by eyes that lack one kind of cones (protanopia,
-deuteranopia, tritanopia): they are 10 or more apart by CIEDE2000 for each. And every one is seen on Grafana's dark and
-on its light panels, with a contrast of 3 or more: so none is as dark as navy or as bright as yellow. They were found by
-a search for the ten colours of a hue that fits the family whose least distance is greatest.
-tests/dashboards/test_colours.py holds the palette to both. The output pass darkens what stands behind words.
+The colours of any two families differ by 10 or more in CIEDE2000, for normal vision and for each kind of colour
+blindness (protanopia, deuteranopia, tritanopia). Each has a contrast of 3 or more with Grafana's dark and light panels,
+so none is as dark as navy or as bright as yellow. A search found them: ten colours, each of a hue that fits its family,
+with the largest possible minimum distance. tests/dashboards/test_colours.py checks both conditions. The output
+pass darkens colours behind words.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ YELLOW = "#8C965A"
 SKY = "#28A0A0"
 RED = "#D20000"
 GREY = "#5A6E6E"
-"""Yellow is an olive, and sky a teal: brighter ones are not seen on a light panel."""
+"""YELLOW is an olive and SKY a teal, because brighter colours are hard to see on a light panel."""
 AMBER = "#C08A30"
-"""For what is not good and not bad yet: no family's colour."""
+"""For values between good and bad. It is not the colour of a family."""
 FAINT = "#66666640"
-"""For what is as it should be and wants no attention."""
+"""For normal states, which need no attention."""
 
 INFERNO = (
     *("#140B34", "#320A5E", "#4B0C6B", "#781C6D", "#A52C60"),
     *("#CF4446", "#ED6925", "#FB9A06", "#F7D03C", "#FCFFA4"),
 )
-"""From dark to bright, for heat: even steps to colour-blind eyes too, and no green, which is compute's.
+"""A scale from dark to bright, for heat maps. Its steps look even to colour-blind people too, and it has no green, the
+colour of compute.
 
-Source: matplotlib's inferno, without its black, which on a dark ground would look like nothing.
+Source: matplotlib's inferno, without its black, which cannot be seen on a dark panel.
 """
 
 FAMILY_COLOUR: dict[str, str] = {
@@ -51,7 +52,7 @@ FAMILY_COLOUR: dict[str, str] = {
     "unattributed": GREY,
 }
 UNHOOKED = "#8A8A8A"
-"""GPUs of which nothing is known: beside the families, and none of them."""
+"""For GPUs without whyidle's hooks, which are shown beside the families and belong to none of them."""
 
 CAUSE_SHADES: dict[str, str] = {
     "compute": GREEN,
@@ -90,7 +91,7 @@ PHASE_COLOUR: dict[str, str] = {
     "gc": PINK,
     "compile": GREY,
 }
-"""Phase -> the colour of what it mostly is. An open wait for data or in a collective has no cause yet."""
+"""Phase -> the colour of its usual family. An open wait for data or in a collective has no cause yet."""
 
 assert PHASE_COLOUR.keys() == set(PHASES)
 assert FAMILY_COLOUR.keys() == set(FAMILIES)
@@ -108,7 +109,7 @@ FAMILY_WORDS: dict[str, str] = {
     "lost": "Repeating steps after a restart",
     "unattributed": "Unexplained",
 }
-"""Family -> the verdict in words."""
+"""Family -> words for a verdict that names it."""
 
 CORROBORATION_WORDS: dict[str, tuple[str, str]] = {
     "confirmed": ("counters agree", GREEN),
@@ -123,5 +124,5 @@ CONTRADICTION_WORDS: dict[str, tuple[str, str]] = {
     "idle_cpus": ("CPUs idle", RED),
     "busy_gpus": ("GPUs busy", RED),
 }
-"""Label contradiction -> what a counter says against the verdict, and its colour."""
+"""Label contradiction -> words for what the counter says against the verdict, and their colour."""
 assert CONTRADICTION_WORDS.keys() == CONTRADICTIONS.keys()

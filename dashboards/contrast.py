@@ -1,22 +1,22 @@
-"""How well a colour is seen on another: relative luminance and contrast, as WCAG 2.1 defines them.
+"""Relative luminance and contrast of colours, as WCAG 2.1 defines them.
 
 Source: https://www.w3.org/TR/WCAG21/#dfn-relative-luminance and #dfn-contrast-ratio. Lines and other graphics need a
-contrast of 3 with what is behind them (1.4.11), words of ordinary size one of 4.5 (1.4.3).
+contrast of 3 with their background (1.4.11), words of ordinary size need 4.5 (1.4.3).
 """
 
 from __future__ import annotations
 
 DARK_PANEL, LIGHT_PANEL = "#181B1F", "#FFFFFF"
-"""What is behind the lines of Grafana's two themes."""
+"""The backgrounds of panels in Grafana's two themes."""
 WORDS = "#F7F8FA"
-"""The colour of words on a coloured cell: Grafana takes it on every ground that is not very bright."""
+"""The colour of words on a coloured cell. Grafana uses it on every background that is not very bright."""
 LINES_NEED, WORDS_NEED = 3.0, 4.5
 
 Rgb = tuple[float, float, float]
 
 
 def linear(colour: str) -> Rgb:
-    """The three channels of ``#rrggbb`` as amounts of light, from 0 to 1."""
+    """The three channels of ``#rrggbb`` as linear light, from 0 to 1."""
     red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
     return _linear(red), _linear(green), _linear(blue)
 
@@ -31,22 +31,23 @@ def luminance(colour: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """From 1, the same luminance, to 21, black on white."""
+    """The contrast of two colours: from 1 (the same luminance) to 21 (black on white)."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 def ground(colour: str) -> str:
-    """The colour to put behind words: the same hue, as dark as they need it."""
+    """The background colour for words: the same hue, dark enough for the words to be read."""
     most = (luminance(WORDS) + 0.05) / WORDS_NEED - 0.05
     has = luminance(colour)
     return colour if has <= most else shaded(colour, most / has)
 
 
 def shaded(colour: str, light: float) -> str:
-    """The colour with a part of its light, for ``light`` below 1; above 1, mixed with white for the rest.
+    """A darker or brighter shade of a colour.
 
-    1.3 is the colour with three tenths of what it lacks to white.
+    Below 1, ``light`` is the share of its light that the colour keeps. Above 1, the colour is mixed with white: 1.3
+    adds three tenths of the difference to white.
     """
     channels = linear(colour)
     if light <= 1:
@@ -55,6 +56,6 @@ def shaded(colour: str, light: float) -> str:
 
 
 def _written(*channels: float) -> str:
-    """Rounded down, so that no colour gets brighter than it was asked to be."""
+    """``#rrggbb`` of linear channels. Rounds down, so that the colour does not get brighter than requested."""
     encoded = (12.92 * one if one <= 0.0031308 else 1.055 * one ** (1 / 2.4) - 0.055 for one in channels)
     return "#" + "".join(f"{int(255 * one):02X}" for one in encoded)

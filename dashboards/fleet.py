@@ -1,4 +1,7 @@
-"""Fleet: thousands of GPUs on one screen, from recorded series alone: what is lost, what it costs, where to look."""
+"""The dashboard Fleet: what is lost, what it costs and where to look, for thousands of GPUs on one screen.
+
+It queries recorded series only.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
 BILL = f"cluster_family:whyidle_billed_seconds:increase{{{v.CLUSTER}, {LOST}}}"
 COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}'
 LOOKS = 60
-"""As often a score over the time range looks at each of a thousand nodes: a day of it must not take seconds."""
+"""The number of points of the time range at which scores are computed. With more, a day of a thousand nodes would be
+slow."""
 LOOKS_TAKEN = "($__range_s * 1000 / $__interval_ms)"
 BANDS = (
     ("90 % and more", 0.9, 9, INFERNO[2]),
@@ -48,10 +52,10 @@ BANDS = (
     ("25 to 50 %", 0.25, 0.5, INFERNO[8]),
     ("below 25 %", -1, 0.25, INFERNO[9]),
 )
-"""Bright is what loses, as in all heat maps; no family's colour, which would say what is lost to."""
+"""Bright means much loss, as in all heat maps. These are not the colours of families, since they do not name one."""
 FAMILIES_OF_COUNTERS = {"network": "network", "storage": "storage", "cpu": "CPU"}
 DEGRADED = 0.99
-"""Of the best node's links: less is no noise."""
+"""Nodes whose links carry less than this share of the best node's links are listed. A smaller difference is noise."""
 COUNTS = ("10", "20", "50")
 
 
@@ -339,6 +343,6 @@ def _late_ranks() -> Panel:
 
 
 def _looking(panel: Panel) -> Panel:
-    """A panel whose scores look :data:`LOOKS` times."""
+    """Sets a panel to :data:`LOOKS` points, and so its scores."""
     panel.maxDataPoints = LOOKS
     return panel

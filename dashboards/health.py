@@ -1,7 +1,7 @@
-"""Health: whether whyidle itself works, on all nodes: agents, collectors, ledgers, hooks, clocks, scrapes and rules.
+"""The dashboard Health: whether whyidle itself works: agents, collectors, ledgers, hooks, clocks, scrapes and rules.
 
-What every agent or rank says of itself is thousands of series: they are asked for the end of the time range alone, the
-worst of them, and over time only where there are few of an agent, or what was recorded.
+All agents and ranks together have thousands of series about themselves. So a panel shows only the worst at the end of
+the time range. Panels over time use recorded series, or metrics of which an agent has few series.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .vocabulary import (
 
 BY_INSTANCE = f"{v.CLUSTER_LABEL}, instance"
 NODE = f"group_left (node) topk by ({BY_INSTANCE}) (1, max by ({BY_INSTANCE}, node) ({INSTANCE_NODE}{{{v.CLUSTER}}}))"
-"""Of an agent: one name, where its ranks call the node by another."""
+"""Joins the node's name to an agent's series. It takes one name, since ranks may give the node another name."""
 LOOKS = 60
-"""Points over time of what each of a thousand agents says: thirty days of it must not take seconds."""
+"""Points over time in panels on all agents. With more, thirty days of a thousand agents would be slow."""
 OWN_RULES = 'rule_group=~".*;whyidle-.*"'
-"""Prometheus names a group by its file and its name."""
+"""Matcher for whyidle's rule groups. Prometheus names a group by its file and its name."""
 FAILED = 'state="failed"'
 COUNTS = ("10", "20", "50")
 NODE_COLUMN = Column("node", "Node", width=140, link=to_node())
@@ -64,7 +64,7 @@ def build() -> Dashboard:
 
 
 def _series(metric: str, matchers: str = "") -> str:
-    """A declared metric, of all agents."""
+    """The selector of a declared metric of all agents."""
     return f"{METRIC[metric].name}{{{', '.join(filter(None, (v.CLUSTER, matchers)))}}}"
 
 
@@ -75,7 +75,8 @@ def _rate(metric: str) -> str:
 def _grown(metric: str, by: str, most: int | str = "$worst") -> str:
     """The counters that grew most at the end of the time range, by labels and node.
 
-    Not over all of it: a thousand agents have some hundred thousand of them, and nearly all stand still.
+    A query over the whole range would be too large: a thousand agents have about a hundred thousand such counters, and
+    nearly all of them stand still.
     """
     grown = f"sum by ({BY_INSTANCE}, {by}) (increase({_series(metric)}[$__rate_interval])) > 0.5"
     return f"topk({most}, ({grown}) * on ({BY_INSTANCE}) {NODE})"

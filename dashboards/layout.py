@@ -1,4 +1,4 @@
-"""A dashboard: its sections, lines of panels, and the marks on its time axis."""
+"""The parts of a dashboard: sections, lines of panels, and marks on the time axis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """Lines of panels under a heading, or, without a title, without one."""
+    """Lines of panels under a heading. No heading if the title is empty."""
 
     title: str
     lines: tuple[Line, ...]
@@ -34,7 +34,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Annotation:
-    """Marks on the time axis: where ``expr`` is above 0. ``title`` and ``text`` may name labels."""
+    """Marks on the time axis where ``expr`` is above 0. ``title`` and ``text`` may contain labels: ``{{node}}``."""
 
     name: str
     expr: str
@@ -64,7 +64,7 @@ def dashboard(
     start: str = "now-1h",
     refresh: str = "30s",
 ) -> Dashboard:
-    """A dashboard, its panels in place. Tag, links, data source and ids come with the output pass."""
+    """A dashboard with its panels in position. The output pass adds tag, links, data source and ids."""
     return core.Dashboard(
         uid=uid,
         title=title,

@@ -1,4 +1,4 @@
-"""grafanalib, for the type checker's eyes: it writes its classes in a way that no checker reads."""
+"""grafanalib with type ``Any``, because type checkers cannot understand how it defines its classes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Marks on the time axis: starts, restarts, checkpoints, drains, new versions and alerts.
 
-Each looks back by the distance of two points, so that at any zoom a mark falls on the point after its event.
+Each query compares with the point before ($__interval ago). So at any zoom, a mark is at the first point after its
+event.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ BACK = " offset $__interval"
 
 
 def starts(matchers: str) -> Annotation:
-    """Of the runs that ``matchers`` choose. Rank 0 speaks for its run."""
+    """Starts of the runs that ``matchers`` select, by their rank 0."""
     first = f'group by (owner, run, pid) (whyidle_rank_info{{{matchers}, rank="0", attempt="0"}}%s)'
     return Annotation("Starts", f"{first % ''} unless {first % BACK}", "Start", "{{owner}}/{{run}}", GREEN)
 
 
 def restarts(matchers: str) -> Annotation:
-    """Of the runs that ``matchers`` choose. Rank 0 speaks for its run: an elastic restart is one of all ranks."""
+    """Restarts of the runs that ``matchers`` select, by their rank 0: an elastic restart restarts all ranks."""
     attempts = f'group by (owner, run, attempt) (whyidle_rank_info{{{matchers}, rank="0"%s}}%s)'
     return Annotation(
         "Restarts",
@@ -31,7 +32,7 @@ def restarts(matchers: str) -> Annotation:
 
 
 def _checkpoints(matchers: str) -> Annotation:
-    """Every rank saves, or none."""
+    """Saves of checkpoints, by rank 0: either all ranks save or none."""
     return Annotation(
         "Checkpoints",
         f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{matchers}, rank="0", kind="save"}}'
@@ -53,7 +54,7 @@ DRAINS = Annotation(
     "{{node}}",
     ORANGE,
 )
-"""As kube-state-metrics tells them, where the same Prometheus has it."""
+"""Drains, from kube-state-metrics if the same Prometheus scrapes it."""
 
 _VERSIONS = f"group by ({CLUSTER_LABEL}, version) (whyidle_build_info{{{CLUSTER}}}%s)"
 DEPLOYMENTS = Annotation(

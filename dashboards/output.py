@@ -1,4 +1,4 @@
-"""All dashboards, and the one pass that each goes through: what Grafana does not read goes, what all have comes on."""
+"""All dashboards, and the output pass: it adds what all dashboards share and removes what Grafana does not read."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .variables import DATA_SOURCE, SETTINGS
 BUILDERS: tuple[Callable[[], Dashboard], ...] = (
     *(overview.build, run.build, node.build, hardware.build, fleet.build, health.build),
 )
-"""In the order in which a reader goes through them."""
+"""The functions that build the dashboards, in the order in which people use the dashboards."""
 
 TAG = "whyidle"
 SCHEMA_VERSION = 39
-"""Of Grafana 11; later ones migrate it when they load it."""
+"""The version of Grafana 11. Later versions of Grafana migrate it when they load a dashboard."""
 
 Json = dict[str, Any]
 _OPAQUE = re.compile("#[0-9A-Fa-f]{6}")
 
 OF_AGENT = re.compile(r"(?<![\w:])((?:whyidle|process)_\w+)\{")
-"""The beginning of a selector of series that the agent exports; what rules record has a colon in its name."""
+"""The beginning of a selector of series that the agent exports. Recorded series have a colon in the name."""
 
 DEAD: dict[str, frozenset[str]] = {
     "dashboard": frozenset({"__inputs", "hideControls", "rows", "sharedCrosshair", "style", "gnetId"}),
@@ -39,7 +39,7 @@ DEAD: dict[str, frozenset[str]] = {
     "target": frozenset({"query", "target", "metric", "step", "intervalFactor", "interval", "hide"}),
     "variable": frozenset({"useTags", "tags", "auto", "auto_min", "auto_count"}),
 }
-"""What grafanalib writes and Grafana has not read for years."""
+"""Fields that grafanalib writes and that Grafana has not read for years."""
 
 GRAFANA_DEFAULTS: Json = {
     "axisPlacement": "auto",
@@ -53,13 +53,13 @@ GRAFANA_DEFAULTS: Json = {
     "stacking": {"mode": "none"},
     "thresholdsStyle": {"mode": "off"},
 }
-"""What grafanalib says of every panel, and Grafana takes for granted."""
+"""Fields that grafanalib writes for every panel with Grafana's default value."""
 
 TARGET_DEFAULTS = (("format", "time_series"),)
-"""The same of every query."""
+"""The same for every query."""
 
 LISTED = ("links", "tags", "list", "panels", "targets")
-"""Lists that may be empty and still must be there."""
+"""Lists that must be written even if they are empty."""
 
 
 def rendered(config: Config = DEFAULT) -> dict[str, Json]:
@@ -73,12 +73,12 @@ def files(config: Config = DEFAULT) -> dict[str, str]:
 
 
 def config_maps(config: Config = DEFAULT) -> dict[str, str]:
-    """One ConfigMap per dashboard, as the sidecar of Grafana's chart looks for them: name -> text."""
+    """One ConfigMap per dashboard, with the label that the sidecar of Grafana's chart looks for: name -> text."""
     return {f"{uid}.yaml": _config_map(uid, dashboard) for uid, dashboard in rendered(config).items()}
 
 
 def unfit(config: Config) -> str:
-    """What in a configuration the dashboards cannot follow, and what to do; empty if nothing is."""
+    """Says which settings the dashboards cannot follow, and what to do. Empty if they follow all settings."""
     single = (DEFAULT.window, DEFAULT.long_window) == (config.window, config.long_window)
     if single and {*DEFAULT.windows} <= {*config.windows}:
         return ""
@@ -89,7 +89,7 @@ def unfit(config: Config) -> str:
 
 
 def chart_files() -> dict[str, str]:
-    """What the Helm chart reads: the dashboards with tokens, which it replaces by its settings. File name -> text."""
+    """The files for the Helm chart: dashboards with tokens, which the chart replaces by settings. File name -> text."""
     return {f"{uid}.json": _compact(dashboard) + "\n" for uid, dashboard in _built().items()}
 
 
@@ -100,7 +100,7 @@ def _built() -> dict[str, Json]:
 
 
 def render(dashboard: Dashboard) -> Json:
-    """The output pass."""
+    """Applies the output pass to a dashboard and returns its JSON."""
     whole: Json = json.loads(json.dumps(dashboard.to_json_data(), cls=DashboardEncoder))
     for panel in panels_of(whole):
         _finish_panel(panel)
@@ -113,7 +113,7 @@ def render(dashboard: Dashboard) -> Json:
 
 
 def panels_of(dashboard: Json) -> Iterator[Json]:
-    """All panels, rows and what is folded into them included."""
+    """All panels, including rows and the panels inside collapsed rows."""
     for panel in dashboard["panels"]:
         yield panel
         yield from panel.get("panels", ())
@@ -147,7 +147,7 @@ def _finish_target(target: Json) -> Json:
 
 
 def _mend_thresholds(panel: Json) -> None:
-    """No steps are no thresholds, and the first step has no lower bound."""
+    """Removes thresholds without steps, and the lower bound of the first step."""
     defaults = panel.get("fieldConfig", {}).get("defaults", {})
     steps = defaults.get("thresholds", {}).get("steps")
     if not steps:
@@ -157,17 +157,17 @@ def _mend_thresholds(panel: Json) -> None:
 
 
 def _mend_custom(panel: Json) -> None:
-    """Where newer versions of Grafana want what grafanalib does not say so yet."""
+    """Rewrites options that newer versions of Grafana read in another form than grafanalib writes."""
     custom = panel.get("fieldConfig", {}).get("defaults", {}).get("custom", {})
     for key, value in GRAFANA_DEFAULTS.items():
         if custom.get(key) == value:
             del custom[key]
-    if "displayMode" in custom:  # of tables, until Grafana 9
+    if "displayMode" in custom:  # the name in tables until Grafana 9
         custom["cellOptions"] = {"type": custom.pop("displayMode")}
 
 
 def _darken_grounds(panel: Json) -> None:
-    """Words stand on the colours of some panels and cells: there, colours are as dark as the words need them."""
+    """Darkens the colours of panels and cells that have words on them, so that the words can be read."""
     defaults, overrides = panel["fieldConfig"]["defaults"], panel["fieldConfig"]["overrides"]
     if panel["type"] == "state-timeline" or panel.get("options", {}).get("colorMode") == "background":
         _darken(defaults)
@@ -188,7 +188,7 @@ def _darken(fields: Json) -> None:
 
 
 def _finish_variables(variables: list[Json]) -> None:
-    """The current value of All is a word of Grafana's own; a data source and a run are the reader's to choose."""
+    """Sets the current values of variables. All is ``$__all`` in Grafana. Data source and run are left to the user."""
     for variable in variables:
         kept = _without(variable, "variable")
         chosen = variable["current"].get("value")
@@ -211,12 +211,12 @@ def _finish_annotation(annotation: Json) -> Json:
 
 
 def _selected(expr: str) -> str:
-    """With the matchers that every series of the agent must meet."""
+    """Adds the setting `selector` to every selector of an agent's series."""
     return OF_AGENT.sub(rf"\1{{{SETTINGS.selector}, ", expr)
 
 
 def _links() -> Json:
-    """From every dashboard to every other, with the time range and the variables."""
+    """Links from every dashboard to all dashboards. They keep the time range and the variables."""
     return {
         "type": "dashboards",
         "title": "whyidle",
@@ -236,7 +236,7 @@ def _without(entry: Json, place: str) -> Json:
 
 
 def _without_nothing(value: Any, key: str = "") -> Any:
-    """Drops nulls, except as the bound of a threshold, and what is empty and need not be there."""
+    """Drops empty values that are not needed, and nulls except for the bound of a threshold."""
     if isinstance(value, dict):
         finished = {name: _without_nothing(inner, name) for name, inner in value.items()}
         return {name: inner for name, inner in finished.items() if _says_something(name, inner, value)}
@@ -260,7 +260,10 @@ def _dump(dashboard: Json) -> str:
 
 
 def _config_map(uid: str, dashboard: Json) -> str:
-    """YAML by hand: a literal block needs no escapes. On one line, since `kubectl apply` takes no more than 256 KiB."""
+    """YAML written by hand: a literal block needs no escapes.
+
+    The JSON is on one line to stay small: `kubectl apply` accepts at most 256 KiB.
+    """
     return (
         "apiVersion: v1\n"
         "kind: ConfigMap\n"

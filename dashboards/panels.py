@@ -14,13 +14,13 @@ from .queries import in_order
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
 
 PLAIN: tuple[Step, ...] = ((None, "text"),)
-"""Where a value is neither good nor bad: without thresholds, Grafana takes its own, red from 80 on."""
+"""For values that are neither good nor bad. Without any thresholds, Grafana would use its own: red from 80 on."""
 CELLS = 120
-"""Of a row of cells; more are too narrow to tell apart."""
+"""The most cells in a row. More would be too narrow."""
 STATES = 200
-"""Of a row of states."""
+"""The most points in a row of states."""
 RAMP: tuple[Step, ...] = tuple(zip((None, 10, 20, 30, 40, 50, 60, 70, 80, 90), INFERNO, strict=True))
-"""In per cent of the highest value. As thresholds, since older versions of Grafana lack the ramp itself."""
+"""Thresholds in per cent of the highest value. Older versions of Grafana do not have this scale of colours."""
 
 
 def trend(
@@ -44,12 +44,12 @@ def trend(
 ) -> Panel:
     """Lines over time. ``dotted`` names series that are limits or references, not measurements.
 
-    ``by_family`` is for legends that end with a family, and ``nothing`` stands there where there is no series.
+    ``by_family`` is for legends that end with a family. ``nothing`` is shown if there is no series.
     """
     reference = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [10, 10]}}
     overrides = _fixed_colours(colours or {}) + [override(name, reference, _plain()) for name in dotted]
     overrides += _colours_by_ending(FAMILY_COLOUR) if by_family else []
-    # Of nothing but zeros, Grafana would draw 10,000 %.
+    # If all values are 0, Grafana would draw an axis up to 10,000 %.
     soft = {"axisSoftMax": 0.1} if unit == "percentunit" and most is None else {}
     sorted_by = {"sortBy": "Last *", "sortDesc": True} if legend == "table" else {}
     return core.TimeSeries(
@@ -82,7 +82,7 @@ def share(
     width: int = 24,
     links: Sequence[Link] = (),
 ) -> Panel:
-    """Shares by family or cause, stacked in the one order of families: the whole height is 100 %."""
+    """Shares by family or cause, stacked to 100 % in the common order of families."""
     for target in queries:
         target.expr = in_order(target.expr)
     return trend(
@@ -117,9 +117,9 @@ def stat(
     units: Mapping[str, Unit] | None = None,
     since: str = "",
 ) -> Panel:
-    """Big numbers or words, one per series. ``nothing`` stands there where there is no series.
+    """Big numbers or words, one per series. ``nothing`` is shown if there is no series.
 
-    ``units`` are those of single series, by name, and ``since`` is a time range of the panel's own, such as ``now/d``.
+    ``units`` overrides the unit of single series, by name. ``since`` is the panel's own time range, such as ``now/d``.
     """
     return core.Stat(
         **common(title, description, queries, width, thresholds or PLAIN),
@@ -191,7 +191,7 @@ def heat(
     links: Sequence[Link] = (),
     nothing: str = "",
 ) -> Panel:
-    """One row per series, a cell per moment, coloured by its value: by the thresholds, or from dark to bright."""
+    """One row per series with a cell per point in time, coloured by thresholds or else from dark to bright."""
     ramp = {} if thresholds else {"thresholdType": "percentage"}
     return Drawn(
         **common(title, description, queries, width, thresholds or RAMP) | {"maxDataPoints": CELLS} | ramp,
@@ -225,7 +225,7 @@ def timeline(
     nothing: str = "",
     legend: bool = True,
 ) -> Panel:
-    """One row per series, in the words and colours that its values are mapped to."""
+    """One row per series over time. ``mappings`` turn its values into words and colours."""
     return core.StateTimeline(
         **common(title, description, queries, width, ((None, FAINT),)) | {"maxDataPoints": STATES},
         mappings=list(mappings),
@@ -240,7 +240,7 @@ def timeline(
 
 @attr.s
 class Drawn(core.Panel):  # pyright: ignore
-    """A panel of a kind that grafanalib lacks, or says in the words of dead versions of Grafana."""
+    """A panel of a kind that grafanalib lacks, or that it writes in the format of old versions of Grafana."""
 
     kind: str = attr.ib(default="")
     options: Json = attr.ib(factory=dict)

@@ -1,4 +1,4 @@
-"""Queries, and what is said in them more than once."""
+"""Queries, and expressions that several queries share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .library import Target, core
 from .variables import BY_RUN, SETTINGS
 
 ORDER = "_order"
-"""A label that comes before all others, for who sorts series by their labels."""
+"""A label whose name sorts before all others: Prometheus sorts series by their labels."""
 
 
 def query(expr: str, legend: str = "") -> Target:
-    """A query over the time range; ``legend`` may name labels: ``{{node}}``."""
+    """A query over the time range. ``legend`` may contain labels: ``{{node}}``."""
     return core.Target(expr=one_line(expr), legendFormat=legend or "__auto")
 
 
@@ -32,16 +32,16 @@ def encode(metric: str, matchers: str, label: str, values: Sequence[str], by: st
 
 
 def confirmed(matchers: str) -> str:
-    """To what degree counters confirm the verdict of each run."""
+    """The degree to which counters confirm the verdict of each run, from 0 to 1."""
     degree, verdict = (f"run_family:whyidle_{what}:ratio${{window}}{{{matchers}}}" for what in ("confirmed", "verdict"))
     return f"sum by ({BY_RUN}) ({degree} and on ({BY_RUN}, family) {verdict})"
 
 
 def in_order(expr: str) -> str:
-    """The series of ``expr``, which have the label family, in the one order of families: compute first.
+    """The series of ``expr`` in the common order of families: compute first. They must have the label `family`.
 
-    Grafana stacks series in the order in which they come, and Prometheus sorts those of a range by their labels.
-    Causes follow one another within their family.
+    Grafana stacks series in the order in which they arrive, and Prometheus sorts the series of a range query by their
+    labels. The causes of a family stay together.
     """
     for index, family in enumerate(FAMILIES):
         expr = f'label_replace({expr}, "{ORDER}", "{index}", "family", "{family}")'
@@ -49,9 +49,9 @@ def in_order(expr: str) -> str:
 
 
 def blamed(matchers: str, families: str = "", by: str = "") -> str:
-    """Shares by family over several runs, each as heavy as it has live ranks, waits for late ranks looked through.
+    """Shares by family over several runs, with look-through. The weight of a run is its number of live ranks.
 
-    ``families`` are further matchers of what is wanted, and ``by`` further labels to tell apart.
+    ``families`` is a matcher that selects families, and ``by`` adds labels to group by.
     """
     ranks = f"on ({BY_RUN}) group_left () run:whyidle_ranks:count{{{matchers}}}"
     charged = f"run_family:whyidle_charged:ratio${{window}}{{{matchers}%s}} * {ranks}"
@@ -61,17 +61,19 @@ def blamed(matchers: str, families: str = "", by: str = "") -> str:
 
 
 def worst(selector: str, score: str, by: str, count: str = "$worst") -> str:
-    """The series of ``selector`` of those ``by`` whose ``score`` over the time range is highest.
+    """The series of ``selector`` with the highest ``score``. The labels ``by`` join the two.
 
-    The score is taken at the end of the range, so that the same series stand in the picture from its start.
+    The score must be the same at all points of the range (see :func:`over_range`), so that the same series are shown
+    from start to end.
     """
     return f"{selector} and on ({by}) topk({count}, {score})"
 
 
 def rank_shares(matchers: str, by: str, families: str) -> str:
-    """Shares of the time of ranks within the chosen window, by ``by`` and family; phases that are open count already.
+    """Shares of ranks' time in the chosen window, by the labels ``by`` and family. Open phases are included.
 
-    ``families`` is a matcher of what is wanted. These are not recorded: of thousands of ranks, few are looked at.
+    ``families`` is a matcher that selects families. These shares are not recorded: there are thousands of ranks, and
+    people look at few of them.
     """
     spent = f"rank_cause:whyidle_device_seconds:increase{{{matchers}%s}}"
     seconds = f"({of_window(spent)} or rank_phase:whyidle_open:seconds{{{matchers}%s}})"
@@ -80,33 +82,33 @@ def rank_shares(matchers: str, by: str, families: str) -> str:
 
 
 def of_window(increases: str) -> str:
-    """What books of ranks say of the chosen window; of their last reading, where that is longer ago than the window."""
+    """The recorded increases of ranks in the chosen window, or the last one if the window has none."""
     return f"(sum_over_time({increases}[${{window}}]) or last_over_time({increases}[{SETTINGS.details_interval}]))"
 
 
 def rank_idle(matchers: str, by: str) -> str:
-    """How much of the time range ranks did not compute, to tell the worst."""
+    """The time in the time range in which ranks did not compute, as a score to find the worst."""
     spent = f'rank_cause:whyidle_device_seconds:increase{{{matchers}, family!="compute"}}'
     return f"sum by ({by}) ({over_range(spent, 'sum')})"
 
 
 def over_range(selector: str, function: str = "avg") -> str:
-    """``avg``, ``max``, ``sum``... over the time range of what was recorded, looked at once per point of the panel.
+    """``avg``, ``max``, ``sum`` and so on of recorded series over the time range, one sample per point of the panel.
 
-    As of the end of the range: the same at every moment of a trend. Looks that are as far apart as the range is long
-    keep a query of thirty days within the samples that Prometheus takes into memory.
+    It is evaluated at the end of the range, so that it is the same at every point of a trend. The distance of the
+    samples grows with the range, so that a query over thirty days stays within Prometheus's limit of samples.
     """
     return f"{function}_over_time(({selector})[${{__range}}:$__interval] @ end())"
 
 
 def device_hours(increases: str) -> str:
-    """The selector of recorded increases -> device-hours in the time range.
+    """Device-hours in the time range, from the selector of recorded increases.
 
-    The sum of the samples themselves: each is of the seconds since the one before it.
+    It sums all samples, because each has the seconds since the sample before it.
     """
     return f"sum_over_time({increases}[${{__range}}]) / 3600"
 
 
 def one_line(expr: str) -> str:
-    """Expressions may be written over several lines."""
+    """An expression that is written over several lines, on one line."""
     return " ".join(expr.split())

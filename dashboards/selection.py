@@ -1,8 +1,8 @@
-"""How the panels of one node select: everything that its agent says.
+"""Queries for the panels of one node: everything that its agent exports.
 
-The agent's counters carry no node of their own, only the address they were scraped from. A hidden variable holds it, so
-that a query touches one node's series, however many nodes there are. It holds all addresses of the node's agent in
-the time range: one that is gone has nothing to say of now, and what it said of then stays.
+The agent's counters have no label for the node, only the address that was scraped (`instance`). A hidden variable holds
+this address, so that a query reads the series of one node only. It holds all addresses that the node's agent had in the
+time range: an old address has no current series, but its past ones are still shown.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from .vocabulary import Target, Template, now, over_range, query, worst
 
 HERE = f"{v.CLUSTER}, {v.any_of('instance')}"
 SAMPLED = 'source="gpm"'
-"""The seconds in which the counters that only Hopper and later GPUs have were read."""
+"""Matcher for the seconds in which the counters were read that only Hopper and later GPUs have."""
 CGROUP = 20
-"""Characters of a control group's name in a legend."""
+"""The most characters of a control group's name in a legend."""
 ROWS = 64
-"""Of a table: more than a node has ranks, ports or mounts, as a rule."""
+"""The most rows of a table. Nodes usually have fewer ranks, ports or mounts."""
 
 
 def node() -> Template:
-    """Exactly one node, with ranks or without, as its agent or its ranks name it."""
+    """A variable for exactly one node, with or without ranks."""
     return v.node(INSTANCE_NODE)
 
 
 def instance() -> Template:
-    """Where the agent of the chosen node was scraped."""
+    """A hidden variable: the addresses of the chosen node's agent."""
     return v.instances(INSTANCE_NODE, v.NODE)
 
 
 def series(metric: str, matchers: str = "") -> str:
-    """The node's series of a declared metric; KeyError for any other."""
+    """The selector of a declared metric of the node. Raises KeyError for any other metric."""
     return f"{METRIC[metric].name}{{{', '.join(filter(None, (HERE, matchers)))}}}"
 
 
 def rate(metric: str, matchers: str = "") -> str:
-    """Growth per second of a counter; KeyError or ValueError for anything else."""
+    """The rate of a counter of the node. Raises KeyError or ValueError for anything else."""
     if METRIC[metric].type != "counter":
         raise ValueError(f"{metric} is no counter")
     return f"rate({series(metric, matchers)}[$__rate_interval])"
@@ -50,37 +50,37 @@ def total(by: str, expr: str) -> str:
 
 
 def highest(expr: str, by: str, most: int, above: str = "") -> str:
-    """The ``most`` series of ``expr``, which has the labels ``by``, that are highest over the time range.
+    """The ``most`` series of ``expr`` with the highest mean over the time range. ``expr`` must have the labels ``by``.
 
-    A legend has room for some ten names, and a node may have hundreds of ranks, disks and interfaces. Those that were
-    never higher than ``above`` are left out.
+    A legend has room for about ten names, and a node may have hundreds of ranks, disks and interfaces. Series whose
+    mean is not above ``above`` are left out.
     """
     score = over_range(expr)
     return worst(f"({expr})", f"{score} > {above}" if above else score, by, str(most))
 
 
 def shortened(expr: str) -> str:
-    """The same with the last part of long names of control groups: a legend has no room for the whole path."""
+    """Cuts long names of control groups to their last characters: a legend has no room for the whole path."""
     return f'label_replace({expr}, "cgroup", "…$1", "cgroup", ".*(.{{{CGROUP}}})")'
 
 
 def grows(metric: str, by: str, legend: str, matchers: str = "", most: int = 0) -> Target:
-    """A counter's growth per second, summed by labels; ``most`` bounds the number of series."""
+    """The rate of a counter, summed by labels. ``most`` limits the number of series."""
     return _drawn(total(by, rate(metric, matchers)), by, legend, most)
 
 
 def level(metric: str, by: str, legend: str, matchers: str = "", most: int = 0) -> Target:
-    """A gauge, by labels; ``most`` bounds the number of series."""
+    """A gauge, by labels. ``most`` limits the number of series."""
     return _drawn(f"max by ({by}) ({series(metric, matchers)})", by, legend, most)
 
 
 def average(spent: str, count: str, by: str, legend: str, matchers: str = "", most: int = 0) -> Target:
-    """What one of ``count`` took on average; nothing where there was none."""
+    """A query for :func:`mean`. ``most`` limits the number of series."""
     return _drawn(mean(by, spent, count, matchers), by, legend, most)
 
 
 def activity(metric: str, by: str, observed: str = "") -> str:
-    """A counter of GPUs' activity, as a share of the time in which it was observed."""
+    """A counter of GPU activity, as a share of the time in which it was observed."""
     return f"{total(by, rate(metric))} / ({total(by, rate('whyidle_gpu_observed_seconds_total', observed))} > 0)"
 
 
@@ -89,17 +89,17 @@ def _drawn(expr: str, by: str, legend: str, most: int) -> Target:
 
 
 def mean(by: str, spent: str, count: str, matchers: str = "") -> str:
-    """What one of ``count`` took on average; nothing where there was none."""
+    """The mean of ``spent`` per ``count``, by labels. Absent where ``count`` did not grow."""
     return f"{total(by, rate(spent, matchers))} / ({total(by, rate(count, matchers))} > 0)"
 
 
 def each(counters: Mapping[str, str], by: str = "instance", named: str = "", most: int = 0) -> list[Target]:
-    """The growth of several counters, summed by labels: metric -> what the legend calls it, after ``named``."""
+    """The rates of several counters, summed by labels. ``counters``: metric -> its legend, which follows ``named``."""
     return [grows(metric, by, _named(named, word), most=most) for metric, word in counters.items()]
 
 
 def levels(gauges: Mapping[str, str], by: str = "instance", named: str = "", most: int = 0) -> list[Target]:
-    """Several gauges, by labels: metric -> what the legend calls it, after ``named``."""
+    """Several gauges, by labels. ``gauges``: metric -> its legend, which follows ``named``."""
     return [level(metric, by, _named(named, word), most=most) for metric, word in gauges.items()]
 
 
@@ -108,5 +108,5 @@ def _named(named: str, word: str) -> str:
 
 
 def listed(expr: str, most: int = ROWS) -> Target:
-    """The rows of a table, at the end of the time range."""
+    """A query for the rows of a table, at the end of the time range, with at most ``most`` rows."""
     return now(f"topk({most}, {expr})")

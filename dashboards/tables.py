@@ -1,4 +1,4 @@
-"""Tables: instant queries side by side, in columns."""
+"""Tables whose columns come from several instant queries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .panels import PLAIN, common, more, override
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
 
 MERGED: tuple[Json, ...] = (
-    # Rows are one if all fields agree that all answers have, and of recorded series the name is one.
+    # Grafana merges rows that agree in all fields that all answers have. So leave out the name of recorded series.
     {"id": "filterFieldsByName", "options": {"exclude": {"names": ["__name__"]}}},
     {"id": "merge", "options": {}},
 )
 GROUND: dict[str, Sequence[Step]] = {"gauge": ((None, BLUE),), "color-background": ((None, "transparent"),)}
-"""Kind of cell -> what its values look like that nothing else colours."""
+"""Kind of cell -> the default colour of its values."""
 
 
 EMPTY_CELL = override(".*", {"id": "noValue", "value": "–"}, matcher="byRegexp")
@@ -25,7 +25,7 @@ EMPTY_CELL = override(".*", {"id": "noValue", "value": "–"}, matcher="byRegexp
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. ``field`` is a label, or the letter of the query whose values it has: A for the first."""
+    """A column of a table. ``field`` is a label, or the letter of the query that has its values: A for the first."""
 
     field: str
     title: str
@@ -49,10 +49,10 @@ def table(
     rising: bool = False,
     nothing: str = "–",
 ) -> Panel:
-    """Instant queries, made with :func:`now`, side by side: rows that have the same labels are one row.
+    """A table of instant queries (made with :func:`now`). Results with the same labels are merged into one row.
 
-    ``sort`` is the title of a column, highest first, or lowest if ``rising``; ``nothing`` stands there for a table
-    without rows.
+    ``sort`` is the title of the column to sort by, highest first, or lowest first with ``rising``. ``nothing`` is shown
+    if there are no rows.
     """
     names = [_value_field(column.field, queries) for column in columns]
     for target in queries:
@@ -88,7 +88,7 @@ def _value_field(name: str, queries: Sequence[Target]) -> str:
 
 def _column(column: Column) -> list[Json]:
     bounds = column.thresholds or GROUND.get(column.cell, ())
-    if column.cell == "color-background":  # what is well needs no ground
+    if column.cell == "color-background":  # good values have no background
         bounds = [(bound, "transparent" if colour == GREEN else colour) for bound, colour in bounds]
     properties: Json = {
         "unit": column.unit,

@@ -1,4 +1,4 @@
-"""What values look like: units, thresholds, words, and where a click on them leads."""
+"""How values are shown: units, thresholds, words, and links."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ Unit = Literal[
     "currency:⟦currency⟧",
 ]
 MONEY: Unit = "currency:⟦currency⟧"
-"""In the currency of the settings."""
+"""The unit for money, in the currency of the settings."""
 
 Step = tuple[float | None, str]
 
 
 def steps(*bounds: float) -> tuple[Step, ...]:
-    """Good until the first bound, amber from there, red from the second on (or from the only one)."""
+    """Thresholds: green below the first bound, then amber, and red from the second (or only) bound on."""
     return ((None, GREEN), *zip(bounds, (AMBER, RED)[-len(bounds) :], strict=True))
 
 
 def falling(*bounds: float) -> tuple[Step, ...]:
-    """Red until the first bound, amber from there, good from the second on (or from the only one)."""
+    """Thresholds: red below the first bound, then amber, and green from the second (or only) bound on."""
     return ((None, RED), *zip(bounds, (AMBER, GREEN)[-len(bounds) :], strict=True))
 
 
 GOOD = falling(0.5, 0.8)
-"""Goodput: below half, most of the money goes elsewhere; above four fifths there is little to gain."""
+"""Thresholds of goodput: below 0.5, most of the device time is lost; above 0.8, there is little to gain."""
 
 
 def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
-    """Value -> what to show for it: words and a colour, or words alone."""
+    """A value mapping. ``table``: value -> words and a colour, or only words."""
     options: Json = {}
     for index, (value, shown) in enumerate(table.items()):
         text, colour = (shown, None) if isinstance(shown, str) else shown
@@ -61,38 +61,38 @@ def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
 
 
 VERDICTS = words({family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES})
-"""A family as a verdict says it."""
+"""Shows a family as a verdict, in words."""
 LATE_BY = words(
     {family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES}
     | {"straggler": ("Compute: slow, or a larger batch", FAMILY_COLOUR["straggler"])}
 )
-"""A family as what made a rank late: by compute itself it is what makes a straggler."""
+"""Shows a family as the reason why a rank was late. Here `straggler` means that its own compute was slow."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link from a value; ``url`` may hold Grafana's variables."""
+    """A link from a value. ``url`` may contain Grafana's variables."""
 
     title: str
     url: str
 
 
 KEPT = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
-"""What a link between dashboards keeps."""
+"""The URL parameters that links between dashboards keep: time range, data source and cluster."""
 
 
 def to_run() -> Link:
-    """From a table's cell that holds a run to that run. The row has its owner too."""
+    """A link from a table cell with a run to that run. The row must have the owner too."""
     return _to("run", "${__value.text:percentencode}", "&var-owner=${__data.fields.owner:percentencode}")
 
 
 def to_node() -> Link:
-    """From a table's cell that holds a node to that node."""
+    """A link from a table cell with a node to that node."""
     return _to("node", "${__value.text:percentencode}")
 
 
 def series_to(variable: Literal["run", "node"]) -> Link:
-    """From a series that has the label to what it names."""
+    """A link from a series with the label `run` or `node` to that run or node."""
     owner = "&var-owner=${__field.labels.owner:percentencode}" if variable == "run" else ""
     return _to(variable, f"${{__field.labels.{variable}:percentencode}}", owner)
 
@@ -102,10 +102,10 @@ def _to(variable: str, value: str, more: str = "") -> Link:
 
 
 def threshold_steps(thresholds: Sequence[Step]) -> list[Json]:
-    """As Grafana has them."""
+    """Thresholds in Grafana's JSON."""
     return [{"color": colour, "value": value} for value, colour in thresholds]
 
 
 def data_links(links: Iterable[Link]) -> list[Json]:
-    """As Grafana has them."""
+    """Links in Grafana's JSON."""
     return [{"title": link.title, "url": link.url, "targetBlank": False} for link in links]

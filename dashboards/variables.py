@@ -1,6 +1,6 @@
-"""The variables on top of every dashboard, and the matchers that queries take from them.
+"""The variables at the top of every dashboard, and the matchers that queries make from them.
 
-The variables list what recorded series of the chosen time range have, so that runs that ended in it still show.
+The variables list the label values of recorded series in the chosen time range, so runs that ended in it are listed.
 """
 
 from __future__ import annotations
@@ -11,23 +11,27 @@ from .library import Template, core
 
 DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 SETTINGS = tokenised(DEFAULT)
-"""The settings, each as a token that the output pass replaces by its value."""
+"""The settings, each as a token. The output pass replaces tokens by values."""
 CLUSTER_LABEL = SETTINGS.cluster_label
 BY_RUN = f"{CLUSTER_LABEL}, owner, run"
 BY_NODE = f"{CLUSTER_LABEL}, node"
-"""Labels that name one run, and one node, wherever it is."""
-_HIDDEN = 2  # as Grafana numbers it
+"""Labels that identify a run and a node across clusters."""
+_HIDDEN = 2  # Grafana's number for a hidden variable
 
 
 def any_of(label: str, variable: str = "") -> str:
-    """A matcher for a variable of which any number of values may be chosen. Grafana escapes each for a regular
-    expression, and Prometheus takes what stands between backquotes as it is."""
+    """A matcher for a variable with any number of chosen values.
+
+    Grafana escapes each value for a regular expression, and Prometheus takes text between backquotes literally.
+    """
     return f"{label}=~`${{{variable or label}:regex}}`"
 
 
 def only(label: str, variable: str = "") -> str:
-    """A matcher for a variable that has exactly one value, whatever its characters: JSON's quotes and escapes are
-    Prometheus's too."""
+    """A matcher for a variable with exactly one value.
+
+    The value may have any characters: Prometheus reads the quotes and escapes of JSON.
+    """
     return f"{label}=${{{variable or label}:json}}"
 
 
@@ -40,10 +44,10 @@ NODES = f"{CLUSTER}, {any_of('node')}"
 NODE = f"{CLUSTER}, {only('node')}"
 RUN_NODES = f"{RUN}, {any_of('node')}"
 RANKS = any_of("rank")
-"""Matchers for the inside of a selector: ``metric{RUN}``."""
+"""Matchers for use in a selector: ``metric{RUN}``."""
 
 ANY = ".*"
-"""What All stands for: a label that nobody sets, as is cluster's right, matches too."""
+"""The value of All. It also matches series without the label, since series may lack the label for the cluster."""
 
 
 def data_source() -> Template:
@@ -55,37 +59,37 @@ def cluster() -> Template:
 
 
 def owners() -> Template:
-    """Any number of owners of runs, all unless some are chosen."""
+    """A variable for any number of owners. All if none is chosen."""
     return _listed("owner", "Owner", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, owner)", multi=True)
 
 
 def owner() -> Template:
-    """Exactly one owner: two owners' runs of one name are two runs."""
+    """A variable for exactly one owner: runs of two owners with the same name are two runs."""
     return _listed("owner", "Owner", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, owner)", multi=False)
 
 
 def runs() -> Template:
-    """Any number of runs, all unless some are chosen."""
+    """A variable for any number of runs. All if none is chosen."""
     return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNERS}}}, run)", multi=True)
 
 
 def run() -> Template:
-    """Exactly one run."""
+    """A variable for exactly one run."""
     return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNER}}}, run)", multi=False)
 
 
 def nodes(metric: str = "node:whyidle_ranks:count", matchers: str = CLUSTER) -> Template:
-    """Any number of nodes, all unless some are chosen; those that have ``metric``."""
+    """A variable for any number of the nodes that have ``metric``. All if none is chosen."""
     return _listed("node", "Node", f"label_values({metric}{{{matchers}}}, node)", multi=True)
 
 
 def node(metric: str = "node:whyidle_ranks:count") -> Template:
-    """Exactly one node."""
+    """A variable for exactly one node."""
     return _listed("node", "Node", f"label_values({metric}{{{CLUSTER}}}, node)", multi=False)
 
 
 def instances(metric: str, matchers: str) -> Template:
-    """Where the agents of the chosen nodes were scraped: hidden, as nobody chooses it."""
+    """A hidden variable: the addresses of the agents of the chosen nodes."""
     found = nodes(metric, matchers)
     found.name, found.label, found.hide, found.allValue = "instance", "Agent", _HIDDEN, None
     found.query = f"label_values({metric}{{{matchers}}}, instance)"
@@ -93,7 +97,7 @@ def instances(metric: str, matchers: str) -> Template:
 
 
 def ranks() -> Template:
-    """Any number of ranks of the chosen run, all unless some are chosen."""
+    """A variable for any number of ranks of the chosen run. All if none is chosen."""
     query = f"label_values(rank_instance_node:whyidle_rank:group{{{RUN_NODES}}}, rank)"
     template = _listed("rank", "Rank", query, multi=True)
     template.sort = core.SORT_NUMERIC_ASC
@@ -101,12 +105,12 @@ def ranks() -> Template:
 
 
 def window() -> Template:
-    """What rates and shares are taken over: a part of the names of recorded series, ``...:ratio${window}``."""
+    """A variable for the window of rates and shares. Names of recorded series contain it: ``:ratio${window}``."""
     return choice("window", "Averaged over", DEFAULT.windows, DEFAULT.window)
 
 
 def choice(name: str, label: str, values: tuple[str, ...], default: str) -> Template:
-    """One of some fixed values."""
+    """A variable with fixed values."""
     options = [{"selected": value == default, "text": value, "value": value} for value in values]
     return core.Template(
         name=name, label=label, type="custom", query=",".join(values), options=options, default=default

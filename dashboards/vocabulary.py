@@ -1,6 +1,6 @@
-"""The words that dashboards are written in, and the only place that knows how grafanalib says them.
+"""The functions and types that dashboards are written with. They hide grafanalib.
 
-A dashboard is a function ``build() -> Dashboard`` in a module of its own, listed in :mod:`.output`::
+A dashboard is a function ``build() -> Dashboard`` in its own module, listed in :mod:`.output`::
 
     from . import variables as v
     from .vocabulary import Column, Dashboard, dashboard, line, query, section, share, stat, table, to_run, trend
@@ -22,23 +22,24 @@ A dashboard is a function ``build() -> Dashboard`` in a module of its own, liste
             unit="percentunit", width=12,
         )
 
-- Widths are of 24 columns; a line's panels stand side by side at the line's height, and wrap beyond 24.
-- ``query(expr, legend)`` is over the time range, ``now(expr, legend)`` at its end: for stats, bars and tables.
+- A dashboard is 24 columns wide. The panels of a line have the line's height and wrap after 24 columns.
+- ``query(expr, legend)`` queries the time range, ``now(expr, legend)`` its end: for stats, bars and tables.
 - Panels: :func:`trend` (lines), :func:`share` (families or causes stacked to 100 %), :func:`stat`, :func:`bars`
   (one bar per series), :func:`table`, :func:`heat` (one row of coloured cells per series), :func:`timeline` (one row of
-  words per series, whose values are numbers that :func:`words` maps).
-- Every panel has a title, a description (what it shows; what it means when it grows) and a unit: those of ``Unit``.
-- Thresholds are steps, ``steps(0.1, 0.3)``: green, amber from 0.1 on, red from 0.3 on; ``falling(0.5, 0.8)`` for what
-  should be high. Only where a value is good or bad by itself. ``dashed=True`` on a trend draws them as lines.
-- Values of a label as one number per series: ``encode(metric, matchers, label, values, by)``, for :func:`timeline`.
+  words per series; :func:`words` maps numbers to words).
+- Every panel has a title, a description (what it shows; what it means when it grows) and a unit of ``Unit``.
+- Thresholds: ``steps(0.1, 0.3)`` is green, amber from 0.1 on, red from 0.3 on; ``falling(0.5, 0.8)`` is for values
+  that should be high. Use them only for values that are good or bad by themselves. ``dashed=True`` on a trend draws
+  them as lines.
+- ``encode(metric, matchers, label, values, by)`` turns the values of a label into one number per series, for
+  :func:`timeline`.
 - Device-hours over the chosen range: ``device_hours("run_family:whyidle_billed_seconds:increase{...}")``.
-- Colours follow a series' name: ``colours=FAMILY_COLOUR`` with the legend ``{{family}}``, or ``by_family=True`` with
-  one that ends in ``{{family}}``.
-- Families are stacked in one order, compute lowest: :func:`share` sees to it, elsewhere ``in_order(expr)``.
-- ``nothing="..."`` says what it means when there is nothing to draw.
-- Ids, data source, tag, links and the removal of what is dead are the output pass's: leave them alone.
-- No more than 64 series in a picture: ``worst(selector, score, "owner, run, rank")`` keeps those of the highest
-  score.
+- Colours follow the name of a series: ``colours=FAMILY_COLOUR`` with the legend ``{{family}}``, or ``by_family=True``
+  with a legend that ends in ``{{family}}``.
+- Families are stacked in one order, compute lowest. :func:`share` does this; elsewhere use ``in_order(expr)``.
+- ``nothing="..."`` is shown if there are no series. It should say what that means.
+- The output pass adds ids, data source, tag and links, and removes obsolete fields. Do not set them.
+- A panel has at most 64 series: ``worst(selector, score, "owner, run, rank")`` keeps those with the highest score.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Builds the container image with buildah, as the current user sees it: `buildah images` lists it afterwards.
+"""Builds the container image with buildah, in the image store of the current user (`buildah images` lists it).
 
     python tools/image.py [--base debootstrap] [--name localhost/whyidle:VERSION]
 
-The base image comes from its registry. Where no registry can be reached, `--base debootstrap` makes the same Debian
-from its packages. That takes a minute or two and needs root. The result is kept as localhost/debian:trixie-slim.
+The base image comes from its registry. If no registry can be reached, `--base debootstrap` makes the same Debian from
+its packages. That takes a minute or two and needs root. The result is kept as localhost/debian:trixie-slim.
 
 The name of the image is the last line on stdout. Everything else goes to stderr.
 """
@@ -28,13 +28,13 @@ DOCKERFILE = ROOT / "deploy" / "image" / "Dockerfile"
 MIRROR = "http://deb.debian.org/debian"
 REGISTRY, DEBOOTSTRAP = "registry", "debootstrap"
 NOT_IN_SLIM = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists")
-"""What Debian's slim images leave out, and debootstrap does not."""
+"""Folders that Debian's slim images leave out and debootstrap includes."""
 AUTHORITIES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """Environment variables that name the certificate authorities to trust. The first that is set counts, as for pip."""
 
 
 class Failed(Exception):
-    """A sentence that says what failed and what to do."""
+    """The build failed. The message says what failed and what to do."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -69,7 +69,7 @@ def declared_base(dockerfile: str) -> str:
 
 
 def made_base(name: str) -> str:
-    """Makes an image like the named one from Debian's packages; returns its name. One that is there already is used."""
+    """Makes an image like the named one from Debian's packages, unless it exists. Returns the name of the image."""
     found = re.search(r"debian:(([a-z]+)-slim)$", name)
     if not found:
         raise Failed(f"debootstrap cannot make {name}: only debian:RELEASE-slim")
@@ -96,7 +96,7 @@ def build(base: str, name: str, *, local: bool) -> None:
     with Step(f"{name}, from {base}"), tempfile.TemporaryDirectory(prefix="image-") as folder:
         arguments = {"BASE": base, "VERSION": __version__, **revision()}
         words = ["bud", "--network", "host", "--pull-never" if local else "--pull", "--layers=false"]
-        # OCI's format has no health check.
+        # The OCI format has no health check.
         words += ["--format", "docker"]
         words += [f"--build-arg={key}={value}" for key, value in arguments.items()]
         words += [f"--secret=id={key},src={path}" for key, path in secrets(Path(folder))]
@@ -110,7 +110,7 @@ def build(base: str, name: str, *, local: bool) -> None:
 
 
 def revision() -> dict[str, str]:
-    """Which commit this is, and when it was made. Empty outside a clone: a source distribution has neither."""
+    """The current commit and its date. Both are empty outside a clone, such as in a source distribution."""
     words = ["git", "-C", str(ROOT), "show", "--no-patch", "--format=%H %cI", "HEAD"]
     done = subprocess.run(words, capture_output=True, text=True, check=False) if shutil.which("git") else None
     if done is None or done.returncode != 0:
@@ -120,7 +120,10 @@ def revision() -> dict[str, str]:
 
 
 def secrets(folder: Path) -> Iterator[tuple[str, Path]]:
-    """This machine's way to the package index: pip's settings and the certificate authorities, for the build alone."""
+    """Build secrets that let pip reach the package index: pip's settings and the certificate authorities.
+
+    The image does not contain them.
+    """
     lines = ["[global]"]
     if index := os.environ.get("PIP_INDEX_URL"):
         lines.append(f"index-url = {index}")
@@ -133,12 +136,12 @@ def secrets(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def buildah(*words: str) -> str:
-    """Its stdout."""
+    """Runs buildah and returns its stdout."""
     return do(["buildah", *words])
 
 
 def do(words: Sequence[str]) -> str:
-    # chroot needs neither a container runtime nor control groups: it also works inside a container.
+    # The chroot isolation needs no container runtime and no control groups, so it also works inside a container.
     env = {"BUILDAH_ISOLATION": "chroot", **os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
     try:
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)

@@ -1,4 +1,4 @@
-"""The Pythons of this machine that whyidle supports.
+"""Finds the Pythons of this machine that whyidle supports.
 
 python tools/pythons.py        lists them
 python tools/pythons.py 3.12   prints the path of one
@@ -17,7 +17,7 @@ _TELL = "import sys; print(*sys.version_info[:2], sys.implementation.name, sys.p
 
 
 def pythons() -> dict[str, Path]:
-    """ "3.12" -> its interpreter, in the order of versions. Those on PATH come before those of pyenv and uv."""
+    """Version such as "3.12" -> its interpreter, sorted by version. PATH has precedence over pyenv and uv."""
     found: dict[tuple[int, int], Path] = {}
     for candidate in _candidates():
         try:
@@ -25,7 +25,7 @@ def pythons() -> dict[str, Path]:
         except OSError:
             continue
         major, minor, kind, own = done.stdout.split() if done.returncode == 0 else ("0", "0", "", "")
-        # The venv module of an environment's Python makes environments of the Python below: take that one itself.
+        # Skip the Pythons of virtual environments: their venv module would use the underlying Python anyway.
         if (int(major), int(minor)) >= OLDEST and (kind, own) == ("cpython", "True"):
             found.setdefault((int(major), int(minor)), candidate)
     return {f"{major}.{minor}": path for (major, minor), path in sorted(found.items())}

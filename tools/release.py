@@ -1,10 +1,10 @@
-"""What a release is made of.
+"""Builds and tries the files of a release.
 
-    python tools/release.py build [--out dist]   the wheel, the source distribution and the chart's package
-    python tools/release.py notes                the section of CHANGELOG.md, for the release's page
-    python tools/release.py try [--out dist]     for each Python: installs the wheel, freshly, and runs the demo
+    python tools/release.py build [--out dist]   builds the wheel, the source distribution and the chart's package
+    python tools/release.py notes                prints this version's section of CHANGELOG.md, for the release page
+    python tools/release.py try [--out dist]     installs the wheel into a new environment of each Python, runs the demo
 
-`make release-dry-run` does all of it, and builds the image. Nothing is published.
+`make release-dry-run` builds and tries, and also builds the image. Nothing is published.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from version import ROOT, current, differences
 OUT = ROOT / "dist"
 CHART = ROOT / "helm" / "whyidle"
 TORCH = ROOT / ".venv" / "torch"
-"""Environments that have torch alone, one for each Python. They are kept: torch can be gigabytes large."""
+"""Environments with only torch in them, one for each Python. They are kept, because torch can be gigabytes large."""
 DEMO = ("demo", "--seconds", "5", "--inject", "storage", "--inject-rank", "1")
 OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith(("WHYIDLE", "PYTHON"))}
 
 
 class Failed(Exception):
-    """A sentence that says what failed."""
+    """A step failed. The message says which."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -63,10 +63,10 @@ def build(out: Path) -> None:
     for folder in (package, chart):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    # The wheel is built from the source distribution, which shows that the latter is complete.
+    # `build` makes the wheel from the source distribution, which shows that the source distribution is complete.
     do([sys.executable, "-m", "build", "--outdir", str(package), str(ROOT)])
     with tempfile.TemporaryDirectory(prefix="chart-") as folder:
-        # Helm warns about links in a package. What they point to is copied.
+        # Helm warns about symbolic links in a package, so copy the files that they point to.
         copy = shutil.copytree(CHART, Path(folder, "whyidle"))
         helm_python.package(copy, destination=chart)
     found = sorted(str(file.relative_to(out)) for folder in (package, chart) for file in folder.iterdir())
@@ -105,7 +105,7 @@ def attempt(out: Path) -> None:
 
 
 def try_one(folder: Path) -> str:
-    """Runs what the README shows -> the version of torch."""
+    """Runs the demo of the README with the installed wheel. Returns the version of torch."""
     program = folder / "venv" / "bin" / "whyidle"
     code = "import torch, whyidle; print(torch.__version__, whyidle.__version__)"
     torch, version = do([str(program.parent / "python"), "-I", "-c", code], folder).split()
@@ -122,7 +122,7 @@ def try_one(folder: Path) -> str:
 
 
 def with_torch(version: str, python: Path) -> Path:
-    """The Python of a kept environment that has torch."""
+    """The Python of a kept environment with torch. Makes the environment if there is none."""
     found = TORCH / version / "bin" / "python"
     if not (TORCH / version / "installed").exists():
         print("  torch is not here yet; it is fetched once (this can take minutes)", flush=True)

@@ -1,7 +1,7 @@
 """The version of whyidle. It is set in one place, `__init__.py`, and other files repeat it.
 
     python tools/version.py               prints it
-    python tools/version.py --check       fails if a file has another one
+    python tools/version.py --check       fails if a file has another version
     python tools/version.py --set 0.2.0   changes it everywhere
 
 Package, image and chart have one version. It is X.Y.Z without a suffix: Helm and PyPI write pre-releases differently.
@@ -30,7 +30,7 @@ PLACES = (
     ("examples/pytorchjob.yaml", IMAGE),
     ("CHANGELOG.md", r"\A# Changelog\n\n## (\S+)"),
 )
-"""File and pattern; the version is the pattern's group. The first section of CHANGELOG.md is that of this version."""
+"""File and pattern. The group of the pattern is the version. The first section of CHANGELOG.md has this version."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -61,7 +61,7 @@ def current(root: Path) -> str:
 
 
 def found(root: Path, path: str, pattern: str) -> Iterator[tuple[int, str]]:
-    """Line number and version, wherever the pattern occurs in a file."""
+    """Line number and version of each match of the pattern in a file."""
     text = (root / path).read_text()
     for match in re.finditer(pattern, text, re.MULTILINE):
         yield text.count("\n", 0, match.start(1)) + 1, match[1]
@@ -77,7 +77,7 @@ def differences(root: Path) -> Iterator[str]:
 
 
 def write(root: Path, version: str) -> None:
-    """CHANGELOG.md gets a new section, which somebody has to fill; everywhere else the version is replaced."""
+    """Sets the version in all files. CHANGELOG.md gets a new section, which a person must fill."""
     for path, pattern in PLACES:
         text = (root / path).read_text()
         if path == "CHANGELOG.md":

@@ -1,1 +1,1 @@
-"""What to change in a run: rules over what was measured, each with what it would bring."""
+"""Advice on what to change in a run: rules over measurements, each with the gain of its change."""

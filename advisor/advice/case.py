@@ -1,4 +1,4 @@
-"""What the rules of advice judge: the account of a run, its replay, its attempts, and what is known of its nodes."""
+"""The input of the rules of advice: the account of a run, its replay, its attempts, and counters of its nodes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,24 @@ from ..whatif.replay import saved
 from ..whatif.trace import NoTrace, trace_of
 
 MOST_STEPS = 2048
-"""Of all ranks together that are replayed: advice asks a dozen questions, and must not take long."""
+"""The most steps, of all ranks together, that are replayed. Advice makes a dozen replays and must be quick."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What is known of this node, and not from ledgers. None or empty: not known, and the rules that ask are silent."""
+    """What is known about this node from other sources than ledgers.
+
+    None or empty means not known. Rules that need the value then give no advice.
+    """
 
     cpus: float | None = None
-    """That the ranks of this node may use together."""
+    """The CPUs that the ranks of this node may use together."""
     bytes_per_read: float | None = None
-    """Of the ranks and their workers, on average."""
+    """The mean number of bytes that a read of the ranks and their workers returns."""
     mtu: Mapping[str, int] = field(default_factory=dict)
     """Interface that carries the ranks' traffic over TCP -> its MTU, bytes."""
     paused: float | None = None
-    """The share of the time in which pause frames held up the node's sending."""
+    """The share of time in which pause frames stop this node from sending."""
 
 
 NOTHING = Counters()
@@ -41,11 +44,14 @@ NOTHING = Counters()
 
 @dataclass(frozen=True)
 class Case:
+    """One run, as the rules of advice see it."""
+
     account: RunAccount
     basis: Basis | None
-    """None where the steps cannot be replayed; `why_not` says why."""
+    """The recorded steps. None if they cannot be replayed: `why_not` says why."""
     why_not: str
     goodput: Goodput | None
+    """None if only one attempt is known, as in `signals`."""
     counters: Counters = NOTHING
 
     @property
@@ -54,7 +60,7 @@ class Case:
 
     @property
     def window(self) -> float:
-        """Seconds of all ranks."""
+        """The seconds of all ranks together, each from its first step on."""
         return self.account.rank_seconds
 
     @property
@@ -75,24 +81,25 @@ class Case:
 
     @cached_property
     def take_turns(self) -> bool:
-        """Whether ranks are late by their own compute in turns."""
+        """Whether different ranks are late in turns because of their own compute."""
         return conclusion_of(self.account).take_turns("straggler")
 
     def seconds(self, *causes: str) -> float:
-        """Of all ranks."""
+        """The seconds in these causes, of all ranks together."""
         return sum(rank.seconds[cause] for rank in self.ranks for cause in causes)
 
     def share(self, *causes: str) -> float:
-        """Of the window."""
+        """The share of the window in these causes."""
         return self.seconds(*causes) / self.window
 
     def workers(self) -> int | None:
-        """Data workers of a rank; None where any rank's are not known, or ranks have different numbers."""
+        """The data workers of each rank. None if they are not known, or if the ranks have different numbers."""
         found = {rank.newest.loader_workers for rank in self.ranks}
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
     def bytes(self, *ops: str) -> dict[str, float]:
-        """Handed to collectives by operation, of a rank and a step, on average."""
+        """The mean bytes per rank and step that are passed to collectives, by operation. Without ``ops``, all
+        operations."""
         steps = sum(rank.newest.steps for rank in self.ranks)
         found: dict[str, float] = {}
         for rank in self.ranks:
@@ -103,14 +110,14 @@ class Case:
         return {op: size / steps for op, size in found.items()} if steps else {}
 
     def saves(self, changes: Changes) -> float:
-        """What `predict` has as its share, without bounds: 0 where the record does not tell."""
+        """The share of a step that changes save, without bounds. 0 if the recorded steps do not show it."""
         try:
             return sum(saved(self.basis.trace, changes)) / sum(self.basis.walls) if self.basis else 0.0
         except NoTrace:
             return 0.0
 
     def predict(self, changes: Changes) -> Prediction | None:
-        """None where the record does not tell."""
+        """What changes save, with bounds. None if the recorded steps do not show it."""
         try:
             return predict(self.basis, changes) if self.basis else None
         except NoTrace:
@@ -125,14 +132,17 @@ def case_of(
     idle: Mapping[int, float] = NO_IDLE,
     most_steps: int = MOST_STEPS,
 ) -> Case:
-    """Of a whole run, from ledgers (of any run) that were read with their steps. ``idle`` as in a report."""
+    """The case of a whole run. ``ledgers`` may be of any run, and must have been read with their steps.
+
+    ``now_ns`` is CLOCK_MONOTONIC. ``idle``: see `build_report`.
+    """
     whole = account(run, ledgers, now_ns, idle)
     basis, why_not = basis_of(whole.ranks, most_steps=most_steps)
     return Case(whole, basis, why_not, goodput(run, ledgers, now_ns), counters)
 
 
 def basis_of(ranks: Iterable[RankAccount], after: int = 0, most_steps: int = MOST_STEPS) -> tuple[Basis | None, str]:
-    """-> (what is replayed, why there is none). ``after``: only steps that follow this one."""
+    """Returns the steps to replay, or None and the reason. ``after``: take only steps after this one."""
     try:
         return Basis.of(trace_of([rank.newest for rank in ranks], after, most_steps)), ""
     except NoTrace as error:

@@ -1,19 +1,18 @@
-"""Advice on saves: how they block the loop, who writes them, and how often."""
+"""Advice on saves: whether they block the loop, which ranks write them, and how often."""
 
 from __future__ import annotations
 
 from statistics import mean
 
 from ...ledger.causes import CHECKPOINT_KINDS
-from ..checkpoints import Saving, advise, mtbf_range
-from ..goodput import Goodput
+from ..checkpoints import advise, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed, without
 from .rule import Found, Gain, Rule
 
 ALONE = 0.8
-"""A rank that has this share of all ranks' saves saves for the others."""
+"""A rank with at least this share of the time of all ranks in saves is taken to save for the others, too."""
 _SAVE = CHECKPOINT_KINDS.index("save")
 
 
@@ -46,8 +45,8 @@ def _sharded(case: Case) -> Found | None:
 
 
 def _interval(case: Case) -> Found | None:
-    """Without a failure so far, they are taken to be as frequent as that allows (95 %): then saves can only be too
-    frequent."""
+    """Without a failure so far, the shortest plausible MTBF (95 %) is assumed. Then only a longer interval is
+    advised."""
     found = case.goodput
     if found is None or not found.saves or not found.blocked or not found.steps:
         return None
@@ -72,14 +71,6 @@ def _interval(case: Case) -> Found | None:
         formula(share / (1 + share)),
         (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
         {"save_every_steps": steps},
-    )
-
-
-def saving_of(found: Goodput) -> Saving:
-    """What the saves of a run cost; there must be some."""
-    step = (found.stepping - found.blocked) / found.steps
-    return Saving(
-        found.saves, found.blocked / found.saves, found.blocked_cpu / found.saves, found.stepping / found.saves, step
     )
 
 

@@ -1,4 +1,4 @@
-"""Advice on batches: who makes them, how far ahead, and where they are read from."""
+"""Advice on data loading: the number of workers, prefetching, decoding, and where the data is read from."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from .gains import formula, percent, replayed, without
 from .rule import FLOOR, Found, Rule
 
 MOST_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Workers more that are tried."""
+"""The numbers of additional workers that are tried."""
 ENOUGH = 0.9
-"""Of the most that more workers bring: fewer of them that bring this much are advised."""
+"""The advice is the smallest number of workers that reaches this share of the largest gain."""
 CROWDED = 0.1
-"""Workers that queue for a CPU for this share of their time on one have none to spare."""
+"""If workers queue for a CPU for more than this share of their time with a CPU, no CPU is free."""
 RARE = 0.2
-"""Waits in at most this share of the steps are those of a loader that is fast enough on average."""
+"""If the loop waits in at most this share of the steps, the loader is fast enough on average."""
 REAL = 0.1
-"""Of the median step: a shorter wait is none for a batch that is being made."""
+"""If a wait is shorter than this share of the median step, the batch was ready."""
 PREFETCH = 2
-"""DataLoader's prefetch_factor unless said."""
+"""The default of DataLoader's prefetch_factor."""
 MOST_PREFETCH = 64
+"""The largest increase of prefetch_factor that is advised."""
 SHARD_READ = 1 << 20
-"""Bytes of a read from a shard: what sequential readers ask for."""
+"""The bytes of one read from a shard, as sequential readers request them."""
 SMALL_READ = 1 << 17
+"""Reads that return fewer bytes than this on average are small."""
 _MADE = (CAUSE["data_read"], CAUSE["data_cpu"], CAUSE["data_queue"])
 
 
@@ -62,7 +64,7 @@ def _who(workers: int) -> str:
 
 
 def _room(case: Case, have: int) -> int:
-    """Workers more that each rank of this node has CPUs for; 0 where that is not known."""
+    """The number of additional workers for which each rank of this node has CPUs; 0 if not known."""
     if case.counters.cpus is None:
         return 0
     return max(0, int(case.counters.cpus / len(case.ranks)) - 1 - have)
@@ -96,7 +98,7 @@ def _prefetch(case: Case) -> Found | None:
 
 
 def _waits(one: RankTrace) -> Sequence[int]:
-    """ns of each step in which the loop waited for a batch that was being made."""
+    """For each step, the ns in which the loop waited for a batch that was being made; 0 if the wait was short."""
     least = REAL * median(step.wall for step in one.steps)
     found = []
     for step in one.steps:

@@ -1,4 +1,4 @@
-"""What a change brings: from a replay of the recorded steps where there is one, else from the account."""
+"""The gain of a change: from a replay of the recorded steps if possible, otherwise from the account."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from .rule import Gain
 
 
 def replayed(case: Case, changes: Changes) -> Gain | None:
-    """None where the steps of the run cannot be replayed."""
+    """The gain by a replay. None if the steps of the run cannot be replayed."""
     found = case.predict(changes)
     return None if found is None else Gain(found.share, max(0.0, found.least), found.most, "replay")
 
 
 def without(case: Case, *causes: str) -> Gain:
-    """Of causes of own time that are gone.
+    """The gain if some causes of own time disappear.
 
-    Without a replay: their share of all ranks' time. A run in which others wait for the rank that has them gains as
-    much as that rank has, and one in which that rank waits for others gains nothing.
+    Without a replay it is their share of the time of all ranks. The upper bound is the largest share of any rank, for
+    the case that the others wait for that rank. The lower bound is 0, for the case that it waits for the others.
     """
     if found := replayed(case, Changes(causes=causes)):
         return found
@@ -26,6 +26,7 @@ def without(case: Case, *causes: str) -> Gain:
 
 
 def formula(share: float, least: float = 0.0, most: float | None = None) -> Gain:
+    """A gain that was computed without a replay. ``most`` is ``share`` unless given."""
     return Gain(share, least, share if most is None else most, "formula")
 
 

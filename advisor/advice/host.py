@@ -1,4 +1,4 @@
-"""Advice on what the loop's own process does while its device is idle."""
+"""Advice on the loop's own process: what it does while its device is idle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .rule import Found, Rule
 
 _COMPILE = CAUSE["host_compile"]
 LATER = 0.1
-"""Steps that compile later than this part of the recorded ones do so again and again."""
+"""Compilation after this part of the recorded steps counts as repeated compilation."""
 
 
 def _gc(case: Case) -> Found | None:
@@ -21,7 +21,7 @@ def _gc(case: Case) -> Found | None:
 
 
 def _compile(case: Case) -> Found | None:
-    """Only where it goes on: the first steps of a compiled model compile, and then no more."""
+    """Applies only if compilation goes on: it is normal that the first steps of a compiled model compile."""
     if case.basis is None:
         return None
     count = len(case.basis.walls)

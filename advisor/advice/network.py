@@ -1,4 +1,4 @@
-"""Advice on transfers between ranks: how often, in what pieces, and over what."""
+"""Advice on transfers between ranks: how often, in which sizes, and over which links."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from .gains import formula, percent, replayed
 from .rule import FLOOR, Found, Gain, Rule
 
 LEFT = 0.1
-"""Accumulation goes on until transfers take at most this share of the time."""
+"""The advised number of batches to accumulate makes transfers take at most this share of the time."""
 MOST_ACCUMULATED = 8
 DEFAULT_BUCKET = 25 << 20
-"""DistributedDataParallel's bucket_cap_mb unless said; its first bucket has 1 MiB."""
+"""The default of DistributedDataParallel's bucket_cap_mb, in bytes. Its first bucket has 1 MiB."""
 BUCKETS = 8
 LEAST_BUCKET = 1 << 20
 BACKWARD = 2 / 3
-"""Of compute: a backward pass has twice the operations of a forward pass (Kaplan et al., arXiv 2001.08361, 2.1)."""
+"""The share of compute that is the backward pass, which has twice the operations of a forward pass (Kaplan et al.,
+arXiv 2001.08361, section 2.1)."""
 MANY_CALLS = 8
 SMALL_CALL = 1 << 20
 LEAST_MTU, JUMBO = 1500, 9000
 _TCP_IP = 52
-"""Bytes of IP and TCP headers with time stamps."""
+"""The bytes of IP and TCP headers with time stamps in a packet."""
 _ETHERNET = 38
-"""Bytes around a packet: preamble, header, checksum, gap."""
+"""The bytes that Ethernet adds to a packet: preamble, header, checksum, gap."""
 FSDP = ("all_gather", "reduce_scatter")
 
 
 def _reduces(case: Case) -> float:
-    """Bytes of gradients that a rank reduces in a step; 0 where ranks exchange mostly other things."""
+    """The bytes of gradients that a rank reduces in a step; 0 if all-reduces are not most of its traffic."""
     sizes = case.bytes()
     return sizes.get("all_reduce", 0.0) if 2 * sizes.get("all_reduce", 0.0) > sum(sizes.values()) else 0.0
 
@@ -39,7 +40,7 @@ def _accumulation(case: Case) -> Found | None:
     network, size = case.share("network"), _reduces(case)
     if network < FLOOR or not size or case.pipeline:
         return None
-    # Of k steps in one, transfers take the share n / (n + k (1 - n)).
+    # If k batches share one transfer, it takes the share n / (n + k (1 - n)) of the time.
     steps = min(MOST_ACCUMULATED, max(2, ceil(network * (1 - LEFT) / (LEFT * (1 - network)))))
     gain = replayed(case, Changes(network=1 / steps)) or formula(network * (1 - 1 / steps))
     return Found(
@@ -71,7 +72,7 @@ def _buckets(case: Case) -> Found | None:
 
 
 def _coalesce(case: Case) -> Found | None:
-    """Small transfers are latency, and each call is another moment at which one rank may be late for the others."""
+    """Small transfers are mostly latency, and in each call the ranks may have to wait for a late rank."""
     if case.basis is None or case.share("network") < FLOOR or case.pipeline:
         return None
     steps = sum(rank.newest.steps for rank in case.ranks)
@@ -91,8 +92,8 @@ def _coalesce(case: Case) -> Found | None:
 
 
 def _but_the_longest(basis: Basis) -> float:
-    """The share of the time that ranks wait in collectives, the longest wait of each step left out: one late rank or
-    one transfer would cost that in any case."""
+    """The share of time that ranks wait in collectives, without the longest wait of each step, which one late rank or
+    one transfer would cost in any case."""
     waited = 0
     for one in basis.trace.ranks:
         for step in one.steps:
@@ -134,7 +135,7 @@ def _jumbo(case: Case) -> Found | None:
 
 
 def _overhead(mtu: int) -> float:
-    """Bytes on the wire for each byte of payload."""
+    """The bytes on the wire for each byte of payload."""
     return (mtu + _ETHERNET) / (mtu - _TCP_IP)
 
 

@@ -1,5 +1,7 @@
-"""Writes the rules into docs/advice.md and docs/runbook.md: `python -m whyidle.advisor.advice.page`; `--check` only
-compares. What they write stands between two comments; the rest of the pages is by hand."""
+"""Writes the rules into docs/advice.md and docs/runbook.md: `python -m whyidle.advisor.advice.page`.
+
+With `--check` it only compares. The generated parts are between two comments; the rest of the pages is written by hand.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,11 @@ TITLES = {
     "checkpoint": "Saves",
     "host": "The loop's own process",
 }
-"""What the ids of rules begin with."""
+"""First part of the id of a rule -> heading."""
 
 
 def pages() -> dict[str, dict[str, str]]:
-    """File -> name of a generated part -> its text."""
+    """Returns file name -> name of a generated part -> its text."""
     runbook = {family: text for family in FAMILIES if (text := _of_family(family))}
     return {"advice.md": {"rules": "\n".join(_table())}, "runbook.md": runbook}
 
@@ -54,7 +56,7 @@ def _item(rule: Rule) -> str:
 
 
 def filled(text: str, parts: dict[str, str]) -> str:
-    """A page with its generated parts. Raises ValueError where one has no place."""
+    """Returns a page with its generated parts filled in. Raises ValueError if the page has no place for a part."""
     for name, part in parts.items():
         pattern = re.compile(rf"(<!-- advice: {name} -->\n).*?(<!-- advice: end -->)", re.DOTALL)
         text, count = pattern.subn(lambda match, part=part: f"{match[1]}{part.rstrip()}\n{match[2]}", text)

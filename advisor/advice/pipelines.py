@@ -10,22 +10,22 @@ from .gains import formula, percent, replayed
 from .rule import FLOOR, Found, Gain, Rule
 
 MOST_MICROBATCHES = 4
-"""How many times more microbatches are advised, at most."""
+"""The largest factor by which the number of microbatches is increased."""
 BUBBLE = 0.05
-"""Microbatches become more until the bubble takes at most this share."""
+"""The number of microbatches is increased until the bubble takes at most this share of the time."""
 CHUNKS = 2
 UNEVEN = 1.05
 
 
 def _stages(case: Case) -> int:
-    """Stages of the longest pipeline; 0 where there is none, or where its steps cannot be replayed."""
+    """The number of stages of the longest pipeline; 0 if there is no pipeline, or if its steps cannot be replayed."""
     if case.basis is None:
         return 0
     return max((group.size for rank in case.ranks for group in rank.groups.values() if group.pairwise), default=0)
 
 
 def _microbatches(case: Case) -> int:
-    """Of a step: messages that the first stage sends to the second one."""
+    """The number of microbatches in a step: the messages that a stage sends to the next one."""
     if case.basis is None:
         return 0
     counts = []
@@ -61,7 +61,7 @@ def _balance(case: Case) -> Found | None:
 
 
 def _bubble(case: Case) -> tuple[float, int, int]:
-    """-> (share of the time that the schedule costs, stages, microbatches)."""
+    """Returns the share of the time that the schedule costs, the stages, and the microbatches."""
     return sum(rank.bubble for rank in case.ranks) / case.window, _stages(case), _microbatches(case)
 
 

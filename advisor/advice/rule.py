@@ -1,4 +1,4 @@
-"""What a rule of advice is, and what it has to say."""
+"""The types of advice: a rule, what it finds in a run, and the resulting advice."""
 
 from __future__ import annotations
 
@@ -8,44 +8,45 @@ from dataclasses import dataclass, field
 from .case import Case
 
 FLOOR = 0.02
-"""A change that brings less than this share of the time is not advised."""
+"""A change that saves less than this share of the time is not advised."""
 HERE = "yes"
+"""The value of `Rule.tested` for a rule whose prediction was compared with a real change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a change brings, in shares of the ranks' time."""
+    """What a change saves, with a lower and an upper bound, in shares of the ranks' time."""
 
     share: float
     least: float
     most: float
     how: str
-    """Where the number comes from: `replay`, or `formula`."""
+    """How the numbers were computed: `replay` or `formula`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a rule says of a run."""
+    """What a rule finds in a run."""
 
     change: str
     """What to do: one imperative sentence, with the setting."""
     gain: Gain
     evidence: tuple[str, ...]
-    """What made it speak, with numbers."""
+    """Why the rule applies, with numbers."""
     settings: Mapping[str, int | float | str] = field(default_factory=dict)
-    """The same for programs, such as {"num_workers": 8}."""
+    """The settings for programs, such as {"num_workers": 8}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row of the table. The texts are those of docs/advice.md."""
+    """One row of the table of rules. docs/advice.md shows its texts."""
 
     id: str
-    """Family of rules and name, such as `data.workers`."""
+    """Topic and name, such as `data.workers`."""
     families: tuple[str, ...]
-    """Families of causes that it is about."""
+    """The families of causes that the change reduces."""
     when: str
-    """When it speaks."""
+    """When the rule applies."""
     change: str
     gain: str
     """How the gain is computed."""
@@ -53,12 +54,12 @@ class Rule:
     """How to see whether it helped."""
     find: Callable[[Case], Found | None]
     tested: str = HERE
-    """`yes`, or why it could not be tried for real."""
+    """HERE, or the reason why the prediction could not be compared with a real change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A rule that spoke, and what its change is worth."""
+    """A rule that applies to a run, and what its change is worth."""
 
     id: str
     families: tuple[str, ...]
@@ -66,9 +67,9 @@ class Advice:
     settings: Mapping[str, int | float | str]
     gain: Gain
     gpu_hours: float
-    """Of those that the run has cost so far."""
+    """How many of the run's GPU-hours so far the change would have saved."""
     money: float | None
-    """None: no price is known."""
+    """What these GPU-hours cost; None if no price is known."""
     evidence: tuple[str, ...]
     check: str
     tested: bool

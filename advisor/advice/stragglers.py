@@ -1,4 +1,4 @@
-"""Advice on ranks that are late by their own compute: one of them always, or all in turns."""
+"""Advice on ranks that are late because of their own compute: always the same ranks, or different ranks in turns."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .gains import formula, percent, replayed
 from .rule import Found, Rule
 
 _WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
-"""What a rank computes. On a CPU rank, work that leaves all CPUs idle counts as `host_blocked`."""
+"""The causes that count as compute. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
 
 
 def _late(case: Case) -> float:
-    """The share of the time that ranks waited for ranks late in compute."""
+    """The share of time in which ranks waited for ranks that were late because of their compute."""
     return sum(late["share"] for late in case.verdict.get("late_ranks", ()) if late["family"] == "straggler")
 
 
 def _evened(case: Case) -> float | None:
-    """The share of the time by which steps are shorter when all ranks do as much in each as they do on average."""
+    """The share of time that is saved if in each step every rank has the mean work of all ranks."""
     if case.basis is None:
         return None
     saved = 0.0

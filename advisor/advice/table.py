@@ -1,4 +1,4 @@
-"""All rules, and what they say of a run: the changes that are worth most come first."""
+"""All rules of advice, and the advice for a run: the change that saves most comes first."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ RULES: tuple[Rule, ...] = (
     *host.RULES,
 )
 LEAST_STEPS = 10
-"""Of a run that says less, nothing is advised."""
+"""A run with fewer steps gets no advice."""
 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
-    """The changes that bring at least FLOOR, most GPU-hours first. ``price``: of a GPU-hour; 0: not known."""
+    """The changes that save at least FLOOR, the one that saves most GPU-hours first.
+
+    ``price``: the price of a GPU-hour; 0 if not known.
+    """
     if case.window <= 0 or max((rank.steps for rank in case.ranks), default=0) < LEAST_STEPS:
         return []
     hours = case.window / 3600

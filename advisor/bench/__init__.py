@@ -1,1 +1,1 @@
-"""Measures what trainings need of a machine."""
+"""Measures storage and network as trainings use them."""

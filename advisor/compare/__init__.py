@@ -1,1 +1,1 @@
-"""Runs beside each other: which is faster, by how much, how sure that is, and where the difference comes from."""
+"""Compares runs: which one is faster, by how much, how certain that is, and where the difference comes from."""

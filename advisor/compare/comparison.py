@@ -1,6 +1,6 @@
-"""Runs against the first of them: what is faster, how sure that is, and which family the seconds come from.
+"""Compares runs with the first of them: what is faster, how certain that is, and which family the seconds come from.
 
-Pure functions over reports, as `whyidle report --json` prints them. All times in seconds.
+Pure functions over reports, as `whyidle report --json` prints them. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from ...ledger.causes import FAMILIES
 from ...verdict.saved import Report
+from ..statistics import Interval, difference, of_draws, quantile_draws, ratio
 from .measures import (
     END,
     MEASURES,
@@ -22,19 +23,18 @@ from .measures import (
     whole_value,
 )
 from .scaling import Scaling, scaling
-from .statistics import Interval, difference, of_draws, quantile_draws, ratio
 
 TOLD = {"faster", "slower"}
 UNTOLD, NO_INTERVAL, LACKING = "no clear difference", "no interval", "not known"
 
 
 class NoComparison(ValueError):
-    """Reports that cannot be compared. A sentence without its full stop."""
+    """The reports cannot be compared. The message is a sentence without its full stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measure of a run beside that of the first one."""
+    """One measure of a run and of the first run."""
 
     name: str
     label: str
@@ -51,23 +51,25 @@ class Row:
 
     @property
     def told(self) -> bool:
-        """Whether the difference is more than chance, as far as its interval says."""
+        """Whether the interval of the difference shows that it is more than chance."""
         return self.finding in TOLD
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A run beside the first one."""
+    """A run compared with the first run."""
 
     name: str
     rows: list[Row]
     families: list[Row]
     whole: Row
-    """Seconds per step: what the families add up to."""
+    """Seconds per step, which is the sum of the families."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
+    """A run, described for people."""
+
     name: str
     run: str
     ranks: int
@@ -75,14 +77,16 @@ class Described:
     steps: int
     seconds_per_step: float
     verdict: str
-    """Empty where there is none."""
+    """Empty if the report has no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """Two or more runs, compared with the first of them."""
+
     runs: list[Described]
     steps: int
-    """What `end to end` is of."""
+    """The number of steps that `end to end` counts."""
     pairs: list[Pair]
     scaling: list[Scaling] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -94,9 +98,9 @@ class Comparison:
 def compare(
     named: Sequence[tuple[str, Report]], samples_per_step: Sequence[float] | None = None, kind: str | None = None
 ) -> Comparison:
-    """``named``: two or more reports, the first of which the others are held against.
+    """Compares two or more named reports with the first of them. Raises NoComparison.
 
-    ``samples_per_step`` and ``kind``: see scaling.py. Raises NoComparison.
+    ``samples_per_step`` and ``kind``: see scaling.py.
     """
     for name, report in named:
         if not rank_steps(report):
@@ -142,7 +146,7 @@ def _pair(name: str, first: Report, other: Report, steps: int) -> Pair:
 
 
 def row(name: str, label: str, what: str, before: Value | None, after: Value | None) -> Row:
-    """Two values held against each other. A difference inside its interval is none that can be told."""
+    """Compares two values. If the interval of the difference contains 0, the finding is UNTOLD."""
     if before is None or after is None:
         return Row(name, label, what, before and before.value, after and after.value)
     speedup = before.value / after.value if after.value > 0 else None
@@ -158,7 +162,7 @@ def row(name: str, label: str, what: str, before: Value | None, after: Value | N
 
 
 def _intervals(before: Value, after: Value) -> tuple[Interval | None, Interval | None]:
-    """-> (of the speed-up, of the difference)."""
+    """Returns the intervals of the speed-up and of the difference."""
     if before.estimate is not None and after.estimate is not None:
         return ratio(before.estimate, after.estimate), difference(before.estimate, after.estimate)
     if before.series and after.series:
@@ -172,8 +176,8 @@ def _intervals(before: Value, after: Value) -> tuple[Interval | None, Interval |
 
 
 def _notes(name: str, report: Report, steps: int) -> list[str]:
-    """What a reader has to know of a report."""
-    found = []
+    """Sentences about what is missing from a report or left out of the comparison."""
+    found = [f"{name}: {note}" for note in report.get("notes") or ()]
     if report["world_size"] > report["ranks"]:
         found.append(
             f"{name} has {report['ranks']:.0f} of {report['world_size']:.0f} ranks: the other ranks are missing"
@@ -184,6 +188,6 @@ def _notes(name: str, report: Report, steps: int) -> list[str]:
         )
     elif not report.get("recent"):
         found.append(f"{name} has no steps that all its ranks share, so no batch waits or intervals")
-    if report["steps"] > steps:
+    if report["steps"] > steps and report["startup_seconds"] is not None:
         found.append(f"{name} made {report['steps']:.0f} steps: end to end counts {steps} of them")
     return found

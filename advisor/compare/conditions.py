@@ -1,10 +1,10 @@
-"""Conditions on a comparison, such as `network>+5%`, for a pipeline that has to stop. Pure functions.
+"""Conditions on a comparison, such as `network>+5%`, that let a CI pipeline fail. Pure functions.
 
     NAME > LIMIT    or    NAME < LIMIT
 
-NAME is a measure or a family. A LIMIT with a sign is a change against the first run (`+5%`, `-10%`, `+20ms`); without
-one it is a value (`250ms`, `1.5s`). `efficiency` is a percentage (`efficiency<80%`). `speedup` is a number
-(`speedup<1.5`), of the seconds per step.
+NAME is a measure or a family. A LIMIT with a sign is a change from the first run (`+5%`, `-10%`, `+20ms`). A LIMIT
+without a sign is a value (`250ms`, `1.5s`). The LIMIT of `efficiency` is a percentage (`efficiency<80%`). The LIMIT of
+`speedup`, which compares seconds per step, is a plain number (`speedup<1.5`).
 """
 
 from __future__ import annotations
@@ -23,23 +23,27 @@ _UNITS = {"ms": 1e-3, "s": 1.0, "%": 1e-2, "": 1.0}
 
 
 class NoCondition(ValueError):
-    """A text that is no condition. A sentence without its full stop."""
+    """The text is not a condition. The message is a sentence without its full stop."""
 
 
 class NotKnown(ValueError):
-    """A condition on what the reports do not have. A sentence without its full stop."""
+    """The reports lack what a condition asks for. The message is a sentence without its full stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
+    """A condition that was parsed."""
+
     text: str
     name: str
     above: bool
-    """Whether it is met above the limit, or below."""
+    """True if the condition is met above the limit, False if below."""
     change: bool
+    """Whether the limit is a change from the first run."""
     relative: bool
+    """Whether that change is relative, in percent."""
     limit: float
-    """Seconds, or a ratio."""
+    """Seconds or a ratio."""
 
     def beyond(self, value: float) -> bool:
         return value > self.limit if self.above else value < self.limit
@@ -47,19 +51,19 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A condition held against one run."""
+    """A condition applied to one run."""
 
     condition: str
     run: str
     met: bool
     value: float
-    """What was held against the limit."""
+    """The value that was compared with the limit."""
     untold: bool
-    """Whether it would be met, were the difference more than chance."""
+    """Whether the value is beyond the limit, but the difference may be chance, so that the condition is not met."""
 
 
 def parse(text: str) -> Condition:
-    """Raises NoCondition."""
+    """Parses a condition. Raises NoCondition."""
     found = _FORM.fullmatch(text)
     if not found:
         raise NoCondition(
@@ -79,10 +83,10 @@ def parse(text: str) -> Condition:
 
 
 def judge(condition: Condition, comparison: Comparison, *, values_alone: bool = False) -> list[Judged]:
-    """One entry for each run but the first. Raises NotKnown.
+    """Applies a condition to each run except the first. Raises NotKnown.
 
-    A condition on a change is not met where no difference can be told, unless ``values_alone``. A condition on a value
-    takes the value as it is.
+    A condition on a change is not met if the difference may be chance, unless ``values_alone`` is set. A condition on a
+    value ignores the interval.
     """
     if condition.name == EFFICIENCY:
         return [*_efficiencies(condition, comparison)]

@@ -1,4 +1,4 @@
-"""What runs are compared by: each measure taken from a report, with its sample where there is one. Pure functions."""
+"""The measures by which runs are compared, each with the steps or saves it comes from, if known. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,53 +7,57 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ...ledger.causes import CAUSE_FAMILY, FAMILIES
+from ...verdict.accounts import quantile
 from ...verdict.recent import DATA, WAIT_FAMILIES, WAITED
 from ...verdict.saved import Report, is_number
-from .statistics import Estimate, of_blocks, of_events, quantile
+from ..statistics import Estimate, of_blocks, of_events
 
 UNSPLIT = 0.05
-"""From this share of the waits on that nobody told apart in the sample, the parts have the interval of all waits."""
+"""If a larger share of the waits in the sample is unsplit, each wait family gets the error of all waits together."""
 TYPICAL = 0.5
-"""The last steps say how sure a family's mean is only if they have this part of it, on average, or more: what is rare,
-or was before or after them, varies in ways that they do not show."""
+"""The last steps give the error of a family only if their mean is at least this part of the family's mean over the
+whole run. What is rare, or happened outside the last steps, varies in ways that they do not show."""
 TRIFLE = 0.01
-"""A family with less than this share of the time has the error of the last steps in any case."""
+"""A family with less than this share of the time always gets the error of the last steps."""
 
 
 class Value(NamedTuple):
-    """A measure of one run. Seconds."""
+    """A measure of one run, in seconds."""
 
     value: float
     estimate: Estimate | None = None
-    """Where it is a mean over steps or saves."""
+    """The error, if the value is a mean over steps or saves."""
     series: Sequence[float] = ()
-    """Where it is a quantile: of what."""
+    """The sample, if the value is a quantile of it."""
     q: float = 0.0
+    """Which quantile, from 0 to 1."""
 
 
 class Measure(NamedTuple):
+    """A row of the comparison."""
+
     name: str
-    """As in `--fail-if`."""
+    """The name in `--fail-if`."""
     label: str
     what: str
     of: Callable[[Report], Value | None]
-    """None: the report does not have it."""
+    """Takes the measure from a report. Returns None if the report does not have it."""
 
 
 def rank_steps(report: Report) -> float:
-    """Steps of all ranks together."""
+    """The steps of all ranks together."""
     return sum(rank["steps"] for rank in report["per_rank"])
 
 
 def seconds_per_step(report: Report) -> float:
-    """From the first step to the end, by steps: what the families of a step add up to."""
+    """The mean time of a step from the first step to the end, which is the sum of the families."""
     return report["rank_seconds"] / rank_steps(report)
 
 
 def family_values(report: Report) -> dict[str, Value]:
-    """Seconds of a step by family, the mean over ranks and all their steps; they add up to `seconds_per_step`.
+    """The seconds of a step by family, as means over all ranks and steps. They sum to `seconds_per_step`.
 
-    Their errors are those of the last steps.
+    Their errors come from the last steps.
     """
     steps = rank_steps(report)
     spent = dict.fromkeys(FAMILIES, 0.0)
@@ -67,7 +71,7 @@ def family_values(report: Report) -> dict[str, Value]:
 
 
 def _errors(report: Report, spent: Mapping[str, float]) -> dict[str, Estimate]:
-    """By family, from the sample, where it is TYPICAL."""
+    """The error of each family, from the last steps, for families of which these steps are typical."""
     recent = report.get("recent")
     if not recent:
         return {}
@@ -108,29 +112,46 @@ def _mean_of(series: Callable[[Report], Sequence[float]]) -> Callable[[Report], 
 def _quantile_of(series: Callable[[Report], Sequence[float]], q: float) -> Callable[[Report], Value | None]:
     def of(report: Report) -> Value | None:
         values = series(report)
-        return Value(quantile(values, q), None, values if q < 1 else (), q) if values else None
+        return Value(quantile(sorted(values), q), None, values if q < 1 else (), q) if values else None
 
     return of
 
 
 def whole_value(report: Report) -> Value:
-    """`seconds_per_step`, with the error of the last steps."""
+    """`seconds_per_step`, with the error from the last steps."""
     mean = seconds_per_step(report)
     estimate = of_blocks(_STEPS(report))
     return Value(mean, estimate.around(mean) if estimate else None)
 
 
+def _step_quantile(name: str, q: float) -> Callable[[Report], Value | None]:
+    """From the histogram if a report has one, as those from Prometheus do; otherwise from the last steps."""
+    of_steps = _quantile_of(_STEPS, q)
+
+    def of(report: Report) -> Value | None:
+        counted = report.get("step_quantiles")
+        if counted is None:
+            return of_steps(report)
+        return Value(counted[name]) if name in counted else None
+
+    return of
+
+
+_STEP_MEDIAN, _STEP_P99 = _step_quantile("p50", 0.5), _step_quantile("p99", 0.99)
+
+
 def _median(report: Report) -> Value | None:
-    """Of the last steps; of a report without them, of the ranks' own medians."""
-    if found := _quantile_of(_STEPS, 0.5)(report):
+    """The median step. If a report lacks the last steps, it is the median of the ranks' own medians."""
+    if found := _STEP_MEDIAN(report):
         return found
     known: list[Any] = [rank.get("step_seconds") for rank in report["per_rank"]]
     medians = [one["p50"] for one in known if isinstance(one, dict) and is_number(one.get("p50"))]
-    return Value(quantile(medians, 0.5)) if medians else None
+    return Value(quantile(sorted(medians), 0.5)) if medians else None
 
 
-def _startup(report: Report) -> Value:
-    return Value(report["startup_seconds"])
+def _startup(report: Report) -> Value | None:
+    known = report["startup_seconds"]
+    return None if known is None else Value(known)
 
 
 def _dataset(report: Report) -> Value | None:
@@ -156,9 +177,10 @@ def _save(report: Report) -> Value | None:
     return Value(each, estimate.around(each) if estimate else None)
 
 
-def end_to_end(report: Report, steps: float) -> Value:
-    """Startup, and so many steps."""
-    return Value(report["startup_seconds"] + steps * seconds_per_step(report))
+def end_to_end(report: Report, steps: float) -> Value | None:
+    """The time of the startup and of ``steps`` steps; None if the startup is not known."""
+    startup = _startup(report)
+    return None if startup is None else Value(startup.value + steps * seconds_per_step(report))
 
 
 MEASURES: tuple[Measure, ...] = (
@@ -170,10 +192,11 @@ MEASURES: tuple[Measure, ...] = (
     Measure("batch-worst", "batch wait, worst", "of the rank that waits longest", _quantile_of(_LONGEST, 1.0)),
     Measure("step", "step time, mean", "of the last steps", _mean_of(_STEPS)),
     Measure("step-p50", "step time, median", "of the last steps", _median),
-    Measure("step-p99", "step time, p99", "of the last steps", _quantile_of(_STEPS, 0.99)),
+    Measure("step-p99", "step time, p99", "of the last steps", _STEP_P99),
     Measure("save", "checkpoint", "one save, on the rank that it blocks longest", _save),
 )
-"""In the order of the table. `end` (end to end) follows them: it takes the steps of all runs to be told."""
+"""The measures, in the order of the table. `end` (end to end) comes after them, because it needs the steps of all
+runs."""
 END = "end"
 NAMES: tuple[str, ...] = (*(measure.name for measure in MEASURES), END, *FAMILIES)
-"""What can be named in `--fail-if`, besides what scaling.py adds."""
+"""The names that `--fail-if` accepts, besides speed-up and efficiency."""

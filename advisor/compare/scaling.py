@@ -1,7 +1,7 @@
-"""Scaling efficiency: what of the throughput that more ranks should bring a run has. Pure functions.
+"""Scaling efficiency: how much of the throughput that more ranks should bring is there. Pure functions.
 
-efficiency = (throughput / throughput of the first) / (world size / world size of the first). 128 nodes that train 100
-times as fast as one have 78 %. Throughput is steps per second times samples per step.
+efficiency = (throughput / throughput of the first run) / (world size / world size of the first run). For example, 128
+nodes that train 100 times as fast as one node have 78 %. Throughput is steps per second times samples per step.
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ from ...verdict.saved import Report
 from .measures import rank_steps, seconds_per_step
 
 WEAK, STRONG = "weak", "strong"
-"""Each rank has the same batch whatever the world size, so that a step has more samples; or all steps have as many."""
+"""Weak scaling: a rank's batch is the same at each world size, so a step has more samples. Strong scaling: a step has
+the same number of samples at each world size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
+    """The throughput of one run, compared with the first run."""
+
     name: str
     world_size: int
     steps_per_second: float
     samples_per_step: float | None
-    """Of all ranks; None where it is not known."""
+    """The samples of all ranks together; None if not known."""
     speedup: float
-    """Of the throughput, against the first run."""
+    """Throughput / throughput of the first run."""
     efficiency: float
     assumed: str
+    """How samples per step were determined, as a phrase."""
 
 
 def scaling(
     named: Sequence[tuple[str, Report]], samples_per_step: Sequence[float] | None = None, kind: str | None = None
 ) -> list[Scaling]:
-    """One entry for each run; none where all have the same world size.
+    """One entry for each run. The list is empty if all runs have the same world size.
 
-    ``samples_per_step`` are as many numbers as runs. Without them, ``kind`` (WEAK or STRONG) says how batches grow;
-    without that too, what the data loaders of the ranks counted, if all did; else WEAK.
+    ``samples_per_step`` has one number for each run. Without it, ``kind`` (WEAK or STRONG) says how batches grow.
+    Without both, the samples are those that data loaders counted, if they did so in all runs. Otherwise WEAK is
+    assumed.
     """
     worlds = [max(1.0, report["world_size"]) for _, report in named]
     if len(set(worlds)) == 1:
@@ -75,7 +80,8 @@ def scaling(
 
 
 def _counted(report: Report) -> float | None:
-    """Samples of a step of all ranks, where the loaders counted them; of ranks not here, as many as of those here."""
+    """The samples of a step of all ranks, as data loaders counted them; None if they did not. Missing ranks are assumed
+    to have as many as the ranks in the report."""
     steps = rank_steps(report)
     samples = report.get("samples") or 0
     return samples / steps * max(report["world_size"], report["ranks"]) if samples else None

@@ -1,1 +1,1 @@
-"""Bytes that a training run moves: predicted, and as its hooks and adapters counted them."""
+"""The bytes that a training run moves: predicted by formulas, and counted by its hooks and adapters."""

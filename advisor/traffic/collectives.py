@@ -1,6 +1,7 @@
-"""Bytes that ranks send for one collective, inside a node and across nodes, by how it is carried out. Pure functions.
+"""The bytes that ranks send for one collective, inside a node and across nodes, by algorithm. Pure functions.
 
-Sizes follow nccl-tests: what is reduced, all that was gathered, all that is scattered, what a rank sends to all others.
+Sizes are defined as in nccl-tests: the bytes that are reduced, the whole result of a gather, the whole input of a
+scatter, or what one rank has for all ranks in an all-to-all. ``members``: the number of the group's ranks on each node.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ WAYS: dict[str, str] = {
     "mesh": "full mesh: each rank sends to each",
     "gloo": "as gloo moves them",
 }
-"""How collectives are carried out -> in words."""
+"""Algorithm of collectives -> its description."""
 
 
 class Sent(NamedTuple):
-    """Bytes that the ranks of one node send."""
+    """The bytes that the ranks of one node send."""
 
     inside: float
     """To ranks of the same node."""
@@ -27,14 +28,14 @@ class Sent(NamedTuple):
 
 
 def ring(size: float, members: Sequence[int]) -> list[Sent]:
-    """Every rank sends ``size`` to the next one. A ring enters and leaves each node once: NCCL orders it so."""
+    """Every rank sends ``size`` to the next one. NCCL orders a ring so that it enters and leaves each node once."""
     if len(members) == 1:
         return [Sent(members[0] * size, 0.0)]
     return [Sent((ranks - 1) * size, size) for ranks in members]
 
 
 def chain(size: float, members: Sequence[int]) -> list[Sent]:
-    """A ring that is open at one end, as for a broadcast: the last rank sends nothing."""
+    """A ring that is open at one end, as for a broadcast. The last rank sends nothing."""
     last = len(members) - 1
     return [Sent((ranks - 1) * size, size if node < last else 0.0) for node, ranks in enumerate(members)]
 
@@ -52,9 +53,9 @@ def star(size: float, members: Sequence[int]) -> list[Sent]:
 
 
 def doubling(size: float, members: Sequence[int]) -> list[Sent]:
-    """A broadcast in which all that have the data send it on, so that twice as many have it each time.
+    """A broadcast in rounds: every rank that has the data sends it to one more, so their number doubles in each round.
 
-    Source: gloo, broadcast.cc. The first rank sends log2 of the number of ranks times.
+    The first rank sends log2 (number of ranks) times. Source: gloo, broadcast.cc.
     """
     node_of = [node for node, ranks in enumerate(members) for _ in range(ranks)]
     inside, across = ([0.0] * len(members) for _ in range(2))
@@ -70,30 +71,30 @@ def doubling(size: float, members: Sequence[int]) -> list[Sent]:
 def trees(size: float, members: Sequence[int]) -> list[Sent]:
     """An all-reduce in NCCL's double binary tree over the nodes, with a chain of ranks inside each node.
 
-    Each tree takes half of the data up and down. All edges together carry 2 (n − 1) × ``size``, as a ring's do. The
-    share of a node is a mean: one in the middle of a tree sends up to 2 × ``size`` across nodes.
-    Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009, as
-    NCCL has it since 2.4.
+    Each tree carries half of the data up and down. All edges together carry 2 (n − 1) × ``size``, as those of a ring
+    do. The result of a node is a mean: a node in the middle of a tree sends up to 2 × ``size`` to other nodes. Source:
+    Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009. NCCL uses it
+    since 2.4.
     """
     nodes = len(members)
     return [Sent(2 * (ranks - 1) * size, 2 * size * (nodes - 1) / nodes) for ranks in members]
 
 
 def _all_reduce_ring(size: float, members: Sequence[int]) -> list[Sent]:
-    """2 (n − 1) / n × size a rank. Source: nccl-tests, doc/PERFORMANCE.md."""
+    """Each rank sends 2 (n − 1) / n × size. Source: nccl-tests, doc/PERFORMANCE.md."""
     n = sum(members)
     return ring(2 * size * (n - 1) / n, members)
 
 
 def _part_ring(size: float, members: Sequence[int]) -> list[Sent]:
-    """All-gather and reduce-scatter: (n − 1) / n × size a rank. Source: nccl-tests, doc/PERFORMANCE.md."""
+    """All-gather and reduce-scatter: each rank sends (n − 1) / n × size. Source: nccl-tests, doc/PERFORMANCE.md."""
     n = sum(members)
     return ring(size * (n - 1) / n, members)
 
 
 def _part_pairs(size: float, members: Sequence[int]) -> list[Sent]:
-    """Each rank sends its n-th part to each other: (n − 1) / n × size a rank. Source: nccl-tests, doc/PERFORMANCE.md,
-    for all-to-all."""
+    """Each rank sends one n-th of the size to each other rank: (n − 1) / n × size. Source: nccl-tests,
+    doc/PERFORMANCE.md, for all-to-all."""
     return pairs(size / sum(members), members)
 
 
@@ -114,17 +115,17 @@ _OF: dict[str, dict[str, Way]] = {
         "all_reduce": pairs,
         **dict.fromkeys(("broadcast", "reduce"), star),
     },
-    # ProcessGroupGloo has no reduce-scatter: it reduces all on all ranks, and each keeps its part.
+    # ProcessGroupGloo has no reduce-scatter: it makes an all-reduce, and each rank keeps its part.
     "gloo": {**_NCCL, "reduce_scatter": _all_reduce_ring, "broadcast": doubling},
 }
 OPS: tuple[str, ...] = tuple(_NCCL)
-"""Collectives whose bytes are known."""
+"""The collectives with known formulas."""
 
 
 def sent(way: str, op: str, size: float, members: Sequence[int]) -> list[Sent]:
     """What each node sends for one collective of ``size`` bytes.
 
-    ``members``: how many ranks of the group each node has. Raises KeyError for an operation that is not in OPS.
+    ``members``: the number of the group's ranks on each node. Raises KeyError for an operation that is not in OPS.
     """
     if sum(members) < 2:
         return [Sent(0.0, 0.0)] * len(members)

@@ -1,4 +1,5 @@
-"""What a run's ranks handed to their collectives, by group, and what that comes to on the wire. Pure functions."""
+"""The bytes that a run's ranks passed to their collectives, by group, and what that means on the wire. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -14,27 +15,27 @@ _SAVE = CHECKPOINT_KINDS.index("save")
 
 
 class NotMeasured(Exception):
-    """Nothing can be said of this run; the message says why."""
+    """The traffic of a run cannot be measured. The message says why."""
 
 
 @dataclass
 class Group:
-    """Groups of one label together. Bytes of a step."""
+    """All groups with one label. Bytes are per step."""
 
     label: str
     size: int
-    """Ranks of each."""
+    """The ranks of each group."""
     pairwise: bool
     ranks: int = 0
-    """Those seen."""
+    """The ranks with ledgers here, in all these groups."""
     handed: dict[str, float] = field(default_factory=dict)
-    """By operation, what a rank hands to its collectives, on average over the ranks seen."""
+    """Operation -> the bytes that a rank passes to it, on average over the ranks with ledgers here."""
     inside: float = 0.0
-    """What the ranks seen send to ranks of the same node, all together."""
+    """The bytes that all ranks with ledgers here send to ranks on the same node."""
     across: float = 0.0
-    """... and to ranks of other nodes."""
+    """The bytes that they send to ranks on other nodes."""
     unknown: float = 0.0
-    """What goes to nobody knows which node: messages between stages some of which share a node."""
+    """The bytes of which the receiving node is not known: messages between stages, if some stages share a node."""
 
     @property
     def wire(self) -> float:
@@ -43,43 +44,47 @@ class Group:
 
 @dataclass
 class Measured:
+    """The traffic of one run."""
+
     run: str
     owner: str
     ranks: int
-    """Those seen."""
+    """The ranks with ledgers here."""
     world_size: int
     steps: int
-    """Of the rank with the fewest."""
+    """The steps of the rank with the fewest."""
     seconds: float
-    """Of a step, on average."""
+    """The time of a step, on the rank on which it takes longest."""
     groups: list[Group]
     elsewhere: float
-    """Bytes of a rank and step handed to collectives of groups that have no place in a ledger."""
+    """The bytes per rank and step in collectives of groups that are not in the ledger, which has room for few
+    groups."""
     node_across: dict[str, float]
-    """By node, the bytes of a step that its ranks send to other nodes."""
+    """Node -> the bytes per step that its ranks send to other nodes."""
     saved: float
-    """Bytes of checkpoints of the ranks seen, a step."""
+    """The bytes of checkpoints that the ranks with ledgers here write, per step."""
     since_start: bool
-    """Whether all since the start of the processes is counted, startup included."""
+    """Whether everything since the start of the processes is counted, startup included."""
 
 
 @dataclass(frozen=True)
 class _Rank:
-    """What one rank did between two looks at its ledger."""
+    """What one rank did between two readings of its ledger."""
 
     ledger: Ledger
     steps: int
     seconds: float
     handed: dict[int, dict[str, int]]
-    """By slot and operation, bytes."""
+    """Index of a slot -> bytes by operation."""
     in_all: int
     saved: int
 
 
 def measure(after: Sequence[Ledger], before: Sequence[Ledger], way: str) -> Measured:
-    """One run, from ledgers of its ranks' newest attempts at two moments; without ``before``, since the start.
+    """Measures one run from the ledgers of its ranks' newest attempts at two moments. Raises NotMeasured.
 
-    A ledger that is read with its steps tells seconds. Raises NotMeasured.
+    If ``before`` is empty, everything since the start of the processes counts. ``seconds`` are known only if the
+    ledgers were read with their steps. ``way``: see collectives.py.
     """
     if not after:
         raise NotMeasured("no rank of the run has a ledger here")
@@ -118,7 +123,7 @@ def _same(one: Ledger | None, other: Ledger) -> bool:
 
 
 def _between(before: Ledger | None, after: Ledger) -> _Rank:
-    """All since the start where there is no earlier look."""
+    """The difference between two readings. Without an earlier one, everything since the start counts."""
     slots = {slot.index: slot.bytes for slot in before.slots} if before else {}
     handed = {slot.index: _less(slot.bytes, slots.get(slot.index, {})) for slot in after.slots}
     ns = after.step_ns - (before.step_ns if before else 0)
@@ -160,7 +165,7 @@ def _groups(ranks: Sequence[_Rank], way: str) -> tuple[list[Group], dict[str, fl
 
 
 def _add_collectives(group: Group, members: Sequence[tuple[_Rank, Slot]], way: str) -> dict[str, float]:
-    """Members that are not seen are taken to be on other nodes: that is why they are not."""
+    """Adds the collectives of a group. Members without a ledger here are assumed to be on other nodes."""
     of_node: Counter[str] = Counter()
     handed: defaultdict[str, float] = defaultdict(float)
     for rank, slot in members:
@@ -171,7 +176,7 @@ def _add_collectives(group: Group, members: Sequence[tuple[_Rank, Slot]], way: s
     counts = [*of_node.values(), *([group.size - seen] if group.size > seen else [])]
     across: dict[str, float] = {}
     for op, size in handed.items():
-        if op not in OPS:  # of gather and scatter the ranks know their own share only
+        if op not in OPS:  # in a gather or scatter, a rank knows its own part only
             continue
         for node, moved in zip(of_node, sent(way, op, size / seen, counts), strict=False):
             group.inside += moved.inside
@@ -181,7 +186,10 @@ def _add_collectives(group: Group, members: Sequence[tuple[_Rank, Slot]], way: s
 
 
 def _add_messages(group: Group, members: Sequence[tuple[_Rank, Slot]], way: str) -> dict[str, float]:
-    """What is sent is counted, at its sender. To whom it goes is clear if the group has one node, or one for each."""
+    """Adds the messages of a group, counted at their senders.
+
+    The receiving node is known if all ranks of the group are on one node, or each is on a separate node.
+    """
     sizes = {rank.ledger.node: 0.0 for rank, _ in members}
     for rank, slot in members:
         sizes[rank.ledger.node] += rank.handed[slot.index].get("send", 0) / rank.steps

@@ -1,4 +1,4 @@
-"""How much a step moves: the collectives of a shape, placed on nodes. Pure functions."""
+"""Predicts the bytes that a step moves: the collectives of a shape, with its ranks placed on nodes. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from .collectives import Sent, sent
 from .shape import FORWARD, Calls, Model, Parallel, ShapeError, calls
 
 CHECKPOINT_BYTES = 14.0
-"""Of a parameter in a checkpoint: bf16 weights, and a copy and two moments of Adam in fp32 (arXiv 1910.02054, 3.1)."""
+"""The bytes of one parameter in a checkpoint: bf16 weights, an fp32 copy and two fp32 moments of Adam (arXiv
+1910.02054, section 3.1)."""
 TOKEN_BYTES = 4.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """All collectives of one kind in a step, summed over ranks. Bytes."""
+    """All collectives of one kind in a step. Bytes, summed over all ranks."""
 
     calls: Calls
     inside: float
@@ -30,13 +31,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Prediction:
+    """The bytes that a step moves."""
+
     rows: list[Row]
     ranks: int
     gpus_per_node: int
     node_inside: float
-    """Bytes of a step that the ranks of the busiest node send to each other."""
+    """The bytes per step that ranks of one node send to each other, on the busiest node."""
     node_across: float
-    """Bytes of a step that the busiest node sends to others."""
+    """The bytes per step that a node sends to others, on the busiest node."""
 
     @property
     def total(self) -> float:
@@ -51,10 +54,10 @@ class Prediction:
         return sum(row.across for row in self.rows)
 
     def seconds(self, link: float, links: int, inside_link: float = 0.0) -> float:
-        """The least time in which a step's bytes pass the busiest node, if nothing else holds them up.
+        """The least time in which the busiest node can move the bytes of a step.
 
         ``link``: bytes/s of one of the node's ``links`` links to other nodes, each way. ``inside_link``: bytes/s
-        between a GPU and the others of its node, each way; 0: as fast as needed. Both may run at once.
+        between a GPU and the others of its node, each way; 0 means no limit. Both kinds of links work at the same time.
         """
         return max(
             self.node_across / (link * links),
@@ -62,29 +65,29 @@ class Prediction:
         )
 
     def link_for(self, step_seconds: float, links: int) -> float:
-        """bytes/s that each of a node's links needs so that all that leaves the node fits into a step, fully hidden."""
+        """The bytes/s that each of a node's links needs, so that compute can hide everything that leaves the node."""
         return self.node_across / links / step_seconds
 
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes between GPUs and storage, summed over ranks."""
+    """The bytes between GPUs and storage, summed over ranks."""
 
     read: float
-    """Of training data, a step."""
+    """Training data, per step."""
     save: float
-    """Of one checkpoint."""
+    """One checkpoint."""
     save_every: float
-    """Steps; 0: never."""
+    """The steps between two checkpoints; 0 means never."""
 
     @property
     def written(self) -> float:
-        """Of checkpoints, a step, on average."""
+        """The bytes of checkpoints per step, on average."""
         return self.save / self.save_every if self.save_every else 0.0
 
 
 def predict(model: Model, parallel: Parallel, gpus_per_node: int, way: str) -> Prediction:
-    """Raises ShapeError."""
+    """The traffic of a step. ``way``: see collectives.py. Raises ShapeError."""
     made = list(calls(model, parallel))
     if gpus_per_node < 1:
         raise ShapeError("a node must have at least one GPU: see --gpus-per-node")
@@ -105,7 +108,7 @@ def predict(model: Model, parallel: Parallel, gpus_per_node: int, way: str) -> P
 
 
 def _groups(one: Calls, world: int, gpus_per_node: int) -> Iterator[list[int]]:
-    """Of each group of a dimension the nodes of its ranks, in the order of the ranks."""
+    """Yields, for each group of a dimension, the nodes of its ranks in the order of the ranks."""
     for block in range(0, world, one.group * one.stride):
         for first in range(block, block + one.stride):
             yield [rank // gpus_per_node for rank in range(first, first + one.group * one.stride, one.stride)]
@@ -120,12 +123,13 @@ def _moved(one: Calls, nodes: list[int], way: str) -> Iterable[tuple[int, Sent]]
 
 
 def _messages(one: Calls, nodes: list[int]) -> Iterator[tuple[int, Sent]]:
-    """Each stage to the next one, or back."""
+    """Each stage sends to the next one, or in the backward pass to the previous one."""
     for stage, following in pairwise(nodes):
         source, target = (stage, following) if one.moment == FORWARD else (following, stage)
         yield source, Sent(one.size, 0.0) if source == target else Sent(0.0, one.size)
 
 
 def storage(model: Model, save_every: float, token_bytes: float, checkpoint_bytes: float) -> Storage:
-    """Each token is read once an epoch, and a checkpoint holds each parameter once, whoever writes it."""
+    """The traffic to storage. Each token is read once per epoch. A checkpoint has each parameter once, whichever ranks
+    write it."""
     return Storage(model.tokens / model.batches * token_bytes, model.parameters * checkpoint_bytes, save_every)

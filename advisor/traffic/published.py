@@ -1,8 +1,9 @@
-"""A published estimate of the traffic of one training, as it was computed: everybody sends to everybody.
+"""A published estimate of the traffic of one training, computed as the source does: every rank sends to every other
+rank.
 
-Llama-3-70B over C4, one epoch: what a reader who knows these figures can compare with (docs/traffic.md). The formulas
-are the source's. P parameters, L layers, H hidden size, T tokens, N mini-batches, G ranks of a group; the 2 in front is
-bf16's bytes per element.
+It is for Llama-3-70B over C4, one epoch. Readers who know these figures can compare ours with them (docs/traffic.md).
+The formulas are those of the source: P parameters, L layers, H hidden size, T tokens, N mini-batches, G ranks of a
+group. The factor 2 in front is the bytes of a bf16 element.
 """
 
 from __future__ import annotations
@@ -15,23 +16,24 @@ from .shape import BACKWARD, FORWARD, Model, Parallel
 PARAMETERS, LAYERS, HIDDEN, TOKENS, BATCHES = 70e9, 80, 8192, 156e9, 178_000
 GROUP = 8
 TENSOR, PIPELINE, DATA = 8, 8, 16
-"""The mesh of its last example: 1,024 GPUs."""
+"""The mesh of the source's last example, with 1,024 GPUs."""
 SWITCH = 51.2e12
-"""bit/s of the switch that it names."""
+"""bit/s of the switch that the source names."""
 
 
 class Published(NamedTuple):
-    """One line of the table. Bytes of an epoch."""
+    """One line of the table."""
 
     what: str
     formula: str
     moved: float
+    """Bytes per epoch by the source's formula."""
     unit: str
-    """PB or EB: what the source counts in."""
+    """PB or EB, as in the source."""
     printed: str
-    """What the source prints."""
+    """The figure that the source prints."""
     rings: float
-    """Bytes of an epoch that NCCL's rings move, by the formulas of shape.py."""
+    """Bytes per epoch that NCCL's rings move, by the formulas of shape.py."""
     note: str
 
 
@@ -108,6 +110,6 @@ def table() -> list[Published]:
 
 
 def switch_days() -> float:
-    """How long one switch takes for the last example. The source's "about 20 days" reads 51.2 Tbit/s as terabytes."""
+    """Days that one switch needs for the last example. The source's "about 20 days" takes 51.2 Tbit/s for terabytes."""
     moved = mesh_backward(TENSOR, PIPELINE, DATA) + mesh_forward(TENSOR, PIPELINE)
     return moved * 8 / SWITCH / 86400

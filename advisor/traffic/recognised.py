@@ -1,4 +1,5 @@
-"""Which parallelism a run has, by the groups in its ledgers, and how the formulas compare. Pure functions."""
+"""Recognises the parallelism of a run by the groups in its ledgers, and compares it with the formulas. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ DIMENSIONS: dict[str, str] = {
     **dict.fromkeys(("ep", "expert"), "expert"),
     **dict.fromkeys(("pp", "pipe", "pipeline", "stage"), "pipeline"),
 }
-"""Name of a mesh dimension, as PyTorch's examples, torchtitan and DeepSpeed have them -> dimension."""
+"""Name of a mesh dimension in PyTorch's examples, torchtitan or DeepSpeed -> our name of the dimension."""
 
 
 class NotRecognised(Exception):
-    """The shape cannot be told from the groups; the message says what to give."""
+    """The groups do not show the shape. The message says which options to give."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Bytes that a rank hands to one kind of collective in a step."""
+    """The bytes that a rank passes to one kind of collective per step."""
 
     label: str
     op: str
@@ -36,14 +37,14 @@ class Compared:
 
     @property
     def off(self) -> float:
-        """By how much the prediction is more than what was measured; a share of what was measured."""
+        """(predicted − measured) / measured; 0 if nothing was measured."""
         return self.predicted / self.measured - 1 if self.measured else 0.0
 
 
 def shape_of(groups: Sequence[Group], world_size: int) -> tuple[Parallel, dict[str, str]]:
-    """-> the shape, and the dimension of each label.
+    """Returns the shape, and the dimension of each label. Raises NotRecognised.
 
-    The world is a dimension where there are no others: else what it carries is a norm or a loss. Raises NotRecognised.
+    The world counts as a dimension only if there are no other groups. Otherwise it carries a norm or a loss.
     """
     world = [group for group in groups if group.label == "world"]
     for listed in ([group for group in groups if group.label != "world"], world):
@@ -58,7 +59,7 @@ def shape_of(groups: Sequence[Group], world_size: int) -> tuple[Parallel, dict[s
 
 
 def dimension_of(group: Group) -> str:
-    """By the name of the mesh dimension, else by what its ranks do."""
+    """The dimension of a group, by the name of its mesh dimension, or else by its collectives."""
     name = group.label.removesuffix(" p2p")
     if group.pairwise:
         return "pipeline"
@@ -70,10 +71,10 @@ def dimension_of(group: Group) -> str:
 
 
 def compare(model: Model, parallel: Parallel, groups: Sequence[Group], labels: Mapping[str, str]) -> list[Compared]:
-    """What the formulas say that a rank hands to its collectives, beside what it did. Raises ShapeError."""
+    """Compares the bytes that a rank passes to its collectives with the formulas. Raises ShapeError."""
     predicted: defaultdict[tuple[str, str], float] = defaultdict(float)
     for one in calls(model, parallel):
-        # Of a pipeline's messages each boundary has one sender, and there is one boundary less than stages.
+        # In a pipeline, each boundary between stages has one sender, and there is one boundary fewer than stages.
         share = (one.group - 1) / one.group if one.op == "send" else 1.0
         predicted[one.dimension, one.op] += one.size * one.times * share
     found = []

@@ -1,7 +1,7 @@
-"""What is trained, on which ranks, and which collectives a step then makes. Pure functions.
+"""The model, the shape of its parallelism, and the collectives of a step that follow from both. Pure functions.
 
-Ranks are numbered as Megatron-LM and a DeviceMesh of (pipeline, replicate, shard, sequence, tensor) have them: tensor
-parallel ranks stand next to each other, pipeline stages far apart.
+Ranks are numbered as in Megatron-LM and in a DeviceMesh of (pipeline, replicate, shard, sequence, tensor): tensor
+parallel ranks are next to each other, pipeline stages are far apart.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST_RANKS = 1 << 20
-"""Each is placed on its node."""
+"""The largest world size. Each rank is placed on its node, which takes time."""
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 
 
 class ShapeError(ValueError):
-    """What was given does not fit together; the message says what to give."""
+    """The given sizes do not fit together. The message says what to give."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained. Sizes in elements."""
+    """The model that is trained. Sizes in elements."""
 
     parameters: float
     batches: float
     """Optimizer steps per epoch."""
     tokens: float = 0.0
-    """Per epoch."""
+    """Tokens per epoch."""
     layers: float = 0.0
     hidden: float = 0.0
     element: float = 2.0
-    """Bytes of an activation's or a parameter's element."""
+    """Bytes of an element of an activation or a parameter."""
     gradient: float = 0.0
-    """Bytes of a gradient's element; 0: as ``element``."""
+    """Bytes of an element of a gradient; 0 means the same as ``element``."""
     expert_parameters: float = 0.0
-    """Of the parameters: those of experts."""
+    """How many of the parameters belong to experts."""
     moe_layers: float = 0.0
-    """Of the layers: those with experts; 0: all."""
+    """How many of the layers have experts; 0 means all."""
     top_k: float = 1.0
-    """Experts that each token goes to."""
+    """The number of experts that each token is sent to."""
 
     @property
     def gradient_bytes(self) -> float:
@@ -47,22 +47,22 @@ class Model:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Sizes of the groups; 1 where there is none of a kind."""
+    """The sizes of the groups; 1 if there is no group of that kind."""
 
     data: int = 1
     """Replicas whose gradients are averaged."""
     shard: int = 1
-    """Ranks among which FSDP or ZeRO shards."""
+    """The ranks among which FSDP or ZeRO shards."""
     tensor: int = 1
     sequence: int = 1
-    """Ranks among which DeepSpeed-Ulysses splits each sequence."""
+    """The ranks among which DeepSpeed-Ulysses splits each sequence."""
     expert: int = 1
-    """Ranks among which experts are spread, consecutive data-parallel ones."""
+    """The consecutive data-parallel ranks among which experts are distributed."""
     pipeline: int = 1
     zero: int = 3
     """ZeRO's stage; 3 is FSDP."""
     split_norms: bool = False
-    """Megatron's sequence parallelism beside tensor parallelism."""
+    """Whether Megatron's sequence parallelism is used in addition to tensor parallelism."""
     microbatches: int = 1
 
     @property
@@ -71,7 +71,7 @@ class Parallel:
 
     @property
     def replicas(self) -> int:
-        """Among which the batch is split."""
+        """The number of ranks among which the batch is split."""
         return self.data * self.shard
 
 
@@ -81,20 +81,21 @@ SIZES: tuple[str, ...] = ("data", "shard", "tensor", "sequence", "expert", "pipe
 
 @dataclass(frozen=True)
 class Calls:
-    """Collectives of one kind that every group of a dimension makes in a step."""
+    """The collectives of one kind that every group of a dimension makes in a step."""
 
     dimension: str
     moment: str
-    """forward, backward or update."""
+    """FORWARD, BACKWARD or UPDATE."""
     op: str
-    """A collective, or `send`: each rank to the next of its group, or back."""
+    """A collective, or `send`: each rank sends to the next one of its group, or back."""
     size: float
-    """Bytes of one, as collectives.py has them."""
+    """The bytes of one call, as collectives.py defines them."""
     times: float
-    """How often in a step."""
+    """The number of calls in a step."""
     group: int
+    """The ranks of a group."""
     stride: int
-    """How far apart the ranks of a group are."""
+    """The difference between the numbers of two neighbouring ranks of a group."""
     source: str
 
 
@@ -108,7 +109,7 @@ PIPELINE = "arXiv 2104.04473, section 2.2: a stage hands on its activations, and
 
 
 def check(model: Model, parallel: Parallel) -> None:
-    """Raises ShapeError."""
+    """Raises ShapeError if the model and the shape do not fit together."""
     if model.parameters <= 0:
         raise ShapeError("the number of parameters must be above 0")
     if model.batches <= 0:
@@ -136,7 +137,7 @@ def check(model: Model, parallel: Parallel) -> None:
 
 
 def calls(model: Model, parallel: Parallel) -> Iterator[Calls]:
-    """The collectives of a step. Raises ShapeError."""
+    """Yields the collectives of a step. Raises ShapeError."""
     check(model, parallel)
     yield from _data(model, parallel)
     yield from _sharded(model, parallel)
@@ -151,12 +152,12 @@ def calls(model: Model, parallel: Parallel) -> Iterator[Calls]:
 
 
 def _local(parameters: float, parallel: Parallel) -> float:
-    """Parameters of a rank before any sharding: tensor parallelism and the pipeline divide them evenly."""
+    """The parameters of a rank before any sharding. Tensor parallelism and the pipeline divide them evenly."""
     return parameters / (parallel.tensor * parallel.pipeline)
 
 
 def _tokens(model: Model, parallel: Parallel) -> float:
-    """Tokens of a step that one replica takes; sequence parallelism divides them again."""
+    """The tokens of a step in one replica. Sequence parallelism divides them again."""
     return model.tokens / model.batches / parallel.replicas
 
 

@@ -1,1 +1,1 @@
-"""How long a step would take if something were faster: the recorded steps, replayed with a change."""
+"""Predicts how long a step would take if something were faster, by a replay of the recorded steps."""

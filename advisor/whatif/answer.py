@@ -1,4 +1,5 @@
-"""The answer to a what-if as JSON: what each change brings alone, and all of them together; and what is assumed."""
+"""The answer to a what-if question as JSON: what each change saves alone, what all save together, and the
+assumptions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ ASSUMED: dict[str, str] = {
     "workers": "one worker alone makes a batch, and reads of several workers do not slow one another. Workers that"
     " queue for a CPU now do not compute faster when there are more of them",
 }
-"""By the name of a change, what its prediction rests on."""
+"""The name of a change -> what its prediction assumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +39,16 @@ class Hours:
     """What a run has cost so far."""
 
     gpu_hours: float
-    """Of all ranks, from the first step on."""
+    """The hours of all ranks together, from the first step on."""
     job_hours: float
+    """The hours of the rank with the most, from the first step on."""
     price: float
-    """Of a GPU-hour; 0: not known."""
+    """The price of a GPU-hour; 0 if not known."""
     currency: str
 
 
 def names_of(changes: Changes) -> list[str]:
-    """Of the changes, as in ASSUMED."""
+    """The names of the changes, as in ASSUMED."""
     names = {"async_save": "checkpoint", "no_stragglers": "straggler", "balanced": "pipeline"}
     return list(
         dict.fromkeys(
@@ -58,7 +60,7 @@ def names_of(changes: Changes) -> list[str]:
 
 
 def options_of(changes: Changes) -> str:
-    """The changes as options of the command line."""
+    """The changes, written as options of the command line."""
     said = []
     for name in names_of(changes):
         if name == "straggler":
@@ -75,7 +77,7 @@ def options_of(changes: Changes) -> str:
 
 
 def apart(changes: Changes) -> list[Changes]:
-    """Each of several changes by itself."""
+    """Separates several changes into one `Changes` for each."""
     return [
         Changes(**{field.name: value})
         for field in fields(changes)
@@ -93,9 +95,9 @@ def answer(
     currency: str = "$",
     swept: bool = False,
 ) -> dict[str, object]:
-    """What ``changes`` bring to a run, or, without any, what each loss alone costs it. Raises NoTrace with a sentence.
+    """What ``changes`` save in a run. Without any change, what removing each loss alone would save. Raises NoTrace.
 
-    ``swept``: with the curve over the factors that are changed (the network's, where none is).
+    ``swept``: include the curve over the changed factors, or over that of the network if no factor is changed.
     """
     whole = account(run, ledgers, now_ns)
     trace = trace_of([rank.newest for rank in whole.ranks])
@@ -153,6 +155,6 @@ def _curve(basis: Basis, changes: Changes) -> dict[str, object]:
 
 
 def _unsplit(trace: Trace) -> float:
-    """The share of the replayed time that was waited in calls that could not be split: it stays as it is."""
+    """The share of the replayed time that was spent in unsplit waits, which no change makes shorter."""
     waited = sum(step.unsplit for one in trace.ranks for step in one.steps)
     return waited / sum(step.wall for one in trace.ranks for step in one.steps)

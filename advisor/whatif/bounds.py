@@ -1,14 +1,14 @@
-"""What a change can bring at most, where no recorded steps are there to replay. Pure functions.
+"""Bounds on what a change can save, for a run without recorded steps to replay. Pure functions.
 
-Known of each rank are its seconds by cause, from its first step on. Nobody knows then in which steps they lay, or what
-hides behind what: a bound is all that they tell.
+For each rank only the seconds by cause are known, from its first step on. They do not show in which steps the seconds
+were, or what was hidden behind what, so they give bounds and no prediction.
 
-* A rank's own time that a change does not touch has to be spent in any case. So no rank gains more than what the change
-  takes of its own time, and all of its waits for other ranks.
-* Ranks that meet in collectives make their steps together: what one of them gains at most, all gain at most.
-* What only ran faster by a factor K cannot make a step shorter than 1/K of what it was (Amdahl 1967, "Validity of the
+* A rank's own time that a change does not affect must be spent in any case. So a rank saves at most what the change
+  takes off its own time, plus all its waits for other ranks.
+* Ranks that meet in collectives make their steps together: no rank can save more than the one that can save least.
+* If parts of a step become K times faster, the step does not become shorter than 1/K (Amdahl 1967, "Validity of the
   single processor approach to achieving large scale computing capabilities").
-* At least nothing is gained: something else may have been hidden behind what is faster now.
+* The lower bound is 0: something else may have been hidden behind the part that is faster now.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from .own import factors_of
 from .predict import FLAT, SINGLE, SWEEP_TIMES
 
 _DATA = ("data_read", "data_cpu", "data_queue", "data_handoff")
-"""The wait for the batch. The loader works beside the loop: if a part of its work is faster, the whole wait may be
-gone."""
+"""The wait for a batch. The loader works in parallel to the loop, so the whole wait may disappear if a part of the
+loader's work becomes faster."""
 _TRANSFERS = ("network", "collective_queue")
 _WAITS = ("straggler", "pipeline", "collective")
-"""Waits for other ranks, and those that nobody could split."""
+"""Waits for other ranks, and unsplit waits."""
 
 Seconds = Mapping[str, float]
 
 
 class NoBounds(ValueError):
-    """Nothing can be said of a change. A sentence without its full stop."""
+    """There are no bounds for a change. The message is a sentence without its full stop."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What the ranks of a run spent. Seconds by cause of each rank, from its first step on."""
+    """Where the time of a run's ranks went."""
 
     ranks: Sequence[Seconds]
+    """For each rank, the seconds by cause from its first step on."""
     steps: int
     missing: int = 0
-    """Ranks of the run of which nothing is known."""
+    """The number of ranks about which nothing is known."""
 
     @property
     def whole(self) -> float:
@@ -59,7 +60,7 @@ class Spent:
 
     @property
     def meet(self) -> bool:
-        """Whether all ranks wait for others, and so make their steps together."""
+        """Whether all ranks wait for others, and therefore make their steps together."""
         return all(any(one.get(cause, 0.0) > 0 for cause in WAIT_CAUSES) for one in self.ranks)
 
 
@@ -68,7 +69,7 @@ def _whole(one: Seconds) -> float:
 
 
 def most(spent: Spent, changes: Changes) -> float:
-    """The share of a step that changes save at most. Raises NoBounds."""
+    """The largest share of a step that changes can save. Raises NoBounds."""
     _check(spent, changes)
     factors = _factors(spent, changes)
     gains = [
@@ -77,7 +78,7 @@ def most(spent: Spent, changes: Changes) -> float:
     ]
     mean = sum(gains) / len(gains)
     if changes.no_stragglers:
-        # In each step, half of the ranks or more are not late, and gain what any rank can gain.
+        # In each step at least half of the ranks are not late, and these save what any rank can save.
         return min(1.0, 2 * mean)
     return min(mean, 1 - min(_scaled(changes)), *(gains if spent.meet else ()))
 
@@ -103,7 +104,7 @@ def _check(spent: Spent, changes: Changes) -> None:
 
 
 def _factors(spent: Spent, changes: Changes) -> dict[str, float]:
-    """By cause, how little of its time may be left."""
+    """Cause -> the smallest part of its time that may be left."""
     factors = dict(zip(CAUSES, factors_of(changes), strict=True))
     if changes.storage < 1 or changes.cpu < 1:
         factors |= dict.fromkeys(_DATA, NONE)
@@ -113,7 +114,8 @@ def _factors(spent: Spent, changes: Changes) -> dict[str, float]:
 
 
 def answer(spent: Spent, changes: Changes, *, swept: bool = False) -> dict[str, Any]:
-    """The bounds of each change alone and of all together, or, without any, of each loss alone. Raises NoBounds."""
+    """The bounds of each change alone and of all together. Without any change, those of removing each loss alone.
+    Raises NoBounds."""
     alone = apart(changes) or _each_alone(spent)
     rows = [_entry(spent, each) for each in alone]
     if not changes.any:

@@ -1,4 +1,4 @@
-"""What is changed in a what-if, as a user writes it: `--network x10`, `--storage none`, `--checkpoint async`."""
+"""The changes of a what-if question, as a user writes them: `--network x10`, `--storage none`, `--checkpoint async`."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 NONE = 0.0
-"""The factor of time that is gone."""
+"""The factor for time that disappears."""
 _TIMES = re.compile(r"x([0-9]+(?:\.[0-9]+)?)")
 MOST_TIMES = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How long something takes then, as a part of how long it took: x10 is 0.1, and none is 0."""
+    """What is changed. A factor is the new time divided by the old time: x10 is 0.1, and `none` is 0."""
 
     network: float = 1.0
     """Transfers that ranks waited for."""
     storage: float = 1.0
     """Reads of data workers, saves and restores."""
     cpu: float = 1.0
-    """What data workers compute, what saves copy, and queues for a CPU."""
+    """The compute of data workers, the copies of saves, and queues for a CPU."""
     host: float = 1.0
     """The loop's own code, garbage collection, compilation, blocked code."""
     compute: float = 1.0
     checkpoint: float = 1.0
-    """All of a save. Restores stay."""
+    """Saves. Restores do not change."""
     async_save: bool = False
     """A save blocks the loop only while it copies."""
     no_stragglers: bool = False
-    """No rank is late by its own time."""
+    """No rank is late because of its own time."""
     balanced: bool = False
-    """The stages of a pipeline compute for equally long."""
+    """All stages of a pipeline compute for the same time."""
     workers: int = 0
-    """Data workers that each rank has more."""
+    """The number of data workers that each rank gets in addition."""
     causes: tuple[str, ...] = ()
-    """Causes of own time that are gone; no option of the command has them."""
+    """Causes of own time that disappear. The command has no option for this; advice uses it."""
     hidden: bool = False
-    """For the upper bound: a transfer that is partly hidden is gone, and so are waits that nobody could split."""
+    """For the upper bound: partly hidden transfers and unsplit waits disappear."""
     queued: bool = False
-    """For the lower bound: a rank's own threads get no CPU for as long, however fast the transfer is."""
+    """For the lower bound: a rank's own threads wait for a CPU as long as before, however fast the transfer is."""
 
     @property
     def any(self) -> bool:
@@ -55,18 +55,18 @@ class Changes:
         )
 
     def least(self) -> Changes:
-        """For the lower bound on what the changes bring."""
+        """The changes for the lower bound on what is saved."""
         return replace(self, queued=self.network < 1)
 
     def most(self) -> Changes:
-        """For the upper bound."""
+        """The changes for the upper bound on what is saved."""
         if self.network < 1:
             return replace(self, network=NONE, hidden=True)
         return replace(self, hidden=self.no_stragglers or self.balanced)
 
 
 def factor(text: str) -> float:
-    """`x10` -> 0.1, `none` -> 0. Raises ValueError with a sentence."""
+    """Parses a factor: `x10` is 0.1, `none` is 0. Raises ValueError with a sentence."""
     if text == "none":
         return NONE
     match = _TIMES.fullmatch(text)
@@ -77,5 +77,5 @@ def factor(text: str) -> float:
 
 
 def written(value: float) -> str:
-    """The factor as a user writes it."""
+    """A factor as a user writes it, such as x10."""
     return "none" if value == NONE else f"x{1 / value:g}"

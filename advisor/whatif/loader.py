@@ -13,26 +13,26 @@ DATA = tuple(CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "
 _READ, _CPU, _QUEUE, _HANDOFF = DATA
 _MADE = (_READ, _CPU, _QUEUE)
 _REAL = 0.02
-"""A wait in which the worker read and computed for less than this share of a step is none for a batch that it made: the
-way of one that lies ready takes a moment, too."""
+"""If the worker read and computed for at least this share of the step, the loop waited for a batch that was being made.
+Shorter waits are those for the transport of a batch that was ready."""
 _NO_CPU = 0.1
-"""Workers that queue for a CPU for this share of their CPU time have none to spare: more of them compute no faster."""
+"""If workers queue for a CPU for this share of their CPU time, no CPU is free: more workers do not compute faster."""
 _PREFETCHED = 2
-"""Batches that a worker makes ahead: what DataLoader's prefetch_factor is unless said."""
+"""The batches that a worker makes in advance: the default of DataLoader's prefetch_factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The wait for the batch of a step. ns"""
+    """The wait for the batch of a step. All times in ns."""
 
     saved: float
-    """What of it is taken where nothing else bounds that."""
+    """How much shorter the wait becomes, if the workers are not the limit."""
     bound: bool = False
     """Whether the workers are busy all the time, so that the loop is as slow as they are."""
     wait: float = 0.0
-    """How much of it is for a batch that is being made; 0 where batches lay ready."""
+    """The part of the wait in which the batch was being made; 0 if the batch was ready."""
     lead: float = 0.0
-    """How much earlier than the last one the batch is made."""
+    """How much earlier the workers finish this batch, in addition to what they gained on the batches before it."""
     ahead: float = 0.0
     """How far the workers can be ahead of the loop."""
 
@@ -40,13 +40,14 @@ class Batch:
 class Loader:
     """The loader of one rank.
 
-    A loop that waits again and again, each time for a batch that is being made, is as slow as its workers. They are
-    busy all the time: a batch takes each of them, divided among them, as long as the step took. Of that, the parts are
-    those of all waits. Where the loop waits now and then, only the wait itself is known.
+    If the loop waits regularly, each time for a batch that is being made, it is as slow as its workers. They are busy
+    all the time, so making a batch takes as long as the step, if divided by the number of workers. Reading and
+    computing have the same parts in that time as in all waits together. If the loop waits only now and then, nothing
+    but the wait itself is known.
     """
 
     def __init__(self, one: RankTrace, factors: Sequence[float], changes: Changes):
-        """``factors``: by cause, how long its time takes then."""
+        """``factors``: for each cause, its new time divided by its old time."""
         self._one, self._factors, self._changes = one, factors, changes
         self._real = [step.own[_READ] + step.own[_CPU] >= _REAL * step.wall for step in one.steps]
         whole = [sum(step.own[cause] for step in one.steps) for cause in range(len(CAUSES))]
@@ -55,7 +56,7 @@ class Loader:
         self._then = self._made_then(whole, share) / made if made else 1.0
 
     def batch(self, index: int, late: int) -> Batch:
-        """Of a step. ``late``: what is taken because it made the rank late, ns."""
+        """The wait for the batch of a step. ``late``: ns that are removed because they made the rank late."""
         workers, more = self._one.workers, self._changes.workers
         step = self._one.steps[index]
         made, wait = sum(step.own[cause] for cause in _MADE), sum(step.own[cause] for cause in DATA)
@@ -69,23 +70,25 @@ class Loader:
         return _bound(step, held, step.wall * self._then - late, workers + more)
 
     def _made_then(self, own: Sequence[int], share: float) -> float:
-        """How long making a batch takes then, when a part of its time is to be had with more workers.
+        """How long making a batch takes after the change, in ns. ``share``: old workers / new workers.
 
-        Workers that queue for a CPU have none to spare: more of them read sooner, but compute no faster.
+        If workers queue for a CPU now, more workers read sooner, but do not compute faster.
         """
         computing = own[_CPU] * self._factors[_CPU] + own[_QUEUE] * self._factors[_QUEUE]
         crowded = own[_QUEUE] > _NO_CPU * (own[_CPU] + own[_QUEUE])
         return own[_READ] * self._factors[_READ] * share + computing * (1.0 if crowded else share)
 
     def _busy(self, index: int) -> bool:
-        """Whether the loop waited for a batch that was being made both in this step or soon after, and not long before.
+        """Whether the loop waited for a batch that was being made both shortly before this step, and in it or shortly
+        after.
 
-        Workers that began together deliver together, so that the loop waits once in as many steps as there are workers.
+        "Shortly" is one step for each worker: workers that start together deliver together, so that the loop waits once
+        in as many steps as there are workers.
         """
         workers = self._one.workers
         return any(self._real[max(0, index - workers) : index]) and any(self._real[index : index + workers])
 
 
 def _bound(step: RankStep, wait: float, then: float, workers: int) -> Batch:
-    """Workers make a batch every ``then`` ns."""
+    """The wait for a batch if the workers finish one every ``then`` ns."""
     return Batch(0.0, True, wait, step.wall - then, _PREFETCHED * workers * max(0.0, then))

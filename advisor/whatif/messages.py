@@ -1,5 +1,5 @@
-"""Sends and receives of the recorded steps: which two are one message, how long it was under way, and when it comes
-after a change. Message i that one end issued in a step is message i that the other end issued (ledger/replay.py)."""
+"""Messages of the recorded steps: which send and receive belong together, how long the transfer took, and when it ends
+after a change. The i-th send of a step matches the i-th receive of its peer (ledger/replay.py)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ...ledger.replay import MOST_TRANSFERS
 from .trace import NoTrace, RankStep, RankTrace, Trace
 
 WAITED = 10_000
-"""ns: what is shorter is no wait."""
+"""ns: anything shorter does not count as a wait."""
 
 Place = tuple[int, int, int]
-"""Rank, step, place among the calls of the step."""
+"""(rank, step, index among the calls of the step)"""
 Scale = Callable[[float], float]
 
 
 @dataclass(slots=True)
 class _Half:
-    """One end of a message, ns of the rank's clock."""
+    """One end of a message: its send or its receive. Moments are of the rank's own clock, ns."""
 
     issued: int
     begin: int
     end: int
     alone: bool
-    """Whether nothing else was waited for at the same time."""
+    """Whether the wait was for this message only."""
 
     @property
     def waited(self) -> bool:
@@ -36,42 +36,44 @@ class _Half:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One message, and what has become of it in a replay. Moments are of the receiver's clock, ns."""
+    """One message, and its moments in a replay. Moments are of the receiver's clock, ns, unless said otherwise."""
 
     key: int
-    """Of its group."""
+    """The key of its group."""
     send: _Half
     receive: _Half
     before: Message | None
-    """The one before it on the link."""
+    """The previous message on the link."""
     ahead: int
-    """By how much the receiver's clock is ahead of the sender's."""
+    """The receiver's clock minus the sender's, ns."""
     came: float = 0.0
+    """When it arrived."""
     transfer: float = 0.0
+    """How long it was under way."""
     leave: float = 0.0
-    """How long its send went on once it could be under way."""
+    """How long the send went on after it could begin to end (`sendable`)."""
     send_shift: float | None = None
     receive_shift: float | None = None
     came_then: float | None = None
 
     @property
     def ready(self) -> float:
-        """When it could be under way."""
+        """The earliest moment at which the transfer could start: both ends issued, and the link free."""
         came = self.before.came if self.before is not None else 0
         return max(self.send.issued + self.ahead, self.receive.issued, came)
 
     @property
     def sendable(self) -> float:
-        """When its send could begin to end, by the sender's clock."""
+        """The earliest moment at which the send could end, by the sender's clock."""
         return max(self.send.issued, self.receive.issued - self.ahead) if self.bound else self.send.issued
 
     @property
     def bound(self) -> bool:
-        """Whether the send may have ended only once the receive was issued."""
+        """Whether the send may have had to wait until the receive was issued."""
         return self.send.waited and self.send.end + self.ahead >= self.receive.issued
 
     def issue(self, sent: bool, shift: float, scale: Scale) -> bool:
-        """An end is issued with this shift -> whether the message is known now."""
+        """Issues one end with this shift. Returns whether the arrival is known now, because both ends are issued."""
         if sent:
             self.send_shift = shift
         else:
@@ -85,11 +87,11 @@ class Message:
         return True
 
     def known(self, sent: bool) -> bool:
-        """Whether it is known when the wait of an end is over."""
+        """Whether it is known when the wait of an end is over after the change."""
         return self.came_then is not None or (sent and not self.bound)
 
     def over(self, sent: bool, scale: Scale) -> float:
-        """When the wait of an end could be over after the change, by the clock of that end."""
+        """The earliest moment at which the wait of an end could be over after the change, by the clock of that end."""
         if not sent:
             assert self.came_then is not None
             return self.came_then
@@ -100,12 +102,12 @@ class Message:
         return then + scale(self.leave)
 
     def was_over(self, sent: bool) -> float:
-        """The same as it was."""
+        """The same moment as recorded, without the change."""
         return self.sendable + self.leave if sent else self.came
 
 
 def meet(trace: Trace) -> dict[Place, tuple[Message, bool]]:
-    """-> the message of each call that is one, and whether that end sent it."""
+    """The message of each send and receive in the trace, and whether that call is the send. Raises NoTrace."""
     halves = _halves(trace)
     boots = {one.rank: one.boot for one in trace.ranks}
     found: dict[Place, tuple[Message, bool]] = {}
@@ -134,7 +136,7 @@ _Halves = dict[tuple[int, int, int, bool], list[tuple[Place, int, _Half]]]
 
 
 def _halves(trace: Trace) -> _Halves:
-    """By source, target, step and end: in the order in which they were issued."""
+    """The ends by (source, target, step, whether it is the send), in the order in which they were issued."""
     found: _Halves = {}
     for index in range(len(trace.ranks[0].steps)):
         for one in trace.ranks:
@@ -163,7 +165,7 @@ def _ends(one: RankTrace, step: RankStep) -> Iterable[tuple[Place, int, Call, _H
 
 
 def _ahead(halves: _Halves, boots: dict[int, str], source: int, target: int) -> int:
-    """By how much the target's clock is ahead: 0 on one machine, else as in NTP (ledger/messages.py)."""
+    """The target's clock minus the source's, ns: 0 on one machine, otherwise as in NTP (ledger/messages.py)."""
     if boots[source] == boots[target]:
         return 0
     least: dict[tuple[int, int], int] = {}
@@ -182,9 +184,10 @@ def _ahead(halves: _Halves, boots: dict[int, str], source: int, target: int) -> 
 
 
 def _measure(link: list[Message]) -> None:
-    """When the messages of a link came, and how long they were under way.
+    """Sets when the messages of a link arrived, and how long they were under way.
 
-    A wait that began long after a message could be under way was not for it: to wait takes a moment in any case.
+    A wait that began long after the transfer could start was not for that message: each wait takes a moment in any
+    case.
     """
     for message in link:
         message.came = message.receive.end if message.receive.waited else message.receive.begin

@@ -1,9 +1,9 @@
-"""Where in a step a rank's own time lies, and how much of it a change takes away. Pure functions.
+"""Where in a step a rank's own time is, and how much of it a change removes. Pure functions.
 
-The ring has a rank's own time per step and cause, and how much of it lies between two waits, but not which causes lie
-there. A loop does the same in each step, and a step ends with the optimizer's: first comes what the loop does between
-steps (its own code, saves), then the batch, then compute. So a step's own time is put in this order. Time of which
-nobody knows where it lay, such as waits that are in no ring, stands with compute.
+The ring has a rank's own time by step and cause, and how much of it is between two waits, but not which causes are
+between them. So an order is assumed. A step ends with the step of the optimizer, so first comes what the loop does
+between steps (its own code, saves), then the batch, then compute. Time with an unknown place, such as waits that are
+not in the ring, counts as part of compute.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ _BEFORE = tuple(
 )
 _WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked", "unattributed"))
 _BALANCED = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
-"""What a stage computes. On a CPU rank, work that leaves all CPUs idle counts as `host_blocked`."""
+"""The causes that count as the compute of a stage. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A rank's own time in a step, and what a change takes of it. ns; places count own time from the step's start."""
+    """A rank's own time in a step, and how much of it a change removes. All in ns.
+
+    A place is the own time from the start of the step up to a moment. The order is: before, data, then compute.
+    """
 
     before: float
     data: float
@@ -39,7 +42,7 @@ class Own:
     batch: Batch
 
     def saved(self, start: float, end: float) -> float:
-        """What is taken between two places. The wait for the batch is not part of it."""
+        """How much is removed between two places, without the wait for the batch."""
         work = self.before + self.data
         taken = 0.0
         if self.saved_before and self.before:
@@ -54,7 +57,7 @@ def _overlap(start: float, end: float, low: float, high: float) -> float:
 
 
 def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
-    """By rank and step."""
+    """The own time of each rank in each step: one list for each rank."""
     factors = factors_of(changes)
     late = _lateness(trace) if changes.no_stragglers else {}
     balance = _balance(trace) if changes.balanced else {}
@@ -72,7 +75,7 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
 
 
 def factors_of(changes: Changes) -> list[float]:
-    """By cause, how long its time takes then."""
+    """For each cause, in the order of CAUSES, its new time divided by its old time."""
     factors = dict.fromkeys(CAUSES, 1.0)
     for cause in ("data_read", "checkpoint_write", "checkpoint_read"):
         factors[cause] *= changes.storage
@@ -92,7 +95,8 @@ def factors_of(changes: Changes) -> list[float]:
 def _own(
     step: RankStep, factors: Sequence[float], late: Mapping[int, int], more: tuple[float, int], batch: Batch
 ) -> Own:
-    """``late``: what is taken first, by cause; ``more``: what is taken of compute, and of waits that are in no ring."""
+    """``late``: by cause, ns that are removed first. ``more``: ns removed from compute, and from waits not in the
+    ring."""
     saved = [(ns - late.get(cause, 0)) * (1 - factors[cause]) + late.get(cause, 0) for cause, ns in enumerate(step.own)]
     balance, unsplit = more
     return Own(
@@ -106,7 +110,8 @@ def _own(
 
 
 def _lateness(trace: Trace) -> dict[tuple[int, int], dict[int, int]]:
-    """Rank, step -> by cause what the rank's own time had beyond its peers', where that made it late."""
+    """(rank, index of the step) -> by cause, the ns that the rank's own time exceeded its peers', if that made it
+    late."""
     peers = _peers(trace)
     totals = [[sum(step.own) for step in one.steps] for one in trace.ranks]
     found: dict[tuple[int, int], dict[int, int]] = {}
@@ -131,8 +136,8 @@ def _lateness(trace: Trace) -> dict[tuple[int, int], dict[int, int]]:
 
 
 def _peers(trace: Trace) -> list[list[int]]:
-    """By place of a rank the places of those that do the same: members of its groups, but for the other stages of a
-    pipeline, and for groups that have other stages in them."""
+    """For each rank, the ranks that do the same work: the members of its groups, itself included. Other stages of a
+    pipeline, and groups that contain other stages, are left out. Ranks are given by their index in the trace."""
     members: dict[int, set[int]] = {}
     for place, one in enumerate(trace.ranks):
         for slot in one.slots.values():
@@ -146,7 +151,7 @@ def _peers(trace: Trace) -> list[list[int]]:
 
 
 def _balance(trace: Trace) -> dict[int, float]:
-    """Rank -> by how much less it computes in a step, ns, so that all stages of its pipeline have the same."""
+    """Rank -> how much less it computes in a step, in ns, if all stages of its pipeline compute for the same time."""
     work = {one.rank: median(sum(step.own[cause] for cause in _BALANCED) for step in one.steps) for one in trace.ranks}
     stages: dict[int, list[int]] = {}
     for one in trace.ranks:

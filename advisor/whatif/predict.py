@@ -1,4 +1,4 @@
-"""From replayed steps to an answer: how long a step takes then, how sure that is, and what it is worth."""
+"""Predicts from replayed steps how much time a change saves, and how certain that is."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from ..statistics import RESAMPLES, Interval, block_length, of_draws
 from .changes import NONE, Changes
 from .replay import saved
 from .trace import NoTrace, Trace
 
-RESAMPLES = 400
-CONFIDENCE = 0.95
 SWEEP_TIMES = (1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
 FLAT = 0.9
-"""A curve is flat from where this share of all that can be had is had."""
+"""A curve counts as flat from the point at which this share of the largest gain is reached."""
 SINGLE = (
     Changes(network=NONE),
     Changes(no_stragglers=True),
@@ -24,23 +23,23 @@ SINGLE = (
     Changes(host=NONE),
     Changes(async_save=True),
 )
-"""What a question without changes is answered with: each loss removed alone."""
+"""The answer to a question without changes: each loss removed alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a change brings, in shares of the time that steps take now."""
+    """What a change saves, in shares of the time that steps take now."""
 
     share: float
     """The part of a step that is saved."""
     low: float
     high: float
-    """What it might be over other steps, with CONFIDENCE."""
+    """`low` and `high` are the CONFIDENCE interval of `share` over other steps."""
     least: float
-    """The lower bound: `low`, and what is saved where transfers are slow because ranks get no CPU."""
+    """The lower bound: the smaller one of `low` and of what is saved if transfers are slow because ranks get no CPU."""
     most: float
-    """The upper bound: `high`, and what is saved if transfers that are partly hidden, and waits that could not be
-    split, are gone."""
+    """The upper bound: the larger one of `high` and of what is saved if partly hidden transfers and unsplit waits
+    disappear, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Basis:
 
 
 def predict(basis: Basis, changes: Changes) -> Prediction:
-    """Raises NoTrace where the record does not tell."""
+    """What ``changes`` save. Raises NoTrace if the recorded steps do not show it."""
     if changes.workers and any(one.workers < 0 for one in basis.trace.ranks):
         raise NoTrace("the number of data workers is not known: --workers needs PyTorch's DataLoader")
     if changes.balanced and not any(slot.pairwise for one in basis.trace.ranks for slot in one.slots.values()):
@@ -75,13 +74,13 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
     return Prediction(share, low, high, min(low, least), max(high, most))
 
 
-def interval(gains: Sequence[float], walls: Sequence[float]) -> tuple[float, float]:
+def interval(gains: Sequence[float], walls: Sequence[float]) -> Interval:
     """The CONFIDENCE interval of the ratio of two means, by a circular block bootstrap (Politis and Romano, 1992).
 
-    Steps that follow one another are alike, so that blocks of them are drawn, of about the cube root of their number.
+    Whole blocks of steps are drawn, because neighbouring steps are alike.
     """
     count = len(gains)
-    length = max(1, round(count ** (1 / 3)))
+    length = block_length(count)
     random = Random(0)
     sums = [
         (
@@ -94,26 +93,24 @@ def interval(gains: Sequence[float], walls: Sequence[float]) -> tuple[float, flo
     for _ in range(RESAMPLES):
         blocks = random.choices(sums, k=max(1, count // length))
         drawn.append(sum(gain for gain, _ in blocks) / sum(wall for _, wall in blocks))
-    drawn.sort()
-    cut = round(RESAMPLES * (1 - CONFIDENCE) / 2)
-    return drawn[cut], drawn[-1 - cut]
+    return of_draws(drawn)
 
 
 def each_alone(basis: Basis) -> list[tuple[Changes, Prediction]]:
-    """What each loss costs, the largest first."""
+    """What removing each loss alone would save, the largest first."""
     pipeline = any(slot.pairwise for one in basis.trace.ranks for slot in one.slots.values())
     found = [(changes, predict(basis, changes)) for changes in SINGLE if pipeline or not changes.balanced]
     return sorted(found, key=lambda entry: -entry[1].share)
 
 
 def sweep(basis: Basis, changes: Changes) -> Iterator[tuple[float, Prediction]]:
-    """The factors that are changed, over SWEEP_TIMES and none, with all else as told: (factor, what it brings)."""
+    """Yields (factor, prediction) for the changed factors over SWEEP_TIMES and `none`, with the other changes kept."""
     names = [*changes.scaled]
     for value in (*(1 / times for times in SWEEP_TIMES), NONE):
         yield value, predict(basis, replace(changes, **dict.fromkeys(names, value)))
 
 
 def flat_from(curve: Sequence[tuple[float, Prediction]]) -> float:
-    """The factor from which the curve is flat."""
+    """The factor from which the curve is flat (see FLAT)."""
     whole = curve[-1][1].share
     return next(value for value, found in curve if found.share >= FLAT * whole)

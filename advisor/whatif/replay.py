@@ -1,23 +1,25 @@
-"""The recorded steps once more, with a change. Pure functions.
+"""Replays the recorded steps with a change. Pure functions.
 
-Each rank has a *shift*: by how much it is earlier than it was. A replay of shifts repeats the record exactly where
-nothing is changed, which one of times would not: ranks leave a call microseconds apart.
+Each rank has a *shift*: how much earlier than recorded it is. A replay of shifts repeats the record exactly if nothing
+is changed. A replay of times would not, because ranks leave a call microseconds apart.
 
-* Own time: what the change takes of it is added to the shift (own.py).
-* A collective ends when its last member has come, plus the transfer. It took ``t``, the least wait of any member, and
-  takes ``t'``. All members leave with the shift ``min over the members (own wait + own shift) - t'``: so a late rank's
-  gain is everybody's, and a gain of others is spent waiting for it.
-* A message is under way from when both of its ends were issued and the one before it on the link had come
-  (ledger/replay.py, of which this is the general case). It has come later than `MOST_TRANSFERS` of the link's usual
-  transfers for other reasons, which stay.
-* The batch: the loop takes it when it asks for it, or when the loader has it. With workers, a loader that the loop
-  waited for delivers as often as its workers make one, and so may be what a faster step waits for.
-* Of a transfer on a CPU rank, a part is time in which the rank's own threads got no CPU: `cpu` changes that.
+* Own time: the time that the change removes is added to the shift (own.py).
+* A collective ends when its last member has entered it, plus the transfer. The recorded transfer ``t`` is the shortest
+  wait of any member, and ``t'`` is the new one. All members leave with the shift
+  ``min over the members (own wait + own shift) - t'``. So all ranks benefit if the late rank becomes faster, and what
+  other ranks save is spent waiting for it.
+* A message is under way from the moment when both of its ends are issued and the previous message on the link has
+  arrived (ledger/replay.py, of which this is the general case). If it took longer than `MOST_TRANSFERS` of the link's
+  usual transfers, the rest has other reasons and does not change.
+* Batch: the loop takes it when it asks for it, or when the loader has it. If the loop is as slow as the workers, the
+  loader delivers as often as the workers finish a batch, so a faster step may have to wait for it.
+* On a CPU rank, a part of each transfer is time in which the rank's own threads got no CPU. `cpu` changes that part.
 
-Assumed: a transfer takes 1/k with a network k times faster, so none of it is latency or the ranks' own work; a rank
-arrives at a call when its wait for it begins. A CPU rank's transfer is work of its own, too, and gets no faster where
-its threads queue for a CPU: `Changes.least` has the bound. Of a transfer that began behind compute only the end is in
-the record, so that a faster network hides more than is told: `Changes.most` has that bound.
+Assumptions: with a network k times faster a transfer takes 1/k of its time, so no part of it is latency or work of the
+ranks. A rank arrives at a call when its wait for the call begins. Both can be wrong. On a CPU rank the transfer is
+partly the rank's own work, which does not become faster if its threads queue for a CPU: `Changes.least` gives that
+bound. If a transfer began behind compute, only its end is in the record, so a faster network hides more than predicted:
+`Changes.most` gives that bound.
 """
 
 from __future__ import annotations
@@ -35,29 +37,31 @@ from .own import Own, owns_of
 from .trace import NoTrace, RankStep, RankTrace, Trace
 
 ROUNDED = 2_000
-"""ns: the ring has whole µs, and no message may seem to be issued after the wait that followed it."""
+"""ns: the ring has whole µs. Without this margin, a message might seem to be issued after the wait that followed it."""
 
 
 class Take(NamedTuple):
-    """Own time, of which so much is taken."""
+    """A stretch of own time, of which ``ns`` are removed."""
 
     ns: float
 
 
 class Meet(NamedTuple):
-    """A collective: group, step, number of the call."""
+    """A collective. ``key``: (group, step, number of the call); ``wait``: the recorded wait, ns."""
 
     key: tuple[int, int, int]
     wait: int
 
 
 class Issue(NamedTuple):
+    """One end of a message is issued."""
+
     message: Message
     sent: bool
 
 
 class Await(NamedTuple):
-    """The wait for some messages: when it began, how long it was."""
+    """The recorded wait for some messages: when it began, and how long it took, ns."""
 
     messages: tuple[tuple[Message, bool], ...]
     begin: int
@@ -65,7 +69,7 @@ class Await(NamedTuple):
 
 
 class End(NamedTuple):
-    """Of a step."""
+    """The end of a step."""
 
 
 Op = Take | Batch | Meet | Issue | Await | End
@@ -73,16 +77,21 @@ Op = Take | Batch | Meet | Issue | Await | End
 
 @dataclass(slots=True)
 class _Rank:
+    """The state of one rank in the replay. Shifts in ns."""
+
     program: list[Op]
     at: int = 0
+    """The index of the next operation."""
     shift: float = 0.0
     loader: float = 0.0
-    """By how much its batches come earlier."""
+    """The shift of its batches."""
     ends: list[float] = field(default_factory=list)
+    """The shift at the end of each step."""
 
 
 def saved(trace: Trace, changes: Changes) -> list[float]:
-    """ns that each step is shorter, on average over the ranks. Raises NoTrace if the record makes no sense."""
+    """By how many ns each step becomes shorter, on average over the ranks. Raises NoTrace if the record is not
+    consistent."""
     ranks = [_Rank(program) for program in _programs(trace, owns_of(trace, changes))]
     _run(trace, ranks, changes)
     before = [0.0] * len(ranks)
@@ -107,7 +116,7 @@ def _programs(trace: Trace, owns: Sequence[Sequence[Own]]) -> list[list[Op]]:
 
 def _program(one: RankTrace, step: RankStep, own: Own, messages: Mapping[Place, tuple[Message, bool]]) -> list[Op]:
     events: list[tuple[int, int, float, Op]] = [(0, 0, own.before + own.data, own.batch)]
-    pieces = [(0, 0.0)]  # when a stretch of own time began, and how much there was before it
+    pieces = [(0, 0.0)]  # (start of a stretch of own time, own time before it)
     now, done = 0, 0.0
     numbers: dict[int, int] = {}
     start = step.end - step.wall
@@ -133,7 +142,7 @@ def _program(one: RankTrace, step: RankStep, own: Own, messages: Mapping[Place, 
 
 
 def _in_order(events: list[tuple[int, int, float, Op]], own: Own) -> list[Op]:
-    """Events by the own time before them, with what is taken in between."""
+    """The events, in the order of the own time before them, with a `Take` wherever own time is removed between two."""
     batch, *rest = events
     rest.sort(key=lambda event: (event[0], not isinstance(event[3], Issue), event[1]))
     program: list[Op] = []
@@ -158,7 +167,7 @@ def _take(program: list[Op], own: Own, last: float, event: tuple[int, int, float
 
 
 def _batch_of(calls: Sequence[Call], place: int) -> Sequence[Call]:
-    """Messages that were waited for at once: the first has the wait."""
+    """The messages that share one wait. The first call has the wait."""
     end = place + 1
     while end < len(calls) and calls[end].together:
         end += 1
@@ -226,7 +235,7 @@ def _run(trace: Trace, ranks: list[_Rank], changes: Changes) -> None:
 
 
 def _take_batch(rank: _Rank, batch: Batch) -> None:
-    """The loop takes the batch when it has asked for it and the loader has it."""
+    """Takes a batch, once the loop has asked for it and the loader has it."""
     if not batch.bound:
         rank.shift += batch.saved
         rank.loader = rank.shift
@@ -237,13 +246,13 @@ def _take_batch(rank: _Rank, batch: Batch) -> None:
 
 
 def _leave(op: Await, shift: float, scale: Scale) -> float:
-    """The shift with which a rank leaves the wait for its messages."""
+    """The shift of a rank when it leaves the wait for its messages."""
     before = max(op.begin, *(message.was_over(sent) for message, sent in op.messages))
     return before - max(op.begin - shift, *(message.over(sent, scale) for message, sent in op.messages))
 
 
 def _queued(trace: Trace) -> dict[int, float]:
-    """By group, the share of its transfers in which ranks got no CPU."""
+    """Group -> the share of its transfers in which the ranks' threads got no CPU."""
     shares: dict[int, list[float]] = {}
     for one in trace.ranks:
         for slot in one.slots.values():

@@ -1,7 +1,7 @@
-"""The steps of a run as the rings of its ledgers hold them: of each rank and step its own time and its waits, in order.
+"""The recorded steps of a run: for each rank and step its own time and its waits, in order, from the rings of ledgers.
 
-A ring holds the last steps, and the last waits of those. What is common to all ranks is taken. A rank's clock is the
-reader's, as ledger/reader.py has moved it there; ranks of other machines are set right by their messages (replay.py).
+A ring has the last steps and their last waits. Only steps that all ranks still have are used. ledger/reader.py converts
+the clocks of ranks on this machine to the reader's clock. For ranks on other machines, messages.py compares the clocks.
 """
 
 from __future__ import annotations
@@ -19,57 +19,60 @@ _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
 
 
 MOST_STEPS, LEAST_STEPS = 32_768, 64
-"""Steps of all ranks together that are replayed, and steps of the run that are in any case: ten seconds for a table."""
+"""The most steps of all ranks together that are replayed, so that a table takes ten seconds; and the steps of the run
+that are replayed in any case."""
 
 
 class NoTrace(ValueError):
-    """The steps of a run cannot be replayed. A sentence that says why."""
+    """The steps of a run cannot be replayed. The message is a sentence that says why."""
 
 
 class RankStep(NamedTuple):
     """One step of one rank. Times in ns."""
 
     number: int
-    """Counted in this process, from 1."""
+    """The number of the step in this process, from 1."""
     end: int
     wall: int
     own: tuple[int, ...]
-    """Its own time in the order of CAUSES; 0 for waits."""
+    """Own time by cause, in the order of CAUSES; 0 for waits."""
     unsplit: int
-    """Waits of which the ring has no call: their group is not known, or nobody held them back."""
+    """Waits without a call in the ring: their group is not known, or they were not held back for a split."""
     calls: tuple[Call, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RankTrace:
-    """The steps of a rank; the same ones for all ranks of a trace, in order."""
+    """The steps of a rank, in order. All ranks of a trace have the same steps."""
 
     rank: int
     boot: str
-    """Which start of a machine its clock is of."""
+    """The boot ID of the machine that its clock belongs to."""
     slots: dict[int, Slot]
-    """The groups of its calls."""
+    """Index of a slot -> the group of its calls."""
     workers: int
-    """Processes that make its batches; 0: the loop itself, -1: not known."""
+    """The processes that make its batches; 0 if the loop makes them, -1 if not known."""
     steps: tuple[RankStep, ...]
 
     def queued(self, slot: int) -> float:
-        """Of the transfers in a group the share in which the rank's own threads got no CPU."""
+        """The share of the transfers in a group in which the rank's own threads got no CPU."""
         of = self.slots[slot]
         return of.queue / (of.queue + of.network) if of.queue + of.network else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
+    """The steps of all ranks of a run."""
+
     ranks: tuple[RankTrace, ...]
     left_out: int
-    """Steps that could not be replayed, since the calls of the ranks do not match."""
+    """The number of steps that are left out, because the calls of the ranks do not match."""
     accelerated: bool
-    """Whether the ranks have devices of their own."""
+    """Whether any rank has an accelerator."""
 
     @property
     def walls(self) -> list[float]:
-        """The mean over the ranks of each step, ns."""
+        """The wall time of each step, as the mean over the ranks, ns."""
         return [
             sum(step.wall for step in steps) / len(steps)
             for steps in zip(*(one.steps for one in self.ranks), strict=True)
@@ -77,9 +80,10 @@ class Trace:
 
 
 def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_STEPS) -> Trace:
-    """``newest``: the ledger of each rank's last attempt, read with its steps. Raises NoTrace.
+    """The trace of a run. Raises NoTrace.
 
-    ``after``: only steps that follow this one, counted from 1. ``most_steps``: of all ranks together.
+    ``newest``: the ledger of each rank's last attempt, read with its steps. ``after``: take only steps after this one,
+    counted from 1. ``most_steps``: the most steps to take, of all ranks together.
     """
     _check_ranks(newest)
     slots = _slots(newest)
@@ -123,7 +127,7 @@ def _check_ranks(newest: Sequence[Ledger]) -> None:
 
 
 def _slots(newest: Sequence[Ledger]) -> dict[int, dict[int, Slot]]:
-    """By rank, its groups of which every member is here."""
+    """Rank -> its groups, by the index of their slot, if every member of the group has a ledger here."""
     members: dict[int, int] = {}
     for ledger in newest:
         for slot in ledger.slots:
@@ -134,7 +138,7 @@ def _slots(newest: Sequence[Ledger]) -> dict[int, dict[int, Slot]]:
 
 
 def _first_step(ledger: Ledger) -> int:
-    """As the rings have it; but the very first, in which connections are made, is left out."""
+    """The first complete step in the rings. The first step of a process is left out: connections are made in it."""
     return max(2, ledger.first_whole_step) if ledger.steps > 1 else ledger.first_whole_step
 
 
@@ -159,7 +163,7 @@ def _steps(ledger: Ledger, slots: dict[int, Slot], first: int, last: int) -> lis
 def _match(
     index: int, newest: Sequence[Ledger], slots: dict[int, dict[int, Slot]], steps: dict[int, list[RankStep]]
 ) -> bool:
-    """Whether the members of each group made the same calls in a step: as many, and each message has two ends."""
+    """Whether the calls of a step match: all members of a group made the same number, and each message has two ends."""
     counts: dict[int, set[int]] = {}
     ends: dict[tuple[int, int], int] = {}
     for ledger in newest:

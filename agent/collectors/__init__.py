@@ -1,1 +1,1 @@
-"""One collector per file. Its name is that of its file, of its flags and of its metrics."""
+"""The collectors, one per module. A collector's name is also the name of its module, its flags and its metrics."""

@@ -1,4 +1,4 @@
-"""The collector `advice`: what to change in the runs of this node."""
+"""The collector `advice`: recommended changes to the runs of this node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..reading import Absent, Reading
 
 EVERY_SECONDS = 60.0
 REST = 50.0
-"""It rests for so many times as long as it last took: at most 2 % of one CPU."""
+"""The pause between two computations is at least this many times the duration of the last: at most 2 % of one CPU."""
 KEPT = 3.0
-"""So many times as long as it rests, an answer is believed."""
+"""An answer expires after this many times the pause."""
 MOST = 3
-"""Of each run."""
+"""Maximum number of recommended changes per run."""
 
 
 def create(options: Options) -> AdviceCollector:
@@ -25,7 +25,7 @@ def create(options: Options) -> AdviceCollector:
 
 
 class AdviceCollector:
-    """Advice takes longer than a scrape should: a thread works it out, and a scrape tells what it last found."""
+    """Computes advice in a thread, because it takes too long for a scrape. A scrape reports the last result."""
 
     def __init__(self, advise: Callable[[str], list[Advised]] | None, ledgers: LedgerStore):
         self._advise = advise
@@ -49,7 +49,7 @@ class AdviceCollector:
             return
         told = {(owner, run): 0 for owner, run, _ in self._ledgers.latest.runs}
         for one in self._found:
-            if (one.owner, one.run) not in told:  # its ranks are gone by now
+            if (one.owner, one.run) not in told:  # the ranks of the run are gone
                 continue
             told[one.owner, one.run] += 1
             if told[one.owner, one.run] <= MOST:
@@ -60,7 +60,7 @@ class AdviceCollector:
         begun = time.monotonic()
         try:
             self._found, self._failure = advise(self._ledgers.directory), None
-        except Exception as error:  # the next scrape says so
+        except Exception as error:  # the next scrape raises it
             self._found, self._failure = [], error
         self._done = time.monotonic()
         self._rest = max(EVERY_SECONDS, REST * (self._done - begun))

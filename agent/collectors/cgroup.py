@@ -1,4 +1,4 @@
-"""The collector `cgroup`: pressure, CPU throttling and memory of the control groups that ranks are in."""
+"""The collector `cgroup`: pressure, CPU throttling and memory of the ranks' control groups."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ..processes.rank_processes import RankProcess
 from ..reading import Absent, Reading
 
 REFRESH_SECONDS = 60.0
-"""For how long the look-up of a group, and of what files and limits it has, is believed."""
+"""How long the result of looking up a group, its files and its limits is reused."""
 GROUPS = 128
-"""So many are read at most."""
+"""The maximum number of groups that are read."""
 _GONE = ("missing", "gone")
 _BLIND = (
     "the control groups of some ranks",
@@ -39,7 +39,7 @@ def create(options: Options) -> CgroupCollector:
 
 @dataclass(slots=True)
 class _Group:
-    """A group that is read: its files that there are, and what takes them."""
+    """A group that is read, with its existing files and the functions that parse them."""
 
     path: str
     files: list[tuple[str, Take]]
@@ -48,7 +48,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Place:
-    """Where the content of a rank's cgroup file leads."""
+    """The groups of a rank, looked up from the content of its cgroup file."""
 
     until: float
     groups: list[tuple[str, str]] = field(default_factory=list)  # path, level
@@ -56,7 +56,7 @@ class _Place:
 
 
 class CgroupCollector:
-    """Each group is read once, however many ranks are in it."""
+    """Reads each group once, however many ranks are in it."""
 
     def __init__(self, options: Options):
         self._processes = options.processes
@@ -123,7 +123,7 @@ class CgroupCollector:
         return place
 
     def _learn(self, group: Cgroup) -> None:
-        """Which of the files that are known here the group has: not all kernels and controllers give all."""
+        """Finds out which of the known files the group has. This depends on the kernel and the controllers."""
         files: list[tuple[str, Take]] = []
         for controller, directory in group.directories.items():
             try:
@@ -136,7 +136,7 @@ class CgroupCollector:
         self._groups[group.path] = _Group(group.path, files, list(group.directories.values()))
 
     def _limits(self, group: Cgroup) -> bool:
-        """Whether a group sets a limit of its own."""
+        """Whether the group itself sets a limit."""
         for controller, directory in group.directories.items():
             for name, limit in _LIMITS[controller].items():
                 try:
@@ -144,7 +144,7 @@ class CgroupCollector:
                         return True
                 except Unreadable as error:
                     if error.reason not in _GONE:
-                        return True  # which it says when it is read
+                        return True  # so that the group is read, and the error is reported then
                 finally:
                     self._kept.drop(f"{directory}/{name}")
         return False
@@ -159,7 +159,7 @@ class CgroupCollector:
                 reading.error(group.path, os.path.basename(path), error.reason)
 
     def _quota(self, period_path: str, reading: Reading, path: str, data: bytes) -> None:
-        """Version 1 has the quota and its period apart."""
+        """Adds the CPU limit of a cgroup v1, which has the quota and its period in two files."""
         if (quota := cgroups.cfs_quota(data)) is not None and (period := number(self._kept.attribute(period_path))):
             reading.add(metrics.CPU_LIMIT, (path,), quota / period)
 
@@ -182,7 +182,7 @@ def _pressure(resource: str) -> Take:
 
 
 def _cpu_stat(reading: Reading, path: str, data: bytes) -> None:
-    """Both versions': the words of version 1 tell it."""
+    """Adds the values of cpu.stat of cgroup v1 or v2. Only v1 has the word throttled_time, in ns."""
     found = cgroups.keyed(data)
     for word, metric in _CPU_STAT.items():
         if word in found:

@@ -1,4 +1,7 @@
-"""The collector `clock`: collectives across nodes whose clocks differ mislead everyone who compares their times."""
+"""The collector `clock`: offset and synchronisation of the node's clock.
+
+If the clocks of nodes differ, a comparison of their times of collectives is misleading.
+"""
 
 from __future__ import annotations
 

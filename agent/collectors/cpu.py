@@ -1,4 +1,4 @@
-"""The collector `cpu`: what the CPUs of the node did."""
+"""The collector `cpu`: CPU time of the node by mode, load averages, and other values of /proc/stat."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..reading import Reading
 
 _WINDOWS = (("1m",), ("5m",), ("15m",))
 _NOT_MONOTONE = ("idle", "iowait")
-"""The kernel's documentation says so of iowait; idle falls when a CPU goes offline."""
+"""Modes that can decrease: iowait by the kernel's documentation, idle when a CPU goes offline."""
 
 
 def create(options: Options) -> CpuCollector:
@@ -54,7 +54,7 @@ class CpuCollector:
             reading.add(LINES[line], (), value)
 
     def _grown(self, mode: str, ticks: int) -> int:
-        """A counter that only grows: Prometheus would take a small step back for a restart from 0."""
+        """The ticks without small decreases, which Prometheus would take for a restart from 0."""
         if mode in _NOT_MONOTONE:
             highest = self._highest.get(mode, 0)
             ticks = highest if highest // 2 < ticks < highest else ticks

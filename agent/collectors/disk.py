@@ -1,4 +1,4 @@
-"""The collector `disk`: what the kernel counts per block device."""
+"""The collector `disk`: the kernel's counters of block devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _STACKED = re.compile(r"(dm|md)[-_]?\w+")
 _ROTATIONAL = "queue/rotational"
 _ATTRIBUTES = {"disk": (None, "device/model", _ROTATIONAL), "dm": ("dm/name", None, _ROTATIONAL)}
 
-# The kernel prints milliseconds as 32 bits: fields 4, 8, 10, 11, 15 and 17. Deep queues wrap the 11th within hours.
+# The kernel prints milliseconds with 32 bits (fields 4, 8, 10, 11, 15 and 17). With deep queues, field 11 wraps within
+# hours.
 _COLUMNS = tuple((number - 1, metric, metric.per == MS) for number, metric in FIELDS.items())
 
 
@@ -26,7 +27,7 @@ def create(options: Options) -> DiskCollector:
 
 
 class DiskCollector:
-    """Whole disks that did any I/O since boot. Its help of whyidle_disk_info says which are left out."""
+    """Reads whole disks that have done I/O since boot. The help of whyidle_disk_info says which disks are left out."""
 
     def __init__(self, procfs: str, sysfs: str):
         self._diskstats = f"{procfs}/diskstats"
@@ -34,7 +35,7 @@ class DiskCollector:
         self._files = KeptFiles()
         self._wrapping: Wrapping[tuple[str, int]] = Wrapping()
         self._labels: dict[str, Labels] = {}
-        self._known: set[str] = set()  # attributes that were there
+        self._known: set[str] = set()  # paths of attributes that have existed
 
     def collect(self, reading: Reading) -> None:
         try:
@@ -51,7 +52,7 @@ class DiskCollector:
         info = reading.series(INFO)
         for disk in disks:
             info[self._info(disk.name, reading)] = 1
-        # One whose line could not be read for once is not gone.
+        # A disk whose line could not be parsed this time still exists.
         self._forget({disk.name for disk in disks}.union(bad))
 
     def _choose(self, found: dict[str, Disk], reading: Reading) -> list[Disk]:
@@ -89,7 +90,7 @@ class DiskCollector:
         return name, kind, *((file and self._attribute(name, file, reading)) or "" for file in attributes)
 
     def _attribute(self, name: str, file: str, reading: Reading) -> str:
-        """One that may well be missing: a virtual disk has no model, and a container no /sys/block."""
+        """An attribute that may be missing: virtual disks have no model, and containers may have no /sys/block."""
         path = f"{self._block}/{name.replace('/', '!')}/{file}"
         try:
             text = word(self._files.attribute(path))

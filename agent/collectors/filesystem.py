@@ -1,4 +1,4 @@
-"""The collector `filesystem`: the file systems that ranks read from and write to, and the space there."""
+"""The collector `filesystem`: the file systems that ranks read from and write to, and their free space."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..reading import Absent, Labels, Reading
 
 FILE_SYSTEMS = 64
 HUNG_SECONDS = 0.25
-"""A statvfs that takes longer hangs: of a server that is gone it never returns."""
+"""A statvfs that takes longer counts as hanging: if the server is gone, it never returns."""
 PATIENCE_SECONDS = 1.0
-"""For all that hang in one scrape; the others are not asked in it."""
+"""Time for all file systems in one scrape. Those that are left after it are skipped in this scrape."""
 
 _DENIED = (
     "space on the file systems of ranks",
@@ -32,12 +32,12 @@ def create(options: Options) -> FilesystemCollector:
 
 
 class _Space:
-    """Asks one file system how much room it has."""
+    """Reads the size and the free space of one file system."""
 
     def __init__(self, labels: Labels):
         self._labels = labels
         self._point = labels[0]
-        self.process = ""  # the directory in procfs of a process that sees it
+        self.process = ""  # /proc/<pid> of a process that sees the file system
 
     def collect(self, reading: Reading) -> None:
         try:
@@ -48,18 +48,20 @@ class _Space:
         reading.add(metrics.SIZE, self._labels, found.f_blocks * found.f_frsize)
         reading.add(metrics.AVAILABLE, self._labels, found.f_bavail * found.f_frsize)
         reading.add(metrics.READONLY, self._labels, int(bool(found.f_flag & os.ST_RDONLY)))
-        if found.f_files:  # btrfs has no such limit
+        if found.f_files:  # btrfs has no limit on inodes
             reading.add(metrics.INODES_FREE, self._labels, found.f_ffree)
 
     def _failed(self, reading: Reading, reason: str) -> None:
         if reason == "denied":
             reading.blind(*_DENIED)
-        elif os.path.exists(self.process):  # and not merely ended meanwhile
+        elif os.path.exists(self.process):  # otherwise the process has just ended
             reading.error(self._point, "statvfs", reason)
 
 
 class _Probe:
-    """One file system behind a fence of its own: a thread that hangs in it costs it alone, and none joins it."""
+    """Reads one file system in its own thread. If the thread hangs, no other file system is affected, and no second
+    thread is started.
+    """
 
     def __init__(self, labels: Labels):
         self._space = _Space(labels)
@@ -87,7 +89,7 @@ class _Probe:
 
 
 class FilesystemCollector:
-    """Space is asked through the root directory of a rank, since only there its mounts are."""
+    """Reads the file systems of ranks through each rank's root directory, because its mounts are visible only there."""
 
     def __init__(self, options: Options):
         self._processes = options.processes
@@ -111,7 +113,7 @@ class FilesystemCollector:
             raise Absent("a live rank")
 
     def _space(self, reading: Reading, seen: dict[Labels, int]) -> None:
-        # A probe that hangs stays, though its ranks are gone: a new one for the same mount would hang beside it.
+        # A probe that hangs is kept even if its ranks are gone, because a second one for the same mount would hang too.
         for labels in [labels for labels, probe in self._probes.items() if labels not in seen and not probe.hangs]:
             self._probes.pop(labels).close()
         until = time.monotonic() + PATIENCE_SECONDS

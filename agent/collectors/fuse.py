@@ -1,4 +1,4 @@
-"""The collector `fuse`: what daemons of FUSE file systems owe an answer to."""
+"""The collector `fuse`: requests that wait for an answer from the daemons of FUSE file systems."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ def create(options: Options) -> FuseCollector:
 
 
 class FuseCollector:
-    """The directory of a connection is the number of its file system (fuse_ctl_add_conn in the kernel's
-    fs/fuse/control.c), virtiofs included. It is there where fusectl is mounted. Its file is opened anew each time: one
-    that was open when its connection ended is empty for ever."""
+    """Reads the FUSE connections in fusectl, if it is mounted.
+
+    The directory of a connection is named by the device number of its file system, virtiofs included (fuse_ctl_add_conn
+    in the kernel's fs/fuse/control.c). Its file is opened again for each read, because a file that was open when its
+    connection ended stays empty.
+    """
 
     def __init__(self, procfs: str, sysfs: str):
         self._procfs = procfs
@@ -55,14 +58,14 @@ class FuseCollector:
             if error.reason == "denied":
                 if _DENIED not in reading.blind_spots:
                     reading.blind(*_DENIED)
-            elif error.reason not in ("gone", "missing"):  # it was unmounted meanwhile
+            elif error.reason not in ("gone", "missing"):  # these mean that it has been unmounted
                 reading.error(device, "waiting", error.reason)
             return
         mount = mounts.get(device)
         reading.add(WAITING, (device, mount.fstype, mount.point[:256]) if mount else (device, "", ""), waiting)
 
     def _mounts(self, connections: tuple[str, ...], reading: Reading) -> dict[str, Mount]:
-        """Device number -> where the node has it mounted, looked up anew when connections come or go."""
+        """Device number -> its mount on the node. Read again only when the connections have changed."""
         if self._known[0] != connections:
             self._known = connections, self._look(reading)
         return self._known[1]
@@ -85,5 +88,5 @@ class FuseCollector:
 
 
 def _device(number: int) -> str:
-    """The kernel's own form of a device number has the minor in its lower 20 bits (MINORBITS)."""
+    """major:minor of a device number in the kernel's form, which has the minor in the lower 20 bits (MINORBITS)."""
     return f"{number >> 20}:{number & 0xFFFFF}"

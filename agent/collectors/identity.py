@@ -1,4 +1,4 @@
-"""The collector `identity`: whose a rank, a GPU or another device is, by Slurm and by Kubernetes."""
+"""The collector `identity`: which Slurm job or pod a rank, a GPU or another device belongs to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..processes.rank_processes import RankProcess
 from ..reading import Labels, Reading
 
 VARIABLES: frozenset[str] = frozenset((*slurm.VARIABLES, *kubernetes.VARIABLES))
-"""All that is ever taken from the environment of a rank."""
+"""The only variables that are taken from the environment of a rank."""
 MOST_CGROUP_BYTES = 64 << 10
 
 _LIST, _ALLOCATABLE = "pod-resources List", "pod-resources GetAllocatableResources"
@@ -44,15 +44,15 @@ def create(options: Options) -> IdentityCollector:
 
 @dataclass(slots=True)
 class _Known:
-    """What a rank's process says of itself. That does not change, so it is read once."""
+    """What a rank's process reveals about itself. This does not change, so it is read once."""
 
     slurm: Labels | None
     claim: Claim
     pod_uid: str
     container_id: str
-    hidden: bool  # its environment may not be read
+    hidden: bool  # the agent has no permission to read its environment
     whole: bool  # everything else could be read
-    basis: tuple[object, object] | None = None  # what `pod` was concluded from
+    basis: tuple[object, object] | None = None  # the inputs from which `pod` was derived
     pod: Labels | None = None
 
 
@@ -128,7 +128,7 @@ class IdentityCollector:
             processes = []
         for process in processes:
             ledger = process.ledger
-            # A process keeps its ledger open to its end: the same ledger and pid are the same process.
+            # A process keeps its ledger open until it ends, so the same ledger and pid mean the same process.
             key = (ledger.path, ledger.created_unix_ns, process.pid)
             about = self._known.get(key) or self._learn(process, reading)
             if about is None:
@@ -145,7 +145,7 @@ class IdentityCollector:
             reading.blind(*ENVIRONMENTS_HIDDEN)
 
     def _learn(self, process: RankProcess, reading: Reading) -> _Known | None:
-        """Reads what a process says of itself; None if it has ended meanwhile."""
+        """Reads the identity of a process. Returns None if the process has ended meanwhile."""
         folder = f"{self._roots.procfs}/{process.pid}"
         failures: dict[str, str] = {}
         try:
@@ -168,7 +168,7 @@ class IdentityCollector:
         return _Known(job, kubernetes.claim(environment), uid, container_id, hidden, whole=not failures)
 
     def _pod(self, about: _Known, ledger: Ledger, reading: Reading) -> Labels | None:
-        """The labels of the rank's pod, concluded anew when one of the sources has changed."""
+        """The labels of the rank's pod. They are derived again only when one of the sources has changed."""
         if not (about.pod_uid or about.claim.in_kubernetes):
             return None
         logs = self._logs.look(reading) if about.pod_uid else {}
@@ -180,7 +180,7 @@ class IdentityCollector:
 
 
 def _cgroup(path: str) -> bytes:
-    """``/proc/<pid>/cgroup``: lines of hierarchy:controllers:path. Raises Unreadable."""
+    """The content of ``/proc/<pid>/cgroup``: lines of hierarchy:controllers:path. Raises Unreadable."""
     text = read(path, MOST_CGROUP_BYTES)
     if not text:
         raise Unreadable("empty", path)
@@ -190,10 +190,10 @@ def _cgroup(path: str) -> bytes:
 
 
 def _concluded(about: _Known, uuid: str, owners: Owners | None, logs: dict[str, Pod]) -> Labels | None:
-    """The pod, from the best evidence there is."""
+    """The labels of the rank's pod, from the best evidence available, or None."""
     claim = about.claim
     if about.pod_uid and claim.uid and claim.uid != about.pod_uid:
-        claim = Claim(in_kubernetes=True)  # the environment of another pod
+        claim = Claim(in_kubernetes=True)  # the environment belongs to another pod
     evidence, pod = "cgroup", logs.get(about.pod_uid)
     if not pod and owners and uuid:
         evidence, pod = "pod_resources", owners.of_gpu(uuid, claim)
@@ -210,7 +210,7 @@ def _concluded(about: _Known, uuid: str, owners: Owners | None, logs: dict[str, 
 
 
 class _PodLogs:
-    """The names of the pods by their uids, as the kubelet names the directories of their logs."""
+    """The names of pods by uid, from the names of the kubelet's log directories."""
 
     def __init__(self, roots: Roots, kept: KeptFiles):
         self._path = os.path.join(roots.rootfs, "var/log/pods")
@@ -219,11 +219,11 @@ class _PodLogs:
         self._pods: dict[str, Pod] = {}
 
     def look(self, reading: Reading) -> dict[str, Pod]:
-        """The same object as long as nothing changes."""
+        """Pods by uid. Returns the same object as long as nothing changes."""
         try:
             listed = self._files.names(self._path)
         except Unreadable as failure:
-            # Not there where the agent was not given it, and not everybody's.
+            # It is normal that the directory is not mounted into the agent's container, or not readable.
             if failure.reason not in ("missing", "denied"):
                 reading.error("", "var/log/pods", failure.reason)
             listed = ()
@@ -234,11 +234,11 @@ class _PodLogs:
 
 
 def _minors(roots: Roots, listing: Listing) -> dict[int, str]:
-    """The UUIDs of GPUs by the number of their device file, where the kubelet names devices by it."""
+    """UUIDs of GPUs by the minor number of their device file. Empty unless the kubelet names devices by that number."""
     if not any(kubernetes.names_a_minor(held.device) for held in listing.pods.allocations):
         return {}
     folder = roots.procfs + "/driver/nvidia/gpus"
-    # Those that cannot be read show under the names that the kubelet has for them.
+    # GPUs that cannot be read here keep the kubelet's names.
     with suppress(Unreadable):
         return dict(filter(None, (_minor(f"{folder}/{gpu}/information") for gpu in names(folder))))
     return {}

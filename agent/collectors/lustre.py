@@ -1,4 +1,4 @@
-"""The collector `lustre`: what Lustre's client counts per file system."""
+"""The collector `lustre`: the counters of Lustre's client, per file system."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPERATIONS = (
     *("readdir", "getattr", "statfs", "inode_permission"),
 )
 NO_OPERATIONS = ("dirty_pages_hits", "dirty_pages_misses")
-"""Counted per page, before Lustre 2.12."""
+"""Counters before Lustre 2.12 that count pages, not operations."""
 STATES = (
     *("full", "idle", "new", "connecting", "disconn", "evicted", "closed"),
     *("replay", "replay_locks", "replay_wait", "recover"),
@@ -33,7 +33,7 @@ def create(options: Options) -> LustreCollector:
 
 
 class LustreCollector:
-    """Reads below three roots: the counters moved from procfs to debugfs in Lustre 2.12, which left some in sysfs."""
+    """Reads the counters from three roots: Lustre 2.12 moved them from procfs to debugfs, and some to sysfs."""
 
     def __init__(self, procfs: str, sysfs: str):
         self._procfs = procfs
@@ -57,7 +57,7 @@ class LustreCollector:
         self._connections(set(chosen), reading)
 
     def _folders(self, kind: str) -> dict[str, list[str]]:
-        """Name -> the roots that have it; debugfs hides even its names from all but root."""
+        """Name -> the roots that have it. In debugfs, only root can see the names."""
         found: dict[str, list[str]] = {}
         for root in self._roots:
             try:
@@ -69,7 +69,7 @@ class LustreCollector:
         return found
 
     def _first(self, roots: list[str], kind: str, name: str, file: str) -> bytes:
-        """The file under the first root that has it. Raises Unreadable, `hidden` where only sysfs can be seen."""
+        """The file from the first root that has it. Raises Unreadable, with `hidden` if only sysfs is visible."""
         reason = _HIDDEN if roots == [self._roots[-1]] else "missing"
         for root in roots:
             try:
@@ -87,12 +87,12 @@ class LustreCollector:
         for name in names:
             file_system = _file_system(name)
             found = places.get(file_system, {})
-            # Which of two clients of the same file system is mounted where is told nowhere.
+            # If a file system has two clients, it is not known which of them is mounted where.
             sure = len(found) == 1 and of_name[file_system] == 1
             reading.add(INFO, (name, file_system, next(iter(found.values())) if sure else ""), 1)
 
     def _places(self, reading: Reading) -> dict[str, dict[str, str]]:
-        """File system -> device number -> the first place where it is mounted."""
+        """File system -> device number -> its first mount point."""
         for whose in ("1", "self"):
             try:
                 rows = super_blocks(self._files.text(f"{self._procfs}/{whose}/mountinfo"), "lustre")
@@ -100,7 +100,7 @@ class LustreCollector:
                 reading.error("", f"{whose}/mountinfo", error.reason)
                 continue
             places: dict[str, dict[str, str]] = defaultdict(dict)
-            for device, mount, source in rows:  # 10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch, and maybe a directory in it
+            for device, mount, source in rows:  # source: 10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch[/directory]
                 file_system = source.rpartition(":/")[2].split("/")[0]
                 places[file_system].setdefault(device, mount)
             return places
@@ -120,7 +120,7 @@ class LustreCollector:
         _operations(name, stats, reading)
 
     def _connections(self, chosen: set[str], reading: Reading) -> None:
-        """A number of connections that leaves out one that could not be read would be wrong: it is absent."""
+        """Adds the connections by state. If one cannot be read, the numbers of its file system are absent."""
         states: dict[str, Counter[str]] = defaultdict(Counter)
         spoilt: set[str] = set()
         for file_system, kind, name, roots in self._of(chosen, reading):
@@ -136,7 +136,7 @@ class LustreCollector:
                 reading.add(CONNECTIONS, (file_system, state), count)
 
     def _of(self, chosen: set[str], reading: Reading) -> list[tuple[str, str, str, list[str]]]:
-        """The connections of the file systems: theirs, the kind, the name, the roots. None if there are too many."""
+        """The connections of the chosen file systems: (file system, kind, name, roots). Empty if there are too many."""
         found = [
             (file_system, kind, name, roots)
             for kind in ("mdc", "osc")
@@ -180,5 +180,5 @@ def _operations(name: str, stats: llite.Stats, reading: Reading) -> None:
 
 
 def _file_system(name: str) -> str:
-    """scratch-ffff9bc043537800 -> scratch."""
+    """The file system of a client: scratch-ffff9bc043537800 -> scratch."""
     return name.rpartition("-")[0] or name

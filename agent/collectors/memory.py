@@ -1,4 +1,4 @@
-"""The collector `memory`: what is left of the node's memory, and what its shortage costs."""
+"""The collector `memory`: free memory of the node, and the work that the kernel does because memory is short."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..reading import Labels, Reading
 
 _NONE: Labels = ()
 _ZONES = tuple(
-    # Per zone since Linux 4.10.
+    # One counter per zone since Linux 4.10, a single one before.
     f"allocstall{zone}".encode()
     for zone in ("_dma", "_dma32", "_normal", "_high", "_movable", "_device", "")
 )

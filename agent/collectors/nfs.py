@@ -1,4 +1,4 @@
-"""The collector `nfs`: what the NFS client counts per mount. Nothing in here asks a server for anything."""
+"""The collector `nfs`: the counters of the NFS client, per mount. It never sends a request to a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..reading import Absent, Reading
 
 MOST_MOUNTS = 32
 MOUNTSTATS_BYTES = 16 << 20
-"""4 kB per mount of NFS 4.2, and a mount per pod and volume."""
+"""The limit for mountstats, which has about 4 kB per mount of NFS 4.2 and one mount per pod and volume."""
 CLASSES: dict[bytes, str] = {
     b"READ": "read",
     b"READ_PLUS": "read",
@@ -27,7 +27,7 @@ CLASSES: dict[bytes, str] = {
     b"OPEN_DOWNGRADE": "open",
     b"CLOSE": "close",
 }
-"""Operation -> the label it goes under; all else is `other`. NFS 3 knows no open and no close."""
+"""Operation -> its label. All others are `other`. NFS 3 has no open and no close."""
 _OF_NODE = "1"
 _OWN = "self"
 
@@ -37,7 +37,7 @@ def create(options: Options) -> NfsCollector:
 
 
 class NfsCollector:
-    """The mounts that process 1 of the given procfs has, which are the node's; else those that the agent has."""
+    """Reads the mounts of process 1 of the given procfs, which are the node's. Otherwise the agent's own mounts."""
 
     def __init__(self, procfs: str):
         self._procfs = procfs
@@ -69,7 +69,10 @@ class NfsCollector:
             _transports(block.mount, mount, reading)
 
     def _read(self, reading: Reading) -> tuple[str, bytes | None]:
-        """mountstats is for its process's user alone, and pid 1 is root's."""
+        """Reads mountstats of process 1 or, without permission for that (only root has it), of the agent.
+
+        Returns "1" or "self", and the content. Returns ("", None) if neither can be read.
+        """
         for whose in (_OF_NODE, _OWN):
             try:
                 data = self._files.text(f"{self._procfs}/{whose}/mountstats", MOUNTSTATS_BYTES)
@@ -88,7 +91,7 @@ class NfsCollector:
         return "", None
 
     def _same_namespace(self) -> bool:
-        """Ids of mounts are unique on a node, so whoever has the same root mount sees the same mounts."""
+        """Whether the agent has the mount namespace of process 1: the id of the root mount is unique on a node."""
         try:
             own, node = (self._files.text(f"{self._procfs}/{whose}/mountinfo") for whose in (_OWN, _OF_NODE))
         except Unreadable:
@@ -98,17 +101,17 @@ class NfsCollector:
     def _distinct(self, blocks: list[Block], whose: str, reading: Reading) -> list[tuple[Block, str]]:
         """One mount per file system, with its device number.
 
-        Kubernetes binds a volume into every pod that uses it; all those mounts show the same counters.
+        Kubernetes mounts a volume into every pod that uses it, and all these mounts have the same counters.
         """
         file = f"{whose}/mountinfo"
         try:
             rows = super_blocks(self._files.text(f"{self._procfs}/{file}"), "nfs", "nfs4")
-            if not rows:  # though mountstats has some
+            if not rows:  # mountstats has NFS mounts, so mountinfo must have some too
                 raise Unreadable("garbage")
         except Unreadable as error:
             reading.error("", file, error.reason)
             rows = []
-        # Of mounts on top of each other, the last is the one that can be seen.
+        # If several mounts have the same mount point, only the last is visible.
         devices = {mount: device for device, mount, _ in rows}
         by_place = {block.mount: block for block in blocks}
         distinct: dict[str, tuple[Block, str]] = {}
@@ -125,7 +128,7 @@ class NfsCollector:
 
 
 def _info(block: Block, options: dict[str, str], device: str, reading: Reading) -> None:
-    server, slash, export = block.device.partition(":/")  # an IPv6 address stands in brackets
+    server, slash, export = block.device.partition(":/")  # an IPv6 address is in brackets
     labels = (server, slash[1:] + export, options.get("vers", ""), options.get("proto", ""), device)
     reading.add(INFO, (block.mount, *labels), 1)
 
@@ -151,7 +154,7 @@ def _operations(place: str, mount: Mount, reading: Reading) -> None:
             if value is not None:
                 samples[place, kind] = value / MS if metric.per == MS else value
     if sums:
-        # An operation may be sent without ever being finished, but is not counted before.
+        # Operations that have been sent but have not finished are not counted yet.
         reading.add(RETRANSMISSIONS, (place,), max(0, retransmissions))
         reading.add(TIMEOUTS, (place,), timeouts)
 
@@ -176,7 +179,7 @@ def _transports(place: str, mount: Mount, reading: Reading) -> None:
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """None if one of them is not known, or if there is none."""
+    """The sum, or None if there are no values or one of them is not known."""
     found = list(values)
     known = [value for value in found if value is not None]
     return sum(known) if found and len(known) == len(found) else None

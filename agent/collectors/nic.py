@@ -1,4 +1,4 @@
-"""The collector `nic`: network interfaces, as the kernel, sysfs and their drivers count."""
+"""The collector `nic`: counters of network interfaces, from the kernel, sysfs and their drivers."""
 
 from __future__ import annotations
 
@@ -48,14 +48,17 @@ def create(options: Options) -> NicCollector:
 
 
 def _speed(data: bytes) -> int | None:
-    """-1 or, from old drivers, the same unsigned: not known."""
+    """The speed, or None for -1, which means unknown. Old drivers print -1 as an unsigned number."""
     if data.strip() in (b"-1", b"4294967295"):
         return None
     return number(data)
 
 
 def _up(data: bytes) -> int | None:
-    """`unknown` is what drivers say that do not keep the state: Documentation/networking/operstates.rst."""
+    """1 if the state is up, otherwise 0. None for `unknown`, from drivers that do not track the state.
+
+    See Documentation/networking/operstates.rst of the kernel.
+    """
     state = word(data)
     if state not in _STATES:
         raise Unreadable("garbage")
@@ -81,7 +84,7 @@ _ATTRIBUTES: tuple[tuple[str, Metric, Callable[[bytes], int | None]], ...] = (
     ("duplex", nic.FULL_DUPLEX, _full_duplex),
 )
 _INVALID_WHEN_DOWN = frozenset({"speed", "duplex"})
-"""Attributes that the kernel answers with EINVAL while the link is down, or where it has none."""
+"""Attributes whose read fails with EINVAL while the link is down or if the interface has no link."""
 
 
 class NicCollector:
@@ -93,7 +96,7 @@ class NicCollector:
         self._drivers = DriverCounters()
         self._names: set[str] = set()
         self._attributes: dict[str, list[tuple[str, str, Metric, Callable[[bytes], int | None], Labels]]] = {}
-        self._seen: set[tuple[str, Labels]] = set()  # faults that were not 0 once, and so are not left out
+        self._seen: set[tuple[str, Labels]] = set()  # faults that were above 0 once, so that they stay exported
 
     def collect(self, reading: Reading) -> None:
         folder = node_folder(self._roots, reading)
@@ -125,10 +128,10 @@ class NicCollector:
         return found.interfaces
 
     def _in_sysfs(self) -> Set[str]:
-        """The interfaces by sysfs, for want of a list: what it says of them is not lost with the counters."""
+        """The interfaces in sysfs, used if net/dev cannot be read: the metrics from sysfs are still exported then."""
         folder = f"{self._roots.sysfs}/class/net"
         try:
-            return {name for name in names(folder) if os.path.isdir(f"{folder}/{name}")}  # not bonding_masters
+            return {name for name in names(folder) if os.path.isdir(f"{folder}/{name}")}  # bonding_masters is a file
         except Unreadable:
             return set()
 
@@ -180,7 +183,7 @@ class NicCollector:
             try:
                 found = netdev.interfaces(read(f"{namespace.folder}/dev")).interfaces
             except Unreadable as error:
-                if error.reason not in ("missing", "gone"):  # its process has ended
+                if error.reason not in ("missing", "gone"):  # these mean that its process has ended
                     reading.error(namespace.name, "net/dev", error.reason)
                 continue
             for name in sorted(found.keys() - {LOOPBACK})[:MOST_PER_NAMESPACE]:

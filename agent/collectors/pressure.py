@@ -1,4 +1,4 @@
-"""The collector `pressure`: for how long tasks of the node stalled, by resource."""
+"""The collector `pressure`: how long tasks of the node stalled, by resource."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..reading import Reading
 
 RESOURCES = ("cpu", "io", "memory")
 OPTIONAL = "irq"
-"""Since Linux 6.1, and only where interrupt time is accounted for."""
+"""Exists since Linux 6.1, and only in kernels that account for interrupt time."""
 
 
 def create(options: Options) -> PressureCollector:
@@ -23,11 +23,11 @@ class PressureCollector:
     def __init__(self, folder: str):
         self._folder = folder
         self._files = KeptFiles()
-        self._irq = False  # whether it was there
+        self._irq = False  # whether the file of OPTIONAL has existed
         self._labels = {
             (resource, kind): (resource, kind) for resource in (*RESOURCES, OPTIONAL) for kind in ("some", "full")
         }
-        # That all tasks wait for a CPU cannot be: for the whole node the kernel shows it as 0, or, before 5.13, not.
+        # For a whole node, it is impossible that all tasks wait for a CPU: the kernel shows 0, or nothing before 5.13.
         del self._labels["cpu", "full"]
 
     def collect(self, reading: Reading) -> None:

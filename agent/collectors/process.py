@@ -1,4 +1,4 @@
-"""The collector `process`: what the processes of ranks and their workers use, and what they wait for."""
+"""The collector `process`: resources that the processes of ranks and their workers use, and what they wait for."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..processes.rank_usage import RankWaits, Rising, Waits
 from ..reading import Absent, Reading
 
 KEPT = 1024
-"""Files kept open; those of more than 340 processes are opened anew each time."""
+"""How many files are kept open, enough for about 340 processes. Further files are opened at each scrape."""
 DENIED_SECONDS = 60.0
-"""After this time a file that may not be read is tried again."""
+"""After this time, a file that could not be read for lack of permission is tried again."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TICK_NS = 1_000_000_000 // _TICKS
@@ -44,7 +44,7 @@ def create(options: Options) -> ProcessCollector:
 
 @dataclass(slots=True)
 class _Rank:
-    """What is kept of one rank's process between scrapes."""
+    """What is kept about one rank's process between scrapes."""
 
     name: str
     rank: tuple[str, str, str]
@@ -61,9 +61,9 @@ class _Rank:
 
 
 class ProcessCollector:
-    """All counters are since the start of the rank's process, not of the agent. They start anew with a new attempt.
+    """Counters start at the start of the rank's process, not of the agent. A new attempt starts them at 0 again.
 
-    Where the file of one worker cannot be read though it lives, the sums that it belongs to are absent.
+    If a file of a live worker cannot be read, the sums that would contain its values are absent.
     """
 
     def __init__(self, options: Options):
@@ -72,7 +72,7 @@ class ProcessCollector:
         self._kept = KeptFiles(KEPT)
         self._paths: dict[int, tuple[str, str, str]] = {}
         self._ranks: dict[_Key, _Rank] = {}
-        self._had: set[str] = set()  # files that this kernel has
+        self._had: set[str] = set()  # files that have been read before, so this kernel has them
 
     def collect(self, reading: Reading) -> None:
         ranks = self._processes.look()
@@ -96,7 +96,7 @@ class ProcessCollector:
                 reading.error(kept.name, "stat", error.reason)
             return
         if main.start_ticks != process.ledger.pid_start_ticks:
-            return  # it ended, and another process has its pid now
+            return  # the rank's process has ended, and another process has its pid now
         workers = self._workers(reading, process, kept)
         self._usage(reading, kept, main, workers)
         self._io(reading, kept, process.pid, workers)
@@ -105,7 +105,7 @@ class ProcessCollector:
             self._waits(reading, kept, workers, 1, delays)
 
     def _workers(self, reading: Reading, process: RankProcess, kept: _Rank) -> Workers | None:
-        """The workers that live; None if one of them cannot be read."""
+        """The live workers, or None if one of them cannot be read."""
         found: Workers = {}
         complete = process.workers_known
         for pid in process.workers:
@@ -118,7 +118,7 @@ class ProcessCollector:
         return found if complete else None
 
     def _usage(self, reading: Reading, kept: _Rank, main: PidStat, workers: Workers | None) -> None:
-        """What `stat` says."""
+        """Adds the values of `/proc/<pid>/stat`."""
         self._levels(reading, kept, 0, [main])
         cpu = reading.series(metrics.CPU)
         user, system = kept.modes[0]
@@ -184,7 +184,7 @@ class ProcessCollector:
             except Unreadable as error:
                 lost = self._is_lost(reading, kept, "schedstat", error, role == 0) or lost
                 continue
-            if stat.state != "Z":  # one that ended waits no more
+            if stat.state != "Z":  # a zombie no longer waits
                 alive_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - stat.start_ticks * _TICK_NS
                 blocked_ns = max(0, alive_ns - cpu_ns - runqueue_ns)
                 waits.see(pid, stat.start_ticks, Waits(runqueue_ns, blocked_ns, stat.block_io_ticks))
@@ -200,7 +200,7 @@ class ProcessCollector:
             reading.add(metrics.BLOCKED, kept.roles[role], metrics.BLOCKED.base(total.blocked_ns))
 
     def _is_lost(self, reading: Reading, kept: _Rank, file: str, error: Unreadable, main: bool) -> bool:
-        """Whether a file that cannot be read spoils the sum: not if its worker has just ended."""
+        """Whether the sum cannot be computed because of this file. It still can if a worker has just ended."""
         gone = error.reason in _GONE
         if not gone or (main and file in self._had):
             reading.error(kept.name, file, error.reason)
@@ -216,7 +216,7 @@ class ProcessCollector:
     def _delay_accounting(self) -> bool:
         try:
             return self._kept.attribute(f"{self._procfs}/sys/kernel/task_delayacct").strip() == b"1"
-        except Unreadable:  # before Linux 5.14, or not built in
+        except Unreadable:  # a kernel before Linux 5.14, or built without delay accounting
             return False
 
     def _keep(self, ranks: list[RankProcess]) -> None:

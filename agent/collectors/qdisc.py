@@ -1,4 +1,4 @@
-"""The collector `qdisc`: what traffic control holds back on the node's interfaces."""
+"""The collector `qdisc`: packets that traffic control (tc) holds back on the node's interfaces."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..parsers.qdisc import Qdisc
 from ..reading import Absent, Reading
 
 MOST = 64
-"""How many interfaces are reported at most."""
+"""The maximum number of interfaces that are reported."""
 LEFT_OUT = frozenset({"noqueue", "mq", "mqprio", "ingress", "clsact"})
-"""They queue nothing themselves, or count again what the ones below them count."""
+"""Queueing disciplines that queue nothing themselves, or repeat the counts of those below them."""
 
 _ELSEWHERE = (
     "what traffic control (tc) holds back on the node's interfaces",
@@ -37,8 +37,10 @@ def create(options: Options) -> QdiscCollector:
 
 
 class QdiscCollector:
-    """Netlink answers for the agent's own network namespace, and sysfs for that of whoever mounted it. Reported are
-    interfaces that have the same name and number in both."""
+    """Reports the interfaces that have the same name and number in netlink and in sysfs.
+
+    Netlink shows the agent's own network namespace, sysfs that of the process that mounted it.
+    """
 
     def __init__(self, sysfs: str):
         self._class = f"{sysfs}/class/net"
@@ -68,7 +70,7 @@ class QdiscCollector:
         self._report([one for one in queues if one.interface in known], known, reading)
 
     def _interfaces(self, wanted: set[int], reading: Reading) -> dict[int, str]:
-        """Number -> name, of those that are the same in sysfs and in this namespace."""
+        """Number -> name, for interfaces that are the same in sysfs and in the agent's namespace."""
         now = time.monotonic()
         if now >= self._until or not wanted <= self._names.keys():
             self._names = self._look(wanted, reading)
@@ -85,7 +87,7 @@ class QdiscCollector:
         for name in interfaces:
             path = f"{self._class}/{name}"
             if not os.path.isdir(path):
-                continue  # bonding_masters
+                continue  # bonding_masters is a file, not an interface
             try:
                 index = number(self._files.attribute(f"{path}/ifindex"))
                 if index in wanted and traffic_control.index(name) == index:

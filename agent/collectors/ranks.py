@@ -1,4 +1,4 @@
-"""The collector `ranks`: what the ledgers of this node's ranks say."""
+"""The collector `ranks`: metrics from the ledgers of this node's ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Samples = Iterable[tuple[Labels, float]]
 Series = dict[Labels, "float | Histogram"]
 
 MISSING_AFTER_SECONDS = 1.0
-"""A wait in a collective that is shorter than this is nobody's absence."""
+"""Waits in a collective that are shorter than this do not make another rank count as missing."""
 
 
 def create(options: Options) -> RankCollector:
@@ -36,7 +36,7 @@ class RankCollector:
     def collect(self, reading: Reading) -> None:
         snapshot = self._ledgers.look()
         labels = {place: self._labels.get(place) or _RankLabels(place) for place in map(_place, _newest(snapshot))}
-        self._labels = labels  # those of ranks that are gone go too
+        self._labels = labels  # without those of ranks that are gone
         of_rank = list(zip(snapshot.ranks, labels.values(), strict=True))
         for metric in METRICS:
             if compute := COMPUTED.get(metric.source):
@@ -56,7 +56,7 @@ class RankCollector:
 
 
 class _RankLabels:
-    """The labels of one rank's series, put together once: this is most of what a scrape would cost."""
+    """The labels of one rank's series. They are built once, since building them would be most of a scrape's cost."""
 
     def __init__(self, place: Labels):
         self.rank = place[: len(RANK)]
@@ -75,7 +75,7 @@ def _histogram(metric: Metric, rank: Rank) -> Histogram:
 
 
 def _add_words(samples: Series, metric: Metric, labels_of: Sequence[Labels | None], words: tuple[int, ...]) -> None:
-    """Counters straight from a word of the ledger."""
+    """Adds the values of one word of a ledger as samples."""
     per, sparse = metric.per, metric.sparse
     for labels, value in zip(labels_of, words, strict=True):
         if labels is not None and (value or not sparse):
@@ -142,6 +142,10 @@ def _up(snapshot: Snapshot) -> Samples:
     return [(rank_labels(ledger), float(ledger.alive)) for ledger in _newest(snapshot)]
 
 
+def _killed(snapshot: Snapshot) -> Samples:
+    return [(rank_labels(ledger), float(not ledger.ended)) for ledger in _newest(snapshot) if not ledger.alive]
+
+
 def _errors(snapshot: Snapshot) -> Samples:
     return [((reason,), count) for reason, count in snapshot.errors.items()]
 
@@ -155,6 +159,7 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<identity>": _identity,
     "<world size>": _world_size,
     "<up>": _up,
+    "<killed>": _killed,
     "<hooks>": _hooks,
     "<errors>": _errors,
 }

@@ -1,8 +1,8 @@
 """The collector `rdma`: every device and port under /sys/class/infiniband.
 
-What there is to read is worked out once per device, and again when one of its directories changes; a scrape then is a
-pread and a number per file. The files of a directory are read in a row: a driver asks its adapter once for all that are
-read within its `lifespan` of 10 ms.
+The files to read are determined once per device, and again when one of its directories changes. A scrape then needs one
+pread per file. The files of a directory are read one after another, because a driver asks its adapter only once for all
+counters that are read within its `lifespan` of 10 ms.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ..reading import Absent, Labels, Reading
 MOST_DEVICES = 256
 MOST_PORTS = 64
 MOST_UNKNOWN = 20
-"""How many files of unknown meaning are listed per port; all are counted."""
+"""The maximum number of unknown files that are listed by name per port. All of them are counted."""
 
 _DEVICE_FILES = ("board_id", "fw_ver", "hca_type", "node_guid")
-"""In the order of the labels. Not every driver has all: irdma, efa and rxe go without one or the other."""
+"""In the order of the labels. Some drivers lack one or more of them: irdma, efa and rxe."""
 
 Listing = tuple[tuple[str, ...], ...]
 
@@ -45,10 +45,10 @@ def create(options: Options) -> RdmaCollector:
 
 
 class _Counter(NamedTuple):
-    """One file to be read at each scrape."""
+    """One file that is read at each scrape."""
 
     path: str
-    file: str  # as errors name it
+    file: str  # its name in read errors
     metric: Metric
     labels: Labels
     times: int
@@ -59,24 +59,24 @@ class _Counter(NamedTuple):
 
 @dataclass(slots=True)
 class _Device:
-    """What there is to read of one device."""
+    """What is read of one device."""
 
     name: str
     path: str
     listing: Listing = ()
     ports: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()  # those of _DEVICE_FILES that there are
+    files: tuple[str, ...] = ()  # the existing ones of _DEVICE_FILES
     counters: list[_Counter] = field(default_factory=list)
     unknown: list[tuple[Metric, Labels, int]] = field(default_factory=list)
-    inode: int = 0  # of its directory
-    linked: float = float("-inf")  # when the links were looked up
+    inode: int = 0  # inode of its directory
+    linked: float = float("-inf")  # when driver, pci and netdevs were looked up
     driver: str = ""
     pci: str = ""
     netdevs: dict[str, str] = field(default_factory=dict)  # by port
 
 
 class RdmaCollector:
-    """Reads all devices at each scrape. Devices and ports come and go as their directories do."""
+    """Reads all devices at each scrape. Notices devices and ports that are added or removed."""
 
     def __init__(self, sysfs: str):
         self._root = os.path.join(sysfs, "class/infiniband")
@@ -98,7 +98,7 @@ class RdmaCollector:
             self._counters(device, reading)
 
     def close(self) -> None:
-        """Closes its files."""
+        """Closes the kept files."""
         self._files.close()
 
     def _names(self, reading: Reading) -> tuple[str, ...]:
@@ -116,9 +116,9 @@ class RdmaCollector:
         return names[:MOST_DEVICES]
 
     def _look(self, device: _Device, reading: Reading) -> None:
-        """Notices what came and went, and works out anew what there is to read."""
+        """Determines the files to read again, if the device or its directories have changed."""
         inode = _inode(device.path)
-        if inode != device.inode:  # registered anew, as after a reset: no wrap, whatever its counters say
+        if inode != device.inode:  # registered again, for example after a reset: lower counters are not wraps
             device.inode, device.listing, device.counters = inode, (), []
             self._forget_wraps()
         now = time.monotonic()
@@ -134,7 +134,7 @@ class RdmaCollector:
             self._forget_wraps()
 
     def _listings(self, device: _Device, reading: Reading) -> Iterator[tuple[str, ...]]:
-        """The directories of a device, and of each port: itself, its counters and its hw_counters."""
+        """The listings of a device: itself, hw_counters, ports; then of each port: itself, counters, hw_counters."""
         files = self._directory(device, "", reading)
         yield files
         yield self._directory(device, "hw_counters", reading) if "hw_counters" in files else ()
@@ -159,17 +159,17 @@ class RdmaCollector:
         reading.add(metrics.INFO, (device.name, device.driver, device.pci, *found), 1)
 
     def _text(self, device: _Device, file: str, reading: Reading) -> str:
-        """A line of text, or nothing where it cannot be read."""
+        """A line of text, or an empty string if it cannot be read."""
         try:
             return _word(self._files.attribute(f"{device.path}/{file}"))
         except Unreadable as error:
-            # Linux shows an empty fw_ver for a driver that has none.
+            # fw_ver is empty if the driver has no firmware version.
             if error.reason != "empty" or file != "fw_ver":
                 reading.error(device.name, file, error.reason)
             return ""
 
     def _port(self, device: _Device, port: str, reading: Reading) -> None:
-        """State, rate and identity of a port, each as far as it can be read."""
+        """Adds the state, rate and identity of a port, as far as they can be read."""
         labels = (device.name, port)
         state = self._number(device, f"ports/{port}/state", reading)
         if state is not None:
@@ -179,7 +179,7 @@ class RdmaCollector:
         if physical is not None:
             reading.add(metrics.PHYSICAL_STATE, labels, physical)
         rate = None
-        if state != infiniband.DOWN:  # drivers call the rate of a link that is down 2.5, 10 or whatever it was
+        if state != infiniband.DOWN:  # for a link that is down, drivers report 2.5, 10 or the last rate
             rate = self._rate(device, f"ports/{port}/rate", reading)
         if rate:
             reading.add(metrics.RATE, labels, rate.bytes_per_second)
@@ -229,7 +229,9 @@ class RdmaCollector:
 
 
 def _at_ceiling(device: str, file: str, labels: Labels, ceiling: int, reading: Reading) -> None:
-    """A counter that cannot count on: its rate is not 0 but unknown, so it is not exported."""
+    """Reports a counter that has stopped at its maximum, or has no value (all ones of 64 bits). It is not exported,
+    because its rate is unknown, not 0.
+    """
     if ceiling == U64_MAX:
         reading.error(device, file, "unsupported")
     else:
@@ -237,7 +239,9 @@ def _at_ceiling(device: str, file: str, labels: Labels, ceiling: int, reading: R
 
 
 def _plan(device: _Device) -> None:
-    """Fills in which counters are read: each fact once, InfiniBand's own name for it first, ports before the device."""
+    """Sets the counters to read. If several files have the same meaning, only one is read: InfiniBand's own counters
+    are preferred to the vendor's, and those of ports to those of the device.
+    """
     device.counters, device.unknown = [], []
     of_device = device.listing[1]
     of_ports = [device.listing[at : at + 3] for at in range(3, len(device.listing), 3)]
@@ -245,7 +249,7 @@ def _plan(device: _Device) -> None:
     for port, (_, counters, hw_counters) in zip(device.ports, of_ports, strict=True):
         _plan_folder(device, port, f"ports/{port}/counters", counters, COUNTERS, taken)
         _plan_folder(device, port, f"ports/{port}/hw_counters", hw_counters, HW_COUNTERS, taken)
-    # mlx4 shows its counters per port and, under the same names, their sum: a file that ports have is not read again.
+    # mlx4 has its counters per port and, under the same names, their sum for the device. The sum is not read.
     once = {file for _, _, hw_counters in of_ports for file in hw_counters}
     _plan_folder(device, "", "hw_counters", tuple(f for f in of_device if f not in once), HW_COUNTERS, taken)
 
@@ -261,7 +265,7 @@ def _plan_folder(
     wrapping, inner_life = WRAPPING.get(device.driver, ()), INNER_LIFE.get(device.driver, ())
     unknown: list[str] = []
     for file in files:
-        name = file.removeprefix("vport_")  # mlx5 in switchdev mode: of the functions behind the port
+        name = file.removeprefix("vport_")  # mlx5 in switchdev mode: counters of the functions behind the port
         row = table.get(name)
         if not row:
             if name not in NOT_EXPORTED and not (inner_life and file.startswith(inner_life)):
@@ -288,7 +292,7 @@ def _inode(path: str) -> int:
 
 
 def _parent(path: str) -> tuple[str, str]:
-    """The driver of the PCI function behind a device, and its address; empty for one of software, as rxe."""
+    """The driver and the address of a device's PCI function. Both are empty for software devices such as rxe."""
     try:
         pci = os.path.basename(os.readlink(f"{path}/device"))
     except OSError:
@@ -308,10 +312,10 @@ def _driver_of_uevent(parent: str) -> str:
 
 
 def _netdev(path: str, port: str) -> str:
-    """The network interface of a port: that of its first GID, which only RoCE has, or the only one of the function."""
+    """The network interface of a port: that of its first GID (RoCE only), or the only one of the PCI function."""
     try:
         return word(read(f"{path}/ports/{port}/gid_attrs/ndevs/0"))
-    except Unreadable:  # EINVAL where there is none
+    except Unreadable:  # EINVAL if there is none
         pass
     try:
         found = sorted(os.listdir(f"{path}/device/net"))
@@ -324,7 +328,7 @@ def _netdev(path: str, port: str) -> str:
 
 
 def _device_port(netdev: str) -> int:
-    """Which port of its function an interface is, from 0 on: mlx4 has several of each. -1 if it does not say."""
+    """The port of an interface in its PCI function, from 0, or -1 if unknown. mlx4 has several ports per function."""
     try:
         return number(read(f"{netdev}/dev_port"))
     except Unreadable:

@@ -1,4 +1,4 @@
-"""The collector `tcp`: what TCP counts, on the node and in the network namespaces of its ranks."""
+"""The collector `tcp`: TCP's counters, of the node and of the network namespaces of its ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TcpCollector:
                     self._read(namespace.folder, file, namespace.name, read, reading)
 
     def _read(self, folder: str, file: str, namespace: str, text: Callable[[str], bytes], reading: Reading) -> bool:
-        """Reads one file, and tells whether it is there."""
+        """Reads one file. Returns whether it exists."""
         try:
             protocols = snmp.protocols(text(f"{folder}/{file}"))
             wanted = [name for name in _FILES[file] if name.encode() in protocols]

@@ -1,1 +1,1 @@
-"""What the kernel tells by other ways than one file: calls, and facts put together from several files."""
+"""Reads facts from the kernel that need a system call or several files."""

@@ -1,8 +1,9 @@
-"""From what /proc/<pid>/cgroup says to the directories of a rank's control groups.
+"""Finds the directories of a rank's control groups from the paths in /proc/<pid>/cgroup.
 
-A path in that file is relative to the cgroup namespace of whoever reads it. An agent in a container of its own reads
-`/../../<pod>/<container>`: up to where both are, and down again. How far up that is it cannot know, but what comes
-after is named by ids and found once in the node's tree, or not at all.
+The paths in that file are relative to the cgroup namespace of the reader. An agent in another container reads
+`/../../<pod>/<container>`: up to a common ancestor, and down again. The agent does not know which directory that
+ancestor is. But the part after the dots consists of ids, so it exists at most once in the node's tree, and is searched
+there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..files import Unreadable, read
 from ..parsers.cgroups import UNIFIED
 
 CONTROLLERS = ("cpu", "cpuacct", "memory")
-"""Of version 1, those that are read here."""
+"""The controllers of cgroup v1 that are read."""
 PATH_LENGTH = 512
 SEEK_AGAIN_SECONDS = 600.0
 _DIRECTORIES = 4096
@@ -26,14 +27,14 @@ _LEVELS = 8
 
 @dataclass(slots=True)
 class Cgroup:
-    """One control group. In version 1, one for each path that some controllers have in common."""
+    """One control group. In cgroup v1, controllers with the same path are one group."""
 
     path: str
     directories: dict[str, str] = field(default_factory=dict)  # by controller; UNIFIED for version 2
 
 
 class CgroupTree:
-    """The hierarchies under one sysfs."""
+    """The cgroup hierarchies below one sysfs."""
 
     def __init__(self, sysfs: str):
         self._top = f"{sysfs}/fs/cgroup"
@@ -41,9 +42,9 @@ class CgroupTree:
         self._not_found: dict[str, float] = {}
 
     def locate(self, paths: dict[str, str], pid: int) -> list[Cgroup]:
-        """The groups of a process. None for a process in the root of a hierarchy: that is the node.
+        """The groups of a process, without the root of a hierarchy, which is the whole node.
 
-        Raises Unreadable("missing") if one of them is out of sight.
+        Raises Unreadable("missing") if one of them is not visible.
         """
         found: dict[str, Cgroup] = {}
         for controller in (UNIFIED, *CONTROLLERS):
@@ -59,7 +60,7 @@ class CgroupTree:
         return list(found.values())
 
     def above(self, group: Cgroup) -> Iterator[Cgroup]:
-        """The groups above one, from the nearest on, without the root."""
+        """The ancestors of a group, nearest first, without the root."""
         path = group.path
         roots = {name: directory.removesuffix(group.path) for name, directory in group.directories.items()}
         while (path := os.path.dirname(path)) not in ("/", ""):
@@ -75,7 +76,7 @@ class CgroupTree:
         return None
 
     def _is_namespace_root(self, controller: str, root: str) -> bool:
-        """Whether the root that is seen is not the node's: then it has a type. Version 1 has no such mark."""
+        """Whether the visible root is not the node's root. In v2, it has a file cgroup.type then. Unknown in v1."""
         return controller == UNIFIED and os.path.exists(f"{root}/cgroup.type")
 
     def _directory(self, root: str, path: str, pid: int) -> str | None:
@@ -110,7 +111,7 @@ class CgroupTree:
 
 
 def _walk(root: str) -> Iterator[str]:
-    """A directory and those below it, level by level, bounded."""
+    """A directory and those below it, level by level, up to a limit."""
     level, given = [root], 0
     for _ in range(_LEVELS):
         following: list[str] = []

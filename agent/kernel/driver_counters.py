@@ -1,4 +1,4 @@
-"""What network drivers count for themselves: pauses, PCIe back-pressure, discards."""
+"""Reads the counters of network drivers: pauses, PCIe back-pressure, discards."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _ELSEWHERE = (
 
 @dataclass(slots=True)
 class _Wanted:
-    """What is wanted of one interface's counters."""
+    """The counters of one interface that are exported."""
 
-    count: int  # of all of them
-    series: list[tuple[Metric, Labels, tuple[int, ...]]]  # which to add up for each
+    count: int  # number of all counters of the interface
+    series: list[tuple[Metric, Labels, tuple[int, ...]]]  # with the positions of the counters to add up
     until: float
 
 
 class DriverCounters:
-    """For one thread at a time.
+    """Reads driver counters through ethtool. Not thread-safe.
 
-    The names of an interface's counters are asked again every 30 seconds: making them costs a driver more than the
-    values do, and they change only when somebody sets up its queues or its priorities anew.
+    The names of an interface's counters are read only every 30 seconds: they take a driver longer than the values, and
+    they change only when its queues or priorities are reconfigured.
     """
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class DriverCounters:
         self._seen: dict[str, set[tuple[Metric, Labels]]] = {}
 
     def collect(self, interfaces: Collection[Interface], reading: Reading) -> None:
-        """Reads the counters of interfaces that have a device."""
+        """Adds the counters of interfaces with a known driver."""
         now = time.monotonic()
         for gone in self._buses.keys() - {interface.name for interface in interfaces}:
             self._forget(gone)
         for interface in interfaces:
             if interface.driver not in DRIVER_COUNTERS:
                 continue
-            if self._buses.get(interface.name) != interface.bus:  # another device of the same name
+            if self._buses.get(interface.name) != interface.bus:  # another device has this name now
                 self._forget(interface.name)
                 self._buses[interface.name] = interface.bus
             wanted = self._wanted.get(interface.name)
@@ -70,13 +70,13 @@ class DriverCounters:
             kept.pop(name, None)
 
     def _ask(self, interface: Interface, now: float, reading: Reading) -> _Wanted | None:
-        """The names of its counters -> which of them are wanted. None if they could not be told."""
+        """Reads the names of an interface's counters and selects the exported ones. None if they cannot be read."""
         self._wanted.pop(interface.name, None)
         call = _DRVINFO
         try:
-            # Another interface may have the same name in the namespace of this agent; a bus has it once.
+            # In the agent's network namespace, another interface may have this name. The bus address shows that.
             bus = self._ethtool.driver(interface.name).bus
-            if not bus or not interface.bus.startswith(bus):  # 31 characters at most
+            if not bus or not interface.bus.startswith(bus):  # bus has at most 31 characters
                 raise Unreadable("gone")
             call = _STRINGS
             names = self._ethtool.names(interface.name)
@@ -97,7 +97,7 @@ class DriverCounters:
             self._tell(name, _STATS, error.reason, reading)
             return
         if values is None:
-            self._wanted.pop(name, None)  # set up anew just now: the next scrape asks for the names
+            self._wanted.pop(name, None)  # it was just reconfigured: the next scrape reads the names again
             reading.error(name, _STATS, "changed")
             return
         seen = self._seen.setdefault(name, set())

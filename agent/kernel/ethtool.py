@@ -1,5 +1,7 @@
-"""Driver counters through the ioctl SIOCETHTOOL. Asking needs no privilege since Linux 2.6.38, but the agent must be in
-the network namespace of the interfaces."""
+"""Reads driver counters with the ioctl SIOCETHTOOL.
+
+Reading needs no privilege since Linux 2.6.38, but the agent must be in the network namespace of the interfaces.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ _STRINGS_HEAD = struct.Struct("=III")
 _STATS_HEAD = struct.Struct("=II")
 _VALUE_BYTES = 8
 _SLACK = 8192
-"""Room for so many more entries than a driver said it has. The kernel writes as many as there are by then, whatever the
-buffer holds, and their number changes with the queues of an interface; what comes between our two calls must fit."""
+"""How many entries more than the driver has reported fit into the buffer. The kernel writes all current entries,
+whatever the size of the buffer, and their number changes with the queues of an interface. So entries that are added
+between our two calls must fit.
+"""
 _MOST = 1 << 16
 
 
 class Ethtool:
-    """For one thread at a time. All calls raise Unreadable, `gone` where there is no such interface here."""
+    """Calls ethtool. All methods raise Unreadable, with `gone` if the interface does not exist. Not thread-safe."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -39,7 +43,7 @@ class Ethtool:
         return driver(bytes(buffer))
 
     def names(self, interface: str) -> tuple[str, ...]:
-        """The names of its counters, in their order."""
+        """The names of an interface's counters, in the order of their values."""
         count = self._count(interface)
         buffer = bytearray(_STRINGS_HEAD.size + (count + _SLACK) * STRING_BYTES)
         _STRINGS_HEAD.pack_into(buffer, 0, _GSTRINGS, _SS_STATS, count)
@@ -48,7 +52,7 @@ class Ethtool:
         return names(bytes(buffer[_STRINGS_HEAD.size : _STRINGS_HEAD.size + found * STRING_BYTES]))
 
     def values(self, interface: str, expected: int) -> memoryview | None:
-        """Its counters, as unsigned numbers valid until the next call; None if there are no longer as many."""
+        """An interface's counters as unsigned numbers, valid until the next call. None if their number has changed."""
         count = self._count(interface)
         if count != expected:
             return None

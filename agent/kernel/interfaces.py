@@ -1,8 +1,8 @@
-"""What each network interface is, and which of them are worth reporting.
+"""Identifies network interfaces, and selects those to report.
 
-A node of Kubernetes has one end of a veth pair per pod, and bridges, tunnels and dummies besides. Reported is what
-stands on hardware: an interface with a device of its own, the bonds, bridges, VLANs and tunnels above such, the
-loopback, and whatever holds the default route. In a namespace without any hardware, as a pod's, it is all interfaces.
+A Kubernetes node has one end of a veth pair per pod, and bridges, tunnels and dummies. Only interfaces that stand on
+hardware are reported: those with a device, the bonds, bridges, VLANs and tunnels on top of them, the loopback, and
+those with the default route. In a namespace without hardware, such as a pod's, all interfaces are reported.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..parsers.netdev import default_routes
 LOOPBACK = "lo"
 PHYSICAL, VIRTUAL_FUNCTION = "physical", "vf"
 MOST = 64
-"""How many are reported at most; SR-IOV can make hundreds."""
+"""The maximum number of interfaces that are reported. SR-IOV can create hundreds."""
 MOST_WITHOUT_HARDWARE = 16
 REFRESH_SECONDS = 30.0
-"""For how long it is believed what an interface is, while no interface comes or goes."""
+"""How long the identity of interfaces is reused, while none is added or removed."""
 _DEPTH = 8
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -33,11 +33,11 @@ class Interface:
     kind: str  # physical, vf, loopback, bond, bridge, vlan, vxlan, ..., tun, or virtual
     driver: str = ""
     master: str = ""
-    pci: str = ""  # the PCI function that it is on, if any
-    bus: str = ""  # what sysfs calls its device: the PCI address, virtio2, ...; empty without a device
+    pci: str = ""  # address of its PCI function, if it has one
+    bus: str = ""  # the name of its device in sysfs: a PCI address, virtio2, ...; empty without a device
     rdma: str = ""
-    standing: bool = False  # on hardware, directly or not
-    may_change: bool = False  # a bond or bridge, whose lower interfaces come and go
+    standing: bool = False  # whether it is on hardware, directly or through other interfaces
+    may_change: bool = False  # whether its lower interfaces can change, as those of a bond or bridge
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ class Interface:
 
 
 class Interfaces:
-    """For one thread at a time."""
+    """Identifies interfaces, and remembers the results. Not thread-safe."""
 
     def __init__(self, roots: Roots):
         self._class = f"{roots.sysfs}/class/net"
@@ -55,7 +55,7 @@ class Interfaces:
         self._chosen: list[Interface] = []
 
     def look(self, present: Set[str], node_folder: str) -> list[Interface]:
-        """Those of the present ones that are worth reporting."""
+        """The interfaces to report, out of those that are present."""
         now = time.monotonic()
         if now < self._until and self._known.keys() == present:
             return self._chosen
@@ -73,7 +73,7 @@ class Interfaces:
         return self._chosen
 
     def forget(self, name: str) -> None:
-        """Lets the next look identify an interface anew: it is not what it was."""
+        """Makes the next look identify an interface again, because it has changed."""
         self._known.pop(name, None)
 
     def _identify(self, name: str, rdma: dict[str, set[str]]) -> Interface:
@@ -112,21 +112,21 @@ class Interfaces:
                 if key == b"DEVTYPE":
                     return word(kind)
         except Unreadable:
-            pass  # another word will do
+            pass  # the kind is guessed from other files
         for entry, kind in (("bonding", "bond"), ("bridge", "bridge"), ("tun_flags", "tun")):
             if entry in entries:
                 return kind
         return "virtual"
 
     def _stands(self, name: str, entries: set[str], depth: int) -> bool:
-        """Whether there is a device below: the kernel links to the interfaces that one is made of as lower_<name>."""
+        """Whether there is a device below. The kernel has links lower_<name> to the interfaces below another."""
         if "device" in entries:
             return True
         lower = [entry.removeprefix("lower_") for entry in entries if entry.startswith("lower_")]
         return depth > 0 and any(self._stands(one, _entries(f"{self._class}/{one}"), depth - 1) for one in lower)
 
     def _rdma(self) -> dict[str, set[str]]:
-        """Interface -> the RDMA devices whose port it is. Those of IPoIB are found from its device instead."""
+        """Interface -> RDMA devices with a port that belongs to it. For IPoIB, the interface's device shows that."""
         found: dict[str, set[str]] = {}
         for device in _entries(self._infiniband):
             ports = f"{self._infiniband}/{device}/ports"
@@ -134,7 +134,7 @@ class Interfaces:
                 try:
                     interface = word(read(f"{ports}/{port}/gid_attrs/ndevs/0"))
                 except Unreadable:
-                    continue  # a port without an interface says EINVAL
+                    continue  # EINVAL for a port without an interface
                 found.setdefault(interface, set()).add(device)
         return found
 
@@ -154,7 +154,7 @@ def _choose(interfaces: list[Interface], routed: Collection[str]) -> list[Interf
 
 
 def _order(interface: Interface) -> tuple[int, str]:
-    """Hardware before what is made of it, and virtual functions last: beyond MOST they are left out."""
+    """The sort key: hardware first, then interfaces on top of it, virtual functions last. MOST cuts off the end."""
     rank = 3 if interface.kind == VIRTUAL_FUNCTION else 0 if interface.bus or interface.name == LOOPBACK else 1
     return rank if interface.standing else 2, interface.name
 

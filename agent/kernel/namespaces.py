@@ -1,4 +1,4 @@
-"""Network namespaces: where the node's own counters are, and in which namespaces its ranks live."""
+"""Finds the node's own network counters, and the network namespaces of its ranks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ _UNSEEN_RANKS = (
 
 
 def node_folder(roots: Roots, reading: Reading) -> str:
-    """Where the node's `net` is. Under a procfs that is mounted elsewhere, `net` leads to the namespace of whoever
-    reads it: the first process of the node stands for the node there. Any user may read its `net`."""
+    """The directory `net` of the node.
+
+    In a procfs that is mounted elsewhere, `net` shows the namespace of its reader. So the `net` of process 1 is used
+    there. Any user may read it.
+    """
     if roots.procfs == "/proc":
         return "/proc/net"
     folder = f"{roots.procfs}/1/net"
@@ -40,23 +43,26 @@ def node_folder(roots: Roots, reading: Reading) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A network namespace with live ranks in it. Those of the node's own have the name `host`."""
+    """A network namespace that contains live ranks. The node's own is called `host`."""
 
     name: str
-    folder: str  # the `net` of one of its processes; not to be kept open, which would keep the namespace alive
+    folder: str  # `net` of one of its processes; its files must not stay open, which would keep the namespace alive
     ranks: tuple[tuple[str, str, str], ...]  # owner, run and rank
 
 
 class RankNamespaces:
-    """Finds the ranks' namespaces by the inode of their `net/dev`: unlike the link `ns/net`, any user may see it, and
-    the kernel makes one for each namespace (fs/proc/generic.c, proc_alloc_inum)."""
+    """Finds the ranks' network namespaces by the inode of `net/dev`.
+
+    The kernel has one such inode per namespace (fs/proc/generic.c, proc_alloc_inum). Unlike the link `ns/net`, any user
+    can see it.
+    """
 
     def __init__(self, options: Options):
         self._options = options
         self._known: dict[tuple[int, str, int], tuple[int, int]] = {}
 
     def look(self, node: str, reading: Reading) -> list[Namespace]:
-        """All of them, the node's own included; ``node`` is its folder."""
+        """All namespaces of live ranks, including the node's own. ``node`` is the node's `net`."""
         try:
             processes = self._options.processes.look()
         except TimeoutError:
@@ -68,7 +74,7 @@ class RankNamespaces:
         try:
             own = _inode(node)
         except Unreadable:
-            return []  # whoever reads the node's counters says so
+            return []  # the collector that reads the node's counters reports this
         members: dict[tuple[int, int], list[RankProcess]] = {}
         known: dict[tuple[int, str, int], tuple[int, int]] = {}
         for process in processes:
@@ -78,7 +84,7 @@ class RankNamespaces:
             except Unreadable as error:
                 if error.reason == "denied":
                     reading.blind(*_UNSEEN_RANKS)
-                continue  # else it has ended
+                continue  # otherwise it has ended
             members.setdefault(inode, []).append(process)
         self._known = known
         found = [self._namespace(inode == own, processes) for inode, processes in members.items()]

@@ -1,4 +1,4 @@
-"""The queueing disciplines of this network namespace, through netlink. Asking needs no privilege."""
+"""Reads the queueing disciplines of the agent's network namespace through netlink. This needs no privilege."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _IFREQ = struct.Struct("@16si20x")
 _NETLINK_ROUTE = 0
 _SEQUENCE = 1
 _DATAGRAM = 1 << 16
-"""The kernel makes them as long as the room that we give, up to 32 KiB."""
+"""The size of the receive buffer. The kernel makes its datagrams as long as the buffer, up to 32 KiB."""
 _MOST_DATAGRAMS = 256
 _PATIENCE_SECONDS = 0.5
 
 
 def qdiscs() -> tuple[list[Qdisc], int]:
-    """All of them, and how many made no sense. Raises Unreadable."""
+    """All queueing disciplines, and the number of messages that could not be parsed. Raises Unreadable."""
     found: list[Qdisc] = []
     bad = 0
     until = time.monotonic() + _PATIENCE_SECONDS
@@ -51,7 +51,7 @@ def qdiscs() -> tuple[list[Qdisc], int]:
 
 
 def index(interface: str) -> int:
-    """The number of an interface of this network namespace. Raises Unreadable, `gone` where there is none."""
+    """The index of an interface in the agent's network namespace. Raises Unreadable, with `gone` if there is none."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asked:
             answered = fcntl.ioctl(asked, _SIOCGIFINDEX, _IFREQ.pack(interface.encode(), 0))

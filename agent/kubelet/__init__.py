@@ -1,1 +1,1 @@
-"""What the kubelet tells: whose the node's devices are."""
+"""Asks the kubelet which pods hold the node's devices."""

@@ -1,6 +1,6 @@
-"""Asking a gRPC server that listens on a Unix socket, by HTTP/2 and no more of gRPC than one question and one answer.
+"""A client for gRPC servers on a Unix socket: HTTP/2, and only unary calls (one request, one response).
 
-grpcio would add some 20 MB to the agent. https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+grpcio would add about 20 MB to the agent. https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from h2.exceptions import ProtocolError
 from ..files import Unreadable, reason_of
 
 MOST_BYTES = 16 << 20
-"""The longest answer, as the kubelet's own clients have it."""
+"""The maximum length of an answer, the same as in the kubelet's own clients."""
 
 STATUS: tuple[str, ...] = (
     "ok",
@@ -48,9 +48,9 @@ STATUS: tuple[str, ...] = (
     "data_loss",
     "unauthenticated",
 )
-"""gRPC's status codes, in order. Lower case, as reasons are."""
+"""gRPC's status codes, in order. In lower case, because they are used as reasons of read errors."""
 
-_EMPTY_MESSAGE = bytes(5)  # not compressed, of length 0
+_EMPTY_MESSAGE = bytes(5)  # not compressed, length 0
 _CHUNK = 1 << 16
 
 Reply = bytes | Unreadable
@@ -64,7 +64,7 @@ class _Stream:
     length: int = 0
 
     def answer(self) -> Reply:
-        """What came, once the stream has ended."""
+        """The answer, once the stream has ended."""
         if self.headers.get(b":status") != b"200":
             return Unreadable("garbage", self.method)
         status = self.headers.get(b"grpc-status", b"")
@@ -80,7 +80,7 @@ class _Stream:
 
 
 class UnaryCall:
-    """One connection on which each method is called once, with an empty request. Does no I/O itself."""
+    """One connection that calls each method once, with an empty request. Does no I/O itself."""
 
     def __init__(self, methods: Sequence[str], deadline_seconds: float):
         self.answers: dict[str, Reply] = {}
@@ -101,7 +101,7 @@ class UnaryCall:
         return self._connection.data_to_send()
 
     def receive(self, data: bytes) -> None:
-        """Takes in what the server sent. Raises Unreadable when the connection is of no more use."""
+        """Processes data from the server. Raises Unreadable if the connection cannot be used any more."""
         try:
             for event in self._connection.receive_data(data):
                 self._take(event)
@@ -152,10 +152,10 @@ def _headers(method: str, deadline_seconds: float) -> list[tuple[str, str]]:
 
 
 def ask(path: str, methods: Sequence[str], deadline_seconds: float) -> dict[str, Reply]:
-    """Calls each method of the server at ``path`` once, all at the same time -> the answers by method.
+    """Calls each method of the server at ``path`` once, all at the same time. Returns the answers by method.
 
-    An answer is the message, or the Unreadable with gRPC's status. Raises Unreadable where no connection, or no whole
-    answer, is to be had before the deadline.
+    An answer is the message, or an Unreadable with gRPC's status. Raises Unreadable if the connection fails or the
+    answers are not complete before the deadline.
     """
     until = time.monotonic() + deadline_seconds
     exchange = UnaryCall(methods, deadline_seconds)
@@ -189,7 +189,7 @@ def _patience(connection: socket.socket, until: float) -> None:
 
 
 def _connect(connection: socket.socket, path: str) -> None:
-    """Connects by way of the open directory: the address of a socket holds 107 bytes, and a root may be long."""
+    """Connects through /proc/self/fd, because a socket's address is limited to 107 bytes and the path may be longer."""
     folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         connection.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")

@@ -1,4 +1,4 @@
-"""What the kubelet says over its pod-resources socket, asked as seldom as it can be."""
+"""Asks the kubelet over its pod-resources socket, as rarely as possible."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ SOCKETS: tuple[str, ...] = (
     "var/lib/k0s/kubelet/pod-resources/kubelet.sock",
     "var/snap/microk8s/common/var/lib/kubelet/pod-resources/kubelet.sock",
 )
-"""Where the socket lies: everywhere else first, then k0s and MicroK8s."""
+"""The paths of the socket: the usual one, that of k0s and that of MicroK8s."""
 
 KEEP_SECONDS = 10.0
-"""For how long an answer holds, a failure too: the kubelet limits how often it is asked, and a hung one costs 1 s."""
+"""How long an answer or a failure is kept: the kubelet has a rate limit, and asking a kubelet that hangs takes 1 s."""
 DEADLINE_SECONDS = 1.0
 
 _LIST = "/v1.PodResourcesLister/List"
 _ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 _NOT_OFFERED = ("unimplemented", "unknown")
-"""How kubelets before 1.28 answer for GetAllocatableResources: one that lacks it, and one whose feature gate is off."""
+"""How kubelets before 1.28 answer GetAllocatableResources, if they lack it or if its feature gate is off."""
 
 T = TypeVar("T")
 Reply = bytes | Unreadable
-_Mark = tuple[str, int, int, int]  # path, device, inode, time of change: another after a restart of the kubelet
+_Mark = tuple[str, int, int, int]  # path, device, inode, ctime of the socket; differs after a restart of the kubelet
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listing:
-    """One answer of the kubelet."""
+    """One decoded answer of the kubelet."""
 
     pods: Pods
-    allocatable: dict[str, int] | None  # devices by resource; None where the kubelet does not offer it, or it failed
-    failure: str = ""  # why allocatable is None, where it should not be
+    allocatable: dict[str, int] | None  # number of devices by resource; None if not offered by the kubelet, or failed
+    failure: str = ""  # why the call for allocatable failed
 
 
 class PodResources:
-    """The kubelet of this node. For one thread at a time."""
+    """The kubelet of this node. Not thread-safe."""
 
     def __init__(self, roots: Roots):
         self._paths = [os.path.join(roots.rootfs, path) for path in SOCKETS]
         self._mark: _Mark | None = None
         self._asked = 0.0
         self._answer: Listing | Unreadable | None = None
-        self._last: tuple[dict[str, Reply], Listing] | None = None  # what came last, and what it says
+        self._last: tuple[dict[str, Reply], Listing] | None = None  # the last answers, raw and decoded
 
     def look(self) -> Listing | None:
-        """What the kubelet said at most KEEP_SECONDS ago; the same object until it says something else.
+        """The kubelet's answer, at most KEEP_SECONDS old. Returns the same object until the answer changes.
 
-        None where there is no kubelet, and has not been. Raises Unreadable: with one of files.REASONS, or gRPC's
-        status in lower case. After a failure, what the kubelet said before is gone.
+        Returns None if there is no kubelet and never was one. Raises Unreadable, with one of files.REASONS or gRPC's
+        status in lower case. After a failure, earlier answers are not used any more.
         """
         mark = self._find()
         if mark is None:
@@ -73,7 +73,7 @@ class PodResources:
         return self._answer
 
     def _ask(self, path: str) -> Listing | Unreadable:
-        from .grpc_unary import ask  # h2 takes 5 MB, which only a node with a kubelet shall pay
+        from .grpc_unary import ask  # h2 takes 5 MB, so it is imported only on nodes with a kubelet
 
         try:
             answers = ask(path, (_LIST, _ALLOCATABLE), DEADLINE_SECONDS)
@@ -98,7 +98,7 @@ class PodResources:
 
 
 def _listing(answers: dict[str, Reply]) -> Listing:
-    """Raises Unreadable where the pods are not to be had."""
+    """Decodes the answers. Raises Unreadable if the pods are missing."""
     pods = _decoded(answers[_LIST], pod_resources.pods)
     try:
         return Listing(pods, _decoded(answers[_ALLOCATABLE], pod_resources.allocatable))

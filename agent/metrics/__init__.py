@@ -1,7 +1,7 @@
-"""Every metric that whyidle exports, declared once: one module per collector, of the same name.
+"""The declarations of all metrics that whyidle exports. Each collector has a module of the same name here.
 
-The collectors, the rules, the dashboards, the docs table and the tests all take names, labels and units from here.
-These modules need the standard library alone: a generator of rules imports them without the agent's requirements.
+The collectors, rules, dashboards, tests and the table in docs/metrics.md take names, labels and units from here. These
+modules import only the standard library, so that generators of rules can import them without the agent's requirements.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BY_COLLECTOR: dict[str, tuple[Metric, ...]] = {
     "advice": advice.METRICS,
     "own": own.METRICS,
 }
-"""In the order of exposition. `own` stands for the agent itself."""
+"""Metrics by collector, in the order of exposition. `own` contains the metrics of the agent itself."""
 
 METRICS: tuple[Metric, ...] = tuple(metric for metrics in BY_COLLECTOR.values() for metric in metrics)
 METRIC: dict[str, Metric] = {metric.name: metric for metric in METRICS}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from .metric import Metric
 
 SECTOR_BYTES = 512
-"""Of the kernel's, whatever the device's are."""
+"""The size of the kernel's sectors, whatever the sector size of the device is."""
 MS = 1000
 _DISK = ("device",)
 
 
 def _field(number: int, name: str, unit: str, text: str, kind: str = "counter") -> Metric:
-    """One number of a line of diskstats, counted from 1 as in the kernel's documentation."""
+    """The metric of one field of diskstats. Fields are numbered from 1, as in the kernel's documentation."""
     scale = {"bytes": (SECTOR_BYTES, 1), "seconds": (1, MS)}.get(unit, (1, 1))
     source = f"diskstats, field {number}"
     return Metric(f"whyidle_disk_{name}", kind, unit, _DISK, text, source, times=scale[0], per=scale[1])
@@ -68,6 +68,6 @@ FIELDS: dict[int, Metric] = {
         17, "flush_seconds_total", "seconds", "Time that flushes took; when it grows, a checkpoint's fsync is slow."
     ),
 }
-"""Field 13, merged discards, is left out."""
+"""The metrics by field number. Field 13 (merged discards) is not exported."""
 
 METRICS: tuple[Metric, ...] = (INFO, *FIELDS.values())

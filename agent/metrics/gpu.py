@@ -1,7 +1,8 @@
 """The metrics of the collector `gpu`.
 
-Utilisation is integrated: a busy second is a second in which a kernel ran, and busy by observed is the share of time,
-over any window. No source of it sees *why* a kernel runs: one that spins in a collective is busy too.
+Utilisation is integrated over time: a busy second is a second in which a kernel ran. Busy seconds divided by observed
+seconds are the utilisation over any window. No source knows *why* a kernel runs: a kernel that spins in a collective
+counts as busy too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ GPU = ("gpu", "uuid")
 MHZ = 1_000_000
 
 UNHOOKED_CAUSES = ("unhooked_busy", "unhooked_idle", "empty")
-"""Causes of `whyidle_device_seconds_total` for a GPU, or a MIG device, that no live rank's ledger names."""
+"""Causes of `whyidle_device_seconds_total` for GPUs and MIG devices that no live rank's ledger names."""
 UNHOOKED_FAMILY = "unhooked"
 
 
@@ -278,7 +279,7 @@ RUN_COMPUTE_IDLE = Metric(
 
 
 class Throttle(NamedTuple):
-    """A reason for clocks that are held down."""
+    """A reason for throttled clocks."""
 
     reason: str
     field: int | None  # NVML_FI_DEV_PERF_POLICY_*: a counter of ns
@@ -291,7 +292,7 @@ THROTTLES: tuple[Throttle, ...] = (
     Throttle("sync_boost", 76, 0x10),
     Throttle("board_limit", 77, None),
     Throttle("reliability", 79, None),
-    # Counters of these two have other numbers in R570 than in R580, where the old ones mean something else: not asked.
+    # No field numbers: they differ between R570 and R580, and R580 uses the old numbers for other counters.
     Throttle("hw_thermal", None, 0x40),
     Throttle("hw_power_brake", None, 0x80),
 )

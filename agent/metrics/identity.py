@@ -1,4 +1,4 @@
-"""The metrics of the collector `identity`: whose a rank, a GPU or another device is."""
+"""The metrics of the collector `identity`: which pod or Slurm job a rank, a GPU or another device belongs to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANK_SLURM = Metric(
     "info",
     (
         *RANK,
-        # Not `cluster`: that is the label by which Prometheus and the rules tell clusters apart.
+        # Not `cluster`: Prometheus and the rules use that label for the monitored cluster.
         "slurm_cluster",
         "job_id",
         "job_name",

@@ -1,4 +1,4 @@
-"""What the declaration of a metric consists of. Standard library alone: generators of rules import it too."""
+"""The declaration of a metric. Imports only the standard library, because generators of rules use it too."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass
 class Metric:
     """One metric family.
 
-    ``source`` says where its values come from: the file or the call that is read, relative to the root that holds it.
-    For the metrics of the ledgers it is the word that is summed over a rank's attempts or, in angle brackets, what
-    computes it. A word that is a vector gives one series per entry of ``series``, the values of the labels that follow
-    the identity; None leaves an entry out. ``sparse`` leaves out a series that is still 0. A raw value times
-    ``times`` by ``per`` is in the base unit.
+    ``source`` is the file or the call that the values are read from, relative to its root. For metrics of ledgers it is
+    the word that is summed over a rank's attempts, or the name of a computation in angle brackets.
 
-    Two declarations are never equal, so that a metric can be looked up by itself, and fast.
+    If the word is a vector, each entry is one series. ``series`` has, for each entry, the values of the labels that
+    follow the identity, or None to leave the entry out. ``sparse`` leaves out series that are 0. Raw values are
+    converted to the base unit as value * ``times`` / ``per``.
+
+    Metrics are compared by identity (``eq=False``), so that they are fast dictionary keys.
     """
 
     name: str
     type: str  # counter, gauge or histogram
-    unit: str  # base unit: seconds, bytes, ratio, ..., or what is counted; info or bool for what is always 1, or 0 or 1
+    unit: str  # base unit (seconds, bytes, ratio, ...) or what is counted; "info" if always 1, "bool" if 0 or 1
     labels: tuple[str, ...]
     help: str
     source: str
@@ -30,5 +31,5 @@ class Metric:
     per: int = 1
 
     def base(self, raw: float) -> float:
-        """A raw value in the base unit."""
+        """Converts a raw value to the base unit."""
         return raw * self.times / self.per if self.per != 1 else raw * self.times

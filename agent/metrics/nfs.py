@@ -31,7 +31,7 @@ BYTES: tuple[Metric, ...] = (
     _bytes("server_read", "Bytes of files that the client received from the server."),
     _bytes("server_written", "Bytes of files that the client sent to the server."),
 )
-"""In the order of the line."""
+"""In the order of the line `bytes:` of mountstats."""
 
 
 def _operation(field: str, name: str, unit: str, text: str) -> Metric:

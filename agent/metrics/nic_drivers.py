@@ -1,4 +1,4 @@
-"""Which counter of which network driver belongs to which metric of the collector `nic`."""
+"""Maps the counters of network drivers to the metrics of the collector `nic`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .nic import (
 
 
 class Counter(NamedTuple):
-    """Where the counter of a driver goes. Those of one metric with the same labels are added up."""
+    """The metric and labels of a driver's counter. Counters with the same metric and labels are added up."""
 
     metric: Metric
-    labels: tuple[str, ...]  # after the device
+    labels: tuple[str, ...]  # without the label `device`
 
 
 _RX, _TX = "receive", "transmit"
 _PRIORITIES = tuple(map(str, range(8)))
 _PER_PRIORITY = "{p}"
 
-# Names as the drivers of Linux 6.12 have them. {p} stands for each priority, and is then in the labels too.
+# Names as in the drivers of Linux 6.12. {p} is replaced by each priority, in the name and in the labels.
 _DRIVERS: dict[str, dict[str, Counter]] = {
     # Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst. Left out: outbound_pci_stalled_rd and
-    # _wr, percentages of the last second only, and {rx,tx}_pause_ctrl_phy, which counts the same frames again.
+    # _wr (percentages of the last second only) and {rx,tx}_pause_ctrl_phy (counts the same frames again).
     "mlx5_core": {
         "rx_bytes_phy": Counter(WIRE_BYTES, (_RX,)),
         "tx_bytes_phy": Counter(WIRE_BYTES, (_TX,)),
@@ -81,8 +81,8 @@ _DRIVERS: dict[str, dict[str, Counter]] = {
         "rx_stat_discard": Counter(DISCARDS, (_RX,)),
         "tx_stat_discard": Counter(DISCARDS, (_TX,)),
     },
-    # drivers/net/ethernet/intel/ice/ice_ethtool.c; a pause is an XOFF frame, and the XON that may end it counts as
-    # a pause frame with the other drivers too.
+    # drivers/net/ethernet/intel/ice/ice_ethtool.c. An XOFF frame starts a pause and an XON frame may end it. Both are
+    # counted here, because the other drivers count both as pause frames too.
     "ice": {
         "rx_bytes.nic": Counter(WIRE_BYTES, (_RX,)),
         "tx_bytes.nic": Counter(WIRE_BYTES, (_TX,)),
@@ -141,4 +141,4 @@ def _each_priority(counters: dict[str, Counter]) -> dict[str, Counter]:
 DRIVER_COUNTERS: dict[str, dict[str, Counter]] = {
     driver: _each_priority(counters) for driver, counters in _DRIVERS.items()
 }
-"""Driver -> name of its counter -> where it goes. Names that are not here are queues and details of little use."""
+"""Driver -> name of its counter -> metric and labels. Counters of queues and other details are left out."""

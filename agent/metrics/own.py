@@ -64,6 +64,6 @@ PROCESS: tuple[Metric, ...] = tuple(
     Metric(f"process_{name}", "counter" if name.endswith("_total") else "gauge", unit, (), help_text, source)
     for name, unit, source, help_text in _PROCESS
 )
-"""Of the agent's own process, under the names that everybody uses."""
+"""The metrics of the agent's own process, under the usual names (`process_*`)."""
 
 METRICS: tuple[Metric, ...] = (UP, DURATION, AGE, FAILURES, READ_ERRORS, BUILD, *PROCESS)

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the declarations: `python -m whyidle.agent.metrics.page`; `--check` only compares."""
+"""Writes docs/metrics.md from the declarations: `python -m whyidle.agent.metrics.page`. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _title(name: str) -> str:
 
 
 def _contents() -> Iterator[str]:
-    from ..collector import COLLECTORS  # here: the declarations themselves need the standard library alone
+    from ..collector import COLLECTORS  # here, because the declarations may import only the standard library
 
     reads = {entry.name: entry.reads for entry in COLLECTORS}
     reads["own"] = "what the agent costs, and what it could not read"

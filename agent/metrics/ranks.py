@@ -9,9 +9,9 @@ NS = 1_000_000_000
 """The ledgers count durations in ns."""
 RUN = ("owner", "run")
 RANK = (*RUN, "rank")
-"""What tells a rank from all others: two owners may have a run of one name."""
+"""The labels that identify a rank. `owner` is one of them, because two owners may have runs of the same name."""
 NO_RANK = ("",) * len(RANK)
-"""In place of a rank's labels, for a device that no rank drives."""
+"""Replaces a rank's labels for a device that no rank uses."""
 PLACE = (*RANK, "node", "device")
 DEVICE_SECONDS = Metric(
     "whyidle_device_seconds_total",
@@ -195,6 +195,14 @@ METRICS: tuple[Metric, ...] = (
         "<world size>",
     ),
     Metric("whyidle_rank_up", "gauge", "bool", RANK, "1 while the process of the rank lives, 0 after its end.", "<up>"),
+    Metric(
+        "whyidle_rank_killed",
+        "gauge",
+        "bool",
+        RANK,
+        "1 if the process of the rank was killed or crashed, 0 if it exited. A rank that lives has no series.",
+        "<killed>",
+    ),
     Metric(
         "whyidle_hook_state",
         "gauge",

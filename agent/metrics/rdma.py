@@ -15,9 +15,9 @@ _FAMILIES = (
 )
 
 COUNTERS: dict[str, Row] = rdma_port.COUNTERS
-"""The files of ``counters/``."""
+"""The files in ``counters/``."""
 HW_COUNTERS: dict[str, Row] = {file: Row(one.metric, extra) for one in _FAMILIES for file, extra in one.files.items()}
-"""The files of ``hw_counters/``, of all drivers."""
+"""The files in ``hw_counters/``, of all drivers."""
 
 METRICS: tuple[Metric, ...] = (
     *rdma_port.METRICS,

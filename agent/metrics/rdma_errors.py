@@ -1,4 +1,4 @@
-"""What the files of ``hw_counters/`` mean that count failed operations; which wrap; and which are not exported."""
+"""The files in ``hw_counters/`` that count failed operations, those that wrap, and those that are not exported."""
 
 from __future__ import annotations
 
@@ -139,8 +139,8 @@ ERRORS: tuple[Family, ...] = (
 )
 
 WRAPPING: dict[str, tuple[str, ...]] = {
-    # 32 bits each: mlx5_ib_query_q_counters() and mlx4_ib's diagnostic counters. What comes after all ones they do not
-    # say; where a counter stops there instead of wrapping, continuing it does no harm.
+    # 32 bits each: mlx5_ib_query_q_counters() and mlx4_ib's diagnostic counters. It is not documented whether they wrap
+    # or stop at the maximum. Treating a counter that stops as one that wraps does no harm.
     "mlx5_core": (
         *("rx_write_requests", "rx_read_requests", "rx_atomic_requests", "rx_dct_connect", "out_of_buffer"),
         *("out_of_sequence", "duplicate_request", "rnr_nak_retry_err", "packet_seq_err", "implied_nak_seq_err"),
@@ -157,20 +157,20 @@ WRAPPING: dict[str, tuple[str, ...]] = {
         *("rq_num_dup", "sq_num_to", "num_cqovf", "rq_num_udsdprd"),
     ),
 }
-"""The driver of the PCI function -> which files it fills from counters of 32 bits that go on at 0."""
+"""Driver of the PCI function -> files with 32-bit counters that wrap to 0."""
 
 NOT_EXPORTED: frozenset[str] = frozenset(
     (
-        "lifespan",  # ms for which the driver believes its own copy of the others: a setting
-        # bnxt_re: levels and marks of what exists; tx_bcast_pkts under a wrong name; parts of other counters
+        "lifespan",  # a setting: how many ms the driver caches the other counters
+        # bnxt_re: numbers of objects and their maxima; tx_bcast_pkts under a wrong name; parts of other counters
         *("active_pds", "active_ahs", "active_qps", "active_rc_qps", "active_ud_qps", "active_srqs", "active_cqs"),
         *("active_mrs", "active_mws", "watermark_pds", "watermark_ahs", "watermark_qps", "watermark_rc_qps"),
         *("watermark_ud_qps", "watermark_srqs", "watermark_cqs", "watermark_mrs", "watermark_mws", "resize_cq_cnt"),
         *("recoverable_errors", "tx_roce_only_pkts", "tx_roce_only_bytes", "rx_roce_only_pkts", "rx_roce_only_bytes"),
         *("rx_roce_good_pkts", "rx_roce_good_bytes", "rx_good_pkts", "rx_good_bytes", "tx_read_resp", "rx_read_resp"),
         *("pacing_reschedule", "pacing_complete", "pacing_alerts", "db_fifo_register"),
-        *("submitted_cmds", "completed_cmds", "keep_alive_rcvd"),  # efa: what the driver itself does
-        # irdma: parts of ip4*, ip6* and iw*, or of no use here
+        *("submitted_cmds", "completed_cmds", "keep_alive_rcvd"),  # efa: the driver's own commands
+        # irdma: parts of ip4*, ip6* and iw*, or not useful here
         *(
             "ip4InReasmRqd",
             "ip4OutSegRqd",
@@ -189,24 +189,24 @@ NOT_EXPORTED: frozenset[str] = frozenset(
         ),
         *("RxUDP", "TxUDP", "tcpInSegs", "tcpOutSegs", "InSegs", "OutSegs", "iwRdmaBnd", "iwRdmaInv"),
         *("tcpInOptErrors", "tcpInProtoErrors", "InOptErrors", "InProtoErrors", "ord limit count", "ird limit count"),
-        # mana: of the function and of the adapter, or levels
+        # mana: counters of the function and of the adapter, or levels
         *("received_cnp_count", "num_qps_congested", "num_qps_recovered", "current_rate", "rate_inc_events"),
         *("qp_congested_events", "qp_recovered_events", "dup_rx_requests"),
-        # ionic: parts of other counters, of AMD's own collectives
+        # ionic: parts of other counters, for AMD's own collectives
         *("tx_rdma_ccl_cts_bytes", "tx_rdma_ccl_cts_pkts", "rx_rdma_ccl_cts_bytes", "rx_rdma_ccl_cts_pkts"),
         *("resp_rx_ccl_cts_outouf_seq", "tx_rdma_ccl_cts_ack_timeout", "tx_rdma_ccl_cts_retx_bytes"),
         "tx_rdma_ccl_cts_retx_pkts",
-        # hns: parts of rx_pkt and tx_pkt, and the device's inner life
+        # hns: parts of rx_pkt and tx_pkt, and internals of the device
         *("rx_rc_pkt", "rx_uc_pkt", "rx_ud_pkt", "rx_xrc_pkt", "tx_rc_pkt", "tx_uc_pkt", "tx_ud_pkt", "tx_xrc_pkt"),
         *("trp_get_mpt_err_pkt", "trp_get_irrl_err_pkt", "ecn_doorbell", "rx_buffer", "trp_rx_sof"),
         *("cq_cqe", "cq_poe", "cq_notify"),
         *("tx_reqs_cnt", "ack_deferred"),  # erdma, rxe
     )
 )
-"""Files whose meaning is known and that say nothing of why a device idles, or say it twice."""
+"""Known files that are not exported: they do not help to explain idle devices, or repeat other counters."""
 
 INNER_LIFE: dict[str, tuple[str, ...]] = {
-    # chip.c has some four hundred: per lane, per engine, per CPU, and every parity bit.
+    # chip.c has about 400 counters: per lane, per engine, per CPU, and one for every parity bit.
     "hfi1": (
         *("Cce", "DRIVER_", "Dc", "Egress", "Intr", "Kmem", "Launch", "Loop", "MISC_", "Pcic", "Pio", "PbcExt"),
         *(
@@ -228,4 +228,4 @@ INNER_LIFE: dict[str, tuple[str, ...]] = {
         ),
     )
 }
-"""The driver of the PCI function -> how those of its other files begin that are not worth a list of unknown names."""
+"""Driver of the PCI function -> prefixes of files that are ignored instead of being reported as unknown."""

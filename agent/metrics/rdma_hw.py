@@ -1,8 +1,9 @@
-"""What the files of ``hw_counters/`` mean, by name: the vendors' own counters of an RDMA device or port.
+"""Maps the files in ``hw_counters/``, the vendors' own counters of an RDMA device or port, to metrics.
 
-The same fact has one metric, whatever a vendor calls it. Names and meanings are those of the drivers in Linux
-(drivers/infiniband/hw/<driver>, 6.1 to 6.17) and, for ionic, which asks its firmware for the names, of its users. Bytes
-are bytes here: only the files of ``counters/`` count in fours.
+Counters with the same meaning have the same metric, whatever name a vendor uses. The names and meanings are those of
+the drivers in Linux 6.1 to 6.17 (drivers/infiniband/hw/<driver>). The driver ionic asks its firmware for the names, so
+its names are from published uses of it. Counters of bytes are in bytes here; the files in ``counters/`` count in units
+of four bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ COMMON: tuple[Family, ...] = (
             "rx_bytes_cnt": ("",),  # erdma
             "rx_rdma_ucast_bytes": ("unicast",),  # ionic
             "rx_rdma_mcast_bytes": ("multicast",),
-            "ip4InOctets": ("ip4",),  # irdma; the multicast octets are among these
+            "ip4InOctets": ("ip4",),  # irdma; includes multicast
             "ip6InOctets": ("ip6",),
         },
     ),
@@ -91,7 +92,7 @@ COMMON: tuple[Family, ...] = (
         },
     ),
 )
-"""Facts that InfiniBand's own counters tell too, or that concern the port as a whole."""
+"""Metrics that InfiniBand's standard counters have too, or that concern the port as a whole."""
 
 CONGESTION: tuple[Family, ...] = (
     same(

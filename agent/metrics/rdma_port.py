@@ -1,8 +1,9 @@
-"""What every RDMA port has: its identity, its state, and the counters that the InfiniBand architecture defines.
+"""The metrics of every RDMA port: its identity, its state, and the counters that the InfiniBand architecture defines.
 
-The files of ``counters/`` come from drivers/infiniband/core/sysfs.c, which asks the adapter for its PortCounters and,
-where it has them, its PortCountersExtended. The former have 4 to 32 bits and stop at all ones (InfiniBand architecture,
-volume 1, 16.1.3.5) until somebody resets them, as with `perfquery -R`; the latter have 64.
+The files in ``counters/`` come from drivers/infiniband/core/sysfs.c, which asks the adapter for its PortCounters and,
+if it has them, its PortCountersExtended. PortCounters have 4 to 32 bits and stop at their maximum (InfiniBand
+architecture, volume 1, 16.1.3.5) until somebody resets them, for example with `perfquery -R`. PortCountersExtended have
+64 bits.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ UNKNOWN = _gauge(
 _U4, _U8, _U16, _U32 = ((1 << bits) - 1 for bits in (4, 8, 16, 32))
 
 COUNTERS: dict[str, Row] = {
-    # Octets divided by four. 64 bits with PortCountersExtended, 32 without; a wide one passes the ceiling of a narrow
-    # one in no time.
+    # Bytes divided by four. 64 bits with PortCountersExtended, otherwise 32. A 64-bit counter soon exceeds the maximum
+    # of a 32-bit counter.
     "port_rcv_data": Row(RECEIVE_BYTES, ("",), times=4, ceiling=_U32),
     "port_xmit_data": Row(TRANSMIT_BYTES, ("",), times=4, ceiling=_U32),
     "port_rcv_packets": Row(RECEIVE_PACKETS, ("",), ceiling=_U32),
@@ -211,7 +212,7 @@ COUNTERS: dict[str, Row] = {
     "excessive_buffer_overrun_errors": Row(PORT_ERRORS, ("excessive_buffer_overrun",), ceiling=_U4),
     "VL15_dropped": Row(PORT_ERRORS, ("vl15_dropped",), ceiling=_U16),
 }
-"""The files of ``counters/``."""
+"""The files in ``counters/``."""
 
 METRICS: tuple[Metric, ...] = (
     INFO,

@@ -1,4 +1,4 @@
-"""What the tables of an RDMA device's counters consist of."""
+"""The rows of the tables of RDMA counters."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import NamedTuple
 from .metric import Metric
 
 PORT = ("device", "port")
-"""The port is empty for what a driver tells of the whole device."""
+"""The label `port` is empty for counters of the whole device."""
 PARTS = (*PORT, "traffic")
-"""`traffic` is empty where the driver counts all traffic in one, else it says which part this is. Parts add up."""
+"""`traffic` is empty if the driver counts all traffic together. Otherwise it names the part. The parts add up."""
 
 U64_MAX = (1 << 64) - 1
-"""What drivers hand on where there is no value, as ionic_v1_stat_val() does."""
+"""Drivers report this if there is no value, for example ionic_v1_stat_val()."""
 
 
 class Row(NamedTuple):
-    """What one file of counters means."""
+    """The metric of one counter file."""
 
     metric: Metric
-    extra: tuple[str, ...] = ()  # the labels after device and port
-    times: int = 1  # a raw value times this is in the metric's unit
-    ceiling: int = U64_MAX  # where the counter stops
+    extra: tuple[str, ...] = ()  # values of the labels after device and port
+    times: int = 1  # raw value * times is in the metric's unit
+    ceiling: int = U64_MAX  # the value at which the counter stops
 
 
 class Family(NamedTuple):
-    """The files that hold one metric, each with its values of the labels after device and port."""
+    """The files of one metric. Each has its values of the labels after device and port."""
 
     metric: Metric
     files: dict[str, tuple[str, ...]]
 
 
 def same(name: str, unit: str, help_text: str, *files: str) -> Family:
-    """One fact, under all the names that vendors have for it."""
+    """One metric without further labels, and all file names that vendors use for it."""
     return kinds(name, unit, (), help_text, dict.fromkeys(files, ()))
 
 
@@ -44,14 +44,14 @@ def kinds(
     files: dict[str, tuple[str, ...]],
     sparse: bool = False,
 ) -> Family:
-    """Facts of several kinds, or in parts, told apart by labels."""
+    """One metric that labels divide into kinds or parts."""
     source = f"sys/class/infiniband/*/{{,ports/*/}}hw_counters/{{{','.join(files)}}}"
     full = f"whyidle_rdma_{name}_total"
     return Family(Metric(full, "counter", unit, (*PORT, *labels), help_text, source, sparse=sparse), files)
 
 
 def errors(name: str, help_text: str, files: dict[str, str]) -> Family:
-    """Errors by kind. There are dozens, and most never occur: only those that have are exported."""
+    """Errors by kind. Only kinds that have occurred are exported: there are dozens, and most never occur."""
     labels = {file: (kind,) for file, kind in files.items()}
     return kinds(
         name, "errors", ("error",), f"{help_text} A kind that has not occurred has no series.", labels, sparse=True

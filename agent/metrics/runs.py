@@ -1,4 +1,4 @@
-"""The metrics of a run's ranks on one node, in sum: what rules read, so that they need not read every rank."""
+"""Metrics summed over the ranks of a run on one node. The recording rules use them, to avoid reading every rank."""
 
 from __future__ import annotations
 

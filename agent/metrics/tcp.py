@@ -129,6 +129,6 @@ COUNTED: tuple[Metric, ...] = (
         "/proc/net/netstat IpExt InCEPkts",
     ),
 )
-"""Source: the file, the protocol's line and the column. A kernel that lacks the column lacks the series."""
+"""The source is the file, the protocol's line and the column. If the kernel lacks the column, the series is absent."""
 
 METRICS: tuple[Metric, ...] = (*COUNTED, NAMESPACE_INFO)

@@ -1,1 +1,1 @@
-"""What the kernel writes -> what it means. Pure functions and dataclasses: no I/O, and nothing of metrics."""
+"""Parsers for files and messages, mostly of the kernel. Pure functions and dataclasses: no I/O and no metrics."""

@@ -14,13 +14,13 @@ _KEYED = re.compile(rb"([a-z_.]+) (\d{1,20})")
 _CPU_MAX = re.compile(rb"(max|\d{1,20}) ([1-9]\d{0,19})\s*")
 
 UNIFIED = ""
-"""The name under which version 2's one hierarchy stands among version 1's controllers."""
+"""The key for the single hierarchy of cgroup v2, where v1 has the name of a controller."""
 _UNLIMITED = 1 << 62
-"""Version 1 writes a limit that is none as the largest number of pages, in bytes: just below 2**63."""
+"""Larger values mean "no limit": cgroup v1 writes that as the largest number of pages, in bytes, just below 2**63."""
 
 
 def paths(data: bytes) -> dict[str, str]:
-    """The control group of a process by controller, as its namespace shows it to the reader. Raises Unreadable."""
+    """Controller -> path of the process's control group, relative to the reader's namespace. Raises Unreadable."""
     found: dict[str, str] = {}
     for line in data.splitlines():
         match = _LINE.fullmatch(line)
@@ -38,7 +38,7 @@ def paths(data: bytes) -> dict[str, str]:
 
 
 def keyed(data: bytes) -> dict[str, int]:
-    """A file of a name and a number a line, as cpu.stat. Raises Unreadable."""
+    """The values of a file with a name and a number per line, such as cpu.stat. Raises Unreadable."""
     found: dict[str, int] = {}
     for line in data.splitlines():
         match = _KEYED.fullmatch(line)
@@ -51,7 +51,7 @@ def keyed(data: bytes) -> dict[str, int]:
 
 
 def limit(data: bytes) -> int | None:
-    """A limit, None if there is none. Raises Unreadable."""
+    """A limit, or None if there is no limit. Raises Unreadable."""
     if data.strip() == b"max":
         return None
     value = number(data)
@@ -59,7 +59,7 @@ def limit(data: bytes) -> int | None:
 
 
 def cpu_max(data: bytes) -> float | None:
-    """How many CPUs' time a group may use, None if there is no limit: version 2's cpu.max. Raises Unreadable."""
+    """The number of CPUs that a group may use, from cpu.max of cgroup v2. None if unlimited. Raises Unreadable."""
     match = _CPU_MAX.fullmatch(data)
     if match is None:
         raise Unreadable("garbage" if data.strip() else "empty")
@@ -67,5 +67,5 @@ def cpu_max(data: bytes) -> float | None:
 
 
 def cfs_quota(data: bytes) -> int | None:
-    """Version 1's cpu.cfs_quota_us, None for -1: no limit. Raises Unreadable."""
+    """The value of cpu.cfs_quota_us of cgroup v1, in µs. None for -1, which means unlimited. Raises Unreadable."""
     return None if data.strip() == b"-1" else number(data)

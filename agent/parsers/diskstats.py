@@ -1,7 +1,7 @@
 """/proc/diskstats: one line per block device.
 
-Format: https://docs.kernel.org/admin-guide/iostats.html. 11 fields after the name; 15 since Linux 4.18 (discards),
-17 since 5.5 (flushes).
+Format: https://docs.kernel.org/admin-guide/iostats.html. There are 11 fields after the name, 15 since Linux 4.18
+(discards), 17 since 5.5 (flushes).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _NAME = re.compile(r"(.*?)(p?)\d+")
 
 
 class Disk(NamedTuple):
-    """One line. Its numbers are made only where they are wanted: most lines are loop devices and partitions."""
+    """One line. Its numbers are parsed only on request, because most lines are loop devices and partitions."""
 
     name: str
     text: str
 
     @property
     def idle(self) -> bool:
-        """Whether it never did anything."""
+        """Whether the device has never done any I/O."""
         return not self.text.strip(" 0")
 
     def fields(self) -> list[int]:
-        """In the order of the kernel's documentation, whose field 1 is the first."""
+        """The fields in the order of the kernel's documentation. Its field 1 has index 0."""
         return list(map(int, self.text.split()))
 
 
 def parse(data: bytes) -> tuple[dict[str, Disk], list[str]]:
-    """All devices by name, and what the lines that are none speak of: a name, or nothing.
+    """The devices by name, and the device names of lines that cannot be parsed ("" if there is no name).
 
-    Raises Unreadable if no line is good.
+    Raises Unreadable if no line can be parsed.
     """
     found: dict[str, Disk] = {}
     bad: list[str] = []
@@ -55,10 +55,10 @@ def _speaks_of(line: str) -> str:
 
 
 def is_partition(name: str, names: Collection[str]) -> bool:
-    """Whether it is a part of another device of ``names``.
+    """Whether a device is a partition of another device in ``names``.
 
-    The kernel names partitions after their disk: sda1, and with a p where the disk ends in a digit: nvme0n1p1. A disk
-    that only looks like one, as Xen's xvda1 without an xvda, is a disk.
+    The kernel names partitions after their disk, such as sda1. If the name of the disk ends in a digit, there is a p
+    between: nvme0n1p1. Without such a disk, the device is a disk itself, for example Xen's xvda1 without an xvda.
     """
     match = _NAME.fullmatch(name)
     if not match or match[1] not in names:

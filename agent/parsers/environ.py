@@ -1,4 +1,4 @@
-"""``/proc/<pid>/environ`` -> the few variables that were asked for. What else is in it is nobody's business."""
+"""Takes only the wanted variables from ``/proc/<pid>/environ``. The rest is private and is not looked at."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ VALUE_CHARACTERS = 128
 
 
 def environ(data: bytes, wanted: Collection[str]) -> dict[str, str]:
-    """The wanted variables that are set and not empty, as labels can carry them; of two of a name the first stands.
+    """The wanted variables that are set and not empty, as values for labels. The first of several with one name counts.
 
-    Raises Unreadable: a program that shows a title of its own, as with setproctitle, writes it over its environment.
+    Raises Unreadable, for example if a program has overwritten its environment with a title (setproctitle).
     """
     if not data.strip(b"\0"):
         raise Unreadable("empty")
@@ -30,7 +30,7 @@ def environ(data: bytes, wanted: Collection[str]) -> dict[str, str]:
 
 
 def label(raw: bytes, most: int = VALUE_CHARACTERS) -> str:
-    """Text of anybody's making, fit for a label: decoded, printable, without blanks around it, and bounded."""
-    # Four bytes are the most that a character takes.
+    """Untrusted text as the value of a label: decoded, printable, without surrounding blanks, of bounded length."""
+    # A character has at most four bytes.
     text = raw[: most * 4].decode("utf-8", "replace")[:most].strip()
     return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)

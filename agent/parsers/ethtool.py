@@ -1,4 +1,4 @@
-"""What the ioctl SIOCETHTOOL answers: include/uapi/linux/ethtool.h."""
+"""The answers of the ioctl SIOCETHTOOL. Format: include/uapi/linux/ethtool.h."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRVINFO_BYTES = _DRVINFO.size
 
 
 class Driver(NamedTuple):
-    """An interface's driver, and where its device is on the bus: a PCI address, or what sysfs calls the device."""
+    """An interface's driver, and the address of its device on the bus: a PCI address, or the device's name in sysfs."""
 
     name: str
     bus: str
@@ -24,7 +24,7 @@ def _text(data: bytes) -> str:
 
 
 def driver(data: bytes) -> Driver:
-    """A ``struct ethtool_drvinfo``. Raises Unreadable."""
+    """Parses a ``struct ethtool_drvinfo``. Raises Unreadable."""
     try:
         _, name, _, _, bus, *_ = _DRVINFO.unpack_from(data)
     except struct.error:
@@ -33,7 +33,7 @@ def driver(data: bytes) -> Driver:
 
 
 def names(data: bytes) -> tuple[str, ...]:
-    """The strings of a string set, which each fill 32 bytes. Raises Unreadable."""
+    """The strings of a string set, each of which has 32 bytes. Raises Unreadable."""
     if len(data) % STRING_BYTES:
         raise Unreadable("garbage")
     return tuple(_text(data[start : start + STRING_BYTES]) for start in range(0, len(data), STRING_BYTES))

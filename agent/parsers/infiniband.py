@@ -1,4 +1,4 @@
-"""The attributes of an RDMA port that are not plain numbers, as drivers/infiniband/core/sysfs.c writes them."""
+"""Attributes of an RDMA port that are not plain numbers. Format: drivers/infiniband/core/sysfs.c."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..files import Unreadable
 
 DOWN = 1
 ACTIVE = 4
-"""States of a port that the link layer has; 2 is INIT (no subnet manager came by yet), 3 is ARMED."""
+"""States of a port's link layer. 2 is INIT (no subnet manager has configured the port yet), 3 is ARMED."""
 
 _STATE = re.compile(rb"(\d{1,3}):\s*[\x20-\x7e]*\s*")
 _RATE = re.compile(rb"(\d{1,6})(?:\.(\d{1,3}))?\s*Gb/sec\s*(?:\(\s*(\d{1,2}X)?\s*([A-Z][A-Z0-9]{0,7})?\s*\))?\s*")
@@ -17,11 +17,11 @@ _BYTES_OF_MEGABIT = 125_000
 
 
 class Rate(NamedTuple):
-    """``400 Gb/sec (4X NDR)``. The older kernels leave out the generation, or all that is in brackets."""
+    """A rate such as ``400 Gb/sec (4X NDR)``. Older kernels leave out the generation, or the whole parenthesis."""
 
     bytes_per_second: int
-    width: str  # lanes: 1X, 2X, 4X, 8X, 12X; empty if not said
-    generation: str  # SDR, ..., NDR, XDR; empty if not said
+    width: str  # lanes: 1X, 2X, 4X, 8X, 12X; empty if absent
+    generation: str  # SDR, ..., NDR, XDR; empty if absent
 
 
 def state(data: bytes) -> int:
@@ -33,7 +33,7 @@ def state(data: bytes) -> int:
 
 
 def rate(data: bytes) -> Rate:
-    """The rate of a link, of all its lanes, in one direction. Raises Unreadable."""
+    """The rate of a link, all lanes together, in one direction. Raises Unreadable."""
     found = _RATE.fullmatch(data)
     if not found:
         raise Unreadable(_no_text(data))

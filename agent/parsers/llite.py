@@ -1,7 +1,7 @@
-"""What Lustre's client counts per file system (llite.*.stats), and the state of its connections (osc.*.import).
+"""The counters of Lustre's client per file system (llite.*.stats), and the state of its connections (osc.*.import).
 
-Format: lustre/obdclass/lprocfs_status.c of Lustre. `name N samples [unit] min max sum sumsq`; operations have no more
-than the number of samples before Lustre 2.13 ([regs]), their duration since ([usecs]).
+Format: lustre/obdclass/lprocfs_status.c of Lustre: `name N samples [unit] min max sum sumsq`. For operations, Lustre
+before 2.13 has only the number of samples ([regs]), later versions also have the duration ([usecs]).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _CALLS = ("regs", "reqs")
 
 @dataclass(slots=True)
 class Stats:
-    """Sums since the mount, or since somebody cleared them."""
+    """Sums since the file system was mounted, or since somebody cleared them."""
 
     bytes: dict[str, tuple[int, int]] = field(default_factory=dict)  # read_bytes, ...: calls, bytes
     operations: dict[str, tuple[int, int | None]] = field(default_factory=dict)  # calls, microseconds if known
-    bad: int = 0  # lines that are none
+    bad: int = 0  # number of lines that could not be parsed
 
 
 def parse(data: bytes) -> Stats:
-    """Raises Unreadable if it is no such file. One that was just cleared has nothing but its time."""
+    """Parses a stats file. Just after it was cleared, it contains only a time. Raises Unreadable for other content."""
     if not data.strip():
         raise Unreadable("empty")
     stats = Stats()
@@ -55,13 +55,13 @@ def parse(data: bytes) -> Stats:
 
 
 def state(data: bytes) -> str:
-    """The state of a connection, as FULL, IDLE or DISCONN. Raises Unreadable."""
+    """The state of a connection, such as FULL, IDLE or DISCONN. Raises Unreadable."""
     if match := _STATE.search(data):
         return match[1].decode()
     raise Unreadable("garbage" if data.strip() else "empty")
 
 
 def file_system_of(connection: str) -> str | None:
-    """The directory under llite that a client's connection belongs to; None for a server's own."""
+    """The directory in llite to which a client's connection belongs. None for a server's own connection."""
     match = _DEVICE.fullmatch(connection)
     return f"{match[1]}-{match[2]}" if match else None

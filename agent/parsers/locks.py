@@ -1,4 +1,4 @@
-"""/proc/locks: which process holds a lock on which file.
+"""/proc/locks: the processes that hold locks on files.
 
 Format: proc_locks(5), and `lock_get_status` in the kernel's fs/locks.c.
 """
@@ -15,6 +15,9 @@ File = tuple[int, int, int]  # major, minor, inode
 
 
 def holders(data: bytes) -> dict[File, int]:
-    """The pid that holds a POSIX write lock, by file. The kernel lists only pids that the reader of this procfs can
-    see. What is of another form (other locks, or processes that wait for one) is passed over."""
+    """File -> pid that holds a POSIX write lock on it.
+
+    The kernel lists only pids that are visible in this procfs. Other locks, and processes that wait for a lock, are
+    ignored.
+    """
     return {(int(at[2], 16), int(at[3], 16), int(at[4])): int(at[1]) for at in _POSIX_WRITE.finditer(data)}

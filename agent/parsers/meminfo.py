@@ -1,4 +1,4 @@
-"""/proc/meminfo and /proc/vmstat: a name and a number per line, of which we want a few out of hundreds."""
+"""/proc/meminfo and /proc/vmstat: a name and a number per line. Only a few of hundreds of lines are parsed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ..files import Unreadable
 
 
 def meminfo(data: bytes, names: Iterable[bytes]) -> tuple[dict[bytes, int], list[bytes]]:
-    """kB per name, and the names whose line is spoilt. Names without a line are in neither. Raises Unreadable."""
+    """Name -> kB, and the names whose line is invalid. Names without a line are in neither. Raises Unreadable."""
     return _find(data, names, b": ", b" kB")
 
 
 def vmstat(data: bytes, names: Iterable[bytes]) -> tuple[dict[bytes, int], list[bytes]]:
-    """Counts per name, and the names whose line is spoilt. Names without a line are in neither. Raises Unreadable."""
+    """Name -> count, and the names whose line is invalid. Names without a line are in neither. Raises Unreadable."""
     return _find(data, names, b" ", b"")
 
 

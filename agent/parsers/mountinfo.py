@@ -1,4 +1,4 @@
-"""/proc/<pid>/mountinfo, and what /proc/<pid>/fdinfo and maps say of open and mapped files.
+"""/proc/<pid>/mountinfo, and the open and mapped files in /proc/<pid>/fdinfo and /proc/<pid>/maps.
 
 Formats: proc_pid_mountinfo(5), proc_pid_fdinfo(5), proc_pid_maps(5).
 """
@@ -30,12 +30,12 @@ _LOCAL_FUSE = frozenset({"fuse.lxcfs", "fuse.portal", "fuse.gvfsd-fuse", "fuse.f
 
 
 def is_network(fstype: str) -> bool:
-    """Whether its data come from elsewhere, as far as its type tells: FUSE mostly stands before an object store."""
+    """Whether a file system of this type is on the network. Most FUSE types count, as most access object stores."""
     return fstype in _NETWORK or fstype == "fuse" or (fstype.startswith("fuse.") and fstype not in _LOCAL_FUSE)
 
 
 class Mount(NamedTuple):
-    """One mount, as the process sees it whose mountinfo it is."""
+    """One mount, as seen by the process that mountinfo belongs to."""
 
     point: str
     fstype: str
@@ -44,7 +44,7 @@ class Mount(NamedTuple):
 
 
 def mounts(data: bytes) -> tuple[dict[int, Mount], int]:
-    """The mounts by their ids, and how many lines made no sense. Raises Unreadable("empty")."""
+    """Id -> mount, and the number of lines that cannot be parsed. Raises Unreadable("empty")."""
     if not data.strip():
         raise Unreadable("empty")
     found: dict[int, Mount] = {}
@@ -60,7 +60,7 @@ def mounts(data: bytes) -> tuple[dict[int, Mount], int]:
 
 
 def _text(raw: bytes) -> str:
-    """Blanks, tabs, newlines and backslashes are written in octal."""
+    """Decodes a field, in which blanks, tabs, newlines and backslashes are written in octal."""
     text = _ESCAPE.sub(lambda at: bytes((int(at[1], 8) & 0xFF,)), raw).decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "�" for c in text)
 
@@ -74,7 +74,7 @@ class OpenFile(NamedTuple):
 
 
 def open_file(fdinfo: bytes) -> OpenFile | None:
-    """None for a directory, or one opened as a mere path. Raises Unreadable."""
+    """Parses fdinfo. Returns None for a directory or a file opened with O_PATH. Raises Unreadable."""
     flags, mount = _FLAGS.search(fdinfo), _MOUNT_ID.search(fdinfo)
     if flags is None or mount is None:
         raise Unreadable("garbage" if fdinfo.strip() else "empty")
@@ -86,8 +86,10 @@ def open_file(fdinfo: bytes) -> OpenFile | None:
 
 
 def mapped_files(maps: bytes) -> dict[str, bool]:
-    """The files that are mapped, and whether they are written through it. Programs and libraries are left out: a part
-    of each is mapped to be executed."""
+    """Path of a mapped file -> whether the process writes through the mapping.
+
+    Programs and libraries are left out. They are the files of which a part is mapped as executable.
+    """
     found: dict[bytes, bool] = {}
     executed: set[bytes] = set()
     for access, execute, shared, path in _MAPPED.findall(maps):
@@ -99,7 +101,7 @@ def mapped_files(maps: bytes) -> dict[str, bool]:
 
 
 def mount_of(path: str, known: dict[int, Mount]) -> Mount | None:
-    """The mount that a path is on: the last one on the longest mount point above it."""
+    """The mount of a path, or None: the last mount with the longest mount point above the path."""
     best: Mount | None = None
     for mount in known.values():
         point = mount.point.rstrip("/")

@@ -1,7 +1,7 @@
-"""/proc/<pid>/mountstats: what the NFS client counts per mount; and of mountinfo, which mounts are one file system.
+"""/proc/<pid>/mountstats: the counters of the NFS client per mount. Also finds the file system of mounts in mountinfo.
 
 Format: net/sunrpc/stats.c, net/sunrpc/xprtsock.c and fs/nfs/super.c of Linux. Statistics 1.0 have 8 numbers per
-operation, 1.1 (Linux 5.x) have the errors as a ninth. Times are in ms, and 64 bits wide.
+operation. Statistics 1.1 (Linux 5.x) have the errors as a ninth number. Times are in ms and have 64 bits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Operation(NamedTuple):
     queue_ms: int
     rtt_ms: int
     execute_ms: int
-    errors: int | None  # not counted by statistics 1.0
+    errors: int | None  # None with statistics 1.0
 
 
 class Transport(NamedTuple):
-    """One connection of a mount. What a protocol does not count is None."""
+    """One connection of a mount. Values that its protocol does not count are None."""
 
     protocol: str
     connects: int | None
@@ -50,7 +50,7 @@ class Transport(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The lines of one NFS mount, still to be read: many mounts show the same."""
+    """The lines of one NFS mount. They are parsed later, because many mounts show the same counters."""
 
     device: str  # server:/export
     mount: str
@@ -59,16 +59,16 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class Mount:
-    """What one NFS mount shows."""
+    """The parsed lines of one NFS mount."""
 
     options: dict[str, str] = field(default_factory=dict)
-    bytes: tuple[int, ...] = ()  # read, written; read, written with O_DIRECT; read from, written to the server; ...
+    bytes: tuple[int, ...] = ()  # read, written; both with O_DIRECT; read from the server, written to it; ...
     transports: list[Transport] = field(default_factory=list)
     operations: dict[bytes, Operation] = field(default_factory=dict)
 
 
 def split(data: bytes) -> tuple[list[Block], int]:
-    """The NFS mounts, and how many lines belong to no mount. Raises Unreadable."""
+    """The NFS mounts, and the number of lines that belong to no mount. Raises Unreadable."""
     if not data.strip():
         raise Unreadable("empty")
     blocks: list[Block] = []
@@ -88,9 +88,9 @@ def split(data: bytes) -> tuple[list[Block], int]:
 
 
 def parse(body: bytes) -> Mount:
-    """Raises Unreadable if any line is not what it should be."""
+    """Parses the lines of one mount. Raises Unreadable if any line is invalid."""
     head, per_operation, operations = body.partition(_PER_OPERATION)
-    # A blank line ends the lines of each mount, so that one that is cut short shows.
+    # A blank line ends the lines of each mount, so truncated text is recognised.
     if not per_operation or not operations.endswith(b"\n"):
         raise Unreadable("garbage")
     mount = Mount()
@@ -117,21 +117,18 @@ def _take(line: bytes, mount: Mount) -> None:
 
 
 def unescape(text: bytes) -> str:
-    """Blanks, tabs, newlines and backslashes are octal there. What is no UTF-8 is shown as bytes."""
+    """Decodes blanks, tabs, newlines and backslashes, which are written in octal. Invalid UTF-8 becomes \\x escapes."""
     return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), text).decode("utf-8", "backslashreplace")
 
 
 def super_blocks(mountinfo: bytes, *kinds: str) -> list[tuple[str, str, str]]:
-    """Of each mount of the given types, in order: the device number, the mount point and the source.
-
-    Raises Unreadable.
-    """
+    """(device number, mount point, source) of each mount of the given types, in order. Raises Unreadable."""
     if not _MOUNTINFO.match(mountinfo):
         raise Unreadable("garbage" if mountinfo.strip() else "empty")
     wanted = [kind.encode() for kind in kinds]
     marks = [b" - %s " % kind for kind in wanted]
     found = []
-    for line in mountinfo.split(b"\n"):  # thousands, where containers are many, and few of them are wanted
+    for line in mountinfo.split(b"\n"):  # there may be thousands of lines, of which a few are wanted
         if any(mark in line for mark in marks) and (match := _MOUNTINFO.match(line)) and match[3] in wanted:
             found.append((match[1].decode(), unescape(match[2]), unescape(match[4])))
     return found
@@ -158,7 +155,7 @@ def _operation(numbers: bytes) -> Operation:
     return Operation._make([*values[:8], values[8] if len(values) > 8 else None])
 
 
-# Where each number of a transport stands: connects, idle, sends, receives, bad xids, backlog, pending; None: not there.
+# Positions of the numbers of a transport: connects, idle, sends, receives, bad xids, backlog, pending. None: absent.
 _COLUMNS: dict[bytes, tuple[int | None, ...]] = {
     b"tcp": (2, 4, 5, 6, 7, 9, 12),
     b"tcp-tls": (2, 4, 5, 6, 7, 9, 12),
@@ -172,7 +169,7 @@ def _transport(text: bytes) -> Transport | None:
     protocol, _, rest = text.partition(b" ")
     columns = _COLUMNS.get(protocol)
     if columns is None:
-        return None  # of a later kernel: what its numbers mean is not known
+        return None  # the protocol of a later kernel; the meaning of its numbers is not known
     numbers = _numbers(rest, max(column for column in columns[:-1] if column is not None) + 1)
     by_column = dict(enumerate(numbers))
     values = [None if column is None else by_column.get(column) for column in columns]

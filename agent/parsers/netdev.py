@@ -1,7 +1,7 @@
-"""`/proc/net/dev`: what each network interface counts, and `/proc/net/route`: which of them leads out.
+"""`/proc/net/dev` (the counters of each network interface) and `/proc/net/route` (the default routes).
 
-Columns: ``dev_seq_printf_stats`` of net/core/net-procfs.c. Drops on receipt include what the adapter missed, and the
-errors of the columns frame and carrier are sums of several kinds.
+Columns: ``dev_seq_printf_stats`` of net/core/net-procfs.c. Receive drops include packets that the adapter missed. The
+columns frame and carrier are sums of several kinds of errors.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ TX_BYTES, TX_PACKETS, TX_ERRORS, TX_DROPS, TX_FIFO, TX_COLLISIONS, TX_CARRIER = 
 
 
 class NetDev(NamedTuple):
-    interfaces: dict[str, list[bytes]]  # name -> its columns, not converted: a node may have hundreds that nobody wants
-    bad: int  # lines that are none of an interface
+    interfaces: dict[str, list[bytes]]  # name -> columns, converted on request: most interfaces are not reported
+    bad: int  # number of lines that cannot be parsed
 
 
 def interfaces(data: bytes) -> NetDev:
-    """The interfaces of `/proc/net/dev`. Raises Unreadable if it is something else."""
+    """The interfaces in `/proc/net/dev`. Raises Unreadable for other content."""
     lines = data.split(b"\n")
     if len(lines) < 3 or not lines[0].startswith(b"Inter-|"):
         raise Unreadable("garbage" if data.strip() else "empty")
@@ -30,7 +30,7 @@ def interfaces(data: bytes) -> NetDev:
     for line in lines[2:]:
         if not line:
             continue
-        # A colon ends the name, and the first number may follow it at once.
+        # A colon ends the name, and the first number may follow without a blank.
         name, colon, rest = line.partition(b":")
         columns = rest.split()
         try:
@@ -45,7 +45,7 @@ def interfaces(data: bytes) -> NetDev:
 
 
 def _is_name(name: str) -> bool:
-    """IFNAMSIZ is 16 with the zero; a slash would lead elsewhere when the name becomes a path."""
+    """Whether this is a valid name: shorter than IFNAMSIZ (16), and safe as a part of a path."""
     return 0 < len(name) < 16 and name.isprintable() and "/" not in name and name not in (".", "..")
 
 
@@ -61,8 +61,7 @@ def values(columns: list[bytes]) -> list[int]:
 
 
 def default_routes(data: bytes) -> frozenset[str]:
-    """The interfaces of `/proc/net/route` that lead to everywhere: destination and mask 0. Lines that are none are
-    passed over."""
+    """The interfaces with a default route (destination and mask 0) in `/proc/net/route`. Invalid lines are ignored."""
     found: set[str] = set()
     for line in data.split(b"\n")[1:]:
         fields = line.split()

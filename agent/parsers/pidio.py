@@ -17,7 +17,7 @@ _IO = re.compile(
 
 
 class PidIo(NamedTuple):
-    """Bytes, of all threads of a process and of its children that ended and were waited for."""
+    """Bytes read and written by all threads of a process, and by its children that ended and were waited for."""
 
     syscall_read: int
     syscall_write: int
@@ -26,7 +26,7 @@ class PidIo(NamedTuple):
 
 
 def parse(data: bytes) -> PidIo:
-    """Raises Unreadable."""
+    """Parses `io`. Raises Unreadable."""
     match = _IO.match(data)
     if match is None:
         raise Unreadable("garbage" if data.strip() else "empty")
@@ -34,14 +34,14 @@ def parse(data: bytes) -> PidIo:
 
 
 class Schedstat(NamedTuple):
-    """Of one thread."""
+    """Times of one thread, in ns."""
 
     cpu_ns: int
     runqueue_ns: int  # ready to run, without a CPU
 
 
 def schedstat(data: bytes) -> Schedstat:
-    """Raises Unreadable."""
+    """Parses `schedstat`. Raises Unreadable."""
     fields = data.split()
     if len(fields) != 3 or not (fields[0].isdigit() and fields[1].isdigit()) or len(data) > 64:
         raise Unreadable("garbage" if fields else "empty")

@@ -1,4 +1,4 @@
-"""What /proc/<pid> says of one process in `stat` and `status`.
+"""The files `stat`, `status` and `children` of one process in /proc/<pid>.
 
 Format: proc_pid_stat(5), proc_pid_status(5), and `do_task_stat` in the kernel's fs/proc/array.c.
 """
@@ -18,30 +18,30 @@ _MOST = 1 << 64
 
 
 class PidStat(NamedTuple):
-    """One process. Of the times, ticks are those of ``sysconf(_SC_CLK_TCK)``.
+    """One process. Times are in ticks of ``sysconf(_SC_CLK_TCK)``.
 
-    What is said to be of the children is of those that ended and were waited for, with theirs.
+    The values of children are those of children that ended and were waited for, and of their children in turn.
     """
 
-    state: str  # R, S, D, Z, T, t, I, X, ...; of its main thread
+    state: str  # R, S, D, Z, T, t, I, X, ...; of the main thread
     parent: int
-    major_faults: int  # of all its threads, those that ended included; so are the times
+    major_faults: int  # of all threads, including ended ones, as are the times
     children_major_faults: int
     user_ticks: int
     system_ticks: int
     children_user_ticks: int
     children_system_ticks: int
     threads: int
-    start_ticks: int  # since the machine's start; negative before that of the reader's time namespace
+    start_ticks: int  # since boot; negative for a process that started before the boot time of the time namespace
     resident_pages: int
-    block_io_ticks: int  # of its main thread; 0 unless kernel.task_delayacct was on when it started
+    block_io_ticks: int  # of the main thread; 0 unless kernel.task_delayacct was on when it started
 
 
 def parse(data: bytes) -> PidStat:
-    """Raises Unreadable."""
+    """Parses `stat`. Raises Unreadable."""
     if not data.strip():
         raise Unreadable("empty")
-    # The name of the program stands in parentheses, and may hold some, or blanks.
+    # The name of the program is in parentheses, and may contain parentheses and blanks.
     fields = data[data.rfind(b")") + 2 :].split(None, 40)
     try:
         state = fields[0].decode("ascii")
@@ -56,18 +56,18 @@ def parse(data: bytes) -> PidStat:
 
 
 _NUMBERS = itemgetter(1, 9, 10, 11, 12, 13, 14, 17, 19, 21, 39)
-"""Of the fields after the name: proc_pid_stat(5) counts from 1 and has two before."""
+"""Positions among the fields after the name. The first of these fields is number 3 in proc_pid_stat(5)."""
 
 
 class ProcessIds(NamedTuple):
-    """Who a process is."""
+    """The pids and the user of a process."""
 
-    pids: tuple[int, ...]  # in each pid namespace, from that of this procfs down to its own
-    uid: int  # effective
+    pids: tuple[int, ...]  # one per pid namespace, from that of this procfs down to the process's own
+    uid: int  # effective user id
 
 
 def identity(status: bytes) -> ProcessIds:
-    """From `status`. Raises Unreadable; kernels before 4.1 say nothing of namespaces."""
+    """Parses `status`. Raises Unreadable, also for kernels before 4.1, which do not list the pids in namespaces."""
     pids, uid = _NSPID.search(status), _UID.search(status)
     if pids is None or uid is None:
         raise Unreadable("garbage" if status.strip() else "empty")
@@ -75,7 +75,7 @@ def identity(status: bytes) -> ProcessIds:
 
 
 def children(data: bytes) -> list[int]:
-    """The pids in a thread's `children`, which is empty for most. Raises Unreadable."""
+    """The pids in a thread's `children`, which is empty for most threads. Raises Unreadable."""
     fields = data.split()
     if not all(field.isdigit() and len(field) <= 10 for field in fields):
         raise Unreadable("garbage")

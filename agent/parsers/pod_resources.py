@@ -1,7 +1,8 @@
-"""The messages of the kubelet's pod-resources API, v1: which container holds which devices.
+"""The messages of the kubelet's pod-resources API, v1: the devices that containers hold.
 
-https://github.com/kubernetes/kubelet/blob/master/pkg/apis/podresources/v1/api.proto; only the fields that are needed
-here are read, all others are skipped. https://protobuf.dev/programming-guides/encoding/
+Only the fields that are needed here are decoded. Messages:
+https://github.com/kubernetes/kubelet/blob/master/pkg/apis/podresources/v1/api.proto
+Encoding: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from ..files import Unreadable
 from .kubernetes import clean
 
 MOST_FIELDS = 100_000
-"""A node of 250 pods with a hundred devices each has half of it; more would cost a scrape a tenth of a second."""
+"""The maximum number of fields. 250 pods with 100 devices each have half of it. More would take 0.1 s of a scrape."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Allocation(NamedTuple):
-    """A device that a container holds. Of a device of dynamic resource allocation the resource is its driver."""
+    """A device that a container holds. For dynamic resource allocation, the resource is the name of the driver."""
 
     namespace: str
     pod: str
@@ -31,14 +32,14 @@ class Allocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """All pods of the node, and what they hold."""
+    """All pods of the node, and the devices that they hold."""
 
     pods: frozenset[tuple[str, str]]  # namespace, name
     allocations: tuple[Allocation, ...]
 
 
 def pods(message: bytes) -> Pods:
-    """A ListPodResourcesResponse. Raises Unreadable."""
+    """Decodes a ListPodResourcesResponse. Raises Unreadable."""
     decoder = _Decoder()
     names: set[tuple[str, str]] = set()
     found: list[Allocation] = []
@@ -54,7 +55,7 @@ def pods(message: bytes) -> Pods:
 
 
 def allocatable(message: bytes) -> dict[str, int]:
-    """An AllocatableResourcesResponse -> how many devices there are of each resource. Raises Unreadable."""
+    """Decodes an AllocatableResourcesResponse. Returns the number of devices by resource. Raises Unreadable."""
     decoder = _Decoder()
     devices = set(_plugin_devices(decoder, decoder.parts(message, 1)))
     counts: dict[str, int] = {}
@@ -64,7 +65,7 @@ def allocatable(message: bytes) -> dict[str, int]:
 
 
 def _plugin_devices(decoder: _Decoder, messages: Iterable[bytes]) -> Iterator[tuple[str, str]]:
-    """ContainerDevices -> resource, device."""
+    """(resource, device) of ContainerDevices messages."""
     for message in messages:
         fields = decoder.by_number(message)
         resource = _text(fields, 1)
@@ -73,21 +74,21 @@ def _plugin_devices(decoder: _Decoder, messages: Iterable[bytes]) -> Iterator[tu
 
 
 def _claimed_devices(decoder: _Decoder, messages: Iterable[bytes]) -> Iterator[tuple[str, str]]:
-    """DynamicResource -> driver, and pool/device."""
+    """(driver, pool/device) of DynamicResource messages."""
     for message in messages:
         for claimed in decoder.parts(message, 4):
             fields = decoder.by_number(claimed)
             if driver := _text(fields, 2):
                 yield driver, f"{_text(fields, 3)}/{_text(fields, 4)}"
                 continue
-            # Kubelets before 1.31 name devices by their CDI name alone: vendor/class=device.
+            # Kubelets before 1.31 give only the CDI name of a device: vendor/class=device.
             for device in fields.get(1, ()):
                 kind, _, name = _text(decoder.by_number(device), 1).partition("=")
                 yield kind, name
 
 
 class _Decoder:
-    """Takes messages apart, and counts their fields: what a message may cost is bounded by it."""
+    """Decodes messages. Counts their fields, so that the work for one message is bounded."""
 
     def __init__(self) -> None:
         self._left = MOST_FIELDS
@@ -102,7 +103,7 @@ class _Decoder:
         return (value for number, value in self._fields(message) if number == wanted)
 
     def _fields(self, message: bytes) -> Iterator[tuple[int, bytes]]:
-        """The fields that have a length: strings and messages."""
+        """The fields with a length, which are strings and messages."""
         at, end = 0, len(message)
         while at < end:
             self._left -= 1
@@ -119,7 +120,7 @@ class _Decoder:
                 at += 8
             elif kind == _FIXED32:
                 at += 4
-            else:  # groups, which this version of the language does not have
+            else:  # groups, which proto3 does not have
                 raise Unreadable("garbage")
             if at > end or key < 8:
                 raise Unreadable("garbage")
@@ -128,7 +129,7 @@ class _Decoder:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number at ``at`` -> it, and where the next begins."""
+    """The number at position ``at``, and the position after it. Raises Unreadable."""
     value = 0
     for shift, byte in zip(range(0, 70, 7), message[at : at + 10], strict=False):
         value |= (byte & 0x7F) << shift
@@ -139,7 +140,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _text(fields: dict[int, list[bytes]], number: int) -> str:
-    """A string; empty where it is not set. Of several the last one stands, as the encoding has it."""
+    """A string, or "" if it is not set. If it occurs several times, the last one counts, as the encoding defines."""
     values = fields.get(number)
     return _decode(values[-1]) if values else ""
 

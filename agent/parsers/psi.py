@@ -13,7 +13,7 @@ _LINE = re.compile(rb"(some|full) avg10=[\d.]+ avg60=[\d.]+ avg300=[\d.]+ total=
 
 
 def parse(data: bytes) -> dict[str, int]:
-    """Microseconds for which some, or all (`full`), tasks stalled. Either may be missing. Raises Unreadable."""
+    """How many µs `some` tasks and all (`full`) tasks were stalled. Either key may be missing. Raises Unreadable."""
     if not data.strip():
         raise Unreadable("empty")
     found: dict[str, int] = {}

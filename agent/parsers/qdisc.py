@@ -21,41 +21,41 @@ _ATTRIBUTE = struct.Struct("=HH")
 _QUEUE = struct.Struct("=IIIII")  # packets, bytes, drops, requeues, overlimits
 _ERRNO = struct.Struct("=i")
 _KIND, _STATS2, _STATS_QUEUE = 1, 7, 3
-_NESTED = 0x3FFF  # without the flags for nested and for the byte order of the network
+_NESTED = 0x3FFF  # mask that removes the flags for nested attributes and network byte order
 
 
 class Qdisc(NamedTuple):
-    interface: int  # its index
+    interface: int  # index of the interface
     handle: int
     parent: int
     kind: str
     backlog_bytes: int
-    overlimits: int  # of 32 bits
+    overlimits: int  # 32 bits
 
 
 class Reply(NamedTuple):
-    """One datagram of the answer, which has several."""
+    """One datagram of an answer, which may have several."""
 
     qdiscs: list[Qdisc]
     done: bool
-    errno: int  # 0 if none
-    interrupted: bool  # somebody changed the qdiscs meanwhile
-    bad: int  # messages that make no sense
+    errno: int  # 0 if there is no error
+    interrupted: bool  # whether the qdiscs were changed during the answer
+    bad: int  # number of messages that cannot be parsed
 
 
 def request(sequence: int) -> bytes:
-    """Asks for the qdiscs of all interfaces."""
+    """The message that asks for the qdiscs of all interfaces."""
     length = _HEADER.size + _TCMSG.size
     return _HEADER.pack(length, GET_QDISC, _REQUEST | _DUMP, sequence, 0) + _TCMSG.pack(0, 0, 0, 0, 0)
 
 
 def answer(data: bytes, sequence: int) -> Reply:
-    """What one datagram says. Raises Unreadable if it is no answer at all."""
+    """Parses one datagram. Raises Unreadable if it is not a netlink answer."""
     qdiscs: list[Qdisc] = []
     done, errno, interrupted, bad = False, 0, False, 0
     for kind, flags, number, body in _messages(data):
         if number != sequence:
-            continue  # of an earlier question
+            continue  # the answer to an earlier request
         interrupted = interrupted or bool(flags & _INTERRUPTED)
         if kind in (_DONE, _ERROR):
             done = True
@@ -85,7 +85,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def _qdisc(body: bytes) -> Qdisc | None:
-    """None for one that counts nothing."""
+    """Parses one qdisc. Returns None if it has no counters."""
     _, interface, handle, parent, _ = _TCMSG.unpack_from(body)
     attributes = _attributes(body[_TCMSG.size :])
     kind = attributes.get(_KIND, b"").rstrip(b"\0").decode("ascii", "replace")

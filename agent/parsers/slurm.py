@@ -1,6 +1,7 @@
-"""What says that a process belongs to a Slurm job: the environment that Slurm gave it, and the cgroup it put it into.
+"""Finds the Slurm job of a process, from the environment and the cgroup that Slurm has set.
 
-A process may change its environment, and a shell on a login node carries that of an allocation; its cgroup it may not.
+The environment is weaker evidence: a process can change it, and a shell on a login node can have the environment of an
+allocation. A process cannot change its cgroup.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _DESCRIBED_BY: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("step", ("SLURM_STEP_ID", "SLURM_STEPID")),
     ("slurm_node", ("SLURMD_NODENAME",)),
 )
-"""Field of the job, and the variables of srun(1) and sbatch(1) that say it, in order."""
+"""Fields of a job, and the variables of srun(1) and sbatch(1) that contain them, in order of preference."""
 
 VARIABLES: tuple[str, ...] = (_JOB_ID, *(name for _, names in _DESCRIBED_BY for name in names))
 
@@ -32,7 +33,7 @@ _CGROUP = re.compile(rb"slurm[^/\n]*/(?:uid_\d+/)?job_(\d{1,12})(?:/step_([a-z0-
 
 
 class SlurmJob(NamedTuple):
-    """A Slurm job, in the order of the labels of its metric; what is not known is empty."""
+    """A Slurm job, in the order of the labels of its metric. Unknown fields are empty."""
 
     cluster: str = ""
     job_id: str = ""
@@ -45,11 +46,11 @@ class SlurmJob(NamedTuple):
     array_task_id: str = ""
     step: str = ""  # a number, batch, extern or interactive
     slurm_node: str = ""
-    evidence: str = "environment"  # or cgroup, where the kernel confirms the job
+    evidence: str = "environment"  # or "cgroup" if the cgroup confirms the job
 
 
 def slurm_job(environment: Mapping[str, str], cgroup: bytes) -> SlurmJob | None:
-    """The job of the process with this environment and this ``/proc/<pid>/cgroup``; None if it has none."""
+    """The job of the process with this environment and this ``/proc/<pid>/cgroup``, or None."""
     claimed = environment.get(_JOB_ID, "")
     if not claimed.isdecimal():
         claimed = ""
@@ -57,7 +58,7 @@ def slurm_job(environment: Mapping[str, str], cgroup: bytes) -> SlurmJob | None:
     if not found:
         return SlurmJob(job_id=claimed, **_described(environment)) if claimed else None
     job_id = found[1].decode()
-    # An environment that names another job tells nothing of this one.
+    # If the environment names another job, its other variables do not describe this job.
     described = _described(environment) if claimed == job_id else {}
     if found[2]:
         described["step"] = found[2].decode()

@@ -1,4 +1,4 @@
-"""`/proc/net/snmp` and `/proc/net/netstat`: per protocol a line of names, then a line of values."""
+"""`/proc/net/snmp` and `/proc/net/netstat`: for each protocol, a line of names and a line of values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ Columns = dict[str, int]
 
 
 class Lines(NamedTuple):
-    names: bytes  # as it stands: the same at each read, so that what is made of it can be kept
+    names: bytes  # the raw line: it is the same at each read, so the parsed form can be cached
     values: list[bytes]
 
 
 def protocols(data: bytes) -> dict[bytes, Lines]:
     """Protocol -> its two lines. Raises Unreadable if there are none.
 
-    A line of values that does not fit its names is left out with them: no telling which column it lost.
+    If the number of values differs from the number of names, the protocol is left out, because the missing column is
+    unknown.
     """
     found: dict[bytes, Lines] = {}
     lines = data.split(b"\n")
@@ -36,12 +37,12 @@ def protocols(data: bytes) -> dict[bytes, Lines]:
 
 
 def columns(names: bytes) -> Columns:
-    """Name -> its place among the values."""
+    """Name -> its position among the values."""
     return {name.decode("ascii", "replace"): place for place, name in enumerate(names.split()[1:])}
 
 
 def value(number: bytes) -> int:
-    """Raises Unreadable."""
+    """Parses an unsigned 64-bit value. Raises Unreadable."""
     if number.isdigit() and not (result := int(number)) >> 64:
         return result
     raise Unreadable("garbage")

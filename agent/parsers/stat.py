@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ..files import Unreadable
 
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-"""The first columns of the line `cpu`. The two that follow, guest and guest_nice, are in user and nice already."""
+"""The first columns of the line `cpu`. The next two, guest and guest_nice, are already part of user and nice."""
 LINES = ("ctxt", "btime", "processes", "procs_running", "procs_blocked")
 
 _CPU = re.compile(rb"cpu +(\d{1,20}(?: \d{1,20}){7,})")
@@ -20,16 +20,16 @@ _LOAD = re.compile(rb"(\d+\.\d+) (\d+\.\d+) (\d+\.\d+) \d+/\d+ \d+\n?")
 
 @dataclass(slots=True)
 class Stat:
-    """What could be read; the rest is absent."""
+    """The values of /proc/stat that could be parsed."""
 
     ticks: dict[str, int] = field(default_factory=dict)  # mode -> ticks of USER_HZ, over all CPUs
     online: int = 0
     values: dict[str, int] = field(default_factory=dict)  # line -> value
-    bad: list[str] = field(default_factory=list)  # the lines that are missing or spoilt
+    bad: list[str] = field(default_factory=list)  # lines that are missing or invalid
 
 
 def parse(data: bytes) -> Stat:
-    """Raises Unreadable if nothing of it is good."""
+    """Parses /proc/stat. Raises Unreadable if no line is valid."""
     if not data.strip():
         raise Unreadable("empty")
     stat = Stat(online=data.count(b"\ncpu"))
@@ -38,7 +38,7 @@ def parse(data: bytes) -> Stat:
         stat.ticks = dict(zip(MODES, map(int, match[1].split()), strict=False))
     else:
         stat.bad.append("cpu")
-    # Behind the interrupts, a line of tens of thousands of bytes on large machines.
+    # These lines follow the line of interrupts, which has tens of thousands of bytes on large machines.
     tail = data[max(data.find(b"\nctxt "), data.rfind(b"\nintr "), 0) :]
     for line in LINES:
         start = tail.find(b"\n%s " % line.encode()) + len(line) + 2

@@ -1,4 +1,4 @@
-"""``struct timex``, as adjtimex(2) fills it on 64-bit Linux: include/uapi/linux/timex.h."""
+"""``struct timex`` of adjtimex(2) on 64-bit Linux. Format: include/uapi/linux/timex.h."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from ..files import Unreadable
 
 _TIMEX = struct.Struct("@I4xqqqqi4xqqqqqqqqi4xqqqqqi44x")
-"""The same on x86-64 and aarch64: longs are 8 bytes, and aligned so."""
+"""The same on x86-64 and aarch64, where longs have 8 bytes and 8-byte alignment."""
 BYTES = _TIMEX.size
 
 STA_UNSYNC = 0x0040
 STA_NANO = 0x2000
 TIME_ERROR = 5
-_FREQ_UNIT = 65536 * 1_000_000  # freq is in ppm with 16 bits behind the point
+_FREQ_UNIT = 65536 * 1_000_000  # freq is in ppm, with 16 fractional bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Timex:
 
 
 def timex(state: int, data: bytes) -> Timex:
-    """What adjtimex returned and what it filled in. Raises Unreadable."""
+    """Parses the result and the ``struct timex`` of adjtimex. Raises Unreadable."""
     if len(data) != BYTES:
         raise Unreadable("garbage")
     _, offset, freq, maximum, estimated, status, *_, tai = _TIMEX.unpack(data)

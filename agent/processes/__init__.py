@@ -1,1 +1,1 @@
-"""The ranks as processes: which they are, who their workers are, what they use and which files they have open."""
+"""Finds the processes of ranks and their workers, what they use, and the files that they have open."""

@@ -1,8 +1,8 @@
-"""The descendants of processes: a rank's data loader workers, and what they started.
+"""Finds the descendants of processes: a rank's data loader workers, and the processes that they started.
 
-`/proc/<pid>/task/<tid>/children` (CONFIG_PROC_CHILDREN) names the children that one thread started. A training process
-has a hundred threads, and all but one or two never start any; so only those that are known to have children are asked
-each time, the others at growing intervals. Without that file, all processes are asked for their parents.
+`/proc/<pid>/task/<tid>/children` (CONFIG_PROC_CHILDREN) lists the children that one thread has started. A training
+process has about 100 threads, of which one or two start children. So threads that are known to have children are read
+each time, and the others at growing intervals. Without that file, the parents of all processes are read instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ..files import KeptFiles, Unreadable, names, read
 from ..parsers import pidstat
 
 WORKERS = 256
-"""So many descendants of a process are looked at, at most."""
+"""The maximum number of descendants per process."""
 THREADS = 512
 FIRST_PAUSE_SECONDS = 15.0
 LAST_PAUSE_SECONDS = 600.0
 PARENTS_SECONDS = 15.0
-"""For how long the table of all processes' parents is believed."""
+"""How long the table of all processes' parents is reused."""
 PROCESSES = 1 << 16
 _KEPT = 512
 _NO_SUCH = ("missing", "gone")
@@ -28,7 +28,7 @@ _NO_SUCH = ("missing", "gone")
 
 @dataclass(slots=True)
 class _Process:
-    """What is known of one process: which of its threads started children, and when to ask the others again."""
+    """What is known about one process: the threads that started children, and when to read the others again."""
 
     parents: set[str] = field(default_factory=set)
     due: float = 0.0
@@ -36,20 +36,20 @@ class _Process:
 
 
 class Descendants:
-    """For one thread at a time."""
+    """Finds descendants, and remembers which threads have children. Not thread-safe."""
 
     def __init__(self, procfs: str):
         self._procfs = procfs
         self._kept = KeptFiles(_KEPT)
         self._known: dict[int, _Process] = {}
-        self._listed = True  # whether the kernel has `children`, as far as known
+        self._listed = True  # whether the kernel has the file `children`, as far as is known
         self._table: dict[int, list[int]] = {}
         self._table_due = 0.0
 
     def of(self, pids: Iterable[int]) -> dict[int, tuple[int, ...] | Unreadable]:
-        """The descendants of each process, at most WORKERS, nearest first; or why they cannot be told.
+        """The descendants of each process, at most WORKERS, nearest first, or the error if they cannot be read.
 
-        One of ``pids`` that descends from another is not among the other's, nor is anything below it.
+        If one of ``pids`` descends from another, it and its descendants do not count as descendants of the other.
         """
         pids = list(dict.fromkeys(pids))
         now = time.monotonic()
@@ -105,14 +105,14 @@ class Descendants:
             if error.reason not in _NO_SUCH:
                 raise
             if thread != str(pid):
-                known.parents.discard(thread)  # it ended; its children are another thread's now
+                known.parents.discard(thread)  # the thread has ended, and another thread has its children now
                 known.due = 0.0
             elif pid == top and self._lacks_children(pid):
                 self._listed = False
             return []
 
     def _other_threads(self, known: _Process, pid: int, top: int) -> list[str]:
-        """The threads of a rank's process that are not asked each time; of another process, its main thread."""
+        """The threads that are not read each time. For processes other than the rank's, at most the main thread."""
         try:
             threads = names(f"{self._procfs}/{pid}/task")[:THREADS] if pid == top else [str(pid)]
         except Unreadable:
@@ -131,7 +131,7 @@ class Descendants:
         return f"{self._procfs}/{pid}/task/{thread}/children"
 
     def _lacks_children(self, pid: int) -> bool:
-        """Whether it is the kernel that does not list children, and not the process that ended."""
+        """Whether the kernel has no file `children`. False if the process has ended."""
         try:
             return "children" not in names(f"{self._procfs}/{pid}/task/{pid}")
         except Unreadable:
@@ -144,7 +144,7 @@ class Descendants:
         return self._table.get(pid, ())
 
     def _parents(self) -> dict[int, list[int]]:
-        """All processes, by their parents. Raises Unreadable."""
+        """Parent -> its children, for all processes. Raises Unreadable."""
         table: dict[int, list[int]] = {}
         for entry in [entry for entry in names(self._procfs) if entry.isdigit()][:PROCESSES]:
             try:

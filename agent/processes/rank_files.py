@@ -1,8 +1,9 @@
-"""Which file systems the ranks and their workers read from and write to: seen in samples of their open files.
+"""Finds the file systems that ranks and their workers read from and write to, by sampling their open files.
 
-A training process has hundreds of open files, almost all of them sockets, pipes and devices, and to look at one costs
-2 µs. So each scrape looks through a few processes only, by turns; a rank that saves a checkpoint just now comes first.
-What was seen is remembered for a while: a checkpoint is open for moments, a data file may be closed once it is mapped.
+A training process has hundreds of open files, almost all of them sockets, pipes and devices, and looking at one takes
+2 µs. So each scrape looks at a few processes only, in turn, beginning with ranks that are saving a checkpoint. Results
+are remembered for a while, because a checkpoint is open for a moment only, and a data file may be closed once it is
+mapped.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from ..reading import Reading
 from .rank_processes import RankProcess
 
 LINKS = 48
-"""So many open files are looked at in a scrape, before the last process that was begun is finished."""
+"""How many open files are looked at in one scrape. The last process is finished even if this is exceeded."""
 LINKS_PER_PROCESS = 512
 PROCESS_LINKS = 16
-"""What it costs to begin with a process at all, in links."""
+"""The fixed cost of looking at a process, as a number of links."""
 FILES_PER_PROCESS = 64
 USES_PER_RANK = 16
 REMEMBERED_SECONDS = 600.0
 REMEMBERED_LOOKS = 4
 MAPS_SECONDS = 600.0
-"""The maps of a training process have some thousand lines."""
+"""How often the mapped files of a rank are read: `maps` of a training process has about a thousand lines."""
 TABLE_SECONDS = 30.0
 _TABLES = 64
 _DENIED_SECONDS = 60.0
@@ -63,16 +64,16 @@ How = Literal["read", "write"]
 
 class Use(NamedTuple):
     mount: Mount
-    device: str  # the disk under it, or the number of the file system
+    device: str  # the disk of the file system, or its device number
     how: How
 
 
 class Files(NamedTuple):
-    """What is known of one rank's files."""
+    """What is known about one rank's files."""
 
     uses: list[Use]
     open: dict[tuple[Mount, str], int]
-    """How many are open, by mount and device: of file systems of the network that the rank uses."""
+    """Number of open files by mount and device, for the network file systems that the rank uses."""
 
 
 @dataclass(slots=True)
@@ -81,8 +82,8 @@ class _Rank:
     looked: float = 0.0
     maps_due: float = 0.0
     denied_until: float = 0.0
-    uses: dict[Use, tuple[float, int]] = field(default_factory=dict)  # when, and at which look, it was last seen
-    open: dict[int, Counter[tuple[Mount, str]]] = field(default_factory=dict)  # at the latest look at each process
+    uses: dict[Use, tuple[float, int]] = field(default_factory=dict)  # time and number of the look that last saw it
+    open: dict[int, Counter[tuple[Mount, str]]] = field(default_factory=dict)  # by pid, from the latest look at it
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class _Table:
 
 
 class RankFiles:
-    """For one thread at a time."""
+    """Samples the files of ranks and remembers the results. Not thread-safe."""
 
     def __init__(self, roots: Roots):
         self._procfs = roots.procfs
@@ -103,7 +104,7 @@ class RankFiles:
         self._bad_lines = 0
 
     def sample(self, reading: Reading, processes: list[RankProcess]) -> list[tuple[RankProcess, Files]]:
-        """Looks through some processes -> what is known of each rank's files."""
+        """Looks at some of the processes. Returns what is known about each rank's files."""
         now = time.monotonic()
         self._ranks = {key: self._ranks.get(key) or _Rank() for key in map(_key, processes)}
         left = LINKS
@@ -114,11 +115,11 @@ class RankFiles:
         return [(process, _files(process, self._ranks[_key(process)], now)) for process in processes]
 
     def _turn(self, process: RankProcess) -> tuple[bool, float]:
-        """Ranks in a checkpoint first, then those that have waited longest."""
+        """The sort key: ranks in a checkpoint first, then those that were looked at longest ago."""
         return _CHECKPOINT not in process.ledger.phase_name, self._ranks[_key(process)].looked
 
     def _look_through(self, reading: Reading, process: RankProcess, rank: _Rank, now: float) -> int:
-        """Looks at one process of a rank -> how much that cost, in links."""
+        """Looks at one process of a rank. Returns the cost, as a number of links."""
         if now < rank.denied_until:
             return 0
         pid, name = process.pid, rank_name(process.ledger)
@@ -157,7 +158,7 @@ class RankFiles:
             try:
                 path = os.readlink(f"{folder}/{descriptor}")
             except OSError:
-                continue  # closed meanwhile
+                continue  # it has been closed
             if path[:1] != "/" or path.startswith(_NO_DATA) or os.path.basename(path) == own:
                 continue
             files += 1
@@ -178,7 +179,7 @@ class RankFiles:
         return len(descriptors)
 
     def _mapped_files(self, pid: int, rank: _Rank, now: float) -> None:
-        """Data sets that are mapped are often closed after that."""
+        """Records the mapped files of a process: data sets are often closed after they have been mapped."""
         for path, writes in mountinfo.mapped_files(read(f"{self._procfs}/{pid}/maps")).items():
             if path.startswith(_NO_DATA) or path.startswith(_SYSTEM) or any(part in path for part in _PACKAGES):
                 continue
@@ -194,7 +195,7 @@ class RankFiles:
                 rank.uses[use] = (now, rank.looks)
 
     def _table(self, pid: int, now: float, wanted: int | None = None) -> dict[int, Mount]:
-        """The mounts of a process's mount namespace. Read again if a wanted one is not in it."""
+        """The mounts of a process's mount namespace, by id. Read again if ``wanted`` is not among them."""
         try:
             namespace = os.readlink(f"{self._procfs}/{pid}/ns/mnt")
         except OSError:
@@ -215,7 +216,7 @@ class RankFiles:
         return self._disks[key]
 
     def _find_disk(self, mount: Mount) -> str | None:
-        """The whole disk; btrfs has numbers of its own, but names one of its devices as the source."""
+        """The whole disk of a mount, or None. btrfs has its own device numbers, but its source is one of its disks."""
         for path in (f"dev/block/{mount.device}", f"class/block/{os.path.basename(mount.source)}"):
             directory = os.path.realpath(f"{self._sysfs}/{path}")
             if mount.source.startswith("/dev/") and os.path.isdir(directory):
@@ -225,7 +226,7 @@ class RankFiles:
 
 
 def _files(process: RankProcess, rank: _Rank, now: float) -> Files:
-    """Forgets what was not seen for long, and processes that ended."""
+    """What is known about a rank's files. Forgets uses that were not seen for a long time, and ended processes."""
     for use, (when, look) in list(rank.uses.items()):
         if now - when > REMEMBERED_SECONDS and rank.looks - look >= REMEMBERED_LOOKS:
             del rank.uses[use]

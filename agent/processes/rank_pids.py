@@ -1,9 +1,10 @@
-"""From a live ledger to its process.
+"""Finds the process of a live ledger.
 
-A ledger says its writer's pid and start time, but it is untrusted, and its pid counts in a namespace of its own. The
-kernel knows who holds its lock: F_GETLK says so in the agent's own pid namespace, /proc/locks in the one of the procfs
-that is read. Where neither helps (a lock on btrfs or overlayfs is listed under a device that stat does not know), all
-processes are searched for one of that start time, innermost pid and owner.
+A ledger contains its writer's pid and start time, but it is untrusted input, and the pid is one of the writer's own pid
+namespace. The kernel knows which process holds the ledger's lock: F_GETLK returns its pid in the agent's pid namespace,
+/proc/locks in the pid namespace of the procfs that is read. If neither works, all processes are searched for one with
+the same start time, innermost pid and owner. (A lock on btrfs or overlayfs is listed with a device that differs from
+stat's.)
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from ..files import Unreadable, names, read
 from ..parsers import locks, pidstat
 
 SEARCH_EVERY_SECONDS = 10.0
-"""At most: a search reads two thousand files on a busy node, and a directory of ledgers that anyone may write to must
-not make the agent search without end."""
+"""The shortest time between two searches. A search reads 2000 files on a busy node, and anyone may write to the ledger
+directory: bad ledgers must not make the agent search all the time.
+"""
 RETRY_SECONDS = 60.0
 RETRY_AT_LEAST_EVERY_SECONDS = 960.0
 PROCESSES = 1 << 16
-"""So many are searched at most."""
+"""The maximum number of processes that are searched."""
 
-Claim = tuple[str, int, int, int, int]  # path, creation time, pid, its start time, pid as F_GETLK says
+Claim = tuple[str, int, int, int, int]  # path, creation time, pid, start time of the pid, pid from F_GETLK
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class _Wanted:
 
 
 class RankPids:
-    """Remembers what it found for as long as a ledger lives: a lock cannot pass to another process."""
+    """Finds the pids of ledgers. Results are kept while a ledger is live: its lock cannot pass to another process."""
 
     def __init__(self, procfs: str):
         self._procfs = procfs
@@ -47,7 +49,7 @@ class RankPids:
         self._own: bool | None = None
 
     def find(self, ledgers: Iterable[Ledger]) -> list[int]:
-        """The pid of each live ledger under this procfs, 0 where it cannot be seen."""
+        """The pid of each live ledger in this procfs, or 0 if its process is not visible."""
         by_claim = {_claim(ledger): ledger for ledger in ledgers}
         self._found = {claim: pid for claim, pid in self._found.items() if claim in by_claim}
         self._wanted = {claim: wanted for claim, wanted in self._wanted.items() if claim in by_claim}
@@ -68,7 +70,7 @@ class RankPids:
             return
         try:
             holders = locks.holders(read(f"{self._procfs}/locks"))
-        except Unreadable:  # a procfs mounted with subset=pid has none
+        except Unreadable:  # the file does not exist if procfs is mounted with subset=pid
             return
         for claim, ledger in left.items():
             self._take(claim, ledger, holders.get(_file(ledger), 0))
@@ -81,7 +83,7 @@ class RankPids:
         return True
 
     def _is_writer(self, ledger: Ledger, pid: int) -> bool:
-        """Whether a process is what the ledger says of its writer."""
+        """Whether a process has the pid and the start time that the ledger contains."""
         try:
             if pidstat.parse(read(f"{self._procfs}/{pid}/stat")).start_ticks != ledger.pid_start_ticks:
                 return False
@@ -109,7 +111,7 @@ class RankPids:
                 wanted.pause = min(wanted.pause * 2, RETRY_AT_LEAST_EVERY_SECONDS)
 
     def _started_at(self, ticks: set[int]) -> Iterator[tuple[int, int]]:
-        """The processes that started then: start time, pid."""
+        """The processes that started at one of these times: (start time, pid)."""
         try:
             entries = names(self._procfs)
         except Unreadable:
@@ -123,7 +125,9 @@ class RankPids:
                 yield started, int(entry)
 
     def _fits(self, ledger: Ledger, pid: int) -> bool:
-        """Whether a process could have written the ledger: nobody can claim another user's."""
+        """Whether a process has the pid in the ledger and the ledger's owner, so that nobody can name another user's
+        process.
+        """
         try:
             process = self._identity(pid)
             return process.pids[-1] == ledger.pid and process.uid == os.lstat(ledger.path).st_uid
@@ -131,7 +135,7 @@ class RankPids:
             return False
 
     def _is_own_namespace(self) -> bool:
-        """Whether this procfs counts pids as F_GETLK does: then this very process has one pid there, not several."""
+        """Whether this procfs has the pid namespace that F_GETLK uses: then the agent has only one pid in it."""
         if self._own is None:
             try:
                 self._own = len(pidstat.identity(read(f"{self._procfs}/self/status")).pids) == 1

@@ -1,4 +1,4 @@
-"""Which processes of this node are the ranks, and which are their workers."""
+"""Finds the processes of the ranks on this node, and their workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .descendants import Descendants
 from .rank_pids import RankPids
 
 SHARED_SECONDS = 1.0
-"""For how long the collectors of one round share a look."""
+"""How long a result is shared by the collectors of one round."""
 _PATIENCE_SECONDS = 1.0
 
 _UNSEEN = (
@@ -27,22 +27,22 @@ _UNSEEN = (
 
 @dataclass(frozen=True, slots=True)
 class RankProcess:
-    """A live rank's process as this agent sees it, under its procfs."""
+    """The process of a live rank, as the agent sees it in its procfs."""
 
     ledger: Ledger  # run, rank, node, device, strings["uuid"], ...
-    pid: int  # under the agent's procfs
-    workers: tuple[int, ...]  # its descendants: data loader workers and what they started
-    workers_known: bool = True  # False: they could not be told, which is not the same as none
+    pid: int  # in the agent's procfs
+    workers: tuple[int, ...]  # its descendants: data loader workers and the processes that they started
+    workers_known: bool = True  # False if the descendants could not be read, so `workers` may be incomplete
 
 
 class RankProcesses:
-    """Looks up the live ranks of the newest look at the ledgers. Shared by the collectors that need them."""
+    """Finds the processes of the live ranks in the latest snapshot of the ledgers. Shared by several collectors."""
 
     def __init__(self, ledgers: LedgerStore, roots: Roots):
         self._ledgers = ledgers
         self._pids = RankPids(roots.procfs)
         self._descendants = Descendants(roots.procfs)
-        self._lock = threading.Lock()  # a collector that hangs may still be in here when the next round comes
+        self._lock = threading.Lock()  # a collector that hangs may still be in look() when the next round starts
         self._snapshot: Snapshot | None = None
         self._until = 0.0
         self._found: list[RankProcess] = []
@@ -50,7 +50,7 @@ class RankProcesses:
         self._errors: list[ReadError] = []
 
     def look(self) -> list[RankProcess]:
-        """The live ranks whose processes can be seen here. Raises TimeoutError while an earlier look hangs."""
+        """The live ranks with visible processes. Raises TimeoutError while an earlier look hangs."""
         if not self._lock.acquire(timeout=_PATIENCE_SECONDS):
             raise TimeoutError("an earlier attempt to list the ranks' processes still hangs")
         try:
@@ -64,7 +64,7 @@ class RankProcesses:
             self._lock.release()
 
     def report(self, reading: Reading) -> None:
-        """Says what the newest look could not see or read: for the one collector that speaks for all."""
+        """Reports what the latest look could not see or read. Only one collector calls it, for all of them."""
         if self._unseen:
             reading.blind(*_UNSEEN)
         reading.errors += self._errors

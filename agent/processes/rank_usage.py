@@ -1,9 +1,10 @@
-"""What a rank and its workers used so far: sums over processes that come and go, which must not fall when one goes.
+"""Sums of what a rank and its workers have used. The sums must not fall when a process ends.
 
-For CPU time, I/O and page faults the kernel does most of it: what a child used is added to its parent when it is waited
-for (`wait_task_zombie` in the kernel's kernel/exit.c). So a rank's process, with what its ended children left it, plus
-its living descendants, with what theirs left them, is the whole, also of workers that lived between two scrapes.
-For the run queue it does not: there the last value that was seen of a process is kept when it ends.
+For CPU time, I/O and page faults the kernel does most of the work: when a parent waits for an ended child, the kernel
+adds the child's usage to the parent's (`wait_task_zombie` in the kernel's kernel/exit.c). So the sum is the usage of
+the rank's process and of its live descendants, each with the usage of its ended children. It also contains workers that
+lived only between two scrapes. The kernel does not do this for times on the run queue: there, the last value read of a
+process is kept when it ends.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import NamedTuple
 
 
 class Rising:
-    """A sum that may dip and must not be seen to.
+    """A counter made from a sum that can fall for two reasons.
 
-    A child that was waited for after its parent was read and before it was itself is in neither, but back at the next
-    scrape: the sum waits for it. One that nobody waited for (SIGCHLD ignored, or its parent ended first) leaves for
-    good: a sum that is still too low at the next scrape goes on from where it was.
+    If a child is waited for after its parent was read and before it was read itself, its usage is missing from the sum,
+    and present again at the next scrape. In the meantime the counter does not change. If nobody waits for a child
+    (SIGCHLD is ignored, or its parent ended first), its usage is lost. So if the sum is still lower at the next scrape,
+    the counter continues from its last value.
     """
 
     __slots__ = ("_added", "_dipped", "_last")
@@ -42,7 +44,7 @@ class Rising:
 
 
 class Waits(NamedTuple):
-    """How long the main threads of some processes waited."""
+    """How long the main threads of some processes have waited."""
 
     runqueue_ns: int
     blocked_ns: int
@@ -59,13 +61,13 @@ class _Waiter:
 
 @dataclass(slots=True)
 class RankWaits:
-    """The waits of the processes of one role of one rank, those that ended included."""
+    """The waits of all processes of one role of a rank, including ended ones."""
 
     _ended: list[int] = field(default_factory=lambda: [0, 0, 0])
     _living: dict[int, _Waiter] = field(default_factory=dict)
 
     def see(self, pid: int, start_ticks: int, waits: Waits) -> None:
-        """Takes down one process. A blocked time that falls, by the fuzz of its clocks, stays where it was."""
+        """Records the waits of one process. They never fall: the blocked time may, because its clocks are inexact."""
         waiter = self._living.get(pid)
         if waiter is None or waiter.start_ticks != start_ticks:
             self._end(pid)
@@ -75,7 +77,7 @@ class RankWaits:
         waiter.block_io_ticks = max(waiter.block_io_ticks, waits.block_io_ticks)
 
     def keep(self, pids: Collection[int]) -> None:
-        """All others have ended."""
+        """Ends all other processes."""
         for pid in [pid for pid in self._living if pid not in pids]:
             self._end(pid)
 

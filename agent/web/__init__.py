@@ -1,1 +1,1 @@
-"""HTTP/1.1 for one small service: bounded in connections, in time and in memory, with TLS and passwords on request."""
+"""An HTTP/1.1 server for one small service. Bounded in connections, time and memory. TLS and passwords are optional."""

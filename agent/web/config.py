@@ -1,9 +1,9 @@
-"""The file of ``--web.config.file``, in the format that Prometheus exporters share.
+"""Parses the file of ``--web.config.file``, in the format that Prometheus exporters share.
 
 https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
 
-Text -> what is wanted, checked as far as it can be without opening another file. Where that format has what the TLS of
-Python cannot do, or what looks like protection and is none, the file is refused with a sentence.
+Everything that can be checked without opening other files is checked. Settings that Python's TLS does not support, and
+settings that look like protection but have no effect, are refused with an error message.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CIPHERS: dict[str, str] = {
         ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
     )
 }
-"""Of TLS 1.2: the names of Go, as in the file, and those of OpenSSL."""
+"""Cipher suites of TLS 1.2: Go's name, which the file uses -> OpenSSL's name."""
 CIPHERS_OF_TLS13 = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""Always on in TLS 1.3, as in Go."""
+"""Cipher suites of TLS 1.3. They are always on, as in Go."""
 CURVES: dict[str, str] = {
     "CurveP256": "prime256v1",
     "CurveP384": "secp384r1",
@@ -45,12 +45,12 @@ HEADERS: dict[str, tuple[str, ...]] = {
     "X-XSS-Protection": (),
     "Content-Security-Policy": (),
 }
-"""The headers that may be set, and their values where those are few."""
+"""The headers that may be set -> the allowed values, or () for any value."""
 VERSIONS: tuple[str, ...] = ("TLS12", "TLS13")
 Verify = Literal["none", "optional", "required"]
 CLIENT_AUTH: dict[str, Verify] = {
     "NoClientCert": "none",
-    "RequestClientCert": "none",  # asks for a certificate and then lets everybody in: so it need not ask
+    "RequestClientCert": "none",  # the certificate would not be checked, so the server does not ask for one
     "VerifyClientCertIfGiven": "optional",
     "RequireAndVerifyClientCert": "required",
 }
@@ -62,9 +62,9 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """Certificates or a key: in a file, or in the configuration itself."""
+    """Certificates or a key, in a file or in the configuration itself."""
 
-    key: str  # what the configuration calls it
+    key: str  # its key in the configuration
     path: str = ""
     text: str = ""
 
@@ -78,9 +78,9 @@ class TlsConfig:
     allowed_sans: tuple[str, ...] = ()
     minimum: str = "TLS12"
     maximum: str = "TLS13"
-    ciphers: tuple[str, ...] = ()  # of TLS 1.2, by OpenSSL's names; none: OpenSSL's choice
+    ciphers: tuple[str, ...] = ()  # for TLS 1.2, OpenSSL's names; empty for OpenSSL's default
     prefer_server_ciphers: bool = True
-    curves: tuple[str, ...] = ()  # by OpenSSL's names; none: OpenSSL's choice
+    curves: tuple[str, ...] = ()  # OpenSSL's names; empty for OpenSSL's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,12 @@ class WebConfig:
     tls: TlsConfig | None = None
     headers: Headers = ()
     users: Mapping[str, str] | None = None  # name -> bcrypt hash
-    interval_seconds: float = 0.0  # between requests; 0: no limit
+    interval_seconds: float = 0.0  # between requests; 0 for no limit
     burst: int = 0
 
 
 def parse(data: bytes, folder: str) -> WebConfig:
-    """The configuration in ``data``, a file of ``folder``. Raises ConfigError."""
+    """Parses the configuration in ``data``. Relative paths in it start at ``folder``. Raises ConfigError."""
     top = _Section(load(data), "", _TOP)
     http = _Section(top.get("http_server_config"), "http_server_config", _HTTP)
     limit = _Section(top.get("rate_limit"), "rate_limit", _LIMIT)
@@ -124,7 +124,7 @@ def _tls(top: _Section, folder: str) -> TlsConfig | None:
     minimum, maximum = section.get("min_version", "TLS12"), section.get("max_version", "TLS13")
     suites = section.get("cipher_suites", ())
     ciphers = tuple(CIPHERS[name] for name in suites if name in CIPHERS)
-    if suites and not ciphers:  # none is left for TLS 1.2
+    if suites and not ciphers:  # no suite for TLS 1.2
         minimum = "TLS13"
     if minimum > maximum:
         raise ConfigError(
@@ -136,11 +136,11 @@ def _tls(top: _Section, folder: str) -> TlsConfig | None:
 
 
 Check = Callable[[object, str], Any]
-"""A value and its name -> the value as it is used. Raises ConfigError."""
+"""Takes a value and its name. Returns the converted value, or raises ConfigError."""
 
 
 class _Section(dict[str, Any]):
-    """A mapping of the file, its keys and values checked. What is left blank is as if it was not there."""
+    """A mapping in the file, with checked keys and values. Empty values are left out."""
 
     def __init__(self, raw: object, name: str, checks: Mapping[str, Check]):
         super().__init__()
@@ -225,14 +225,14 @@ def _users(value: object, name: str) -> dict[str, str]:
         user = _text(user, name)
         if ":" in user:
             raise ConfigError(f"{name}: a user name must not contain a colon: {user!r}")
-        if not isinstance(secret, str) or not _HASH.fullmatch(secret):  # which is not shown: it may be a password
+        if not isinstance(secret, str) or not _HASH.fullmatch(secret):  # it may be a password, so it is not shown
             raise ConfigError(f"{name}: the value for {user!r} is not a bcrypt hash: make one with htpasswd -nB {user}")
         users[user] = secret
     return users
 
 
 def _duration(value: object, name: str) -> float:
-    """Seconds, of what Go calls a duration. A bare number is nanoseconds there; only 0 is taken here."""
+    """The seconds of a duration in Go's format. Go reads plain numbers as nanoseconds; here only 0 is accepted."""
     text = str(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
     if text == "0":
         return 0.0

@@ -1,6 +1,7 @@
-"""One connection: its requests one after the other, each with a time by which it must have come and been answered.
+"""Serves the requests of one connection, one after the other. Each must arrive and be answered within a time limit.
 
-The times are in all, not between two bytes: a client that sends or takes a byte a second does not keep its place.
+A limit is for the whole request or answer, not for the time between two bytes. So a client that sends or reads one byte
+per second is dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from .gate import Gate, Refused, Rules
 from .messages import BadRequest, Request, Service, parse, plain, render
 
 HEAD_BYTES = 16 << 10
-"""How long the first line and the headers of a request may be, together."""
+"""The maximum length of the first line and the headers of a request, together."""
 _PIECE = 16 << 10
 
 
@@ -23,32 +24,34 @@ class Times:
     """How long a client may take, in seconds."""
 
     request: float = 10.0
-    """For a request, from its first byte on; for the first from the start of the connection on, TLS included."""
+    """To send a request, from its first byte. The first request: from the start of the connection, including TLS."""
     answer: float = 10.0
-    """To take an answer."""
+    """To read an answer."""
     idle: float = 330.0
-    """Between requests. Prometheus closes its own connections after 5 minutes: so it is the one to do it."""
+    """Between requests. Longer than the 5 minutes after which Prometheus closes its connections itself."""
     linger: float = 1.0
-    """To read why it was refused."""
+    """To read an answer that refuses its request."""
 
 
 class Places(Protocol):
-    """Who is served. A connection that waits for its client may lose its place to another; one at work may not."""
+    """The connections that are served. A connection that waits for its client may lose its place to another connection,
+    but not while its request is being answered.
+    """
 
     closing: bool
-    """Whether this is the last request that is answered."""
+    """Whether the listener is closing, so that no further request is answered on a connection."""
 
     def working(self, connection: Connection) -> bool:
-        """Says that a request is being answered. False if the place was lost."""
+        """Marks the connection as answering a request. Returns False if it has lost its place."""
         ...
 
     def waiting(self, connection: Connection) -> bool:
-        """Says that it is the client's turn. False if the place was lost."""
+        """Marks the connection as waiting for its client. Returns False if it has lost its place."""
         ...
 
 
 class Connection:
-    """Serves one client in a thread of its own."""
+    """Serves one client, in one thread."""
 
     def __init__(self, client: socket.socket, gate: Gate, service: Service, places: Places, times: Times):
         self._socket = client
@@ -61,7 +64,7 @@ class Connection:
         self._deadline = 0.0
 
     def serve(self) -> None:
-        """Until the client goes, is late or loses its place. Raises OSError (ssl.SSLError is one) and Refused."""
+        """Serves until the client leaves, is too slow or loses its place. Raises OSError and Refused."""
         self._within(self._times.request)
         if self._gate.encrypted:
             self._encrypt(self._gate.rules())
@@ -70,11 +73,11 @@ class Connection:
             keep = self._one(first=False)
 
     def abort(self) -> None:
-        """From another thread: ends whatever the connection waits for."""
+        """Ends the connection from another thread, whatever it waits for."""
         try:
-            # Not SSLSocket.shutdown, which makes a plain socket of it while its thread may be writing.
+            # Not SSLSocket.shutdown: it turns the socket into a plain one while its thread may be writing.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        except OSError:  # it went by itself
+        except OSError:  # it has ended already
             pass
 
     def close(self) -> None:
@@ -89,7 +92,7 @@ class Connection:
         rules.tls.check_peer(encrypted)
 
     def _one(self, *, first: bool) -> bool:
-        """One request and its answer -> whether there may be another."""
+        """Serves one request. Returns whether the connection stays open for another."""
         try:
             head = self._head(first)
             if head is None:
@@ -103,7 +106,7 @@ class Connection:
             self._refuse(BadRequest(plain(500, "the web configuration is invalid; see the agent's log")))
             return False
         if rules.tls and rules.tls.policy != self._policy:
-            return False  # who may connect has changed: let it show that it still may
+            return False  # the TLS policy has changed: the client must connect again to prove that it may
         return self._answer(request, rules)
 
     def _answer(self, request: Request, rules: Rules) -> bool:
@@ -119,7 +122,7 @@ class Connection:
         return keep_alive
 
     def _head(self, first: bool) -> bytes | None:
-        """The next request up to its empty line; None if the client is gone, or has nothing more to say."""
+        """The next request up to its empty line, or None if the client has closed the connection."""
         if not first and not self._buffer:
             self._within(self._times.idle)
             if not self._more():
@@ -144,7 +147,7 @@ class Connection:
         return head
 
     def _refuse(self, error: BadRequest) -> None:
-        """Answers and waits until the client has read it: closing over what it still sends would take it back."""
+        """Sends an error and waits until the client has read it. Closing while it still sends would lose the error."""
         self._send(render(error.answer, keep_alive=False))
         socket.socket.shutdown(self._socket, socket.SHUT_WR)
         self._within(self._times.linger)

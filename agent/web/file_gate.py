@@ -1,4 +1,4 @@
-"""The rules of a web configuration file, read anew when it or a certificate changes: no restart, no signal."""
+"""The rules of a web configuration file. They are read again when the file or a certificate changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .errors import ConfigError, PairError
 from .gate import Gate, OpenGate, Refused, Rules
 from .limit import Limit
 
-if TYPE_CHECKING:  # imported where they are asked for
+if TYPE_CHECKING:  # at run time, imported only if they are configured
     from .passwords import Passwords
     from .tls import Tls
 
 SETTLES_AFTER_SECONDS = 2.0
-"""A file can change twice within one tick of its clock: what has just changed is read again for so long."""
+"""A changed file is read again for this long, because a second change can have the same modification time."""
 FILE_BYTES = 1 << 20
 
 
 class Teller(Protocol):
-    """As much of a log as is needed here."""
+    """The part of a log that is needed here."""
 
     def info(self, message: str, **fields: object) -> None: ...
 
@@ -37,11 +37,12 @@ class _State:
 
 
 class FileGate:
-    """Lets in whom the file lets in. Safe to use from several threads. Raises ConfigError if the file is wrong.
+    """Applies the rules of a web configuration file. Thread-safe. Raises ConfigError if the file is invalid.
 
-    A file that becomes wrong later lets nobody in until it is right: what was meant cannot be known, and what held
-    before may be what was to end. Only a certificate or key that does not fit leaves the former pair in use: the two
-    are seldom renewed at one moment, and they do not say who may connect.
+    If the file becomes invalid later, all requests are refused until it is valid again: the new rules are unknown, and
+    the change may have been meant to end the old ones. One exception: if a certificate and its key are missing or do
+    not match, the previous pair stays in use. They are rarely renewed at the same moment, and they do not decide who
+    may connect.
     """
 
     def __init__(self, path: str, log: Teller):
@@ -50,12 +51,12 @@ class FileGate:
         self._lock = threading.Lock()
         self._files = _Files()
         self._state = self._load(None)
-        self._problem = ""  # as it was told last
+        self._problem = ""  # the last one that was logged
         self._refuse = False
         self.encrypted = self._state.rules.tls is not None
 
     def rules(self) -> Rules:
-        """What holds now. Raises Refused."""
+        """The current rules. Raises Refused."""
         with self._lock:
             if self._files.changed():
                 self._reload()
@@ -84,9 +85,9 @@ class FileGate:
         self._problem, self._refuse = problem, refuse
 
     def _load(self, last: _State | None) -> _State:
-        """The state of the files as they are now; ``last`` itself if nothing in them is new.
+        """The state of the current files. Returns ``last`` itself if they say the same.
 
-        Raises ConfigError; PairError only if all that is wrong is a pair that was right in ``last``.
+        Raises ConfigError. Raises PairError only if the pair is the only problem and ``last`` has a valid pair.
         """
         self._files.begin()
         config = parse(self._files.read(self._path), os.path.dirname(self._path))
@@ -104,7 +105,7 @@ class FileGate:
 def _tls(config: WebConfig, files: _Files) -> Tls | None:
     if not config.tls:
         return None
-    from .tls import Tls  # loads OpenSSL: 5 MB
+    from .tls import Tls  # loads OpenSSL, which takes 5 MB
 
     return Tls(config.tls, files.read)
 
@@ -113,7 +114,7 @@ def _passwords(config: WebConfig, last: _State | None) -> Passwords | None:
     if not config.users:
         return None
     if last and last.config.users == config.users:
-        return last.rules.passwords  # they remember which were right
+        return last.rules.passwords  # it remembers the passwords that were right
     from .passwords import Passwords
 
     return Passwords(config.users)
@@ -127,18 +128,18 @@ def _limit(config: WebConfig, last: _State | None) -> Limit | None:
 
 
 class _Files:
-    """The files that were read last, and whether one of them has changed since."""
+    """Reads files, and finds out whether one of them has changed since."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, tuple[object, float]] = {}  # path -> what its status was, and since when
+        self._marks: dict[str, tuple[object, float]] = {}  # path -> its mark, and since when it has had it
         self._before: dict[str, tuple[object, float]] = {}
 
     def begin(self) -> None:
-        """From now on, only the files that are read from now on matter."""
+        """Starts a new set of files: :meth:`changed` is about the files that are read after this."""
         self._before, self._marks = self._marks, {}
 
     def read(self, path: str) -> bytes:
-        """Raises ConfigError."""
+        """The content of a file. Raises ConfigError."""
         mark, seen = _mark(path), self._before.get(path)
         self._marks[path] = seen if seen and seen[0] == mark else (mark, time.monotonic())
         try:

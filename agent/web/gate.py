@@ -1,4 +1,4 @@
-"""Who may connect and ask, as the connections see it. Without a configuration: everybody, in plain HTTP."""
+"""Decides who may connect and send requests. Without a configuration, everybody may, in plain HTTP."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from .messages import Headers, Request, Response
 
-if TYPE_CHECKING:  # neither is imported where it is not asked for
+if TYPE_CHECKING:  # at run time, imported only if they are configured
     from .limit import Limit
     from .passwords import Passwords
     from .tls import Tls
 
 
 class Refused(Exception):
-    """The rules cannot be told now, so nobody is served. Its text is for the log."""
+    """The rules are invalid at the moment, so no request is served. The message is for the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for one request."""
+    """The rules that apply to one request."""
 
     tls: Tls | None = None
     headers: Headers = ()
@@ -27,27 +27,27 @@ class Rules:
     limit: Limit | None = None
 
     def admit(self, request: Request) -> Response | None:
-        """None, or what to answer instead."""
+        """None if the request is allowed, otherwise the answer that refuses it."""
         if self.limit and (answer := self.limit.check()):
             return answer
         return self.passwords.check(request.headers.get("authorization", "")) if self.passwords else None
 
 
 class Gate(Protocol):
-    """Asked anew for each request."""
+    """Provides the rules. It is asked for each request."""
 
     @property
     def encrypted(self) -> bool:
-        """Whether connections speak TLS; that never changes."""
+        """Whether connections use TLS. This never changes."""
         ...
 
     def rules(self) -> Rules:
-        """What holds now. Raises Refused."""
+        """The current rules. Raises Refused."""
         ...
 
 
 class OpenGate:
-    """Everybody may ask."""
+    """Allows all requests."""
 
     encrypted = False
 

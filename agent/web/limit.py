@@ -1,4 +1,4 @@
-"""A limit to how often anybody is answered: a token bucket."""
+"""A rate limit for all requests together: a token bucket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TOO_MANY = plain(429)
 
 
 class Limit:
-    """One request per interval, and ``burst`` of them at once after a rest. Safe to use from several threads."""
+    """Allows one request per interval, and up to ``burst`` requests at once after a pause. Thread-safe."""
 
     def __init__(self, interval_seconds: float, burst: int, clock: Callable[[], float] = time.monotonic):
         self._interval = interval_seconds
@@ -23,7 +23,7 @@ class Limit:
         self._at = clock()
 
     def check(self) -> Response | None:
-        """None, or what to answer instead."""
+        """None if the request is allowed, otherwise the answer that refuses it."""
         with self._lock:
             now = self._clock()
             self._tokens = min(self._burst, self._tokens + (now - self._at) / self._interval)

@@ -1,4 +1,4 @@
-"""Takes connections, and decides who is served when there are more than there are places."""
+"""Accepts connections, and decides which ones are served if there are too many."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .gate import Gate, Refused
 from .messages import Service, plain, render
 
 PLACES = 64
-"""Connections at once, each with a thread: so that nobody can fill the node with our threads."""
+"""The maximum number of connections. Each has a thread, and clients must not be able to start any number of threads."""
 STOP_SECONDS = 1.0
-"""How long the answers that are being made may take at the end."""
+"""How long unfinished answers may take when the listener is closed."""
 
 
 class Listener:
-    """Serves HTTP at one address. Raises OSError when it cannot be bound.
+    """Serves HTTP at one address. Raises OSError if the address cannot be bound.
 
-    When all places are taken, a new connection gets that of the one whose client has kept us waiting for longest, be it
-    for a request or for reading the answer. So clients that hold connections cannot keep Prometheus out: its request
-    comes at once, and what is being answered is never given up.
+    If all places are taken, a new connection replaces the one that has waited longest for its client to send a request
+    or to read an answer. So clients that hold connections cannot keep Prometheus out: it sends its request at once, and
+    a connection whose request is being answered is never dropped.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Listener:
         note: Callable[[str, str], None],
         times: Times | None = None,
     ):
-        """``note`` is told the address and the trouble of a connection that broke."""
+        """``note`` is called with the client's address and the problem when a connection fails."""
         self._gate = gate
         self._service = service
         self._note = note
@@ -46,16 +46,16 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """Where it listens, as in a URL: the real port, also when 0 was asked for."""
+        """host:port, as in a URL. This is the real port if port 0 was requested."""
         host, port = self._socket.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def serve(self) -> None:
-        """Until closed, by another thread."""
+        """Serves until another thread calls :meth:`close`."""
         arrivals = select.poll()
         arrivals.register(self._socket, select.POLLIN)
         while not self._closing:
-            arrivals.poll()  # accept() alone wants a spare descriptor before anybody has come
+            arrivals.poll()  # because accept() needs a free file descriptor even while nobody connects
             try:
                 client, address = self._socket.accept()
             except OSError as error:
@@ -65,7 +65,7 @@ class Listener:
             self._take(client, str(address[0]))
 
     def close(self) -> None:
-        """Takes no more connections, and lets what is being answered end."""
+        """Stops accepting connections, and waits for unfinished answers for up to STOP_SECONDS."""
         self._closing = True
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes poll()
@@ -75,7 +75,7 @@ class Listener:
         self._socket.close()
 
     def _cannot_accept(self, error: OSError) -> None:
-        """Most likely no descriptor is left: closing a connection frees one."""
+        """Drops a connection. Most likely there is no free file descriptor, and this frees one."""
         self._note("", repr(error))
         self._places.free_one()
         time.sleep(0.1)
@@ -103,7 +103,7 @@ class Listener:
 
 
 class _Places:
-    """The connections that are served, those that wait for their client in the order in which they began to."""
+    """The connections that are served. Those that wait for their client are ordered by when they began to wait."""
 
     def __init__(self, most: int):
         self._most = most
@@ -113,7 +113,7 @@ class _Places:
         self.closing = False
 
     def enter(self, connection: Connection) -> bool:
-        """False if all places are taken by connections that are being answered."""
+        """Adds a connection. Returns False if all places are taken by connections whose requests are being answered."""
         with self._changed:
             if self.closing:
                 return False
@@ -149,7 +149,7 @@ class _Places:
             self._changed.notify_all()
 
     def clear(self, seconds: float) -> None:
-        """Ends the connections that wait; those at work when they are done, or the time is up."""
+        """Ends waiting connections at once, and the others when their answer is finished or the time is up."""
         until = time.monotonic() + seconds
         with self._changed:
             self.closing = True
@@ -189,7 +189,7 @@ def _bind(host: str, port: int) -> socket.socket:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(1024)  # a connection that finds no room here tries again a second later
+        listening.listen(1024)  # if the queue is full, a client tries again after a second
     except OSError:
         listening.close()
         raise
@@ -198,7 +198,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _resolve(host: str, port: int):
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # Without a host, listen on everything: one IPv6 socket takes IPv4 too.
+    # Without a host, listen on all addresses: prefer IPv6, because an IPv6 socket accepts IPv4 connections too.
     found.sort(key=lambda entry: entry[0] != (socket.AF_INET if host else socket.AF_INET6))
     for family, _, _, _, address in found:
         try:

@@ -1,6 +1,6 @@
-"""Requests and answers of HTTP/1.1 as bytes. RFC 9112, as far as a service without uploads needs it.
+"""Parses requests and renders answers of HTTP/1.1: the part of RFC 9112 that a service without uploads needs.
 
-The parser of the standard library makes an e-mail message of the headers: four times what all of this costs, and 8 MB.
+The standard library parses headers as an e-mail message, which takes four times as long as all of this, and 8 MB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from http import HTTPStatus
 Headers = tuple[tuple[str, str], ...]
 
 HEADERS = 100
-"""So many header lines may a request have, as in the standard library."""
+"""The maximum number of header lines, the same as in the standard library."""
 METHODS: tuple[str, ...] = ("GET", "HEAD")
 
 _VERSION = re.compile(r"HTTP/(\d)\.(\d)")
@@ -29,8 +29,8 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 class Request:
     method: str
     path: str  # without the query
-    headers: dict[str, str]  # lower case; of a header that is repeated, the lines joined by commas
-    keep_alive: bool  # whether the client wants the connection to stay
+    headers: dict[str, str]  # names in lower case; the values of repeated headers are joined by commas
+    keep_alive: bool  # whether the client wants to keep the connection open
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ Service = Callable[[Request], Response]
 
 
 class BadRequest(Exception):
-    """A request that gets no other answer than this, after which the connection is closed."""
+    """A request that is refused with this answer. The connection is closed after it."""
 
     def __init__(self, answer: Response):
         super().__init__(answer.body.decode().strip())
@@ -53,12 +53,12 @@ class BadRequest(Exception):
 
 
 def plain(status: int, text: str = "", headers: Headers = ()) -> Response:
-    """A sentence, or the name of the status."""
+    """A plain-text response with this text or, without one, the name of the status."""
     return Response(status, _TEXT, f"{text or HTTPStatus(status).phrase.lower()}\n".encode(), headers)
 
 
 def parse(head: bytes) -> Request:
-    """A request's first line and headers, without the empty line after them. Raises BadRequest."""
+    """Parses a request's first line and headers, without the empty line after them. Raises BadRequest."""
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not (version := _VERSION.fullmatch(words[2])) or not _TOKEN.fullmatch(words[0]):
@@ -71,7 +71,7 @@ def parse(head: bytes) -> Request:
     if words[0] not in METHODS:
         raise BadRequest(plain(405, headers=(("Allow", ", ".join(METHODS)),)))
     options = {option.strip().lower() for option in headers.get("connection", "").split(",")}
-    # A body is never read; what follows it on the connection could not be told from it.
+    # A body is never read, so a later request on the same connection could not be distinguished from it.
     body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
     keep_alive = version[2] != "0" and "close" not in options and not body
     return Request(words[0], _path(words[1]), headers, keep_alive)
@@ -91,7 +91,7 @@ def _headers(lines: list[str]) -> dict[str, str]:
 
 
 def _path(target: str) -> str:
-    """The path of ``/metrics?x`` and of ``http://host/metrics``, which a server must understand too."""
+    """The path of a target such as ``/metrics?x``, or ``http://host/metrics``, which servers must accept too."""
     target = target.partition("?")[0]
     if target[:1] != "/" and "://" in target:
         target = "/" + target.partition("://")[2].partition("/")[2]
@@ -99,7 +99,7 @@ def _path(target: str) -> str:
 
 
 def render(answer: Response, *, extra: Headers = (), body: bool = True, keep_alive: bool = True) -> bytes:
-    """An answer as it goes out. ``body`` is False for HEAD, which gets the length of the body alone."""
+    """The bytes of an answer. ``body`` is False for HEAD, which gets only the length of the body."""
     status = HTTPStatus(answer.status)
     lines = [
         f"HTTP/1.1 {answer.status} {status.phrase}\r\nDate: {_date(int(time.time()))}\r\n"
@@ -113,6 +113,6 @@ def render(answer: Response, *, extra: Headers = (), body: bool = True, keep_ali
 
 @lru_cache(maxsize=1)
 def _date(unix_seconds: int) -> str:
-    """As RFC 9110 wants it, whatever the locale."""
+    """The date in RFC 9110's format, independent of the locale."""
     at = time.gmtime(unix_seconds)
     return time.strftime(f"{_DAYS[at.tm_wday]}, %d {_MONTHS[at.tm_mon - 1]} %Y %H:%M:%S GMT", at)

@@ -1,4 +1,4 @@
-"""What a client would like to get: content type and coding. RFC 9110, sections 12.5.1 and 12.5.3."""
+"""Negotiates the content type and the encoding of answers. RFC 9110, sections 12.5.1 and 12.5.3."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 OPENMETRICS = "application/openmetrics-text"
 TEXT = ("text/plain", "text/*", "*/*")
-"""From the closest match to the widest."""
+"""The ranges that match the text format, the most specific first."""
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether OpenMetrics 1.0.0 is asked for, and nothing of ours liked better."""
+    """Whether the client accepts OpenMetrics 1.0.0 and does not prefer the text format."""
     openmetrics, plain = 0.0, {}
     for name, options, weight in _choices(accept):
         if name == OPENMETRICS and options.get("version", "1.0.0") == "1.0.0":
@@ -22,13 +22,13 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether a body may be compressed: not if it says ``gzip;q=0``."""
+    """Whether the client accepts gzip. ``gzip;q=0`` means that it does not."""
     weights = {name: weight for name, _, weight in _choices(accept_encoding)}
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 
 
 def _choices(header: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """The entries of a list with weights: name, options, weight from 0 to 1."""
+    """The entries of a header with weights: (name, options, weight from 0 to 1)."""
     for entry in header.split(","):
         name, *rest = (part.strip() for part in entry.split(";"))
         if name:

@@ -18,25 +18,25 @@ except ImportError:
     bcrypt = None
 
 QUEUE = 16
-"""So many may wait for their password to be checked; one after the other, since each takes a core for a while."""
+"""How many requests may wait for a password check. Checks run one at a time, because each keeps a core busy."""
 _BYTES = 72
-"""Of a password, bcrypt looks at no more."""
+"""bcrypt uses only this many bytes of a password."""
 _DENIED = plain(401, headers=(("WWW-Authenticate", 'Basic realm="whyidle", charset="UTF-8"'),))
 _BUSY = plain(503, "too many passwords are waiting to be checked", headers=(("Retry-After", "1"),))
 
 
 class Passwords:
-    """The users of one configuration. Safe to use from several threads. Raises ConfigError without the library.
+    """The users of one configuration. Thread-safe. Raises ConfigError if bcrypt is not installed.
 
-    What was right once is remembered as a digest under a key of this process: a check by bcrypt takes some 70 ms, on
-    purpose. What was wrong is not: those who guess would fill the memory.
+    A password that was right is remembered as a keyed digest, because a check by bcrypt takes about 70 ms by design.
+    The key exists only in this process. Wrong passwords are not remembered, so that guessing cannot fill the memory.
     """
 
     def __init__(self, users: Mapping[str, str]):
         if bcrypt is None:
             raise ConfigError("basic_auth_users needs bcrypt: pip install 'whyidle[agent]'")
         self._hashes = {name.encode(): secret.encode() for name, secret in users.items()}
-        # Checked for users that there are not, so that the time tells nobody which there are.
+        # Checked for unknown users, so that the duration does not reveal which users exist.
         cost = int(next(iter(users.values())).split("$")[2])
         self._decoy = bcrypt.hashpw(base64.b64encode(os.urandom(24)), bcrypt.gensalt(cost))
         self._key = os.urandom(32)
@@ -45,7 +45,7 @@ class Passwords:
         self._queue = threading.BoundedSemaphore(QUEUE)
 
     def check(self, authorization: str) -> Response | None:
-        """None for the right user and password, else what to answer."""
+        """None if user and password are right, otherwise the answer that refuses the request."""
         credentials = _credentials(authorization)
         if credentials is None:
             return _DENIED
@@ -62,7 +62,7 @@ class Passwords:
             self._queue.release()
 
     def _verify(self, user: bytes, password: bytes, digest: bytes) -> bool:
-        if self._right.get(user) == digest:  # while we waited
+        if self._right.get(user) == digest:  # another request has checked it in the meantime
             return True
         known = user in self._hashes
         if not (_matches(password, self._hashes.get(user, self._decoy)) and known):
@@ -75,7 +75,7 @@ def _matches(password: bytes, secret: bytes) -> bool:
     assert bcrypt
     try:
         return bcrypt.checkpw(password[:_BYTES], secret)
-    except ValueError:  # a NUL, which no password has
+    except ValueError:  # the password contains a NUL, which no valid password does
         return False
 
 

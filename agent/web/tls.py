@@ -1,4 +1,4 @@
-"""From what the configuration wants of TLS to a context of the standard library that does it."""
+"""Creates an SSL context of the standard library from the TLS configuration."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Read = Callable[[str], bytes]
 
 
 class Tls:
-    """A context, and what it lets in."""
+    """An SSL context, and the names that client certificates may have."""
 
     def __init__(self, config: TlsConfig, read: Read):
-        """``read`` gives the contents of a file, or raises ConfigError. Raises ConfigError, for the pair PairError."""
+        """``read`` returns the content of a file or raises ConfigError. Raises ConfigError; PairError for the pair."""
         self._sans = frozenset(_canonical(san) for san in config.allowed_sans)
         authorities = _contents(config.client_ca, read) if config.client_ca else b""
         self.policy = (config, authorities)
-        """Who may connect: connections of another policy have to prove anew that they still may."""
+        """Determines who may connect. If it changes, existing connections are closed, so clients must reconnect."""
         try:
             pair = _contents(config.cert, read), _contents(config.key, read)
         except ConfigError as error:
             raise PairError(str(error), self.policy) from None
         self.contents = (*self.policy, *pair)
-        """All that it was made of."""
+        """Everything from which this object was made."""
         self._context = _context(config, authorities)
         try:
             _load_pair(self._context, *pair)
@@ -47,11 +47,11 @@ class Tls:
             raise PairError(problem, self.policy) from None
 
     def wrap(self, client: socket.socket) -> ssl.SSLSocket:
-        """The socket, encrypted, with the handshake to come."""
+        """The encrypted socket, before the handshake."""
         return self._context.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
 
     def check_peer(self, client: ssl.SSLSocket) -> None:
-        """After the handshake. Raises OSError if the client's certificate is not for one of the allowed names."""
+        """Call it after the handshake. Raises OSError if the client's certificate has none of the allowed names."""
         if not self._sans:
             return
         certificate = client.getpeercert() or {}
@@ -106,7 +106,7 @@ def _no_password() -> str:
 
 @contextmanager
 def _as_file(data: bytes) -> Iterator[str]:
-    """A path to ``data``, which is in memory alone: OpenSSL's loader takes nothing but paths."""
+    """A path to ``data``, which stays in memory. OpenSSL's loader accepts only paths."""
     fd = os.memfd_create("pem", os.MFD_CLOEXEC)
     try:
         os.write(fd, data)
@@ -120,7 +120,7 @@ def _contents(pem: Pem, read: Read) -> bytes:
 
 
 def _canonical(name: str) -> str:
-    """The two ways of writing an IPv6 address are one."""
+    """The canonical form of an IP address, so that different spellings are equal. Other names are unchanged."""
     try:
         return str(ipaddress.ip_address(name))
     except ValueError:

@@ -1,4 +1,4 @@
-"""YAML as exporters read their configuration: strictly, so that a key that is written twice is an error."""
+"""Loads YAML strictly, as exporters do for their configuration: a repeated key is an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ except ImportError:
 
 
 def load(data: bytes) -> object:
-    """What the YAML in ``data`` says. Raises ConfigError."""
+    """The content of the YAML in ``data``. Raises ConfigError."""
     if yaml is None:
         raise ConfigError("a web configuration needs PyYAML: pip install 'whyidle[agent]'")
     try:
@@ -25,7 +25,7 @@ def load(data: bytes) -> object:
         mark = error.problem_mark or error.context_mark
         where = f" in line {mark.line + 1}" if mark else ""
         raise ConfigError(f"it is not YAML: {error.problem or error.context}{where}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):  # no text; a date that is none; nested without end
+    except (yaml.YAMLError, ValueError, RecursionError):  # not text; an invalid date; nested too deeply
         raise ConfigError("it is not YAML") from None
 
 

@@ -14,14 +14,14 @@ TOPICS = (idle, allocation, collectives, checkpoints, agent, gpu, network, stora
 
 
 def groups(config: Config) -> list[Group]:
-    """All alerts, by topic, as the configuration has them."""
+    """All groups of alerts, by topic, with the overrides of the configuration applied."""
     every = (group for topic in TOPICS for group in topic.groups(config))
     set_ = (replace(group, rules=tuple(_set(config, group))) for group in every)
     return [group for group in set_ if group.rules]
 
 
 def _set(config: Config, group: Group) -> Iterator[Record | Alert]:
-    """The rules of a group with the labels and exceptions of the configuration."""
+    """The rules of a group, with the labels and overrides of the configuration. Disabled alerts are left out."""
     for rule in group.rules:
         if isinstance(rule, Record):
             yield rule
@@ -37,5 +37,5 @@ def _set(config: Config, group: Group) -> Iterator[Record | Alert]:
 
 
 def alerts(config: Config) -> list[Alert]:
-    """The alerts alone, without what is recorded for them."""
+    """All alerts, without the recording rules that they use."""
     return [rule for group in groups(config) for rule in group.rules if isinstance(rule, Alert)]

@@ -1,4 +1,4 @@
-"""whyidle itself: agents, collectors and hooks that do not do their work."""
+"""Alerts about whyidle itself: agents, collectors and hooks that do not work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .pace import patient, prompt
 
 HAD_RANKS = "instance:whyidle_rank_up:max"
 HARMLESS = "died_mid_write|duplicate|torn"
-"""A rank that was killed, one that was started twice, one that was read again later: nothing is lost by them."""
+"""Reasons of ledger errors that lose no data: the rank was killed, it was started twice, or a later read succeeded."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
@@ -43,7 +43,7 @@ def _agents(config: Config) -> tuple[Alert, ...]:
     )
     return (
         down,
-        # A node that is drained and rebooted, most often. After a long window, whoever had ranks is one of them too.
+        # Mostly a node that is drained and rebooted. A node that had ranks counts here too after long_window.
         replace(down, expr=f"{up} == 0\nunless {config.on(*TARGET)} {ranks}", severity="info"),
         Alert(
             "WhyidleAgentAbsent",

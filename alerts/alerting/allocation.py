@@ -1,4 +1,4 @@
-"""GPUs and ranks that somebody has and that do nothing, or that somebody should have and has not."""
+"""Alerts on allocated GPUs that do nothing, on missing ranks, and on runs that crash again and again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 
 def _idle(config: Config) -> Alert:
-    """A GPU that no rank reports is seen too: by the pod that has it, or by the processes on it."""
+    """Also covers GPUs that no rank reports, by the pod that has the GPU or by the processes on it."""
     gpu, on = (*TARGET, "gpu", "uuid"), config.on(*TARGET, "uuid")
     busy = config.rate("whyidle_gpu_busy_seconds_total", config.for_slow)
     seen = config.rate("whyidle_gpu_observed_seconds_total", config.for_slow)
     idle = f"max {config.by(*gpu)} ({busy} / ({seen} > 0.5)) < {config.alerts.allocated_busy_share}"
     pods = f"max {config.by(*TARGET, 'uuid', *POD)} ({config.series('whyidle_gpu_pod_info')})"
-    # The owner of a run is its namespace, by which alerts are routed.
+    # The owner of a run is its namespace, and alerts are routed by owner.
     owned = f'label_replace({pods}, "owner", "$1", "namespace", "(.+)")'
     processes = f"{config.series('whyidle_gpu_processes')} > 0"
     of_pods = f"{owned} * {on} group_left (gpu) ({idle})"
@@ -65,7 +65,7 @@ def _missing(config: Config) -> Alert:
 
 
 def _crashes(config: Config) -> Alert:
-    """By rank 0 alone: all ranks of a run start again together."""
+    """Counts the starts of rank 0 only: all ranks of a run restart together."""
     hour = config.long_window
     attempts = config.series("whyidle_rank_info", 'rank="0"')
     every = f"group {config.by(*RUN, 'node', 'attempt', 'pid')} (last_over_time({attempts}[{hour}]))"

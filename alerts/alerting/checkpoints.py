@@ -1,4 +1,4 @@
-"""Checkpoints that got slower, and what was computed twice for want of one."""
+"""Alerts on checkpoints that got slower, and on steps that were repeated since no checkpoint had them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _mean(config: Config) -> str:
 
 
 def _records(config: Config) -> tuple[Record, ...]:
-    """Step by step: a rate over hours of every rank would read millions of samples at each evaluation."""
+    """In three steps: a rate over hours of every rank would read millions of samples at each evaluation."""
     window, long = config.window, config.long_window
     saving = within(config, f"{spent('run_node_cause')}{{{SAVES}}}", window)
     saved = config.rate("whyidle_checkpoints_total", window, 'kind="save"')

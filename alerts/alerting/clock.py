@@ -1,4 +1,4 @@
-"""Clocks that cannot be compared with those of other nodes."""
+"""The alert on a node's clock that cannot be compared with the clocks of other nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WRONG = (
     "{{ if eq $value 0.0 }}is not synchronised"
     "{{ else }}and that of Prometheus differ by {{ $value | humanizeDuration }}{{ end }}"
 )
-"""An offset that is an alert is never 0."""
+"""A value of 0 means "not synchronised": an offset that fires the alert is never 0."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:

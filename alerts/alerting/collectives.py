@@ -1,4 +1,4 @@
-"""Ranks that others wait for, and runs in which everybody waits."""
+"""Alerts on ranks that other ranks wait for, and on runs in which all ranks wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .pace import prompt
 
 PIPELINE = 'part="pipeline"'
 BUSY = "compute|eval|compile"
-"""Phases of a pipeline stage for whose messages others rightly wait."""
+"""Phases of a pipeline stage in which it works, so that it is normal that other stages wait for its messages."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
@@ -19,11 +19,11 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 
 def _hung(config: Config) -> Alert:
-    """An agent sees who is missing among the ranks of its own node; across nodes it takes all agents together.
+    """Within a node, the agent reports which ranks are missing. Across nodes, the series of all agents are combined.
 
-    In a pipeline a stage may wait for the messages of a busy one, and no series tells this from a collective: there a
-    rank of another node is missing only in a phase that is no work. Numbers are compared before they are summed up, so
-    that sums are over few.
+    In a pipeline, a stage may wait for the messages of a busy stage, and the series do not show which waits are of this
+    kind. So in a pipeline a rank of another node is missing only if its phase is not work (not in ``BUSY``). The
+    expression compares before it sums, so that the sums are over few series.
     """
     hang = config.alerts.hang_seconds
     rank, run, on = config.by(*TARGET, *RANK), config.by(*RUN), config.on(*TARGET, *RANK)

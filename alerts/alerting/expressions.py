@@ -1,4 +1,4 @@
-"""Expressions and templates that several alerts are made of."""
+"""Expressions and templates that several alerts share."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from ..recording.names import NODE_RANKS
 from ..rule import Alert, Record
 
 TARGET = ("job", "instance")
-"""What tells agents apart. All series of one node come from one agent, so that this joins them."""
+"""The labels that identify an agent. All series of a node come from one agent, so these labels join them."""
 
 NODE = "{{ or $labels.node $labels.instance }}"
-"""The node's name, or the agent's address where the name is not known."""
+"""A template: the node's name, or the agent's address if the name is not known."""
 RUN_NAME = "{{ with $labels.owner }}{{ . }}/{{ end }}{{ $labels.run }}"
-"""A run with its owner, as Kubernetes writes a namespace and a name."""
+"""A template: owner/run, as Kubernetes writes namespace/name."""
 COUNT = '{{ $value | printf "%.0f" }}'
-"""`increase` extrapolates to the whole window, so that three events can be 3.05."""
+"""A template that rounds to whole events: `increase` extrapolates to the whole window, so 3 events can be 3.05."""
 RATE = '{{ if lt $value 1.0 }}{{ printf "%.2g" $value }}{{ else }}{{ humanize $value }}{{ end }}'
-"""`humanize` alone makes 250m of a quarter."""
+"""A template for a rate. `humanize` alone would write 0.25 as 250m."""
 
 
 def named(config: Config, expr: str) -> str:
-    """``expr``, by agent, with the node's name as label `node`. Without the name where the agent does not know it."""
+    """``expr``, by agent, with the node's name as the label `node`. No such label if the agent does not know it."""
     target = config.on(*TARGET)
     names = f"({config.series('whyidle_node_info')} or {target} {config.series('whyidle_build_info')})"
     return f"({expr})\n* {target} group_left (node) {names}"
 
 
 def started(config: Config, metric: str, matchers: str, window: str, *by: str) -> str:
-    """What counters have grown by within ``window``, summed, where they have.
+    """The increase of a counter within ``window``, summed by ``by``, where it is more than 0.
 
-    For counters whose series may begin with the first event: `increase` needs an earlier sample to see that one.
+    For counters that have no series before their first event: `increase` needs an earlier sample to see that event.
     """
     series = config.series(metric, matchers)
     grouping = config.by(*by)
@@ -44,8 +44,8 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
 def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     """Remembers when ``expr`` last had a result, for config.alerts.remember_seconds.
 
-    Each evaluation takes over what the one before recorded, and so never looks at a week of samples. It takes what is
-    up to half an hour old: a Prometheus that was away for a little less forgets nothing.
+    Each evaluation carries on the value that the last one recorded, so none has to read a week of samples. It accepts
+    a value that is up to 30 minutes old: if Prometheus is down for less than that, nothing is forgotten.
     """
     return Record(
         name,
@@ -55,27 +55,27 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
 
 
 def remembered(config: Config, name: str) -> str:
-    """What `last_time` recorded under ``name`` and is not too long ago."""
+    """The times that `last_time` recorded under ``name``, if they are within config.alerts.remember_seconds."""
     return f"last_over_time({name}[30m]) > time() - {config.alerts.remember_seconds:.0f}"
 
 
 def by_use(config: Config, alert: Alert, within: str = "", unused_for: str = "") -> tuple[Alert, Alert]:
-    """The alert as critical on a node that runs ranks, and as a warning on any other.
+    """Splits an alert: critical on nodes that run ranks, a warning on other nodes.
 
-    Its expression has the label `node`. With ``within``, ranks that ended so short a time ago count too: for faults
-    that end the ranks at once. ``unused_for`` is for how long it must be so on a node that runs none.
+    The alert's expression must have the label `node`. With ``within`` (a duration), nodes whose ranks ended within it
+    count too: for faults that end the ranks at once. ``unused_for`` replaces ``for_`` on nodes without ranks.
     """
     critical, warning = where(alert, config.on("node"), used(within))
     return critical, replace(warning, for_=unused_for or warning.for_)
 
 
 def used(within: str = "") -> str:
-    """Nodes that run ranks, or did ``within`` so short a time."""
+    """Nodes that run ranks, or that ran ranks ``within`` this duration."""
     return f"max_over_time({NODE_RANKS}[{within}])" if within else NODE_RANKS
 
 
 def where(alert: Alert, on: str, critical: str) -> tuple[Alert, Alert]:
-    """The alert as critical where another expression has a result, and as a warning where it has none."""
+    """Splits an alert: critical where the expression ``critical`` has a result, a warning where it has none."""
     return (
         replace(alert, expr=f"({alert.expr})\nand {on} {critical}", severity="critical"),
         replace(alert, expr=f"({alert.expr})\nunless {on} {critical}", severity="warning"),
@@ -83,22 +83,23 @@ def where(alert: Alert, on: str, critical: str) -> tuple[Alert, Alert]:
 
 
 def booted(config: Config) -> str:
-    """Those agents whose nodes booted so short a time ago that their links may still come up."""
+    """Agents whose nodes booted so recently that their links may still come up."""
     return f"time() - {config.series('whyidle_cpu_boot_time_seconds')} < {config.alerts.boot_seconds:.0f}"
 
 
 def fell(config: Config, series: str) -> str:
-    """Where a gauge is less than it was at any of the instants of config.alerts.past."""
+    """Where a gauge is lower than at one of the times in config.alerts.past."""
     return " or ".join(f"{series} < {series} offset {past}" for past in config.alerts.past)
 
 
 def each(
     config: Config, query: str, labels: tuple[str, ...], text: str, otherwise: str = "", of: str = "$labels"
 ) -> str:
-    """A template: ``text`` for each result of a query when the alert fires, in which `.Labels` are the result's.
+    """A template: runs a query when the alert fires, and writes ``text`` for each result.
 
-    ``query`` is a selector; it is narrowed to the alert's own cluster and ``labels``, or to those that ``of`` has: the
-    result's, within the text of another one. ``otherwise`` is said where nothing is found.
+    In ``text``, `.Labels` are the labels of the result. ``query`` is a selector. It is narrowed to the cluster and the
+    ``labels`` of the alert. Within the text of another `each`, pass ``of`` to take these labels from its result
+    instead. ``otherwise`` is written if the query has no result.
     """
     wanted = (config.cluster_label, *labels)
     metric, _, matchers = query.partition("{")

@@ -1,4 +1,4 @@
-"""GPUs that are broken, held back, or gone."""
+"""Alerts on GPUs that are broken, throttled or gone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .pace import paced
 GPU = ("gpu", "uuid")
 UNKNOWN_XID = "It is not in whyidle's table of XIDs: look at dmesg and NVIDIA's catalogue."
 MEMORY_XIDS = "48|94|95|140|171|172"
-"""Those that say themselves that ECC could not correct an error."""
+"""XIDs that mean that ECC could not correct a memory error."""
 SEEN = "gpu:whyidle_gpu_info:last_seconds"
 HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
-"""Reasons for low clocks that are nobody's wish. A GPU at full load stands at its power cap (sw_power_cap) as intended,
-and sync_boost is another GPU's reason."""
+"""Reasons for low clocks that nobody intends. Left out: a GPU at full load reaches its power cap (sw_power_cap) as
+intended, and sync_boost means that another GPU has the reason."""
 
 
 def groups(config: Config) -> tuple[Group, ...]:
@@ -28,7 +28,7 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 
 def _alert(config: Config, fault: Alert) -> Alert:
-    """A row of the tables below, whose texts go on after `GPU <number> of <node>`, and the like."""
+    """Completes a row of the tables below: puts `GPU <number> of <node>` and the like before its texts."""
     gpu = "GPU {{ $labels.gpu }}"
     return replace(
         fault,
@@ -43,12 +43,12 @@ def faults(config: Config) -> tuple[Alert, ...]:
 
 
 def xid_events(config: Config, matchers: str, window: str) -> str:
-    """XIDs of some numbers within a window, by GPU and number."""
+    """How many XIDs that meet ``matchers`` occurred within a window, by GPU and number."""
     return started(config, "whyidle_gpu_xid_events_total", matchers, window, *TARGET, *GPU, "xid")
 
 
 def _broken(config: Config) -> tuple[Alert, ...]:
-    """What stops a run, and needs somebody at the node."""
+    """Faults that stop a run and need a technician at the node."""
     of = config.alerts
     told = xid_events(config, f'xid=~"{xids.pattern("service")}"', of.service_window)
     row = f"{config.series('whyidle_gpu_row_remap_failure')} == 1"

@@ -1,4 +1,4 @@
-"""Runs that lose their GPUs' time: to which family, and those that stand still."""
+"""Alerts on runs that lose GPU time, by family, and on runs that make no progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIRMED = " Counters of its nodes confirm {{ .Value | humanizePercentage }} of
 
 
 class Loss(NamedTuple):
-    """One family of causes, from where on its share is an alert, and the words for it."""
+    """One family of causes, the share from which on it is an alert, and the words for it."""
 
     family: str
     threshold: float
@@ -85,12 +85,12 @@ def losses(config: Config) -> tuple[Loss, ...]:
 def groups(config: Config) -> tuple[Group, ...]:
     return (
         prompt(config, "idle", (*_records(config), _lost(config), *_others(config))),
-        patient(config, "idle", (_goodput(config), _slower(config))),  # they are about an hour
+        patient(config, "idle", (_goodput(config), _slower(config))),  # both look at long_window
     )
 
 
 def _records(config: Config) -> tuple[Record, ...]:
-    """What several alerts ask of all ranks, once."""
+    """Queries over all ranks that several alerts share."""
     steps, up = config.series("whyidle_steps_total"), config.series("whyidle_rank_up")
     return (
         Record(STEPS, f"sum {config.by(*RUN)} ({steps})", why="Steps of all ranks, earlier attempts included."),
@@ -124,25 +124,28 @@ def _lost(config: Config) -> Alert:
 
 
 def _by(label: str, texts: Mapping[str, str], of: str = "$labels") -> str:
-    """A template: the text for the value of a label, of the alert or of a result within it."""
+    """A template that chooses a text by the value of a label. ``of`` is `.Labels` for a result within a query."""
     cases = (f'if eq {of}.{label} "{value}" }}}}{text}' for value, text in texts.items())
     return "{{ " + "{{ else ".join(cases) + "{{ end }}"
 
 
 def _beyond(rows: Iterable[Loss], share_of: Callable[[str], str]) -> str:
-    """The shares of families that are beyond their thresholds."""
+    """The shares of the families that are above their thresholds."""
     return "\nor ".join(f"{share_of(row.family)} >= {row.threshold}" for row in rows)
 
 
 def _high(config: Config, rows: Iterable[Loss], window: str) -> str:
-    """What runs lose much to over a window, where they lose to nothing else so much that this looks small."""
+    """Families with a high share in a window. Those that matter little beside another family are left out.
+
+    A family matters if its share is at least config.alerts.main_share of the share of the worst family.
+    """
     much = _beyond(rows, lambda family: f'{charged(window)}{{family="{family}"}}')
     worst = f'max {config.by(*RUN)} ({charged(window)}{{family!="compute"}})'
     return f"(({much})\n>= {config.on(*RUN)} group_left {config.alerts.main_share} * {worst})"
 
 
 def _idle_gpus(config: Config) -> str:
-    """A template: how many GPUs' time that is, and what an hour of it costs."""
+    """A template: how many idle GPUs the alert's share amounts to, and what an hour of them costs."""
     wanted = (config.cluster_label, *RUN)
     here = ",".join(f"{label}=%q" for label in wanted)
     values = " ".join(f"$labels.{label}" for label in wanted)
@@ -156,7 +159,7 @@ def _idle_gpus(config: Config) -> str:
 
 
 def _stepping(config: Config) -> str:
-    """Runs that made steps a long window ago already: of a younger one its long mean says little."""
+    """Limits an alert to runs that made steps before long_window began. The mean of a younger run says little."""
     return f"and {config.on(*RUN)} {STEPS} offset {config.long_window} > 0"
 
 
@@ -195,7 +198,7 @@ def _others(config: Config) -> tuple[Alert, ...]:
 
 
 def _alone(config: Config) -> str:
-    """Runs of one process that stand in their own Python: mostly a notebook or a debugger, where somebody thinks."""
+    """Runs of one process that have been in their own Python for long: mostly a notebook or a debugger."""
     own = config.series("whyidle_phase_open_seconds", 'phase="host"')
     lone = config.series("whyidle_rank_info", 'world_size="1"')
     return f"{own} > {config.alerts.notebook_seconds:g} and {config.on(*RANK)} {lone}"
@@ -216,7 +219,7 @@ def _goodput(config: Config) -> Alert:
 
 
 def _slower(config: Config) -> Alert:
-    """Medians, which a stall or a checkpoint does not move."""
+    """Compares medians, because a stall or a checkpoint does not change a median."""
     of, long = config.alerts, config.long_window
     median = step_seconds("p50", config.window)
     before = f"avg_over_time({median}[{of.step_reference}] offset {long})"
@@ -232,7 +235,7 @@ def _slower(config: Config) -> Alert:
 
 
 def _unattributed(config: Config) -> Alert:
-    """From the counters alone: an open wait for data is in the recorded share, and is told apart when it ends."""
+    """Uses counters of ended phases only: an open wait for data counts as unattributed until it ends and is split."""
     unexplained = within(config, f'{spent("run_node_cause")}{{cause="unattributed"}}', config.window)
     whole = device_seconds("run", config.window)
     return Alert(

@@ -1,4 +1,4 @@
-"""Links that are down, slower than they were, in error, or congested."""
+"""Alerts on links that are down, slower than before, congested, or that have errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _records(config: Config) -> tuple[Record, ...]:
 
 
 def _alert(config: Config, row: Alert) -> Alert:
-    """A row of the tables below, in whose texts {port}, {count} and {rate} are filled in."""
+    """Completes a row of the tables below: replaces {port}, {count} and {rate} in its texts."""
     words = {"{port}": "port {{ $labels.port }} of {{ $labels.device }}", "{count}": COUNT, "{rate}": RATE}
 
     def fill(text: str) -> str:
@@ -48,7 +48,7 @@ def _alert(config: Config, row: Alert) -> Alert:
 
 
 def _links(config: Config) -> tuple[Alert, ...]:
-    """What carries nothing any more. It stops a run if there is one on the node."""
+    """Links that are down or gone. This stops a run that uses the node."""
     up = config.series("whyidle_rdma_port_up")
     collector = config.series("whyidle_collector_up", 'collector="rdma"')
     known, booting = remembered(config, PORT_UP), f"unless {config.on(*TARGET)} ({booted(config)})"

@@ -9,7 +9,7 @@ from ..rule import Alert, Group, Record
 
 
 def paced(config: Config, topic: str, alerts: Iterable[Alert], records: Iterable[Record] = ()) -> tuple[Group, ...]:
-    """Critical ones every minute; the others, and what is remembered of every device, less often."""
+    """Groups that evaluate critical alerts often (interval), other alerts and ``records`` less often."""
     alerts = tuple(alerts)
     return tuple(
         group

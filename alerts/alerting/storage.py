@@ -1,4 +1,4 @@
-"""File systems that answer slowly, not at all, or run full where ranks write."""
+"""Alerts on file systems that are slow, do not answer, are read-only or run full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def groups(config: Config) -> tuple[Group, ...]:
     slow, silent = _nfs(config)
     space, readonly = _space(config)
     ranks = config.series("whyidle_filesystem_rank_info", 'fstype=~"nfs.*"')
-    # A dead server takes the collector with it, so that who used it is what was known before.
+    # If the server is dead, the collector hangs too. So take the users that were known before.
     hangs = where(silent, config.on(*TARGET, "mount"), f"last_over_time({ranks}[{config.for_slow}])")
     return paced(config, "storage", (*hangs, slow, _lustre(config), space, *readonly), (_writable(config),))
 
@@ -71,9 +71,9 @@ def _lustre(config: Config) -> Alert:
 
 
 def _per_filesystem(config: Config, expr: Callable[[str], str]) -> str:
-    """One result for all nodes that share a file system, and one per node for disks of its own.
+    """One result per shared file system, for all nodes together; one result per node for other file systems.
 
-    ``expr`` makes the expression, with the matchers that it is given in all of its selectors.
+    ``expr`` gets matchers and returns the expression with these matchers in all of its selectors.
     """
     shared = config.alerts.shared_fstypes
     across = expr(f'fstype=~"{shared}"')

@@ -1,4 +1,4 @@
-"""The recording rules, one module per question; each may use what the ones before it recorded."""
+"""The recording rules, one module per topic. A module may use what the modules before it recorded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from . import bandwidth, bills, books, contradictions, corroboration, rank_books
 
 
 def groups(config: Config) -> list[Group]:
-    """All recording rules, in the order in which they build upon each other."""
+    """All recording rules, in the order in which they depend on each other."""
     return [
-        # One group: sums over windows need to know when what they sum up was recorded.
+        # All in one group: sums over windows need to know when the values that they add were recorded.
         Group("whyidle-ranks", config.interval, tuple(_accounts(config))),
         Group("whyidle-rank-books", config.details_interval, rank_books.rules(config)),
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),

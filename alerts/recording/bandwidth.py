@@ -1,4 +1,4 @@
-"""Steps, their time, and what a run moves against what its links carry."""
+"""Steps and step times of runs, and the bandwidth that a run uses compared with that of its links."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ BUS_FACTOR: dict[str, str] = {
     "reduce_scatter": "(n - 1) / n",
     "all_to_all": "(n - 1) / n",
 }
-"""Bytes over the slowest link per byte of an operation among n ranks, as nccl-tests has it in doc/PERFORMANCE.md; of
-any other operation, 1."""
+"""Bytes over the slowest link per byte of an operation among n ranks. The factors are those of nccl-tests,
+doc/PERFORMANCE.md. The factor of any other operation is 1."""
 
 LEAST_WAITS = 0.01
-"""The share of the time from which on waits in transfers tell the pace of transfers."""
+"""The share of the time that waits in transfers must take, so that the bandwidth of transfers is computed from them."""
 BEST = 0.9
-"""The quantile that counts as a run's best."""
+"""The quantile of a run's bandwidth that counts as its best."""
 SOME_RANKS = 'rank=~".*0"'
 STEPPING_RANKS = 'rank=~"[0-9]|.*0"'
-"""They tell how many steps a run made: the first ten, and every tenth of a large run."""
+"""The ranks by which the steps of a run are counted: the first ten, and every tenth of a large run."""
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 
@@ -84,14 +84,14 @@ def rules(config: Config) -> tuple[Record, ...]:
 
 
 def _stepping(config: Config) -> str:
-    """Of the node whose ranks have stepped longest: others may have joined later."""
+    """Seconds since a run's first step, by the node that has stepped longest: other nodes may have joined later."""
     by, on, window = config.by(*RUN, "node"), config.on(*RUN, "node"), config.window
     here = f'sum {by} ({spent("run_node_cause", window)}{{run!="", cause!="startup"}})'
     return f"clamp_max(max {config.by(*RUN)} ({here} / {on} {RUN_NODE_RANKS}), {seconds(window)})"
 
 
 def _stepped(config: Config) -> str:
-    """Steps within the window; of ranks that have begun in it, all."""
+    """Steps within the window. For ranks that started within the window, all of their steps."""
     window = config.window
     counted = f"{config.series('whyidle_steps_total', STEPPING_RANKS)}[{window}]"
     lived = f"sum {config.by(*RANK)} ({last_value(config, 'whyidle_device_seconds_total', STEPPING_RANKS)})"
@@ -115,7 +115,7 @@ def _bus_bandwidth(config: Config) -> str:
 
 
 def _transfers(config: Config) -> tuple[Record, Record]:
-    """At which pace transfers go while ranks wait in them, against the run's own best."""
+    """The bandwidth of transfers while ranks wait in them, and the run's own best."""
     now, families = transfer_bandwidth(f"rate{config.window}"), since_first_step(config.window)
     by, run = config.by(*RUN), config.on(*RUN)
     waits = f'(sum {by} ({families}{{family="network"}}) / {run} sum {by} ({families}) >= {LEAST_WAITS:g})'

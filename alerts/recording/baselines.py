@@ -1,4 +1,4 @@
-"""How often a node's signals speak while nothing is lost there: what is usual on a node is no evidence."""
+"""Baselines: how often a signal appears on a node while nothing is lost there. A usual signal is not evidence."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..rule import Record
 from .names import INSTANCE_NODE, NODE_RANKS, baseline, evidence, share
 
 REMEMBERED = "15m"
-"""A Prometheus that was away for less forgets nothing."""
+"""How old the last value of a baseline may be. If Prometheus is down for less than this, no baseline is lost."""
 SILENT = {"network": "network|communication"}
-"""Families that a node must lose little to, so that it tells what is usual, where these are not the signal's alone:
-waits that could not be split may well be the network's."""
+"""Family of a signal -> the families to which a node must lose little, so that its baseline is updated. The default is
+the signal's own family. For the network it includes waits that could not be split, since they may be transfers."""
 
 
 def rule(config: Config, family: str) -> Record:
-    """A moving average of whether each signal speaks. It moves only while the node has ranks that lose nothing."""
+    """A moving average of whether each signal appears. It changes only while the node has ranks that lose nothing."""
     step = f"{seconds(config.counters_interval)} / (3600 * {config.baseline_hours:g})"
     name, here = baseline(family), config.on("node")
     before, now = f"last_over_time({name}[{REMEMBERED}])", evidence(family, config.window)
@@ -35,7 +35,7 @@ def rule(config: Config, family: str) -> Record:
 
 
 def unusual(config: Config, family: str) -> str:
-    """By node, how much its signals tell: 1 for one that never speaks otherwise, 0 for one that always does."""
+    """By node, the weight of its signals: 1 for a signal that never appears otherwise, 0 for one that always does."""
     now = evidence(family, config.window)
     return f"max {config.by('node')} (\n  {now} - {config.on('node', 'signal')} {baseline(family)}\n  or {now}\n)"
 

@@ -1,7 +1,7 @@
-"""What is billed: the seconds since the last evaluation, each once, by what they went to in the end.
+"""Bills: the device-seconds since the last evaluation by family, each counted once, with look-through.
 
-Their sum over a time range is the bill: of runs, nodes and clusters the same, since all are sums of the same seconds.
-Phases that are still open are not in it. They are billed when they end.
+Their sum over a time range is the bill. The bills of runs, nodes and clusters agree, since all are sums of the same
+seconds. Phases that are still open are billed when they end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .verdict import WAITS
 
 
 def rules(config: Config) -> tuple[Record, ...]:
-    """After those of the long window, whose split of waits they use."""
+    """The rules of bills. They must come after those of the long window, whose split of waits they use."""
     return (*_billed(config), _late(config))
 
 
@@ -52,7 +52,7 @@ def _billed(config: Config) -> Iterator[Record]:
 
 
 def _part(config: Config, family: str) -> str:
-    """The part of a run's waits that a family has, in the long window."""
+    """The part of a run's waits that belongs to a family, in the long window."""
     waits, by, on = since_first_step(config.long_window), config.by(*RUN), config.on(*RUN)
     whole = f'sum {by} ({waits}{{family=~"{WAITS}"}})'
     return f'(sum {by} ({waits}{{family="{family}"}}) / {on} ({whole} > 0))'

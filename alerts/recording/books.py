@@ -1,10 +1,10 @@
-"""What runs have on their books on each node, and what was added since the last evaluation: every second in one.
+"""The device-seconds of runs by node: totals, and increases since the last evaluation. No second is lost between them.
 
 `increase()` cannot do this. It sees nothing between the last sample of one window and the first of the next, and it
-stretches what it saw to the whole window: a save of 4 s that ends between two scrapes becomes 0 s or 5 s. So the last
-value of each counter is recorded, and the next evaluation takes it off: windows that meet without gap or overlap.
+extrapolates to the whole window: a save of 4 s that ends between two scrapes becomes 0 s or 5 s. So the last value of
+each counter is recorded, and the next evaluation subtracts it: the windows have no gap and no overlap.
 
-The counters are sums over the ranks of a node, which the agent makes: an eighth of what its ranks have.
+The agent sums the counters over the ranks of its node. With eight ranks per node, that is an eighth of the series.
 """
 
 from __future__ import annotations
@@ -24,39 +24,41 @@ DEVICE_TOTAL = total("device_cause", "device_seconds")
 LATE_TOTAL = total("rank_family", "late_seconds")
 WAITED_FOR_TOTAL = total("run_node_family", "waited_for_seconds")
 REMEMBERED = "5m"
-"""For how long the last value of a counter stands where scrapes fail: what was missed is added when they succeed."""
+"""For how long the last value of a counter is used while scrapes fail. The missed increase is added afterwards."""
 MISSED = "4m"
-"""How old the last evaluation may be. A total that is gone stood still for longer than that, and adds nothing more."""
+"""How old the last evaluation may be. Before a total disappears, it is constant for longer than this, so that it adds
+nothing more."""
 
 EVIDENCE = {"evidence": "sampled"}
 _OF_RANKS = 'collector="ranks"'
 
 
 def rules(config: Config) -> tuple[Record, ...]:
-    """In the order in which they build upon each other."""
+    """The rules, in the order in which they depend on each other."""
     return (*_totals(config), _unknown(config), *_increases(config))
 
 
 def last_value(config: Config, metric: str, matchers: str = "") -> str:
-    """The last value of a counter within some minutes, so that a scrape that fails leaves no gap."""
+    """The last value of a counter within REMEMBERED, so that a failed scrape leaves no gap."""
     return f"last_over_time({config.series(metric, matchers)}[{REMEMBERED}])"
 
 
 def placed(config: Config, counter: str) -> str:
-    """The last values of a counter of ranks, with the nodes of these."""
+    """The last values of a counter of ranks, with the label `node`."""
     on = config.on("instance", *RANK)
     return f"({last_value(config, counter)} > 0)\n* {on} group_left (node) {RANK_PLACE}"
 
 
 def heard_before(config: Config, interval: str) -> str:
-    """The agents that were heard at the evaluation before."""
+    """The agents that answered at the evaluation before."""
     return f"{config.series('whyidle_collector_up', _OF_RANKS)} offset {interval} == 1"
 
 
 def grown(name: str, missed: str, on: str = "", unknown: str = "") -> str:
-    """By how much recorded totals have grown since the last evaluation, or the one before it if that was missed.
+    """The increase of recorded totals since the last evaluation, or since the one before it if that was missed.
 
-    A counter that fell has begun anew. One that is new is new too, unless it is of somebody unknown.
+    A counter that fell has started again from 0. All of a new counter counts as increase, unless its labels ``on`` are
+    those of a series of ``unknown``.
     """
     new = f"({name} unless {on} {unknown})" if unknown else name
     return f"idelta({name}[{missed}]) >= 0\nor\n{new}"
@@ -105,7 +107,7 @@ def _gaps(config: Config) -> str:
 
 
 def _late(config: Config) -> str:
-    """By rank: rules name the one that is late most."""
+    """The total lateness by rank, since rules name the rank that is late most."""
     late = indented(placed(config, "whyidle_late_seconds_total"))
     return f"max {config.by(*RANK, 'node', 'family')} (\n{late}\n)"
 

@@ -1,4 +1,4 @@
-"""What contradicts a verdict: counters that say the opposite on the nodes where the time was lost."""
+"""Contradictions: counters that say the opposite of a verdict on the nodes where the time was lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .names import INSTANCE_NODE, RUN_LINK, contradicted, evidence, leading, sha
 from .signals import utilisation
 
 IDLE_FAMILIES = "storage|cpu|host"
-"""Families in which the device is idle. In the others it may spin in a collective, which counts as busy."""
+"""Families in which the device is idle. In other families it may spin in a collective, which counts as busy."""
 QUEUED_CAUSES = "data_queue|collective_queue"
 
 
@@ -23,11 +23,14 @@ CONTRADICTIONS: dict[str, str] = {
     "idle_cpus": "many CPUs of its nodes are idle",
     "busy_gpus": "its GPUs are busy at the same time",
 }
-"""What each of them says, in words that follow *but*."""
+"""Contradiction -> what it says, in words that can follow *but*."""
 
 
 class Contradiction(NamedTuple):
-    """``nodes`` has a sample for each node on which it holds. Only time lost to ``causes`` counts, if there are any."""
+    """``nodes`` is an expression with a sample for each node on which the contradiction holds.
+
+    If ``causes`` is not empty, only the time lost to these causes counts.
+    """
 
     name: str
     families: str
@@ -90,7 +93,7 @@ def _contradictions(config: Config) -> tuple[Contradiction, ...]:
 
 
 def _of_nodes(config: Config, targets: str) -> str:
-    """A sample by target -> by node."""
+    """Turns an expression by target into one by node."""
     return (
         f"max {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n{indented(targets)}\n)"
     )

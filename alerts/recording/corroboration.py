@@ -1,4 +1,4 @@
-"""To what degree the counters of a run's nodes agree with its verdict: in the same window, and where it loses time."""
+"""Corroboration: the degree to which node counters agree with a verdict, on the nodes and in the window of the loss."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from .names import (
 from .signals import Signal, signals
 
 FAMILIES = ("network", "storage", "cpu")
-"""What node counters can confirm or refute. Nothing but the ranks knows of the others."""
+"""The families that node counters can confirm or refute. For other families, only the ranks have data."""
 
 ALL_IN_WAITS = 1.1
-"""Traffic by what the waits can hold; a tenth more is what the windows of bytes and of waits differ by."""
+"""Traffic divided by what links can carry during the waits. It may exceed 1 by a tenth, since the windows of bytes and
+of waits differ."""
 SOME_RANKS = 'rank=~"[0-9]|.*0"'
-"""They tell in which group a run waits: the first ten, and every tenth of a large run."""
+"""The ranks that show in which group a run waits: the first ten, and every tenth of a large run."""
 
 
 def rules(config: Config) -> tuple[Record, ...]:
-    """Evidence by node, one rule per signal, 1 where it agrees; how usual that is; then by run.
+    """Evidence by node (one rule per signal, 1 where it agrees), the baselines of signals, and corroboration by run.
 
-    Where a signal does not agree, or the node has no such counter, there is no series: a node has some forty signals,
-    and hardly ever one that speaks.
+    A signal that does not agree, or whose counter the node lacks, has no series: of the some forty signals of a node,
+    hardly ever one agrees.
     """
     return (
         *(_node_rule(config, signal) for signal in signals(config)),
@@ -56,7 +57,7 @@ def _node_rule(config: Config, signal: Signal) -> Record:
 
 
 def _run_rules(config: Config) -> tuple[Record, ...]:
-    """How much of what a run lost to a family is confirmed."""
+    """The part of a run's loss to each family that is confirmed."""
     window, long = config.window, config.long_window
     lost = f"{device_seconds('run_family', window)}{{{_families()}}}"
     on = config.on(*RUN, "family")
@@ -95,7 +96,7 @@ def _families() -> str:
 
 
 def lost_by_node(config: Config, family: str, causes: str = "") -> str:
-    """What runs lost to families, or to some of their causes, by node. Both are regular expressions."""
+    """Device-seconds that runs lost to ``family``, or only to its ``causes``, by node. Both are regular expressions."""
     matchers = f'run!="", family=~"{family}"' + (f', cause=~"{causes}"' if causes else "")
     return f"sum {config.by(*RUN, 'node', 'family')} ({spent('run_node_cause', config.window)}{{{matchers}}})"
 
@@ -123,7 +124,10 @@ def _group(config: Config) -> Record:
 
 
 def _network(config: Config) -> str:
-    """Of the nodes that host the group; or by as much as the run's transfers are slower than they were at best."""
+    """The confirmed part of the network's loss: by nodes that host the group, or by how slow the transfers are.
+
+    The second is the part by which the run's transfers are slower than at the run's best.
+    """
     by, run = config.by(*RUN, "family"), config.on(*RUN)
     waits = indented(_waits_of_group(config))
     of_nodes = (
@@ -140,7 +144,7 @@ def _network(config: Config) -> str:
 
 
 def _waits_of_group(config: Config) -> str:
-    """Waits in transfers by node: of the nodes that host the group, or of all where no group is known."""
+    """Waits in transfers by node: for the nodes that host the group, or for all nodes if no group is known."""
     lost, group = lost_by_node(config, "network"), f'{waiting_group(config.window)}{{group!="unknown"}}'
     calls = f"group {config.by('instance', *RANK, 'group')} ({config.series('whyidle_group_calls_total')})"
     members = (

@@ -17,29 +17,29 @@ RUN_LINK = "run:whyidle_link_bytes:limit"
 
 
 def total(level: str, metric: str) -> str:
-    """The last value of a counter that Prometheus saw."""
+    """The last value of a counter."""
     return f"{level}:whyidle_{metric}:total"
 
 
 def increase(level: str, metric: str, window: str = "") -> str:
-    """What counters have grown by within a window; without one, since the last evaluation."""
+    """The increase of counters within a window, or without one since the last evaluation."""
     return f"{level}:whyidle_{metric}:increase{window}"
 
 
 def spent(level: str, window: str = "") -> str:
-    """Device-seconds; within a window, phases that are still open included. Level such as rank_cause, run_family."""
+    """Device-seconds by a level such as rank_cause or run_family. With a window, open phases are included."""
     return increase(level, "device_seconds", window)
 
 
 def billed(level: str) -> str:
-    """Device-seconds since the last evaluation, each once, waits for late ranks charged to what made those late."""
+    """Device-seconds since the last evaluation, each counted once. Waits count under what made the late rank late."""
     return increase(level, "billed_seconds")
 
 
 LOST_BY_NODE = increase("node", "lost_seconds")
-"""The same, of what was no compute."""
+"""Billed device-seconds since the last evaluation that were not compute, by node."""
 LATE_BY_RANK = increase("run_rank", "late_seconds")
-"""Device-seconds since the last evaluation for which the others waited for a rank."""
+"""Device-seconds since the last evaluation for which other ranks waited for a rank."""
 
 
 def steps(window: str) -> str:
@@ -48,7 +48,7 @@ def steps(window: str) -> str:
 
 
 def stepping(window: str) -> str:
-    """For how long a run has been past its first step within a window."""
+    """Seconds within a window that are after a run's first step."""
     return f"run:whyidle_stepping_seconds:max{window}"
 
 
@@ -58,27 +58,27 @@ def step_buckets(window: str) -> str:
 
 
 def step_seconds(quantile: str, window: str) -> str:
-    """A quantile of step times; ``quantile`` such as p99."""
+    """A quantile of step times in seconds. ``quantile`` is written like p99."""
     return f"run:whyidle_step_seconds:{quantile}_{window}"
 
 
 def bus_bandwidth(window: str) -> str:
-    """Bytes per second and rank that the links of a run have to move at least."""
+    """Bytes per second and rank that the links of a run must move at least."""
     return f"run:whyidle_collective_busbw_bytes:rate{window}"
 
 
 def transfer_bandwidth(operation: str) -> str:
-    """The same while the ranks wait in transfers: rateW, or best, what the run reached before."""
+    """Bus bandwidth while the ranks wait in transfers. ``operation`` is rate<window>, or best for the run's best."""
     return f"run:whyidle_transfer_busbw_bytes:{operation}"
 
 
 def device_seconds(level: str, window: str) -> str:
-    """Device-seconds per second of live ranks: how many GPUs; ``level`` is run, run_family or cluster_family."""
+    """Device-seconds per second of live ranks, as a number of GPUs. ``level``: run, run_family or cluster_family."""
     return f"{level}:whyidle_device_seconds:rate{window}"
 
 
 def share(level: str, window: str) -> str:
-    """Shares that sum to 1 over the families or causes of a level."""
+    """Shares of device-seconds. They sum to 1 over the families or causes of a level."""
     return f"{level}:whyidle_share:ratio{window}"
 
 
@@ -87,65 +87,68 @@ def goodput(level: str, window: str) -> str:
 
 
 def since_first_step(window: str) -> str:
-    """Device-seconds of a run by family, from the first step on: what verdicts are about."""
+    """Device-seconds of a run by family since its first step. Verdicts are computed from them."""
     return increase("run_family", "window_seconds", window)
 
 
 def lateness(window: str = "") -> str:
-    """By how many seconds a rank was late, by what made it late."""
+    """Seconds by which a rank was late, by what made it late."""
     return increase("run_rank_family", "lateness_seconds", window)
 
 
 def late(level: str, window: str) -> str:
-    """GPU-seconds per second for which a rank made the others wait; level run_rank_family or run_rank."""
+    """GPU-seconds per second for which other ranks waited for a rank. ``level``: run_rank_family or run_rank."""
     return f"{level}:whyidle_late:rate{window}"
 
 
 def waited_for(level: str, window: str = "") -> str:
-    """Waits for late ranks and other pipeline stages, by the family that made those late, as far as it is known."""
+    """Waits for late ranks and other pipeline stages, by the family that made these late, as far as it is known."""
     return increase(level, "waited_for_seconds", window)
 
 
 def culprit(window: str) -> str:
-    """The rank that is late most by the verdict's own family, and for how long it makes the others wait."""
+    """The rank that is latest because of the verdict's family. The value is the waiting that it causes."""
     return f"run_rank_family:whyidle_culprit:rate{window}"
 
 
 def charged(window: str) -> str:
-    """Shares of a run by family after looking through stragglers."""
+    """Shares of a run by family, with look-through."""
     return f"run_family:whyidle_charged:ratio{window}"
 
 
 def leading(window: str) -> str:
-    """The one family that the verdict names, and its share."""
+    """The family that the verdict names. The value is its share."""
     return f"run_family:whyidle_leading:ratio{window}"
 
 
 def verdict(window: str) -> str:
-    """The same with what node counters say to it."""
+    """The family that the verdict names, with a label `corroboration`. The value is its share."""
     return f"run_family:whyidle_verdict:ratio{window}"
 
 
 def evidence(family: str, window: str) -> str:
-    """1 where a signal of a node's counters agrees with a family; elsewhere there is none."""
+    """1 where a signal of a node agrees with a family, otherwise absent."""
     return f"node:whyidle_{family}_evidence:max{window}"
 
 
 def baseline(family: str) -> str:
-    """How often a signal of a node speaks while its ranks lose nothing to its family; absent where it hardly does."""
+    """The baseline of a signal on a node: the share of time in which it appears while nothing is lost to its family.
+
+    Absent if the signal hardly ever appears.
+    """
     return f"node:whyidle_{family}_baseline:ratio"
 
 
 def waiting_group(window: str) -> str:
-    """The process group of a run in whose transfers its ranks wait most."""
+    """The process group of a run with the most waits in transfers."""
     return f"run_group:whyidle_transfer_waits:rate{window}"
 
 
 def confirmed(operation: str) -> str:
-    """To what degree counters confirm what was lost to a family: ratioW from 0 to 1, or rateW in seconds per second."""
+    """The degree to which counters confirm a loss: ratio<window> (0 to 1), or rate<window> (seconds per second)."""
     return f"run_family:whyidle_confirmed:{operation}"
 
 
 def contradicted(window: str) -> str:
-    """The part of the leading family's time that was lost where a counter says the opposite, if it is large."""
+    """The part of the leading family's time that was lost where a counter contradicts it, if this part is large."""
     return f"run_family:whyidle_contradicted:ratio{window}"

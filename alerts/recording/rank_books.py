@@ -1,7 +1,7 @@
-"""What each rank has on its books, for the pages that show ranks: everything else is made of the sums of nodes.
+"""The device-seconds of each rank, for dashboards that show ranks. Everything else is computed from sums by node.
 
-There are many ranks and few of them are looked at, so that these are read seldom. As in `books`, what was added since
-the last evaluation is the difference of two last values: no second is lost between them.
+There are many ranks and people look at few of them, so these rules run seldom. As in `books`, the increase since the
+last evaluation is the difference of two last values, so that no second is lost between them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANK_TOTAL = total("rank_cause", "device_seconds")
 
 
 def rules(config: Config) -> tuple[Record, ...]:
-    """In the order in which they build upon each other."""
+    """The rules, in the order in which they depend on each other."""
     return (*_totals(config), _unknown(config), *_increases(config))
 
 

@@ -1,4 +1,4 @@
-"""Who is there, in which phase, and who is missing: what the other rules join and add."""
+"""Which ranks are live, in which phase they are, and which are missing. The other rules join these series."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ..rule import Record
 from .names import INSTANCE_NODE, MISSING, NODE_RANKS, OPEN, RUN_NODE_RANKS, RUN_RANKS
 
 OPEN_CAUSE: dict[str, str] = {**PHASE_CAUSE, "data": "unattributed"}
-"""Phase -> the cause that it counts under while it is open, as in the report: an open wait for data cannot be split."""
+"""Phase -> the cause under which it counts while it is open, as in the report. An open wait for data cannot be split
+yet."""
 
 
 def rules(config: Config) -> tuple[Record, ...]:
@@ -52,7 +53,7 @@ def _open_families() -> dict[str, str]:
 
 def _missing(config: Config) -> str:
     run, rank = config.by(*RUN), config.by(*RANK)
-    # Not the family that the phase counts under: who waits for a rank that computes waits for a straggler.
+    # Not the family of the phase: a rank that waits for a computing rank waits for a straggler.
     keeps = relabel(
         labelled(f'{OPEN}{{phase!="collective"}}', "family", "straggler"), "family", "phase", OPEN_PHASE_FAMILY
     )

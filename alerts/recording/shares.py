@@ -12,14 +12,15 @@ from ..promql import indented, labelled, lines, milliseconds, seconds
 from ..rule import Record
 from .names import OPEN, RUN_NODE_RANKS, device_seconds, goodput, share, spent
 
-# Not run!="", for which Prometheus goes through every series that has a run.
+# Not run!="": for that matcher, Prometheus reads every series that has a run.
 _OF_RUNS = f'{{family!="{UNHOOKED_FAMILY}"}}'
 ASKED_OF_NODES = ("compute", "network")
-"""Families of nodes that panels and signals ask for by name. There are too many nodes for zeros of all families."""
+"""Families that panels and signals query by name for each node. With many nodes, zeros for all families would be too
+many series."""
 
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
-    """In the order in which they build upon each other."""
+    """The rules for a window, in the order in which they depend on each other."""
     return (
         *_seconds(config, window),
         *_shares(config, window),
@@ -29,9 +30,10 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
 
 
 def within(config: Config, increases: str, window: str) -> str:
-    """What was recorded of the evaluations in a window, summed.
+    """The sum of recorded increases over the evaluations in a window.
 
-    Half an evaluation less than the window: Prometheus 2 takes in both ends of a range, and Prometheus 3 only one.
+    The range is shorter than the window by half an evaluation interval: Prometheus 2 includes both ends of a range,
+    Prometheus 3 only one.
     """
     return f"sum_over_time({increases}[{milliseconds(1000 * seconds(window) - 500 * seconds(config.interval))}])"
 
@@ -60,7 +62,7 @@ def _level(
     window: str,
     always: tuple[str, ...] = FAMILIES,
 ) -> Iterator[Record]:
-    """The sum, and its families; those of ``always`` are 0 where they took nothing."""
+    """The sum of a level, and the sum by family. Families in ``always`` are 0 where they took nothing."""
     total = spent(level, window)
     yield Record(total, f"sum {config.by(*labels)} ({source}) > 0")
     yield Record(spent(f"{level}_family", window), _families(config, labels, f"({source})", total, always))
@@ -105,9 +107,9 @@ def _goodput(window: str) -> Iterator[Record]:
 
 
 def _rates(config: Config, window: str) -> Iterator[Record]:
-    """How many GPUs: the shares of the seconds that live ranks really had, times the ranks.
+    """Rates as a number of GPUs: the share of the seconds that live ranks really had, times the number of ranks.
 
-    Seconds by the length of the window would grow for as long as the window does, from the start of each run on.
+    Seconds divided by the length of the window would be too low after the start of a run, until the window is full.
     """
     place, nodes = config.on(*RUN, "node"), f"{spent('run_node_cause', window)}{_OF_RUNS}"
     ranks = f"({RUN_NODE_RANKS} / {place} sum {config.by(*RUN, 'node')} ({nodes}))"

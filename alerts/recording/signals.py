@@ -1,4 +1,4 @@
-"""The signals by which a node's counters agree with a verdict, as a table."""
+"""The table of signals: expressions on node counters that agree with a verdict."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..config import Config
 
 @dataclass(frozen=True)
 class Signal:
-    """``expr`` has a sample per device of a target; the signal agrees where one is at least ``threshold``.
+    """``expr`` has a sample per device of a target. The signal agrees where one is at least ``threshold``.
 
-    ``of_waits``: ``expr`` is a share of all time, and is to be taken of the time that the node's ranks wait in
-    transfers, since a link that is used a quarter of the time can still be what a quarter of the time goes to.
+    With ``of_waits``, ``expr`` is a share of all time and is divided by the share in which the node's ranks wait in
+    transfers: a link that is busy for a quarter of the time can still cause waits that take a quarter of the time.
     """
 
     family: str
@@ -47,7 +47,7 @@ def _network(config: Config) -> tuple[Signal, ...]:
 
 
 def utilisation(config: Config) -> dict[str, str]:
-    """Throughput by what the link carries, for each direction."""
+    """Throughput as a share of what the link can carry, by kind of link and direction."""
     port, device = config.by("instance", "device", "port"), config.by("instance", "device")
     carries = f"max {port} ({config.series('whyidle_rdma_port_rate_bytes_per_second')})"
     speed = f"max {device} ({config.series('whyidle_nic_speed_bytes_per_second')})"
@@ -61,7 +61,7 @@ def utilisation(config: Config) -> dict[str, str]:
 
 
 def _network_rates(config: Config) -> tuple[tuple[str, str, str, float], ...]:
-    """Signal, counter, matchers, and from what rate on it agrees."""
+    """Rows of signal, counter, matchers, and the rate per second from which on it agrees."""
     lost, marked = config.discards_per_second, config.congestion_marks_per_second
     return (
         ("rdma_transmit_wait", "whyidle_rdma_transmit_wait_ticks_total", "", config.transmit_wait_ticks_per_second),
@@ -86,7 +86,7 @@ def _network_rates(config: Config) -> tuple[tuple[str, str, str, float], ...]:
 
 
 def _tcp(config: Config) -> tuple[Signal, ...]:
-    """What was sent again, less what was sent again in vain to hosts that are not there: no transfer waits for that."""
+    """Retransmissions and timeouts, without those of attempts to connect: no transfer waits for them."""
     rate, window = config.rate, config.window
     connecting = rate("whyidle_tcp_syn_retransmits_total", window)
     again = f"{rate('whyidle_tcp_retransmits_total', window)} - {connecting}"
@@ -105,7 +105,7 @@ def _tcp(config: Config) -> tuple[Signal, ...]:
 
 
 def _queues(config: Config) -> tuple[Signal, ...]:
-    """What the node's own traffic control does: a rate that it keeps, and what waits for it."""
+    """The node's own traffic control: packets held back by a rate limit, and bytes that wait in queues."""
     backlog = config.series("whyidle_qdisc_backlog_bytes")
     return (
         Signal(
@@ -184,7 +184,7 @@ def _network_files(config: Config) -> str:
 
 
 def _of_ranks(config: Config, devices: str) -> str:
-    """Of disks or FUSE file systems: those that ranks have files on, or all where that is not known."""
+    """Limits disks or FUSE file systems to those on which ranks have files. Keeps all where that is not known."""
     known = config.series("whyidle_filesystem_rank_info")
     return (
         f"({devices} and {config.on('instance', 'device')} {known}\n"
@@ -193,7 +193,7 @@ def _of_ranks(config: Config, devices: str) -> str:
 
 
 def _pressure(config: Config, family: str, resource: str, threshold: float) -> tuple[Signal, Signal]:
-    """Of the ranks' control groups, and of the node where its ranks' groups tell nothing of themselves."""
+    """Pressure (PSI) of the ranks' control groups, or of the whole node if the groups have no such counters."""
     matchers = f'resource="{resource}", kind="some"'
     group, node = "whyidle_cgroup_pressure_stalled_seconds_total", "whyidle_pressure_stalled_seconds_total"
     groups = config.rate(group, config.window, matchers)
@@ -210,7 +210,7 @@ def _pressure(config: Config, family: str, resource: str, threshold: float) -> t
 
 
 def _latency(config: Config, what: str, unit: str) -> str:
-    """Seconds per operation, where they take a share of the time: a slow one now and then holds nobody up."""
+    """Seconds per operation, where operations take a share of the time: a rare slow one delays nobody."""
     took = config.rate(f"whyidle_{what}_operation_seconds_total", config.window)
     return (
         f"({took} > {config.io_stalled_share:g})\n"

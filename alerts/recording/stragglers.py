@@ -1,4 +1,4 @@
-"""Who made the others wait, and by what it was late."""
+"""Which ranks made other ranks wait, and what made them late."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _closed(config: Config, window: str) -> str:
 
 
 def open_charges(config: Config, window: str) -> str:
-    """Waits that are open, by the ranks that are missing and what keeps them."""
+    """Open waits, shared among the missing ranks, by the family that keeps each of them busy."""
     run = config.on(*RUN)
     return (
         f"(0 * {MISSING} + 1) / {run} group_left () count {config.by(*RUN)} ({MISSING})"
@@ -48,5 +48,5 @@ def open_charges(config: Config, window: str) -> str:
 
 
 def open_waits(config: Config, window: str) -> str:
-    """Device-seconds in collectives that are open."""
+    """Device-seconds of ranks in open collectives, by run."""
     return f'sum {config.by(*RUN)} (clamp_max({OPEN}{{phase="collective"}}, {seconds(window)}))'

@@ -1,4 +1,4 @@
-"""What a run lost most to, as `whyidle report` concludes it: verdict/verdict.py has the same rules and thresholds."""
+"""The verdict on each run. The rules and thresholds are those of `whyidle report`, in verdict/verdict.py."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .names import (
 from .stragglers import open_charges, open_waits
 
 WAITS = "straggler|pipeline"
-"""The families that are looked through: waits for ranks that are late for a reason of their own."""
+"""The families that are looked through: waits for ranks that have a reason of their own to be late."""
 
 
 def basis(config: Config, window: str) -> tuple[Record, ...]:
-    """What a verdict is about; the rules of stragglers need it too."""
+    """The seconds that a verdict is computed from. The rules of stragglers need them too."""
     by = config.by(*RUN, "family")
     return (
         Record(
@@ -41,7 +41,7 @@ def basis(config: Config, window: str) -> tuple[Record, ...]:
 
 
 def conclusion(config: Config, window: str) -> tuple[Record, ...]:
-    """The family that a verdict names, and the rank that is to blame for it."""
+    """The family that a verdict names, and the rank that is responsible for it."""
     worst = f'topk {config.by(*RUN)} (1, {charged(window)}{{family!="compute"}} >= {config.verdict_share:g})'
     return (
         Record(
@@ -81,10 +81,10 @@ def _charged(config: Config, window: str) -> str:
 
 
 def _waits(config: Config, window: str) -> tuple[str, str]:
-    """Waits by what made the others late, and what of them is not known.
+    """Waits by the family that made the other ranks late, and the waits for which that is not known.
 
-    What is known arrives some steps after the waits, so that at times there is more of it than there are waits: no more
-    than those are charged.
+    What made a rank late is known only some steps after the wait. So at times more is known than there are waits in
+    the window. Never more than the waits is charged.
     """
     run = config.on(*RUN)
     waits, known = f'{since_first_step(window)}{{family=~"{WAITS}"}}', waited_for("run_family", window)
@@ -107,7 +107,7 @@ def _culprit(config: Config, window: str) -> str:
 
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
-    """The verdict, with what the nodes' counters say to it."""
+    """The verdict, with its corroboration by node counters."""
     name, found, on = verdict(window), leading(window), config.on(*RUN, "family")
     agreed = f"({confirmed(f'ratio{window}')} >= {config.confirmed_share:g})"
     refutable = any_of(FAMILIES)

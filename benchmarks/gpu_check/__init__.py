@@ -1,1 +1,1 @@
-"""The parts of `benchmarks/gpu.py`: each section trains with whyidle attached, beside a truth that is not whyidle's."""
+"""The sections of `benchmarks/gpu.py`. Each trains with whyidle attached, and compares with an independent measure."""

@@ -1,4 +1,4 @@
-"""The whole agent against the ledger, the GPU's own counters against a known duty cycle, and Kineto's traces."""
+"""Checks the agent against the ledger, the GPU's counters against a known duty cycle, and the ledger against Kineto."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PERIOD_MS = 50.0
 
 @contextmanager
 def _agent(folder: Path) -> Iterator[Callable[[], str]]:
-    """`whyidle agent` as a process -> what asks for its /metrics."""
+    """Runs `whyidle agent` as a process. Yields a function that returns its /metrics."""
     command = [sys.executable, "-m", "whyidle.cli.main", "agent", "--web.listen-address", "127.0.0.1:0"]
     process = subprocess.Popen([*command, "--ledger.dir", str(folder)], stderr=subprocess.PIPE, text=True)
     try:
@@ -60,7 +60,7 @@ def _agent(folder: Path) -> Iterator[Callable[[], str]]:
 
 
 def _series(text: str, name: str, **labels: str) -> list[tuple[dict[str, str], float]]:
-    """The samples of a metric that have these labels."""
+    """Labels and values of the samples of a metric that have these labels."""
     found = []
     for line in text.splitlines():
         if line.startswith(name + "{"):
@@ -72,7 +72,7 @@ def _series(text: str, name: str, **labels: str) -> list[tuple[dict[str, str], f
 
 
 def agent(rig: Rig, fast: bool) -> Iterator[Row]:
-    """`whyidle agent` reads the ledger of a real run: its causes are the ledger's."""
+    """Checks that `whyidle agent` exports the causes that are in the ledger of a real run."""
     steps = 10 if fast else 40
     with ledgers() as folder, _agent(folder) as scrape:
         account = _duty(rig, folder, steps, 0.5)[0]
@@ -92,7 +92,10 @@ def agent(rig: Rig, fast: bool) -> Iterator[Row]:
 
 
 def _duty(rig: Rig, folder: Path, steps: int, share: float) -> tuple[Account, float, float]:
-    """Trains with a device that is busy for a share of each period -> (account, that share by raw events, wall s)."""
+    """Trains with a device that is busy for a share of each period.
+
+    Returns the account, the share by raw events, and the wall time in seconds.
+    """
     busy = Pairs(rig)
     model = blocks(rig, busy, 1, PERIOD_MS * share, 0.0)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -114,7 +117,7 @@ def _duty(rig: Rig, folder: Path, steps: int, share: float) -> tuple[Account, fl
 
 
 def duty(rig: Rig, fast: bool) -> Iterator[Row]:
-    """A GPU that is busy for a known share of the time: NVML and GPM through the agent, nvidia-smi, `compute_idle`."""
+    """Checks NVML and GPM (through the agent), nvidia-smi and `compute_idle` against a known share of busy time."""
     if rig.simulated:
         for what in ("NVML and GPM through the agent", "whyidle_compute_idle_seconds_total", "nvidia-smi, dmon"):
             yield skipped(what, "a simulated device has no counters")
@@ -139,7 +142,7 @@ def duty(rig: Rig, fast: bool) -> Iterator[Row]:
             for name, program in running.items():
                 program.terminate()
                 outputs[name] = _percents(program.communicate(timeout=10)[0])
-        time.sleep(0 if fast else 75)  # compute_idle is about a minute late
+        time.sleep(0 if fast else 75)  # compute_idle comes about a minute later
         after = scrape()
     for name in programs:
         values = outputs.get(name)
@@ -153,7 +156,7 @@ def duty(rig: Rig, fast: bool) -> Iterator[Row]:
             - sum(value for _, value in _series(before, name, source=source))
             for name in ("whyidle_gpu_busy_seconds_total", "whyidle_gpu_observed_seconds_total")
         ]
-        # The agent also observed what came before and after.
+        # The agent also observed the time before and after the training.
         if grown[1] > 0:
             yield compare(
                 "duty", False, f"agent, {source}: busy seconds", share * wall, grown[0], "s", slack=0.05 * wall
@@ -171,7 +174,7 @@ def duty(rig: Rig, fast: bool) -> Iterator[Row]:
 
 
 def _percents(text: str) -> list[float]:
-    """The utilisation of the first GPU in what nvidia-smi printed: one figure a line, or dmon's `gpu sm mem ...`."""
+    """The utilisation of the first GPU in the output of nvidia-smi: one figure per line, or dmon's `gpu sm mem ...`."""
     rows = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if rows and len(rows[0]) > 1:
         rows = [row[1:2] for row in rows if row[0] == "0"]
@@ -184,7 +187,7 @@ Spans = list[tuple[float, float]]
 
 
 def kineto(rig: Rig, fast: bool) -> Iterator[Row]:
-    """Steps whose batches come late, seen by torch.profiler: idle between kernels, against the ledger's causes."""
+    """Compares idle time between kernels (by torch.profiler) with the ledger's causes, for steps with late batches."""
     if rig.simulated:
         yield skipped("idle between kernels", "Kineto does not know the simulated device")
         return
@@ -202,7 +205,7 @@ def _linear_step(model: Any, optimizer: Any, x: torch.Tensor) -> None:
 
 
 class Wide(Slow):
-    """Whole batches that take their time."""
+    """A data set of whole batches that take ``seconds`` each."""
 
     def __init__(self, count: int, seconds: float, width: int, rows: int):
         super().__init__(count, seconds)
@@ -243,7 +246,7 @@ def _against_kineto(rig: Rig, what: str, loader: Any, step: Callable[[Any], None
 
 
 def _kernels(profiler: Any) -> Spans:
-    """The union of device activity, in ms of the trace's own clock."""
+    """The spans of time in which the device was active, in ms of the trace's own clock."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
@@ -269,7 +272,7 @@ def _union(spans: Iterable[tuple[float, float]]) -> Spans:
 
 
 def model(rig: Rig, fast: bool) -> Iterator[Row]:
-    """A language model of transformers, random weights, for a minute: `whyidle report` against Kineto's idle share."""
+    """Compares `whyidle report` with Kineto's idle share: a language model of `transformers` trains for a minute."""
     what = "transformers' Llama"
     if rig.simulated:
         yield skipped(what, "needs a GPU: its operators are not all simulated, and Kineto cannot see that device")

@@ -1,11 +1,11 @@
-"""A process group of two ranks in one process, whose collectives take a set time on a stream of their own.
+"""A process group of two ranks in one process. Its collectives take a set time on a separate stream.
 
-What other ranks would have sent is a copy of what this one sends. The delay stands below whyidle's wrappers: call
-``install`` before ``whyidle.attach()``, which then wraps what is put in place here.
+The data of the other rank is a copy of this rank's data. The delay must be below whyidle's wrappers: call ``install``
+before ``whyidle.attach()``, which then wraps the methods that are installed here.
 
 torch (up to 2.13) lets Python implement a ProcessGroup and not a Backend. A method that Python defines on a subclass
-hides the one that whyidle wraps. So most methods are put into ProcessGroup itself; and those that C++ calls too (DDP's
-reducer does) are methods of the subclass that tell who calls.
+hides the one that whyidle wraps. So most methods are put into ProcessGroup itself. Methods that C++ calls too (DDP's
+reducer does) are on the subclass, and find out whether Python or C++ calls.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch.distributed as dist
 
 from .rig import Pairs, Rig
 
-c10d: Any = torch._C._distributed_c10d  # its types do not know all of it
+c10d: Any = torch._C._distributed_c10d  # the type stubs are incomplete
 NAME = "delayed"
 RANKS = 2
 
 
 class Link:
-    """How long collectives take, and how long they took."""
+    """The time that collectives take (``ms``), and the time that they took (``took``)."""
 
     def __init__(self, rig: Rig):
         self.rig = rig
@@ -35,7 +35,7 @@ class Link:
         self.took = Pairs(rig)
 
     def carry(self, copies: Callable[[], None], tensors: list[Any], options: Any) -> Any:
-        """Does what a collective does; -> its work, None of a synchronous one, as of NCCL since 2025."""
+        """Runs a collective. Returns its work, or None for a synchronous one, as NCCL does since 2025."""
         rig = self.rig
         if getattr(options, "asyncOp", True) is False:
             self._take(copies)
@@ -61,7 +61,7 @@ _link: Link | None = None
 
 
 class Delayed(dist.ProcessGroup):
-    """Two ranks, of which this process is the first."""
+    """A process group of two ranks. This process is rank 0."""
 
     def __init__(self, rank: int, size: int):
         super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
@@ -83,7 +83,7 @@ class Delayed(dist.ProcessGroup):
 
 
 def install(rig: Rig) -> Link:
-    """Puts the delayed collectives in place and makes the process group, if there is none."""
+    """Installs the delayed collectives, and makes the process group if there is none."""
     global _link
     if _link is None:
         _link = Link(rig)
@@ -108,13 +108,13 @@ def _below(original: Callable[..., Any], collective: Callable[..., Any]) -> Call
 
 
 def _entry(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
-    """From Python on to the wrapped method, as with any process group; from C++ past it."""
+    """A method that calls the wrapped method if Python calls it, as any process group does, and skips it for C++."""
 
     def call(group: Any, *args: Any, **kwargs: Any) -> Any:
         if _python_calls():
             return getattr(c10d.ProcessGroup, name)(group, *args, **kwargs)
         work = collective(group, *args, **kwargs)
-        if work is None:  # C++ wants one
+        if work is None:  # C++ needs a work
             future = torch.futures.Future(devices=[_now().rig.device])
             future.set_result([])
             work = c10d._create_work_from_future(future)
@@ -124,10 +124,10 @@ def _entry(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _python_calls() -> bool:
-    """Whether torch's Python calls the method that calls this, rather than its C++."""
+    """Whether the caller of this function was called by torch's Python code, and not by its C++ code."""
     try:
         return "distributed/distributed_c10d" in sys._getframe(2).f_code.co_filename
-    except ValueError:  # a thread of autograd's
+    except ValueError:  # a thread of autograd
         return False
 
 
@@ -136,7 +136,7 @@ def _now() -> Link:
     return _link
 
 
-# -- the collectives. Results are right for ranks that all send the same.
+# -- the collectives. The results are right if all ranks send the same data.
 
 
 def _reduce(tensors: list[torch.Tensor], options: Any) -> None:
@@ -188,7 +188,7 @@ _COLLECTIVES: dict[str, Callable[..., Any]] = {
     "allreduce": _allreduce,
     "broadcast": _broadcast,
     "allgather": _allgather,
-    # Their names in torch 2.13, and before.
+    # The names in torch 2.13, and the older names.
     "all_gather_single": _gather_whole,
     "_allgather_base": _gather_whole,
     "reduce_scatter_single": _scatter_whole,

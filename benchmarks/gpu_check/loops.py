@@ -1,4 +1,4 @@
-"""Training with whyidle attached, of work whose length raw events tell; and what the ledger says of it afterwards."""
+"""Training loops with whyidle attached. Raw events measure their work, and `Account` reads the ledger's figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAITS = ("network", "straggler", "pipeline", "collective")
 
 
 class Known(nn.Module):
-    """A layer whose passes keep the device busy; raw event pairs around that say for how long."""
+    """A layer whose passes keep the device busy. Raw event pairs measure for how long."""
 
     def __init__(self, rig: Rig, busy: Pairs, forward_ms: float, backward_ms: float, width: int = WIDTH):
         super().__init__()
@@ -65,21 +65,21 @@ def blocks(rig: Rig, busy: Pairs, count: int, forward_ms: float, backward_ms: fl
 
 
 class Account:
-    """What a ledger says of the last steps of a run."""
+    """The figures of a ledger on the last steps of a run."""
 
     def __init__(self, ledger: Ledger, simulated: bool):
         self.ledger = ledger
         self._simulated = simulated
 
     def ms(self, causes: Sequence[str], steps: int) -> float:
-        """Milliseconds a step: the median of the last ``steps``."""
+        """Milliseconds per step in ``causes``: the median of the last ``steps`` steps."""
         ring = self.ledger.ring[-steps:]
         if len(ring) < steps:
             raise RuntimeError(f"the ledger has {len(ring)} steps, {steps} were made")
         return statistics.median(sum(step.causes[CAUSES.index(cause)] for cause in causes) for step in ring) / 1e6
 
     def sound(self, what: str, unmeasured: bool = True) -> list[Row]:
-        """The rows that every attached run owes: no faults, nothing unmeasured, and a sum that closes."""
+        """The checks of every run: no faults, nothing unmeasured, and causes that sum to the wall time."""
         ledger, simulated = self.ledger, self._simulated
         if not ledger.device or ledger.device == "cpu":
             raise RuntimeError(f"{what}: the hooks took the rank for one on a CPU: {ledger.hook_states}")
@@ -104,7 +104,7 @@ class Account:
 
 @contextmanager
 def ledgers() -> Iterator[Path]:
-    """A folder for ledgers, in memory where there is some."""
+    """A folder for ledgers, in memory if /dev/shm can be written."""
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="whyidle-gpu-", dir=where) as folder:
         yield Path(folder)
@@ -125,7 +125,7 @@ def attached(rig: Rig, train: Callable[[], Any], name: str = "gpu-check") -> Acc
 
 
 def read_only(folder: Path, simulated: bool) -> Account:
-    """The one ledger of a folder."""
+    """Reads the only ledger of a folder."""
     (path,) = folder.iterdir()
     return Account(read_ledger(str(path), steps=True), simulated)
 
@@ -135,7 +135,7 @@ def batch(rig: Rig, rows: int = 8) -> torch.Tensor:
 
 
 def step_on(model: Callable[[torch.Tensor], torch.Tensor], optimizer: Any, x: torch.Tensor) -> torch.Tensor:
-    """One training step; -> its loss, still on the device."""
+    """Runs one training step. Returns its loss, which stays on the device."""
     loss = model(x).square().mean()
     loss.backward()
     optimizer.step()

@@ -1,4 +1,4 @@
-"""Reads a ledger again and again until stdin ends, and tells how that went. A process of its own, without torch."""
+"""Reads a ledger repeatedly until stdin ends, and prints the result. Runs as a separate process, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device that is checked: work of a set length, raw events and streams. CUDA (or ROCm), or the simulated device."""
+"""The device under test: work of a set length, raw events and streams. CUDA (or ROCm), or the simulated device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 
 
 class Rig:
-    """One device. All lengths are milliseconds; what a sleep really took is asked of raw events around it."""
+    """One device. All durations are in milliseconds. Raw events around a sleep measure how long it really took."""
 
     kind = "cuda"
 
@@ -31,7 +31,7 @@ class Rig:
         return False
 
     def sleep(self, ms: float) -> None:
-        """Keeps the current stream busy for about so long."""
+        """Keeps the current stream busy for about ``ms`` milliseconds."""
         if ms > 0:
             torch.cuda._sleep(int(ms * self._rate))
 
@@ -45,11 +45,11 @@ class Rig:
         return 100_000_000 / start.elapsed_time(end)
 
     def event(self) -> Any:
-        """A timing event of the check's own. whyidle never sees it."""
+        """A timing event that whyidle does not see."""
         return self.module.Event(enable_timing=True)
 
     def mark(self) -> Any:
-        """An event that was recorded on the current stream, now."""
+        """Records an event on the current stream, and returns it."""
         event = self.event()
         event.record(self.module.current_stream())
         return event
@@ -68,7 +68,7 @@ class Rig:
         self.module.synchronize()
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
-        """The memory of a tensor is in use by another stream."""
+        """Tells the allocator that another stream uses the memory of a tensor."""
         tensor.record_stream(stream)
 
     def describe(self) -> dict[str, str]:
@@ -102,7 +102,7 @@ class SimRig(Rig):
             self.sim.occupy(ms)
 
     def keep(self, tensor: torch.Tensor, stream: Any) -> None:
-        pass  # its memory is freed in the order of the streams
+        pass  # memory is freed in the order of the streams
 
     def describe(self) -> dict[str, str]:
         return {"device": "simulated (tests/support/simdevice): durations are virtual, host time is real"}
@@ -117,7 +117,7 @@ def rig_of(kind: str) -> Rig:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """A description of this machine, for the report."""
     return {
         "date": time.strftime("%Y-%m-%d"),
         "cores": len(os.sched_getaffinity(0)),
@@ -136,7 +136,7 @@ def _driver() -> str:
 
 
 class Pairs:
-    """Raw event pairs around something. ``total_ms`` once the device is done with them."""
+    """Raw event pairs around pieces of work. Read ``total_ms`` only after the device has finished them."""
 
     def __init__(self, rig: Rig):
         self._rig = rig
@@ -160,11 +160,11 @@ class Pairs:
         return sum(self.each_ms())
 
     def next_step(self) -> None:
-        """What comes from now on belongs to another step."""
+        """Ends the current step: later pairs belong to the next one."""
         self._ends.append(len(self._pairs))
 
     def steps_ms(self) -> list[float]:
-        """The total of each step that has ended."""
+        """The total milliseconds of each step that has ended."""
         each = self.each_ms()
         return [sum(each[start:end]) for start, end in zip([0, *self._ends], self._ends, strict=False)]
 

@@ -1,4 +1,4 @@
-"""What must not go wrong: a full launch queue, captures, forks, and hours that pass."""
+"""Checks of difficult situations: a full launch queue, captures, forks, and long runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PHASES_IN_QUEUE = 1500
 
 
 def queue(rig: Rig, fast: bool) -> Iterator[Row]:
-    """A full launch queue blocks the host in the middle of boundaries, while another process reads the ledger."""
+    """Checks that the ledger stays readable while a full launch queue blocks the host in the middle of boundaries."""
     if rig.simulated:
         rig.sim.set_queue_limit(256)
     rounds = 2 if fast else 6
@@ -48,7 +48,7 @@ def queue(rig: Rig, fast: bool) -> Iterator[Row]:
         )
         try:
             assert reader.stdout is not None
-            reader.stdout.readline()  # it has begun
+            reader.stdout.readline()  # wait until it has begun
             ours = _fill(rig, rounds)
             told = json.loads(reader.communicate("", timeout=60)[0])
         finally:
@@ -79,7 +79,7 @@ class _Filled:
 
 
 def _fill(rig: Rig, rounds: int) -> _Filled:
-    """Boundaries and kernels behind a long sleep, more than the queue holds; the longest that one of them took."""
+    """Launches more boundaries and kernels than the queue holds, after a long sleep. Measures the longest of them."""
     filled, stop = _Filled(), threading.Event()
 
     def tick() -> None:
@@ -111,7 +111,7 @@ REPLAYS = 10
 
 
 def captures(rig: Rig, fast: bool) -> Iterator[Row]:
-    """A step is captured with phases inside: with whyidle the same losses come out, and nothing is invalidated."""
+    """Captures a step with phases in it. With whyidle the losses must be the same, and no capture may fail."""
     plain = _captured(rig)
     losses: list[float] = []
     account = attached(rig, lambda: losses.extend(_captured(rig)))
@@ -133,7 +133,7 @@ def captures(rig: Rig, fast: bool) -> Iterator[Row]:
 
 
 def _captured(rig: Rig) -> list[float]:
-    """Trains three steps, captures the fourth, and replays it -> losses."""
+    """Trains three steps, captures the fourth, and replays it. Returns the losses."""
     model = blocks(rig, Pairs(rig), 2, 0.0, 0.0)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     x = batch(rig)
@@ -187,7 +187,7 @@ def _compiled(rig: Rig) -> list[float]:
 
 
 def fork(rig: Rig, fast: bool) -> Iterator[Row]:
-    """The process forks after 1,000 events: the child ends well, and the parent's account goes on."""
+    """Forks after 1,000 events. The child must end without an error, and the parent's account must continue."""
     codes: list[int] = []
     steps = 20 if fast else 100
 
@@ -213,7 +213,7 @@ def fork(rig: Rig, fast: bool) -> Iterator[Row]:
 
 
 def _child() -> int:
-    """Forks a process that uses our hooks on the CPU, as a data worker does -> its exit status."""
+    """Forks a process that uses our hooks on the CPU, as a data worker does. Returns its exit status."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -240,7 +240,10 @@ def _child() -> int:
 
 
 def drift(rig: Rig, fast: bool, minutes: float) -> Iterator[Row]:
-    """A device that is never idle, so that events alone say where it is: its time on the host's clock stays right."""
+    """Checks that device time stays right on the host's clock, with a device that is never idle.
+
+    On such a device, only events show how far it is.
+    """
     steps = max(30, min(500, int(minutes * 60 / 0.1)))
     work_ms = minutes * 60e3 / steps
     seen: list[int] = []
@@ -257,7 +260,7 @@ def drift(rig: Rig, fast: bool, minutes: float) -> Iterator[Row]:
         for _ in range(3):
             step_on(model, optimizer, x)
             rig.synchronize()
-            with whyidle.phase("eval"):  # a boundary on an idle device: there the host knows when that is passed
+            with whyidle.phase("eval"):  # a boundary on an idle device: the host knows when the device passes it
                 pass
         for number in range(steps):
             step_on(model, optimizer, x)

@@ -1,4 +1,4 @@
-"""A figure, what it must be, and whether it is: one row of the report."""
+"""The rows of the report: a figure, its expected value, and whether it is within its threshold."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ LIMITS: dict[str, tuple[float | None, float | None, str]] = {
     "agent": (0.01, 0.01, "of the wall: causes in the agent's /metrics, against the ledger"),
     "share": (0.05, None, "a model's idle share in `whyidle report`, against Kineto"),
 }
-"""Name of a threshold -> (its value on a GPU, its value on the simulated device, what it is); None: not checked."""
+"""Name of a threshold -> (value on a GPU, value on the simulated device, description). None means not checked."""
 
 
 @dataclass
 class Row:
-    """``ok`` is None where nothing is checked: a figure for the record, or something that was skipped."""
+    """One row. ``ok`` is None if nothing is checked: the figure is only reported, or the check was skipped."""
 
     what: str
     known: float | None
@@ -44,7 +44,7 @@ class Row:
     ok: bool | None = None
     note: str = ""
     routine: bool = False
-    """Checked of every run. The table shows it only where it is out of bounds."""
+    """Whether this is checked in every run. The table shows such rows only if they are out of bounds."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,7 +58,7 @@ def limit_of(name: str, simulated: bool) -> float | None:
 def compare(
     name: str, simulated: bool, what: str, known: float, measured: float, unit: str, note: str = "", slack: float = 0.0
 ) -> Row:
-    """A row that is in order if ``measured`` is as near to ``known`` as its threshold and ``slack`` together say."""
+    """A row that is ok if ``measured`` differs from ``known`` by at most the threshold ``name`` plus ``slack``."""
     limit = limit_of(name, simulated)
     if limit is None:
         return Row(what, known, measured, unit, None, None, note)

@@ -1,4 +1,4 @@
-"""Idle and waits of known length: for a batch, for collectives of DDP, FSDP1 and FSDP2, for a late rank."""
+"""Checks waits of known length: for a batch, for collectives of DDP, FSDP1 and FSDP2, and for a late rank."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from .rig import Pairs, Rig
 from .rows import Row, at_most, compare, figure
 
 WARM = 3
-"""Steps before the ones that are compared: DDP rebuilds its buckets, FSDP makes its streams."""
+"""Steps before the measured ones. In them DDP rebuilds its buckets and FSDP makes its streams."""
 LEAD_MS = 40.0
-"""Work at the start of each step, so that the host is ahead of the device when it comes to what is measured."""
+"""Milliseconds of work at the start of each step, so that the host is ahead of the device in the measured part."""
 
 
 # -- waiting for a batch
 
 
 class Slow(Dataset[torch.Tensor]):
-    """Samples that take their time."""
+    """A data set whose samples take ``seconds`` each."""
 
     def __init__(self, count: int, seconds: float):
         self._count, self._seconds = count, seconds
@@ -50,7 +50,7 @@ class Slow(Dataset[torch.Tensor]):
 
 
 def idle(rig: Rig, fast: bool) -> Iterator[Row]:
-    """A loader waits for a known time while work of a known length is queued. Truth: raw events around `next()`."""
+    """Checks the wait for a batch while work of known length is queued. The truth is from raw events at `next()`."""
     steps = 5 if fast else 20
     for work_ms, wait_ms in ((0.0, 10.0), (30.0, 10.0), (10.0, 30.0)):
         busy, waits = Pairs(rig), Pairs(rig)
@@ -76,7 +76,7 @@ def idle(rig: Rig, fast: bool) -> Iterator[Row]:
 
 
 class Shape(NamedTuple):
-    """A model, and how one step of it runs up to the end of its backward pass."""
+    """A model, and a function that runs a step of it up to the end of the backward pass."""
 
     model: nn.Module
     forward_backward: Callable[[torch.Tensor], None]
@@ -90,7 +90,7 @@ def _usual(model: nn.Module) -> Shape:
 
 
 def _plain(layers: nn.Sequential) -> Shape:
-    """An all-reduce that the loop itself issues and waits for, with the blocks' work between."""
+    """A loop that starts an all-reduce itself, runs the blocks, and then waits for the all-reduce."""
     extra = torch.ones(1024, device=next(layers.parameters()).device)
 
     def run(x: torch.Tensor) -> None:
@@ -109,7 +109,7 @@ def _fsdp1(layers: nn.Sequential) -> Shape:
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
-    # Its rate limiter makes the host wait for the device, which then has no lead.
+    # FSDP1's rate limiter is off: it makes the host wait for the device, and the host would lose its lead.
     device = next(layers.parameters()).device
     policy = ModuleWrapPolicy({Known})
     return _usual(
@@ -135,7 +135,7 @@ def _fsdp2(layers: nn.Sequential) -> Shape:
 
 
 def _root_loss(layers: nn.Sequential) -> Shape:
-    """FSDP2 whose root returns the loss: its backward pass has no output of its own to begin from."""
+    """FSDP2 with a root module that returns the loss itself, so that the backward pass starts inside the root."""
 
     class Root(nn.Module):
         def __init__(self) -> None:
@@ -176,29 +176,32 @@ SHAPES: dict[str, Callable[[nn.Sequential], Shape]] = {
 }
 LAYERS = 4
 LINKS = (("no work to hide behind", 4.0, 0.0), ("partly hidden", 12.0, 3.0), ("mostly hidden", 2.0, 6.0))
-"""Name, length of a collective, work of a layer's forward pass; its backward pass has twice that."""
+"""Name, ms of a collective, ms of work in a layer's forward pass. The backward pass has twice as much work."""
 PLAIN_LONGER = 6
-"""The one collective of the plain loop takes so many times as long: it is behind all of the work, and half hidden."""
+"""The factor for the only collective of the plain loop. It overlaps with all of the work, which hides about half."""
 
 
 class Seen(NamedTuple):
-    """Milliseconds a step, medians: a stall of the host in one step is not a wait."""
+    """Milliseconds per step. They are medians, so that a stall of the host in one step does not count as a wait."""
 
     gaps: float
-    """What the home stream did from before the forward pass to after the backward pass, other than work and sleep."""
+    """The time of the home stream in the forward and backward pass that was neither work nor sleep."""
     carried: float
-    """How long the collectives took."""
+    """The time that the collectives took."""
     account: Account
 
 
 def exposed(rig: Rig, fast: bool) -> Iterator[Row]:
-    """Two ranks in one process whose collectives take a set time. Truth: raw events around passes and their work."""
+    """Checks exposed communication with two ranks in one process, whose collectives take a set time.
+
+    The truth is from raw events around the passes and around their work.
+    """
     link = delayed.install(rig)
     links = LINKS[1:2] if fast else LINKS
     for shape in SHAPES:
         floor = 0.0
         if not rig.simulated:
-            # What a step does besides known work, waits left out: small kernels, copies. Virtual kernels take no time.
+            # The time of a step outside known work and waits: small kernels, copies. Virtual kernels take no time.
             floor = _train(rig, link, shape, 0.0, 3.0, fast).gaps
         for name, link_ms, work_ms in links:
             link_ms *= PLAIN_LONGER if shape == "all-reduce" else 1
@@ -253,7 +256,7 @@ LATE_MS = 30.0
 
 
 def late(rig: Rig, fast: bool) -> Iterator[Row]:
-    """Two processes on one device, with gloo and the real exchange; one does more work before each collective."""
+    """Checks a late rank: two processes on one device, with gloo and the real exchange. One of them does more work."""
     with ledgers() as folder:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -287,7 +290,7 @@ def late(rig: Rig, fast: bool) -> Iterator[Row]:
 
 
 def late_rank(rig: Rig, fast: bool, rank: int, port: int) -> dict[str, Any]:
-    """One rank of ``late``. Its host is ahead of its device."""
+    """Runs one rank of ``late``. Its host is ahead of its device."""
     backend = "cpu:gloo,sim:sim" if rig.simulated else "gloo"
     where, most = f"tcp://127.0.0.1:{port}", timedelta(seconds=60)
     dist.init_process_group(backend, init_method=where, rank=rank, world_size=2, timeout=most)
@@ -311,7 +314,7 @@ def late_rank(rig: Rig, fast: bool, rank: int, port: int) -> dict[str, Any]:
 
 
 def whyidle_report(folder: str) -> dict[str, Any]:
-    """What `whyidle report` says of a folder of ledgers."""
+    """The output of `whyidle report --json` for a folder of ledgers."""
     command = [sys.executable, "-m", "whyidle.cli.main", "report", "--json", f"--dir={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""`whyidle bench`: measures what trainings need of this machine. One subcommand for each thing that is measured."""
+"""`whyidle bench`: measures storage or network of this machine as trainings use them. One subcommand for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that end when the one that started them does, however that ends (PR_SET_PDEATHSIG, prctl(2))."""
+"""Ends child processes when their parent ends, for whatever reason (PR_SET_PDEATHSIG, prctl(2))."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """For ``preexec_fn``. ``number`` is how it ends."""
+    """For ``preexec_fn``: the child gets the signal ``number`` when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def die_with_parent_alone() -> None:
-    """The same, out of reach of Ctrl-C: the parent decides what that means."""
+    """The same, in a separate process group, so that Ctrl-C reaches only the parent."""
     os.setpgid(0, 0)
     die_with_parent()

@@ -1,1 +1,1 @@
-"""The subcommand `compare`: runs or saved reports beside each other."""
+"""The subcommand `compare`: compares runs or saved reports."""

@@ -1,4 +1,4 @@
-"""`whyidle compare`: runs or saved reports beside each other, for people, for documents and for CI."""
+"""`whyidle compare`: compares runs or saved reports, for people, for documents and for CI."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from ...advisor.compare.comparison import Comparison, NoComparison, compare
 from ...advisor.compare.conditions import ALL_NAMES, Condition, Judged, NoCondition, NotKnown, judge, parse
+from ...advisor.compare.recorded import report_of
 from ...advisor.compare.scaling import STRONG, WEAK
 from ...ledger.directory import ledger_dir
 from ...verdict.report import build_report
 from ...verdict.saved import NoReport, Report, check, read_report
 from .. import choice, gaps
 from ..agent import DEFAULT_ADDRESS
-from ..quantities import count
+from ..prometheus import options, runs, seconds, stretch
+from ..prometheus.client import NoAnswer, Prometheus
+from ..quantities import counts
 from .html import render_html
+from .moments import Part, part_of
 from .text import render_markdown, render_text, sentence
 
+_WHOSE = "as OWNER/NAME"
 MET = 3
-"""Exit status where a condition of --fail-if is met."""
+"""The exit status if a condition of --fail-if is met."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         nargs="+",
         help="a report that `whyidle report --json` wrote, a directory of ledgers (its newest run), or a run's name,"
-        " as NAME or OWNER/NAME; the others are compared with the first one",
+        " as NAME or OWNER/NAME; with --prometheus, also NAME@FROM..TO, a part of a run's time, such as llama@26h..24h"
+        " or llama@2026-11-21T02:00..2026-11-21T04:00. The others are compared with the first one",
     )
     parser.add_argument(
         "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers of named runs are (default: %(default)s)"
@@ -49,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scale = parser.add_argument_group("scaling", "Options for runs with different world sizes.")
     scale.add_argument(
         "--samples-per-step",
-        type=_sizes,
+        type=counts,
         metavar="N,N,…",
         help="samples per step of all ranks together, one number for each run (default: as data loaders counted them)",
     )
@@ -77,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a condition on a change can also be met by a difference that may be chance",
     )
+    options.add_arguments(parser, since="1h")
 
 
 def _condition(text: str) -> Condition:
@@ -86,16 +94,12 @@ def _condition(text: str) -> Condition:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _sizes(text: str) -> list[float]:
-    return [count(part) for part in text.split(",")]
-
-
 class _Refused(Exception):
-    """A sentence for stderr; empty where it has been said."""
+    """The command cannot go on. The message is a sentence for stderr; empty if it was printed already."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where something cannot be compared or judged, 2 for what makes no sense, MET."""
+    """Exit status 0; 1 if runs cannot be compared or a condition cannot be checked; 2 for wrong arguments; MET."""
     try:
         if wrong := _usage(args):
             print(f"whyidle compare: {wrong}", file=sys.stderr)
@@ -107,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         if args.html:
             _write(args.html, render_html(comparison, judged))
-    except (_Refused, NoReport, NoComparison, NotKnown) as error:
+    except (_Refused, NoReport, NoComparison, NoAnswer, NotKnown) as error:
         if str(error):
             print(f"whyidle compare: {error}", file=sys.stderr)
         return 1
@@ -142,7 +146,7 @@ def _plain(one: Judged) -> dict[str, object]:
 
 
 def _names(arguments: list[str]) -> list[str]:
-    """Short names for columns; where two are the same, the whole argument."""
+    """Short names for columns. If two would be the same, the whole arguments."""
     short = [os.path.basename(argument.rstrip("/")).removesuffix(".json") or argument for argument in arguments]
     if len(set(short)) == len(short):
         return short
@@ -152,14 +156,20 @@ def _names(arguments: list[str]) -> list[str]:
 
 
 def _report(argument: str, args: argparse.Namespace) -> Report:
-    """Raises NoReport, or _Refused."""
+    """The report that an argument names: a file, or a run with ledgers here. Raises NoReport or _Refused."""
     if os.path.isfile(argument) or argument.endswith(".json"):
         return read_report(argument)
+    if args.prometheus and not os.path.isdir(argument):
+        return _recorded(argument, args)
     directory, owner, name = args.dir, None, argument
     if os.path.isdir(argument):
         directory, name = argument, None
     elif "/" in argument:
         owner, _, name = argument.partition("/")
+        if owner in ("", ".", "..", "~"):  # a path, not OWNER/NAME
+            raise _Refused(
+                f"{argument} does not exist: give a report, a directory of ledgers, or a run as NAME or OWNER/NAME"
+            )
     asked = argparse.Namespace(dir=directory, run_name=name, owner=owner)
     chosen = choice.choose("compare", asked)
     if chosen is None:
@@ -167,8 +177,39 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
     run, ledgers, problems = chosen
     idle, why = gaps.ask(args.agent, run) if gaps.on_accelerators(run, ledgers) else ({}, "")
     report: Report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
-    check(report)
+    try:
+        check(report)
+    except NoReport as error:
+        raise NoReport(f"{argument} {error}") from error
     return report
+
+
+def _recorded(argument: str, args: argparse.Namespace) -> Report:
+    """Of a run in Prometheus. Raises _Refused, NoAnswer or NoComparison."""
+    now = time.time()
+    try:
+        part = part_of(argument, now)
+    except argparse.ArgumentTypeError as error:
+        raise _Refused(f"{argument}: {error}") from error
+    owner, _, name = part.name.partition("/") if "/" in part.name else ("", "", part.name)
+    wanted = argparse.Namespace(run_name=name, owner=owner or None, cluster=args.cluster)
+    asked = options.server(args)
+    try:
+        found = stretch.ask(asked, _within(asked, wanted, part, args.since))
+        notes = [*found.notes, *(f"Prometheus warns: {one}" for one in asked.warnings)]
+        return report_of(replace(found, notes=notes))
+    except NoComparison as error:
+        raise NoComparison(f"{argument} {error}") from error
+
+
+def _within(asked: Prometheus, wanted: argparse.Namespace, part: Part, since: float) -> runs.Chosen:
+    """The run, and the time: the given one, else the last ``since`` seconds before its last sign of life."""
+    if part.start is None or part.end is None:
+        chosen = runs.choose(asked, wanted, max(since, options.ENDED_SECONDS), _WHOSE)
+        end = seconds.last_sign(asked, chosen)
+        return chosen._replace(start=max(chosen.start, end - since), end=end)
+    chosen = runs.choose(asked, wanted, max(time.time() - part.start, options.ENDED_SECONDS), _WHOSE)
+    return chosen._replace(start=part.start, end=min(part.end, chosen.end))
 
 
 def _write(path: str, page: str) -> None:

@@ -1,4 +1,4 @@
-"""The page that `whyidle compare --html` writes: one file without scripts, dark or light."""
+"""The page that `whyidle compare --html` writes: one file without scripts, for dark and light mode."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _class(cell: str, words: bool) -> str:
 
 
 def _bars(comparison: Comparison) -> str:
-    """A bar for each run: how long a step takes, by family, all on one scale."""
+    """A bar for each run: the time of a step by family. All bars have the same scale."""
     first: dict[str, float] = {row.name: row.before or 0.0 for row in _first(comparison)}
     runs = [first, *({row.name: row.after or 0.0 for row in pair.families} for pair in comparison.pairs)]
     longest = max(sum(run.values()) for run in runs) or 1.0
@@ -95,6 +95,7 @@ def _bars(comparison: Comparison) -> str:
 
 
 def _first(comparison: Comparison) -> list[Row]:
-    """The families of the first run: a pair leaves out what neither of its two runs has."""
+    """The families of the first run, from all pairs, because a pair leaves out families that neither of its runs
+    has."""
     rows = {row.name: row for pair in comparison.pairs for row in pair.families}
     return list(rows.values())

@@ -1,4 +1,4 @@
-"""What `whyidle compare` prints: the same tables as aligned text and as Markdown."""
+"""Prints the tables of `whyidle compare` as aligned text or as Markdown."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from ...advisor.compare.comparison import Comparison, Pair, Row
 from ...advisor.compare.conditions import EFFICIENCY, SPEEDUP, Judged
-from ...advisor.compare.statistics import CONFIDENCE, Interval
-from ..quantities import in_time
-from ..report import percent
+from ...advisor.statistics import CONFIDENCE, Interval
+from ..quantities import in_time, percent
 from ..tables import aligned
 
 NONE = "–"
@@ -22,7 +21,7 @@ class Table(NamedTuple):
     header: list[str]
     rows: list[list[str]]
     left: tuple[int, ...]
-    """Columns of words; all others are of numbers."""
+    """The indexes of columns with words. All other columns have numbers."""
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -35,7 +34,7 @@ def tables(comparison: Comparison) -> list[Table]:
 
 
 def runs_of(comparison: Comparison) -> list[list[str]]:
-    """One row for each run: its name, what it is, and what it lost most to."""
+    """One row for each run: its name, its size, and its verdict."""
     return [
         [
             one.name,
@@ -112,7 +111,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def render_text(comparison: Comparison, judged: list[Judged]) -> str:
-    """For a terminal: ends with a newline."""
+    """The comparison for a terminal. Ends with a newline."""
     names = max(len(one.name) for one in comparison.runs)
     parts = [[f"{row[0]:<{names}}  {' · '.join(row[1:])}" for row in runs_of(comparison)]]
     for table in tables(comparison):
@@ -124,7 +123,7 @@ def render_text(comparison: Comparison, judged: list[Judged]) -> str:
 
 
 def _padded(table: Table) -> list[list[str]]:
-    """Words of the last column flush left: `aligned` has only the first columns so."""
+    """The rows of a table, with words in the last column padded, because `aligned` aligns only first columns left."""
     rows = [table.header, *table.rows]
     last = len(table.header) - 1
     if last not in table.left:
@@ -155,7 +154,7 @@ def _cell(text: str) -> str:
 
 
 def sentence(one: Judged) -> str:
-    """What became of a condition."""
+    """A sentence about the result of a condition."""
     said = f"{one.condition}: {one.run} has {_value(one)}"
     if one.untold:
         return f"{said}, which may be chance"

@@ -1,1 +1,1 @@
-"""`whyidle demo`: a real training job, watched, ending in a verdict."""
+"""The subcommand `demo`: a small training job, watched by an agent, with a verdict at the end."""

@@ -1,4 +1,4 @@
-"""`whyidle demo`: trains a small model on this machine, watches it through an agent, and explains its seconds."""
+"""`whyidle demo`: trains a small model on this machine, watches it with an agent, and explains where its time went."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from .injection import KINDS, Injection, choose, outcome_text
 
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 STUCK_SECONDS = 180.0
-"""A job that makes no step for so long is given up."""
+"""The demo stops if the job makes no step for this long."""
 _SCRAPE_EVERY_SECONDS = 1.0
 _LOOK_EVERY_SECONDS = 0.1
 _AGENT_SECONDS = 30.0
-"""The same for an agent that does not answer."""
+"""The demo stops if the agent does not answer for this long."""
 _FOREIGN = ("PET_", "TORCHELASTIC_", "MASTER_", "WHYIDLE")
 _FOREIGN_NAMES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHONSAFEPATH"})
-"""Of the environment: what would make our torchrun a part of a job around it, or keep job.py from its own directory."""
+"""Environment variables that would make our torchrun part of a surrounding job, or keep job.py from importing modules
+beside it."""
 
 
 class DemoError(Exception):
-    """The demo cannot go on. A sentence for the user, and the log of who failed."""
+    """The demo cannot go on. It has a sentence for the user, and the log of the process that failed."""
 
     def __init__(self, sentence: str, log: str = ""):
         super().__init__(sentence)
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _number_of(what: str, most: int) -> Callable[[str], float]:
-    """Reads a number from 1 to ``most``."""
+    """Returns a function that reads a number from 1 to ``most``."""
 
     def read(text: str) -> float:
         try:
@@ -128,7 +129,7 @@ def _print(report: dict[str, Any], injection: Injection, as_json: bool) -> None:
 
 
 class Demo:
-    """One run of the job and of the agent beside it."""
+    """One run of the job, with an agent."""
 
     def __init__(self, seconds: float, injection: Injection, places: Any, stop: StopSignals):
         self._seconds = seconds
@@ -140,7 +141,10 @@ class Demo:
         self._run = "demo" if not injection.label else f"demo-injected-{injection.kind.name}"
 
     def run(self) -> dict[str, Any]:
-        """Runs both to the job's end -> the report. Raises DemoError or Stopped; call close() in any case."""
+        """Runs job and agent until the job ends. Returns the report. Raises DemoError or Stopped.
+
+        Call close() in any case.
+        """
         from .processes import adopt_orphans, start
         from .view import Scene, open_view
 
@@ -162,7 +166,7 @@ class Demo:
         return self._report()
 
     def close(self) -> None:
-        """Leaves no process and no file."""
+        """Kills all processes and removes all files of the demo."""
         from .processes import kill_all
 
         kill_all("WHYIDLE_DIR", self._places.ledgers)
@@ -182,7 +186,7 @@ class Demo:
         env["TMPDIR"] = self._places.temporary
         env["OMP_NUM_THREADS"] = "1"
         env["PYTHONUNBUFFERED"] = "1"
-        # All ranks are here, whatever the name of this machine resolves to.
+        # All ranks are on this machine, whatever its name resolves to.
         env["GLOO_SOCKET_IFNAME"] = "lo"
         return env
 
@@ -217,7 +221,7 @@ class Demo:
                         scene.ranks = scrape(address)
                         answered = now
                 except (OSError, ValueError):
-                    pass  # once is nothing
+                    pass  # a single failure does not matter
                 view.draw(scene)
             if now - answered > _AGENT_SECONDS:
                 raise DemoError("the agent does not answer; the end of its log is above", self._tail("agent"))

@@ -1,7 +1,7 @@
-"""What `whyidle demo --inject` does to the training job: each fault slows one thing by a known delay, and notes when.
+"""The faults of `whyidle demo --inject`: each slows one part of the training job by a known delay, and records when.
 
-The notes are the ground truth that the verdict is checked against. They are taken with the job's own clock, here, and
-know nothing of whyidle. This module is imported by the training script, from beside it.
+These records are the ground truth to which the verdict is compared. They use the job's own clock and are independent of
+whyidle. The training script imports this module from its own directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """Intervals of CLOCK_MONOTONIC in ns, appended to ``<directory>/<name>-<rank>-<pid>``, one `start end` a line."""
+    """Appends intervals to ``<directory>/<name>-<rank>-<pid>``, one `start end` per line, in ns of CLOCK_MONOTONIC."""
 
     def __init__(self, directory: str, name: str, rank: int):
         self._path = os.path.join(directory, f"{name}-{rank}")
@@ -37,13 +37,13 @@ class Trace:
             self._write(start, time.monotonic_ns())
 
     def sleep(self, seconds: float) -> None:
-        """Blocks for that long. What it lasts beyond that it has waited for a CPU, which is no part of the fault."""
+        """Blocks for the given time. If it takes longer, the rest was a wait for a CPU and is not part of the fault."""
         start = time.monotonic_ns()
         time.sleep(seconds)
         self._write(start, start + int(seconds * 1e9))
 
     def _write(self, start: int, end: int) -> None:
-        if self._pid != os.getpid():  # a data-loading worker has a copy of this object, and gets a file of its own
+        if self._pid != os.getpid():  # a data worker has a copy of this object and needs a separate file
             self._pid = os.getpid()
             self._fd = os.open(
                 f"{self._path}-{self._pid}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -52,7 +52,7 @@ class Trace:
 
 
 class Fault:
-    """No fault: what the training loop calls does nothing."""
+    """No fault. The training loop calls these methods, which do nothing here."""
 
     def __init__(self, delay_seconds: float, trace: Trace):
         self.delay = delay_seconds
@@ -62,28 +62,28 @@ class Fault:
         """Called in the data-loading worker, in the middle of its reads, once per batch."""
 
     def processing_a_batch(self) -> None:
-        """Called in the data-loading worker once the bytes of a batch are there."""
+        """Called in the data-loading worker after the bytes of a batch were read."""
 
     def computing(self, device: Device) -> None:
         """Called in the training loop, between the forward and the backward pass."""
 
     def reducing(self, model: DistributedDataParallel) -> None:
-        """Called once, with the model whose gradients will be reduced."""
+        """Called once with the model, whose gradients will be reduced."""
 
     def writing(self, file: BinaryIO) -> BinaryIO:
-        """Called with the file of each checkpoint -> what to write to."""
+        """Called with the file of each checkpoint. Returns the file to write to."""
         return file
 
 
 class SlowStorage(Fault):
-    """Each batch: the worker sleeps in its read."""
+    """In each batch, the worker sleeps in its read."""
 
     def reading_a_batch(self) -> None:
         self.trace.sleep(self.delay)
 
 
 class SlowCpu(Fault):
-    """Each batch: the worker spends CPU time, as an expensive tokeniser does."""
+    """In each batch, the worker uses CPU time, like an expensive tokeniser."""
 
     def processing_a_batch(self) -> None:
         with self.trace.interval():
@@ -94,7 +94,7 @@ class SlowCpu(Fault):
 
 
 class SlowRank(Fault):
-    """Each step: more matrix products."""
+    """In each step, the rank computes more matrix products."""
 
     def computing(self, device: Device) -> None:
         import torch
@@ -109,15 +109,15 @@ class SlowRank(Fault):
 
 
 class SlowNetwork(Fault):
-    """Each reduction of gradients, once every rank has entered it: its result arrives later."""
+    """The result of each reduction of gradients arrives later, after every rank has entered the reduction."""
 
     def reducing(self, model: DistributedDataParallel) -> None:
         import torch
         from torch import distributed
 
         ranks = distributed.get_world_size()
-        # The link: one reduction after the other. Not Future.then: on a reduction that has finished already it would
-        # run its callback at once, in the middle of the backward pass.
+        # One thread is the link: it takes one reduction after the other. Future.then would not do, because for a
+        # finished reduction it runs its callback at once, in the middle of the backward pass.
         link = ThreadPoolExecutor(1, "slow-link")
 
         def deliver(work: Any, result: Future[torch.Tensor], buffer: torch.Tensor) -> None:
@@ -138,13 +138,13 @@ class SlowNetwork(Fault):
             link.submit(deliver, work, result, buffer)
             return result
 
-        # DDP reads the annotations of its hooks; those of this module are strings.
+        # DDP checks the annotations of its hooks, but annotations in this module are strings.
         reduce.__annotations__ = {"bucket": distributed.GradBucket, "return": torch.futures.Future[torch.Tensor]}
         model.register_comm_hook(None, reduce)
 
 
 class SlowCheckpoint(Fault):
-    """Each checkpoint: its first write blocks."""
+    """In each checkpoint, the first write blocks."""
 
     def writing(self, file: BinaryIO) -> BinaryIO:
         return _SlowFile(file, self.delay, self.trace)  # pyright: ignore[reportReturnType]

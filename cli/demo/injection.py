@@ -1,4 +1,4 @@
-"""The faults that `--inject` knows, as a table, and how much of each the accounting found again."""
+"""The table of faults for `--inject`, and how much of a fault the accounting has found."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .truth import Trace, exposed, happened
 class Kind:
     """One kind of fault.
 
-    ``truth(trace, ranks, all_ranks)`` are the seconds that really fell on the training loops, by the job's own notes.
-    ``causes`` are where the accounting should have them: on the injected ranks, or on the others with ``on_others``.
+    ``truth(trace, ranks, all_ranks)`` returns the seconds that the fault cost the training loops, by the job's own
+    records. ``causes`` are the causes under which the accounting should have them: on the ranks with the fault, or with
+    ``on_others`` on the other ranks.
     """
 
     name: str
@@ -90,14 +91,14 @@ class Injection:
 
     @property
     def label(self) -> str:
-        """What the view and the text say about it; empty without a fault."""
+        """The description for the view and the text; empty without a fault."""
         if self.kind.name == "none":
             return ""
         whose = "all ranks" if len(self.ranks) == self.world else f"rank {', '.join(map(str, self.ranks))}"
         return f"INJECTED {self.kind.name}: {self.kind.delay_ms:.0f} ms {self.kind.what}, on {whose}"
 
     def job_arguments(self) -> list[str]:
-        """For job.py."""
+        """The arguments for job.py."""
         return [
             "--inject", self.kind.name,
             "--inject-ranks", ",".join(map(str, self.ranks)),
@@ -106,7 +107,7 @@ class Injection:
         ]  # fmt: skip
 
     def outcome(self, report: dict[str, Any], trace: Trace) -> dict[str, object]:
-        """The JSON's ``injected``: what was slowed, the seconds it cost, and the seconds that the report shows."""
+        """The field ``injected`` of the JSON: the fault, the seconds it cost, and the seconds that the report shows."""
         recovered = sum(
             entry["seconds"][cause]
             for entry in report["per_rank"]
@@ -125,11 +126,9 @@ class Injection:
 
 
 def choose(name: str, wanted: str | None, world: int, delay_ms: float | None = None) -> Injection:
-    """The fault named ``name`` on the ranks ``wanted`` (None: the kind's usual ones; `all`, or a number).
+    """The fault ``name`` on the ranks ``wanted``: `all`, a number, or None for the usual ranks of this fault.
 
-    ``delay_ms`` takes the place of the kind's own delay, in milliseconds.
-
-    Raises ValueError, with a sentence, for what makes no sense.
+    ``delay_ms`` replaces the usual delay of the fault, in milliseconds. Raises ValueError with a sentence.
     """
     kind = KINDS[name]
     everyone = tuple(range(world))
@@ -159,7 +158,7 @@ def choose(name: str, wanted: str | None, world: int, delay_ms: float | None = N
 
 
 def outcome_text(injection: Injection, outcome: dict[str, Any]) -> str:
-    """One paragraph below the verdict."""
+    """A paragraph below the verdict that compares the fault with the report."""
     if not injection.label:
         return ""
     causes = " + ".join(outcome["causes"])

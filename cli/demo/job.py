@@ -1,6 +1,6 @@
-"""The demo's training job: a plain PyTorch loop. It knows nothing of whyidle.
+"""The demo's training job: a plain PyTorch loop without any call to whyidle.
 
-A small byte-level transformer learns Python from the standard library's own source files. Started by torchrun:
+A small byte-level transformer learns Python from the source files of the standard library. It is started by torchrun:
 
     torchrun --nproc-per-node 2 job.py --seconds 30 --checkpoints DIR --trace DIR
 """
@@ -33,7 +33,7 @@ AGREE_EVERY = 8  # steps
 
 
 class SourceFiles(Dataset[Tensor]):
-    """Pieces of CONTEXT + 1 bytes from every source file of the standard library, read when they are asked for."""
+    """Pieces of CONTEXT + 1 bytes from every source file of the standard library. Each is read when it is needed."""
 
     def __init__(self, fault: Fault):
         self.fault = fault
@@ -81,7 +81,7 @@ def endless(loader: DataLoader[Tensor], sampler: DistributedSampler[Tensor]) -> 
 
 
 def save(path: Path, state: dict[str, Any], fault: Fault) -> None:
-    """Writes a checkpoint that is either there as a whole or not at all."""
+    """Writes a checkpoint atomically."""
     unfinished = path.with_suffix(".unfinished")
     with open(unfinished, "wb") as file:
         torch.save(state, fault.writing(file))
@@ -91,7 +91,8 @@ def save(path: Path, state: dict[str, Any], fault: Fault) -> None:
 
 
 def agree(loss: Tensor, over: bool) -> tuple[float, bool]:
-    """The mean loss of all ranks, and whether for any of them the time is over: all stop after the same step."""
+    """Returns the mean loss of all ranks, and whether the time is over for any rank, so that all stop after one
+    step."""
     totals = torch.stack((loss.detach(), loss.new_tensor(float(over))))
     dist.all_reduce(totals)
     total, votes = totals.tolist()
@@ -109,12 +110,12 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     dataset = SourceFiles(fault)
     sampler = DistributedSampler(dataset, ranks, rank)
     loader = DataLoader(dataset, BATCH, sampler=sampler, num_workers=1, persistent_workers=True, drop_last=True)
-    # One bucket: the gradients go in a single all-reduce.
+    # A single bucket, so that all gradients go in one all-reduce.
     model = DistributedDataParallel(Transformer().to(device), bucket_cap_mb=1000)
     fault.reducing(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    # What lives until the end need not be looked at by each garbage collection.
+    # Objects that live until the end do not have to be scanned in each garbage collection.
     gc.collect()
     gc.freeze()
     batches = endless(loader, sampler)

@@ -1,4 +1,4 @@
-"""Where a demo keeps its files: small ones in memory, checkpoints on a disk; all of them gone afterwards."""
+"""The directories of a demo: small files in memory, checkpoints on a disk. All are removed afterwards."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 _MEMORY = "/dev/shm"
 _MEGABYTE = 1 << 20
-_CHECKPOINT_BYTES = 16 * _MEGABYTE  # of one rank: the last one, and the next one in the making
-_MEMORY_BYTES = 8 * _MEGABYTE  # of one rank: its ledger, its notes, its batches on their way from the worker
+_CHECKPOINT_BYTES = 16 * _MEGABYTE  # per rank: the last checkpoint and the next one
+_MEMORY_BYTES = 8 * _MEGABYTE  # per rank: its ledger, its records of delays, and batches on their way from the worker
 
 
 class NoRoom(Exception):
-    """A sentence for the user."""
+    """There is not enough space. The message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Directories of one demo, made by :func:`make`."""
+    """The directories of one demo. :func:`make` creates them."""
 
     memory: str
     disk: str
@@ -35,7 +35,7 @@ class Places:
 
     @property
     def temporary(self) -> str:
-        """The job's TMPDIR. In memory, because sockets there need a short path."""
+        """The job's TMPDIR. It is in memory, because sockets need a short path."""
         return os.path.join(self.memory, "tmp")
 
     def log(self, name: str) -> str:
@@ -47,7 +47,7 @@ class Places:
 
 
 def make(ranks: int) -> Places:
-    """Makes the directories for a job of ``ranks`` ranks. Raises NoRoom."""
+    """Creates the directories for a job of ``ranks`` ranks. Raises NoRoom."""
     if os.path.isdir(_MEMORY):
         _check_room(_MEMORY, ranks * _MEMORY_BYTES, "in a container: --shm-size=1g, or an emptyDir with medium: Memory")
     disk = _make(_disks(), ranks * _CHECKPOINT_BYTES)
@@ -83,7 +83,8 @@ def _check_room(directory: str, size: int, hint: str) -> None:
 
 
 def _disks() -> list[str]:
-    """$TMPDIR if it is set; else the usual directories, those on a disk first: an fsync on a tmpfs costs nothing."""
+    """$TMPDIR if it is set, otherwise the usual directories. Those on a disk come first, because an fsync on a tmpfs
+    takes no time."""
     if os.environ.get("TMPDIR"):
         return [tempfile.gettempdir()]
     usual = ["/var/tmp", tempfile.gettempdir()]

@@ -1,8 +1,8 @@
-"""Child processes that leave nothing behind, whatever happens to them or to us.
+"""Starts processes, and finds and kills all their descendants.
 
-torchrun puts each rank into a session of its own, and a rank has data-loading workers: killing a process group would
-miss most of them. All that we start carries a mark in its environment, and orphans come back to us, so that they can be
-found (PR_SET_CHILD_SUBREAPER, prctl(2)).
+torchrun starts each rank in a separate session, and a rank has data-loading workers, so killing a process group would
+miss most of them. Everything that we start has a mark in its environment. We also become the parent of orphans, so that
+they can be found (PR_SET_CHILD_SUBREAPER, prctl(2)).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def _die_with_parent() -> None:
 
 
 def start(command: Sequence[str], log: str, env: Mapping[str, str], directory: str) -> subprocess.Popen[bytes]:
-    """Starts a process that writes all its output to the file ``log``, in a session of its own.
+    """Starts a process in a separate session. Its output goes to the file ``log``. Raises OSError.
 
-    Ctrl-C in the terminal reaches only us; if we are killed, it gets a SIGTERM. Raises OSError.
+    Ctrl-C in the terminal does not reach it. If we are killed, it gets a SIGTERM.
     """
     with open(log, "ab") as file:
         return subprocess.Popen(
@@ -49,7 +49,7 @@ def start(command: Sequence[str], log: str, env: Mapping[str, str], directory: s
 
 
 def kill_all(variable: str, value: str) -> None:
-    """Kills and reaps every descendant that has ``variable=value`` in its environment. Returns when none is left."""
+    """Kills and reaps every descendant with ``variable=value`` in its environment, for up to _KILL_SECONDS."""
     deadline = time.monotonic() + _KILL_SECONDS
     while (marked := _marked(variable, value)) and time.monotonic() < deadline:
         for process in marked:
@@ -62,7 +62,7 @@ def kill_all(variable: str, value: str) -> None:
 
 
 def _marked(variable: str, value: str) -> list[psutil.Process]:
-    """The parents first, so that none can start another child."""
+    """The descendants with ``variable=value``, parents first, so that they cannot start another child meanwhile."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
@@ -74,7 +74,7 @@ def _marked(variable: str, value: str) -> list[psutil.Process]:
 
 
 def _reap_adopted() -> None:
-    """Ends the zombies of processes whose parents have died before them."""
+    """Reaps zombies that we adopted because their parents died before them."""
     for process in psutil.Process().children():
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
@@ -84,7 +84,7 @@ def _reap_adopted() -> None:
 
 
 def tail(log: str, lines: int = 60) -> str:
-    """The last lines of a log; empty where there is none."""
+    """The last lines of a log; empty if there is no log."""
     try:
         with open(log, encoding="utf-8", errors="replace") as file:
             return "".join(file.readlines()[-lines:])

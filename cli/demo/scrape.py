@@ -1,4 +1,4 @@
-"""What the agent says about the ranks, asked over HTTP as Prometheus would ask."""
+"""Asks the agent about the ranks, over HTTP as Prometheus does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_SECONDS = 3.0
 
 @dataclass(slots=True)
 class RankView:
-    """One rank at one scrape. Seconds are those since its first step."""
+    """One rank at one scrape. Seconds count from its first step."""
 
     steps: int = 0
     families: dict[str, float] = field(default_factory=lambda: dict.fromkeys(FAMILIES, 0.0))
@@ -28,7 +28,7 @@ class RankView:
 
 
 def scrape(address: str) -> dict[int, RankView]:
-    """The ranks by number. Raises OSError when the agent does not answer, ValueError when it makes no sense."""
+    """The ranks by number. Raises OSError if the agent does not answer, and ValueError if its answer is not valid."""
     return parse(fetch(address, _TIMEOUT_SECONDS).decode("utf-8"))
 
 

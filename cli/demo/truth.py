@@ -1,7 +1,7 @@
-"""What the injected delays really cost, from the job's own notes (see faults.Trace): no ledger is asked.
+"""What the injected delays cost, from the job's own records (see faults.Trace) and not from ledgers.
 
-A data-loading worker runs ahead, so that a part of its delays hides behind compute. What fell on the loop is the
-overlap of the worker's delays with the loop's waits.
+A data-loading worker works in advance, so compute hides a part of its delays. The cost for the loop is the overlap of
+the worker's delays with the loop's waits.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Interval = tuple[int, int]  # ns of CLOCK_MONOTONIC
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The notes of one run. ``windows`` is where the accounting begins on each rank: what came before is startup."""
+    """The records of one run. ``windows``: rank -> the moment at which its startup ends and the accounting begins."""
 
     directory: str
     windows: Mapping[int, int]
 
     def intervals(self, name: str, rank: int) -> list[Interval]:
-        """The rank's intervals of that name, in order."""
+        """The intervals with this name of a rank, in order."""
         found: list[Interval] = []
         begin = self.windows.get(rank, 0)
         for entry in os.listdir(self.directory):
@@ -33,17 +33,17 @@ class Trace:
 
 
 def happened(trace: Trace, ranks: Sequence[int]) -> float:
-    """Seconds of all delays in the training loops of ``ranks``."""
+    """The seconds of all delays in the training loops of ``ranks``."""
     return sum(end - start for rank in ranks for start, end in trace.intervals("injected", rank)) / 1e9
 
 
 def exposed(trace: Trace, ranks: Sequence[int]) -> float:
-    """Seconds for which the loops of ``ranks`` waited while their worker was delayed."""
+    """The seconds in which the loops of ``ranks`` waited while their worker was delayed."""
     return sum(overlap(trace.intervals("injected", rank), trace.intervals("waits", rank)) for rank in ranks) / 1e9
 
 
 def overlap(ours: Sequence[Interval], theirs: Sequence[Interval]) -> int:
-    """Time that is in an interval of each of two sequences; each is in order and does not overlap itself."""
+    """The time that is in both of two sequences of intervals. Each sequence is in order and without overlaps."""
     total = i = j = 0
     while i < len(ours) and j < len(theirs):
         start, end = max(ours[i][0], theirs[j][0]), min(ours[i][1], theirs[j][1])

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live picture on a terminal, a line every few seconds elsewhere. On stderr."""
+"""Shows the demo on stderr while it runs: a live picture on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LINE_EVERY_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Scene:
-    """What there is to be shown. Times in seconds."""
+    """The values to show. Times in seconds."""
 
     title: str
-    label: str  # of what is injected; empty without
-    seconds: float  # the training time asked for
+    label: str  # describes the fault; empty without one
+    seconds: float  # the requested training time
     startup: float = 0.0
     ranks: dict[int, RankView] = field(default_factory=dict)
 
@@ -41,7 +41,7 @@ class Scene:
 
 
 class Lines:
-    """For a log, a pipe, a CI job."""
+    """The view for a log, a pipe or a CI job."""
 
     def __init__(self, scene: Scene):
         self._say(scene.title + (f" · {scene.label}" if scene.label else ""))
@@ -72,7 +72,7 @@ def _all(scene: Scene) -> str:
 
 
 class Picture:
-    """For a terminal."""
+    """The view for a terminal."""
 
     def __init__(self, scene: Scene):
         self._live = Live(picture(scene), console=Console(stderr=True), auto_refresh=False, transient=True)
@@ -122,7 +122,7 @@ def _doing(rank: RankView) -> Text:
 
 
 def stacked(families: dict[str, float]) -> Text:
-    """One bar of all families, each as long as its share. Rounding errors do not add up."""
+    """A bar of all families by their shares. Rounding errors do not accumulate."""
     whole, text, done, cells = sum(families.values()), Text(), 0.0, 0
     for name in FAMILIES:
         done += families[name]
@@ -141,7 +141,7 @@ def _legend(scene: Scene) -> Text:
 
 
 def _style(family: str) -> str:
-    """The colour that the report has for it: ANSI 30 to 37 and 90 to 97."""
+    """The report's colour of a family, for rich: ANSI 30 to 37 and 90 to 97."""
     code = COLOURS[family]
     return f"color({code - 30 if code < 90 else code - 82})"
 

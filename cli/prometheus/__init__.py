@@ -1,1 +1,1 @@
-"""Runs that are not on this node: what a Prometheus has recorded of them, asked for over its HTTP API."""
+"""Runs on other nodes: asks Prometheus over its HTTP API for what it has recorded about them."""

@@ -1,4 +1,4 @@
-"""Prometheus's HTTP API: instant and range queries, and which series there are. With the standard library alone.
+"""A client for Prometheus's HTTP API: instant queries, range queries and series. It needs only the standard library.
 
 Source: https://prometheus.io/docs/prometheus/latest/querying/api/
 """
@@ -17,14 +17,14 @@ from urllib.error import HTTPError
 
 Labels = dict[str, str]
 MOST_POINTS = 10_000
-"""Of a series in one answer. Prometheus refuses more than 11,000."""
+"""The most points per series in one answer. Prometheus refuses more than 11,000."""
 MOST_BYTES = 256 << 20
 _SHOWN = 300
-"""Characters of what a server says that an error repeats."""
+"""The most characters of a server's message that an error repeats."""
 
 
 class NoAnswer(Exception):
-    """Prometheus does not answer, or not with what was asked for. A sentence that says what to do."""
+    """Prometheus does not answer, or its answer lacks what was asked for. The message says what to do."""
 
 
 class Sample(NamedTuple):
@@ -42,25 +42,26 @@ class Course(NamedTuple):
 
 
 def over(seconds: float) -> str:
-    """A range of PromQL. A millisecond less, since Prometheus 2 takes in both ends of a range, and 3 the last one."""
+    """A range of PromQL. It is a millisecond shorter, because Prometheus 2 includes both ends of a range. Prometheus 3
+    includes only the last one."""
     return f"[{max(1, round(1000 * seconds) - 1)}ms]"
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """urllib would hand the credentials to whatever server an answer names."""
+    """Refuses redirects, because urllib would send the credentials to any server that an answer names."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
 
 
 class Prometheus:
-    """One server. Proxies are those of the environment, as for curl and promtool."""
+    """One server. Proxies come from the environment, as for curl and promtool."""
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_seconds: float, authority: str | None = None):
-        """``headers`` carry the credentials. ``authority``: a file of certificates in PEM. Raises NoAnswer."""
+        """``headers`` have the credentials. ``authority``: a PEM file with CA certificates. Raises NoAnswer."""
         self.url = url.rstrip("/")
         self.warnings: list[str] = []
-        """What the server said about its answers so far, each once: parts of them may be missing."""
+        """The server's warnings about its answers so far, each once. Parts of the answers may be missing."""
         self._headers = headers
         self._timeout = timeout_seconds
         try:
@@ -70,7 +71,7 @@ class Prometheus:
         self._opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
 
     def query(self, expression: str, time: float) -> list[Sample]:
-        """An instant query at a unix time. What is no number is left out. Raises NoAnswer."""
+        """Makes an instant query at a unix time. Values that are not numbers are left out. Raises NoAnswer."""
         found = self._ask("query", query=expression, time=f"{time:.3f}")
         return [
             Sample(labels, value)
@@ -79,7 +80,7 @@ class Prometheus:
         ]
 
     def range(self, expression: str, start: float, end: float, step: float) -> list[Course]:
-        """A range query, in as many parts as the server's limit asks for. Raises NoAnswer."""
+        """Makes a range query, in as many parts as the server's limit requires. Raises NoAnswer."""
         found: dict[tuple[tuple[str, str], ...], Course] = {}
         for first, last in _parts(start, end, step):
             answer = self._ask(
@@ -91,16 +92,16 @@ class Prometheus:
         return list(found.values())
 
     def series(self, selector: str, start: float, end: float) -> list[Labels]:
-        """The labels of all series that a selector finds in blocks of data that overlap the time. Raises NoAnswer."""
+        """The labels of all series that match a selector, in blocks of data that overlap the time. Raises NoAnswer."""
         found = self._ask("series", **{"match[]": selector, "start": f"{start:.3f}", "end": f"{end:.3f}"})
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise NoAnswer(f"{self.url} does not answer as a Prometheus does: series must be a list")
         return found
 
     def _ask(self, path: str, **parameters: str) -> Any:
-        """The field `data` of an answer."""
+        """The field `data` of an answer. Raises NoAnswer."""
         address = f"{self.url}/api/v1/{path}"
-        body = urllib.parse.urlencode(parameters).encode()  # long queries do not fit into an address
+        body = urllib.parse.urlencode(parameters).encode()  # long queries do not fit into a URL
         request = urllib.request.Request(address, body, dict(self._headers))
         try:
             with self._opener.open(request, timeout=self._timeout) as answer:
@@ -126,7 +127,7 @@ class Prometheus:
         code, said = error.code, _json(text)
         told = str((said or {}).get("error") or "")[:_SHOWN]
         if 300 <= code < 400:
-            # An address can carry a token in its query.
+            # The query of a URL may contain a token.
             target = urllib.parse.urlsplit(error.headers.get("Location") or "")._replace(query="", fragment="").geturl()
             return f"{self.url} redirects to {target or 'nowhere'}: give the address of Prometheus itself"
         if code == 401:
@@ -166,7 +167,7 @@ def _series(data: Any, kind: str, field: str) -> Iterator[tuple[Labels, list[tup
 
 
 def _parts(start: float, end: float, step: float) -> Iterator[tuple[float, float]]:
-    """A range in parts of at most MOST_POINTS."""
+    """Yields parts of a range, each with at most MOST_POINTS points."""
     first = start
     while first <= end:
         last = min(end, first + (MOST_POINTS - 1) * step)

@@ -1,4 +1,4 @@
-"""Asks a Prometheus for the attempts of a run, and what each of them spent."""
+"""Asks Prometheus for the attempts of a run, and where the time of each attempt went."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from ...advisor import history
-from ...advisor.goodput import SAVING, Goodput
+from ...advisor.goodput import Goodput
 from ...advisor.history import Process, ProcessKey, Recorded
+from ...verdict.recent import SAVING
 from .client import Course, Labels, NoAnswer, Prometheus, over
 from .runs import SECONDS, Chosen
 
 LEAST_STEP, MOST_STEPS = 30.0, 40_000
-"""Seconds between two questions about a witness, and how many there may be: 65 s over 30 days."""
+"""The least seconds between two points of a witness's series, and the most points: 65 s apart over 30 days."""
 MOST_ATTEMPTS = 200
-"""Each costs some ten queries."""
+"""Each attempt costs about ten queries."""
 FRESH = 300.0
-"""Seconds for which Prometheus, and its rules, take the last sample for the present one."""
+"""The seconds for which Prometheus and its rules use the last sample as the current one."""
 SCRAPED, EVALUATION = 30.0, 60.0
-"""Seconds until all agents are scraped and what they counted is recorded, at most: the rules' own limits."""
+"""The most seconds until all agents are scraped, and until a rule has recorded their counters. The rules have the same
+limits."""
 MILLISECOND = 0.001
 _SAVES = 'cause=~"' + "|".join(SAVING) + '"'
 
 
 def ask(asked: Prometheus, chosen: Chosen) -> tuple[Goodput, list[str]]:
-    """-> the goodput of a run over all its nodes, and what of it was not seen. Raises NoAnswer."""
+    """Returns the goodput of a run over all its nodes, and sentences about what was not recorded. Raises NoAnswer."""
     return _History(asked, chosen).goodput()
 
 
@@ -64,7 +66,7 @@ class _History:
         ]
 
     def _witnesses(self) -> list[Process]:
-        """Of each attempt its lowest rank, with all that is asked of it."""
+        """The witness of each attempt, which is its lowest rank, with everything that is recorded of it."""
         lowest: dict[int, int] = {}
         for one in self._seen:
             attempt = _attempt_of(one)
@@ -93,7 +95,7 @@ class _History:
         for labels, points in self._courses(startups):
             booked.setdefault((_node(labels), _rank(labels)), []).extend(points)
         for points in (*sightings.values(), *since.values(), *steps.values(), *booked.values()):
-            points.sort()  # several agents, one after the other
+            points.sort()  # several agents may have exported the rank, one after the other
         found = history.processes(sightings)
         history.add_phases(found, since)
         history.add_startups(found, booked)
@@ -104,14 +106,14 @@ class _History:
         one = witnesses[place]
         following = witnesses[place + 1] if place + 1 < len(witnesses) else None
         own = [labels for labels in self._seen if _attempt_of(labels) == one.who.attempt]
-        # Not before the last question to which it was no answer.
+        # The last query that did not return it is the earliest possible start.
         start = one.asked - self._apart if place else self._chosen.start
         end = following.asked - self._apart if following else self._chosen.end
         seconds = self._recorded("cause", "", start, end)
         seconds = history.without(seconds, self._twice(one, witnesses[:place], {_node(labels) for labels in own}))
         for cause, more in history.open_causes(phases).items():
             seconds[cause] = seconds.get(cause, 0.0) + more
-        # All that an agent has counted of the first attempt is its own, unless it began before anybody looked.
+        # The counters of the first attempt began at 0, unless it started before anything was recorded.
         whole = place == 0 and one.who.attempt == 0 and (one.opened is not None or seconds.get("startup", 0.0) > 0)
 
         def grown(metric: str, matchers: str = "") -> float:
@@ -132,14 +134,25 @@ class _History:
             blocked=grown("whyidle_device_seconds_total", _SAVES),
             blocked_cpu=grown("whyidle_device_seconds_total", 'cause="checkpoint_cpu"'),
             alive=bool(phases),
+            killed=self._killed(one) if following is None and not phases else None,
         )
 
+    def _killed(self, one: Process) -> bool | None:
+        """Whether a rank of the last attempt was killed; None where no agent has told."""
+        rank = "instance, owner, run, rank"
+        info = self._chosen.of("whyidle_rank_info", f'attempt="{one.who.attempt}"')
+        told = f"{self._chosen.of('whyidle_rank_killed')} and on ({rank}) {info}"
+        # Not so early that Prometheus still takes what it saw of an earlier attempt for the present.
+        back = round(self._chosen.end - min(one.first + FRESH, one.last)) + 1
+        answer = self._asked.query(f"max (max_over_time(({told})[{back}s:{LEAST_STEP:g}s]))", self._chosen.end)
+        return bool(answer[0].value) if answer else None
+
     def _counted(self, counter: str, moment: float) -> dict[str, float]:
-        """A counter of ranks at a moment, by node and rank."""
+        """The value of a counter at a moment, by node and rank."""
         if (found := self._counters.get((counter, moment))) is None:
             rank, recent = "instance, owner, run, rank", f"[{FRESH:g}s]"
             info = f"last_over_time({self._chosen.of('whyidle_rank_info')}{recent})"
-            # Of a node that has had two agents, the one that counted more has seen all that the other one saw.
+            # If a node had two agents, the one that counted more has counted everything that the other one did.
             query = (
                 f"max by (node, rank) (sum by ({rank}) (last_over_time({counter}{recent}))"
                 f" * on ({rank}) group_left (node) group by ({rank}, node) ({info})) > 0"
@@ -150,20 +163,20 @@ class _History:
         return found
 
     def _saved(self, start: float, end: float) -> float:
-        """Rank-seconds of saves that ended within a time, or soon after it."""
+        """Rank-seconds of saves that ended between ``start`` and ``end``, or soon after."""
         return sum(self._recorded("cause", _SAVES, start, end + EVALUATION).values())
 
     def _recorded(self, label: str, matchers: str, start: float, end: float) -> dict[str, float]:
-        """Rank-seconds by a label that evaluations recorded within a time, its end left out."""
+        """Rank-seconds by a label, as rules recorded them from ``start`` until before ``end``."""
         return self._by(
             label, f"sum_over_time({self._chosen.of(SECONDS, matchers)}{over(end - start)})", end - MILLISECOND
         )
 
     def _twice(self, one: Process, earlier: Sequence[Process], nodes: set[str]) -> dict[str, float]:
-        """Rank-seconds by cause of earlier attempts that were recorded once more when this one began.
+        """Rank-seconds by cause of earlier attempts that were recorded a second time when this attempt began.
 
-        An agent forgets a rank some time after its end, and remembers it when it comes back. The rules, which have not
-        seen its series for minutes, then record all of it a second time.
+        An agent drops the series of a rank some time after its end, and exports them again when the rank restarts. The
+        rules, which have not seen the series for minutes, then record all of it a second time.
         """
         found: dict[str, float] = {}
         left = set(nodes)
@@ -180,7 +193,7 @@ class _History:
         return found
 
     def _books(self, moment: float) -> dict[str, dict[str, float]]:
-        """Rank-seconds by node and cause that agents had counted."""
+        """Node -> rank-seconds by cause that agents had counted at a moment."""
         if (found := self._counted_on.get(moment)) is None:
             books = self._chosen.of("whyidle_device_seconds_total")
             found = self._counted_on[moment] = {}

@@ -1,5 +1,5 @@
-"""Which Prometheus a command asks, and as who. Credentials come from files and the environment alone: other users see
-command lines."""
+"""The options for the Prometheus that a command asks, and for its credentials. These come only from files and the
+environment, because other users can see command lines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from .client import NoAnswer, Prometheus
 URL_VARIABLE = "WHYIDLE_PROMETHEUS"
 TOKEN_VARIABLE = "WHYIDLE_PROMETHEUS_TOKEN"
 BASIC_VARIABLE = "WHYIDLE_PROMETHEUS_BASIC_AUTH"
+ENDED_SECONDS = 30 * 86400.0
+"""How long ago a run may have ended about which a command asks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, since: str) -> None:
-    """``since``: what a command looks back over unless told."""
+    """``since``: the default of --since."""
     options = parser.add_argument_group("runs of other nodes")
     options.add_argument(
         "--prometheus",
@@ -54,14 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser, since: str) -> None:
 
 
 def _time(text: str) -> float:
-    """Seconds, at least one."""
+    """Reads a duration of at least one second, in seconds."""
     if (seconds := duration(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be at least 1s")
     return seconds
 
 
 def _url(text: str) -> str:
-    """Raises argparse.ArgumentTypeError, without the password that an address may have."""
+    """Checks an address. Raises argparse.ArgumentTypeError, whose message does not contain a password."""
     if not text:
         return ""
     try:
@@ -79,7 +81,7 @@ def _url(text: str) -> str:
 
 
 def server(args: argparse.Namespace) -> Prometheus:
-    """The Prometheus that is meant. Raises NoAnswer."""
+    """The Prometheus that the options name. Raises NoAnswer."""
     return Prometheus(args.prometheus, _credentials(args), args.answer_timeout, args.authority)
 
 
@@ -99,7 +101,7 @@ def _credentials(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _secret(path: str | None, variable: str) -> str:
-    """The one line of a file, else what the environment has."""
+    """The only line of a file, or without a file the environment variable. Raises NoAnswer."""
     if path is None:
         found, where = os.environ.get(variable, ""), f"${variable}"
     else:

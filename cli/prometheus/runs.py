@@ -1,4 +1,4 @@
-"""Which run a command is about, of all that a Prometheus has seen."""
+"""Chooses the run of a command among all runs in a Prometheus."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..quantities import in_time
 from .client import Labels, NoAnswer, Prometheus
 
 SECONDS = spent("run_node_cause")
-"""Recorded: what every evaluation added to the device-seconds of a run, by node and cause."""
+"""The recorded series of device-seconds of a run, by node and cause, that each evaluation added."""
 CLUSTER = "cluster"
 _SHOWN = 12
 
 
 class Chosen(NamedTuple):
-    """A run in a Prometheus, and the time that is looked at."""
+    """A run in a Prometheus, and the time range to look at."""
 
     run: Run
     matchers: str
@@ -29,17 +29,20 @@ class Chosen(NamedTuple):
     end: float
 
     def of(self, metric: str, matchers: str = "") -> str:
-        """A selector of this run."""
+        """A selector of a metric for this run."""
         return f"{metric}{{{', '.join(part for part in (self.matchers, matchers) if part)}}}"
 
 
 def equal(label: str, value: str) -> str:
-    """A matcher. Strings of PromQL are escaped as those of Go, and so as those of JSON."""
+    """A matcher for an exact value. Strings in PromQL are escaped as in Go, and therefore as in JSON."""
     return f"{label}={json.dumps(value, ensure_ascii=False)}"
 
 
-def choose(asked: Prometheus, args: argparse.Namespace, back: float) -> Chosen:
-    """The run that is meant, of those of the last ``back`` seconds. Raises NoAnswer where there is none, or several."""
+def choose(asked: Prometheus, args: argparse.Namespace, back: float, whose: str = "with --owner") -> Chosen:
+    """The run that the arguments name, within the last ``back`` seconds. Raises NoAnswer if no run or several match.
+
+    ``whose`` tells the user how to name an owner.
+    """
     end = time.time()
     start = end - back
     given = {"run": args.run_name, "owner": args.owner, CLUSTER: args.cluster}
@@ -51,7 +54,7 @@ def choose(asked: Prometheus, args: argparse.Namespace, back: float) -> Chosen:
     if len(runs) > 1:
         if args.run_name:
             owners = ", ".join(sorted(owner for owner, _ in runs))
-            raise NoAnswer(f"several owners have a run {args.run_name}: {owners}. Say which with --owner")
+            raise NoAnswer(f"several owners have a run {args.run_name}: {owners}. Say which {whose}")
         raise NoAnswer(f"{asked.url} has several runs: {_names(runs)}. Say which one")
     (run,) = runs
     clusters = sorted({cluster for cluster, _, _ in found})
@@ -63,7 +66,7 @@ def choose(asked: Prometheus, args: argparse.Namespace, back: float) -> Chosen:
 
 
 def _places(series: Iterable[Labels]) -> set[tuple[str, str, str]]:
-    """(cluster, owner, run)"""
+    """The (cluster, owner, run) of each series."""
     return {(one.get(CLUSTER, ""), one.get("owner", ""), one["run"]) for one in series if one.get("run")}
 
 

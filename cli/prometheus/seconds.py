@@ -1,4 +1,4 @@
-"""Asks a Prometheus for what the ranks of a run spent of late, for bounds on a what-if."""
+"""Asks Prometheus where the recent time of a run's ranks went, for the bounds of a what-if question."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from .client import Labels, NoAnswer, Prometheus, over
 from .runs import Chosen
 
 LOOK_EVERY = 60
-"""Seconds between two looks for a run's last sign of life: as often as it is recorded."""
+"""The resolution in seconds for a run's last sign of life, which is the interval at which it is recorded."""
 
 
 class Window(NamedTuple):
-    """What a run spent within a time."""
+    """Where the time of a run went within a time range."""
 
     spent: Spent
     seconds: float
-    """Of the clock."""
+    """The length of the range, in wall time."""
     ago: float
-    """Since its end."""
+    """The seconds since the end of the range."""
     accelerated: bool
-    """Whether its ranks have devices of their own."""
+    """Whether any rank has an accelerator."""
 
 
 def ask(asked: Prometheus, chosen: Chosen, since: float) -> Window:
     """The last ``since`` seconds of a run before its last sign of life. Raises NoAnswer."""
-    end = _last(asked, chosen)
+    end = last_sign(asked, chosen)
     start = max(chosen.start, end - since)
     series = chosen.of(spent("rank_cause"), 'cause!="startup"')
     window = over(end - start)
@@ -52,8 +52,8 @@ def ask(asked: Prometheus, chosen: Chosen, since: float) -> Window:
     )
 
 
-def _last(asked: Prometheus, chosen: Chosen) -> float:
-    """The run's last sign of life: until when its live ranks were recorded."""
+def last_sign(asked: Prometheus, chosen: Chosen) -> float:
+    """The run's last sign of life: the last time at which its live ranks were recorded."""
     back = round(chosen.end - chosen.start)
     query = f"max(max_over_time(timestamp({chosen.of(RUN_RANKS)})[{back}s:{LOOK_EVERY}s]))"
     found = asked.query(query, chosen.end)

@@ -1,1 +1,1 @@
-"""The subcommand `traffic`: bytes that a training moves, predicted and measured."""
+"""The subcommand `traffic`: the bytes that a training moves, predicted and measured."""

@@ -1,4 +1,5 @@
-"""`whyidle traffic`: how many bytes a training moves, by formulas, and by what a run's ranks and adapters counted."""
+"""`whyidle traffic`: the bytes that a training moves, by formulas, and as the ranks and adapters of a run count
+them."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def _add_parallel(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where a run cannot be measured; 2 where the shape does not fit together."""
+    """Exit status 0; 1 if a run cannot be measured; 2 if the shape does not fit together."""
     if args.published:
         print(text.published(args.json), end="")
         return 0
@@ -125,8 +126,8 @@ def _model(args: argparse.Namespace) -> Model:
 
 
 def _parallel(args: argparse.Namespace) -> Parallel | None:
-    """None where no size of a group is given."""
-    sizes = (args.dp, args.fsdp, args.tp, args.sp, args.ep, args.pp)  # as SIZES has them
+    """The shape from the options; None if they give no group size."""
+    sizes = (args.dp, args.fsdp, args.tp, args.sp, args.ep, args.pp)  # in the order of SIZES
     if not any(sizes):
         return None
     return Parallel(
@@ -138,7 +139,8 @@ def _parallel(args: argparse.Namespace) -> Parallel | None:
 
 
 def predicted(args: argparse.Namespace, model: Model, parallel: Parallel) -> dict[str, object]:
-    """The report, as JSON. Bytes of a step and all ranks unless it says otherwise. Raises ShapeError."""
+    """The report as JSON. Bytes are per step, of all ranks, unless the field's name says otherwise. Raises
+    ShapeError."""
     ways = {way: prediction.predict(model, parallel, args.gpus_per_node, way) for way in (args.algorithm, "mesh")}
     moved, mesh = ways[args.algorithm], ways["mesh"]
     stored = prediction.storage(model, args.save_every or 0.0, args.token_bytes, args.checkpoint_bytes)

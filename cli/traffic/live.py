@@ -1,4 +1,4 @@
-"""A run as it goes: its ledgers and the node's adapters, read twice."""
+"""Measures a live run: reads its ledgers and the node's adapters twice."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 _STEP_WAIT_SECONDS, _LOOK_SECONDS = 5.0, 0.002
-"""A reading begins when a step has just ended: for how long to wait for that, and how often to look."""
+"""A reading is made just after the end of a step: how long to wait for that end, and how often to check."""
 
 
 class Counted(NamedTuple):
-    """What an agent has counted since its node's start. Bytes."""
+    """The bytes that an agent has counted since the start of its node."""
 
     sent: dict[str, float]
-    """By each adapter, by its name; not what stays on the node."""
+    """Adapter -> bytes sent. Loopback is left out."""
     read: float | None
-    """From storage by the ranks of the run and their workers."""
+    """Bytes that the ranks of the run and their workers have read from storage; None if not known."""
 
 
 def run(args: argparse.Namespace, model: Model, parallel: Parallel | None) -> int:
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, model: Model, parallel: Parallel | None) -> in
 
 
 def newest(run: Run, ledgers: Sequence[Ledger]) -> list[Ledger]:
-    """Of each rank its newest attempt."""
+    """The ledger of each rank's newest attempt."""
     of_rank = {ledger.rank: ledger for ledger in sorted(ledgers, key=age) if run_of(ledger) == run}
     return [of_rank[rank] for rank in sorted(of_rank)]
 
@@ -59,7 +59,7 @@ def newest(run: Run, ledgers: Sequence[Ledger]) -> list[Ledger]:
 def build(
     args: argparse.Namespace, run: Run, ledgers: Sequence[Ledger], model: Model, given: Parallel | None
 ) -> dict[str, Any]:
-    """The report, as JSON. Raises NotMeasured and ShapeError."""
+    """The report as JSON. Raises NotMeasured and ShapeError."""
     way = "gloo" if all(ledger.device == "cpu" for ledger in ledgers) else args.algorithm
     notes: list[str] = []
     sent: dict[str, float] = {}
@@ -90,7 +90,7 @@ def build(
 
 
 def _look(args: argparse.Namespace, run: Run, path: str) -> tuple[list[Ledger], Counted, str]:
-    """When a step ends -> the ledgers, what the agent has counted, and why that is not known."""
+    """Waits for the end of a step. Returns the ledgers, the agent's counters, and the reason if these are not known."""
     _until(_step_ends(path))
     ledgers, _ = read_directory(args.dir, steps=True)
     try:
@@ -118,7 +118,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 def counted(samples: Iterable[Sample], run: Run) -> Counted:
-    """What samples of an agent's metrics say."""
+    """The counters in the samples of an agent."""
     sent: dict[str, float] = {}
     read: float | None = None
     for sample in samples:
@@ -132,7 +132,10 @@ def counted(samples: Iterable[Sample], run: Run) -> Counted:
 
 
 def _compare(model: Model, given: Parallel | None, moved: Measured) -> tuple[list[Any], dict[str, str], str]:
-    """-> formulas beside hooks, the dimension of each group, and why there is nothing to compare. Raises ShapeError."""
+    """Compares the formulas with what the hooks counted. Raises ShapeError.
+
+    Returns the comparison, the dimension of each group, and the reason if there is nothing to compare.
+    """
     if given is not None:
         if given.world != moved.world_size:
             raise ShapeError(f"the given shape has {given.world} ranks, but the run has {moved.world_size}")

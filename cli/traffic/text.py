@@ -1,4 +1,4 @@
-"""What `whyidle traffic` prints for people."""
+"""Prints the results of `whyidle traffic` for people."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def published(as_json: bool) -> str:
 
 
 def in_unit(size: float, unit: str) -> str:
-    """As the source has it."""
+    """A size in the source's unit, PB or EB."""
     value = size / {"PB": 1e15, "EB": 1e18}[unit]
     return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
 

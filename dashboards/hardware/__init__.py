@@ -1,4 +1,4 @@
-"""Node hardware: every counter of one node's devices, for whom the page Node led here."""
+"""The dashboard Node hardware: every counter of one node's devices. The dashboard Node links to it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from ..vocabulary import section as _section
 
 DISK = "{{device}}"
 SOME = 4
-"""Disks in a picture, of each of several counters."""
+"""The most disks per counter in a panel with several counters."""
 
 
 def section() -> Section:

@@ -11,7 +11,7 @@ FILE_SYSTEM = "{{filesystem}}"
 NO_NFS = "No NFS mount with requests"
 NO_LUSTRE = "No Lustre mount with calls"
 SOME = 2
-"""Mounts in a picture, of each of several counters."""
+"""The most mounts per counter in a panel with several counters."""
 
 
 def section() -> Section:

@@ -10,7 +10,7 @@ GPU = "gpu"
 NAMED = "GPU {{gpu}}"
 NO_GPU = "No GPU on this node"
 ERRORS = 5
-"""Kinds of errors in a picture."""
+"""The most kinds of errors in a panel."""
 
 
 def section() -> Section:

@@ -8,7 +8,7 @@ from ..vocabulary import section as _section
 
 INTERFACE = "{{device}}"
 SOME = 4
-"""Of each of two counters in one picture."""
+"""The most interfaces per counter in a panel with two counters."""
 
 TCP_TROUBLE = {
     "whyidle_tcp_timeouts_total": "timeouts",

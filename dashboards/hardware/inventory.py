@@ -1,4 +1,4 @@
-"""What a node is, which devices it has, and whom Kubernetes gave them to."""
+"""What a node is, which devices it has, and to which pods Kubernetes allocated them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = {
     "NFS mounts": ("whyidle_nfs_info", "mount"),
     "Lustre file systems": ("whyidle_lustre_info", "filesystem"),
 }
-"""Kind of device -> the series that names each, and the labels that tell them apart."""
+"""Kind of device -> the series with one sample per device, and the labels that identify a device."""
 
 
 def section() -> Section:

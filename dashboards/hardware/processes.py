@@ -10,7 +10,7 @@ RANK = "{{owner}}/{{run}} rank {{rank}}"
 BY_ROLE = "owner, run, rank, role"
 ROLE = RANK + " {{role}}"
 SOME = 3
-"""Ranks or control groups in a picture, of each of two counters."""
+"""The most ranks or control groups per counter in a panel with two counters."""
 
 
 def section() -> Section:

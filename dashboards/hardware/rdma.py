@@ -11,7 +11,7 @@ NAMED = "{{device}}/{{port}}"
 DEVICE = "{{device}}"
 NO_PORT = "No RDMA port on this node, or it does not count this"
 SOME = 2
-"""Of each of several counters in one picture."""
+"""The most ports per counter in a panel with several counters."""
 
 RETRANSMITS = {
     "whyidle_rdma_ack_timeouts_total": "acknowledgement timeouts",

@@ -1,4 +1,4 @@
-"""Node: what one node does to its ranks. Its devices one by one are the page Node hardware."""
+"""The dashboard Node: how one node affects its ranks. The dashboard Node hardware shows its devices one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU and memory of a node: what its ranks and their data workers do not get."""
+"""CPU and memory of a node: how much its ranks and their data workers lack."""
 
 from __future__ import annotations
 

@@ -9,15 +9,17 @@ from ..vocabulary import Column, Panel, Section, line, now, table, trend
 from ..vocabulary import section as _section
 
 LISTED = 40
-"""Faults in the table."""
+"""The most faults in the table."""
 KNOWN = "last_seconds"
-"""Series of the alerts: when a link was last up, or a file system writable."""
+"""The ending of series that alerts record: when a link was last up, or a file system last writable."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """``what`` is wrong and ``where``: texts with $1 for the labels ``named`` and ``at``. ``expr`` has a sample per
-    fault, whose value is how often it happened; a state that lasts counts as 1."""
+    """``what`` is wrong, and ``where``: texts in which $1 stands for the value of the labels ``named`` and ``at``.
+
+    ``expr`` has a sample per fault. Its value is how often the fault happened, and 1 for a state that lasts.
+    """
 
     what: str
     where: str
@@ -31,19 +33,22 @@ class Fault:
 
 
 def _grown(metric: str, by: str, matchers: str = "") -> str:
-    """What a counter that is always there grew by in the time range."""
+    """The increase in the time range of a counter that is always present."""
     return f"(sum by ({by}) (increase({series(metric, matchers)}[$__range])) > 0.5)"
 
 
 def _began(metric: str, by: str) -> str:
-    """The same of a counter that is there from its first event on: the series that began in the time range count 1."""
+    """The increase in the time range of a counter that is absent before its first event.
+
+    A series that began in the time range counts 1 more: `increase` does not see its first event.
+    """
     events = series(metric)
     began = f"group by ({by}) ({events} unless {events} offset $__range)"
     return f"(sum by ({by}) (increase({events}[$__range])) + ({began} or 0 * group by ({by}) ({events})) > 0.5)"
 
 
 def _down(up: str, known: str, by: str) -> str:
-    """Links that are down and were up since Prometheus has known them: a port that never had a cable is no fault."""
+    """Links that are down and were up before: a port that never had a cable is not a fault."""
     return f"(group by ({by}) ({series(up)} == 0 and on (instance, {by}) {known}:{up}:{KNOWN}{{{HERE}}}))"
 
 

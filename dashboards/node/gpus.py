@@ -1,4 +1,4 @@
-"""The GPUs of a node, as far as they tell what its ranks do."""
+"""The GPUs of a node: the counters that show what its ranks do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..vocabulary import section as _section
 NO_GPU = "No GPU on this node"
 RANK = "owner, run, rank"
 LEFT_OUT = 'reason!~"sync_boost"'
-"""Of the reasons for lower clocks: it is the setting of a group of GPUs, and no fault of one."""
+"""Leaves out this reason for lower clocks: it is a setting of a group of GPUs and not a fault."""
 
 
 def section() -> Section:

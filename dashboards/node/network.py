@@ -1,4 +1,4 @@
-"""The network of a node, as its ranks use it: RDMA ports, interfaces and TCP in the same pictures."""
+"""The network of a node, as its ranks use it: RDMA ports, interfaces and TCP in the same panels."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TROUBLE: dict[str, tuple[str, ...]] = {
     "pause frames": ("whyidle_nic_pause_frames_total",),
     "TCP timeouts": ("whyidle_tcp_timeouts_total",),
 }
-"""What a line says -> the counters that it sums up."""
+"""Legend of a line -> the counters that it sums."""
 
 
 def section() -> Section:

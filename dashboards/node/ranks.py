@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ledger.causes import PHASES
 from .. import variables as v
-from ..colours import FAINT, FAMILY_COLOUR, PHASE_COLOUR
+from ..colours import FAINT, FAMILY_COLOUR, PHASE_COLOUR, RED
 from ..selection import HERE, ROWS, highest, listed, rate, series, total
 from ..vocabulary import (
     GOOD,
@@ -35,11 +35,11 @@ RANK = "owner, run, rank"
 NAMED = "{{owner}}/{{run}} rank {{rank}}"
 COMPUTING = rank_shares(v.NODE, RANK, 'family="compute"')
 EVIDENCE = {"network": "Network", "storage": "Storage", "cpu": "CPU"}
-"""Families that counters of a node can prove or refute."""
+"""The families that counters of a node can confirm or refute."""
 DRAWN = 16
-"""Ranks in a picture: a node has as many GPUs at most, as a rule."""
+"""The most ranks in a panel. A node usually has no more GPUs."""
 LATE = 0.005
-"""GPUs that a rank keeps waiting: less is noise of the clock."""
+"""A rank is shown if more GPUs than this wait for it on average. Less is noise of the clock."""
 
 
 def section() -> Section:
@@ -93,7 +93,7 @@ def _waited_for() -> Panel:
 
 
 def _confirmed() -> Panel:
-    """0 is no; each family has a number, and with it words and a colour."""
+    """0 means no. Every family has a number, which is mapped to a word and a colour."""
     ranks = f"max(node:whyidle_ranks:count{{{v.NODE}}})"
     told = {index: ("yes", FAMILY_COLOUR[family]) for index, family in enumerate(EVIDENCE, 1)}
     return stat(
@@ -158,12 +158,16 @@ def _longest(family: str) -> str:
     return worst(evidence, over_range(evidence, "count"), "signal", "10")
 
 
+_STATES = words({0: "exited", 1: "live", 2: ("killed", RED)})
+
+
 def _ranks() -> Panel:
+    alive = f"max by ({RANK}) ({series('whyidle_rank_up')})"
     columns = {
         "A": f"max by ({RANK}) ({COMPUTING})",
         "B": total(RANK, rate("whyidle_late_seconds_total")),
         "C": f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})",
-        "D": f"max by ({RANK}) ({series('whyidle_rank_up')})",
+        "D": f"{alive} + 2 * max by ({RANK}) ({series('whyidle_rank_killed')})\nor {alive}",
     }
     return table(
         "Ranks",
@@ -180,7 +184,7 @@ def _ranks() -> Panel:
             Column("A", "Computing", "percentunit", thresholds=GOOD, cell="gauge", most=1, decimals=0, width=130),
             Column("B", "Keeps waiting", "count:GPUs", 110, steps(0.1, 1), cell="color-background", decimals=2),
             Column("C", "Missing", "s", thresholds=steps(5, 60), cell="color-background", width=80),
-            Column("D", "Alive", "bool", width=60),
+            Column("D", "State", mappings=_STATES, cell="color-text", width=70),
         ],
         sort="Computing",
         rising=True,
@@ -190,7 +194,7 @@ def _ranks() -> Panel:
 
 
 def _idle() -> str:
-    """How much of the time range each rank did not compute: 0 for those that did nothing else."""
+    """The time in the time range in which each rank did not compute. 0 for ranks that always computed."""
     known = over_range(series("whyidle_rank_info"), "max")
     return f"({rank_idle(v.NODE, RANK)} or 0 * max by ({RANK}) ({known}))"
 

@@ -1,4 +1,4 @@
-"""The storage of a node, as its ranks use it: disks, NFS and Lustre in the same pictures."""
+"""The storage of a node, as its ranks use it: disks, NFS and Lustre in the same panels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first screen: whose GPUs are idle, why, and what to look at next. All of it without scrolling."""
+"""The dashboard Overview: who has idle GPUs, why, and where to look next, on one screen without scrolling."""
 
 from __future__ import annotations
 

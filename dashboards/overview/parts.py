@@ -1,4 +1,4 @@
-"""What several panels of the first screen ask."""
+"""Queries that several panels of the overview share."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from .. import variables as v
 
 IDLE = 'family!="compute"'
 LOST = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}, {IDLE}}}"
-"""Device-seconds that were lost, each once: of a time range."""
+"""The selector of lost device-seconds, each counted once, to be summed over a time range."""
 SHORT = {"lost": "repeated steps"}
-"""A family's name where it would not say enough alone."""
+"""Family -> a clearer name where the family's own name says too little."""
 LOST_NOW = f"run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, {IDLE}}}"
-"""How many GPUs are lost."""
+"""The number of idle GPUs now, by run and family."""

@@ -1,4 +1,4 @@
-"""The answer as one sentence. Grafana has no text with values in it, so Prometheus makes labels of the values."""
+"""The answer as one sentence. Grafana cannot put values into a text, so the query turns values into labels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .parts import IDLE, LOST_NOW, SHORT
 
 GPUS = f"sum(run:whyidle_ranks:count{{{v.RUNS}}})"
 LEAST_SHARE = 0.005
-"""Of the loss: what is less reads 0 %."""
+"""A smaller share of the loss would be rounded to 0 % and is left out."""
 
 
 def sentence() -> Panel:
-    """Each part is a label of the one series that is drawn: what a part does not know, it leaves out."""
+    """The panel with the sentence. Each part is a label of the panel's only series. Unknown parts are left out."""
     idle, share = f"sum({LOST_NOW})", _shares()
     cost = f"{v.SETTINGS.gpu_hour_price} * {idle}"
     first = f"topk(1, {share})"
@@ -42,20 +42,20 @@ LABELS = ("idle", "money", "first", "second", "worst")
 
 
 def _shares() -> str:
-    """Shares of the loss by family, of what verdicts are taken from."""
+    """Shares of the loss by family, from the same series as verdicts."""
     ranks = f"on ({v.BY_RUN}) group_left () run:whyidle_ranks:count{{{v.RUNS}}}"
     lost = f"run_family:whyidle_charged:ratio${{window}}{{{v.RUNS}, {IDLE}}} * {ranks}"
     return f"(sum by (family) ({lost}) / on () group_left () sum({lost}) > {LEAST_SHARE})"
 
 
 def _number(label: str, expr: str) -> str:
-    """One series that has the value of ``expr`` as a label: a whole number from ten on, with commas."""
+    """One series with the value of ``expr`` as a label. From 10 on it is a whole number, with commas."""
     counted = f'count_values("{label}", round({expr}) >= 10 or round({expr}, 0.1))'
     return f'label_replace({counted}, "{label}", "$1,$2", "{label}", "([0-9]+)([0-9]{{3}})")'
 
 
 def _money(expr: str) -> str:
-    """In brackets, an hour. Joined, since a currency may be a sign that means something in a replacement."""
+    """The cost of an hour, in brackets. It uses label_join: in label_replace, a currency such as $ is special."""
     opened = _with(_number("money", expr), "before", " (")
     counted = f'label_join({opened}, "money", "{v.SETTINGS.currency}", "before", "money")'
     return f'sum by (money) (label_join({_with(counted, "after", "/h)")}, "money", "", "money", "after"))'
@@ -66,7 +66,7 @@ def _with(expr: str, label: str, text: str) -> str:
 
 
 def _of_loss(label: str, share: str, form: str) -> str:
-    """A family with its share in words."""
+    """One series with a family and its share of the loss as a label."""
     percent = f'count_values by (family) ("percent", round(100 * {share}))'
     for family, name in SHORT.items():
         percent = f'label_replace({percent}, "family", "{name}", "family", "{family}")'

@@ -1,4 +1,4 @@
-"""The tables of the first screen: runs by what they lose, the bill, verdicts over time, and alerts."""
+"""The tables of the overview: runs by their loss, the bill, verdicts over time, and alerts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ BY_RANK = f"{v.BY_RUN}, rank"
 LOST_BY_RUN = f"sum by ({v.BY_RUN}) ({LOST_NOW})"
 LEADING = f"run_family:whyidle_leading:ratio5m{{{v.RUNS}}}"
 FAMILY = words({name: (SHORT.get(name, name), FAMILY_COLOUR[name]) for name in FAMILIES})
-"""A family by its own name, where there is no room for more."""
+"""Shows a family by its short name, where there is no room for more."""
 SHOWN = 15
-"""Runs, owners or alerts that a table lists: those that lose most."""
+"""The most runs, owners or alerts in a table: those with the highest loss."""
 LOOKS = 200
-"""Times that a score over the time range looks at each run."""
+"""The number of points of the time range at which scores are computed for each run."""
 RUNBOOK = Link("What to do", f"{v.SETTINGS.runbook_url}#all-alerts")
 SEVERITIES = words({3: ("critical", RED), 2: ("warning", ORANGE)})
 
@@ -71,7 +71,7 @@ def runs() -> Panel:
 
 
 def _of_runs() -> tuple[str, ...]:
-    """What the columns show, in the order of their letters."""
+    """The queries of the columns, in the order of their letters."""
     verdict = f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUNS}}}"
     leading = f"run_family:whyidle_leading:ratio${{window}}{{{v.RUNS}}}"
     against = f"sum by ({v.BY_RUN}, contradiction) (run_family:whyidle_contradicted:ratio5m{{{v.RUNS}}})"
@@ -94,14 +94,14 @@ def _worst(expr: str) -> str:
 
 
 def _culprits() -> str:
-    """By rank and node. A rank that has moved was on two nodes: one of them is taken, or the join would fail."""
+    """Culprits by rank and node. A rank that moved was on two nodes. The query takes one, so that the join works."""
     culprit = f"sum by ({BY_RANK}) (run_rank_family:whyidle_culprit:rate${{window}}{{{v.RUNS}}})"
     place = f"topk by ({BY_RANK}) (1, {RANK_PLACE}{{{v.RUNS}}} and on ({BY_RANK}) {culprit})"
     return f"{culprit} * on ({BY_RANK}) group_left (node) {place}"
 
 
 def _since() -> str:
-    """When the verdict was last another one, else when there was first one."""
+    """The time when the verdict was last a different one, or when the first verdict was recorded."""
     looks = "[${__range}:$__interval]"
     other = f"({LEADING} unless on ({v.BY_RUN}, family) {LEADING} @ end())"
     before = f"max by ({v.BY_RUN}) (max_over_time((0 * {other} + time()){looks}))"
@@ -110,7 +110,7 @@ def _since() -> str:
 
 
 def bills() -> tuple[Panel, Panel]:
-    """What was lost in the time range, by what took it and by whose it was."""
+    """The loss in the time range, by family and by owner."""
     return (
         _bill(
             "Lost, by family",

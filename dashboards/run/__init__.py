@@ -1,4 +1,4 @@
-"""One run: what is wrong, which rank, and what it waits for."""
+"""The dashboard Run: what is wrong with one run, which rank is responsible, and what it waits for."""
 
 from __future__ import annotations
 

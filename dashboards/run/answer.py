@@ -1,4 +1,4 @@
-"""The answer in one look: verdict, share, evidence, who is late, and whether the run stands still."""
+"""The answer at a glance: verdict, share, evidence, late rank, and whether the run makes progress."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from ..vocabulary import section as _section
 from .parts import MOST_RANKS, VERDICT
 
 BUSY = "also busy: "
-"""Before a signal that does not speak for the verdict."""
+"""Written before a signal of another family than that of the verdict."""
 AGAINST = "against the verdict: "
 SIGNALS = 8
-"""Of each family, those that speak on most nodes."""
+"""The most signals per family: those that agree on most nodes."""
 
 
 def section(activity: Panel) -> Section:
-    """``activity`` is what the GPUs' own counters say of compute."""
+    """``activity`` is the panel on what the GPUs' own counters say about compute."""
     return _section(
         "",
         line(4, _verdict(), _share(), _evidence(), _goodput(), _late_rank(), _hang(), _ranks()),
@@ -208,7 +208,7 @@ def _advice() -> Panel:
 
 
 def _speaking(family: str) -> tuple[Target, Target]:
-    """Where the verdict is the family, and where it is another one."""
+    """Two queries for the signals of a family: one if the verdict is this family, one if it is another."""
     ranks = f"run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
     evidence = f"node:whyidle_{family}_evidence:max5m{{{v.NODES}}} and on ({v.BY_NODE}) {ranks}"
     nodes = f"count by ({v.CLUSTER_LABEL}) ({ranks})"

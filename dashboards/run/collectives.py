@@ -1,4 +1,4 @@
-"""Waits in collectives: in which groups, for whom, and what the link carried."""
+"""Waits in collectives: in which groups, for which ranks, and how much the links carried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..vocabulary import Panel, Section, line, over_range, query, trend
 from ..vocabulary import section as _section
 
 LATE = 0.005
-"""GPUs that a rank keeps waiting: less is noise of the clock."""
+"""Waits and late ranks are shown if they take more GPUs than this on average. Less is noise of the clock."""
 
 
 def section() -> Section:

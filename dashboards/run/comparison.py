@@ -1,4 +1,4 @@
-"""The run beside another one, or beside itself some time ago."""
+"""Compares the run with another run, or with itself at an earlier time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BY_CAUSE = f"{v.CLUSTER_LABEL}, cause"
 
 
 def with_run() -> Template:
-    """Another run of the same owner; empty for the run itself."""
+    """A variable for another run of the same owner. Empty means the run itself."""
     return core.Template(name="other", label="Compare with run (empty: itself)", type="textbox", query="", default="")
 
 
@@ -29,7 +29,7 @@ def comparison() -> Section:
 
 
 def _either(other: str, itself: str) -> str:
-    """What the other run had; where there is none, what the run itself had."""
+    """The series of the other run, or of the run itself if no other run is chosen."""
     return f"({other} or on () {itself})"
 
 

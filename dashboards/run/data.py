@@ -1,4 +1,4 @@
-"""Data and checkpoints: what the workers do, and what a save costs."""
+"""Data and checkpoints: what data workers do, and how long saves take."""
 
 from __future__ import annotations
 

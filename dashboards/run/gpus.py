@@ -1,4 +1,4 @@
-"""What the GPUs' own counters say of compute: gaps between kernels, and how busy the tensor cores are."""
+"""What the GPUs' own counters say about compute: gaps between kernels, and how busy the tensor cores are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MINE = f"{v.CLUSTER}, {v.any_of('instance')}"
 
 
 def instance() -> Template:
-    """Where the agents of the run's nodes were scraped: a join alone would read the GPUs of all nodes."""
+    """A hidden variable: the addresses of the agents on the run's nodes. Without it, queries read GPUs of all nodes."""
     return v.instances(RANK_PLACE, v.RUN_NODES)
 
 
@@ -39,7 +39,7 @@ GPM = ', source="gpm"'
 
 
 def _active(what: str = "tensor_active", more: str = "") -> str:
-    """Seconds per second of the GPUs that the run's ranks drive."""
+    """Seconds per second in which the GPUs of the run's ranks were active, from a GPU counter."""
     ranks = f"group by (instance, uuid) (whyidle_rank_info{{{v.RUN}}})"
     seconds = f"rate(whyidle_gpu_{what}_seconds_total{{{MINE}{more}}}[$__rate_interval])"
     return f"sum({seconds} and on (instance, uuid) {ranks})"

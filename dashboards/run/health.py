@@ -1,4 +1,4 @@
-"""Whether whyidle itself sees everything of the run."""
+"""Whether whyidle itself works in the run: the states of hooks, and errors."""
 
 from __future__ import annotations
 

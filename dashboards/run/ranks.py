@@ -1,4 +1,4 @@
-"""Which rank? Heat, phases and a list."""
+"""Ranks one by one: heat map, phases and a table."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from .parts import MOST_RANKS, RANKS
 
 BY_RANK = "owner, run, rank"
 NAMED = 8
-"""Ranks that are shown because others wait for them."""
+"""The most ranks that are shown because others wait for them."""
 LATENESS = over_range(f"run_rank:whyidle_late:rate5m{{{v.RUN}, {v.RANKS}}}")
 LATE = f"{LATENESS} > {v.SETTINGS.late_share} * {MOST_RANKS}"
-"""Without a bound somebody is always the latest, and as bright as one who is late."""
+"""The ranks that are late. Without a limit, the latest rank would always be bright, even if it is hardly late."""
 
 
 def section() -> Section:
@@ -45,7 +45,7 @@ def _computing() -> str:
 
 
 def _chosen(selector: str) -> str:
-    """Of the ranks that wait most, and of those that they wait for, who would not be among them."""
+    """Limits a selector to the ranks that compute least, and to the ranks that they wait for (which compute)."""
     waits = f"topk($worst, {rank_idle(RANKS, BY_RANK)})"
     return f"{selector} and on ({BY_RANK}) ({waits} or on ({BY_RANK}) topk({NAMED}, {LATENESS}))"
 

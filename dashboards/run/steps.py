@@ -1,4 +1,4 @@
-"""Steps: how long they take, and how many there are."""
+"""Steps: how long they take, and how many there are per second."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Slurm's Epilog, as root on each node of a job: has the job's own ledgers removed, by default a quarter of an hour later.
+# Slurm's Epilog. It runs as root on each node of a job, and removes the job's ledgers, by default after 15 minutes.
 #
-# It runs forget.py as the job's user: in a sticky folder that one can remove no other's. It ends with 0 whatever happens,
-# since Slurm drains a node whose Epilog fails; what it leaves, the agent removes after a day.
+# It runs forget.py as the job's user, who can remove only their own files in the sticky folder. It always exits with 0,
+# because Slurm drains a node if its Epilog fails. The agent removes remaining ledgers after a day.
 
-PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm sets none
+PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm does not set it
 export PATH
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 LEDGER_DIR=/dev/shm/whyidle KEEP_SECONDS=900 PYTHON=/opt/whyidle/bin/python
@@ -23,7 +23,7 @@ forget=(setpriv --reuid "$SLURM_JOB_UID" --regid "${gid:-$SLURM_JOB_UID}" --clea
 if [ "$KEEP_SECONDS" -eq 0 ]; then
     "${forget[@]}"
 else
-    # Not `sleep &`: Slurm waits for what an Epilog leaves behind, or kills it.
+    # Not `sleep &`: Slurm waits for background processes of an Epilog, or kills them.
     systemd-run --quiet --collect --on-active="$KEEP_SECONDS" --unit="whyidle-forget-$SLURM_JOB_ID" "${forget[@]}"
 fi
 exit 0

@@ -1,7 +1,7 @@
-"""forget.py DIR RUN: removes the ledgers of a run that is over, as the user who runs it.
+"""forget.py DIR RUN: removes the ledgers of a run that has ended, but only those of the current user.
 
-Of the run and of this user only. If one of its ranks lives (the job has been requeued), all of them stay: they tell the
-new attempt which steps it repeats. Never fails.
+If a rank of the run is alive (the job has been requeued), it removes none: from the ledgers the new attempt knows which
+steps it repeats. Never fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whyidle.ledger.reader import Ledger, LedgerError, read_ledger
 
 
 def ledgers(directory: str, run: str) -> Iterator[Ledger]:
-    with suppress(LedgerError):  # of the folder itself
+    with suppress(LedgerError):  # the folder cannot be read
         for path in ledger_paths(directory):
             with suppress(LedgerError, OSError):
                 if os.lstat(path).st_uid == os.geteuid() and (ledger := read_ledger(path)).run == run:
@@ -24,7 +24,7 @@ def ledgers(directory: str, run: str) -> Iterator[Ledger]:
 
 
 def forget(directory: str, run: str) -> int:
-    """Returns how many were removed."""
+    """Removes the ledgers of a run. Returns how many were removed."""
     found = list(ledgers(directory, run))
     if any(ledger.alive for ledger in found):
         return 0

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Slurm's Prolog, as root on each node of a job: makes the ledgers' folder, for nodes where systemd-tmpfiles does not.
+# Slurm's Prolog. It runs as root on each node of a job, and creates the ledgers' folder if systemd-tmpfiles does not.
 #
-# It ends with 0 whatever happens: Slurm drains a node whose Prolog fails, and a job trains without ledgers as well.
+# It always exits with 0, because Slurm drains a node if its Prolog fails, and a job can train without ledgers.
 
-PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm sets none
+PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm does not set it
 export PATH
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 LEDGER_DIR=/dev/shm/whyidle OWNER=whyidle
@@ -19,8 +19,8 @@ id -u -- "$OWNER" >/dev/null 2>&1 || OWNER=root
 [ "$(stat -c '%F %a %U' -- "$LEDGER_DIR" 2>/dev/null)" = "directory 1777 $OWNER" ] && exit 0
 
 mkdir -- "$LEDGER_DIR" 2>/dev/null
-# Anybody may have been here first, since /dev/shm is everybody's. A link is not followed; what is root's nobody can put
-# something else in the place of, so that what is looked at below is what is changed.
+# Any user can create files in /dev/shm, so this may be another user's file or link. `chown -h` does not follow a link.
+# After it, only root can replace the file, so what is checked below is also what is changed.
 chown -h root:root -- "$LEDGER_DIR" 2>/dev/null || give_up "cannot make $LEDGER_DIR"
 if [ -L "$LEDGER_DIR" ] || [ ! -d "$LEDGER_DIR" ]; then
     give_up "$LEDGER_DIR is no folder: remove it"

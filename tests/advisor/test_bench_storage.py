@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from support_bottlenecks_disks import missing, slow_folder
-from support_ledgers import until
+from support_ledgers import DEADLINE_SECONDS, until
 
 from whyidle.advisor.bench.storage import caches, dlio, mlperf, tools
 from whyidle.advisor.bench.storage.files import Writer
@@ -232,6 +232,7 @@ def test_says_why_fio_measured_nothing(output: str, sentence: str) -> None:
         (["{}", "/proc"], 1, "/proc cannot be written to"),
         (["{}", "--mlperf"], 2, "--mlperf needs the time that a step computes"),
         (["{}", "--drop-caches"], 2, "--drop-caches needs --mlperf"),
+        (["{}", "--size", "1MB"], 2, "the dataset has 7 samples, and a batch has 32: choose a larger --size"),
         (["{}", "--dlio", "{}/none"], 2, "{}/none: No such file or directory"),
         (["{}", "--dlio", "{}/file"], 2, "not a workload: it must be a mapping"),
         (["{}", "--dlio", "{}/binary"], 2, "{}/binary is not YAML"),
@@ -265,6 +266,17 @@ def test_says_that_torch_is_needed(
 
 def scratch(path: Path) -> list[str]:
     return [name for name in os.listdir(path) if name.startswith("whyidle-bench-")]
+
+
+def test_what_other_code_prints_into_the_measuring_process_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello'); print('{}', flush=True)")
+    (tmp_path / "place").mkdir()
+    words = [*WHYIDLE, str(tmp_path / "place"), "--only", "metadata", "--files", "10", "--json"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path), "WHYIDLE": "0"}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_SECONDS, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.removeprefix("hello\n{}\n"))
+    assert [measure["items"] for measure in report["paths"][0]["measures"]] == [10, 10, 10]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -79,6 +79,7 @@ def test_exports_waits_by_group_and_by_reason(tmp_path: Path) -> None:
 
 
 def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> None:
+    ended(tmp_path, Spec(run="over"))  # some metrics are of ranks that have ended
     with children(tmp_path, FAST, SLOW), agent(tmp_path) as running:
         families = {family.name: family for family in parse(running.get()[2].decode())}
         for metric in BY_COLLECTOR["ranks"]:
@@ -141,8 +142,10 @@ def test_a_killed_rank_keeps_its_last_values_beside_a_bad_file(tmp_path: Path) -
     (tmp_path / "0-0-link.ledger").symlink_to("/etc/passwd")
     with children(tmp_path, FAST) as [child], agent(tmp_path) as running:
         assert running.value("whyidle_rank_up") == 1
+        assert not running.values("whyidle_rank_killed")
         child.kill()
         assert running.value("whyidle_rank_up") == 0
+        assert running.value("whyidle_rank_killed") == 1
         assert running.value("whyidle_steps_total") == 100
         assert not running.values("whyidle_phase_open_seconds")
         assert running.value("whyidle_ledger_errors_total", reason="foreign") == 1
@@ -154,6 +157,7 @@ def test_ended_ranks_and_their_ledgers_are_removed_after_their_retention(tmp_pat
     ended(tmp_path, Spec(run="old", idle=80.0), Spec(run="older", idle=200.0), Spec(run="recent"))
     with agent(tmp_path, "--ledger.retention=1m", "--ledger.delete-after=2m30s") as running:
         assert running.values("whyidle_rank_up", run="recent") == [0]
+        assert running.values("whyidle_rank_killed", run="recent") == [0]
         assert not running.values("whyidle_rank_up", run="old")
         until(lambda: len(list(tmp_path.iterdir())) == 2)
         assert running.values("whyidle_rank_up", run="recent") == [0]

@@ -61,6 +61,7 @@ LOOKS = 8
 """File systems are found in samples of the ranks' open files: so many scrapes see them all."""
 
 NOT_HERE = {
+    "whyidle_rank_killed": "both ranks live",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the node discarded by priority",
 }

@@ -48,6 +48,7 @@ RESTARTED = [
     # They have forgotten the ranks, and remember them when they are back.
     Try(3300, 40, 400, steps(20 / 400), MOVED, saves=40, repeated=20, number=2, attach=25),
 ]
+ALL_RUNS = "lab/crashed, lab/finished, lab/live, lab/moved, lab/partial, lab/restarted"
 STANDS = Try(0, 60, 1_000_000, PAIR, ("n5", "n6"), halt=(600, 300.0))
 
 
@@ -59,6 +60,10 @@ def past() -> dict[str, History]:
         "live": History("live", now - 1800, time.time(), [STANDS]),
         "partial": History("partial", now - 3600, now, [replace(RESTARTED[0], number=1)], world_size=8),
         "unruly": History("unruly", now - 1800, now, [STANDS]),
+        "crashed": History("crashed", now - 3600, now, [RESTARTED[0], replace(RESTARTED[1], killed=True)]),
+        "finished": History(
+            "finished", now - 3600, now, [replace(RESTARTED[0], killed=True), replace(RESTARTED[1], killed=False)]
+        ),
         "moved": History("moved", now - 4000, now, [RESTARTED[0], replace(RESTARTED[1], nodes=NODES)], 0, 1500.0),
     }
 
@@ -133,6 +138,16 @@ def test_an_agent_that_returns_at_another_address_does_not_start_an_attempt(
 
 
 @needs_prometheus
+@pytest.mark.parametrize(("run", "clean", "failures"), [("crashed", False, 2), ("finished", True, 1)])
+def test_a_last_attempt_whose_ranks_were_killed_is_a_failure(
+    run: str, clean: bool, failures: int, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(url, run, capsys)
+    assert (found["attempts"][-1]["clean"], found["failures"]) == (clean, failures)
+    assert not found["problems"]
+
+
+@needs_prometheus
 def test_says_what_prometheus_did_not_record(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     problems = "\n".join(told(url, "partial", capsys)["problems"])
     assert "attempts before attempt 1 are outside" in problems
@@ -145,12 +160,15 @@ def test_says_what_prometheus_did_not_record(url: str, capsys: pytest.CaptureFix
     [
         (
             ["other"],
-            "has seen nothing of run other in the last 3.00 h; it has lab/live, lab/moved, lab/partial, lab/restarted",
+            f"has seen nothing of run other in the last 3.00 h; it has {ALL_RUNS}",
         ),
         (["live", "--owner", "me"], "has seen nothing of run live of owner me"),
         (["live", "--cluster", "east"], "in cluster east"),
         (["unruly"], "its rules are missing, or of an older whyidle. Write them with `whyidle rules --out rules`"),
-        ([], "has several runs: lab/live, lab/moved, lab/partial, lab/restarted. Say which one"),
+        (
+            [],
+            f"has several runs: {ALL_RUNS}. Say which one",
+        ),
     ],
 )
 def test_rejects_a_run_unknown_to_prometheus(

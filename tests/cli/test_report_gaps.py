@@ -7,15 +7,20 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support_ledgers import DEADLINE_SECONDS, Spec, ended
+from support_ledgers import DEADLINE_SECONDS, Spec, children, ended
 
+from whyidle.cli import counters
+from whyidle.cli.exposition import Reading, read, samples
 from whyidle.cli.gaps import ask
+from whyidle.ledger.clock import own_clock
+from whyidle.ledger.directory import read_directory
 
 RANKS = [Spec(rank=rank, device=f"cuda:{rank}", steps=100, step={"compute": 0.1}) for rank in (0, 1)]
 ANSWER = """\
@@ -26,14 +31,29 @@ whyidle_compute_idle_seconds_total{owner="lab",run="r1",rank="1",evidence="sampl
 whyidle_compute_idle_seconds_total{owner="other",run="r1",rank="1",evidence="sampled"} 1
 whyidle_node_info{node="n1"} 1
 """
+ADAPTERS = """\
+whyidle_nic_info{device="eth0",kind="physical",rdma=""} 1
+whyidle_nic_info{device="docker0",kind="virtual",rdma=""} 1
+whyidle_nic_speed_bytes_per_second{device="eth0"} 12500000000
+whyidle_nic_speed_bytes_per_second{device="docker0"} 12500000000
+whyidle_nic_mtu_bytes{device="eth0"} 1500
+whyidle_nic_mtu_bytes{device="docker0"} 1400
+"""
+PAUSES = """\
+whyidle_nic_pause_seconds_total{device="eth0",direction="receive",priority="3"} 1000
+whyidle_nic_pause_seconds_total{device="eth1",direction="receive",priority="3"} %g
+whyidle_nic_pause_seconds_total{device="eth1",direction="transmit",priority="3"} 77
+"""
 
 
 @contextlib.contextmanager
-def answers(text: str) -> Iterator[str]:
-    """An agent that says one thing -> its address."""
+def answers(text: str, asked: list[str] | None = None) -> Iterator[str]:
+    """An agent that says one thing -> its address. ``asked`` grows by the path of each request."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             self.send_response(200)
             self.end_headers()
             self.wfile.write(text.encode())
@@ -52,8 +72,10 @@ def answers(text: str) -> Iterator[str]:
         server.server_close()
 
 
-def report(folder: Path, agent: str) -> dict[str, Any]:
-    words = [sys.executable, "-m", "whyidle.cli.main", "report", "--json", f"--dir={folder}", f"--agent={agent}"]
+def report(folder: Path, agent: str, before: str = "") -> dict[str, Any]:
+    """``before``: a statement that runs first."""
+    script = f"import sys; {before}\nfrom whyidle.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-c", script, "report", "--json", f"--dir={folder}", f"--agent={agent}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -102,3 +124,38 @@ def test_other_runs_are_left_out() -> None:
     with answers(ANSWER) as agent:
         assert ask(agent, ("other", "r1")) == ({1: 1.0}, "")
         assert ask(agent, ("lab", "r2"))[0] == {}
+
+
+def test_the_agent_is_asked_once_for_gpus_and_adapters(tmp_path: Path) -> None:
+    asked: list[str] = []
+    boot = own_clock().boot
+    ranks = [
+        Spec(rank=rank, world_size=4, device=f"cuda:{rank}", boot=boot, steps=100, step={"compute": 0.1})
+        for rank in (0, 1)
+    ]
+    with children(tmp_path, *ranks), answers(ANSWER + ADAPTERS, asked) as agent:
+        said = report(tmp_path, agent)
+        assert asked == ["/metrics"]
+        assert said["per_rank"][0]["gap_seconds"] == pytest.approx(9.2)
+        ledgers, _ = read_directory(str(tmp_path), steps=True)
+        known = counters.of_node(("lab", "r1"), ledgers, read(agent, *counters.NAMES))
+        assert known.mtu == {"eth0": 1500}
+        assert known.paused is None
+
+
+def test_pauses_of_one_adapter_are_not_hidden_by_old_ones_of_another(tmp_path: Path) -> None:
+    with children(tmp_path, Spec(boot=own_clock().boot)), answers(PAUSES % 11) as agent:
+        ledgers, _ = read_directory(str(tmp_path), steps=True)
+        before = list(samples(PAUSES % 10, *counters.NAMES))
+        reading = Reading(agent, before, time.monotonic() - counters.LOOK_SECONDS)
+        paused = counters.of_node(("lab", "r1"), ledgers, reading).paused
+    assert paused is not None
+    assert 0 < paused <= 1 / counters.LOOK_SECONDS
+
+
+def test_reports_without_the_extra_that_reads_an_agent(tmp_path: Path) -> None:
+    ended(tmp_path, *RANKS)
+    with answers(ANSWER) as agent:
+        (problem,) = report(tmp_path, agent, "sys.modules['prometheus_client'] = None")["problems"]
+    assert "cannot be asked without prometheus_client" in problem
+    assert "pip install 'whyidle[agent]'" in problem

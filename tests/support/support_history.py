@@ -17,6 +17,8 @@ from support_ledgers import Spec
 from whyidle.ledger.causes import CAUSE_FAMILY
 
 SCRAPE, EVALUATION, RETENTION, REMEMBERED = 15.0, 60.0, 900.0, 300.0
+BOUNDS = ("0.5", "1.0", "1.5", "2.0", "3.0", "+Inf")
+"""Of the histogram of step times."""
 Series = dict[str, list[tuple[float, float]]]
 
 
@@ -36,6 +38,8 @@ class Try:
     halt: tuple[int, float] = (0, 0.0)
     """After how many steps it stood still, and for how long: in a collective that nobody could split."""
     number: int = 0
+    killed: bool | None = None
+    """None: the agents are of an older whyidle, and do not tell."""
     attach: float = 0.0
     """Seconds from its start until it has a ledger, on which these are at once: imports."""
 
@@ -155,6 +159,8 @@ class History:
             if rank == 0:
                 saves = sum(one.saves * one.done(at) // one.steps for one in begun)
                 put("whyidle_checkpoints_total", float(saves), ', kind="save"')
+            if at >= newest.end and newest.killed is not None:
+                put("whyidle_rank_killed", float(newest.killed and rank == 0))
             if at < newest.end:
                 phase, since = newest.switched(at)
                 put("whyidle_phase_open_seconds", at - since, f', phase="{phase}"', place)
@@ -180,6 +186,9 @@ class History:
             before = totals
             if begun and scraped < begun[-1].end:
                 _add(found, f"run:whyidle_ranks:count{{{run}}}", moment, 1.0)
+                for bound in BOUNDS:
+                    name = f'run:whyidle_step_seconds_bucket:rate5m{{{run}, le="{bound}"}}'
+                    _add(found, name, moment, float(begun[-1].wall <= float(bound)) / begun[-1].wall)
 
     @staticmethod
     def _totals(begun: Iterable[Try], rank: int, at: float) -> dict[str, float]:

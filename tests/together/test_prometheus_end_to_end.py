@@ -18,6 +18,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ from support_queries import (
 from support_quiet import Stolen
 
 from whyidle.alerts.config import Config
+from whyidle.cli.main import main
 from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES
 
 pytestmark = [
@@ -133,6 +135,7 @@ LOOKS = "5s"
 """How often subqueries look: theirs, every 10 minutes, would not look once in this test."""
 
 NO_SERIES: dict[str, str] = {
+    "whyidle_rank_killed": "all ranks live when they are looked at",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the fake node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the fake node discarded by priority",
 }
@@ -369,6 +372,22 @@ def test_the_recorded_shares_are_those_of_the_report(world: World, run: Run) -> 
     recorded = world.server.values(f'run_family:whyidle_share:ratio1m{{run="{run.name}"}}', "family", run.at)
     assert sum(recorded.values()) == pytest.approx(1.0, abs=1e-6)
     assert {family: recorded.get(family, 0.0) for family in FAMILIES} == pytest.approx(run.families, abs=WITHIN)
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_a_comparison_of_the_report_with_prometheus_finds_the_same_seconds(
+    world: World, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = world.run(name)
+    saved = tmp_path / "saved.json"
+    saved.write_text(json.dumps(run.report))
+    times = "..".join(datetime.fromtimestamp(moment).isoformat() for moment in (run.at - WINDOW_SECONDS - 1, run.at))
+    words = [str(saved), f"{run.report['owner']}/{run.name}@{times}", "--prometheus", world.server.url]
+    assert main(["compare", *words, "--json"]) == 0
+    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert pair["whole"]["after"] == pytest.approx(pair["whole"]["before"], rel=0.1)
+    for family in pair["families"]:
+        assert abs(family["difference"]) < 0.08 * pair["whole"]["before"], family
 
 
 def test_the_recorded_bill_is_that_of_the_report(world: World, run: Run) -> None:

@@ -1,16 +1,15 @@
-"""Pictures of all dashboards, drawn from a live Prometheus while real jobs lose their time to a known fault.
+"""Draws pictures of all dashboards from a live Prometheus, while real jobs lose time to a known fault.
 
     python tools/preview/preview.py [FAULT ...] [--dashboards NAME ...] [--out DIR] [--seconds N] [--keep]
 
-For each fault it runs `whyidle demo --inject FAULT`, lets a real Prometheus with the rules of alerts/generated scrape
-the demo's agent, and has a headless Chromium draw the dashboards as they stand then:
-docs/images/<dashboard>-<fault>.png, and what is further down a long page in ...-2.png and so on. `simulated` is no demo
-but the tests' fake node of 8 GPUs and InfiniBand, for the panels that a demo on a CPU leaves empty; the dashboards
-Node, Node hardware and Health are drawn of it, with all rows unfolded. `--keep` serves the page on loopback afterwards,
-for your own browser, until Ctrl-C.
+For each fault it runs `whyidle demo --inject FAULT`. A real Prometheus with the rules of alerts/generated scrapes the
+demo's agent, and a headless Chromium draws the dashboards: docs/images/<dashboard>-<fault>.png. The lower parts of a
+long page are in ...-2.png and so on. `simulated` is not a demo. It uses the tests' fake node with 8 GPUs and
+InfiniBand, for panels that a demo on a CPU leaves empty. For it, the dashboards Node, Node hardware and Health are
+drawn, with all rows open. With `--keep`, the page is served on loopback for your own browser until Ctrl-C.
 
-A preview, and not Grafana: the components are Grafana's published ones, what arranges them is not. It needs Node,
-npm's registry, Chromium and Prometheus, and takes three minutes per fault. Nothing here passes or fails.
+This is a preview and not Grafana: it uses Grafana's published components but arranges them itself. It needs Node,
+npm's registry, Chromium and Prometheus, and takes three minutes per fault. It tests nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "support"))  # a real Prometheus, a real demo, the fake node
+sys.path.insert(0, str(ROOT / "tests" / "support"))  # for the helpers that run Prometheus, the demo and the fake node
 
 from support_demo import Demo, machine  # noqa: E402
 from support_ledgers import until  # noqa: E402
@@ -45,7 +44,7 @@ from whyidle.dashboards import output  # noqa: E402
 
 DASHBOARDS = {path.stem.removeprefix("whyidle-"): path for path in (ROOT / "dashboards/generated").glob("*.json")}
 FAULTS: dict[str, tuple[str, ...]] = {
-    # One rank's storage: the others wait for it, and the dashboards must look through that.
+    # One rank has slow storage and the others wait for it, so the dashboards must look through these waits.
     "storage": ("--inject-rank", "1"),
     "network": (),
     "cpu": (),
@@ -57,17 +56,17 @@ CLUSTER = "lab"
 SCRAPE_SECONDS = 1
 SIMULATED_SECONDS = 75.0
 SETTLED_SECONDS = 3.0
-"""A scrape, an evaluation, and another scrape."""
+"""Seconds for a scrape, an evaluation of the rules, and another scrape."""
 
 PRICE = 2.5
-"""Of a GPU-hour: without one, no picture would show money."""
+"""The price of a GPU-hour. Without a price, dashboards show no costs."""
 SCALE = 0.8
-"""Of a page 1440 pixels wide."""
+"""The scale of the pictures. The page is 1440 pixels wide."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What was observed: when, and what the variables shall stand at."""
+    """An observed fault: its time range, a description, and the values of the dashboards' variables."""
 
     fault: str
     start: float
@@ -100,7 +99,7 @@ def main() -> int:
         status = 0
         for fault in faults:
             with contextlib.ExitStack() as own:
-                # One each: windows reach back, and no picture shall show the fault before its own.
+                # One Prometheus per fault: windows reach back, and a picture must not show the fault before.
                 database = folder / f"prometheus-{fault}"
                 database.mkdir()
                 running = prometheus(database, *shipped, interval=every)
@@ -120,7 +119,7 @@ def main() -> int:
     return status
 
 
-# -- what is drawn
+# -- scenes
 
 
 def observe(server: Prometheus, folder: Path, fault: str, seconds: float) -> Scene:
@@ -128,7 +127,7 @@ def observe(server: Prometheus, folder: Path, fault: str, seconds: float) -> Sce
 
 
 def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Scene:
-    """A demo with a fault, from its first scrape to shortly before its end."""
+    """Observes a demo with a fault, from its first scrape to shortly before its end."""
     demo_folder = folder / fault
     demo_folder.mkdir()
     demo = Demo(demo_folder, "--seconds", f"{seconds:g}", "--json", "--inject", fault, *FAULTS[fault])
@@ -154,14 +153,14 @@ def observed(server: Prometheus, folder: Path, fault: str, seconds: float) -> Sc
         f"Here: whyidle demo --inject {' '.join((fault, *FAULTS[fault]))}, two ranks on CPUs; "
         f"its own report says {verdict['family']}, {verdict['share']:.0%}. A GPU-hour costs ${PRICE:.2f} here."
     )
-    # Rates over 5 minutes rise for as long; the demo does not last.
+    # Rates over 5 minutes need 5 minutes to reach their value, and the demo is shorter than that.
     return Scene(
         fault, start, end, about, {"owner": owner, "run": run, "node": node, "instance": agent, "window": "1m"}
     )
 
 
 def simulated(server: Prometheus, folder: Path) -> Scene:
-    """The fake node in motion, so that GPUs, InfiniBand, NFS and Lustre are there to be drawn."""
+    """Observes the fake node while its counters move. It has GPUs, InfiniBand, NFS and Lustre."""
     from fake_node.moving import moving
     from fake_node.whole import NODE, whole
 
@@ -179,11 +178,11 @@ def simulated(server: Prometheus, folder: Path) -> Scene:
     return Scene(SIMULATED, start, end, about, chosen, only=("node", "node-hardware", "health"), unfold=True)
 
 
-# -- how
+# -- drawing
 
 
 def build(page: Path) -> None:
-    """The page and the dashboards, ready to be served from this folder."""
+    """Writes the page and the dashboards into a folder, ready to be served."""
     if not _installed():
         command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
         subprocess.run(command, cwd=HERE, check=True, stdout=sys.stderr)
@@ -194,14 +193,14 @@ def build(page: Path) -> None:
 
 
 def _installed() -> bool:
-    """Whether what npm wrote down of its last installation is newer than what shall be installed."""
+    """Whether npm's record of its last installation is newer than the list of packages to install."""
     done = HERE / "node_modules/.package-lock.json"
     return done.exists() and done.stat().st_mtime >= (HERE / "package-lock.json").stat().st_mtime
 
 
 @contextlib.contextmanager
 def served(page: Path) -> Iterator[str]:
-    """The address of a folder on loopback, until the end of the block."""
+    """Serves a folder on loopback until the end of the block. Yields its address."""
     handler = partial(_Quiet, directory=str(page))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -217,7 +216,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def address(page: str, server: str, scene: Scene, dashboard: str) -> str:
-    """Of one dashboard with its variables and its time range."""
+    """The address of one dashboard, with its variables and its time range."""
     asked = {
         "dashboard": f"whyidle-{dashboard}",
         "prometheus": server,
@@ -232,7 +231,7 @@ def address(page: str, server: str, scene: Scene, dashboard: str) -> str:
 
 
 def shoot(chromium: str, profile: Path, out: Path, fault: str, addresses: Mapping[str, str]) -> int:
-    """Writes the pictures in the place of older ones, and says which panels failed. Returns 1 if some did."""
+    """Replaces the pictures of a fault, and prints which panels failed. Returns 1 if a panel failed."""
     for name in addresses:
         for old in (out / f"{name}-{fault}.png", *out.glob(f"{name}-{fault}-[0-9]*.png")):
             old.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
 // Takes pictures: node shoot.mjs CHROMIUM PROFILE, with a list of {address, file, scale} as JSON on stdin. A page that
-// is higher than a picture may be is cut between its sections: FILE.png, FILE-2.png, ...
+// is higher than the limit of a picture is cut between its sections: FILE.png, FILE-2.png, ...
 
 import { readFileSync, writeFileSync } from 'node:fs';
 import puppeteer from 'puppeteer-core';
@@ -10,7 +10,7 @@ const WIDTH = 1440;
 const TALL = 18_000;
 const MOST_HEIGHT = 2400;
 const DEADLINE_MS = 120_000;
-const SETTLE_MS = 1500; // sizes that follow from sizes: the panels' legends, the tables' rows
+const SETTLE_MS = 1500; // time for sizes that depend on other sizes, such as panels' legends and tables' rows
 const COLOURS = 256;
 const MOST_BYTES = 300_000;
 
@@ -28,7 +28,7 @@ try {
   for (const { address, file, scale } of JSON.parse(readFileSync(0, 'utf8'))) {
     const page = await browser.newPage();
     page.on('pageerror', (error) => complain(`${file}: ${error}`));
-    // Tall from the start: what is out of sight, components may not draw.
+    // Tall from the start: components may not draw what is outside the window.
     await page.setViewport({ width: WIDTH, height: TALL, deviceScaleFactor: scale });
     await page.goto(address, { timeout: DEADLINE_MS });
     await page.waitForFunction('window.preview?.pending === 0', { timeout: DEADLINE_MS });
@@ -36,7 +36,7 @@ try {
     (await page.evaluate('window.preview.errors')).forEach((error) => complain(`${file}: ${error}`));
     const { height } = await (await page.$('#root')).boundingBox();
     const parts = partsOf(await page.$$eval('main > h2', (rows) => rows.map((row) => row.getBoundingClientRect().top)), height);
-    // As high as the page: of a window that is much higher, Chromium now and then leaves tables blank.
+    // As high as the page: if the window is much higher, Chromium sometimes leaves tables blank.
     await page.setViewport({ width: WIDTH, height: Math.ceil(height), deviceScaleFactor: scale });
     await settle(page);
     for (const [index, part] of parts.entries()) {
@@ -51,7 +51,7 @@ try {
 }
 process.exit(faults ? 1 : 0);
 
-/** Until everything has the size that it will have. Tables draw no cell before, which on a busy machine takes seconds. */
+/** Waits until all sizes are final. Tables draw no cells before that. On a busy machine this takes seconds. */
 async function settle(page) {
   await new Promise((resolve) => setTimeout(resolve, SETTLE_MS));
   for (let round = 0; round < 2; round += 1) {
@@ -69,7 +69,7 @@ function complain(text) {
   console.error(text);
 }
 
-/** From where to where each picture reaches: whole sections, as many as fit. */
+/** The top and bottom of each picture: as many whole sections as fit. */
 function partsOf(tops, height) {
   const cuts = [0];
   tops.forEach((top, index) => {
@@ -81,7 +81,7 @@ function partsOf(tops, height) {
   return cuts.map((y, index) => ({ y, height: (cuts[index + 1] ?? height) - y }));
 }
 
-/** A part of the page, as large as may be. */
+/** A picture of a part of the page, at the highest scale that stays within the size limit. */
 async function picture(page, part, scale) {
   if (page.viewport().deviceScaleFactor !== scale) {
     await page.setViewport({ ...page.viewport(), deviceScaleFactor: scale });
@@ -95,7 +95,7 @@ async function picture(page, part, scale) {
   return picture(page, part, 0.85 * scale);
 }
 
-/** The same picture in a palette: a fraction of the bytes, and no eye sees it on flat colours. */
+/** The same picture with a palette: far fewer bytes, and no visible difference on flat colours. */
 function fewerColours(png) {
   const { buffer, byteOffset, byteLength } = png;
   const picture = UPNG.decode(buffer.slice(byteOffset, byteOffset + byteLength));

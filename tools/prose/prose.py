@@ -1,4 +1,4 @@
-"""Looks for words and constructions that make readers stumble, and for long sentences; words.yaml says which.
+"""Finds long sentences, and words and constructions that are hard to read. words.yaml lists them.
 
 python tools/prose/prose.py [PATH ...]     without paths: everything that `make lint` checks
 """
@@ -21,7 +21,7 @@ _SENTENCE_ENDS = re.compile(r"(?<=[.!?:;])\s+(?=[\"“(]?[A-Z]|whyidle)|(?<=[.!?
 
 
 class Rules(NamedTuple):
-    """What to look for."""
+    """The words and constructions to find, and the limit of a sentence's length."""
 
     words: list[tuple[re.Pattern[str], str]]  # (what not to write, what to write instead)
     longest: int  # words in a sentence
@@ -40,7 +40,7 @@ def sentences(text: str) -> list[str]:
 
 
 def stumbles(text: str, by: Rules) -> Iterator[str]:
-    """What is wrong with a passage, one line each."""
+    """The findings in a passage, one line each."""
     for sentence in sentences(text):
         for pattern, instead in by.words:
             if found := pattern.search(sentence):

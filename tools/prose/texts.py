@@ -1,4 +1,4 @@
-"""Where our prose is: pages, texts of alerts and panels, and strings in the code that people read."""
+"""Collects our prose: pages, texts of alerts and panels, and strings in the code that people read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import yaml
 
 CODE = ("cli", "agent", "torch_hooks", "verdict", "advisor", "alerts/settings.py", "alerts/config.py")
-"""Where a string of four words or more is a message or a text of `--help`."""
+"""Folders and modules in which a string of four words or more is a message or a text of `--help`."""
 
 _SKIPPED = re.compile(r"^\s*(\||-|:|\s)*$|^\s*<|^\s*!\[")
 
@@ -39,7 +39,7 @@ def texts(root: Path) -> Iterator[Text]:
 
 
 def markdown(name: str, page: str) -> Iterator[Text]:
-    """The paragraphs, items and cells of a page. What stands in code blocks is left out; `code` is one word."""
+    """The paragraphs, items and cells of a page, without code blocks. A piece of `code` counts as one word."""
     block: list[str] = []
     start, fenced = 0, False
     for number, line in enumerate([*page.splitlines(), ""], 1):
@@ -61,7 +61,7 @@ def markdown(name: str, page: str) -> Iterator[Text]:
 
 
 def plain(text: str) -> str:
-    """Text without markup: `code` and templates become the word X, a link its words. A branch ends a sentence."""
+    """Text without markup. `code` and templates become the word X, and a link its words. A branch ends a sentence."""
     text = re.sub(r"\{\{ *(if|else).*?\}\}", ". X ", text)
     text = re.sub(r"\{\{.*?\}\}|`[^`]*`|\$\{\w+(:\w+)?\}", "X", text, flags=re.DOTALL)
     text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
@@ -69,7 +69,7 @@ def plain(text: str) -> str:
 
 
 def messages(name: str, source: str) -> Iterator[Text]:
-    """The strings of a module that have four words or more, and are not docstrings. What is filled in is one word."""
+    """The strings of a module with four words or more, without docstrings. A placeholder counts as one word."""
     tree = ast.parse(source)
     left_out = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

@@ -1,1 +1,1 @@
-"""How fast ranks reach each other: schedules, bandwidths, and which node or link is slow. Pure functions."""
+"""The network bench: schedules of pairs, bandwidths, and which node or link is slow. Pure functions."""

@@ -1,8 +1,8 @@
-"""What a run hands to its collectives, and how fast they are, from its ledgers. Pure functions.
+"""The collectives of a run: their sizes, and how fast its transfers are, from its ledgers. Pure functions.
 
-Ledgers count bytes by group and operation, but calls by operation alone and waits by group alone. So the size of a call
-is known where an operation is used in one group, or where a group uses one operation; and how fast a run's transfers
-are is known of a group's operations together.
+Ledgers count bytes by group and operation, but calls only by operation, and waits only by group. So the size of a call
+is known only if the operation is used in a single group, or if the group uses a single operation. The speed of
+transfers is known only for all operations of a group together.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from ....ledger.reader import Ledger, Slot
 from .operations import FACTORS
 
 MOST_UNSPLIT = 0.05
-"""Of the waits of a group: with more of them unsplit, no speed of its transfers is given."""
+"""If a larger share of a group's waits is unsplit, the speed of its transfers is not given."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """An operation in a group. Bytes of one rank."""
+    """An operation in a group. Bytes are those of one rank."""
 
     op: str
     step_bytes: float
     call_bytes: float | None
-    """On average; None where that cannot be told."""
+    """The mean bytes of a call; None if not known."""
 
 
 @dataclass(frozen=True)
 class JobGroup:
-    """All groups of one label."""
+    """All groups with one label."""
 
     label: str
     size: int
     members: tuple[tuple[int, ...], ...]
-    """The ranks of each group, as far as they have ledgers here."""
+    """The ranks of each group that have ledgers here."""
     uses: tuple[Use, ...]
     waited: float
-    """Seconds of a step and rank in which a transfer was waited for, on average."""
+    """The mean seconds per step and rank in which the rank waited for a transfer."""
     unsplit: float
-    """The share of waits of which nobody knows what they were."""
+    """The share of unsplit waits."""
 
     @property
     def complete(self) -> bool:
@@ -50,9 +50,10 @@ class JobGroup:
         return all(len(ranks) == self.size for ranks in self.members)
 
     def busbw(self) -> float | None:
-        """bytes/s of the transfers while they were waited for. None where waits are not split, or there are none.
+        """The bytes/s of the transfers during the waits for them. None if there are no waits, or too many are unsplit.
 
-        Transfers behind compute are not waited for: with them, this is more than the links ever carry.
+        Compute hides a part of the transfers, and no rank waits for that part. So the result may exceed the rate of the
+        links.
         """
         if self.unsplit > MOST_UNSPLIT or not self.waited:
             return None
@@ -60,7 +61,7 @@ class JobGroup:
 
 
 class Record(NamedTuple):
-    """What one rank did in one group: plain values, which nodes can tell each other."""
+    """What one rank did in one group. The values are plain, so that nodes can send them to each other."""
 
     rank: int
     world_size: int
@@ -68,21 +69,22 @@ class Record(NamedTuple):
     key: int
     size: int
     step_bytes: dict[str, float]
-    """By operation."""
+    """Operation -> bytes per step."""
     call_bytes: dict[str, float]
-    """By operation, on average, where that can be told."""
+    """Operation -> mean bytes of a call, if known."""
     waited: float
-    """Seconds of a step in which a transfer was waited for."""
+    """The seconds per step in which the rank waited for a transfer."""
     unknown_ns: int
-    """Waits of which nobody knows what they were ..."""
+    """Unsplit waits."""
     all_ns: int
-    """... and all waits."""
+    """All waits."""
 
 
 def records_of(ledgers: Sequence[Ledger]) -> list[Record]:
-    """The groups of each rank that use collectives we measure. Ranks that have finished no step are left out.
+    """The groups of each rank that use collectives which the bench measures. Ranks without a finished step are left
+    out.
 
-    ``ledgers``: of each rank the newest attempt.
+    ``ledgers``: the newest attempt of each rank.
     """
     found: list[Record] = []
     for ledger in ledgers:
@@ -109,7 +111,7 @@ def records_of(ledgers: Sequence[Ledger]) -> list[Record]:
 
 
 def groups_of(records: Sequence[Record]) -> list[JobGroup]:
-    """Those with most bytes first."""
+    """The groups of a run, by label and size. The group with the most bytes comes first."""
     found: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         found.setdefault((record.label, record.size), []).append(record)
@@ -152,10 +154,10 @@ def _calls(ledger: Ledger, slot: Slot, op: str) -> int | None:
 
 
 def sizes_of(groups: Sequence[JobGroup], bucket: int, most: int) -> dict[str, list[int]]:
-    """Operation -> the sizes of its calls, smallest first.
+    """Operation -> the sizes of its calls in bytes, smallest first. No size is larger than ``most``.
 
-    DDP's reducer sends the gradients of a backward pass, which a ledger counts as one call, in buckets: an all-reduce
-    that is larger than ``bucket`` is taken to be of that size. No size is larger than ``most``.
+    A ledger counts the gradients of a backward pass as one call, but DDP's reducer sends them in buckets. So an
+    all-reduce that is larger than ``bucket`` counts as one of that size.
     """
     sizes: dict[str, set[int]] = {}
     for group in groups:
@@ -167,7 +169,8 @@ def sizes_of(groups: Sequence[JobGroup], bucket: int, most: int) -> dict[str, li
 
 
 def step_seconds(group: JobGroup, busbw: dict[str, float]) -> float | None:
-    """What the transfers of a step take at these busbw, by operation; None where one of them is missing."""
+    """The seconds that the transfers of a step take at ``busbw`` (operation -> bytes/s). None if an operation is
+    missing."""
     if any(use.op not in busbw for use in group.uses):
         return None
     return sum(use.step_bytes * FACTORS[use.op](group.size) / busbw[use.op] for use in group.uses)

@@ -1,4 +1,4 @@
-"""Which pairs are measured when, and which node or link is slow. Pure functions."""
+"""The order in which pairs are measured, and which node or link is slow. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from statistics import median, median_high
 Pair = tuple[int, int]
 
 LEAST_LOSS = 0.2
-"""What is slower by less than this is not called slow."""
+"""A node or link counts as slow only if it is slower than usual by more than this share."""
 DEVIATIONS = 4.0
-"""Nor is what lies within so many standard deviations of the rest."""
+"""A node or link counts as slow only if it is further than this many standard deviations from the usual rate."""
 _TO_SIGMA = 1.4826
-"""A normal distribution's standard deviation / its median absolute deviation."""
+"""The standard deviation of a normal distribution / its median absolute deviation."""
 _MOST_OF_PAIRS = 0.75
-"""A node is slow if so many of its pairs are."""
+"""A node counts as slow only if at least this share of its pairs is slow."""
 
 
 def rounds(count: int) -> Iterator[list[Pair]]:
-    """All pairs of ``count`` in as few rounds as can be, each in at most one pair of a round: the circle method of
-    round-robin tournaments. count − 1 rounds; with an odd count as many as that, and one is left out of each."""
+    """Yields all pairs of ``count`` members in as few rounds as possible. In a round, each member is in at most one
+    pair.
+
+    This is the circle method of round-robin tournaments. An even count takes count − 1 rounds. An odd count takes count
+    rounds, and one member is left out of each.
+    """
     players = [*range(count), *([-1] if count % 2 else [])]
     half = len(players) // 2
     for _ in range(len(players) - 1):
@@ -30,7 +34,7 @@ def rounds(count: int) -> Iterator[list[Pair]]:
 
 
 def one_at_a_time(count: int) -> Iterator[list[Pair]]:
-    """The same pairs in the same order, each in a round of its own."""
+    """Yields the same pairs in the same order, but one pair per round."""
     for pairs in rounds(count):
         yield from ([pair] for pair in pairs)
 
@@ -41,25 +45,25 @@ def number_of_pairs(count: int) -> int:
 
 @dataclass(frozen=True)
 class Findings:
-    """Rates in the unit of what was measured."""
+    """Which nodes and links are slow. Rates have the unit of the measured rates."""
 
     usual: float
-    """The median over nodes of the median over the pairs of each."""
+    """The median over nodes of each node's median over its pairs."""
     threshold: float
-    """What is below it is slow."""
+    """Rates below this are slow."""
     nodes: dict[int, float]
-    """Slow in most of their pairs -> their median rate."""
+    """Node that is slow in most of its pairs -> its median rate."""
     links: dict[Pair, float]
-    """Slow between two nodes neither of which is slow otherwise -> their rate."""
+    """Slow link between two nodes that are not slow -> its rate."""
 
 
 def judge(rates: Mapping[Pair, float]) -> Findings | None:
-    """Which nodes and links are slow; None where there are fewer than three pairs: one cannot tell then.
+    """Finds slow nodes and links. Returns None for fewer than three pairs, which are too few to compare.
 
-    A node's rate is the median over its pairs, so that one slow link does not make two nodes slow. Nodes are compared
-    by the median and the median absolute deviation over nodes: this finds slow nodes as long as fewer than half of a
-    sound node's peers are slow. Links are compared among the pairs of nodes that are not slow. A node with one measured
-    pair is never called slow, but the link is.
+    The rate of a node is the median over its pairs, so that one slow link does not make two nodes slow. Nodes are
+    compared by the median and the median absolute deviation over nodes. This finds slow nodes as long as fewer than
+    half of a fast node's peers are slow. Links are compared among the pairs of nodes that are not slow. If a node has
+    only one measured pair, the link may be called slow, but not the node.
     """
     if len(rates) < 3:
         return None

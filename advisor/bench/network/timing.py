@@ -1,7 +1,7 @@
-"""From the times of blocks of calls on each rank to one time and its spread. Pure functions.
+"""Computes the time of a call and its spread from the times of blocks of calls on each rank. Pure functions.
 
-A block is some calls right after each other, between two barriers. A collective is over when it is over on every rank,
-so that the slowest rank counts. (nccl-tests average over ranks unless told otherwise: that mean is kept beside it.)
+A block is a number of calls in a row, after a barrier. A collective ends when it has ended on every rank, so the
+slowest rank counts. nccl-tests take the mean over ranks by default, so that mean is kept as well.
 """
 
 from __future__ import annotations
@@ -11,34 +11,32 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 MOST_CALLS = 1000
-"""In a block."""
+"""The most calls in a block."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one call, in seconds."""
+    """The time of one call, in seconds."""
 
     seconds: float
-    """The median over blocks of the slowest rank."""
+    """The median over blocks of the slowest rank's time."""
     least: float
     most: float
-    """The best and the worst block's slowest rank."""
+    """`least` and `most`: the slowest rank's time in the fastest and in the slowest block."""
     mean: float
     """The median over blocks of the mean over ranks."""
     slowest: int
     """The rank that was slowest in most blocks."""
     blocks: int
     calls: int
-    """Of a block."""
-
-    @property
-    def spread(self) -> float:
-        """How far blocks lie apart, as a share of the median."""
-        return (self.most - self.least) / self.seconds
+    """The calls of a block."""
 
 
 def plan(one_call: float, budget: float, blocks: int) -> tuple[int, int]:
-    """-> (blocks, calls of each) that take about ``budget`` seconds; one call at least."""
+    """Returns how many blocks of how many calls take about ``budget`` seconds, but at least one call.
+
+    ``one_call``: the seconds of a call. ``blocks``: the most blocks.
+    """
     affordable = int(budget / one_call) if one_call > 0 else blocks * MOST_CALLS
     if affordable <= blocks:
         return max(1, affordable), 1
@@ -46,7 +44,7 @@ def plan(one_call: float, budget: float, blocks: int) -> tuple[int, int]:
 
 
 def timing_of(of_ranks: Sequence[Sequence[float]], calls: int) -> Timing:
-    """``of_ranks``: for each rank the seconds of each block."""
+    """The timing of a call. ``of_ranks``: for each rank, the seconds of each block. ``calls``: the calls of a block."""
     blocks = list(zip(*of_ranks, strict=True))
     worst = [max(block) / calls for block in blocks]
     last = [block.index(max(block)) for block in blocks]

@@ -1,1 +1,1 @@
-"""Measures storage with what trainings do to it: data loading, shards, small files, checkpoints."""
+"""Measures storage with the work of trainings: data loading, shards, small files, checkpoints."""

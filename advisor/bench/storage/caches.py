@@ -1,4 +1,4 @@
-"""Caches between a process and its storage: which there are, how they are emptied, and whether that worked."""
+"""Caches between a process and its storage: which caches exist, how to empty them, and whether that worked."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _REMOTE = frozenset(
 
 class FileSystem(NamedTuple):
     type: str
-    """As the kernel names it."""
+    """The kernel's name for it."""
     kind: str
-    """`memory`, `remote` (a server or a daemon has caches of its own) or `local`."""
+    """`memory`, `remote` (a server or a daemon has its own caches) or `local`."""
 
 
 def file_system(path: str, mountinfo: str = "/proc/self/mountinfo") -> FileSystem:
-    """The file system of a path (proc_pid_mountinfo(5)); its type is empty where the kernel does not say."""
+    """The file system of a path (proc_pid_mountinfo(5)). Its type is empty if the kernel does not list it."""
     real = os.path.realpath(path)
     longest, found = -1, ""
     try:
@@ -42,7 +42,7 @@ def file_system(path: str, mountinfo: str = "/proc/self/mountinfo") -> FileSyste
                 before, _, after = line.partition(" - ")
                 point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split()[4])
                 inside = real == point or real.startswith(point.rstrip("/") + "/")
-                if inside and len(point) >= longest:  # of several on one point, the last lies on top
+                if inside and len(point) >= longest:  # several on one mount point: the last one is on top
                     longest, found = len(point), after.split()[0]
     except (OSError, IndexError):
         pass
@@ -51,10 +51,10 @@ def file_system(path: str, mountinfo: str = "/proc/self/mountinfo") -> FileSyste
 
 
 def drop(paths: Iterable[str]) -> float | None:
-    """Asks the kernel to forget what it has cached of these files, and looks whether it did.
+    """Asks the kernel to drop these files from the page cache, and checks the result.
 
-    The files must be on storage already (fsync): what is dirty stays. Returns the share of their bytes that is still
-    cached, None where the file system does not tell. Raises OSError.
+    The files must have been synced, because dirty pages are not dropped. Returns the share of their bytes that is still
+    cached, or None if the file system does not report it. Raises OSError.
     """
     whole = kept = 0
     for path in paths:
@@ -73,9 +73,9 @@ def drop(paths: Iterable[str]) -> float | None:
 
 
 def _resident(descriptor: int, size: int) -> int | None:
-    """Bytes of a file in the page cache (mincore(2)); None where the file cannot be mapped.
+    """The bytes of a file in the page cache (mincore(2)). None if the file cannot be mapped.
 
-    The kernel tells it to who may write the file; to others it says that everything is there.
+    The kernel answers only users who may write the file. To others it reports all pages as cached.
     """
     if not size:
         return 0

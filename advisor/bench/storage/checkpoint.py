@@ -1,4 +1,4 @@
-"""Checkpoints: how long a save blocks until it is on storage, and a restore until the tensors are there."""
+"""Measures checkpoints: how long a save takes until it is on storage, and a restore until the tensors are loaded."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 State = dict[str, "Tensor"]
 _TENSORS = 16
 _UNSUPPORTED = (errno.ENODEV, errno.EOPNOTSUPP)
-"""As file systems say it that cannot map files, as safetensors does."""
+"""Errors of file systems that cannot map files, which safetensors needs."""
 
 
 class Format(NamedTuple):
-    """A way to save. Both functions take the state and an empty directory; ``load`` fills the tensors in place."""
+    """A checkpoint format. ``save`` takes the state and an empty directory. ``load`` fills the state's tensors in
+    place."""
 
     name: str
     save: Callable[[State, str], None]
     load: Callable[[State, str], None]
     start: Callable[[State, str], Callable[[], None]] | None = None
-    """For saves in the background, instead of ``save``: returns what waits for the end."""
+    """Starts a save in the background, instead of ``save``. Returns a function that waits for its end."""
 
 
 def formats() -> tuple[list[Format], list[str]]:
-    """Those that are installed here, and a sentence for each that is not."""
+    """Returns the formats that are installed here, and a sentence for each one that is not."""
     found, missing = [Format("torch.save", _save_torch, _load_torch)], []
     try:
         import safetensors.torch  # noqa: F401
@@ -49,7 +50,7 @@ def formats() -> tuple[list[Format], list[str]]:
 
 
 def measure(place: str, plan: Plan, tell: Tell) -> Found:
-    """Raises OSError, BenchError."""
+    """Measures saves and restores in each format. Raises OSError, BenchError."""
     import torch
 
     elements = max(1, plan.checkpoint_bytes // 4 // _TENSORS)
@@ -116,7 +117,8 @@ def _measure(
 
 
 def _warm_up(found: list[Format], place: str) -> None:
-    """Saves and restores next to nothing in each format: what a first call imports is no time of storage."""
+    """Saves and restores a tiny state in each format, so that imports of the first call do not count as storage
+    time."""
     import torch
 
     for form in found:
@@ -161,7 +163,7 @@ def _load_safetensors(room: State, directory: str) -> None:
 
 
 def _fill(room: State, loaded: State) -> None:
-    """As load_state_dict does. It also reads what a loader has only mapped so far."""
+    """Copies the loaded tensors, as load_state_dict does. This also reads tensors that were only mapped so far."""
     for name, tensor in room.items():
         tensor.copy_(loaded[name])
 
@@ -182,5 +184,5 @@ def _start_dcp(state: State, directory: str) -> Callable[[], None]:
     from torch.distributed import checkpoint
 
     saving: Any = checkpoint.async_save(state, checkpoint_id=directory)
-    future = getattr(saving, "upload_completion", saving)  # by version, and by what stages it
+    future = getattr(saving, "upload_completion", saving)  # the result depends on the version and on the stager
     return lambda: future.result()

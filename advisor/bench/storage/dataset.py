@@ -1,4 +1,4 @@
-"""A dataset of files: loaded as a whole, and sample by sample in random order as a training reads it."""
+"""Measures a dataset of files: loaded as a whole, and read sample by sample in random order, as in a training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOOP, REPLAY = "samples: loop", "samples: loop from memory"
-"""Names of measures that others look for."""
+"""Names of measures that other modules look up."""
 
 _REPLAYED_BYTES = 64 << 20
 _IN_A_FOLDER = 1000
@@ -25,13 +25,13 @@ _IN_A_FOLDER = 1000
 
 @dataclass(slots=True)
 class Dataset:
-    """Samples in files, as torch's DataLoader takes them. ``sizes`` of the samples, file by file."""
+    """Samples in files, as a dataset for torch's DataLoader. ``sizes``: for each file, the sizes of its samples."""
 
     plan: Plan
     paths: list[str] = field(default_factory=list)
     sizes: list[list[int]] = field(default_factory=list)
     index: list[tuple[int, int, int]] = field(default_factory=list)
-    """File, offset and size of each sample."""
+    """For each sample: index of its file, offset, size."""
     bytes: int = 0
 
     def add(self, path: str, sizes: list[int]) -> None:
@@ -64,7 +64,7 @@ class Dataset:
 
 
 class Replay:
-    """Samples of the same sizes that are in memory: what the loader would do if storage took no time."""
+    """Samples of the same sizes in memory: they show how fast the loader would be if storage took no time."""
 
     def __init__(self, plan: Plan):
         self._length = plan.files * plan.samples_per_file
@@ -92,7 +92,7 @@ def _handed(data: bytearray, plan: Plan) -> Any:
 
 
 def write(place: str, plan: Plan, tell: Tell) -> tuple[Dataset, Writer]:
-    """Writes the files until all are there or time is over. Raises OSError, or BenchError if that is too few."""
+    """Writes the files until all are written or the time is over. Raises OSError."""
     dataset, writer, sizes = Dataset(plan), Writer(), random.Random(0)
     begun = time.perf_counter()
     for number in range(plan.files):
@@ -108,24 +108,19 @@ def write(place: str, plan: Plan, tell: Tell) -> tuple[Dataset, Writer]:
             break
     for folder in {os.path.dirname(path) for path in dataset.paths}:
         sync_directory(folder)
-    if len(dataset) < plan.batch:
-        raise BenchError(
-            f"only {len(dataset)} samples could be written in {plan.seconds:g} s, and a batch has {plan.batch}: "
-            "give more time (--seconds), or choose smaller samples"
-        )
     return dataset, writer
 
 
 def _size(plan: Plan, sizes: random.Random) -> int:
     if not plan.sample_deviation:
         return plan.sample_bytes
-    # As DLIO draws them; cut on both sides, so that the mean stays and the room suffices.
+    # Drawn as DLIO does, but cut on both sides, so that the mean stays and the free space is sufficient.
     drawn = sizes.gauss(plan.sample_bytes, plan.sample_deviation)
     return max(1, min(round(drawn), 2 * plan.sample_bytes - 1))
 
 
 def measure_load(place: str, plan: Plan, tell: Tell) -> Found:
-    """All files found and read once, one after the other, by one process. Raises OSError, BenchError."""
+    """Lists all files and reads each of them once, one after the other, in one process. Raises OSError."""
     dataset, writer = write(place, plan, lambda done, note: tell(done / 2, note))
     cached = caches.drop(dataset.paths)
     if plan.drop_caches:
@@ -153,8 +148,13 @@ def measure_load(place: str, plan: Plan, tell: Tell) -> Found:
 
 
 def measure_samples(place: str, plan: Plan, tell: Tell) -> Found:
-    """Samples in random order through a DataLoader. Raises OSError, BenchError."""
+    """Reads samples in random order through a DataLoader. Raises OSError, BenchError."""
     dataset, _ = write(place, plan, lambda done, note: tell(done / 2, note))
+    if len(dataset) < plan.batch:  # the plan has enough samples, so the time was too short
+        raise BenchError(
+            f"only {len(dataset)} samples could be written in {plan.seconds:g} s, and a batch has {plan.batch}: "
+            "give more time (--seconds), or choose smaller samples"
+        )
     cached = caches.drop(dataset.paths)
     if plan.drop_caches:
         caches.drop_all()
@@ -175,7 +175,7 @@ def measure_samples(place: str, plan: Plan, tell: Tell) -> Found:
 
 
 def measure_replay(place: str, plan: Plan, tell: Tell) -> Found:
-    """The same loop without storage. ``place`` is not used."""
+    """Runs the same loop on samples in memory. ``place`` is not used."""
     dataset = Replay(plan)
     loop = loading.run(loading.loader(dataset, plan, True), plan, tell, len(dataset))
     return [Measure(REPLAY, loop.bytes, loop.samples, "samples", loop.seconds, loop.waits, direct=False)]

@@ -1,7 +1,7 @@
-"""Workloads as DLIO describes them, in its YAML files; DLIO itself is not needed.
+"""Reads workloads from the YAML files of DLIO. DLIO itself is not needed.
 
-The keys are those of DLIO's own configurations (github.com/argonne-lcf/dlio_benchmark, configs/workload), with the
-older names that still occur there.
+The keys are those of DLIO's configurations (github.com/argonne-lcf/dlio_benchmark, configs/workload), including older
+names that still occur there.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from .plan import BenchError, Plan
 
 @dataclass(frozen=True, slots=True)
 class Workload:
+    """A workload, converted to a plan."""
+
     name: str
     plan: Plan
     least_au: float = LEAST_AU
+    """The least AU that the workload asks for."""
     notes: list[str] = field(default_factory=list)
-    """What is done otherwise than DLIO does it."""
+    """Sentences about differences from what DLIO does."""
 
 
 def workload(document: object, plan: Plan) -> Workload:
-    """What a workload changes in a plan. Raises BenchError."""
+    """The plan with the sizes and times of a workload. Raises BenchError."""
     if not isinstance(document, Mapping):
         raise BenchError("not a workload: it must be a mapping with `dataset` and `reader`")
     dataset, reader, train = (_section(document, name) for name in ("dataset", "reader", "train"))
@@ -59,7 +62,7 @@ def workload(document: object, plan: Plan) -> Workload:
 
 
 def cut(found: Workload, size: float) -> Workload:
-    """The workload with fewer files, so that its dataset has at most ``size`` bytes."""
+    """The workload, with fewer files if its dataset has more than ``size`` bytes."""
     plan = found.plan
     files = max(1, min(plan.files, int(size // (plan.samples_per_file * plan.sample_bytes))))
     if files == plan.files:
@@ -78,7 +81,7 @@ def _section(document: Mapping[Any, Any], name: str) -> Mapping[Any, Any]:
 
 
 def _number(section: Mapping[Any, Any], names: tuple[str, ...], default: float | None) -> Any:
-    """A number from 0, under the first of ``names`` that is there; some are distributions with a mean."""
+    """The number under the first of ``names`` that the section has. For a distribution, it is the mean."""
     for name in names:
         if name in section:
             value = section[name]

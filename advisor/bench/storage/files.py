@@ -1,4 +1,4 @@
-"""Files that are written to be read."""
+"""Writes, syncs and reads the files of a bench."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 BLOCK = 1 << 20
 _POOL = 8 << 20
 _NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-_STRIDE = 4099  # odd: two blocks have no page in common
+_STRIDE = 4099  # odd, so that two blocks do not have a page in common
 
 
 @dataclass(slots=True)
 class Writer:
-    """Writes files whose bytes neither compress nor repeat, and syncs each to storage.
+    """Writes files with bytes that neither compress nor repeat, and syncs each file to storage.
 
-    ``seconds`` is the time in the system's calls: to make the bytes does not count.
+    ``seconds`` is the time from opening to closing the files; ``each`` has it for each file.
     """
 
     pool: memoryview = field(default_factory=lambda: memoryview(os.urandom(_POOL)))
@@ -27,7 +27,7 @@ class Writer:
     each: list[float] = field(default_factory=list)
 
     def write(self, path: str, size: int, *, sync: bool = True) -> None:
-        """Raises OSError."""
+        """Writes one file of ``size`` bytes, which must not exist. Raises OSError."""
         begun = time.perf_counter()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -50,7 +50,7 @@ class Writer:
 
 
 def sync_directory(path: str) -> None:
-    """Raises OSError; a file system that has no such thing is passed over."""
+    """Syncs a directory, if its file system supports that. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -62,7 +62,7 @@ def sync_directory(path: str) -> None:
 
 
 def sync_files(paths: list[str]) -> None:
-    """Raises OSError."""
+    """Syncs files to storage. Raises OSError."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -72,11 +72,12 @@ def sync_files(paths: list[str]) -> None:
 
 
 def files_below(directory: str) -> list[str]:
+    """The paths of all files in a directory and its subdirectories."""
     return [os.path.join(folder, name) for folder, _, names in os.walk(directory) for name in sorted(names)]
 
 
 def read_whole(path: str) -> int:
-    """Opens a file, reads it to its end and closes it; returns its bytes. Raises OSError."""
+    """Opens a file, reads it to its end and closes it. Returns the number of bytes. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     done = 0
     try:

@@ -1,10 +1,10 @@
 """The process that measures: `python -m whyidle.advisor.bench.storage.job`, with a task on its stdin.
 
-The task is JSON: ``{"directories": […], "plan": {…}}``. What it has to say goes to stdout, a JSON object a line, with
-the number of the directory in ``path``: ``{"path", "part", "done", "note"}`` while it measures, then for each part
-``{"path", "part", "measures", "notes"}`` or ``{"path", "part", "error"}``. Each part runs in a process of its own that
-is forked from this one: so torch is imported once, and each part has a ledger of its own, in the run
-:func:`run_name`, where whyidle's hooks are on.
+The task is JSON: ``{"directories": […], "plan": {…}}``. The results go to stdout, one JSON object per line, with the
+index of the directory in ``path``: ``{"path", "part", "done", "note"}`` during a part, then at its end ``{"path",
+"part", "measures", "notes"}`` or ``{"path", "part", "error"}``. Each part runs in a separate process that is forked
+from this one. So torch is imported only once, and with whyidle's hooks each part has a separate ledger, in the run
+:func:`run_name`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MEASURES: dict[str, Callable[[str, Plan, Tell], Found]] = {
     "checkpoint": checkpoint.measure,
     "tools": tools.measure,
 }
-"""Part -> what measures it, in a directory of its own."""
+"""Part -> the function that measures it, in an empty directory."""
 
 WITHOUT_TORCH = frozenset({"metadata", "tools"})
 
@@ -40,19 +40,19 @@ _SAY_EVERY_SECONDS = 0.1
 
 
 def run_name(path: int, part: str) -> str:
-    """Of the ledger that a part leaves."""
+    """The name of the run in the ledger of a part. ``path``: the index of the directory."""
     return f"bench-storage-{path}-{part}"
 
 
 def main() -> int:
     task = json.load(sys.stdin)
     plan = Plan(**{**task["plan"], "parts": tuple(task["plan"]["parts"])})
-    # Before the fork, once for all parts. Only the children compute: threads do not survive a fork.
+    # Imported before the fork, once for all parts. Only the children compute, because threads do not survive a fork.
     if set(plan.parts) - WITHOUT_TORCH:
         import_module("torch")
     if "checkpoint" in plan.parts:
         import_module("torch.distributed.checkpoint")
-    warnings.filterwarnings("ignore", category=UserWarning)  # that DCP saves without a process group
+    warnings.filterwarnings("ignore", category=UserWarning)  # DCP warns that there is no process group
     for path, directory in enumerate(task["directories"]):
         for part in plan.parts:
             child = os.fork()
@@ -67,14 +67,15 @@ def main() -> int:
 
 
 def _measure(path: int, part: str, directory: str, plan: Plan) -> int:
-    """In the forked process. Returns its exit status: 0 also where the part failed, and said so."""
+    """Measures one part, in the forked process. Returns its exit status, which is 0 also if the part reported an
+    error."""
     os.environ["WHYIDLE_RUN"] = run_name(path, part)
     place = os.path.join(directory, part)
     try:
         if part not in WITHOUT_TORCH:
             import torch
 
-            # Storage is measured, and not how well many threads share the CPUs.
+            # One thread, so that storage is measured and not how threads share the CPUs.
             torch.set_num_threads(1)
         os.mkdir(place)
         found = MEASURES[part](place, plan, _teller(path, part))
@@ -82,7 +83,7 @@ def _measure(path: int, part: str, directory: str, plan: Plan) -> int:
         measures = [measure.entry() for measure in found if isinstance(measure, Measure)]
         notes = [sentence for sentence in found if isinstance(sentence, str)]
         _say(path=path, part=part, measures=measures, notes=notes)
-    except BrokenPipeError:  # who started us is gone, and cannot clean up
+    except BrokenPipeError:  # the command that started us is gone and cannot clean up
         shutil.rmtree(directory, ignore_errors=True)
         os._exit(1)
     except Exception as error:
@@ -94,7 +95,7 @@ def _measure(path: int, part: str, directory: str, plan: Plan) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """What went wrong. A worker's error comes with the worker's traceback; its last line is the error."""
+    """What went wrong. The error of a data worker has the worker's traceback, and its last line is the message."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     last = (str(error).strip().splitlines() or [""])[-1]

@@ -1,4 +1,4 @@
-"""A training loop that only loads: what it waits for, batch by batch."""
+"""A training loop that only loads data, and how long it waits for each batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Loop:
-    """What a loop saw. Times in seconds; one entry of the lists for each batch, or for each sample in ``reads``."""
+    """The times of a loop, in seconds. ``waits`` and ``ends`` have one entry per batch, ``reads`` one per sample."""
 
     waits: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
@@ -24,11 +24,11 @@ class Loop:
     samples: int = 0
     bytes: int = 0
     start: float = 0.0
-    """What it took to start the workers: it is in ``ends``, and in no wait."""
+    """How long the start of the workers took. It is included in ``ends``, but not in ``waits``."""
     closing: float = 0.0
-    """The last wait, for workers that have no batch left to end."""
+    """How long the loop waited at the end, until the workers had exited."""
     whole: bool = True
-    """Whether everything was read, and time did not run out before."""
+    """Whether everything was read before the time was over."""
 
     @property
     def seconds(self) -> float:
@@ -36,7 +36,7 @@ class Loop:
 
 
 class Batch:
-    """Samples as the loop gets them: their bytes in one tensor, what was read for them, and how long each read took."""
+    """A batch: the bytes of its samples in one tensor, and for each sample the bytes that were read and the seconds."""
 
     __slots__ = ("data", "read", "seconds")
 
@@ -49,7 +49,7 @@ class Batch:
 
 
 def loader(dataset: Any, plan: Plan, shuffle: bool) -> Any:
-    """A torch DataLoader of :class:`Batch`, as trainings have them."""
+    """A torch DataLoader that returns a :class:`Batch` each time."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -64,9 +64,10 @@ def loader(dataset: Any, plan: Plan, shuffle: bool) -> Any:
 
 
 def run(batches: Iterable[Batch], plan: Plan, tell: Tell, whole: int) -> Loop:
-    """Asks for batches until there are none left or time is over. ``whole``: so many samples there are.
+    """Takes batches until there are no more or the time is over. ``whole``: the number of samples.
 
-    A loader of one batch comes first: the hooks begin to record with it, and not in the first wait that counts.
+    First it runs a loader with one batch, so that the hooks begin to record there and not in the first wait that
+    counts.
     """
     from torch.utils.data import DataLoader
 

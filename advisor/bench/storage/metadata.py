@@ -1,4 +1,4 @@
-"""Small files: how fast they are made, opened and read, and removed."""
+"""Measures small files: how fast they are created, opened and read, and removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IN_A_FOLDER = 1000
 
 
 def measure(place: str, plan: Plan, tell: Tell) -> Found:
-    """Raises OSError."""
+    """Creates, reads and removes small files. Raises OSError."""
     writer, paths = Writer(), []
     deadline = _deadline(plan)
     for number in range(plan.small_files):

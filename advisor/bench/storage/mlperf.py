@@ -1,7 +1,7 @@
-"""MLPerf Storage's measure of storage, and which of its rules a run met.
+"""AU, MLPerf Storage's measure of storage, and which of its rules a measurement meets.
 
 The rules are those of MLPerf Storage (github.com/mlcommons/storage, Rules.md) and of DLIO, the program that it runs
-(github.com/argonne-lcf/dlio_benchmark, utils/statscounter.py). A result of ours is no MLPerf result.
+(github.com/argonne-lcf/dlio_benchmark, utils/statscounter.py). Our results are not MLPerf results.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 MEMORY_FACTOR = 5
-"""The dataset must be so many times as large as the host's memory, so that it does not come from a cache."""
+"""The dataset must be this many times as large as the host's memory, so that it does not come from a cache."""
 LEAST_AU = 0.90
-"""Unless the workload says otherwise."""
+"""The least AU, unless the workload sets another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Rule:
 
 
 def utilisation(ends: Sequence[float], compute: float) -> float | None:
-    """AU: the time that an accelerator would compute, of the whole time, without the first step.
+    """AU: the time in which an accelerator would compute, as a share of the whole time without the first step.
 
-    ``ends``: when each step ended, ``compute``: what each of them would compute; both in seconds. None where there is
-    no step but the first, or nothing is computed.
+    ``ends``: when each step ended; ``compute``: how long each step computes; both in seconds. None if there are fewer
+    than two steps, or if ``compute`` is 0.
     """
     if len(ends) < 2 or not compute:
         return None
@@ -35,9 +35,9 @@ def utilisation(ends: Sequence[float], compute: float) -> float | None:
 
 
 def judge(loop: dict[str, Any], *, memory: int, own_memory: bool, least_au: float, dropped_all: bool) -> dict[str, Any]:
-    """AU and the rules, from the entry `samples: loop` of a path's report.
+    """AU, and which rules are met, from the entry `samples: loop` of a path's report.
 
-    ``memory``: of the host, in bytes; ``own_memory``: whether it was found here, and not given.
+    ``memory``: the memory of the host, in bytes. ``own_memory``: True if it was found here, False if the user gave it.
     """
     au = loop["au"]
     factor = loop["dataset_bytes"] / memory
@@ -71,7 +71,7 @@ def judge(loop: dict[str, Any], *, memory: int, own_memory: bool, least_au: floa
 
 
 def host_memory(meminfo: str = "/proc/meminfo", limit: str = "/sys/fs/cgroup/memory.max") -> int:
-    """Bytes that can hold cached files: the host's memory, or what this control group may have of it.
+    """The bytes that can cache files: the host's memory, or the limit of this control group if that is lower.
 
     Raises OSError, ValueError.
     """
@@ -80,5 +80,5 @@ def host_memory(meminfo: str = "/proc/meminfo", limit: str = "/sys/fs/cgroup/mem
     try:
         with open(limit) as file:
             return min(whole, int(file.read()))
-    except (OSError, ValueError):  # version 1 of control groups, or `max`
+    except (OSError, ValueError):  # control groups of version 1, or no limit (`max`)
         return whole

@@ -1,4 +1,4 @@
-"""What a bench does to each path, and what it reports."""
+"""The plan of a storage bench, and the form of its results."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ PARTS: tuple[str, ...] = ("load", "samples", "replay", "shards", "metadata", "ch
 """In the order in which they run."""
 
 MOST_CACHED = 0.02
-"""A read of which a larger share lay in the page cache does not count as one of storage."""
+"""If a larger share of the data was in the page cache, a read does not count as a measurement of storage."""
 
 QUANTILES = (50, 95, 99)
 
 Tell = Callable[[float, str], None]
-"""Says how far a part is: a share from 0 to 1, and a note."""
+"""Reports the progress of a part: a share from 0 to 1, and a note."""
 
 
 class BenchError(Exception):
-    """A sentence for the user."""
+    """The bench cannot go on. The message is a sentence for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes in bytes, times in seconds."""
+    """What to measure on each path. Sizes in bytes, times in seconds."""
 
     parts: tuple[str, ...] = PARTS
     seconds: float = 10.0
-    """Each measurement ends after so long; 0: it ends when everything is read."""
+    """When each measurement ends; 0 means that it ends when everything is read."""
     workers: int = 4
     batch: int = 32
     files: int = 2000
-    """Of the dataset."""
+    """The files of the dataset."""
     samples_per_file: int = 1
     sample_bytes: int = 128_000
     sample_deviation: int = 0
-    """Standard deviation of the size of a sample."""
+    """The standard deviation of the size of a sample."""
     handed_bytes: int = 0
-    """What a worker passes on of a sample, at most; 0: all."""
+    """The most bytes of a sample that a worker passes to the loop; 0 means all."""
     shard_bytes: int = 64_000_000
     shards: int = 4
     small_files: int = 1000
     checkpoint_bytes: int = 256_000_000
     repeat: int = 3
-    """Saves and restores of each format."""
+    """The number of saves and restores in each format."""
     compute: float = 0.0
-    """What a step would compute: the loop sleeps for so long."""
+    """How long a step computes. The loop sleeps instead."""
     drop_caches: bool = False
-    """Empties the kernel's caches of all files, which is root's right, before a dataset is read."""
+    """Whether to empty the kernel's caches of all files before a dataset is read, which only root may do."""
 
     @property
     def dataset_bytes(self) -> int:
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def room(self) -> int:
-        """Bytes that a path must have free: a part removes its files before the next one begins."""
+        """The bytes that must be free on a path. Each part removes its files before the next one begins."""
         tools = max(self.shard_bytes, self.sample_bytes)
         needs = {
             "load": self.dataset_bytes,
@@ -80,24 +80,25 @@ class Measure:
     bytes: int = 0
     items: int = 0
     unit: str = ""
-    """What an item is, in the plural."""
+    """The name of the items, in the plural."""
     seconds: float = 0.0
     each: Sequence[float] = ()
     """How long each item took."""
     cached: float | None = 0.0
-    """Share of what is read that lay in the page cache before; None: the file system does not tell."""
+    """The share of the data that was in the page cache before the read; None if the file system does not report it."""
     direct: bool = True
-    """Whether it is a measurement of storage, and not of what it could be."""
+    """Whether storage itself is measured, and not a loop without storage or the blocking part of a save."""
     also: dict[str, Any] | None = None
+    """More fields for the report."""
     percentiles: dict[int, float] | None = None
-    """Of how long each item took, where another program has counted them."""
+    """Percentiles of the times of items, if another program has computed them."""
 
     @property
     def from_cache(self) -> bool:
         return self.cached is not None and self.cached > MOST_CACHED
 
     def entry(self) -> dict[str, Any]:
-        """For the report. What was read from a cache has no speed."""
+        """The measurement as a dictionary for the report. Data that came from a cache has no speed."""
         known = self.seconds > 0 and not self.from_cache
         ordered = sorted(self.each)
         percentiles = self.percentiles or {q: quantile(ordered, q / 100) for q in QUANTILES if ordered}
@@ -118,4 +119,4 @@ class Measure:
 
 
 Found = Sequence[Measure | str]
-"""What a part reports. A string is a sentence for the user."""
+"""The results of a part. A string is a sentence for the user."""

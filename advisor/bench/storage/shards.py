@@ -1,4 +1,4 @@
-"""Shards: large files that each worker reads from beginning to end, as WebDataset and its kin do."""
+"""Measures shards: large files that each worker reads from beginning to end, as WebDataset does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """An iterable dataset: shard i belongs to worker i modulo their number."""
+    """An iterable dataset. Worker w of n workers reads the shards w, w + n, w + 2n and so on."""
 
     paths: tuple[str, ...]
 
@@ -42,10 +42,10 @@ class Shards:
 
 
 def measure(place: str, plan: Plan, tell: Tell) -> Found:
-    """Raises OSError."""
+    """Writes shards and reads them through a DataLoader. Raises OSError."""
     from torch.utils.data import IterableDataset
 
-    class Records(Shards, IterableDataset):  # torch asks for the type; this module is read without torch
+    class Records(Shards, IterableDataset):  # torch checks the type, but this module must be importable without torch
         pass
 
     writer, paths = Writer(), []

@@ -1,4 +1,4 @@
-"""fio and elbencho, where they are installed: their reads past the page cache, beside ours."""
+"""Measures reads past the page cache with fio and elbencho, if they are installed, to compare them with our results."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _PATIENCE_SECONDS = 60.0
 
 
 class Tool(NamedTuple):
-    """A program. Its commands run one after another in a directory of their own."""
+    """A program. Its commands run one after another in an empty directory."""
 
     name: str
     commands: Callable[[str, Plan], dict[str, list[str]]]
-    """What is measured -> a command line, for a directory and a plan; a name that is empty prepares the others."""
+    """Takes a directory and a plan. Returns name of the measurement -> command line. An empty name is a preparation."""
     read: Callable[[str, str, str], Measure]
-    """From what is measured, the standard output and the directory. Raises BenchError."""
+    """Takes the name of the measurement, the standard output and the directory. Raises BenchError."""
 
 
 def measure(place: str, plan: Plan, tell: Tell) -> Found:
-    """What the installed ones measure. One that fails costs itself, and says why. Raises OSError."""
-    in_memory = caches.file_system(place).kind == "memory"  # which knows no reads past the page cache
+    """Runs the installed programs. If one fails, its results are replaced by a sentence. Raises OSError."""
+    in_memory = caches.file_system(place).kind == "memory"  # cannot be read past the page cache
     found: list[Measure | str] = []
     for tool in (tool for tool in TOOLS if shutil.which(tool.name)):
         directory = os.path.join(place, tool.name)
@@ -71,7 +71,7 @@ def _output(command: list[str], plan: Plan) -> str:
 def _fio_commands(place: str, plan: Plan) -> dict[str, list[str]]:
     common = [
         "fio", "--name=whyidle", f"--directory={place}", f"--size={_aligned(plan.shard_bytes, _BLOCK)}",
-        "--thread",  # its processes would leave our process group, and outlive it
+        "--thread",  # fio's processes would leave our process group and outlive it
         "--direct=1", "--ioengine=psync", "--fallocate=none", f"--numjobs={max(1, plan.workers)}", "--group_reporting",
         "--filename=fio.bin", "--output-format=json",
         *([f"--runtime={max(1, round(plan.seconds))}"] if plan.seconds else []),
@@ -84,7 +84,7 @@ def _fio_commands(place: str, plan: Plan) -> dict[str, list[str]]:
 
 
 def read_fio(what: str, text: str, place: str = "") -> Measure:
-    """fio's JSON (fio(1), --output-format=json). Raises BenchError."""
+    """Reads fio's JSON (fio(1), --output-format=json). Raises BenchError."""
     try:
         job = _objects(text)[0]["jobs"][0]
         if job["error"]:
@@ -115,7 +115,8 @@ def _elbencho_commands(place: str, plan: Plan) -> dict[str, list[str]]:
 
 
 def read_elbencho(what: str, text: str, place: str) -> Measure:
-    """elbencho's JSON: an object for each phase, its numbers as strings (source/Statistics.cpp). Raises BenchError."""
+    """Reads elbencho's JSON: one object per phase, with numbers as strings (source/Statistics.cpp). Raises
+    BenchError."""
     try:
         with open(os.path.join(place, "elbencho.json")) as file:
             last = _objects(file.read())[-1]["last_done"]
@@ -126,7 +127,7 @@ def read_elbencho(what: str, text: str, place: str) -> Measure:
 
 
 def _objects(text: str) -> list[Any]:
-    """The JSON objects in a text, one after another. What stands before the first is a warning and is skipped."""
+    """The JSON objects in a text, one after another. Text before the first one is a warning and is skipped."""
     decoder, found, at = json.JSONDecoder(), [], text.find("{")
     while at >= 0:
         try:
@@ -145,5 +146,6 @@ TOOLS: tuple[Tool, ...] = (
 
 
 def _aligned(size: int, block: int) -> int:
-    """Reads past the page cache must be of whole blocks."""
+    """Rounds a size down to whole blocks, because reads past the page cache must have whole blocks. At least one
+    block."""
     return max(block, size // block * block)

@@ -1,4 +1,4 @@
-"""How the waits of a loop for its batches split, from the ledger that its process left."""
+"""Splits the waits of a loop for its batches, with the ledger of its process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CAUSES: dict[str, str] = {
     "data_queue": "no CPU for the worker",
     "data_handoff": "hand-over to the loop",
 }
-"""Of a wait for a batch -> what it is, of the worker that owes the batch."""
+"""Cause of a wait for a batch -> what the worker that makes the batch does meanwhile."""
 
 
 def split(directory: str, run: str) -> dict[str, float] | None:
-    """Seconds by cause in a run that waits for nothing but batches; None where there is no ledger of it."""
+    """The seconds by cause in a run that waits only for batches. None if the run has no ledger in the directory."""
     ledgers, _ = read_directory(directory)
     found = [ledger.cause_ns for ledger in ledgers if ledger.run == run]
     return {cause: sum(ns[cause] for ns in found) / 1e9 for cause in CAUSES} if found else None

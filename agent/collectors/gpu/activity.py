@@ -1,7 +1,7 @@
-"""What a device does, integrated: by GPM (Hopper and later) or from the driver's buffer of utilisation samples.
+"""Integrates a device's activity, from GPM (Hopper and later) or from the driver's buffer of utilisation samples.
 
-GPM gives means of the GPU's own counters between two samples that the agent takes: exact, whatever the interval. Its
-counters belong to no profiler: nobody else is kept from them.
+GPM returns the means of the GPU's own counters between two samples that the agent takes. They are exact for any
+interval. Reading them does not keep profilers or other tools from using the counters.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from .target import Target, is_ratio
 from .utilisation import Increase, SampleIntegral
 
 GPM_SECONDS = 0.1
-"""Two looks that are closer count as one: the GPU's counters come in steps."""
+"""The shortest interval between two GPM samples: the GPU updates its counters in steps."""
 GPM_MOST_SECONDS = 600.0
-"""After a longer time the counters behind GPM may have wrapped; it is not observed."""
+"""The longest interval between two GPM samples. After a longer one, GPM's counters may have wrapped, so the interval is
+not observed.
+"""
 AHEAD_US = 30_000_000
-"""Samples are dated by the node's clock. One so far ahead is from before the clock was set back."""
-_ROOM = 256  # samples; the driver keeps some 120
+"""Samples have the time of the node's clock. One that is this far in the future is from before the clock was set back.
+"""
+_ROOM = 256  # samples; the driver keeps about 120
 _SAMPLE = struct.Struct("=QQ")  # nvmlSample_t
 _DOUBLE = struct.Struct("=d")
 _QUAD = struct.Struct("=Q")
@@ -45,7 +48,7 @@ class GpmRow(NamedTuple):
     id: int  # NVML_GPM_METRIC_*
     metric: Metric
     labels: tuple[str, ...] = ()
-    is_ratio: bool = True  # else MiB/s
+    is_ratio: bool = True  # otherwise MiB/s
 
 
 GPM: tuple[GpmRow, ...] = (
@@ -60,7 +63,7 @@ GPM: tuple[GpmRow, ...] = (
 
 
 class GpmQuery(ctypes.Structure):
-    """nvmlGpmMetricsGet_t, version 1, as far as it is used"""
+    """nvmlGpmMetricsGet_t, version 1, only the part that is used"""
 
     _fields_ = [
         ("version", c_uint),
@@ -83,10 +86,10 @@ _kind_at = ctypes.byref(_kind)
 
 
 class Activity:
-    """The integrals of one device. They outlive a restart of the library; the samples of GPM do not.
+    """The integrals of one device. A restart of NVML keeps them, but loses the samples of GPM.
 
-    ``instance`` is the GPU instance of a MIG device, whose parent is then asked. A device is read by one source at a
-    time: by GPM if it and the library know it.
+    For a MIG device, ``instance`` is its GPU instance, and its parent is asked. A device is read from one source at a
+    time: from GPM if the device and the library support it.
     """
 
     __slots__ = ("_gpm", "_gpm_at", "_memory", "_sums", "_utilisation")
@@ -95,16 +98,16 @@ class Activity:
         self._sums: dict[str | int, float] = {}
         self._utilisation = SampleIntegral()
         self._memory = SampleIntegral()
-        self._gpm: list[c_void_p] = []  # the sample before, if there is one, and room for the next
+        self._gpm: list[c_void_p] = []  # the previous sample, if there is one, and room for the next
         self._gpm_at: float | None = None
 
     def restart(self) -> None:
-        """The library was ended: GPM's samples went with it."""
+        """Forgets GPM's samples, after NVML was stopped and has freed them."""
         self._gpm = []
         self._gpm_at = None
 
     def release(self, nvml: Nvml) -> None:
-        """Gives GPM's samples back before the library ends, or when the device goes."""
+        """Frees GPM's samples, before NVML is stopped or when the device is gone."""
         free = nvml.function("nvmlGpmSampleFree") if self._gpm else None
         for sample in self._gpm:
             if free is not None and sample:
@@ -112,14 +115,14 @@ class Activity:
         self.restart()
 
     def read(self, target: Target, parent: Target | None = None, instance: int | None = None) -> Increase | None:
-        """Adds the samples -> what the time since the last look added; None if nothing is known of that time."""
+        """Adds the samples. Returns the activity since the last look, or None if it is not known."""
         asked = parent or target
         supported = _supports_gpm(target, asked)
         if supported is None:
             return None
         if supported:
             return self._read_gpm(target, asked, instance)
-        if instance is not None:  # of MIG devices, NVML has no utilisation: absent, not 0
+        if instance is not None:  # NVML has no utilisation of MIG devices
             return None
         return self._read_samples(target)
 
@@ -145,7 +148,7 @@ class Activity:
         before, self._gpm_at = self._gpm_at, target.clock()
         self._gpm = [room, previous]
         if before is None or self._gpm_at - before > GPM_MOST_SECONDS:
-            # A MIG device may lack some of GPM's metrics; which, is known after the first evaluation.
+            # A MIG device may lack some of GPM's metrics. Which ones is known only after the first evaluation.
             self._serve_gpm(target, first=instance is None)
             return None
         return self._evaluate(target, self._gpm_at - before)
@@ -166,7 +169,7 @@ class Activity:
         return True
 
     def _evaluate(self, target: Target, seconds: float) -> Increase | None:
-        """The means between the sample before and this one."""
+        """Adds GPM's means between the previous sample and this one. Returns the activity."""
         call = "nvmlGpmMetricsGet"
         function = target.function(call)
         if function is None:
@@ -202,7 +205,7 @@ class Activity:
         target.reading.add(row.metric, (*target.labels, *row.labels), total)
 
     def _serve_gpm(self, target: Target, *, first: bool = False) -> None:
-        """The sums as they are: nothing has been added to them yet, or too little time has gone by."""
+        """Exports the sums unchanged, because there is no earlier sample or too little time has passed."""
         for row in GPM:
             if row.id in self._sums or (first and target.asks(f"nvmlGpmMetricsGet/{row.id}")):
                 self._add(target, row, 0.0)
@@ -211,7 +214,7 @@ class Activity:
 
     @staticmethod
     def _gpm_answered(target: Target, code: int, call: str) -> bool:
-        """As Target.answered. What may not be read by GPM at all is read by samples from the next look on."""
+        """Like Target.answered. If GPM is not allowed or not supported, the next look uses utilisation samples."""
         if target.answered(code, call):
             return True
         if code == NO_PERMISSION or not target.asks(call):
@@ -234,7 +237,7 @@ class Activity:
         return increase
 
     def _sample(self, target: Target, kind: int, integral: SampleIntegral) -> Increase | None:
-        """What the driver's buffer holds that was not seen yet; None if it cannot be had."""
+        """The activity in the new samples of the driver's buffer, or None if the buffer cannot be read."""
         call = "nvmlDeviceGetSamples"
         key = f"{call}/{kind}"
         function = target.nvml.function(call) if target.asks(key) else None
@@ -247,7 +250,7 @@ class Activity:
         if code == INSUFFICIENT_SIZE:
             target.garbage(call)
             return None
-        if code == NOT_FOUND:  # nothing new since then
+        if code == NOT_FOUND:  # no new samples
             return Increase()
         if not target.answered(code, call, key):
             return None
@@ -266,7 +269,7 @@ class Activity:
 
 
 def _supports_gpm(target: Target, asked: Target) -> bool | None:
-    """Whether the device is to be read by GPM; None if that could not be found out, which is counted."""
+    """Whether the device supports GPM. None if the call failed, which is counted as a read error."""
     if not target.asks("gpm"):
         return False
     if not target.asks("gpm known"):

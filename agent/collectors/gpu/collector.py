@@ -1,4 +1,4 @@
-"""The life of the library: started at the first look, started anew when the driver or the GPUs changed."""
+"""Reads all GPUs at each scrape. Restarts NVML when the driver or the GPUs have changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .xids import XidEvents
 
 GPUS_MOST = 64
 LOST_AGAIN_SECONDS = 300.0
-"""So often the library is started anew while a GPU is lost: one that was reset is found only then."""
+"""How often NVML is restarted while a GPU is lost: NVML finds a GPU that was reset only when it starts."""
 FORGET_SECONDS = 300.0
 _DEVICE = DEVICE_SECONDS.labels.index("device")
 _COUNT = "nvmlDeviceGetCount_v2"
@@ -39,11 +39,11 @@ _HANDLE = "nvmlDeviceGetHandleByIndex_v2"
 
 
 class GpuFault(Exception):
-    """There should be GPUs here, and they cannot be read. Says what to do."""
+    """The node has GPUs, but they cannot be read. The message says what to do."""
 
 
 class GpuCollector:
-    """Integrals and counts are kept by uuid, through restarts of the library, until the device is gone."""
+    """Reads all GPUs. Integrals and counts are kept by uuid until the device is gone, also when NVML is restarted."""
 
     def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic):
         self._ledgers = options.ledgers
@@ -60,9 +60,9 @@ class GpuCollector:
         self._listed: tuple[str, ...] = ()
         self._driver = ""
         self._gpus: dict[int, Gpu] = {}
-        self._uuids: dict[int, str] = {}  # of the GPU that was last seen at an index
+        self._uuids: dict[int, str] = {}  # index -> uuid of the GPU last seen there
         self._lost: set[int] = set()
-        self._told: set[str] = set()  # missing symbols: each is an error once, not at each look
+        self._told: set[str] = set()  # missing symbols that have been reported: each is reported once only
 
     def collect(self, reading: Reading) -> None:
         if self._open and self._is_stale(reading):
@@ -70,7 +70,7 @@ class GpuCollector:
         try:
             self._round(reading)
         except Uninitialised:
-            # The driver was loaded anew under us.
+            # The driver was reloaded while NVML was open.
             self._end()
             reading.samples.clear()
             reading.errors.clear()
@@ -81,7 +81,7 @@ class GpuCollector:
                 raise
 
     def _is_stale(self, reading: Reading) -> bool:
-        """Whether what NVML found at its start is no longer what there is: it does not look again by itself."""
+        """Whether the driver or the GPUs have changed since NVML was started. NVML itself does not notice that."""
         if self._lost and self._clock() - self._opened_at >= LOST_AGAIN_SECONDS:
             return True
         if driver_gpus(self._roots) != self._listed:
@@ -123,7 +123,7 @@ class GpuCollector:
             self._lose(reading, index, gpu.target.uuid, lost.args[1], lost.args[0])
 
     def _find(self, reading: Reading, index: int) -> Gpu | None:
-        """The GPU at an index, which it keeps until the library is started anew."""
+        """The GPU at an index, or None. A GPU keeps its index until NVML is restarted."""
         handle = c_void_p()
         call = _HANDLE
         try:
@@ -143,7 +143,7 @@ class GpuCollector:
         return found
 
     def _lose(self, reading: Reading, index: int, uuid: str, call: str, reason: str) -> None:
-        """Of a lost GPU only that it is lost is said, and what had happened to it until then."""
+        """Marks a GPU as lost and removes its other samples. XID counts and the idle compute of its ranks are kept."""
         gpu = str(index)
         self._lost.add(index)
         device = f"cuda:{index}"
@@ -186,14 +186,14 @@ class GpuCollector:
             reading.error("", call, error.reason)
 
     def _forget(self, now: float) -> None:
-        """What has been gone for a while starts anew, should it come back."""
+        """Forgets devices that have been gone for a while. If one comes back, its counters start at 0."""
         for uuid in set(self._uuids.values()).union(*(gpu.uuids() for gpu in self._gpus.values())):
             self._histories[uuid].present_at = now
         for uuid in [uuid for uuid, one in self._histories.items() if now - one.present_at > FORGET_SECONDS]:
             self._histories.pop(uuid).activity.release(self._nvml)
 
     def _start(self, now: float) -> None:
-        """Raises Absent where there are no GPUs, and GpuFault where there are but cannot be read."""
+        """Starts NVML. Raises Absent if there are no GPUs, and GpuFault if there are GPUs that cannot be read."""
         had = bool(self._uuids)
         try:
             self._nvml.open()
@@ -232,7 +232,7 @@ class GpuCollector:
         )
 
     def _end(self) -> None:
-        """Ends the library; what was integrated stays. Never fails."""
+        """Stops NVML. Integrals are kept. Never fails."""
         if self._open:
             self._events.close()
             for history in self._histories.values():

@@ -1,4 +1,4 @@
-"""A GPU, and the MIG devices that it is divided into."""
+"""Reads one GPU and its MIG devices."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from .utilisation import Increase
 from .xids import XidCounts
 
 LOOK_AGAIN_SECONDS = 10.0
-"""So often it is asked whether a GPU is divided, and into what."""
+"""How often the MIG mode and the MIG devices of a GPU are read."""
 MIG_MOST = 64
 SAMPLED_SECONDS = 30.0
-"""What held the clocks down at both ends of a longer time need not have done so throughout."""
+"""The longest interval between two looks that counts for a throttle reason. In a longer one, it may have come and gone.
+"""
 
 
 @dataclass(slots=True)
 class History:
-    """What is remembered of one GPU or MIG device while it is there, through restarts of the library."""
+    """What is remembered about one GPU or MIG device while it exists. Restarts of NVML do not lose it."""
 
     activity: Activity = field(default_factory=Activity)
     unhooked: Unhooked = field(default_factory=Unhooked)
     points: ActivityPoints = field(default_factory=ActivityPoints)
     xids: XidCounts = field(default_factory=XidCounts)
-    throttled: dict[str, float] = field(default_factory=dict)  # reason -> seconds, where no counter has them
+    throttled: dict[str, float] = field(default_factory=dict)  # reason -> seconds, for reasons without a counter
     read_at: float | None = None
     present_at: float = 0.0
 
 
 class Histories(dict[str, History]):
-    """By uuid."""
+    """Histories by uuid. Creates missing ones."""
 
     def __missing__(self, uuid: str) -> History:
         self[uuid] = history = History()
@@ -50,7 +51,7 @@ class Histories(dict[str, History]):
 
 @dataclass(slots=True)
 class Surroundings:
-    """What the devices of one round have in common."""
+    """What all devices of one round share."""
 
     nvml: Nvml
     clock: Callable[[], float]
@@ -62,8 +63,10 @@ class Surroundings:
 
 
 def _compare(target: Target, history: History, increase: Increase | None, around: Surroundings) -> None:
-    """A device's activity with the ledger of the rank that has it to itself. ``increase`` is what was observed since
-    the last look; None: nothing is known of it."""
+    """Compares a device's activity with the ledger of the rank that uses it alone, if there is one.
+
+    ``increase`` is the activity since the last look, or None if it is not known.
+    """
     seen = increase or Increase()
     history.points.add(target.now, seen.busy, seen.observed)
     ledger = around.hooked.only(target.uuid)
@@ -72,13 +75,13 @@ def _compare(target: Target, history: History, increase: Increase | None, around
 
 
 class Mig:
-    """A MIG device: memory, processes and, by GPM, activity."""
+    """A MIG device. Reads its memory, its processes and, through GPM, its activity."""
 
     def __init__(self, target: Target, device: str, instance: int, alone: bool, info: tuple[str, ...]):
         self.target = target
         self.device = device
         self.info = info
-        self.alone = alone  # in its GPU instance: GPM counts those
+        self.alone = alone  # the only MIG device of its GPU instance; GPM measures GPU instances
         self.instance = instance
 
     def read(self, parent: Target, around: Surroundings) -> None:
@@ -95,7 +98,7 @@ class Mig:
 
 
 class Gpu:
-    """A GPU under its handle, from one start of the library to the next."""
+    """A GPU and its handle, which is valid until NVML is restarted."""
 
     def __init__(self, target: Target, index: int):
         self.target = target
@@ -103,14 +106,14 @@ class Gpu:
         self._batch = Batch(target)
         self._static: dict[str, str] = {}
         self._migs: list[Mig] = []
-        self._mig = ""  # enabled, disabled or, where GPUs cannot be divided, empty
+        self._mig = ""  # "enabled", "disabled", or "" if the GPU does not support MIG
         self._look_at = 0.0
 
     def uuids(self) -> set[str]:
         return {self.target.uuid, *(mig.target.uuid for mig in self._migs)}
 
     def read(self, reading: Reading, now: float, around: Surroundings) -> None:
-        """Adds all samples but those of events. Raises Lost and Uninitialised."""
+        """Adds all samples except those of XID events. Raises Lost and Uninitialised."""
         target = self.target
         target.begin(reading, now)
         history = around.histories[target.uuid]
@@ -134,7 +137,7 @@ class Gpu:
         for mig in self._migs:
             mig.read(target, around)
         if self._migs and any(error.device.startswith("MIG-") for error in reading.errors):
-            self._look_at = 0.0  # divided anew, it may be
+            self._look_at = 0.0  # the MIG devices may have changed
         reading.add(metrics.LOST, target.labels, 0)
         history.read_at = now
 
@@ -158,7 +161,7 @@ class Gpu:
         target.reading.add(metrics.INFO, labels, 1)
 
     def _pci(self) -> str:
-        """The address as sysfs writes it: a domain of four digits, where it has no more, and in small letters."""
+        """The PCI address as sysfs writes it: in lower case, with a domain of four digits where four are enough."""
         target, call, found = self.target, "nvmlDeviceGetPciInfo_v3", PciInfo()
         function = target.function(call)
         if function is None or not target.answered(function(target.handle, ctypes.byref(found)), call):
@@ -167,7 +170,7 @@ class Gpu:
         return address[4:] if address.startswith("0000") and len(address) > 12 else address
 
     def _look(self, around: Surroundings) -> None:
-        """Whether it is divided, and into what."""
+        """Reads the MIG mode and finds the MIG devices."""
         target = self.target
         self._look_at = target.now + LOOK_AGAIN_SECONDS
         call = "nvmlDeviceGetMigMode"
@@ -203,7 +206,7 @@ class Gpu:
         return found
 
     def _identify(self, mig: Target, number: int) -> Mig | None:
-        """A MIG device's names; None if it cannot be told from the others."""
+        """Reads the identity of a MIG device. Returns None if it cannot be identified."""
         parent = self.target
         mig.begin(parent.reading, parent.now)
         uuid = mig.text("nvmlDeviceGetUUID")
@@ -217,7 +220,7 @@ class Gpu:
         return Mig(mig, f"cuda:{self.index}:{number}", instance, True, info)
 
     def _throttle(self, history: History, known_reasons: int | None) -> None:
-        """Seconds of the reasons without a counter: one that holds at a look is taken to have held since the last."""
+        """Adds the seconds of reasons without a counter. A reason that is set now counts since the last look."""
         target = self.target
         if known_reasons is None:
             return

@@ -1,4 +1,4 @@
-"""What nvmlDeviceGetFieldValues says: some thirty values of a GPU in one call."""
+"""Reads about thirty values of a GPU with one call of nvmlDeviceGetFieldValues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ONE = struct.Struct("=IIqqIIQ")  # nvmlFieldValue_t: field, scope, time, latenc
 _DOUBLE = struct.Struct("=d")
 _QUAD = struct.Struct("=Q")
 _MASKS: dict[int, int] = {1: 0xFFFFFFFF, 2: (1 << 64) - 1, 3: (1 << 64) - 1, 6: 0xFFFF}
-"""nvmlValueType_t -> the bits of the union that hold a value of that unsigned type."""
+"""nvmlValueType_t, if unsigned -> the bits of the union that hold the value."""
 
 
 class Field(NamedTuple):
@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 FIELDS: tuple[Field, ...] = (
     Field(83, metrics.ENERGY),
-    Field(186, metrics.POWER, most=100_000_000),  # at once; the average (185) is said to take the driver 3 ms
+    Field(186, metrics.POWER, most=100_000_000),  # instantaneous; the average (185) is said to take the driver 3 ms
     Field(190, metrics.POWER_LIMIT, most=100_000_000),
     Field(82, metrics.TEMPERATURE_MEMORY, most=1000),
     Field(138, metrics.NVLINK_BYTES, ("tx",), ALL_LINKS),
@@ -63,14 +63,14 @@ PCIE_FIELDS: tuple[Field, ...] = (
     Field(197, metrics.PCIE_BYTES, ("tx", "nvml")),
     Field(198, metrics.PCIE_BYTES, ("rx", "nvml")),
 )
-"""Only asked where GPM does not know the traffic: they take the driver some 0.3 ms."""
+"""Read only if GPM does not have the PCIe traffic, because the driver needs about 0.3 ms for them."""
 _ALL = (*FIELDS, *PCIE_FIELDS)
 _WIDE_ONLY = frozenset(field.id for field in PCIE_FIELDS)
-"""Of 32 bits, such a counter wraps several times a second, and says nothing."""
+"""Fields that are used only if they have 64 bits: with 32 bits, these counters wrap several times a second."""
 
 
 class Batch:
-    """The fields that one GPU supports, in the form in which the library takes them."""
+    """The fields that one GPU supports, packed for the library."""
 
     __slots__ = ("_buffer", "_fields", "_ids", "_labels", "_metrics", "_target", "_template", "_until", "_wanted")
 
@@ -86,11 +86,11 @@ class Batch:
         self._buffer = ctypes.create_string_buffer(1)
 
     def has(self, field: int) -> bool:
-        """Whether the GPU knows this field, as far as was seen."""
+        """Whether the GPU supports this field, as far as is known."""
         return field in self._ids and self._target.asks(CALL)
 
     def read(self, *, pcie: bool) -> set[Metric]:
-        """Adds the samples of all fields -> the metrics that have one, and those that failed and are counted."""
+        """Adds the samples of all fields. Returns the metrics of supported fields, including those that failed now."""
         target = self._target
         wanted = _ALL if pcie else FIELDS
         if wanted is not self._wanted or target.now >= self._until:
@@ -108,7 +108,7 @@ class Batch:
             _ONE.iter_unpack(self._buffer), self._fields, self._labels, strict=True
         ):
             if result:
-                if result in (NOT_SUPPORTED, INVALID_ARGUMENT):  # the latter of a field that the driver never heard of
+                if result in (NOT_SUPPORTED, INVALID_ARGUMENT):  # the latter for fields that the driver does not know
                     unsupported.append(field)
                 else:
                     target.failed(result, f"{CALL}/{field.id}")
@@ -129,7 +129,7 @@ class Batch:
         return known
 
     def _compose(self, wanted: tuple[Field, ...]) -> None:
-        """Of the fields, those that are not refused; tried anew after a while."""
+        """Packs the wanted fields, without those that were refused recently."""
         target = self._target
         self._wanted = wanted
         self._until = target.now + 60.0
@@ -143,7 +143,7 @@ class Batch:
 
 
 def _number(kind: int, raw: int) -> float | None:
-    """The value of a union that is of no unsigned type; None if it is no number."""
+    """The value of a union whose type is not unsigned, or None if it is not a finite number."""
     if kind == 0:
         (value,) = _DOUBLE.unpack(_QUAD.pack(raw))
         return value if math.isfinite(value) else None

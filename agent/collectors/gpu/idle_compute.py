@@ -1,4 +1,4 @@
-"""Idle compute of the ranks that have, or had, a device to themselves."""
+"""Idle compute of ranks that use, or used, a device alone."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _NS = 1_000_000_000
 
 
 class _Rank:
-    """The counter of one rank, through its restarts and on whatever device."""
+    """The counter of one rank, continued over its restarts and changes of device."""
 
     __slots__ = ("counter", "process", "read")
 
     def __init__(self) -> None:
         self.counter = ComputeIdle()
         self.process: tuple[str, int] | None = None
-        self.read = False  # in this round
+        self.read = False  # whether it was read in this round
 
 
 class IdleCompute:
-    """The counters of all ranks. They stay for as long as the rank's own device-seconds are exported.
+    """The counters of all ranks, kept as long as the device-seconds of the rank are exported.
 
-    The sums of runs stay for as long as the run's, so that they do not fall when a rank is forgotten.
+    The sums of a run are kept as long as the run's other sums, so that they do not fall when a rank is forgotten.
     """
 
     __slots__ = ("_ranks", "_runs")
@@ -38,7 +38,7 @@ class IdleCompute:
         self._runs: Accumulator[Place] = Accumulator()
 
     def read(self, reading: Reading, points: ActivityPoints, ledger: Ledger) -> None:
-        """Of a live rank that has a device to itself; ``points``: that device's activity at the last looks."""
+        """Adds the sample of a live rank that uses a device alone. ``points`` has the activity of that device."""
         rank = self._ranks.setdefault(key_of(ledger), _Rank())
         process = (ledger.path, ledger.created_unix_ns)
         if process != rank.process:
@@ -51,8 +51,10 @@ class IdleCompute:
         reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), seconds)
 
     def close_round(self, reading: Reading, snapshot: Snapshot) -> None:
-        """Adds the ranks that have ended, and forgets those that are gone. Of a live one that was not read nothing is
-        known now."""
+        """Adds the samples of ended ranks and of runs, and forgets ranks that are gone.
+
+        A live rank that was not read in this round has no sample.
+        """
         newest = {key_of(rank.newest): rank.newest for rank in snapshot.ranks}
         for key in self._ranks.keys() - newest.keys():
             del self._ranks[key]

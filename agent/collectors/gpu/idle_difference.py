@@ -1,18 +1,18 @@
-"""How much of a rank's compute its GPU was idle: launch gaps, synchronisations and Python between kernels.
+"""Computes a rank's idle compute: compute during which its GPU ran no kernel, because of launch gaps, synchronisations
+or Python code between kernels.
 
-The ledger of a rank on CUDA says in which seconds the phases kept the GPU waiting; the rest it calls compute or
-collective. The GPU's own activity says in which seconds no kernel ran. What is idle by the latter and not by the former
-is idle compute:
+The ledger of a rank on CUDA says for how long the GPU waited in phases such as data loading. The remaining time is
+compute or collective. The GPU's own activity says for how long no kernel ran. The difference is idle compute:
 
-    idle compute = max(0, idle seen on the GPU - idle in the rank's causes)
+    idle compute = max(0, idle seconds of the GPU - idle seconds in the rank's causes)
 
-Both sides are compared up to the same moment, the one up to which the ledger accounts, and as sums from the first look
-on: an error at one moment (the GPU's side is only known at the looks, and the driver's samples lag) is then taken back
-at the next, and does not add up. What is exported is what the difference has stayed above for a minute; when the rank
-has ended, for the last seconds.
+Both are sums from the first look up to the same moment, the one up to which the ledger accounts. So an error at one
+moment is corrected at the next and does not add up. (There are such errors, because the GPU's activity is known only at
+the looks, and the driver's samples lag.) The exported value is the minimum of the difference over the last minute, or
+over the last 15 s once the rank has ended.
 
-It is a lower bound where other processes use the GPU. A wait in a collective counts as busy, since NCCL's kernels spin;
-one that blocks the host instead (gloo) would be taken for idle compute, as far as there is compute.
+The result is a lower bound if other processes use the GPU. Waits in collectives count as busy, because NCCL's kernels
+spin. If a backend blocks the host instead (gloo), the wait counts as idle compute, up to the amount of compute.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _IDLE = tuple(index for index, cause in enumerate(CAUSES) if cause not in BUSY_C
 
 STEADY_SECONDS = 60.0
 ENDED_SECONDS = 15.0
-"""The same at a rank's end, which no later look can correct: longer than the driver's samples lag and a look takes."""
+"""Replaces STEADY_SECONDS when a rank has ended. Longer than the lag of the driver's samples and one look together."""
 POINTS = 256
 OBSERVED_LEAST = 0.9
-"""A stretch of which less was observed is left out."""
+"""An interval is left out if a smaller share of it was observed."""
 DEBT_SECONDS = 5.0
-"""Kernels that ran in idle causes (a checkpoint's copies) are held against idle compute up to so much."""
+"""Kernels that run in idle causes, such as a checkpoint's copies, reduce idle compute by at most this much."""
 
 
 class ActivityPoints:
-    """What a GPU's integrals were at the last looks: seconds of the clock, idle and observed seconds so far."""
+    """A GPU's integrals at the last looks: time of the look, idle seconds and observed seconds so far."""
 
     __slots__ = ("_idle", "_observed", "_times")
 
@@ -48,7 +48,7 @@ class ActivityPoints:
         self._observed: deque[float] = deque(maxlen=POINTS)
 
     def add(self, at: float, busy: float, observed: float) -> None:
-        """What the time up to ``at`` has added."""
+        """Adds the busy and observed seconds since the last look. ``at`` is the time of this look, in seconds."""
         if self._times and at <= self._times[-1]:
             return
         self._idle.append((self._idle[-1] if self._idle else 0.0) + max(0.0, observed - busy))
@@ -56,7 +56,7 @@ class ActivityPoints:
         self._times.append(at)
 
     def at(self, moment: float) -> tuple[float, float] | None:
-        """Idle and observed seconds up to a moment, between two looks in proportion; None outside of them."""
+        """Idle and observed seconds up to a moment, interpolated between two looks. None before or after all looks."""
         times = self._times
         if not times or not times[0] <= moment <= times[-1]:
             return None
@@ -71,7 +71,7 @@ class ActivityPoints:
 
 
 class ComputeIdle:
-    """The counter of one rank, from 0 on."""
+    """The idle compute of one rank. Starts at 0."""
 
     __slots__ = ("_before", "_compute", "_difference", "_recent", "seconds")
 
@@ -79,15 +79,15 @@ class ComputeIdle:
         self.seconds = 0.0
         self._compute = 0.0
         self._difference = 0.0
-        self._recent: deque[tuple[float, float]] = deque()  # when, difference then
+        self._recent: deque[tuple[float, float]] = deque()  # (time, difference at that time)
         self._before: tuple[float, float, float, float, float] | None = None
 
     def restart(self) -> None:
-        """Another process of the rank: compare from its next look on."""
+        """Starts a new comparison at the next look, because the rank has a new process."""
         self._before = None
 
     def end(self) -> float:
-        """The rank has ended -> its seconds of idle compute."""
+        """The final seconds of idle compute, after the rank has ended."""
         if self._recent:
             last = self._recent[-1][0]
             lowest = min(difference for at, difference in self._recent if at >= last - ENDED_SECONDS)
@@ -95,7 +95,10 @@ class ComputeIdle:
         return self.seconds
 
     def add(self, until: float, cause_seconds: Sequence[float], points: ActivityPoints) -> float:
-        """Takes what the ledger accounts for up to ``until`` -> the seconds of idle compute so far."""
+        """Adds what the ledger has up to ``until``. Returns the seconds of idle compute so far.
+
+        ``cause_seconds`` has one entry per cause.
+        """
         known = points.at(until)
         if known is None:
             self._before = None
@@ -114,7 +117,7 @@ class ComputeIdle:
         return self.seconds
 
     def _settle(self, until: float) -> None:
-        """Raises the sum to what the difference has not been below for a while, and compute allows."""
+        """Raises the result to the minimum of the difference over STEADY_SECONDS, but at most to the compute."""
         recent = self._recent
         recent.append((until, self._difference))
         while len(recent) > 1 and recent[1][0] <= until - STEADY_SECONDS:

@@ -1,8 +1,8 @@
-"""NVML as the agent calls it: the one place that knows pynvml, its exceptions and the layouts of the library.
+"""Calls NVML. The only module that knows pynvml, its exceptions and the memory layouts of NVML.
 
-pynvml finds and starts the library; the calls go through function pointers of our own. pynvml's wrappers make new
-ctypes objects at each call, and hand out samples and processes as one Python object each: with them a scrape of eight
-GPUs takes several times as long.
+pynvml finds and starts the library, but the calls use our own function pointers. pynvml's wrappers create new ctypes
+objects at each call and one Python object per sample and process: a scrape of eight GPUs would take several times as
+long.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NVML_REASONS: dict[int, str] = {
     29: "invalid state",
     UNKNOWN: "unknown error",
 }
-"""Return code -> the word that errors are counted under."""
+"""Return code -> the reason under which errors are counted."""
 
 ARCHITECTURES: dict[int, str] = {
     2: "kepler",
@@ -75,7 +75,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 GPU_UTILISATION = 1  # nvmlSamplingType_t
 MEMORY_UTILISATION = 2
 XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
-MEMORY_V2 = 0x02000000  # the version of a versioned struct: its number, and its size in the lower bits
+MEMORY_V2 = 0x02000000  # version of a versioned struct: the number 2; the struct's size is added in the lower bits
 
 
 class Memory(ctypes.Structure):
@@ -127,7 +127,7 @@ class GpmMetric(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """A call that was refused. ``reason`` is a word of NVML_REASONS."""
+    """A call that returned an error code. ``reason`` is one of NVML_REASONS."""
 
     def __init__(self, call: str, code: int):
         self.call = call
@@ -144,19 +144,19 @@ Function = Callable[..., int]
 
 
 class Nvml:
-    """The library. Loaded and started by ``open``; for one thread at a time."""
+    """The NVML library. ``open`` loads and starts it. Not thread-safe."""
 
     def __init__(self) -> None:
         self._functions: dict[str, Function | None] = {}
         self._library: Any = None
         self._pynvml: Any = None
         self.missing: dict[str, None] = {}
-        """Functions that were asked for and that this library does not have, in that order."""
+        """Functions that were requested but do not exist in this library, in the order of the requests."""
 
     def open(self) -> None:
-        """Loads the library and starts it. Raises NvmlError; LIBRARY_NOT_FOUND also if pynvml is not installed."""
+        """Loads and starts the library. Raises NvmlError, with LIBRARY_NOT_FOUND also if pynvml is not installed."""
         try:
-            ctypes.CDLL(_LIBRARY)  # before pynvml, which would cost a node without GPUs 6 MB
+            ctypes.CDLL(_LIBRARY)  # before pynvml, which takes 6 MB of memory, so that nodes without GPUs save them
         except OSError:
             raise NvmlError(_LIBRARY, LIBRARY_NOT_FOUND) from None
         try:
@@ -176,20 +176,20 @@ class Nvml:
             self._functions.clear()
 
     def close(self) -> None:
-        """Ends it, so that the next ``open`` looks for devices anew. Never fails."""
+        """Stops the library, so that the next ``open`` finds new devices. Never fails."""
         if self._pynvml is None:
             return
         try:
             self._pynvml.nvmlShutdown()
         except (self._pynvml.NVMLError, self._pynvml.NVMLLibraryMismatchError):
-            pass  # it was not started, or is past that
+            pass  # it was not started, or has stopped already
         self._pynvml = None
 
     def function(self, *names: str) -> Function | None:
-        """The first of these functions that the library has, else None: then they are in ``missing``.
+        """The first of these functions that exists in the library. If none does, returns None and adds to ``missing``.
 
-        Several names are versions of one function, newest first. Numbers are passed as C ints unless they come as a
-        ctypes object; the answer is the return code.
+        ``names`` are versions of one function, newest first. The function returns NVML's return code. Numbers are
+        passed to it as C ints, unless they are ctypes objects.
         """
         name = names[0]
         try:
@@ -198,7 +198,7 @@ class Nvml:
             pass
         for candidate in names:
             try:
-                # By item, not attribute: a function object of our own, whose types nobody else sets.
+                # An item, not an attribute, is a new function object, so nobody else sets its argument types.
                 found: Function = self._library[candidate]
             except AttributeError:
                 continue
@@ -216,18 +216,18 @@ class Nvml:
             raise NvmlError(name, code)
 
     def text(self, name: str, *args: object, size: int = 96) -> str:
-        """A string that the library writes into a buffer after these arguments. Raises NvmlError."""
+        """Calls a function that writes a string to a buffer after these arguments. Raises NvmlError."""
         buffer = ctypes.create_string_buffer(size)
         self.check(name, *args, buffer, size)
         return clean(buffer.value)
 
     def number(self, name: str, *args: object) -> int:
-        """An unsigned int that the library writes after these arguments. Raises NvmlError."""
+        """Calls a function that writes an unsigned int after these arguments. Raises NvmlError."""
         found = c_uint()
         self.check(name, *args, ctypes.byref(found))
         return found.value
 
 
 def clean(raw: bytes) -> str:
-    """Text of the driver as a label can carry it."""
+    """Text of the driver, without characters that are not printable, as the value of a label."""
     return "".join(character for character in raw.decode(errors="replace") if character.isprintable()).strip()

@@ -1,4 +1,4 @@
-"""What one call per value says: clocks, temperature, links, memory, processes, and power where it is in no field."""
+"""Reads values that need one call each: clocks, temperature, links, memory, processes, and power on old drivers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHIP = 0  # nvmlTemperatureSensors_t
 _NO_STATE = 32  # nvmlPstates_t: unknown
 _PROCESSES_MOST = 65536
 SEEN_BYTES = 256 << 20
-"""A CUDA context alone takes more; a GPU that nobody uses has less in use."""
+"""A GPU with at least this much memory in use is in use: a CUDA context takes more, an unused GPU has less in use."""
 
 _number = c_uint()
 _number_at = ctypes.byref(_number)
@@ -29,13 +29,13 @@ _memory_at = ctypes.byref(_memory)
 
 
 class Plain(NamedTuple):
-    """A call that gives one unsigned number. ``kind`` is its argument, if it takes one."""
+    """A call that returns one unsigned number. ``kind`` is its argument, if it takes one."""
 
     metric: Metric
     call: str
     kind: int | None = None
-    most: int = 1 << 31  # what is more cannot be
-    key: str = ""  # tells apart what the device may support by itself
+    most: int = 1 << 31  # larger values are read errors
+    key: str = ""  # the key under which it is remembered that the device does not support this
 
 
 def _plain(metric: Metric, call: str, kind: int | None = None, most: int = 1 << 31) -> Plain:
@@ -58,7 +58,7 @@ INSTEAD: dict[Metric, Plain] = {
     metrics.POWER: _plain(metrics.POWER, "nvmlDeviceGetPowerUsage", None, 100_000_000),
     metrics.POWER_LIMIT: _plain(metrics.POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit", None, 100_000_000),
 }
-"""For drivers before R530, whose fields do not hold these."""
+"""For drivers before R530, which do not have fields for these metrics."""
 
 
 def read_plain(target: Target) -> None:
@@ -85,7 +85,7 @@ def read_one(target: Target, row: Plain) -> None:
 
 
 def read_memory(target: Target, *, mig: bool = False) -> int | None:
-    """Samples of the memory -> bytes in use by processes, or None where that is not known apart from the driver's."""
+    """Adds the samples of memory. Returns the bytes in use, without the driver's reserve, or None if not known."""
     call = "nvmlDeviceGetMemoryInfo_v2"
     function = target.function(call)
     if function is None:
@@ -102,7 +102,7 @@ def read_memory(target: Target, *, mig: bool = False) -> int | None:
 
 
 def _read_old_memory(target: Target, *, mig: bool) -> None:
-    """Drivers before R510: what they keep to themselves counts as used."""
+    """Adds the samples of memory on drivers before R510. There, the memory that the driver reserves counts as used."""
     call = "nvmlDeviceGetMemoryInfo"
     function = target.function(call)
     if function is not None and target.answered(function(target.handle, _memory_at), call):
@@ -119,13 +119,13 @@ def _add_memory(target: Target, call: str, total: int, used: int, *, mig: bool) 
 
 
 def read_processes(target: Target) -> int | None:
-    """The number of processes that compute here, or None if that is not known."""
+    """Adds and returns the number of processes that compute on the device. None if it is not known."""
     call = "nvmlDeviceGetComputeRunningProcesses_v3"
     function = target.function(call, "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses")
     if function is None:
         return None
     _number.value = 0
-    # Without room for a list, only their number is told.
+    # Without a buffer for the list, the call returns only the number.
     code = function(target.handle, _number_at, None)
     if code != INSUFFICIENT_SIZE and not target.answered(code, call):
         return None
@@ -138,7 +138,7 @@ def read_processes(target: Target) -> int | None:
 
 
 def read_reasons(target: Target) -> int | None:
-    """Why the clocks are held down just now, as bits; None if that is not known."""
+    """The current throttle reasons as a bit mask, or None if they are not known."""
     call = "nvmlDeviceGetCurrentClocksEventReasons"
     function = target.function(call, "nvmlDeviceGetCurrentClocksThrottleReasons")  # its name before R535
     if function is None or not target.answered(function(target.handle, _bits_at), call):

@@ -1,4 +1,4 @@
-"""Whether this node has NVIDIA GPUs, as the kernel tells: to tell a node without from one whose driver died."""
+"""Finds NVIDIA GPUs through the kernel, to distinguish a node without GPUs from a node with a broken driver."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ...files import Roots, Unreadable, names, read, word
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"  # PCI class: display and 3D controllers
 _DRIVERS = ("nvidia", "")
-"""Of a GPU that is lent to a virtual machine, another driver has hold."""
+"""The drivers of GPUs of this node; "" if no driver is bound. GPUs passed to a virtual machine have another driver."""
 
 
 def pci_gpus(roots: Roots) -> list[str]:
-    """PCI addresses of the GPUs that the NVIDIA driver has hold of, or that none has."""
+    """PCI addresses of the GPUs that are bound to the NVIDIA driver or to no driver."""
     folder = f"{roots.sysfs}/bus/pci/devices"
     try:
         return [address for address in names(folder) if _is_gpu(f"{folder}/{address}")]
@@ -39,7 +39,7 @@ def driver_loaded(roots: Roots) -> bool:
 
 
 def driver_gpus(roots: Roots) -> tuple[str, ...]:
-    """The GPUs that the driver lists; empty if it does not. Changes when one comes or goes."""
+    """The GPUs that the driver lists in /proc, or (). The result changes when a GPU is added or removed."""
     try:
         return tuple(names(f"{roots.procfs}/driver/nvidia/gpus"))
     except Unreadable:

@@ -1,4 +1,4 @@
-"""One GPU, or one MIG device, and how it is asked: what it does not support is not asked again for a while."""
+"""Calls NVML for one GPU or MIG device. Calls that the device does not support are not repeated for a while."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...reading import Reading
 from .nvml import GPU_IS_LOST, NOT_SUPPORTED, RESET_REQUIRED, UNINITIALISED, Function, Nvml, NvmlError, reason_of
 
 ASK_AGAIN_SECONDS = 300.0
-"""A driver may come to support a call while it runs: a MIG mode that changes, a setting that is made."""
+"""Pause before an unsupported call is tried again. It may become supported, for example if the MIG mode changes."""
 
 
 class Lost(Exception):
@@ -18,11 +18,11 @@ class Lost(Exception):
 
 
 class Uninitialised(Exception):
-    """The library forgot us: the driver was loaded anew."""
+    """NVML reports that it is not initialised, because the driver was reloaded."""
 
 
 class Target:
-    """A device under its handle. ``begin`` each round first."""
+    """A device and its handle. Call ``begin`` at the start of each round."""
 
     __slots__ = ("_refused", "clock", "handle", "labels", "now", "nvml", "reading", "uuid")
 
@@ -37,27 +37,26 @@ class Target:
         self._refused: dict[str, float] = {}
 
     def begin(self, reading: Reading, now: float) -> None:
-        """``now`` is of ``clock``, as time.monotonic."""
+        """Starts a round. ``now`` is a time of ``clock``, in seconds."""
         self.reading = reading
         self.now = now
 
     def asks(self, key: str) -> bool:
-        """Whether a call, or a part of one, is worth asking for: it was not refused as unsupported of late."""
+        """Whether to make a call, or a part of one: false if it was refused as unsupported recently."""
         return not self._refused or self._refused.get(key, 0.0) <= self.now
 
     def refuse(self, key: str) -> None:
-        """The device does not support this: not asked again for a while."""
+        """Remembers that the device does not support this, so that it is not asked again for a while."""
         self._refused[key] = self.now + ASK_AGAIN_SECONDS
 
     def function(self, *names: str) -> Function | None:
-        """The function, if the library has it and this device did not refuse it."""
+        """The function, or None if the library lacks it or the device refused it recently."""
         return self.nvml.function(*names) if self.asks(names[0]) else None
 
     def answered(self, code: int, call: str, key: str = "") -> bool:
-        """Whether a return code is success. A refusal is remembered, anything else is counted.
+        """Whether a return code means success. "Not supported" is remembered, other errors are counted.
 
-        ``key`` tells the parts of a call apart, where they are supported or not by themselves. Raises Lost and
-        Uninitialised.
+        ``key`` names a part of a call, if the device may support some parts only. Raises Lost and Uninitialised.
         """
         if not code:
             return True
@@ -76,11 +75,11 @@ class Target:
         self.reading.error(self.uuid, call, reason_of(code))
 
     def garbage(self, call: str) -> None:
-        """Counts a value that cannot be."""
+        """Counts an impossible value as a read error."""
         self.reading.error(self.uuid, call, "garbage")
 
     def text(self, call: str) -> str:
-        """A string that never changes; empty, and counted, if it cannot be had."""
+        """Calls a function for a string that never changes. Returns an empty string and counts the error on failure."""
         try:
             return self.nvml.text(call, self.handle)
         except NvmlError as error:
@@ -88,7 +87,7 @@ class Target:
             return ""
 
     def number(self, call: str) -> int | None:
-        """An unsigned int that seldom changes; None if it cannot be had."""
+        """Calls a function for an unsigned int that rarely changes. Returns None and counts the error on failure."""
         try:
             return self.nvml.number(call, self.handle)
         except NvmlError as error:
@@ -97,5 +96,5 @@ class Target:
 
 
 def is_ratio(value: float) -> bool:
-    """Whether a value can be a percentage. Counters that are read one after the other may give a little above 100."""
+    """Whether a value can be a percentage. Up to 101 is accepted, because counters are not read at the same moment."""
     return math.isfinite(value) and 0.0 <= value <= 101.0

@@ -1,4 +1,4 @@
-"""Device-seconds of GPUs that no ledger speaks for: they work, they are held and idle, or they are nobody's."""
+"""Device-seconds of GPUs without a ledger, by cause: busy, in use but idle, or empty."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .target import Target
 from .utilisation import Increase, split_unhooked
 
 LONGEST_SECONDS = 60.0
-"""After a longer time without a look nobody knows whether a GPU was in use."""
+"""The longest interval between two looks that can count as empty. In a longer one, the GPU may have been in use."""
 
 _UNSEEN = (
     "the processes on GPUs",
@@ -22,7 +22,7 @@ _UNSEEN = (
 
 
 class Hooked:
-    """The devices that a live rank's ledger names."""
+    """The devices named in the ledgers of live ranks."""
 
     def __init__(self, snapshot: Snapshot):
         self._ledgers: dict[str, list[Ledger]] = {}
@@ -35,24 +35,24 @@ class Hooked:
         return normal(uuid) in self._ledgers
 
     def only(self, uuid: str) -> Ledger | None:
-        """The ledger of the rank that has the device to itself."""
+        """The ledger of the rank that uses the device alone, or None."""
         found = self._ledgers.get(normal(uuid), ())
         return found[0] if len(found) == 1 else None
 
 
 def normal(uuid: str) -> str:
-    """A uuid without its prefix: torch leaves away the `GPU-` that NVML writes."""
+    """A uuid in lower case without its prefix: NVML writes `GPU-` before it, torch does not."""
     return uuid.lower().removeprefix("gpu-").removeprefix("mig-")
 
 
 class Unhooked:
-    """The sums of one device. While a ledger speaks for it they stand still."""
+    """The sums of one device. They do not grow while a live rank's ledger names the device."""
 
     __slots__ = ("_at", "_occupied", "_sums")
 
     def __init__(self) -> None:
-        self._sums: list[float] | None = None  # as UNHOOKED_CAUSES
-        self._at: float | None = None  # of the last look, if the device was unhooked then
+        self._sums: list[float] | None = None  # in the order of UNHOOKED_CAUSES
+        self._at: float | None = None  # time of the last look, if the device was unhooked then
         self._occupied = False
 
     def read(
@@ -66,9 +66,10 @@ class Unhooked:
         *,
         hooked: bool,
     ) -> None:
-        """Splits the time since the last look.
+        """Splits the time since the last look and adds the samples.
 
-        ``increase`` is what was observed of it, ``processes`` and ``used`` what the device holds now; None: not known.
+        ``increase`` is the activity in that time. ``processes`` is the number of processes on the device, ``used`` its
+        used memory in bytes. Each is None if not known.
         """
         busy = increase is not None and increase.busy > 0
         held = used is not None and used >= SEEN_BYTES

@@ -1,6 +1,6 @@
-"""Levels to integrals: what the driver remembers of a GPU's utilisation, summed up so that nothing counts twice.
+"""Integrates the driver's samples of a GPU's utilisation, each of them once. Pure arithmetic.
 
-Pure arithmetic. A second that no sample covers is in no sum: it is not observed, and neither busy nor idle.
+Time that no sample covers is not observed: it counts neither as busy nor as idle.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from itertools import pairwise
 from statistics import median
 
 PERIOD_US = 166_667
-"""How far apart samples are at least, until they have shown it themselves: NVML says 1/6 s to 1 s, by product."""
+"""The assumed period of samples until it has been measured. NVML documents 1/6 s to 1 s, depending on the product."""
 PERIOD_MOST_US = 1_500_000
 LATE = 2.0
-"""A sample that comes later than so many periods follows a gap."""
+"""If a sample comes later than this many periods after the previous one, there was a gap."""
 
 
 @dataclass(slots=True)
 class Increase:
-    """What one look added, in seconds."""
+    """The activity since the last look, in seconds."""
 
     busy: float = 0.0
     observed: float = 0.0
-    bad: int = 0  # samples that are no percentage; their time is not observed
+    bad: int = 0  # number of samples that are not a percentage; their time is not observed
 
 
 class SampleIntegral:
-    """∫ utilisation dt from samples in percent, each of which stands for the time since the one before it.
+    """∫ utilisation dt from samples in percent. By NVML's definition, a sample covers the time since the previous one.
 
-    That is how NVML defines them. The first samples that it sees only say from when on to count. After a gap (the
-    buffer overran, the machine slept) a sample stands for one period, and the rest of the gap is not observed.
+    The first batch of samples only sets the start time. After a gap (the buffer overflowed, or the machine slept), a
+    sample covers one period, and the rest of the gap is not observed.
     """
 
     __slots__ = ("_period_us", "seen_us")
@@ -41,7 +41,7 @@ class SampleIntegral:
         self._period_us: float = PERIOD_US
 
     def add(self, samples: Sequence[tuple[int, float]]) -> Increase:
-        """Takes samples (time in µs, percent) in the order of their times. Those seen before are left out."""
+        """Adds samples (time in µs, percent), which must be in order of time. Samples seen before are ignored."""
         start = self.seen_us
         fresh = [sample for sample in samples if sample[0] > start]
         increase = Increase()
@@ -72,11 +72,11 @@ class SampleIntegral:
         return increase
 
     def forget_time(self) -> None:
-        """The driver's clock was set: count from the next sample on."""
+        """Starts again at the next sample, because the clock was set."""
         self.seen_us = 0
 
     def _learn(self, times: Sequence[int]) -> None:
-        """The median gap of a batch: one late sample, or one lost, does not move it."""
+        """Sets the period to the median gap of a batch, so that a single late or lost sample does not matter."""
         gaps = [after - before for before, after in pairwise(times) if after > before]
         if len(gaps) >= 3:
             self._period_us = min(median(gaps), PERIOD_MOST_US)
@@ -85,10 +85,10 @@ class SampleIntegral:
 def split_unhooked(
     interval: float, increase: Increase, *, occupied: bool, longest: float
 ) -> tuple[float, float, float]:
-    """The seconds of a GPU without a ledger since the last look -> busy, idle, empty.
+    """Splits the time since the last look of a GPU without a ledger. Returns seconds (busy, idle, empty).
 
-    Only what was observed can be busy or idle. One that nobody uses, at neither end of the interval, is empty
-    throughout, unless the interval is longer than ``longest``: in that time somebody may have come and gone.
+    Only observed time can be busy or idle. A GPU that is in use at neither end of the interval counts as empty for all
+    of it, unless the interval is longer than ``longest``: it may have been in use in between.
     """
     if occupied or increase.busy > 0:
         busy = min(increase.busy, increase.observed)

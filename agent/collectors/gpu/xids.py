@@ -1,4 +1,4 @@
-"""XID events: errors that the driver reports of a GPU, counted as they come."""
+"""Counts XID events, which are errors that the driver reports about a GPU."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .nvml import (
 from .target import Target, Uninitialised
 
 NUMBERS = 16
-"""So many numbers of XIDs are counted apart per GPU, the first that come; further ones as `other`."""
+"""Maximum number of different XIDs that are counted separately per GPU. Further ones are counted as `other`."""
 EVENTS_MOST = 1000
-"""So many events are taken in one round; the rest wait for the next."""
+"""Maximum number of events that are read in one round. The rest is read in the next round."""
 _CREATE, _REGISTER, _WAIT = "nvmlEventSetCreate", "nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"
 
 _event = EventData()
@@ -32,7 +32,7 @@ _event_at = ctypes.byref(_event)
 
 
 class XidCounts:
-    """The events of one GPU. They are our own count, and stand while the GPU is lost."""
+    """The number of events of one GPU, counted by the agent. The counts are also exported while the GPU is lost."""
 
     __slots__ = ("_counts", "_total")
 
@@ -54,15 +54,15 @@ class XidCounts:
 
 
 class XidEvents:
-    """The library's set of events, for all GPUs that support it."""
+    """NVML's event set, with all GPUs that support XID events."""
 
     def __init__(self, nvml: Nvml):
         self._nvml = nvml
         self._set: c_void_p | None = None
-        self._handles: dict[int, str] = {}  # of the GPUs in the set -> uuid
+        self._handles: dict[int, str] = {}  # handle of a GPU in the set -> uuid
 
     def read(self, reading: Reading, targets: Iterable[Target]) -> dict[str, list[int]] | None:
-        """The XIDs since the last look, by uuid, for the GPUs whose events can be seen; None if the look failed.
+        """The XIDs since the last look, by uuid of the GPUs in the event set. None if they could not be read.
 
         Raises Uninitialised.
         """
@@ -77,7 +77,7 @@ class XidEvents:
             code = wait(self._set, _event_at, 0)
             if code == TIMEOUT:
                 break
-            if code == GPU_IS_LOST:  # a set with a lost GPU in it tells no more: the next look makes one without
+            if code == GPU_IS_LOST:  # a set with a lost GPU is of no more use; the next look creates a new one
                 self.close()
                 break
             if code:
@@ -90,14 +90,14 @@ class XidEvents:
         return found
 
     def close(self) -> None:
-        """Gives the set back. Never fails."""
+        """Frees the set. Never fails."""
         free = self._nvml.function("nvmlEventSetFree") if self._set else None
         if free is not None:
             free(self._set)
         self.forget()
 
     def forget(self) -> None:
-        """The library was ended, and the set with it."""
+        """Forgets the set, after NVML was stopped and has freed it."""
         self._set = None
         self._handles = {}
 
@@ -114,7 +114,7 @@ class XidEvents:
         return True
 
     def _register(self, reading: Reading, targets: Iterable[Target]) -> None:
-        """Adds the GPUs that are not in the set: those found of late, and those that could not be added before."""
+        """Adds the GPUs that are not in the set yet: new ones, and those that could not be added before."""
         for target in targets:
             handle = target.handle.value or 0
             if handle in self._handles or not target.asks(_REGISTER):

@@ -1,4 +1,4 @@
-"""The collectives that are measured: their buffers, the call, and whether its result is right."""
+"""The collectives that are measured: their buffers, the calls, and checks of the results."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DTYPES: dict[str, torch.dtype] = {
 }
 _scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
 _MOST_EXACT: dict[torch.dtype, int] = {torch.float32: 1 << 24, torch.float16: 1 << 11, torch.bfloat16: 1 << 8}
-"""Whole numbers up to this one have an exact value."""
+"""The type represents whole numbers up to this one exactly."""
 _PATTERN = 127
-"""A prime: a part that arrives at the wrong place does not look right."""
+"""A prime number, so that a part at a wrong place does not look right by chance."""
 
 
 class Group(NamedTuple):
-    """The ranks that a collective is measured on; ``handle`` None is the world."""
+    """The ranks of a collective. ``handle``: torch's group, None for the world."""
 
     ranks: tuple[int, ...]
     handle: Any = None
@@ -35,13 +35,13 @@ class Group(NamedTuple):
 
 
 class Collective:
-    """One operation of one size on one group."""
+    """One operation with one size in one group."""
 
     def __init__(self, world: World, op: str, size: int, group: Group, dtype: torch.dtype):
         self.op, self.group = op, group
         self.count = elements(op, size, group.size, dtype.itemsize)
         self.size = self.count * dtype.itemsize
-        """Bytes: what was asked for, rounded to whole elements and parts."""
+        """The requested bytes, rounded to whole elements and equal parts."""
         self._part = self.count // group.size
         self._me = group.ranks.index(world.rank)
         self._input = torch.zeros(self._part if op == "all_gather" else self.count, dtype=dtype, device=world.device)
@@ -53,7 +53,8 @@ class Collective:
         _CALLS[self.op](self)
 
     def is_right(self, world: World) -> bool | None:
-        """Whether one more call gives what it must, here. None where the sums have no exact value in this type."""
+        """Makes one more call and checks its result on this rank. None if the type cannot represent the sums
+        exactly."""
         place = torch.arange(self.count, device=world.device)
         reduces = self.op in ("all_reduce", "reduce_scatter")
         pattern = 2 if reduces else _PATTERN

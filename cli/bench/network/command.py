@@ -1,4 +1,5 @@
-"""`whyidle bench network`: how fast collectives and pairs of nodes are, under torchrun or with ranks of its own."""
+"""`whyidle bench network`: measures collectives and pairs of nodes, under torchrun or with ranks that it starts
+itself."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import sys
 
 from ....advisor.bench.network.operations import OPERATIONS
 from ....ledger.directory import ledger_dir
-from ...durations import duration
+from ...durations import some_time
 from ...quantities import ranks, rate
 from . import local, text
 from .sizes import operations, size, sizes
@@ -30,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     start.add_argument("--backend", choices=BACKENDS, help="default: nccl on GPUs, otherwise gloo")
     start.add_argument(
         "--join-timeout",
-        type=_some_time,
+        type=some_time,
         default="60s",
         metavar="TIME",
         help="how long to wait for all ranks (default: 60s)",
     )
     start.add_argument(
         "--timeout",
-        type=_some_time,
+        type=some_time,
         default="60s",
         metavar="TIME",
         help="longest time for one collective (default: 60s)",
@@ -52,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--dtype", choices=DTYPES, default="float32", help="default: %(default)s")
     what.add_argument(
         "--size-time",
-        type=_some_time,
+        type=some_time,
         default="1s",
         metavar="TIME",
         help="time for the repetitions of one size (default: 1s)",
     )
     what.add_argument(
         "--time",
-        type=_some_time,
+        type=some_time,
         default="2m",
         metavar="TIME",
         help="start no further size after this time (default: 2m)",
@@ -70,10 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pairs", choices=PAIRS, default="at-once", help="default: at-once, each node in one pair at a time"
     )
     pairs.add_argument(
-        "--pair-time", type=_some_time, default="500ms", metavar="TIME", help="time for one pair (default: 500ms)"
+        "--pair-time", type=some_time, default="500ms", metavar="TIME", help="time for one pair (default: 500ms)"
     )
     pairs.add_argument(
-        "--pairs-time", type=_some_time, default="1m", metavar="TIME", help="time for all pairs (default: 1m)"
+        "--pairs-time", type=some_time, default="1m", metavar="TIME", help="time for all pairs (default: 1m)"
     )
     pairs.add_argument(
         "--no-tools", action="store_true", help="do not run iperf3 and ib_write_bw, even if they are installed"
@@ -95,16 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
-def _some_time(text: str) -> float:
-    """A duration of 1 ms at least."""
-    seconds = duration(text)
-    if seconds < 0.001:
-        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1ms, such as 1s")
-    return seconds
-
-
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where ranks are missing or lost, 2 for what cannot be started; 128 + a signal's number."""
+    """Exit status 0; 1 if ranks are missing or lost; 2 if the bench cannot start; 128 + number of a signal."""
     try:
         start = started(os.environ)
         if importlib.util.find_spec("torch") is None:

@@ -1,4 +1,4 @@
-"""`--ranks N`: starts the ranks on this machine, as torchrun would, and ends them all when one ends badly."""
+"""`--ranks N`: starts the ranks on this machine, as torchrun does, and ends all of them if one fails."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from ..children import die_with_parent_alone
 
 _LOOK_SECONDS = 0.02
 _GRACE_SECONDS = 3.0
-"""For ranks to say what they know of one that ended."""
+"""How long the other ranks get to report what they know about a rank that failed."""
 
 
 def run(words: Sequence[str], ranks: int, say: Callable[[str], None]) -> int:
-    """``words`` follow `python -m`. -> 0, the status of the first rank that failed, or 128 + the signal's number."""
+    """Runs `python -m` with ``words`` in each rank. Returns 0, the exit status of the first rank that failed, or 128 +
+    the number of a signal."""
     stop = StopSignals()
     env = os.environ | {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else the address of the machine's name, which may lead nowhere
+    env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the machine's name may resolve to an address that does not work
     children: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(ranks):
@@ -48,7 +49,7 @@ def _watch(children: Sequence[subprocess.Popen[bytes]], stop: StopSignals, say: 
         ended = {rank: child.poll() for rank, child in enumerate(children)}
         bad = {rank: status for rank, status in ended.items() if status}
         if bad:
-            # One that a signal ended is why the others fail.
+            # If a signal ended a rank, that is why the others fail.
             rank, status = min(bad.items(), key=lambda one: one[1] > 0)
             if status < 0:
                 say(f"rank {rank} was ended by {signal.Signals(-status).name}: the other ranks are ended too")

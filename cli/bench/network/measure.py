@@ -1,4 +1,4 @@
-"""Times collectives: all ranks do the same, and rank 0 has the rows."""
+"""Times collectives. All ranks run this, and rank 0 reports the rows."""
 
 from __future__ import annotations
 
@@ -16,36 +16,39 @@ from .start import BenchError, first_line
 from .world import World
 
 BLOCKS = 5
-"""Repetitions of which the median is taken."""
+"""The number of repetitions. The result is their median."""
 PROBE_BYTES = 256 << 10
-"""What is tried before a larger size that nothing smaller was measured for."""
+"""The size that is tried before the first size of an operation, if that is larger."""
 _TRIES = 3
-"""Calls of a size at the least: one to connect, one to see how long it takes, one that counts."""
+"""The least number of calls of a size: one to connect, one to see how long it takes, and one that counts."""
 _CHECKED_BYTES = 4 << 20
 CHECKS: dict[str, float] = {"small": _CHECKED_BYTES, "always": math.inf, "never": -1}
-"""--check -> up to what size results are compared with what they must be."""
+"""Value of --check -> the largest size in bytes whose results are checked."""
 
 
 @dataclass(frozen=True)
 class Limits:
+    """How long to measure, and what to check."""
+
     dtype: str
     size_seconds: float
-    """For the repetitions of one size."""
+    """The time for the repetitions of one size."""
     end: float
-    """time.monotonic() of rank 0 when no further size is begun."""
+    """When rank 0 starts no further size, in seconds of its time.monotonic()."""
     checked: float
+    """The largest size in bytes whose results are checked."""
 
 
 class Bench:
-    """The sizes of one label: the world, or the groups of a job."""
+    """Measures the world, or the groups of a job that have one label."""
 
     def __init__(self, world: World, label: str, group: Group, limits: Limits, say: Callable[[str, str], None]):
         self._world, self._label, self._group, self._limits, self._say = world, label, group, limits, say
         self.skipped: list[str] = []
-        """Sizes that there was no time for."""
+        """The sizes for which there was no time."""
 
     def run(self, sizes: Mapping[str, Iterable[int]]) -> list[dict[str, Any]]:
-        """operation -> sizes, smallest first. Raises BenchError."""
+        """Measures operations at their sizes, smallest first, and returns the rows. Raises BenchError."""
         rows: list[dict[str, Any]] = []
         for op, wanted in sizes.items():
             known: tuple[int, float] | None = None
@@ -67,7 +70,7 @@ class Bench:
         return rows
 
     def _probe(self, op: str, size: int) -> tuple[int, float]:
-        """A small size and how long one call of it takes."""
+        """Returns a small size and the seconds of one call with it."""
         size = min(size, PROBE_BYTES)
         return size, self._first(Collective(self._world, op, size, self._group, DTYPES[self._limits.dtype]))
 
@@ -118,7 +121,7 @@ def _seconds(timing: Timing) -> dict[str, Any]:
 
 
 def _unsupported(error: RuntimeError) -> bool:
-    """Backends lack operations: gloo has no reduce-scatter in older torch. All ranks learn it at the call."""
+    """Whether the backend lacks the operation, such as gloo reduce-scatter in older torch. All ranks get this error."""
     text = str(error).lower()
     return isinstance(error, NotImplementedError) or "does not support" in text or "not implemented" in text
 
@@ -135,7 +138,7 @@ def _what_happened(error: RuntimeError) -> str:
 
 
 def needed_bytes(sizes: Mapping[str, Sequence[int]], ranks: int, dtype: str, buffer: Callable[..., int]) -> int:
-    """What the largest buffers of a rank take."""
+    """The bytes that the largest buffers of a rank need."""
     itemsize = DTYPES[dtype].itemsize
     return max(
         (

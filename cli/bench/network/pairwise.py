@@ -1,4 +1,4 @@
-"""Times what pairs of ranks send each other, in both directions, disjoint pairs at once."""
+"""Measures how fast pairs of ranks send to each other, in both directions. Disjoint pairs are measured at once."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _MOST_AGAIN = 8
 _FIRST_MESSAGE, _LARGEST_MESSAGE, _MOST_MESSAGES = 64 << 10, 4 << 20, 64
 _GROWTH, _LEAST_GROWTH = 4.0, 1.25
 _AIM = 0.6
-"""Of the time of a direction: how long the block takes that counts."""
+"""The block that counts should take this share of the time of a direction."""
 
 
 @dataclass
 class Pairs:
-    """What was measured. bytes/s; numbers are places in the list of members."""
+    """The results. Members are given by their index in the list of members."""
 
     rates: Rates = field(default_factory=dict)
-    """From the first to the second, and back."""
+    """Pair -> bytes/s from the first to the second member, and back."""
     rounds: int = 0
     again: int = 0
-    """Pairs that were measured once more, alone, because they seemed slow: the better result counts."""
+    """The number of pairs that seemed slow and were measured again, alone. The better result counts."""
     seconds: float = 0.0
     of: int = 0
-    """How many pairs there are."""
+    """The number of all pairs."""
 
 
 def measure(
@@ -46,10 +46,10 @@ def measure(
     most_seconds: float,
     say: Callable[[str, str], None],
 ) -> Pairs:
-    """The pairs of these ranks, until all are measured or the time is over. Raises BenchError.
+    """Measures the pairs of these ranks until all are measured or ``most_seconds`` are over. Raises BenchError.
 
-    Each direction is measured for about ``direction_seconds``. A round has every member in one pair at most: whatever
-    time cuts off, each member was measured with about as many others.
+    Each direction takes about ``direction_seconds``. In a round, each member is in at most one pair. So if the time is
+    over early, all members have been measured with about the same number of others.
     """
     found = Pairs(of=number_of_pairs(len(members)))
     begun = time.monotonic()
@@ -70,7 +70,7 @@ def measure(
 
 
 def _suspects(rates: Rates) -> list[Pair]:
-    """Pairs that seem slow, the same on all ranks: what else a machine did in that moment looks like a slow link."""
+    """Pairs that seem slow, perhaps only because a machine was busy at that moment. All ranks find the same pairs."""
     verdict = judge({pair: min(both) for pair, both in rates.items()})
     if verdict is None:
         return []
@@ -79,7 +79,7 @@ def _suspects(rates: Rates) -> list[Pair]:
 
 
 def _round(world: World, members: Sequence[int], pairs: Sequence[Pair], seconds: float) -> Rates:
-    """Of disjoint pairs, at once."""
+    """Measures disjoint pairs at once. Raises BenchError."""
     place = members.index(world.rank) if world.rank in members else -1
     mine = next((pair for pair in pairs if place in pair), None)
     peer, sent = -1, 0.0
@@ -101,9 +101,10 @@ def _round(world: World, members: Sequence[int], pairs: Sequence[Pair], seconds:
 
 
 def _send(world: World, peer: int, seconds: float) -> float:
-    """bytes/s, from the first byte to the answer that all have come.
+    """Sends to a peer and returns the bytes/s, from the first byte to the answer that everything has arrived.
 
-    Blocks of messages grow until one takes at least half of ``seconds``: what a link lets pass at once must not count.
+    Blocks of messages grow until one takes at least half of ``seconds``, because a short burst may be faster than the
+    link.
     """
     size, count = _FIRST_MESSAGE, 1
     message = torch.zeros(_LARGEST_MESSAGE, dtype=torch.uint8, device=world.device)
@@ -125,7 +126,7 @@ def _send(world: World, peer: int, seconds: float) -> float:
 
 
 def _receive(world: World, peer: int) -> None:
-    """The other end of `_send`."""
+    """Receives what the peer sends with `_send`."""
     message = torch.zeros(_LARGEST_MESSAGE, dtype=torch.uint8, device=world.device)
     order = torch.zeros(2, dtype=torch.int64, device=world.device)
     while True:
@@ -139,7 +140,7 @@ def _receive(world: World, peer: int) -> None:
 
 
 def _exchange(world: World, operations: list[dist.P2POp]) -> None:
-    """As a batch: outside of one NCCL would make a communicator for each pair."""
+    """Runs operations as a batch. Without a batch, NCCL would create a communicator for each pair."""
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     world.finish()

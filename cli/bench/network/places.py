@@ -1,4 +1,4 @@
-"""Where a rank is: its node, the address that others reach it at, and how fast its way out of the node is."""
+"""The place of a rank: its node, the address at which others reach it, and the rate of the node's adapters."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ from ....ledger.clock import own_clock
 _SIOCGIFADDR = 0x8915
 _NO_SPEED = (b"-1", b"4294967295")
 _BYTES_OF_MEGABIT = 125_000
-_SYNTHETIC_PORT = 9  # nothing is sent to it: a UDP socket that is connected knows which way packets would go
+_SYNTHETIC_PORT = 9  # nothing is sent to it: a connected UDP socket shows which way packets would take
 
 
 class Place(NamedTuple):
-    """Plain values: ranks tell each other."""
+    """The place of a rank. The values are plain, so that ranks can send them to each other."""
 
     node: str
-    """As ledgers name it."""
+    """The name of the node, as in ledgers."""
     key: str
-    """Ranks with the same one reach each other without a network: same kernel, same network namespace."""
+    """Ranks with the same key reach each other without a network: they have the same kernel and network namespace."""
     address: str
-    """At which other nodes reach this one; empty if unknown."""
+    """The address at which other nodes reach this one; empty if unknown."""
     tools: tuple[str, ...] = ()
-    """Programs that are installed and measure links."""
+    """Installed programs that measure links."""
 
 
 class Way(NamedTuple):
-    """Out of a node. Bytes/s, in one direction, of all adapters together."""
+    """The way out of a node."""
 
     adapters: str
     rate: float | None
+    """The bytes/s of all these adapters together, in one direction; None if not known."""
 
 
 def place(env: Mapping[str, str], master: str, tools: Sequence[str]) -> Place:
+    """The place of this rank. ``master``: the address of rank 0."""
     node = env.get("WHYIDLE_NODE") or env.get("NODE_NAME") or socket.gethostname()
     try:
         namespace = os.readlink("/proc/self/ns/net")
@@ -50,7 +52,7 @@ def place(env: Mapping[str, str], master: str, tools: Sequence[str]) -> Place:
 
 
 def local_address(other: str) -> str:
-    """The address of this node on the way to another one; empty if there is no way."""
+    """The address of this node on the way to another one; empty if there is no route."""
     try:
         found = socket.getaddrinfo(other, _SYNTHETIC_PORT, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, where = found[0]
@@ -62,7 +64,7 @@ def local_address(other: str) -> str:
 
 
 def nodes_of(places: Sequence[Place]) -> list[list[int]]:
-    """The ranks of each node, by their lowest ranks."""
+    """The ranks of each node. Nodes are in the order of their lowest ranks."""
     found: dict[str, list[int]] = {}
     for rank, one in enumerate(places):
         found.setdefault(one.key, []).append(rank)
@@ -70,7 +72,7 @@ def nodes_of(places: Sequence[Place]) -> list[list[int]]:
 
 
 def labels_of(places: Sequence[Place], nodes: Sequence[Sequence[int]]) -> list[str]:
-    """A name for each node; with its address where two have the same one."""
+    """A name for each node, followed by its address if two nodes have the same name."""
     plain = [places[ranks[0]].node for ranks in nodes]
     return [
         name if plain.count(name) == 1 else f"{name} {places[ranks[0]].address or f'rank {ranks[0]}'}"
@@ -79,7 +81,7 @@ def labels_of(places: Sequence[Place], nodes: Sequence[Sequence[int]]) -> list[s
 
 
 def way_out(backend: str, env: Mapping[str, str], other: str, roots: Roots) -> Way:
-    """How fast this node's way to another address is, by what its adapters say of themselves."""
+    """The adapters on this node's way to another address, and the rate that they report."""
     if backend == "nccl" and env.get("NCCL_IB_DISABLE", "0") != "1" and env.get("NCCL_NET", "").lower() != "socket":
         ports = _rdma_ports(roots, env.get("NCCL_IB_HCA", ""))
         if ports:
@@ -99,7 +101,7 @@ def _interfaces() -> list[str]:
 
 
 def _interface_of(address: str) -> str:
-    """The interface that has an IPv4 address; empty if none has."""
+    """The interface with an IPv4 address; empty if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for name in _interfaces():
             request = struct.pack("256s", name.encode()[:15])
@@ -113,7 +115,7 @@ def _interface_of(address: str) -> str:
 
 
 def _speed(name: str, roots: Roots) -> float | None:
-    """bytes/s. An interface that stands on no hardware has none: veth, for one, always claims 10 Gbit/s."""
+    """The bytes/s of an interface. None for one without hardware: veth, for example, always reports 10 Gbit/s."""
     known = Interfaces(roots).look({name}, f"{roots.procfs}/self/net")
     if not any(interface.name == name and interface.standing and name != "lo" for interface in known):
         return None
@@ -125,7 +127,7 @@ def _speed(name: str, roots: Roots) -> float | None:
 
 
 def _rdma_ports(roots: Roots, chosen: str) -> dict[str, int]:
-    """device:port -> bytes/s of the active ports that NCCL_IB_HCA allows."""
+    """The active ports that NCCL_IB_HCA allows, as device:port -> bytes/s."""
     found: dict[str, int] = {}
     folder = f"{roots.sysfs}/class/infiniband"
     for device in _listed(folder):
@@ -147,8 +149,8 @@ def _listed(folder: str) -> list[str]:
 
 
 def allowed(device: str, port: str, chosen: str) -> bool:
-    """Whether NCCL_IB_HCA has this port: names or their beginnings, ``=`` for whole names, ``^`` for all but these.
-    Source: NCCL's user guide, environment variables."""
+    """Whether NCCL_IB_HCA allows this port. It lists prefixes of names, after ``=`` whole names, and after ``^``
+    exceptions. Source: NCCL's user guide, environment variables."""
     if not chosen:
         return True
     exclude = chosen.startswith("^")

@@ -1,4 +1,4 @@
-"""What each rank does: meets the others, measures with them, and, on rank 0, has the report."""
+"""What each rank does: it joins the others, measures with them, and on rank 0 makes the report."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from . import pairwise, places, report, tools
 from .collectives import Group
 from .measure import CHECKS, Bench, Limits, needed_bytes
 from .places import Place
-from .start import BenchError, Started
+from .start import BenchError, Started, first_line
 from .world import World
 
 WORLD = "world"
 _MEMORY_SHARE = 0.5
-"""Of what is free: buffers take no more of it."""
+"""The largest share of free memory that buffers may take."""
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Where the ranks are."""
+    """The nodes of the ranks."""
 
     places: list[Place]
     ranks: list[list[int]]
-    """Of each node."""
+    """The ranks of each node."""
     names: list[str]
 
     @property
@@ -48,7 +48,7 @@ class Nodes:
 
 
 def backend_of(args: argparse.Namespace) -> str:
-    """Raises BenchError."""
+    """The backend that was chosen, or the default. Raises BenchError."""
     if not dist.is_available():
         raise BenchError("this torch has no torch.distributed", 2)
     wanted: str = args.backend or ("nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
@@ -58,12 +58,12 @@ def backend_of(args: argparse.Namespace) -> str:
 
 
 def run(args: argparse.Namespace, start: Started) -> dict[str, Any]:
-    """The report, which is right on rank 0 alone. Raises BenchError."""
+    """Measures and returns the report, which is complete on rank 0 only. Raises BenchError."""
     world = World(start, backend_of(args), args.join_timeout, args.timeout)
     try:
         return _measure(args, world, start)
-    except RuntimeError as error:  # outside of what is measured: numbers that ranks exchange
-        raise BenchError(f"another rank is gone, or cannot be reached: {str(error).splitlines()[0]}") from error
+    except RuntimeError as error:  # outside of measurements, while ranks send each other numbers
+        raise BenchError(f"another rank is gone, or cannot be reached: {first_line(error)}") from error
 
 
 def _measure(args: argparse.Namespace, world: World, start: Started) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _nodes(world: World, start: Started) -> Nodes:
 
 
 def _way_out(world: World, nodes: Nodes) -> places.Way:
-    """Towards the first node that is not this one; rank 0's address on the way to itself says nothing."""
+    """The way to the first other node, because the way from rank 0 to its own address leads through no adapter."""
     mine = nodes.of_rank[world.rank]
     for node, ranks in enumerate(nodes.ranks):
         address = nodes.places[ranks[0]].address
@@ -142,7 +142,7 @@ def _slowest(rates: Sequence[float | None]) -> float | None:
 
 
 def _job(args: argparse.Namespace, world: World, nodes: Nodes) -> tuple[Run | None, list[JobGroup]]:
-    """The run that is meant, and its groups, of all nodes' ledgers. Raises BenchError."""
+    """The run to compare with, and its groups, from the ledgers of all nodes. Raises BenchError."""
     if not args.run_name:
         return None, []
     chosen = choice.choose("bench network", args) if world.rank == 0 else None
@@ -150,7 +150,7 @@ def _job(args: argparse.Namespace, world: World, nodes: Nodes) -> tuple[Run | No
     if run is None:
         raise BenchError("there is no run to compare with")
     mine: list[Record] = []
-    if world.rank in [ranks[0] for ranks in nodes.ranks]:  # ledgers are of a node
+    if world.rank in [ranks[0] for ranks in nodes.ranks]:  # the ranks of a node share its ledgers
         ledgers = chosen.ledgers if chosen else read_directory(args.dir)[0]
         mine = records_of(newest(run, ledgers))
     records = {(one.rank, one.key): one for of_rank in world.objects(mine) for one in of_rank}
@@ -160,7 +160,8 @@ def _job(args: argparse.Namespace, world: World, nodes: Nodes) -> tuple[Run | No
 
 
 def _groups(job: Sequence[JobGroup], size: int) -> tuple[list[JobGroup], list[str]]:
-    """Those of the job that are smaller than the world and can be formed here, and why others cannot."""
+    """Returns the groups of the job that are smaller than the world and can be formed here, and notes about the
+    others."""
     formed, notes = [], []
     for group in job:
         ranks = sorted(rank for members in group.members for rank in members)
@@ -177,25 +178,25 @@ def _groups(job: Sequence[JobGroup], size: int) -> tuple[list[JobGroup], list[st
 
 
 def _new_groups(world: World, group: JobGroup) -> tuple[tuple[int, ...], Any]:
-    """All ranks form all groups, in the same order -> this rank's."""
+    """Creates the groups on all ranks in the same order. Returns the members and the handle of this rank's group."""
     handles = {members: dist.new_group(list(members), backend=world.backend) for members in group.members}
     mine = next(members for members in handles if world.rank in members)
     return mine, handles[mine]
 
 
 def _sizes(args: argparse.Namespace, job: Sequence[JobGroup]) -> dict[str, list[int]]:
-    """For the world: those that are asked for, and those of the job's calls."""
+    """Operation -> sizes to measure in the world: the requested ones, and those of the job's calls."""
     of_job = sizes_of(job, args.bucket, _largest(args))
     return {op: sorted({*args.sizes, *of_job.get(op, [])}) for op in args.operations}
 
 
 def _largest(args: argparse.Namespace) -> int:
-    """Calls of a job that are larger are measured at this size."""
+    """The largest size to measure. Larger calls of a job are measured at this size."""
     return max(*args.sizes, args.bucket)
 
 
 def _refuse_too_large(world: World, nodes: Nodes, wanted: Mapping[str, Sequence[int]], dtype: str) -> None:
-    """Raises BenchError on all ranks where one of them has no room."""
+    """Raises BenchError on all ranks if one of them does not have enough memory."""
     needed = needed_bytes(wanted, world.size, dtype, buffer_bytes)
     if world.device.type == "cuda":
         free = torch.cuda.mem_get_info(world.device)[0]
@@ -218,7 +219,8 @@ def _available() -> int:
 def _pairs(
     args: argparse.Namespace, world: World, nodes: Nodes, link: float | None, say: Callable[[str, str], None]
 ) -> tuple[pairwise.Pairs | None, dict[str, Any] | None]:
-    """Between the first ranks of nodes; on one node between all of its ranks."""
+    """Measures pairs of the first ranks of nodes, or with a single node all pairs of ranks. Returns results and
+    report."""
     if args.pairs == pairwise.NONE:
         return None, None
     if len(nodes.ranks) > 1:
@@ -230,13 +232,13 @@ def _pairs(
 
 
 def _tools(args: argparse.Namespace, world: World, nodes: Nodes, pairs: pairwise.Pairs | None) -> list[dict[str, Any]]:
-    """Of the slowest pair of nodes, or of the first two."""
+    """Runs the installed tools between the slowest pair of nodes, or the first two nodes."""
     if args.no_tools or len(nodes.ranks) < 2:
         return []
     slowest = min(pairs.rates, key=lambda pair: min(pairs.rates[pair])) if pairs and pairs.rates else (0, 1)
     one, other = (nodes.ranks[node][0] for node in slowest)
     address = nodes.places[one].address
-    if one == 0:  # on the way to itself it has another address than on the way to others
+    if one == 0:  # its address on the way to itself differs from that on the way to other nodes
         address = world.objects(places.local_address(nodes.places[other].address))[0]
     found = []
     for tool in tools.TOOLS:
@@ -247,7 +249,7 @@ def _tools(args: argparse.Namespace, world: World, nodes: Nodes, pairs: pairwise
 
 
 def end(status: int) -> None:
-    """Ends the process here: torch's threads of gloo abort it at times while the interpreter shuts down."""
+    """Ends the process at once, because torch's gloo threads sometimes abort it while the interpreter shuts down."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

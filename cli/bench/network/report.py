@@ -1,4 +1,4 @@
-"""What was measured, as one tree of plain values: --json prints it, and text.py reads it."""
+"""The results as a tree of plain values. --json prints it, and text.py makes text of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from ....advisor.bench.network.pairs import judge
 def add_link_shares(
     rows: Sequence[dict[str, Any]], backend: str, nodes: Mapping[str, Sequence[Sequence[int]]], link: float | None
 ) -> None:
-    """``nodes``: for each label the node of each rank of each group. The share is None where it cannot be told."""
+    """Adds `link_share`, the share of the link's rate that a collective reaches. It is None if not known.
+
+    ``nodes``: for each label, the node of each rank of each group.
+    """
     for row in rows:
         if "error" in row:
             continue
@@ -22,7 +25,7 @@ def add_link_shares(
 
 
 def of_pairs(found: Any, names: Sequence[str], ranks: Sequence[int], link: float | None) -> dict[str, Any]:
-    """``found``: pairwise.Pairs, whose numbers are places in ``names`` and ``ranks``."""
+    """The report on pairs. ``found``: pairwise.Pairs, whose members are indexes in ``names`` and ``ranks``."""
     slower = {pair: min(both) for pair, both in found.rates.items()}
     verdict = judge(slower)
     return {
@@ -55,7 +58,7 @@ def of_pairs(found: Any, names: Sequence[str], ranks: Sequence[int], link: float
 
 
 def of_job(name: str, groups: Sequence[JobGroup], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the job's transfers reach beside what the bench reached."""
+    """Compares the transfers of a job with the results of the bench."""
     return {"run": name, "groups": [_of_group(group, rows) for group in groups]}
 
 
@@ -88,7 +91,10 @@ def _of_group(group: JobGroup, rows: Sequence[Mapping[str, Any]]) -> dict[str, A
 def _nearest(
     rows: Sequence[Mapping[str, Any]], group: JobGroup, op: str, size: float | None
 ) -> Mapping[str, Any] | None:
-    """The row of the same groups, or else of the world, whose size is nearest; the largest where that is not known."""
+    """The row with the nearest size, of the same groups, or of the world if there is none.
+
+    If the size of the job's calls is not known, it is the row with the largest size.
+    """
     found = [row for row in rows if row["op"] == op and "error" not in row]
     same = [row for row in found if row["label"] == group.label and row["ranks"] == group.size]
     if not (found := same or found):

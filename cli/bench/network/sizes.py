@@ -1,30 +1,27 @@
-"""Sizes on the command line: 64kB, 25MiB, 4MB or 1000; lists of them, and ladders such as 64kB..64MB."""
+"""Reads sizes from the command line: 64kB, 25MiB, 4MB or 1000, lists of sizes, and ranges such as 64kB..64MB."""
 
 from __future__ import annotations
 
 import argparse
-import re
 
 from ....advisor.bench.network.operations import OPERATIONS, ladder
+from ... import quantities
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(i?)B?")
-_POWERS: dict[str, int] = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3}
 _MOST = 1 << 40
 FACTOR = 4
-"""Between two steps of a ladder."""
+"""The factor between two sizes of a range."""
 
 
 def size(text: str) -> int:
-    """Bytes. Raises argparse.ArgumentTypeError, as the others do."""
-    found = _SIZE.fullmatch(text.strip())
-    value = float(found[1]) * (1024 if found[3] else 1000) ** _POWERS[found[2]] if found else 0.0
-    if not 1 <= value <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a size from 1 byte to 1 TiB: write 64kB, 25MiB or 4MB")
-    return round(value)
+    """Reads a size, in bytes. Like the other functions here, it raises argparse.ArgumentTypeError with a sentence."""
+    found = quantities.size(text)
+    if found > _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} must be at most 1 TiB: write 64kB, 25MiB or 4MB")
+    return found
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Of a list whose parts are sizes, or ladders from one size to another."""
+    """Reads a list of sizes and ranges, such as 1000,64kB..64MB. The result is in order."""
     found: set[int] = set()
     for part in text.split(","):
         first, dots, last = part.partition("..")
@@ -36,6 +33,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def operations(text: str) -> tuple[str, ...]:
+    """Reads a list of operations, such as all_reduce,broadcast."""
     found = tuple(dict.fromkeys(part.strip().replace("-", "_") for part in text.split(",")))
     if unknown := [op for op in found if op not in OPERATIONS]:
         known = ", ".join(OPERATIONS)

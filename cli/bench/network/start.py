@@ -1,4 +1,4 @@
-"""What a launcher says of a rank, and how a rank ends. Without torch."""
+"""Reads the launcher's environment variables, and ends a rank. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_RANKS_NAMED = 8
 
 
 class BenchError(Exception):
-    """The bench cannot go on; the message is a sentence for the user."""
+    """The bench cannot go on. The message is a sentence for the user, ``status`` the exit status."""
 
     def __init__(self, message: str, status: int = 1):
         super().__init__(message)
@@ -21,7 +21,7 @@ class BenchError(Exception):
 
 
 class Started(NamedTuple):
-    """What a launcher says of a rank."""
+    """A rank, as its launcher describes it."""
 
     rank: int
     size: int
@@ -29,11 +29,11 @@ class Started(NamedTuple):
     address: str
     port: int
     has_store: bool
-    """Whether the launcher serves the store."""
+    """Whether the launcher runs the store."""
 
 
 def started(env: Mapping[str, str]) -> Started | None:
-    """What torchrun, or whoever sets the same variables, says; None where nobody does. Raises BenchError."""
+    """The rank by the variables that torchrun sets. None if they are not set. Raises BenchError."""
     if "RANK" not in env and "WORLD_SIZE" not in env:
         return None
 
@@ -68,16 +68,17 @@ def ranks_named(ranks: Sequence[int]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """torch appends a stack of C++ to its messages, and gloo begins them with the place in its source."""
+    """The first line of an error, because torch appends a C++ stack. The source location that gloo puts first is
+    removed."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].partition("] ")[2] or lines[0] if lines[0].startswith("[") else lines[0]
 
 
 def end_at_signals(say: Callable[[str], None]) -> None:
-    """SIGINT and SIGTERM end this process at once.
+    """Makes SIGINT and SIGTERM end this process at once.
 
-    A handler in Python would run when the collective is over in which the main thread waits; the byte that the
-    interpreter writes at the signal reaches another thread without delay.
+    A Python handler would run only after the collective in which the main thread waits. But the byte that the
+    interpreter writes on a signal reaches another thread without delay.
     """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

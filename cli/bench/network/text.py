@@ -1,4 +1,4 @@
-"""The report for people."""
+"""Prints the report for people."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any
 
-from ...quantities import in_bits, in_bytes, in_time
-from ...report import percent
-from ...tables import aligned
+from ... import tables
+from ...quantities import in_bits, in_bytes, in_time, percent
 
-WIDTH = 110
 _MOST_PAIRS = 12
 _MOST_NAMED = 8
 _AS_FAST = 0.9
-"""A job is as fast as the bench within this: both vary by as much."""
+"""From this share on, a job counts as fast as the bench, because both vary this much."""
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -54,7 +52,7 @@ def _collectives(report: Mapping[str, Any]) -> list[str]:
     for row in report["collectives"]:
         head = [*([f"{row['label']} ({row['ranks']})"] if several else []), row["op"]]
         cells.append([*head, *(_measured(row) if "error" not in row else ["not supported", *[""] * 7])])
-    return aligned(cells, left=2 if several else 1)
+    return tables.aligned(cells, left=2 if several else 1)
 
 
 def _measured(row: Mapping[str, Any]) -> list[str]:
@@ -125,7 +123,7 @@ def _job(job: Mapping[str, Any]) -> list[str]:
                 percent(share, 0) if share else "",
             ]
         )
-    lines = aligned(cells, left=1)
+    lines = tables.aligned(cells, left=1)
     for group in job["groups"]:
         if share := group["job_share"]:
             lines += _sentence(group, share)
@@ -141,7 +139,7 @@ def _sentence(group: Mapping[str, Any], share: float) -> list[str]:
         text += "it gets what this network gives"
     else:
         text += "it hides a part of them behind compute, so this does not show how fast its transfers are"
-    return wrap(text, WIDTH, subsequent_indent="  ")
+    return wrap(text, tables.WIDTH, subsequent_indent="  ")
 
 
 def _notes(report: Mapping[str, Any]) -> list[str]:
@@ -157,4 +155,4 @@ def _notes(report: Mapping[str, Any]) -> list[str]:
         said.append(f"note     left out for lack of time (--time): {', '.join(skipped[:_MOST_NAMED])}{more}")
     if len(report["nodes"]) > 1 and not report["link"]["bytes_per_second"]:
         said.append("note     the rate of the nodes' links is not known: give it with --link")
-    return [line for sentence in said for line in wrap(sentence, WIDTH, subsequent_indent=" " * 9)]
+    return tables.notes(said)

@@ -1,4 +1,4 @@
-"""What programs that measure links say of one pair: iperf3 (TCP) and ib_write_bw (RDMA), where they are installed."""
+"""Measures a pair of nodes with iperf3 (TCP) and ib_write_bw (RDMA), if they are installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def installed() -> tuple[str, ...]:
 
 
 def server_command(tool: str, port: int) -> list[str]:
-    """Serves one client and ends."""
+    """The command of a server that serves one client and ends."""
     if tool == IPERF:
         return [IPERF, "--server", "--one-off", "--port", str(port)]
     return [WRITE, "--port", str(port), "--duration", str(SECONDS), "--report_gbits"]
@@ -43,12 +43,12 @@ def client_command(tool: str, address: str, port: int) -> list[str]:
 
 
 def rate_of(tool: str, text: str) -> float:
-    """bytes/s, from what the client prints. Raises ValueError with a reason."""
+    """The bytes/s in the output of the client. Raises ValueError with a reason."""
     return (_iperf_rate if tool == IPERF else _write_rate)(text)
 
 
 def _iperf_rate(text: str) -> float:
-    """What the server has received. iperf3 --json prints ``error`` where it fails."""
+    """The rate at which the server has received. iperf3 --json prints ``error`` if it fails."""
     try:
         answer: Any = json.loads(text)
         if "error" in answer:
@@ -62,7 +62,7 @@ def _iperf_rate(text: str) -> float:
 
 
 def _write_rate(text: str) -> float:
-    """The average of perftest's table, whose columns are bytes, iterations, peak, average (Gbit/s) and messages/s."""
+    """The average in perftest's table. Its columns are bytes, iterations, peak, average (Gbit/s) and messages/s."""
     rows = re.findall(r"^\s*\d+\s+\d+\s+([\d.]+)\s+([\d.]+)\s+[\d.]+\s*$", text, re.MULTILINE)
     if not rows:
         raise ValueError("ib_write_bw printed no result")
@@ -70,7 +70,7 @@ def _write_rate(text: str) -> float:
 
 
 def measure(world: World, tool: str, server: int, client: int, address: str) -> dict[str, Any]:
-    """All ranks call it; the tool runs on two of them. -> its rate, or why there is none."""
+    """Runs a tool between two ranks. All ranks must call this. The result has the rate, or an error."""
     mine: dict[str, Any] = {}
     process = None
     port = 0
@@ -105,7 +105,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
 
 
 def _until_it_listens(process: subprocess.Popen[str], port: int) -> None:
-    """By the kernel's table: to connect would be taken for the client."""
+    """Waits until the server listens, by the kernel's table. A test connection would count as the client."""
     wanted = f":{port:04X} "
     end = time.monotonic() + _LISTENING_SECONDS
     while time.monotonic() < end and process.poll() is None:

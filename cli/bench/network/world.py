@@ -1,4 +1,4 @@
-"""The ranks of a bench: how they meet, agree on numbers, and end when one of them is gone."""
+"""The ranks of a bench: how they connect, exchange numbers, and end if one of them is gone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _POLL_SECONDS = 50e-6
 
 
 class World:
-    """This rank among the others. All methods are collective but ``finish``."""
+    """This rank and its connection to the others. All ranks must call each method, except `seconds` and `finish`."""
 
     def __init__(self, start: Started, backend: str, join_seconds: float, deadline_seconds: float):
-        """Meets the other ranks. Raises BenchError, which names those that do not come within ``join_seconds``.
+        """Connects to the other ranks. Raises BenchError, which names ranks that are missing after ``join_seconds``.
 
-        ``deadline_seconds``: after that a collective is given up.
+        ``deadline_seconds``: the longest time for one collective.
         """
         self.rank, self.size, self.backend = start.rank, start.size, backend
         self.deadline_seconds = deadline_seconds
@@ -52,14 +52,14 @@ class World:
             self.largest(0.0)
 
     def largest(self, value: float) -> float:
-        """Of the values of all ranks."""
+        """The largest value of all ranks."""
         found = torch.tensor([value], dtype=torch.float64, device=self.device)
         dist.all_reduce(found, dist.ReduceOp.MAX)
         self.finish()
         return float(found.item())
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
-        """The values of all ranks, which have equally many."""
+        """The values of each rank. All ranks must pass the same number of values."""
         mine = torch.tensor(values, dtype=torch.float64, device=self.device)
         found = torch.empty(self.size * len(values), dtype=torch.float64, device=self.device)
         gather(found, mine)
@@ -67,19 +67,20 @@ class World:
         return [list(row) for row in found.view(self.size, len(values)).tolist()]
 
     def objects(self, mine: Any) -> list[Any]:
-        """What all ranks have."""
+        """The objects of all ranks, in the order of ranks."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, mine)
         return found
 
     def decide(self, choice: Any) -> Any:
-        """What rank 0 has."""
+        """The value of rank 0."""
         found = [choice]
         dist.broadcast_object_list(found, src=0)
         return found[0]
 
     def seconds(self, call: Callable[[], object], calls: int) -> float:
-        """How long this many calls take here. On a GPU by its own events: the host is not what is measured."""
+        """The seconds that ``calls`` calls take on this rank. On a GPU, its events measure them and not the host's
+        clock."""
         if self.device.type == "cpu":
             begun = time.perf_counter()
             for _ in range(calls):
@@ -94,7 +95,8 @@ class World:
         return first.elapsed_time(last) / 1000
 
     def finish(self) -> None:
-        """Waits for the device. Raises BenchError after the deadline: a peer that is gone would hold it for ever."""
+        """Waits for the device. Raises BenchError after the deadline, because a lost peer would make it wait
+        forever."""
         if self.device.type != "cpu":
             event = torch.cuda.Event()
             event.record()
@@ -113,7 +115,7 @@ class World:
 
 
 def _meet(start: Started, seconds: float) -> dist.Store:
-    """The store, once all ranks are there. Raises BenchError, on all ranks that are."""
+    """The store, after all ranks have connected. Raises BenchError on the ranks that have."""
     within = timedelta(seconds=seconds)
     try:
         store: dist.Store = dist.TCPStore(
@@ -134,7 +136,7 @@ def _meet(start: Started, seconds: float) -> dist.Store:
         store.set(f"{_HERE}{start.rank}", "")
         if start.rank == 0:
             store.set(_GO, _missing(store, start.size, seconds))
-        else:  # rank 0 may have come last, and then waits as long as we do
+        else:  # rank 0 may have connected last, and then it waits as long as we do
             store.set_timeout(2 * within)
         problem = store.get(_GO).decode()
     except RuntimeError as error:
@@ -145,7 +147,7 @@ def _meet(start: Started, seconds: float) -> dist.Store:
 
 
 def _missing(store: dist.Store, size: int, seconds: float) -> str:
-    """A sentence about the ranks that do not come; empty once all are there."""
+    """Waits for all ranks. Returns a sentence about missing ranks; empty if all have connected."""
     absent = list(range(size))
     end = time.monotonic() + seconds
     while absent:

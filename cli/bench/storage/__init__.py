@@ -1,1 +1,1 @@
-"""The subcommand `bench storage`: what storage gives to data loading and checkpoints."""
+"""The subcommand `bench storage`: how fast storage serves data loading and checkpoints."""

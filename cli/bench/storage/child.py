@@ -1,4 +1,4 @@
-"""The process that measures: started, listened to, and ended with all that it has started."""
+"""Starts the process that measures, reads its results, and ends it together with everything that it has started."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..children import die_with_parent
 _JOB = f"{__name__.partition('.')[0]}.advisor.bench.storage.job"
 _FOREIGN = ("PET_", "TORCHELASTIC_", "MASTER_", "WHYIDLE_", "SLURM_", "OMPI_", "PMI_")
 _FOREIGN_NAMES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
-"""Of the environment: what would make our process a rank of a job around it."""
+"""Environment variables that would make our process a rank of a surrounding job."""
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 10.0
 
 
 class Child:
-    """Measures directories, in a session of its own: Ctrl-C reaches only us, and what it starts ends with it.
+    """The process that measures directories. It has a separate session, so that Ctrl-C reaches only us.
 
-    ``own`` is a directory for its ledgers and what it says on stderr.
+    ``own``: a directory for its ledgers and its stderr.
     """
 
     def __init__(self, directories: list[str], plan: Plan, own: str):
@@ -49,12 +49,15 @@ class Child:
                 preexec_fn=partial(die_with_parent, signal.SIGTERM),
             )
         assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it has failed already: its status says so
+        with contextlib.suppress(BrokenPipeError):  # it has already failed, as its status shows
             self._process.stdin.write(json.dumps({"directories": directories, "plan": asdict(plan)}).encode())
             self._process.stdin.close()
 
     def said(self, stop: StopSignals) -> Iterator[dict[str, Any]]:
-        """What it says, until it has ended. Raises Stopped."""
+        """Yields its messages until it has ended. Raises Stopped.
+
+        Other lines are skipped, because any module that Python loads at startup may print.
+        """
         assert self._process.stdout
         pipe = self._process.stdout.fileno()
         rest = b""
@@ -66,7 +69,13 @@ class Child:
             if not got:
                 break
             *lines, rest = (rest + got).split(b"\n")
-            yield from map(json.loads, lines)
+            for line in lines:
+                try:
+                    words = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(words, dict) and "part" in words:
+                    yield words
         self._process.wait()
 
     @property
@@ -74,12 +83,12 @@ class Child:
         return self._process.poll()
 
     def log(self) -> str:
-        """The end of what it said on stderr."""
+        """The end of its stderr."""
         with open(self._log, encoding="utf-8", errors="replace") as file:
             return "".join(file.readlines()[-30:])
 
     def end(self) -> None:
-        """Kills whatever is left of it."""
+        """Kills the process and everything that it has started."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -17,7 +17,7 @@ from ....advisor.bench.storage.job import WITHOUT_TORCH, run_name
 from ....advisor.bench.storage.plan import PARTS, BenchError, Plan
 from ...durations import duration
 from ...progress import open_progress
-from ...quantities import count, size
+from ...quantities import size, whole
 from ...stopping import Stopped, StopSignals
 from . import places, text
 from .child import Child
@@ -46,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("data loading", "Write sizes as 128kB, 64MiB or 1GB.")
     load.add_argument(
         "--workers",
-        type=_whole,
+        type=whole,
         metavar="N",
         help="workers of the DataLoader (default: 4, or the number of CPUs if lower)",
     )
-    load.add_argument("--batch-size", type=_whole, metavar="N", help="samples in a batch (default: 32)")
+    load.add_argument("--batch-size", type=whole, metavar="N", help="samples in a batch (default: 32)")
     load.add_argument(
         "--sample-size", type=size, metavar="SIZE", help="size of a sample, which is one file (default: 128kB)"
     )
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--size", type=size, metavar="SIZE", help="size of the dataset, and of all shards together (default: 256MB)"
     )
     load.add_argument(
-        "--files", type=_whole, default="1000", metavar="N", help="number of small files (default: %(default)s)"
+        "--files", type=whole, default="1000", metavar="N", help="number of small files (default: %(default)s)"
     )
     save = parser.add_argument_group("checkpoints")
     save.add_argument(
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="size of one checkpoint (default: %(default)s)",
     )
-    save.add_argument("--repeat", type=_whole, default="3", metavar="N", help="saves of each format (default: 3)")
+    save.add_argument("--repeat", type=whole, default="3", metavar="N", help="saves of each format (default: 3)")
     rules = parser.add_argument_group("MLPerf Storage's rules")
     rules.add_argument("--mlperf", action="store_true", help="measure AU: what storage leaves of an accelerator's time")
     rules.add_argument("--dlio", metavar="FILE", help="take the dataset and the step from a workload of DLIO, in YAML")
@@ -86,15 +86,8 @@ def _parts(words: str) -> tuple[str, ...]:
     return tuple(part for part in PARTS if part in chosen)
 
 
-def _whole(words: str) -> int:
-    number = count(words)
-    if number != int(number) or number > 1e7:
-        raise argparse.ArgumentTypeError(f"{words!r} must be a whole number from 1 to 10,000,000")
-    return int(number)
-
-
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 where a path cannot be measured, or not all of it; 2 where the arguments do not fit together."""
+    """Exit status 0; 1 if a path or a part cannot be measured; 2 if the arguments do not fit together."""
     try:
         workload = plan_of(args)
         memory = (args.memory or mlperf.host_memory()) if args.mlperf else 0
@@ -127,7 +120,7 @@ def _refuse(sentence: str, code: int) -> int:
 
 
 def plan_of(args: argparse.Namespace) -> dlio.Workload:
-    """What to do, from the arguments. Raises BenchError, OSError."""
+    """The plan from the arguments. Raises BenchError and OSError."""
     if args.drop_caches and not args.mlperf:
         raise BenchError("--drop-caches needs --mlperf, because it slows down everything on this machine")
     if args.drop_caches and os.geteuid() != 0:
@@ -163,6 +156,13 @@ def plan_of(args: argparse.Namespace) -> dlio.Workload:
             )
         if args.size:
             found = dlio.cut(found, args.size)
+    samples = found.plan.files * found.plan.samples_per_file
+    as_large_as_memory = args.mlperf and not (args.size or args.dlio)
+    if samples < found.plan.batch and "samples" in found.plan.parts and not as_large_as_memory:
+        raise BenchError(
+            f"the dataset has {samples} samples, and a batch has {found.plan.batch}: choose a larger --size, or a"
+            " smaller --sample-size or --batch-size"
+        )
     if args.mlperf and not found.plan.compute:
         raise BenchError(
             "--mlperf needs the time that a step computes: give --compute, or a workload of DLIO with --dlio"
@@ -183,7 +183,7 @@ def _yaml(path: str) -> Any:
 
 
 def _measure(paths: list[str], plan: Plan, stop: StopSignals) -> dict[str, Any]:
-    """Measures the paths one after another. Raises BenchError before the first one, and Stopped."""
+    """Measures the paths one after another. Raises BenchError and Stopped."""
     with ExitStack() as stack:
         for path in paths:
             places.check(path, plan.room)
@@ -226,7 +226,7 @@ def _entry(place: places.Place) -> dict[str, Any]:
 
 
 def _take(entry: dict[str, Any], said: dict[str, Any]) -> None:
-    """Adds what a part has found on a path."""
+    """Adds the results of a part to the entry of its path."""
     if "error" in said:
         entry["errors"].append({"part": said["part"], "error": said["error"]})
     else:
@@ -235,7 +235,7 @@ def _take(entry: dict[str, Any], said: dict[str, Any]) -> None:
 
 
 def _conclude(path: dict[str, Any], args: argparse.Namespace, workload: dlio.Workload, memory: int) -> None:
-    """Adds what follows from the measures of a path."""
+    """Adds the conclusions from the measures of a path."""
     measures = {measure["name"]: measure for measure in path["measures"]}
     loop, replay = measures.get(LOOP), measures.get(REPLAY)
     speedup = None

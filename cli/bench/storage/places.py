@@ -1,4 +1,4 @@
-"""The directories that a bench writes to: one on each path, all of them gone afterwards."""
+"""The directories that a bench writes to, one on each path. All are removed afterwards."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MEMORY = "/dev/shm"
 
 class Place(NamedTuple):
     path: str
-    """As the user gave it."""
+    """The path as the user wrote it."""
     directory: str
     file_system: FileSystem
 
 
 def check(path: str, room: int) -> None:
-    """Raises BenchError where ``path`` cannot be measured."""
+    """Raises BenchError if ``path`` cannot be measured. ``room``: the bytes that must be free."""
     try:
         if not os.path.isdir(path):
             os.stat(path)
@@ -33,7 +33,7 @@ def check(path: str, room: int) -> None:
     except OSError as error:
         raise BenchError(f"{path}: {error.strerror}") from error
     free = status.f_bavail * status.f_frsize
-    if status.f_blocks and free < room:  # object mounts may not say how large they are
+    if status.f_blocks and free < room:  # mounts of object stores may not report their size
         raise BenchError(
             f"{path} is too full: {in_bytes(room)} are needed and {in_bytes(free)} are free. "
             "Make room, or measure less (--size, --checkpoint-size, --only)"
@@ -41,7 +41,7 @@ def check(path: str, room: int) -> None:
 
 
 def make(path: str) -> Place:
-    """Makes a directory on the path. Raises BenchError."""
+    """Creates a directory on the path. Raises BenchError."""
     try:
         directory = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=os.path.abspath(path))
     except OSError as error:
@@ -50,7 +50,7 @@ def make(path: str) -> Place:
 
 
 def make_own() -> str:
-    """A directory for ledgers and logs, in memory where there is a file system in memory. Raises BenchError."""
+    """Creates a directory for ledgers and logs, in memory if possible. Raises BenchError."""
     for parent in (_MEMORY, tempfile.gettempdir()):
         try:
             return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
@@ -60,7 +60,7 @@ def make_own() -> str:
 
 
 def remove(directory: str) -> bool:
-    """Whether the directory is gone; says so on stderr where it is not."""
+    """Removes a directory. Returns whether it is gone, and prints a message to stderr if not."""
     shutil.rmtree(directory, ignore_errors=True)
     if os.path.lexists(directory):
         print(f"whyidle bench storage: {directory} could not be removed: remove it by hand", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What `whyidle bench storage` prints for people."""
+"""Prints the results of `whyidle bench storage` for people."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _title(report: dict[str, Any]) -> list[str]:
 
 
 def _measures(report: dict[str, Any]) -> list[str]:
-    """A line for each measure and path: those of one measure stand below each other."""
+    """A line for each measure and path. Lines of one measure are below each other."""
     names = list(dict.fromkeys(measure["name"] for path in report["paths"] for measure in path["measures"]))
     if not names:
         return []
@@ -66,14 +66,14 @@ def _cells(measure: dict[str, Any]) -> list[str]:
 
 
 def _short(path: dict[str, Any]) -> str:
-    """A path with its file system, since `/data` alone does not say what is measured."""
+    """A path with its file system, because `/data` alone does not show what is measured."""
     name = path["path"]
     name = name if len(name) <= _LONGEST_PATH else f"…{name[1 - _LONGEST_PATH :]}"
     return f"{name} ({'memory' if path['kind'] == 'memory' else path['file_system'] or '?'})"
 
 
 def _waits(report: dict[str, Any]) -> list[str]:
-    """How the waits of the loops split."""
+    """The waits of the loops by cause."""
     rows = []
     for part in report["plan"]["parts"]:
         for path in report["paths"]:

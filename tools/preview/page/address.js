@@ -1,4 +1,4 @@
-// What the address of the page says: ?dashboard=whyidle-run&prometheus=...&from=...&to=...&var-run=...
+// The parameters in the address of the page: ?dashboard=whyidle-run&prometheus=...&from=...&to=...&var-run=...
 
 const parameters = new URLSearchParams(window.location.search);
 
@@ -8,7 +8,7 @@ export const about = parameters.get('about') ?? '';
 /** Whether folded rows are drawn unfolded. */
 export const unfold = parameters.has('unfold');
 
-/** Unix times, in seconds. */
+/** The time range, in seconds since 1970. */
 export const range = { from: Number(parameters.get('from')), to: Number(parameters.get('to')) };
 
 export const dataSource = {
@@ -16,5 +16,5 @@ export const dataSource = {
   scrapeSeconds: Number(parameters.get('scrape') ?? 15),
 };
 
-/** What a variable was set to, or nothing. */
+/** The values of a variable in the address. Empty if it is not set. */
 export const chosen = (name) => parameters.getAll(`var-${name}`);

@@ -10,7 +10,7 @@ const AXIS_HEIGHT = 18;
 const LETTER_WIDTH = 6.6;
 const MOST_NAME_WIDTH = 220;
 
-/** One row per series; `merge`d cells of one value are one, with its text in it. */
+/** One row per series. With `merge`, neighbouring cells with the same value become one cell with its text. */
 export function Cells({ panel, frames, width, height, theme, merge = false }) {
   const rows = frames.map((frame) => ({ name: frame.name, cells: cellsOf(frame, stepOf(panel, width) * 1000, merge) }));
   const left = Math.min(MOST_NAME_WIDTH, 12 + LETTER_WIDTH * Math.max(...rows.map(({ name }) => name.length)));

@@ -1,4 +1,4 @@
-// Units, thresholds, mappings and overrides onto the fields of frames, and tables' transformations, as Grafana does it.
+// Applies units, thresholds, mappings and overrides to the fields of frames, and the transformations of tables.
 
 import {
   applyFieldOverrides,
@@ -19,7 +19,7 @@ standardTransformersRegistry.setInit(() =>
   }))
 );
 
-/** What may stand in the field configuration of a panel: here, whatever does stand in it. */
+/** The options that a panel's field configuration may have: here, all that it has. */
 function registryOf({ defaults, overrides }) {
   const ids = new Set(overrides.flatMap(({ properties }) => properties.map(({ id }) => id)));
   for (const [name, value] of Object.entries(defaults)) {
@@ -47,6 +47,6 @@ export async function finished(panel, frames, theme) {
     replaceVariables: interpolate,
     fieldConfigRegistry: registryOf(panel.fieldConfig),
   });
-  cacheFieldDisplayNames(fields); // the table's headers show what is kept here, and nothing else
+  cacheFieldDisplayNames(fields); // the table's headers show only these cached names
   return fields;
 }

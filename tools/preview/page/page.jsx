@@ -18,7 +18,7 @@ const GAP = 8;
 const ROW_HEIGHT = 30;
 const COLUMN_WIDTH = (PAGE_WIDTH - 2 * MARGIN + GAP) / 24;
 
-// Read by whoever takes the picture: how many panels are still to be drawn, and what failed.
+// shoot.mjs reads this: how many panels are not drawn yet, and what failed.
 window.preview = { pending: 1, errors: [] };
 
 function Panel({ panel }) {
@@ -120,7 +120,7 @@ function Page({ dashboard, panels }) {
   );
 }
 
-// Nobody moves a cursor here.
+// An event bus that does nothing: there is no cursor to share between panels.
 const NOBODY = {
   publish() {},
   getStream: () => ({ pipe: () => ({ subscribe: () => ({ unsubscribe() {} }) }), subscribe: () => ({ unsubscribe() {} }) }),
@@ -129,7 +129,7 @@ const NOBODY = {
   newScopedBus: () => NOBODY,
 };
 
-/** Folded rows unfolded: their panels below them, and what follows further down. */
+/** Opens folded rows: puts their panels below them, and moves the following panels down. */
 function unfolded(panels) {
   let added = 0;
   return panels.flatMap((panel) => {

@@ -1,4 +1,4 @@
-// One panel of each kind: Grafana's own components where they are published, our own plain drawing where not.
+// The kinds of panels: Grafana's own components where they are published, otherwise our own plain drawing.
 
 import { dateTime, getDisplayValueAlignmentFactors, getFieldDisplayValues, renderMarkdown, VizOrientation } from '@grafana/data';
 import { BarGaugeNamePlacement } from '@grafana/schema';
@@ -110,7 +110,7 @@ const Text = ({ panel }) => <div dangerouslySetInnerHTML={{ __html: renderMarkdo
 
 export const NoData = ({ panel }) => <div className="no-data">{panel.fieldConfig.defaults.noValue ?? 'No data'}</div>;
 
-/** Kind -> component, and whether it is drawn without data too. */
+/** Kind -> component, and whether it is also drawn without data. */
 export const KINDS = {
   timeseries: { Drawn: Trend },
   stat: { Drawn: Stat, always: true },

@@ -1,11 +1,11 @@
-// Asks Prometheus, and gives its answers as Grafana's data source for it does: as data frames.
+// Queries Prometheus and returns data frames, as Grafana's data source does.
 
 import { FieldType, rangeUtil } from '@grafana/data';
 
 import { dataSource, range } from './address.js';
 import { interpolate } from './variables.js';
 
-// A data source's scrape interval in Grafana is 15 s unless it says otherwise; the preview's Prometheus hurries.
+// Grafana assumes a scrape interval of 15 s. The preview's Prometheus scrapes more often.
 const SCRAPE_SECONDS = dataSource.scrapeSeconds;
 
 async function ask(path, parameters) {
@@ -17,14 +17,14 @@ async function ask(path, parameters) {
   return data;
 }
 
-/** Values of a label of the series that match, in the time range. */
+/** The values of a label of the series that match in the time range. */
 export async function labelValues(label, selector) {
   const query = new URLSearchParams({ 'match[]': selector, start: range.from, end: range.to });
   const answer = await fetch(`${dataSource.url}/api/v1/label/${label}/values?${query}`);
   return (await answer.json()).data;
 }
 
-/** Seconds between two points of a panel that is this many points wide. */
+/** The seconds between two points of a panel that is `width` points wide. */
 export function stepOf(panel, width) {
   const points = Math.min(panel.maxDataPoints ?? width, 11000);
   const rounded = rangeUtil.roundInterval(((range.to - range.from) * 1000) / points) / 1000;
@@ -96,7 +96,7 @@ function toSeries(target, { metric, value, values }, step) {
   };
 }
 
-/** Where a series pauses stands a null, or lines would be drawn across. */
+/** Adds nulls where a series has gaps, so that no lines are drawn across them. */
 function withGaps(values, step) {
   return values.flatMap((point, index) => {
     const before = values[index - 1];

@@ -1,4 +1,4 @@
-// The variables of a dashboard: what they stand at, and their places in texts.
+// The variables of a dashboard: their values, and replacing them in texts.
 
 import { chosen } from './address.js';
 import { labelValues } from './prometheus.js';
@@ -7,27 +7,27 @@ const values = new Map();
 const LABEL_VALUES = /^label_values\((.*), *(\w+)\)$/;
 const PLACE = /\$(?:\{(\w+)(?::(\w+))?\}|(\w+))/g;
 
-/** As Grafana writes a value where a format is asked for. Of several values, an array; All is a pattern as it is. */
+/** Grafana's formats for values. Several values are an array. All is a pattern and stays as it is. */
 const FORMATS = {
   json: (value) => JSON.stringify(value),
   regex: (value) => (Array.isArray(value) ? `(${value.map(escaped).join('|')})` : value),
 };
 
-/** Settles all variables, in their order: the later ones may ask with the earlier ones. */
+/** Sets all variables in their order: the queries of later ones may contain earlier ones. */
 export async function settle(variables) {
   for (const variable of variables) {
     values.set(variable.name, await valueOf(variable));
   }
 }
 
-/** Name -> what is shown for it. */
+/** Name -> text that is shown for the variable. */
 export function settled(variables) {
   return variables
     .filter(({ type, hide }) => type !== 'datasource' && !hide)
     .map(({ name, label }) => [label ?? name, values.get(name) === '.*' ? 'All' : [values.get(name)].flat().join(', ')]);
 }
 
-/** The text with its variables replaced; unknown ones stay. */
+/** The text with its variables replaced. Unknown variables stay. */
 export function interpolate(text, builtin = {}) {
   return text.replace(PLACE, (place, braced, format, bare) => {
     const value = builtin[braced ?? bare] ?? values.get(braced ?? bare);

@@ -1,8 +1,8 @@
-"""How sure a mean, a difference or a ratio is, from steps that resemble the steps before them.
+"""Confidence intervals of means, differences and ratios over the steps of a run, which are not independent.
 
-Steps that follow one another are alike (a slow hour, a slow shard): n steps are fewer than n independent observations.
-Means of blocks of √n steps are nearly independent, and their spread gives the error of the mean: the method of batch
-means, with the batch size of Flegal and Jones (2010, Annals of Statistics 38(2)).
+Neighbouring steps are alike (a slow hour, a slow shard), so n steps tell less than n independent observations. The
+means of blocks of √n steps are nearly independent, and their spread gives the error of the mean. This is the method of
+batch means, with the batch size of Flegal and Jones (2010, Annals of Statistics 38(2)).
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist, fmean, variance
 
+from ..verdict.accounts import quantile
+
 CONFIDENCE = 0.95
 LEAST_STEPS = 16
-"""Of fewer steps, no interval is given: there would be fewer than four blocks."""
+"""With fewer steps there is no interval, because there would be fewer than four blocks."""
 RESAMPLES = 400
 _NORMAL = NormalDist()
 
@@ -24,31 +26,31 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean, and how sure it is."""
+    """A mean and its error."""
 
     mean: float
     error: float
     """The standard error of the mean."""
     freedom: float
-    """Degrees of freedom of the error."""
+    """The degrees of freedom of the error."""
 
     def around(self, mean: float) -> Estimate:
-        """The same error for a mean that is known from elsewhere."""
+        """The same error, around a mean that another source gives."""
         return Estimate(mean, self.error, self.freedom)
 
 
 def of_blocks(series: Sequence[float]) -> Estimate | None:
-    """The mean of steps in their order, by batch means. None of fewer than LEAST_STEPS."""
+    """The mean of steps, given in their order, with the error by batch means. None for fewer than LEAST_STEPS."""
     if len(series) < LEAST_STEPS:
         return None
     size = math.isqrt(len(series))
-    first = len(series) % size  # the rest is left out of the error, not of the mean
+    first = len(series) % size  # steps before it count in the mean, but not in the error
     blocks = [fmean(series[at : at + size]) for at in range(first, len(series), size)]
     return Estimate(fmean(series), math.sqrt(variance(blocks) / len(blocks)), len(blocks) - 1)
 
 
 def of_events(values: Sequence[float]) -> Estimate | None:
-    """The mean of events that have nothing to do with each other, such as saves. None of fewer than three."""
+    """The mean of independent events, such as saves, with its error. None for fewer than three."""
     if len(values) < 3:
         return None
     return Estimate(fmean(values), math.sqrt(variance(values) / len(values)), len(values) - 1)
@@ -64,8 +66,9 @@ def difference(one: Estimate, other: Estimate) -> Interval:
 def ratio(one: Estimate, other: Estimate) -> Interval | None:
     """The CONFIDENCE interval of one / other, by Fieller's theorem (1954, J. R. Stat. Soc. B 16(2)).
 
-    It is all r for which one − r·other cannot be told from 0, so that it has 1 in it exactly if `difference` has 0.
-    None where ``other`` cannot be told from 0 itself: the ratio has no bounds.
+    The interval has every r for which one − r·other is not significantly different from 0. So it contains 1 exactly if
+    the interval of `difference` contains 0. None if ``other`` is not significantly different from 0: then the ratio has
+    no bounds.
     """
     a, b = one.error**2, other.error**2
     squared = _t(_freedom(a, one.freedom, b, other.freedom)) ** 2 if a + b > 0 else 0.0
@@ -77,7 +80,7 @@ def ratio(one: Estimate, other: Estimate) -> Interval | None:
 
 
 def _freedom(a: float, a_freedom: float, b: float, b_freedom: float) -> float:
-    """Of the sum of two squared errors: Welch and Satterthwaite."""
+    """The degrees of freedom of the sum of two squared errors (Welch and Satterthwaite)."""
     below = a * a / a_freedom + b * b / b_freedom
     return (a + b) ** 2 / below if below > 0 else math.inf
 
@@ -85,8 +88,8 @@ def _freedom(a: float, a_freedom: float, b: float, b_freedom: float) -> float:
 def _t(freedom: float) -> float:
     """The two-sided quantile of Student's t at CONFIDENCE.
 
-    Exact for 1 and 2 degrees of freedom; else the expansion of Abramowitz and Stegun, 26.7.5, to four terms: within
-    0.3 % from 3 degrees on.
+    Exact for 1 and 2 degrees of freedom. From 3 degrees on it is the expansion of Abramowitz and Stegun, 26.7.5, to
+    four terms, which is within 0.3 %.
     """
     p = 1 - (1 - CONFIDENCE) / 2
     if freedom < 2:
@@ -103,28 +106,29 @@ def _t(freedom: float) -> float:
     return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def quantile(values: Sequence[float], q: float) -> float:
-    """The nearest-rank quantile."""
-    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
+def block_length(steps: int) -> int:
+    """The number of steps in a block of the bootstrap: about the cube root of all steps."""
+    return max(1, round(steps ** (1 / 3)))
 
 
 def quantile_draws(series: Sequence[float], q: float, seed: int) -> list[float] | None:
-    """What the quantile might be over other steps, RESAMPLES times: a circular block bootstrap (Politis and Romano,
-    1992), with blocks of about the cube root of the steps. None of fewer than LEAST_STEPS."""
+    """RESAMPLES values that the quantile could have over other steps, by a circular block bootstrap (Politis and
+    Romano, 1992). None for fewer than LEAST_STEPS."""
     count = len(series)
     if count < LEAST_STEPS:
         return None
-    size, random = max(1, round(count ** (1 / 3))), Random(seed)
+    size, random = block_length(count), Random(seed)
     twice = [*series, *series]
     drawn = []
     for _ in range(RESAMPLES):
         starts = random.choices(range(count), k=-(-count // size))
-        drawn.append(quantile([value for start in starts for value in twice[start : start + size]][:count], q))
+        values = [value for start in starts for value in twice[start : start + size]]
+        drawn.append(quantile(sorted(values[:count]), q))
     return drawn
 
 
 def of_draws(draws: Sequence[float]) -> Interval:
-    """The CONFIDENCE interval of what was drawn."""
+    """The CONFIDENCE interval of values that a bootstrap has drawn."""
     ordered = sorted(draws)
     cut = round(len(ordered) * (1 - CONFIDENCE) / 2)
     return ordered[cut], ordered[-1 - cut]
