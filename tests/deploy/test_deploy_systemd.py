@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import re
 import shlex
@@ -203,6 +204,7 @@ def test_only_its_owner_removes_ledgers_of_ended_ranks(tmp_path: Path) -> None:
 
 def _as(uid: int, folder: Path) -> int:
     """How many ledgers a user with no other rights removes. Forked, since that user need not see this Python."""
+    codecs.lookup("ascii")  # reap() needs it, and that user may not be able to import it
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     child = os.fork()
     if child == 0:
