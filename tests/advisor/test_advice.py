@@ -196,7 +196,7 @@ HEALTHY: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("rule", FAULTS)
-def test_a_rule_speaks_where_its_condition_holds(rule: str, tmp_path: Path) -> None:
+def test_a_rule_gives_advice_if_its_condition_holds(rule: str, tmp_path: Path) -> None:
     fault = FAULTS[rule]
     said = {one.id: one for one in advise(case_of(fault, tmp_path), price=2.0)}
     assert rule in said
@@ -211,17 +211,17 @@ def test_a_rule_speaks_where_its_condition_holds(rule: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_nothing_is_advised_to_a_healthy_run(name: str, tmp_path: Path) -> None:
+def test_gives_no_advice_to_a_healthy_run(name: str, tmp_path: Path) -> None:
     assert advise(case_of(HEALTHY[name], tmp_path)) == []
 
 
-def test_every_rule_that_a_ledger_can_make_speak_is_tried() -> None:
+def test_every_rule_that_a_ledger_can_trigger_has_a_case() -> None:
     assert {rule.id for rule in RULES} - FAULTS.keys() == {"host.launch"}  # it needs a GPU's own counters
     assert len({rule.id for rule in RULES}) == len(RULES)
     assert all(rule.id.count(".") == 1 and rule.families for rule in RULES)
 
 
-def test_what_is_worth_most_comes_first(tmp_path: Path) -> None:
+def test_advice_with_the_largest_gain_comes_first(tmp_path: Path) -> None:
     both = Fault([{"compute": 0.05, "host_gc": 0.02, "checkpoint_write": 0.03}])
     said: list[Advice] = advise(case_of(both, tmp_path))
     assert [one.id for one in said] == ["checkpoint.async", "host.gc"]
@@ -239,11 +239,11 @@ def test_what_is_worth_most_comes_first(tmp_path: Path) -> None:
     ],
     ids=["workers unknown", "CPUs unknown", "no CPU to spare", "too little"],
 )
-def test_more_workers_are_not_advised_where_that_cannot_be_decided(fault: Fault, tmp_path: Path) -> None:
+def test_does_not_advise_more_workers_if_the_gain_is_unknown(fault: Fault, tmp_path: Path) -> None:
     assert "data.workers" not in {one.id for one in advise(case_of(fault, tmp_path))}
 
 
-def test_workers_that_compute_are_as_many_as_there_are_cpus(tmp_path: Path) -> None:
+def test_advises_as_many_computing_workers_as_cpus(tmp_path: Path) -> None:
     fault = replace(
         FAULTS["data.workers"],
         steps=[{"compute": 0.02, "data_cpu": 0.08}],
@@ -253,7 +253,7 @@ def test_workers_that_compute_are_as_many_as_there_are_cpus(tmp_path: Path) -> N
     assert workers.settings == {"num_workers": 3}
 
 
-def test_without_a_replay_the_share_of_the_time_is_told(tmp_path: Path) -> None:
+def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
     case = replace(case_of(FAULTS["host.gc"], tmp_path), basis=None, why_not="a rank is missing")
     [one] = advise(case)
     assert (one.id, one.gain.how, one.gain.least) == ("host.gc", "formula", 0.0)

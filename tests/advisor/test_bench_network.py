@@ -46,14 +46,14 @@ def test_sizes_are_rounded_to_whole_parts_of_all_ranks() -> None:
         ("nccl", "broadcast", [[0, 1, 2, 3]], 1e6),
     ],
 )
-def test_the_least_time_is_what_leaves_the_busiest_node(
+def test_least_time_is_set_by_the_traffic_of_the_busiest_node(
     backend: str, op: str, groups: list[list[int]], bytes_out: float
 ) -> None:
     assert operations.least_seconds(backend, op, 1e6, groups, 1e6) == pytest.approx(bytes_out / 1e6)
 
 
 @given(st.floats(1e-7, 100), st.floats(1e-3, 100), st.integers(1, 9))
-def test_a_size_takes_its_time_or_one_call(one_call: float, budget: float, blocks: int) -> None:
+def test_each_size_runs_for_its_time_or_one_call(one_call: float, budget: float, blocks: int) -> None:
     found, calls = timing.plan(one_call, budget, blocks)
     assert 1 <= found <= blocks
     assert 1 <= calls <= timing.MOST_CALLS
@@ -67,7 +67,7 @@ def test_the_slowest_rank_counts() -> None:
 
 
 @pytest.mark.parametrize("count", range(2, 18))
-def test_rounds_have_each_pair_once_and_nobody_twice_in_one(count: int) -> None:
+def test_rounds_have_each_pair_once_and_each_node_once_per_round(count: int) -> None:
     schedule = list(pairs.rounds(count))
     met = [pair for found in schedule for pair in found]
     assert sorted(met) == list(itertools.combinations(range(count), 2))
@@ -113,12 +113,12 @@ def test_a_few_rounds_of_many_nodes_find_a_slow_node() -> None:
     assert ([*found.nodes], [*found.links]) == ([123], [])
 
 
-def test_one_pair_tells_nothing() -> None:
+def test_names_nothing_from_one_pair() -> None:
     assert pairs.judge({(0, 1): 5.0}) is None
 
 
 @given(st.integers(3, 12), st.integers(0, 1000))
-def test_noise_of_a_few_percent_names_nobody(count: int, seed: int) -> None:
+def test_names_nothing_for_noise_of_a_few_percent(count: int, seed: int) -> None:
     noise = random.Random(seed)
     rates = {pair: 100 * noise.uniform(0.94, 1.06) for pair in itertools.combinations(range(count), 2)}
     found = pairs.judge(rates)
@@ -198,7 +198,7 @@ def test_counts_the_adapters_that_nccl_may_use(chosen: str, expected: list[str],
     assert plain == places.Way("", None)
 
 
-def test_nodes_of_one_name_are_told_apart_by_their_addresses() -> None:
+def test_nodes_of_one_name_are_distinguished_by_address() -> None:
     listed = [places.Place("pod", key, f"10.0.0.{key}") for key in "1122"]
     nodes = places.nodes_of(listed)
     assert nodes == [[0, 1], [2, 3]]
@@ -298,7 +298,7 @@ def test_says_what_a_job_reaches_of_what_the_network_gives(records: list[job.Rec
 @pytest.mark.parametrize(
     ("busbw", "sentence"), [(2**31, "it gets what this network gives"), (2**30, "hides a part of them behind compute")]
 )
-def test_a_job_as_fast_as_the_bench_and_one_that_hides_its_transfers(
+def test_says_if_a_job_is_as_fast_as_the_bench_or_hides_its_transfers(
     busbw: float, sentence: str, records: list[job.Record]
 ) -> None:
     dp, _ = job.groups_of(records)

@@ -84,7 +84,7 @@ def test_names_the_slow_link_among_four_nodes(
         assert 8 * link["there_bytes_per_second"] == pytest.approx(SLOW, rel=0.15)
 
 
-def test_says_which_ranks_have_not_come(forks: Forks, tmp_path: Path) -> None:
+def test_names_the_ranks_that_did_not_join(forks: Forks, tmp_path: Path) -> None:
     words = [SCRIPT, "bench", "network", "--join-timeout", "500ms"]
     env = meeting_of(3) | {"RANK": "0"}
     with forks.training(words, tmp_path / "alone", env) as rank:
@@ -105,7 +105,7 @@ def meeting_of(ranks: int) -> dict[str, str]:
         (signal.SIGINT, 0, [130, 1], "ended by SIGINT"),
     ],
 )
-def test_a_rank_that_ends_in_the_middle_ends_the_others(
+def test_a_rank_that_ends_early_ends_the_others(
     number: signal.Signals, victim: int, statuses: list[int], sentence: str, forks: Forks, tmp_path: Path
 ) -> None:
     def end(ranks: list[Forked]) -> None:
@@ -149,7 +149,7 @@ def test_runs_under_torchrun(forks: Forks, tmp_path: Path) -> None:
         (["--timeout", "0"], {}, "must be at least 1ms"),
     ],
 )
-def test_what_cannot_be_started_is_a_sentence(
+def test_reports_a_failed_start_in_a_sentence(
     options: list[str], env: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     from whyidle.cli.main import main
@@ -187,7 +187,7 @@ time.sleep(600 if os.environ["WORLD_SIZE"] == "3" else 0)
         (signal.SIGKILL, True, 137, "was ended by SIGKILL: the other ranks are ended too"),
     ],
 )
-def test_no_rank_outlives_what_has_started_it(
+def test_no_rank_outlives_the_command(
     number: signal.Signals, of_rank: bool, status: int, sentence: str, tmp_path: Path
 ) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
@@ -206,7 +206,7 @@ def test_no_rank_outlives_what_has_started_it(
             kill_all(tmp_path)
 
 
-def test_a_run_that_is_not_there_is_a_sentence(forks: Forks, tmp_path: Path) -> None:
+def test_reports_a_missing_run_in_a_sentence(forks: Forks, tmp_path: Path) -> None:
     words = [SCRIPT, "bench", "network", "--run", "none-such"]
     outcome, codes = forks.run(words, tmp_path / "two", 2, meeting_of(2), recorded=False)
     assert codes == [1, 1]

@@ -62,7 +62,7 @@ def test_knows_which_file_systems_have_caches_elsewhere(path: str, found: tuple[
     assert caches.file_system(path, str(mounts)) == found
 
 
-def test_a_file_that_is_on_storage_leaves_the_page_cache_and_one_in_memory_cannot(tmp_path: Path) -> None:
+def test_drops_a_file_from_the_page_cache_unless_it_is_in_memory(tmp_path: Path) -> None:
     path = str(tmp_path / "file")
     Writer().write(path, 3_000_000)
     if caches.file_system(path).kind == "memory":
@@ -81,7 +81,7 @@ def test_a_file_that_is_on_storage_leaves_the_page_cache_and_one_in_memory_canno
             assert caches.drop([f"/proc/self/fd/{file.fileno()}"]) == 1.0
 
 
-def test_what_was_read_from_a_cache_has_no_speed() -> None:
+def test_cached_reads_have_no_speed() -> None:
     measure = Measure("dataset: load", 1000, 10, "files", 2.0, [0.2] * 10, cached=0.5)
     entry = measure.entry()
     assert entry["from_cache"]
@@ -130,7 +130,7 @@ def test_a_cached_dataset_has_no_utilisation() -> None:
     assert not judged["met"]
 
 
-def test_host_memory_is_what_the_control_group_may_have(tmp_path: Path) -> None:
+def test_host_memory_is_the_limit_of_the_control_group(tmp_path: Path) -> None:
     meminfo, limit = tmp_path / "meminfo", tmp_path / "memory.max"
     meminfo.write_text("MemTotal:        1000 kB\nMemFree: 1 kB\n")
     for words, found in (("500000\n", 500_000), ("max\n", 1_024_000)):
@@ -189,12 +189,12 @@ def test_reads_workloads_of_dlio() -> None:
         ({**OLD, "train": {"computation_time": -1}}, "`computation_time` must be a number from 0"),
     ],
 )
-def test_refuses_what_is_no_workload(document: object, sentence: str) -> None:
+def test_rejects_invalid_workloads(document: object, sentence: str) -> None:
     with pytest.raises(BenchError, match=sentence):
         dlio.workload(document, Plan())
 
 
-def test_reads_what_elbencho_writes(tmp_path: Path) -> None:
+def test_reads_the_output_of_elbencho(tmp_path: Path) -> None:
     phases = [
         {"phase_type": phase, "last_done": {"elapsed_time_ms": "500", "bytes/s": rate, "bytes": "1048576"}}
         for phase, rate in (("WRITE", "1"), ("READ", "2097152"))
@@ -300,7 +300,7 @@ def test_a_signal_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) 
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(own)]
 
 
-def test_a_path_that_fills_up_or_is_read_only_costs_a_sentence(tmp_path: Path) -> None:
+def test_reports_a_full_or_read_only_path_in_a_sentence(tmp_path: Path) -> None:
     script = """
         mount -t tmpfs -o size=64m,nr_inodes=40 none "$1" || exit 77
         "$2" -m whyidle.cli.main bench storage "$1" --only metadata --files 200; echo "status $?"
@@ -372,7 +372,7 @@ def test_the_waits_are_split_by_the_ledger_of_the_loop(both: tuple[dict[str, Any
 
 
 @pytest.mark.xdist_group("bench-storage")
-def test_every_part_is_measured_and_nothing_is_left(both: tuple[dict[str, Any], Path]) -> None:
+def test_measures_every_part_and_leaves_nothing_behind(both: tuple[dict[str, Any], Path]) -> None:
     report, root = both
     local, slow = report["paths"]
     assert (slow["file_system"], slow["kind"]) == ("fuse.slow_fs", "remote") or slow["file_system"].startswith("fuse")
@@ -400,7 +400,7 @@ def test_fio_measures_the_same_path(both: tuple[dict[str, Any], Path]) -> None:
         assert local[name]["p50_seconds"] <= local[name]["p95_seconds"] <= local[name]["p99_seconds"]
 
 
-def test_mlperf_measures_what_storage_leaves_of_a_step(tmp_path: Path) -> None:
+def test_mlperf_measures_the_utilisation_that_storage_allows(tmp_path: Path) -> None:
     workload = tmp_path / "workload.yaml"
     workload.write_text(json.dumps({**OLD, "reader": {"batch_size": 4, "read_threads": 1}}))
     words = [*WHYIDLE, str(tmp_path), "--dlio", str(workload), "--mlperf", "--memory", "1MB", "--json"]

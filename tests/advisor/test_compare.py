@@ -37,7 +37,7 @@ def noisy(random: Random, mean: float, steps: int, memory: float) -> list[float]
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.5])
-def test_intervals_have_the_truth_about_as_often_as_they_say(memory: float) -> None:
+def test_intervals_cover_the_truth_at_their_confidence_level(memory: float) -> None:
     random = Random(7)
     held = {"difference": 0, "ratio": 0}
     trials = 200
@@ -54,7 +54,7 @@ def test_intervals_have_the_truth_about_as_often_as_they_say(memory: float) -> N
         assert 0.90 <= count / trials <= 0.99, name
 
 
-def test_the_interval_of_a_quantile_has_the_truth_about_as_often_as_it_says() -> None:
+def test_interval_of_a_quantile_covers_the_truth_at_its_confidence_level() -> None:
     random = Random(3)
     held = 0
     for _ in range(30):
@@ -65,7 +65,7 @@ def test_the_interval_of_a_quantile_has_the_truth_about_as_often_as_it_says() ->
     assert held >= 25
 
 
-def test_of_few_steps_there_is_no_interval() -> None:
+def test_few_steps_have_no_interval() -> None:
     assert of_blocks([0.1] * 15) is None
     assert quantile_draws([0.1] * 15, 0.99, 0) is None
     assert of_blocks([0.1] * 16) is not None
@@ -134,7 +134,7 @@ def rows(found: Comparison) -> dict[str, Row]:
     return {row.name: row for row in (*pair.rows, *pair.families, pair.whole)}
 
 
-def test_families_add_up_to_the_step_and_their_differences_to_the_difference() -> None:
+def test_families_add_up_to_the_step_in_both_runs_and_the_difference() -> None:
     found = compare([("slow", SLOW), ("fast", FAST)])
     [pair] = found.pairs
     for of in ("before", "after", "difference"):
@@ -143,7 +143,7 @@ def test_families_add_up_to_the_step_and_their_differences_to_the_difference() -
     assert pair.whole.speedup == pytest.approx(0.2 / 0.109)
 
 
-def test_what_changed_is_told_and_what_did_not_is_not() -> None:
+def test_names_only_the_families_that_changed() -> None:
     found = rows(compare([("slow", SLOW), ("fast", FAST)]))
     assert {name: found[name].finding for name in ("network", "storage", "step", "save", "whole")} == {
         "network": "faster",
@@ -162,12 +162,12 @@ def test_what_changed_is_told_and_what_did_not_is_not() -> None:
     assert found["end"].before == pytest.approx(5.0 + 100 * 0.2)
 
 
-def test_the_other_way_round_what_was_faster_is_slower() -> None:
+def test_swapping_the_runs_swaps_faster_and_slower() -> None:
     found = rows(compare([("fast", FAST), ("slow", SLOW)]))
     assert found["network"].finding == found["step"].finding == "slower"
 
 
-def test_end_to_end_is_for_the_steps_of_the_shorter_run() -> None:
+def test_end_to_end_covers_the_steps_of_the_shorter_run() -> None:
     longer = saved({"compute": 0.06, "network": 0.09, "data_read": 0.03, "checkpoint_write": 0.02}, steps=200)
     found = compare([("short", SLOW), ("long", longer)])
     assert found.steps == 100
@@ -175,7 +175,7 @@ def test_end_to_end_is_for_the_steps_of_the_shorter_run() -> None:
     assert found.notes == ["long made 200 steps: end to end counts 100 of them"]
 
 
-def test_waits_that_were_not_told_apart_step_by_step_have_the_interval_of_all_waits() -> None:
+def test_unsplit_waits_have_the_interval_of_all_waits() -> None:
     """Network and straggler take turns: all waits together are steady, and the parts are not known to be."""
     report = deepcopy(SLOW)
     recent = report["recent"]
@@ -186,7 +186,7 @@ def test_waits_that_were_not_told_apart_step_by_step_have_the_interval_of_all_wa
     assert row.difference_interval[1] - row.difference_interval[0] > 0.01
 
 
-def test_what_the_last_steps_have_little_of_has_no_interval() -> None:
+def test_a_family_that_the_last_steps_hardly_have_has_no_interval() -> None:
     """A run of many steps, whose saves were before the last ones."""
     report = deepcopy(SLOW)
     recent = report["recent"]
@@ -196,7 +196,7 @@ def test_what_the_last_steps_have_little_of_has_no_interval() -> None:
     assert row.difference == pytest.approx(-0.01)
 
 
-def test_an_older_report_compares_on_what_it_has() -> None:
+def test_compares_an_older_report_on_the_fields_it_has() -> None:
     old = {
         name: value
         for name, value in SLOW.items()
@@ -261,12 +261,12 @@ def test_samples_that_loaders_counted_are_used() -> None:
         ("startup>+1s", False),
     ],
 )
-def test_conditions(text: str, met: bool) -> None:
+def test_evaluates_conditions(text: str, met: bool) -> None:
     [judged] = judge(parse(text), compare([("fast", FAST), ("slow", SLOW)]))
     assert judged.met is met
 
 
-def test_a_difference_that_cannot_be_told_is_met_only_if_asked() -> None:
+def test_an_unclear_difference_meets_a_condition_only_on_request() -> None:
     found = compare([("a", SLOW), ("b", saved({"compute": 0.0602, "network": 0.09, "data_read": 0.03}, jitter=0.3))])
     [judged] = judge(parse("compute>+0.1%"), found)
     assert (judged.met, judged.untold) == (False, True)
@@ -277,7 +277,7 @@ def test_a_difference_that_cannot_be_told_is_met_only_if_asked() -> None:
 @pytest.mark.parametrize(
     "text", ["network", "network>5%", "network>+5", "net>+5%", "step>=+5%", "speedup<+2", "efficiency<80", "step>5 %"]
 )
-def test_a_nonsense_condition_is_refused(text: str) -> None:
+def test_rejects_an_invalid_condition(text: str) -> None:
     with pytest.raises(NoCondition):
         parse(text)
 
@@ -345,7 +345,7 @@ def test_the_documents_have_the_same_figures(folder: Path, capsys: pytest.Captur
     assert [(one["condition"], one["met"]) for one in found["conditions"]] == [("storage>+5%", False)]
 
 
-def test_names_of_runs_do_no_harm_in_documents(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_escapes_names_of_runs_in_documents(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = folder / "<b>|x.json"
     odd.write_text((folder / "less.json").read_text())
     page = folder / "odd.html"
@@ -354,7 +354,7 @@ def test_names_of_runs_do_no_harm_in_documents(folder: Path, capsys: pytest.Capt
     assert "<b>" not in page.read_text()
 
 
-def test_a_condition_that_is_met_is_a_status_and_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_met_condition_gives_a_status_and_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert asked(folder, "less", "base", "--fail-if", "storage>+5%", "--fail-if", "network>+5%") == 3
     said = capsys.readouterr()
     assert said.err == "whyidle compare: storage>+5%: base has +400.0 %, which meets the condition\n"
@@ -379,7 +379,7 @@ def test_a_condition_that_is_met_is_a_status_and_a_sentence(folder: Path, capsys
         (("base", "base", "--fail-if", "efficiency<80%"), 1, "all runs have the same world size"),
     ],
 )
-def test_bad_input_is_a_sentence_and_a_status(
+def test_rejects_bad_input_with_a_sentence_and_a_status(
     words: tuple[str, ...], status: int, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "text.json").write_text("what")
@@ -393,7 +393,7 @@ def test_bad_input_is_a_sentence_and_a_status(
     assert sentence in said.err, said.err
 
 
-def test_a_nonsense_condition_is_refused_before_anything_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_an_invalid_condition_before_reading_anything(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["compare", "none", "none", "--fail-if", "net>+5%"])
     assert stopped.value.code == 2
@@ -413,7 +413,7 @@ SMALL = saved({"compute": 0.06, "network": 0.09, "data_read": 0.03, "checkpoint_
 SMALL["verdict"] = {"family": "network", "share": 0.45, "summary": "slow"}
 
 
-def test_no_nonsense_in_a_report_is_more_than_a_sentence() -> None:
+def test_any_invalid_report_is_rejected_with_a_sentence() -> None:
     for way in places(SMALL)[1:]:
         for nonsense in NONSENSE:
             report = deepcopy(SMALL)
@@ -442,7 +442,7 @@ def test_no_nonsense_in_a_report_is_more_than_a_sentence() -> None:
         {"format": "1"},
     ],
 )
-def test_a_report_with_nonsense_in_it_is_refused(change: dict[str, Any]) -> None:
+def test_rejects_an_invalid_report(change: dict[str, Any]) -> None:
     check(SLOW)
     with pytest.raises(NoReport):
         check({**SLOW, **change})

@@ -93,7 +93,7 @@ def test_a_live_rank_that_has_stood_still_for_long_has_stalled(tmp_path: Path) -
 # -- how often to save
 
 
-def test_the_interval_of_the_source() -> None:
+def test_interval_is_that_of_the_published_formula() -> None:
     """arXiv 2410.18124: a failure each 6,000 s, a recovery of 600 s, saves of 10 s, steps of 15 s: some 24 steps."""
     cycle = optimal(6000, 600, 10)
     assert (cycle - 10) / 15 == pytest.approx(24.2, abs=0.05)
@@ -106,13 +106,13 @@ def test_no_interval_gives_more_progress_than_the_optimal_one(save: float) -> No
     assert all(available(cycle, 6000, 600, save) <= best for cycle in range(1, 6000, 7))
 
 
-def test_how_well_a_mean_time_between_failures_is_known() -> None:
+def test_bounds_the_mean_time_between_failures() -> None:
     """Garwood's interval of 3 events is 0.6187 to 8.7673."""
     assert mtbf_range(100, 3) == (pytest.approx(100 / 8.7673, rel=1e-4), pytest.approx(100 / 0.6187, rel=1e-4))
     assert mtbf_range(300, 0) == (pytest.approx(100, rel=2e-3), float("inf"))
 
 
-def test_what_another_interval_gains() -> None:
+def test_predicts_the_gain_of_another_interval() -> None:
     advice = advise(Saving(saves=10, blocked=10, blocked_cpu=2, cycle=3000, step=15), mtbf=6000, recovery=600)
     in_use, best = advice.in_use, advice.recommended[1]
     assert in_use.gained == 0
@@ -129,7 +129,7 @@ def command(folder: Path, *words: str) -> list[str]:
     return ["goodput", "r1", "--dir", str(folder), *words]
 
 
-def test_the_command_tells_parts_failures_and_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_parts_failures_and_intervals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     killed(tmp_path, FIRST, SECOND)
     assert main(command(tmp_path, "--price", "2.5")) == 0
     printed = capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_the_command_tells_parts_failures_and_intervals(tmp_path: Path, capsys: 
     assert advice["in_use"]["money_a_day"] is None, "no price was given"
 
 
-def test_what_is_not_known_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_says_what_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(tmp_path, FIRST)
     assert main(command(tmp_path)) == 0
     printed = capsys.readouterr().out
@@ -173,7 +173,7 @@ def test_a_given_time_counts_even_if_it_is_0(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("folder", ["empty", "stepless"])
-def test_a_run_that_is_not_there_or_has_no_step_is_a_sentence_and_a_status(
+def test_rejects_a_run_that_is_missing_or_has_no_step(
     folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     killed(tmp_path / "stepless", Spec())

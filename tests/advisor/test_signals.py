@@ -33,7 +33,7 @@ def ask(writer: LedgerWriter, since: Signals = NOTHING) -> Signals:
     return signals(lambda: (writer.path, writer.copy()), since)
 
 
-def test_it_tells_shares_and_advice(rank: LedgerWriter) -> None:
+def test_returns_shares_and_advice(rank: LedgerWriter) -> None:
     said = ask(rank)
     assert (said.reason, said.ranks, said.world_size, said.steps) == ("", 1, 1, 100)
     assert said.seconds >= 10  # it lives
@@ -47,7 +47,7 @@ def test_it_tells_shares_and_advice(rank: LedgerWriter) -> None:
     assert pickle.loads(pickle.dumps(said)) == said  # one rank may send it to the others
 
 
-def test_a_window_begins_at_the_earlier_answer(rank: LedgerWriter) -> None:
+def test_a_window_starts_at_the_earlier_answer(rank: LedgerWriter) -> None:
     before = ask(rank)
     rank.words[WORD_AT["cause_ns"][0] + CAUSE["data_cpu"]] += 3_000_000_000
     said = ask(rank, before)
@@ -57,7 +57,7 @@ def test_a_window_begins_at_the_earlier_answer(rank: LedgerWriter) -> None:
     assert said.find("data.workers") is None  # no step has ended since
 
 
-def test_other_ranks_of_the_run_count_and_other_runs_do_not(tmp_path: Path, rank: LedgerWriter) -> None:
+def test_includes_other_ranks_of_the_run_and_no_other_runs(tmp_path: Path, rank: LedgerWriter) -> None:
     idle = replace(SLOW, rank=1, step={"compute": 0.1})
     ended(tmp_path, idle, replace(idle, rank=2, run="other"), replace(idle, rank=3, attempt=1))
     (tmp_path / "bad.ledger").write_bytes(b"nonsense")
@@ -67,7 +67,7 @@ def test_other_ranks_of_the_run_count_and_other_runs_do_not(tmp_path: Path, rank
     assert said.run_families["storage"] * (said.seconds + 10) == pytest.approx(4)
 
 
-def test_the_rank_still_lives_for_others_afterwards(rank: LedgerWriter) -> None:
+def test_the_rank_stays_alive_for_other_readers(rank: LedgerWriter) -> None:
     """To open one's own ledger and close it would drop the lock."""
     ask(rank)
     code = "import sys; from whyidle.ledger.reader import read_ledger; print(read_ledger(sys.argv[1]).alive)"
@@ -75,13 +75,13 @@ def test_the_rank_still_lives_for_others_afterwards(rank: LedgerWriter) -> None:
     assert done.stdout == "True\n"
 
 
-def test_an_update_in_the_middle_costs_a_moment_and_no_error(rank: LedgerWriter) -> None:
+def test_waits_for_an_unfinished_update_without_an_error(rank: LedgerWriter) -> None:
     rank.words[SEQUENCE] += 1
     assert ask(rank).reason == ""
     rank.words[SEQUENCE] += 1
 
 
-def test_without_anything_to_tell_it_says_why(tmp_path: Path, rank: LedgerWriter) -> None:
+def test_gives_a_reason_if_there_is_no_answer(tmp_path: Path, rank: LedgerWriter) -> None:
     assert "attach" in whyidle.signals().reason
     assert "cannot be read" in signals(lambda: (rank.path, b"nonsense")).reason
     assert "cannot be read" in signals(lambda: 1 / 0).reason  # pyright: ignore[reportArgumentType]

@@ -31,7 +31,7 @@ GROUP = 8
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("op", OPS)
-def test_where_ranks_are_does_not_change_how_much_all_of_them_send(way: str, op: str) -> None:
+def test_placement_of_ranks_does_not_change_total_traffic(way: str, op: str) -> None:
     totals = [sum(map(sum, sent(way, op, 840.0, members))) for members in ((8,), (4, 4), (5, 2, 1), (1,) * 8)]
     assert totals == pytest.approx([totals[0]] * 4)
     assert sent(way, op, 840.0, (1,)) == [(0.0, 0.0)]
@@ -54,7 +54,7 @@ def test_where_ranks_are_does_not_change_how_much_all_of_them_send(way: str, op:
         ("ring", "broadcast", 7),
     ],
 )
-def test_eight_ranks_move_so_many_times_the_size(way: str, op: str, moved: float) -> None:
+def test_eight_ranks_move_the_published_multiple_of_the_size(way: str, op: str, moved: float) -> None:
     assert sum(map(sum, sent(way, op, 1.0, (4, 4)))) == pytest.approx(moved)
 
 
@@ -123,7 +123,7 @@ def test_gpus_of_a_node_keep_tensor_parallelism_inside_it() -> None:
     assert found.node_across == pytest.approx(gradients + 2 * tokens)
 
 
-def test_links() -> None:
+def test_transfer_time_depends_on_number_and_speed_of_links() -> None:
     found = predict(Model(parameters=1e9, batches=1, element=4), Parallel(data=2), 1, "ring")
     assert found.node_across == pytest.approx(4e9)
     assert found.seconds(1e9, links=1) == pytest.approx(4.0)
@@ -150,7 +150,7 @@ def test_links() -> None:
         ),
     ],
 )
-def test_says_what_a_shape_lacks(model: Model, parallel: Parallel, said: str) -> None:
+def test_rejects_an_incomplete_shape(model: Model, parallel: Parallel, said: str) -> None:
     with pytest.raises(ShapeError, match=said):
         predict(model, parallel, 8, "ring")
 
@@ -180,7 +180,7 @@ def run_of_four(node_of: dict[int, str], steps: int = 10) -> list[Spec]:
 TWO_NODES = {0: "a", 1: "a", 2: "b", 3: "b"}
 
 
-def test_what_ranks_handed_over_is_placed_on_their_nodes(tmp_path: Path) -> None:
+def test_recorded_bytes_are_placed_on_the_nodes_of_the_ranks(tmp_path: Path) -> None:
     ended(tmp_path, *run_of_four(TWO_NODES))
     moved = measure(read_directory(str(tmp_path), steps=True)[0], (), "ring")
     assert {group.label: (group.inside, group.across) for group in moved.groups} == {
@@ -204,7 +204,7 @@ def test_a_rank_without_a_ledger_is_on_another_node(tmp_path: Path) -> None:
     }
 
 
-def test_between_two_looks_only_what_came_in_between_counts(tmp_path: Path) -> None:
+def test_counts_only_the_bytes_between_two_readings(tmp_path: Path) -> None:
     ended(tmp_path, *run_of_four(TWO_NODES))
     after = read_directory(str(tmp_path), steps=True)[0]
     counters = ("slot_op_bytes", "collective_bytes", "step_ns")
@@ -242,7 +242,7 @@ def test_messages_between_stages_are_counted_where_they_are_sent(
     assert shape == Parallel(pipeline=3)
 
 
-def test_no_step_and_no_shape_are_said(tmp_path: Path) -> None:
+def test_says_that_steps_or_shape_are_missing(tmp_path: Path) -> None:
     ended(tmp_path, *run_of_four(TWO_NODES, steps=0))
     ledgers = read_directory(str(tmp_path), steps=True)[0]
     with pytest.raises(NotMeasured, match="rank 0, 1, 2, 3 has not finished a step yet"):
@@ -253,7 +253,7 @@ def test_no_step_and_no_shape_are_said(tmp_path: Path) -> None:
         shape_of([], 8)
 
 
-def test_adapters_are_those_of_the_wire() -> None:
+def test_counts_only_adapters_on_the_wire() -> None:
     exposition = """# TYPE whyidle_nic_bytes_total counter
 whyidle_nic_bytes_total{device="eth0",direction="receive"} 5
 whyidle_nic_bytes_total{device="eth0",direction="transmit"} 7
@@ -300,7 +300,7 @@ def test_the_command_prints_bytes_links_and_sources(capsys: pytest.CaptureFixtur
         (["traffic", "--run", "nobody", "--dir", "/nonexistent"], 1, "no ledger of run nobody in /nonexistent"),
     ],
 )
-def test_bad_input_is_a_sentence_and_a_status(
+def test_rejects_bad_input_with_a_sentence_and_a_status(
     words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == status
@@ -308,7 +308,7 @@ def test_bad_input_is_a_sentence_and_a_status(
 
 
 @pytest.mark.parametrize("words", [["--dp", "0"], ["--link", "400"], ["--batches", "0"], ["--parameters", "many"]])
-def test_arguments_that_make_no_sense_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_invalid_arguments(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["traffic", *words])
     assert ended.value.code == 2

@@ -76,7 +76,7 @@ def test_a_prediction_is_close_to_the_exact_replay_of_the_changed_run(kind: str)
 
 
 @pytest.mark.parametrize("case", cases()[::23], ids=lambda case: case.name)
-def test_a_replay_without_a_change_repeats_the_record(case: Case) -> None:
+def test_a_replay_without_a_change_equals_the_record(case: Case) -> None:
     assert saved(trace_of(replay(case)), Changes()) == pytest.approx([0.0] * case.steps, abs=1)
 
 
@@ -127,11 +127,11 @@ LATE_READER = (({"compute": 50}, (70,)), ({"compute": 50, "data_read": 60}, (10,
     ],
     ids=str,
 )
-def test_a_late_rank(changes: Changes, ms: float) -> None:
+def test_predicts_changes_of_a_run_with_a_late_rank(changes: Changes, ms: float) -> None:
     assert _saved_ms(_run(*LATE_READER), changes) == pytest.approx(ms)
 
 
-def test_what_a_rank_gains_while_it_waits_for_another_is_no_gain() -> None:
+def test_a_gain_of_a_rank_that_waits_for_another_does_not_count() -> None:
     early = (({"compute": 50, "host": 30}, (30,)), ({"compute": 100}, (10,)))
     assert _saved_ms(_run(*early), Changes(host=NONE)) == pytest.approx(0)
 
@@ -162,7 +162,7 @@ READER = ({"compute": 60, "data_read": 30, "data_cpu": 10}, ())
     ],
     ids=str,
 )
-def test_a_loop_is_as_slow_as_the_workers_that_it_waits_for(workers: int, changes: Changes, ms: float) -> None:
+def test_a_loop_is_limited_by_its_workers(workers: int, changes: Changes, ms: float) -> None:
     assert _saved_ms(_run(READER, workers=workers), changes) == pytest.approx(ms, abs=0.01)
 
 
@@ -177,7 +177,7 @@ def test_an_asynchronous_save_still_copies() -> None:
     assert _saved_ms(_run(saving), Changes(checkpoint=0.5)) == pytest.approx(20)
 
 
-def test_a_wait_that_could_not_be_split_counts_for_the_upper_bound_alone() -> None:
+def test_an_unsplit_wait_counts_only_for_the_upper_bound() -> None:
     even = _run(({"compute": 80}, ()))
     ranks = tuple(
         replace(one, steps=tuple(step._replace(wall=100 * MS, unsplit=20 * MS) for step in one.steps))
@@ -187,13 +187,13 @@ def test_a_wait_that_could_not_be_split_counts_for_the_upper_bound_alone() -> No
     assert (found.share, found.most) == (pytest.approx(0), pytest.approx(0.2))
 
 
-def test_the_bounds_of_even_steps_are_narrow_and_those_of_uneven_ones_are_not() -> None:
+def test_bounds_are_narrow_for_even_steps_and_wide_for_uneven_ones() -> None:
     assert interval([1.0] * 64, [10.0] * 64) == (pytest.approx(0.1), pytest.approx(0.1))
     low, high = interval([1.0 + 4 * (step % 8 == 0) for step in range(64)], [10.0] * 64)
     assert low < 0.15 < high
 
 
-def test_a_sweep_says_from_where_it_is_flat() -> None:
+def test_a_sweep_says_where_it_becomes_flat() -> None:
     curve = list(sweep(Basis.of(_run(READER, workers=1)), Changes(storage=0.5)))
     shares = [found.share for _, found in curve]
     assert shares == sorted(shares)
@@ -208,12 +208,12 @@ def test_a_factor_is_read_and_written(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["10", "x", "x0", "xnan", "x1e3", "x-1", "", "NONE"])
-def test_nonsense_is_no_factor(text: str) -> None:
+def test_rejects_an_invalid_factor(text: str) -> None:
     with pytest.raises(ValueError, match="write xK"):
         factor(text)
 
 
-def test_what_the_record_does_not_have_is_refused() -> None:
+def test_rejects_a_change_of_something_not_recorded() -> None:
     basis = Basis.of(_run(READER, workers=-1))
     with pytest.raises(NoTrace, match="needs PyTorch"):
         predict(basis, Changes(workers=1))
@@ -238,7 +238,7 @@ def _whatif(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
     return code, out, err
 
 
-def test_the_text_says_what_a_step_takes_then(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_gives_the_predicted_step_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(tmp_path, ALONE)
     code, out, err = _whatif(capsys, "r1", "--dir", str(tmp_path), "--storage", "x2", "--price", "10")
     assert (code, err) == (0, "")
@@ -273,7 +273,7 @@ REFUSED: dict[str, tuple[list[Spec], list[str], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_told_is_a_sentence_and_a_status(
+def test_reports_an_impossible_prediction_with_a_sentence_and_a_status(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     specs, words, sentence = REFUSED[name]
@@ -287,7 +287,7 @@ def test_what_cannot_be_told_is_a_sentence_and_a_status(
 @pytest.mark.parametrize(
     "words", [("--network", "10"), ("--workers", "4"), ("--checkpoint", "later"), ("--price", "-1")]
 )
-def test_nonsense_on_the_command_line_is_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_invalid_arguments(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended_with:
         main(["whatif", *words])
     assert ended_with.value.code == 2
@@ -299,7 +299,7 @@ def test_nonsense_on_the_command_line_is_refused(words: tuple[str, str], capsys:
 
 @pytest.mark.alone
 @pytest.mark.xdist_group("pairs")
-def test_a_real_late_rank_and_real_slow_reads_are_predicted_away(tmp_path: Path, forks: Forks) -> None:
+def test_predicts_a_real_run_without_its_late_rank_and_slow_reads(tmp_path: Path, forks: Forks) -> None:
     """Each by as much as the ranks themselves say that it took them."""
     wait_for_quiet()
     found, codes = forks.run(("whatif.py",), tmp_path / "run", 2)

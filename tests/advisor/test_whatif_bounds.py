@@ -118,11 +118,11 @@ LATE_READER = (
     ],
     ids=str,
 )
-def test_the_rank_that_can_gain_least_bounds_all(changes: Changes, share: float) -> None:
+def test_the_rank_with_the_least_gain_bounds_all(changes: Changes, share: float) -> None:
     assert most(Spent(LATE_READER, 1), changes) == pytest.approx(share)
 
 
-def test_ranks_that_never_meet_gain_each_for_itself() -> None:
+def test_ranks_without_collectives_gain_independently() -> None:
     apart = Spent(({"compute": 50.0, "host": 50.0}, {"compute": 100.0}), 1)
     assert most(apart, Changes(host=NONE)) == pytest.approx(0.25)
 
@@ -137,7 +137,7 @@ def test_without_a_change_each_loss_is_removed_alone() -> None:
     assert shares == sorted(shares)
 
 
-def test_what_sums_cannot_tell_is_refused() -> None:
+def test_rejects_changes_that_sums_cannot_predict() -> None:
     for changes, sentence in (
         (Changes(workers=1), "--workers needs them"),
         (Changes(balanced=True), "--pipeline needs them"),
@@ -185,7 +185,7 @@ def test_a_saved_report_has_bounds(tmp_path: Path, capsys: pytest.CaptureFixture
         ({}, ("--workers", "+2"), "--workers"),
     ],
 )
-def test_a_report_that_cannot_tell_is_refused(
+def test_rejects_a_report_without_the_needed_sums(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     change: dict[str, object],

@@ -44,7 +44,7 @@ SLOW = Spec(
 )
 
 
-def test_two_owners_runs_of_one_name_are_two(tmp_path: Path) -> None:
+def test_runs_of_one_name_of_two_owners_are_separate(tmp_path: Path) -> None:
     step = {"compute": 0.1}
     specs = [Spec(run="llama", owner=owner, steps=count, step=step) for owner, count in (("a", 3), ("b", 5))]
     with children(tmp_path, *specs), agent(tmp_path) as running:
@@ -55,7 +55,7 @@ def test_two_owners_runs_of_one_name_are_two(tmp_path: Path) -> None:
         assert running.value("whyidle_ledger_errors_total", reason="duplicate") == 0
 
 
-def test_waits_by_group_and_by_what_was_waited_for(tmp_path: Path) -> None:
+def test_exports_waits_by_group_and_by_reason(tmp_path: Path) -> None:
     groups = [("dp", {"network": 1.5, "straggler": 2.5}, 10), ("p2p pp", {"pipeline": 4.0, "unsplit": 0.5}, 20)]
     spec = Spec(groups=groups, waited_for={"storage": 2.0, "straggler": 1.0}, late_steps=7, bubble=1.25)
     with children(tmp_path, spec), agent(tmp_path) as running:
@@ -92,7 +92,7 @@ def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> Non
         assert families.keys() <= declared
 
 
-def test_the_numbers_are_those_of_the_ledgers(tmp_path: Path) -> None:
+def test_values_are_those_of_the_ledgers(tmp_path: Path) -> None:
     with children(tmp_path, FAST, SLOW), agent(tmp_path) as running:
         seconds = {
             labels["cause"]: value
@@ -118,7 +118,7 @@ def test_the_numbers_are_those_of_the_ledgers(tmp_path: Path) -> None:
         assert running.values("whyidle_ledger_errors_total") == [0] * len(LEDGER_REASONS)
 
 
-def test_the_histogram_of_steps(tmp_path: Path) -> None:
+def test_exports_the_histogram_of_steps(tmp_path: Path) -> None:
     with children(tmp_path, FAST), agent(tmp_path) as running:
         buckets = [value for name, _, value in running.samples() if name == "whyidle_step_seconds_bucket"]
         assert buckets == [0 if bound < 0.1 else 100 for bound in STEP_BUCKETS_SECONDS] + [100]
@@ -137,7 +137,7 @@ def test_a_hang_shows_while_it_lasts(tmp_path: Path) -> None:
         assert until(lambda: running.value("whyidle_phase_open_seconds", rank="0") > opened + 0.1)
 
 
-def test_a_killed_rank_stays_with_its_last_values_and_a_bad_file_costs_it_nothing(tmp_path: Path) -> None:
+def test_a_killed_rank_keeps_its_last_values_beside_a_bad_file(tmp_path: Path) -> None:
     (tmp_path / "0-0-bad.ledger").write_bytes(b"x" * 5000)
     (tmp_path / "0-0-link.ledger").symlink_to("/etc/passwd")
     with children(tmp_path, FAST) as [child], agent(tmp_path) as running:
@@ -153,7 +153,7 @@ def test_a_killed_rank_stays_with_its_last_values_and_a_bad_file_costs_it_nothin
 
 
 @pytest.mark.ages
-def test_ended_ranks_go_after_the_retention_and_their_ledgers_after_theirs(tmp_path: Path) -> None:
+def test_ended_ranks_and_their_ledgers_are_removed_after_their_retention(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="old", idle=80.0), Spec(run="older", idle=200.0), Spec(run="recent"))
     with agent(tmp_path, "--ledger.retention=1m", "--ledger.delete-after=2m30s") as running:
         assert running.values("whyidle_rank_up", run="recent") == [0]
@@ -163,7 +163,7 @@ def test_ended_ranks_go_after_the_retention_and_their_ledgers_after_theirs(tmp_p
         assert running.values("whyidle_rank_up", run="recent") == [0]
 
 
-def test_pages(tmp_path: Path) -> None:
+def test_serves_its_pages(tmp_path: Path) -> None:
     with children(tmp_path, FAST), agent(tmp_path) as running:
         assert running.get("/healthz")[::2] == (200, b"ok\n")
         until(lambda: running.get("/readyz")[0] == 200)
@@ -174,7 +174,7 @@ def test_pages(tmp_path: Path) -> None:
         assert running.get("/metrics?name=x", Accept="application/openmetrics-text;version=nonsense")[0] == 200
 
 
-def test_gzip_and_openmetrics(tmp_path: Path) -> None:
+def test_serves_gzip_and_openmetrics(tmp_path: Path) -> None:
     with children(tmp_path, FAST, SLOW), agent(tmp_path) as running:
         _, headers, body = running.get(Accept_Encoding="gzip", Accept="application/openmetrics-text;version=1.0.0")
         assert headers["Content-Encoding"] == "gzip"
@@ -194,7 +194,7 @@ def test_hostile_names_become_labels_that_parse(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) -> None:
+def test_ends_cleanly_at_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     with agent(tmp_path) as running, socket.create_connection(host_port(running.address)):  # one that dawdles
         running.process.send_signal(signal.SIGHUP)
         assert running.get("/healthz")[0] == 200
@@ -202,7 +202,7 @@ def test_it_ends_cleanly_when_told_to(tmp_path: Path, number: signal.Signals) ->
         assert running.process.wait(DEADLINE_SECONDS) == 0
 
 
-def test_it_ends_at_sigterm_even_if_that_was_ignored_and_a_scripts_ctrl_c_does_not_end_it(tmp_path: Path) -> None:
+def test_ends_at_an_inherited_ignored_sigterm_but_not_at_an_ignored_sigint(tmp_path: Path) -> None:
     """In a script, `nohup whyidle agent &` starts it with all three ignored, if the script ignores SIGTERM."""
     flags = [f"--ledger.dir={tmp_path}", "--web.listen-address=127.0.0.1:0"]
     words = [*ignoring(signal.SIGINT, signal.SIGHUP, signal.SIGTERM), *WHYIDLE, "agent", *flags]
@@ -231,7 +231,7 @@ service.serve(face, store, 60, lines)
 """
 
 
-def test_it_ends_while_a_collector_hangs_and_clients_wait(tmp_path: Path) -> None:
+def test_ends_while_a_collector_hangs_and_clients_wait(tmp_path: Path) -> None:
     with contextlib.closing(Agent([sys.executable, "-c", HANGING, str(tmp_path)])) as running:
         place = host_port(running.address)
         with socket.create_connection(place), socket.create_connection(place) as waiting:
@@ -242,7 +242,7 @@ def test_it_ends_while_a_collector_hangs_and_clients_wait(tmp_path: Path) -> Non
         assert [line.split()[0] for line in running.log()] == ["level=info", "level=info"]
 
 
-def test_what_is_asked_otherwise_is_refused(tmp_path: Path) -> None:
+def test_refuses_other_requests(tmp_path: Path) -> None:
     with agent(tmp_path) as running, contextlib.closing(HTTPConnection(running.address)) as client:
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             client.request(method, "/metrics")
@@ -271,7 +271,7 @@ def test_the_log_is_logfmt_or_json(tmp_path: Path) -> None:
         assert (line["level"], line["msg"], line["address"]) == ("info", "listening", running.address)
 
 
-def test_what_cannot_work_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_refuses_bad_flags_with_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     assert fails("agent", f"--ledger.dir={file}") == (

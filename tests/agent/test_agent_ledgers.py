@@ -24,7 +24,7 @@ def steps(store: LedgerStore, run: str = "r1", rank: int = 0) -> int:
     return ranks(store)[run, rank].totals["steps"][0]
 
 
-def test_a_restarted_rank_counts_on_from_its_earlier_attempts(tmp_path: Path) -> None:
+def test_counters_of_a_restarted_rank_continue_from_earlier_attempts(tmp_path: Path) -> None:
     ended(tmp_path, Spec(steps=30, step=STEP, attempt=0), Spec(steps=20, step=STEP, attempt=1))
     with children(tmp_path, Spec(steps=7, step=STEP, attempt=2)):
         [rank] = LedgerStore(str(tmp_path), KEPT).look().ranks
@@ -34,7 +34,7 @@ def test_a_restarted_rank_counts_on_from_its_earlier_attempts(tmp_path: Path) ->
         assert sum(rank.totals["step_buckets"]) == 57
 
 
-def test_a_counter_does_not_fall_when_an_old_attempts_ledger_goes(tmp_path: Path) -> None:
+def test_a_counter_does_not_fall_when_the_ledger_of_an_old_attempt_is_removed(tmp_path: Path) -> None:
     [old] = ended(tmp_path, Spec(steps=30, step=STEP))
     store = LedgerStore(str(tmp_path), KEPT)
     with children(tmp_path, Spec(steps=7, step=STEP, attempt=1)):
@@ -66,7 +66,7 @@ def test_groups_are_summed_by_label_over_slots_and_attempts(tmp_path: Path) -> N
         assert [rank.groups for rank in store.look().ranks] == [expected]
 
 
-def test_a_rank_has_no_more_groups_than_are_kept_apart(tmp_path: Path) -> None:
+def test_the_number_of_groups_of_a_rank_is_bounded(tmp_path: Path) -> None:
     store = LedgerStore(str(tmp_path), KEPT)
     attempts = [
         Spec(attempt=attempt, groups=[(f"g{attempt}-{slot}", {"network": 1.0}, 1) for slot in range(8)])
@@ -85,7 +85,7 @@ def test_a_dead_ledger_never_supersedes_a_live_one(tmp_path: Path) -> None:
         assert (rank.newest.attempt, rank.newest.alive) == (0, True)
 
 
-def test_of_two_live_claims_to_a_rank_the_older_is_believed(tmp_path: Path) -> None:
+def test_of_two_live_ledgers_of_a_rank_the_older_counts(tmp_path: Path) -> None:
     store = LedgerStore(str(tmp_path), KEPT)
     with children(tmp_path, Spec(created=200, steps=9, step=STEP), Spec(created=100, steps=5, step=STEP)):
         for _ in range(3):
@@ -96,7 +96,7 @@ def test_of_two_live_claims_to_a_rank_the_older_is_believed(tmp_path: Path) -> N
 
 
 @pytest.mark.ages
-def test_an_ended_rank_stays_for_the_retention_and_then_goes(tmp_path: Path) -> None:
+def test_an_ended_rank_is_removed_after_the_retention(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="gone", idle=200.0), Spec(run="kept", idle=20.0))
     with children(tmp_path, Spec(run="live", idle=200.0)):
         assert sorted(ranks(LedgerStore(str(tmp_path), 100.0))) == [("kept", 0), ("live", 0)]
@@ -116,7 +116,7 @@ def test_a_rank_whose_newest_ledger_cannot_be_read_is_absent_until_it_can(tmp_pa
     assert os.path.exists(old)
 
 
-def test_a_bad_ledger_is_counted_once_and_again_when_it_is_another(tmp_path: Path) -> None:
+def test_a_bad_ledger_is_counted_once_until_it_changes(tmp_path: Path) -> None:
     bad = tmp_path / "0-1-bad.ledger"
     bad.write_bytes(b"x" * 100)
     store = LedgerStore(str(tmp_path), KEPT)
@@ -153,7 +153,7 @@ WAITING = Spec(rank=0, phase="collective", idle=8.0, collectives=12)
         (Spec(rank=1, phase="compute", collectives=0, attempt=1), False),  # the waiter's attempt is over
     ],
 )
-def test_who_is_missing(tmp_path: Path, other: Spec, missing: bool) -> None:
+def test_names_missing_ranks(tmp_path: Path, other: Spec, missing: bool) -> None:
     with children(tmp_path, WAITING, other):
         snapshot = LedgerStore(str(tmp_path), KEPT).look()
         found = missing_ranks([rank.newest for rank in snapshot.ranks], snapshot.now_ns, longer_than=5.0)
@@ -165,7 +165,7 @@ def test_who_is_missing(tmp_path: Path, other: Spec, missing: bool) -> None:
 
 
 @pytest.mark.ages
-def test_a_rank_that_died_is_missing_too(tmp_path: Path) -> None:
+def test_a_dead_rank_is_missing(tmp_path: Path) -> None:
     ended(tmp_path, Spec(rank=1, phase="collective", collectives=11))
     with children(tmp_path, WAITING):
         snapshot = LedgerStore(str(tmp_path), KEPT).look()

@@ -161,7 +161,7 @@ def wave(running: Agent, directory: Path, number: int) -> int:
     return seen
 
 
-def test_nothing_grows(tmp_path: Path) -> None:
+def test_memory_descriptors_and_threads_do_not_grow(tmp_path: Path) -> None:
     flags = ("--ledger.retention=1s", "--ledger.delete-after=2s")
     with agent(tmp_path, *flags) as running:
         assert [wave(running, tmp_path, number) for number in range(WARM_UP)] == [RANKS] * WARM_UP

@@ -79,18 +79,18 @@ def printable(series: Series) -> bool:
 
 
 @given(SERIES)
-def test_what_is_rendered_is_read_back(series: Series) -> None:
+def test_rendered_text_is_read_back(series: Series) -> None:
     assert read(render(series), parse_text) == expected(series)
 
 
 @given(SERIES)
-def test_so_it_is_as_openmetrics(series: Series) -> None:
+def test_rendered_openmetrics_text_is_read_back(series: Series) -> None:
     if printable(series):
         assert read(render(series, openmetrics=True), parse_openmetrics) == expected(series)
 
 
 @given(st.lists(SERIES, max_size=6), st.booleans())
-def test_what_is_kept_between_scrapes_changes_nothing(scrapes: list[Series], openmetrics: bool) -> None:
+def test_cached_text_does_not_change_the_output(scrapes: list[Series], openmetrics: bool) -> None:
     kept = Exposition()
     for series in scrapes:
         assert render(series, openmetrics=openmetrics, exposition=kept) == render(series, openmetrics=openmetrics)
@@ -99,7 +99,7 @@ def test_what_is_kept_between_scrapes_changes_nothing(scrapes: list[Series], ope
 @given(st.lists(st.tuples(TEXT, NUMBERS), min_size=1, max_size=20))
 @settings(max_examples=25, deadline=None)
 @pytest.mark.skipif(not shutil.which("promtool"), reason="asks promtool, of the package prometheus")
-def test_promtool_finds_nothing_wrong(pairs: list[tuple[str, float]]) -> None:
+def test_promtool_accepts_the_text(pairs: list[tuple[str, float]]) -> None:
     """Prometheus's own parser, which knows more than the one of Python."""
     series: Series = {LEVEL: {(text, str(number)): value for number, (text, value) in enumerate(pairs)}}
     series[COUNT] = {(f"{text}{number}",): abs(value) for number, (text, value) in enumerate(pairs)}
@@ -109,7 +109,7 @@ def test_promtool_finds_nothing_wrong(pairs: list[tuple[str, float]]) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
-def test_the_text_as_it_is() -> None:
+def test_renders_the_expected_text() -> None:
     series: Series = {
         COUNT: {("x\ny",): 3, ("",): 0.5},
         LEVEL: {("1", ""): 1 << 60},
@@ -136,7 +136,7 @@ def test_the_text_as_it_is() -> None:
     assert "# TYPE whyidle_some_events_total counter\n" in render(series)
 
 
-def test_file_names_that_are_no_text_stay_apart() -> None:
+def test_file_names_that_are_not_utf8_stay_distinct() -> None:
     names = [os.fsdecode(name) for name in (b"\x80", b"\x81", b"?")]
     series: Series = {COUNT: {(name,): number for number, name in enumerate(names)}}
     assert sorted(read(render(series), parse_text).values()) == [0, 1, 2]
@@ -148,13 +148,13 @@ def test_a_metric_may_come_from_several_readings() -> None:
     assert sorted(read(text, parse_text).values()) == [1, 2, 3]
 
 
-def test_a_value_of_another_kind_is_written_anew() -> None:
+def test_a_value_of_another_type_is_rendered_again() -> None:
     kept = Exposition()
     texts = [render({COUNT: {("a",): value}}, exposition=kept).splitlines()[-1] for value in (1, 1, 1.0, 2, 1)]
     assert [text.rpartition(" ")[2] for text in texts] == ["1", "1", "1.0", "2", "1"]
 
 
-def test_texts_of_series_that_are_gone_are_forgotten() -> None:
+def test_cached_text_of_removed_series_is_dropped() -> None:
     """Ranks come and go by the hundred."""
     kept = Exposition()
     histogram = Histogram(BOUNDS, [0, 1, 1, 2], 12.5)
@@ -168,7 +168,7 @@ def test_texts_of_series_that_are_gone_are_forgotten() -> None:
     assert {metric: len(texts) for metric, texts in kept._texts.items()} == {COUNT: 1}
 
 
-def test_no_two_metrics_meet_in_openmetrics() -> None:
+def test_metric_names_do_not_collide_in_openmetrics() -> None:
     """There, a counter goes by its name without _total, and a histogram has names of its own."""
     suffixes = {"counter": ("_total", "_created"), "histogram": ("_bucket", "_count", "_sum", "_created"), "gauge": ()}
     names = []
@@ -179,7 +179,7 @@ def test_no_two_metrics_meet_in_openmetrics() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, "7"])
-def test_what_is_no_number_costs_its_own_series_only(value: float) -> None:
+def test_a_value_that_is_not_a_number_costs_only_its_own_series(value: float) -> None:
     """No collector should say such a thing; one that does must not spoil the answer of all."""
     text = Exposition().render([COUNT], [{COUNT: {("bad",): value, ("good",): 7}}], openmetrics=False)
     assert text.splitlines()[2:] == ['whyidle_some_events_total{a="good"} 7']

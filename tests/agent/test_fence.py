@@ -87,7 +87,7 @@ def states(results: dict[str, Result]) -> dict[str, str]:
     return {name: result.state for name, result in results.items()}
 
 
-def test_each_gets_what_it_deserves_and_the_order_is_kept() -> None:
+def test_each_collector_has_its_outcome_in_order() -> None:
     hanging = Hanging()
     kinds = {"a": Fake(), "b": Fake(fail), "c": Fake(absent), "d": hanging, "e": Fake(), "f": Fake(fail)}
     fences = Fences(kinds, SHORT)
@@ -117,7 +117,7 @@ def test_a_thousand_rounds_never_stack_and_cost_one_deadline() -> None:
     fences.close()
 
 
-def test_what_comes_late_is_thrown_away_and_the_next_answer_is_new() -> None:
+def test_late_readings_are_discarded_and_the_next_one_is_new() -> None:
     late = Hanging()
     fences = Fences({"late": late, "other": Fake()}, SHORT)
     assert states(fences.round()) == {"late": "deadline", "other": "up"}
@@ -129,7 +129,7 @@ def test_what_comes_late_is_thrown_away_and_the_next_answer_is_new() -> None:
     fences.close()
 
 
-def test_one_may_hang_again_and_again() -> None:
+def test_a_collector_may_hang_repeatedly() -> None:
     one = Hanging()
     fences = Fences({"one": one}, 0.02)
     for times in range(1, 6):
@@ -158,7 +158,7 @@ def test_a_round_ends_in_time_with_collectors_that_are_slow_but_keep_their_deadl
     fences.close()
 
 
-def test_a_round_that_is_over_before_it_begins_asks_nobody_for_long() -> None:
+def test_a_round_without_time_left_ends_soon() -> None:
     hanging = Hanging()
     fences = Fences({"hanging": hanging, "next": Fake()}, LONG)
     assert set(states(fences.round(lambda: 0.0)).values()) <= {"skipped", "deadline"}
@@ -193,7 +193,7 @@ def test_failures_are_counted_by_reason() -> None:
     assert values(reading, own.UP) == {("a",): 0}
 
 
-def test_up_duration_and_age() -> None:
+def test_exports_up_duration_and_age() -> None:
     mine, _ = books("a")
     reading = mine.enter({"a": Result("up", Reading(), 0.25)})
     assert (values(reading, own.UP), values(reading, own.DURATION)) == ({("a",): 1}, {("a",): 0.25})
@@ -206,7 +206,7 @@ def test_up_duration_and_age() -> None:
     assert [values(reading, metric) for metric in (own.UP, own.DURATION, own.AGE)] == [{}, {}, {}]
 
 
-def test_a_change_is_told_once() -> None:
+def test_logs_a_change_once() -> None:
     mine, lines = books("a")
     up, fault = Result("up", Reading()), Result("fault", detail="OSError: no luck")
     for result in (up, up, fault, fault, Result("deadline"), Result("hanging"), up, Result("absent"), up, up):
@@ -221,7 +221,7 @@ def test_a_change_is_told_once() -> None:
     ]
 
 
-def test_read_errors_are_counted_and_told_once_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_errors_are_counted_logged_once_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_module, "ERROR_SERIES", 10)
     mine, lines = books("a", "b")
     for _ in range(3):
@@ -237,7 +237,7 @@ def test_read_errors_are_counted_and_told_once_and_bounded(monkeypatch: pytest.M
     assert mine.errors["a", ReadError("disk3", "stat", "garbage")] == 3
 
 
-def test_what_cannot_be_seen_is_told_once() -> None:
+def test_logs_blind_spots_once() -> None:
     mine, lines = books("a")
     for _ in range(3):
         reading = Reading()
@@ -247,7 +247,7 @@ def test_what_cannot_be_seen_is_told_once() -> None:
     assert lines.getvalue().count("light a lamp") == 1
 
 
-def test_the_own_process_is_what_the_kernel_says() -> None:
+def test_exports_the_own_process_as_the_kernel_has_it() -> None:
     mine, _ = books()
     found = {metric.name: samples for metric, samples in mine.enter({}).samples.items()}
     assert {metric.name for metric in own.PROCESS} <= found.keys()
@@ -273,7 +273,7 @@ def series(text: bytes) -> dict[str, dict[tuple[str, ...], float]]:
     }
 
 
-def test_scrapes_that_come_together_share_a_round() -> None:
+def test_concurrent_scrapes_share_a_round() -> None:
     one = Hanging()
     shared = exporter({"one": one})
     with ThreadPoolExecutor(20) as pool:
@@ -288,7 +288,7 @@ def test_scrapes_that_come_together_share_a_round() -> None:
     shared.close()
 
 
-def test_concurrent_scrapes_and_rounds_are_each_whole() -> None:
+def test_concurrent_scrapes_and_rounds_are_complete() -> None:
     kinds = {"a": Fake(), "b": Fake(fail), "c": Fake(absent)}
     busy = exporter(dict(kinds))
 
@@ -306,7 +306,7 @@ def test_concurrent_scrapes_and_rounds_are_each_whole() -> None:
     busy.close()
 
 
-def test_what_was_read_before_is_not_served_again() -> None:
+def test_does_not_serve_old_readings() -> None:
     moody = Fake()
     mine = exporter({"moody": moody, "other": Fake()})
     assert series(mine.scrape())["whyidle_collector_up"] == {("moody",): 1, ("other",): 1}
@@ -321,7 +321,7 @@ def test_what_was_read_before_is_not_served_again() -> None:
     mine.close()
 
 
-def test_the_least_patient_scrape_decides() -> None:
+def test_the_shortest_scrape_timeout_applies() -> None:
     slow = Hanging()
     mine = exporter({"slow": slow, "next": Hanging(), "last": Fake()}, 0.2)
     with ThreadPoolExecutor(2) as pool:
@@ -336,7 +336,7 @@ def test_the_least_patient_scrape_decides() -> None:
     mine.close()
 
 
-def test_a_fault_of_the_books_is_an_error_and_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovers_from_an_error_in_the_agents_own_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = exporter({"a": Fake()})
     with monkeypatch.context() as patched:
         patched.setattr(OwnCounters, "enter", lambda self, results: 1 / 0)
@@ -346,7 +346,7 @@ def test_a_fault_of_the_books_is_an_error_and_passes(monkeypatch: pytest.MonkeyP
     mine.close()
 
 
-def test_a_round_is_made_only_if_nobody_scraped() -> None:
+def test_runs_a_round_only_if_there_was_no_scrape() -> None:
     one = Fake()
     mine = exporter({"one": one})
     mine.keep_up(LONG)

@@ -41,7 +41,7 @@ WAYS: dict[str, Callable[[KeptFiles, str], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_cannot_be_opened_or_read_has_a_reason(way: str, tmp_path: Path) -> None:
+def test_unreadable_files_have_a_reason(way: str, tmp_path: Path) -> None:
     kept, look = KeptFiles(), WAYS[way]
     file, pipe = tmp_path / "file", tmp_path / "pipe"
     file.write_text("1")
@@ -58,7 +58,7 @@ def test_what_cannot_be_opened_or_read_has_a_reason(way: str, tmp_path: Path) ->
     assert open_files() == before
 
 
-def test_what_one_may_not_read_is_denied(tmp_path: Path) -> None:
+def test_a_file_without_permission_is_denied(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("1")
     file.chmod(0)
@@ -82,7 +82,7 @@ def _in_a_child(look: Callable[[], bool], uid: int = 0, sees: Path | None = None
     return os.waitpid(pid, 0)[1] == 0
 
 
-def test_a_process_that_is_gone() -> None:
+def test_files_of_an_ended_process_are_gone() -> None:
     pid = os.fork()
     if not pid:
         os._exit(0)
@@ -93,7 +93,7 @@ def test_a_process_that_is_gone() -> None:
     assert reason(lambda: kept.text(path)) == "missing"
 
 
-def test_a_file_is_opened_once_and_says_what_it_holds_now(tmp_path: Path) -> None:
+def test_a_file_is_opened_once_and_read_again(tmp_path: Path) -> None:
     file = tmp_path / "counter"
     kept = KeptFiles()
     before = open_files()
@@ -111,7 +111,7 @@ def test_a_file_is_opened_once_and_says_what_it_holds_now(tmp_path: Path) -> Non
     assert open_files() == before
 
 
-def test_a_file_that_is_too_long_is_huge_first_and_later(tmp_path: Path) -> None:
+def test_rejects_a_huge_file_at_every_read(tmp_path: Path) -> None:
     attribute, text = tmp_path / "attribute", tmp_path / "text"
     kept = KeptFiles()
     for _ in range(2):
@@ -125,7 +125,7 @@ def test_a_file_that_is_too_long_is_huge_first_and_later(tmp_path: Path) -> None
     assert reason(lambda: read(str(text), limit=1000)) == "huge"
 
 
-def test_no_more_are_kept_than_may_be(tmp_path: Path) -> None:
+def test_number_of_open_files_is_bounded(tmp_path: Path) -> None:
     for name in range(10):
         (tmp_path / str(name)).write_text(f"{name}\n")
     kept = KeptFiles(most=4)
@@ -167,7 +167,7 @@ def test_a_listing_is_read_again_when_the_directory_changes(tmp_path: Path) -> N
     kept.close()
 
 
-def test_a_listing_is_read_again_after_a_while_whatever_its_date_says(
+def test_a_listing_is_read_again_after_a_while_despite_an_old_mtime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "LISTING_SECONDS", -1.0)
@@ -192,7 +192,7 @@ NUMBERS: tuple[tuple[bytes, int | str], ...] = (
 )
 
 
-def test_numbers(tmp_path: Path) -> None:
+def test_reads_numbers(tmp_path: Path) -> None:
     path = str(tmp_path / "file")
     for data, value in NUMBERS:
         Path(path).write_bytes(data)
@@ -203,7 +203,7 @@ def test_numbers(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=40) | st.integers(-5, 2**65).map(lambda value: str(value).encode()))
-def test_a_number_or_a_reason(data: bytes) -> None:
+def test_any_content_is_a_number_or_a_reason(data: bytes) -> None:
     try:
         assert 0 <= number(data) < 2**64
     except Unreadable as error:
@@ -215,7 +215,7 @@ def test_a_number_or_a_reason(data: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_a_word_or_a_reason(data: bytes) -> None:
+def test_any_content_is_a_word_or_a_reason(data: bytes) -> None:
     try:
         line = word(data)
     except Unreadable as error:
@@ -225,7 +225,7 @@ def test_a_word_or_a_reason(data: bytes) -> None:
     assert 0 < len(line) <= 256
 
 
-def test_words() -> None:
+def test_reads_words() -> None:
     assert word(b"4: ACTIVE \n\0") == "4: ACTIVE"
     assert word("Größe".encode()) == "Größe"
     assert reason(lambda: word(b"\0\n")) == "empty"
@@ -235,7 +235,7 @@ def test_words() -> None:
     assert reason(lambda: word(b"a" * 257)) == "garbage"
 
 
-def test_the_limit_of_files_is_raised_as_far_as_it_may_be() -> None:
+def test_raises_the_limit_of_open_files_to_the_hard_limit() -> None:
     def look() -> bool:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
@@ -254,7 +254,7 @@ GROWTH = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=50)
 
 
 @given(st.integers(0, 2**32 - 1), GROWTH)
-def test_a_counter_of_32_bits_goes_on_over_its_wraps(start: int, growth: list[int]) -> None:
+def test_a_32_bit_counter_continues_after_wraps(start: int, growth: list[int]) -> None:
     wrapping: Wrapping[str] = Wrapping()
     true = start
     first = wrapping.value("a", start)
@@ -263,7 +263,7 @@ def test_a_counter_of_32_bits_goes_on_over_its_wraps(start: int, growth: list[in
         assert wrapping.value("a", true % 2**32) - first == true - start
 
 
-def test_a_counter_that_is_set_back_is_handed_on() -> None:
+def test_a_reset_counter_is_exported_as_it_is() -> None:
     wrapping: Wrapping[str] = Wrapping()
     assert [wrapping.value("a", raw) for raw in (2**32 - 1, 5)] == [2**32 - 1, 2**32 + 5]
     assert wrapping.value("a", 3) == 3, "a fall within the lower half is a reset"

@@ -39,7 +39,7 @@ def damaged(text: str) -> st.SearchStrategy[bytes]:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_whatever_comes_it_is_read_or_unreadable(name: str) -> None:
+def test_arbitrary_bytes_raise_only_unreadable(name: str) -> None:
     parse, sound = SAMPLES[name]
 
     @settings(max_examples=120, deadline=None, database=None)
@@ -58,13 +58,13 @@ def test_whatever_comes_it_is_read_or_unreadable(name: str) -> None:
 
 @given(st.dictionaries(st.sampled_from(["some", "full"]), st.integers(0, 2**64 - 1), min_size=1))
 @settings(deadline=None, database=None)
-def test_pressure_comes_back_as_it_was_written(totals: dict[str, int]) -> None:
+def test_parses_pressure_exactly(totals: dict[str, int]) -> None:
     assert psi.parse(cpu.pressure(totals.get("some"), totals.get("full")).encode()) == totals
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=11, max_size=20))
 @settings(deadline=None, database=None)
-def test_a_disk_comes_back_as_it_was_written(numbers: list[int]) -> None:
+def test_parses_diskstats_exactly(numbers: list[int]) -> None:
     found, bad = diskstats.parse(f" 259       0 nvme0n1 {' '.join(map(str, numbers))}\n".encode())
     assert found["nvme0n1"].fields() == numbers
     assert not bad
@@ -88,11 +88,11 @@ def test_a_disk_comes_back_as_it_was_written(numbers: list[int]) -> None:
         ("cciss/c0d0p1", {"cciss/c0d0"}, True),
     ],
 )
-def test_which_devices_are_partitions(name: str, others: set[str], expected: bool) -> None:
+def test_recognises_partitions(name: str, others: set[str], expected: bool) -> None:
     assert diskstats.is_partition(name, {name, *others}) == expected
 
 
-def test_a_spoilt_line_of_diskstats_is_told_by_name() -> None:
+def test_names_the_device_of_a_corrupt_diskstats_line() -> None:
     found, bad = diskstats.parse(b" 8 0 sda 1 2 3\nfour score\n 8 16 sdb 1 2 3 4 5 6 7 8 9 10 11\n")
     assert list(found) == ["sdb"]
     assert bad == ["sda", ""]
@@ -108,19 +108,19 @@ def test_a_spoilt_line_of_diskstats_is_told_by_name() -> None:
         ("rdma 0 0 2 0 -4 21 20 1 99 6 7 8 9 10 11 12 13 14 0 0", ("rdma", 2, -4, 21, 20, 1, 6, None)),
     ],
 )
-def test_transports_of_every_protocol(line: str, expected: tuple[object, ...]) -> None:
+def test_parses_transports_of_every_protocol(line: str, expected: tuple[object, ...]) -> None:
     body = f"\tbytes:\t1 2 3 4 5 6 7 8 \n\txprt:\t{line}\n\tper-op statistics\n\t        NULL: 0 0 0 0 0 0 0 0\n"
     assert mountstats.parse(body.encode()).transports == [expected]
 
 
-def test_a_protocol_of_the_future_costs_only_itself() -> None:
+def test_an_unknown_protocol_costs_only_itself() -> None:
     body = b"\tbytes:\t1 2 3 4 5 6 7 8 \n\txprt:\tquic 1\n\tper-op statistics\n\t        NULL: 1 1 0 0 0 0 0 0 0 7 7\n"
     mount = mountstats.parse(body)
     assert mount.transports == []
     assert mount.operations[b"NULL"].requests == 1
 
 
-def test_lines_that_are_cut_short_are_not_taken_for_all() -> None:
+def test_rejects_truncated_lines() -> None:
     whole = storage.NFS_3.encode()
     (block,), _ = mountstats.split(whole)
     mountstats.parse(block.body)
@@ -130,13 +130,13 @@ def test_lines_that_are_cut_short_are_not_taken_for_all() -> None:
             mountstats.parse(block.body)
 
 
-def test_blanks_and_foreign_bytes_in_the_names_of_mounts() -> None:
+def test_parses_mount_names_with_blanks_and_other_bytes() -> None:
     assert mountstats.unescape(rb"/a\040b\134c\011d") == "/a b\\c\td"
     assert mountstats.unescape(rb"/\377") == r"/\xff"
     assert mountstats.unescape("/daten/größe".encode()) == "/daten/größe"
 
 
-def test_guests_are_part_of_user_already() -> None:
+def test_guest_time_is_not_counted_twice() -> None:
     found = stat.parse(cpu.STAT.encode())
     assert list(found.ticks) == list(stat.MODES)
     assert sum(found.ticks.values()) == 1000001 + 2000 + 300003 + 4000004 + 50005 + 60 + 7007 + 808
@@ -145,13 +145,13 @@ def test_guests_are_part_of_user_already() -> None:
 
 
 @pytest.mark.parametrize("line", stat.LINES)
-def test_a_spoilt_line_of_stat_costs_itself(line: str) -> None:
+def test_a_corrupt_line_of_stat_costs_only_itself(line: str) -> None:
     found = stat.parse(cpu.STAT.replace(f"\n{line} ", f"\n{line} x").encode())
     assert found.bad == [line]
     assert found.values.keys() == set(stat.LINES) - {line}
 
 
-def test_lustre_without_any_call_yet() -> None:
+def test_parses_lustre_before_the_first_call() -> None:
     stats = llite.parse(b"snapshot_time             1534770326.579119384 secs.nsecs\n")
     assert not stats.bytes
     assert not stats.operations
@@ -165,5 +165,5 @@ def test_lustre_without_any_call_yet() -> None:
         ("scratch-OST0000-osc-MDT0000", None),  # a metadata server's own
     ],
 )
-def test_which_file_system_a_connection_belongs_to(connection: str, expected: str | None) -> None:
+def test_finds_the_file_system_of_a_connection(connection: str, expected: str | None) -> None:
     assert llite.file_system_of(connection) == expected

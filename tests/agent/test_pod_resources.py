@@ -69,14 +69,14 @@ def test_an_empty_node_has_no_pods():
     assert allocatable(b"") == {}
 
 
-def test_what_later_kubelets_add_is_skipped():
+def test_skips_unknown_fields():
     added = part(9, b"new") + kubelet.varint(8 << 3) + kubelet.varint(1 << 60) + b"\x7d1234" + b"\x7912345678"
     container = part(1, "c") + added + part(2, added + part(1, "amd.com/gpu") + part(2, "0000:c1:00.0") + added)
     message = added + part(1, added + part(1, "p") + part(2, "n") + part(3, container)) + added
     assert pods(message).allocations == (Allocation("n", "p", "c", "amd.com/gpu", "0000:c1:00.0"),)
 
 
-def test_a_claim_of_which_only_the_cdi_name_is_known():
+def test_a_claim_may_have_only_a_cdi_name():
     claim = part(
         5, part(2, "claim") + part(4, part(1, part(1, "nvidia.com/gpu=0")) + part(1, part(1, "nvidia.com/gpu=1")))
     )
@@ -94,7 +94,7 @@ RESOURCES = st.dictionaries(NAMES, st.lists(NAMES, max_size=3), max_size=2)
 
 
 @given(st.lists(st.tuples(NAMES, NAMES, st.dictionaries(NAMES, RESOURCES, max_size=2)), max_size=3))
-def test_all_that_was_written_is_read(raw: list[tuple[str, str, dict[str, dict[str, list[str]]]]]):
+def test_messages_round_trip(raw: list[tuple[str, str, dict[str, dict[str, list[str]]]]]):
     written = [Pod(*pod) for pod in raw]
     assert list(pods(list_response(written)).allocations) == [
         Allocation(pod.namespace, pod.name, container, resource, device)
@@ -106,7 +106,7 @@ def test_all_that_was_written_is_read(raw: list[tuple[str, str, dict[str, dict[s
 
 
 @given(st.binary(max_size=300), st.integers(0, 5))
-def test_garbage_is_unreadable_or_means_little(garbage: bytes, depth: int):
+def test_garbage_raises_only_unreadable(garbage: bytes, depth: int):
     message = garbage
     for _ in range(depth):
         message = part(1 + depth % 3, message)
@@ -118,7 +118,7 @@ def test_garbage_is_unreadable_or_means_little(garbage: bytes, depth: int):
 
 
 @given(st.data())
-def test_a_spoilt_message_is_unreadable_or_another(data: st.DataObject):
+def test_a_corrupt_message_is_unreadable_or_another_message(data: st.DataObject):
     message = bytearray(list_response(PODS))
     for _ in range(data.draw(st.integers(1, 4))):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
@@ -130,17 +130,17 @@ def test_a_spoilt_message_is_unreadable_or_another(data: st.DataObject):
     assert all(len(text) <= 253 * 2 + 1 and text.isprintable() for held in found.allocations for text in held)
 
 
-def test_a_message_of_too_many_fields_is_not_taken_apart():
+def test_rejects_a_message_of_too_many_fields():
     with pytest.raises(Unreadable, match="huge"):
         pods(b"\x10\x01" * (MOST_FIELDS + 1))
 
 
-def test_a_number_without_end_is_garbage():
+def test_rejects_an_endless_varint():
     with pytest.raises(Unreadable, match="garbage"):
         pods(b"\xff" * 20)
 
 
-def test_the_kubelet_is_asked(path: Path, client: PodResources):
+def test_asks_the_kubelet(path: Path, client: PodResources):
     with serve(path) as server:
         listing = client.look()
         assert listing
@@ -156,7 +156,7 @@ def test_the_kubelet_is_asked(path: Path, client: PodResources):
         assert server.calls() == 4
 
 
-def test_it_is_asked_seldom(path: Path, tmp_path: Path):
+def test_limits_how_often_it_asks(path: Path, tmp_path: Path):
     with serve(path) as server:
         client = PodResources(Roots(rootfs=str(tmp_path)))
         assert len({id(client.look()) for _ in range(20)}) == 1
@@ -168,7 +168,7 @@ def test_it_is_asked_seldom(path: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("status", ["UNAVAILABLE", "UNIMPLEMENTED", "PERMISSION_DENIED", "INTERNAL"])
-def test_an_error_is_told_by_its_name_and_nothing_old_is_served(path: Path, client: PodResources, status: str):
+def test_names_an_error_and_serves_no_old_answer(path: Path, client: PodResources, status: str):
     with serve(path) as server:
         assert client.look()
         server.answer(PODS, ALLOCATABLE, status=status)
@@ -177,7 +177,7 @@ def test_an_error_is_told_by_its_name_and_nothing_old_is_served(path: Path, clie
         assert client.look()
 
 
-def test_allocatable_devices_cost_only_themselves(path: Path, client: PodResources):
+def test_an_error_of_allocatable_devices_costs_only_them(path: Path, client: PodResources):
     with serve(path) as server:
         for status, failure in (("UNIMPLEMENTED", ""), ("UNKNOWN", ""), ("INTERNAL", "internal")):
             server.answer(PODS, ALLOCATABLE, allocatable_status=status)
@@ -186,7 +186,7 @@ def test_allocatable_devices_cost_only_themselves(path: Path, client: PodResourc
             assert (listing.allocatable, listing.failure) == (None, failure)
 
 
-def test_what_is_too_long_is_not_taken(path: Path, client: PodResources):
+def test_rejects_an_answer_that_is_too_long(path: Path, client: PodResources):
     with serve(path) as server:
         many = [Pod("ns", f"pod-{number}", {"c": {"nvidia.com/gpu": [gpu(number)]}}) for number in range(5000)]
         server.answer(many)
@@ -200,7 +200,7 @@ def test_what_is_too_long_is_not_taken(path: Path, client: PodResources):
         assert client.look()
 
 
-def test_one_that_hangs_is_waited_for_a_second(path: Path, client: PodResources):
+def test_waits_a_second_for_a_server_that_hangs(path: Path, client: PodResources):
     with serve(path) as server:
         server.answer(PODS, ALLOCATABLE, seconds=3600)
         assert reason(client) == "deadline_exceeded"
@@ -208,7 +208,7 @@ def test_one_that_hangs_is_waited_for_a_second(path: Path, client: PodResources)
         assert client.look()
 
 
-def test_a_restart_is_noticed_at_once(path: Path, tmp_path: Path):
+def test_notices_a_kubelet_restart_at_once(path: Path, tmp_path: Path):
     client = PodResources(Roots(rootfs=str(tmp_path)))
     with serve(path) as server:
         first = client.look()
@@ -221,17 +221,17 @@ def test_a_restart_is_noticed_at_once(path: Path, tmp_path: Path):
         assert listing.pods.pods == {("research", "llama-0")}
 
 
-def test_a_socket_that_nobody_listens_at(path: Path, client: PodResources):
+def test_reports_a_socket_without_a_listener(path: Path, client: PodResources):
     with serve(path) as server:
         server.kill()
         assert reason(client) == "unavailable"
 
 
-def test_no_kubelet_is_no_error(tmp_path: Path, client: PodResources):
+def test_a_node_without_a_kubelet_is_not_an_error(tmp_path: Path, client: PodResources):
     assert client.look() is None
 
 
-def test_a_socket_below_a_long_path(tmp_path: Path):
+def test_connects_to_a_socket_with_a_long_path(tmp_path: Path):
     deep = tmp_path / ("d" * 200)
     with speaking(deep / SOCKET, lambda connection: None):
         assert reason(PodResources(Roots(rootfs=str(deep)))) == "unavailable"
@@ -290,7 +290,7 @@ def answer_to(sent: bytes) -> bytes | Unreadable | None:
     return exchange.answers.get(LIST)
 
 
-def test_an_answer_is_a_message_and_a_status():
+def test_reads_the_message_and_status_of_an_answer():
     assert answer_to(reply(b"\0\0\0\0\3abc")) == b"abc"
 
 
@@ -308,14 +308,14 @@ def test_an_answer_is_a_message_and_a_status():
         (reply(trailers=(("grpc-status", "16"), ("grpc-message", "no"))), "unauthenticated"),
     ],
 )
-def test_what_is_no_answer(sent: bytes, expected: str):
+def test_rejects_invalid_answers(sent: bytes, expected: str):
     answer = answer_to(sent)
     assert isinstance(answer, Unreadable)
     assert answer.reason == expected
 
 
 @given(st.data())
-def test_whatever_a_server_sends_is_an_answer_or_unreadable(data: st.DataObject):
+def test_arbitrary_bytes_are_an_answer_or_unreadable(data: st.DataObject):
     sent = bytearray(data.draw(st.sampled_from([reply(), reply(b"\0\0\0\0\3abc"), b""])))
     for _ in range(data.draw(st.integers(0, 5)) if sent else 0):
         sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
@@ -346,7 +346,9 @@ ANSWERED = reply(list_response(PODS))
     ],
     ids=["HTTP/1", "garbage", "closes", "dies midway", "half an answer", "says nothing"],
 )
-def test_a_server_that_is_none(path: Path, client: PodResources, talk: Callable[[socket.socket], None], expected: str):
+def test_reports_a_server_that_is_not_grpc(
+    path: Path, client: PodResources, talk: Callable[[socket.socket], None], expected: str
+):
     def polite(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         talk(connection)
@@ -359,7 +361,7 @@ def test_a_server_that_is_none(path: Path, client: PodResources, talk: Callable[
         assert reason(client) == expected
 
 
-def test_one_that_never_ends_is_cut_off(path: Path, client: PodResources):
+def test_cuts_off_an_endless_answer(path: Path, client: PodResources):
     """Frames that mean nothing, without end: each read is in time, all of them together are not."""
     ping = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + bytes(8)  # its acknowledgement, so that nothing is sent in turn
 

@@ -76,7 +76,7 @@ def test_ranks_of_another_pid_namespace_are_found_by_start_time_pid_and_owner(le
         ("status", "NSpid", "Nope"),
     ],
 )
-def test_a_process_that_a_ledger_does_not_fit_is_not_its_writer(
+def test_a_process_that_does_not_match_a_ledger_is_not_its_writer(
     ledgers: Path, roots: Roots, file: str, old: str, new: str
 ) -> None:
     rewrite(Path(roots.procfs, "4100", file), old, new)
@@ -85,12 +85,12 @@ def test_a_process_that_a_ledger_does_not_fit_is_not_its_writer(
     assert blind(options) == ["the processes of some ranks"]
 
 
-def test_two_processes_that_fit_are_none(ledgers: Path, roots: Roots) -> None:
+def test_finds_no_writer_if_two_processes_match(ledgers: Path, roots: Roots) -> None:
     shutil.copytree(Path(roots.procfs, "4100"), Path(roots.procfs, "4999"), symlinks=True)
     assert list(found(look(ledgers, roots))) == [1]
 
 
-def test_the_holder_of_the_lock_is_the_writer_whoever_owns_the_ledger(ledgers: Path, roots: Roots) -> None:
+def test_the_lock_holder_is_the_writer_whoever_owns_the_ledger(ledgers: Path, roots: Roots) -> None:
     shutil.copytree(Path(roots.procfs, "4100"), Path(roots.procfs, "4999"), symlinks=True)
     rewrite(Path(roots.procfs, "4100/status"), f"Uid:\t{os.getuid()}\t{os.getuid()}\t", "Uid:\t77\t77\t")
     path = next(rank.newest.path for rank in look(ledgers).ledgers.latest.ranks if rank.newest.rank == 0)
@@ -106,7 +106,7 @@ def test_the_holder_of_the_lock_is_the_writer_whoever_owns_the_ledger(ledgers: P
     assert found(look(ledgers, roots))[0][0] == 4100
 
 
-def test_a_rank_that_ended_is_no_process(tmp_path: Path) -> None:
+def test_an_ended_rank_has_no_process(tmp_path: Path) -> None:
     with children(tmp_path, Spec(), Spec(rank=1)) as ranks:
         options = look(tmp_path)
         assert {rank: pid for rank, (pid, _) in found(options).items()} == {
@@ -125,13 +125,13 @@ def test_a_rank_below_another_one_is_not_its_worker(ledgers: Path, roots: Roots)
     assert found(look(ledgers, roots)) == {0: (4100, (4101, 4102, 4103)), 1: (4200, (4201, 4202, 4203))}
 
 
-def test_without_the_list_of_children_the_parents_tell(ledgers: Path, roots: Roots) -> None:
+def test_finds_workers_by_their_parents_without_the_list_of_children(ledgers: Path, roots: Roots) -> None:
     for path in Path(roots.procfs).glob("*/task/*/children"):
         path.unlink()
     assert found(look(ledgers, roots)) == {0: (4100, (4101, 4102, 4103)), 1: (4200, (4201, 4202, 4203))}
 
 
-def test_workers_that_cannot_be_told_are_not_none(ledgers: Path, roots: Roots) -> None:
+def test_unreadable_workers_are_unknown_and_not_zero(ledgers: Path, roots: Roots) -> None:
     Path(roots.procfs, "4100/task/4100/children").write_text("four score")
     options = look(ledgers, roots)
     known = {one.ledger.rank: one.workers_known for one in options.processes.look()}
@@ -141,7 +141,7 @@ def test_workers_that_cannot_be_told_are_not_none(ledgers: Path, roots: Roots) -
     assert reading.errors == [("lab/r1/0", "children", "garbage")]
 
 
-def test_a_bounded_number_of_workers_and_no_endless_tree(ledgers: Path, roots: Roots) -> None:
+def test_number_and_depth_of_workers_are_bounded(ledgers: Path, roots: Roots) -> None:
     task = Path(roots.procfs, "4100/task/4100/children")
     task.write_text("4100 4101 " + " ".join(map(str, range(10_000, 20_000))))
     workers = found(look(ledgers, roots))[0][1]
@@ -149,7 +149,7 @@ def test_a_bounded_number_of_workers_and_no_endless_tree(ledgers: Path, roots: R
     assert 4100 not in workers
 
 
-def test_workers_come_and_go_whichever_thread_starts_them(tmp_path: Path) -> None:
+def test_finds_workers_of_any_thread_as_they_come_and_go(tmp_path: Path) -> None:
     with children(tmp_path, Spec(), script=RANK) as (rank,):
         options = look(tmp_path)
         assert found(options) == {0: (rank.process.pid, ())}
@@ -184,7 +184,7 @@ print(pids, len(reading.blind_spots))
 
 
 @needs_namespaces
-def test_a_rank_in_a_pid_namespace_of_its_own_is_seen_from_outside(tmp_path: Path) -> None:
+def test_finds_a_rank_in_a_pid_namespace_from_outside(tmp_path: Path) -> None:
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(
         "import os, sys\n"
@@ -205,7 +205,7 @@ def test_a_rank_in_a_pid_namespace_of_its_own_is_seen_from_outside(tmp_path: Pat
 
 
 @needs_namespaces
-def test_from_a_pid_namespace_beside_a_rank_is_seen_through_the_hosts_proc_alone(tmp_path: Path) -> None:
+def test_finds_a_rank_of_another_pid_namespace_only_through_the_hosts_proc(tmp_path: Path) -> None:
     proc = tmp_path / "host"
     proc.mkdir()
     with children(tmp_path / "ledgers", Spec(), script=RANK) as (rank,):
@@ -224,7 +224,7 @@ def test_from_a_pid_namespace_beside_a_rank_is_seen_through_the_hosts_proc_alone
 
 
 @given(st.binary(max_size=400))
-def test_parsers_raise_nothing_but_unreadable(data: bytes) -> None:
+def test_parsers_raise_only_unreadable(data: bytes) -> None:
     for parse in (pidstat.parse, pidstat.identity, pidstat.children, pidio.parse, pidio.schedstat):
         with contextlib.suppress(Unreadable):
             parse(data)
@@ -232,14 +232,14 @@ def test_parsers_raise_nothing_but_unreadable(data: bytes) -> None:
 
 
 @given(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=15))
-def test_a_program_may_be_named_anything(name: str) -> None:
+def test_parses_any_program_name(name: str) -> None:
     stat = Path("/proc/self/stat").read_bytes()
     plain = pidstat.parse(stat)
     renamed = stat[: stat.index(b"(") + 1] + name.encode() + stat[stat.rindex(b")") :]
     assert pidstat.parse(renamed) == plain
 
 
-def test_this_very_process() -> None:
+def test_reads_this_process() -> None:
     stat = pidstat.parse(Path("/proc/self/stat").read_bytes())
     assert (stat.state, stat.parent) == ("R", os.getppid())
     status = pidstat.identity(Path("/proc/self/status").read_bytes())

@@ -28,7 +28,7 @@ def compute(of: LedgerStore, run: str = "r1") -> float | None:
     return found.get(run)
 
 
-def test_sums_are_those_of_the_series_of_ranks(tmp_path: Path) -> None:
+def test_sums_equal_those_of_the_series_of_ranks(tmp_path: Path) -> None:
     ranks = [
         Spec(rank=rank, steps=3, step={"compute": 0.5 + rank, "straggler": 2.0}, waited_for={"storage": 1.0 + rank})
         for rank in range(3)
@@ -62,7 +62,7 @@ def test_a_sum_does_not_fall_when_a_rank_restarts_ends_or_is_removed(tmp_path: P
     assert compute(agent) == 74
 
 
-def test_an_agent_that_starts_anew_comes_to_the_same_sum(tmp_path: Path) -> None:
+def test_a_restarted_agent_computes_the_same_sum(tmp_path: Path) -> None:
     ended(
         tmp_path,
         Spec(rank=0, steps=100, step=STEP, startup=0.0, idle=2400.0),
@@ -72,7 +72,7 @@ def test_an_agent_that_starts_anew_comes_to_the_same_sum(tmp_path: Path) -> None
         assert compute(store(tmp_path)) == 1000
 
 
-def test_a_run_that_comes_back_after_the_retention_begins_from_zero(tmp_path: Path) -> None:
+def test_a_run_that_returns_after_the_retention_starts_from_zero(tmp_path: Path) -> None:
     agent = store(tmp_path)
     ended(tmp_path, Spec(rank=0, steps=100, step=STEP, idle=1000.0))
     assert compute(agent) is None
@@ -81,7 +81,7 @@ def test_a_run_that_comes_back_after_the_retention_begins_from_zero(tmp_path: Pa
         assert compute(store(tmp_path)) == 5
 
 
-def test_a_run_whose_ledger_cannot_be_read_for_a_while_goes_on_from_its_sum(tmp_path: Path) -> None:
+def test_a_sum_continues_after_a_ledger_was_unreadable_for_a_while(tmp_path: Path) -> None:
     agent = store(tmp_path)
     [removed] = ended(tmp_path, Spec(rank=0, steps=20, step=STEP))
     with children(tmp_path, Spec(rank=1, steps=50, step=STEP)) as [child]:

@@ -109,7 +109,7 @@ def _masked(text: str) -> str:
     return "\n".join([*lines, *sorted(samples), ""])
 
 
-def test_the_answer_is_the_golden_one(answer: str) -> None:
+def test_answer_equals_the_golden_file(answer: str) -> None:
     """`WHYIDLE_UPDATE_GOLDEN=1 pytest tests/agent/test_whole_node.py` updates it. Read the changes before a commit."""
     found = _masked(answer)
     if os.environ.get(UPDATE):
@@ -119,7 +119,7 @@ def test_the_answer_is_the_golden_one(answer: str) -> None:
     assert not difference, "\n".join(difference[:60])
 
 
-def test_what_is_declared_has_a_series_and_the_other_way_round(answer: str) -> None:
+def test_declared_metrics_and_exported_series_are_the_same(answer: str) -> None:
     families = {family.name for family in parse(answer)}
     declared = {metric.name.removesuffix("_total"): metric.name for metric in METRICS}
     assert families <= declared.keys()
@@ -127,12 +127,12 @@ def test_what_is_declared_has_a_series_and_the_other_way_round(answer: str) -> N
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool, of the Debian package prometheus")
-def test_promtool_has_nothing_to_say(answer: str) -> None:
+def test_promtool_accepts_the_answer(answer: str) -> None:
     done = subprocess.run(["promtool", "check", "metrics"], input=answer, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_openmetrics_says_the_same(node: Whole) -> None:
+def test_openmetrics_has_the_same_values(node: Whole) -> None:
     with node.agent() as agent:
         status, headers, body = agent.get(Accept="application/openmetrics-text;version=1.0.0")
     assert status == 200
@@ -150,7 +150,7 @@ def test_a_gpu_has_at_most_sixty_series(answer: str) -> None:
     assert max(counts.values()) <= 60
 
 
-def test_nothing_of_an_environment_that_nobody_asked_for(answer: str) -> None:
+def test_exports_nothing_else_of_an_environment(answer: str) -> None:
     assert "SECRET" not in answer
     assert "nobody may see this" not in answer
 
@@ -159,7 +159,7 @@ def _up(agent: Agent) -> dict[str, float]:
     return {labels["collector"]: value for name, labels, value in agent.samples() if name == "whyidle_collector_up"}
 
 
-def test_no_file_costs_more_than_itself(node: Whole) -> None:
+def test_a_bad_file_costs_only_its_own_series(node: Whole) -> None:
     """Every file of the trees, each spoilt in one of the ways; the collectors' own tests take all ways in turn."""
     faults = cycle(FAULTS)
     with node.agent() as agent:
@@ -175,7 +175,7 @@ def test_no_file_costs_more_than_itself(node: Whole) -> None:
         assert not [line for line in agent.log() if "level=error" in line]
 
 
-def test_a_hung_library_costs_its_own_collector_only_and_comes_back(node: Whole) -> None:
+def test_a_hung_library_stops_only_its_collector_until_it_returns(node: Whole) -> None:
     with node.agent("--collector.deadline=500ms") as agent:
         assert _up(agent)["gpu"] == 1
         node.gpus.hang("nvmlDeviceGetMemoryInfo_v2")

@@ -137,7 +137,7 @@ def test_the_rules_agree_with_arithmetic(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_it_would_notice(tmp_path: Path) -> None:
+def test_comparison_detects_a_wrong_result(tmp_path: Path) -> None:
     """The comparison is no tautology: half of the storage seconds would not do."""
     expr = f'abs(run_family:whyidle_charged:ratio5m{{family="storage"}} - 0.25) < bool {TINY:g}'
     case: dict[str, Any] = {

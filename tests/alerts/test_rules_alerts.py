@@ -119,12 +119,12 @@ def recorded() -> set[str]:
 
 @needs_promtool
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_fires_when_it_must_and_not_before(path: Path, tmp_path: Path) -> None:
+def test_fires_when_expected_and_not_before(path: Path, tmp_path: Path) -> None:
     assert_promtool(path.stem, load(path), DEFAULT, tmp_path)
 
 
 @needs_promtool
-def test_forgets_what_was_taken_out_on_purpose(tmp_path: Path) -> None:
+def test_stops_alerting_about_a_cable_that_was_pulled_long_ago(tmp_path: Path) -> None:
     """A cable that was pulled stops alerting when nobody remembers that there was one."""
     case = {
         "alert": "WhyidleRdmaLinkDown",
@@ -148,7 +148,7 @@ def test_forgets_what_was_taken_out_on_purpose(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_a_price_makes_it_money(tmp_path: Path) -> None:
+def test_shows_money_if_a_price_is_set(tmp_path: Path) -> None:
     case = {
         "alert": "WhyidleLostTo",
         "series": {
@@ -183,7 +183,7 @@ def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_seen_firing() -> None:
+def test_every_alert_has_a_case_that_fires() -> None:
     fired = {(case["alert"], severity(case)) for path in CASES for case in load(path) if "fires" in case}
     assert fired == set(RULES)
 
@@ -194,13 +194,13 @@ def test_no_two_rules_have_the_same_name_and_severity() -> None:
 
 @needs_promtool
 @pytest.mark.parametrize("config", [DEFAULT, Config(selector='team="a"', cluster_label="site")], ids=["default", "own"])
-def test_promtool_takes_the_rules(config: Config, tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules(config: Config, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(to_yaml(alerting.groups(config)))
     done = subprocess.run(["promtool", "check", "rules", "rules.yaml"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_series_that_are_named_exist() -> None:
+def test_named_series_exist() -> None:
     named = {
         name
         for group_ in alerting.groups(DEFAULT)
@@ -234,7 +234,7 @@ def test_the_table_of_the_runbook_has_every_alert_with_its_severities() -> None:
     assert {who for _, _, _, who, _ in rows} == {"run", "cluster", "hardware", "whyidle"}
 
 
-def test_the_runbook_knows_nothing_that_does_not_exist() -> None:
+def test_the_runbook_names_only_alerts_and_series_that_exist() -> None:
     assert set(re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)) == set(ALERTS)
     assert set(SERIES_NAME.findall(PAGE)) - METRIC.keys() - recorded() == set()
 

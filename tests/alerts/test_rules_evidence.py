@@ -56,7 +56,7 @@ def falsely_confirmed(nodes: int, share: float) -> float:
     return sum(comb(nodes, speak) * FALSE**speak * (1 - FALSE) ** (nodes - speak) for speak in few)
 
 
-def test_accidents_confirm_a_large_run_less_often_than_a_small_one() -> None:
+def test_coincidences_confirm_a_large_run_less_often_than_a_small_one() -> None:
     """Where one node was enough, they confirmed nearly all of the largest."""
     assert 1 - (1 - FALSE) ** 512 > 0.99
     assert falsely_confirmed(1, DEFAULT.confirmed_share) == pytest.approx(FALSE)

@@ -151,7 +151,7 @@ def fired(severity: str) -> str:
     return f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing", severity="{severity}"}}[8h]))'
 
 
-def test_nobody_is_woken_by_healthy_nodes(tmp_path: Path) -> None:
+def test_healthy_nodes_fire_no_alert_but_the_expected_one(tmp_path: Path) -> None:
     every = [*nodes(), *restarted(), *ended(), *notebook()]
     warnings = {"WhyidleRdmaLinkErrors": 1}  # the bad counter
     test = {

@@ -73,7 +73,7 @@ def alert(family: str, share: float, shape: str) -> dict[str, Any]:
     return {"labels": f'ALERTS{{alertstate="firing", {labels}}}', "value": 1}
 
 
-def test_each_family_is_told_once_and_no_other(tmp_path: Path) -> None:
+def test_each_family_fires_its_own_alert_once(tmp_path: Path) -> None:
     cases = [(family, share, shape) for family in CAUSES for share in SHARES for shape in SHAPES]
     beyond = [case for case in cases if case[1] >= THRESHOLDS[case[0]]]
     quiet = "|".join(("WhyidleWatchdog", "WhyidleAgentAbsent"))  # nobody is scraped here

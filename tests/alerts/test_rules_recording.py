@@ -167,7 +167,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @needs_promtool
 @pytest.mark.parametrize("path", CASES, ids=[path.stem for path in CASES])
-def test_records(path: Path, tmp_path: Path) -> None:
+def test_records_the_expected_series(path: Path, tmp_path: Path) -> None:
     assert_promtool(yaml.safe_load(path.read_text()), tmp_path)
 
 
@@ -252,12 +252,12 @@ def test_every_name_is_declared_or_recorded() -> None:
             assert name in recorded or name in METRIC or name.removesuffix("_bucket") in METRIC, rule.name
 
 
-def test_an_undeclared_metric_is_refused() -> None:
+def test_rejects_an_undeclared_metric() -> None:
     with pytest.raises(KeyError, match="whyidle_nonsense_total"):
         DEFAULT.rate("whyidle_nonsense_total", "5m")
 
 
-def test_windows_that_do_not_fit_are_refused() -> None:
+def test_rejects_windows_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match="among windows"):
         Config(windows=("2m", "10m"))
     with pytest.raises(ValueError, match="1m, 5m must be a multiple of interval, 2m"):
@@ -273,7 +273,7 @@ def test_names_are_of_the_form_level_metric_operations() -> None:
         assert re.fullmatch(r"[a-z_]+:whyidle_[a-z_]+:[a-z0-9_]+", rule.name), rule.name
 
 
-def test_a_series_is_recorded_by_one_rule() -> None:
+def test_each_series_is_recorded_by_one_rule() -> None:
     keys = [(rule.name, *sorted(rule.labels.items())) for rule in records()]
     assert len(keys) == len(set(keys))
 
@@ -296,7 +296,7 @@ def test_selector_and_cluster_label_reach_every_expression() -> None:
     ],
     ids=["default", "selector", "windows"],
 )
-def test_promtool_takes_the_rules(config: Config, tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules(config: Config, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
     path.write_text(to_yaml(recording.groups(config)))
     done = promtool("check", "rules", path)
@@ -304,7 +304,7 @@ def test_promtool_takes_the_rules(config: Config, tmp_path: Path) -> None:
     assert f"{len(records(config))} rules found" in done.stdout
 
 
-def test_the_operators_resources_hold_the_same_groups() -> None:
+def test_prometheusrule_resources_hold_the_same_groups() -> None:
     plain, resources = files(), files(format="operator")
     assert plain.keys() == resources.keys()
     for name, text in resources.items():
@@ -313,7 +313,7 @@ def test_the_operators_resources_hold_the_same_groups() -> None:
         assert resource["spec"] == yaml.safe_load(plain[name])
 
 
-def test_a_reason_stands_above_its_rule() -> None:
+def test_each_rule_has_its_reason_as_a_comment_above_it() -> None:
     text = to_yaml([Group("g", "1m", (Record("a:b:c", "1", {"x": "y"}, why="For this."),))])
     assert "      # For this.\n      - record: a:b:c\n" in text
     assert yaml.safe_load(text) == {
@@ -346,6 +346,6 @@ class TestCommand:
         assert "recording.yaml differs from what is generated" in stale.stderr
         assert (tmp_path / "new" / "recording.yaml").read_text() == "groups: []\n"
 
-    def test_the_committed_files_are_what_is_generated(self) -> None:
+    def test_committed_files_are_up_to_date(self) -> None:
         done = self.run("--check")
         assert (done.returncode, done.stderr) == (0, "")

@@ -96,13 +96,13 @@ def test_the_printed_settings_are_those_of_the_file(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("of", [Config, Thresholds])
-def test_every_setting_says_what_it_is_for(of: type) -> None:
+def test_every_setting_has_a_description(of: type) -> None:
     silent = {name for name, setting in settings.settings(of).items() if not setting.says}
     assert silent - {"alerts"} == set()
 
 
 @pytest.mark.parametrize(("document", "said"), WRONG, ids=[said[:40] for _, said in WRONG])
-def test_nonsense_is_refused_with_what_to_do(document: Any, said: str) -> None:
+def test_rejects_invalid_settings_and_says_what_to_do(document: Any, said: str) -> None:
     with pytest.raises(settings.SettingsError) as caught:
         settings.parse(document, NAMES)
     assert said in str(caught.value)
@@ -143,7 +143,7 @@ def test_a_file_reaches_the_rules(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool_takes_what_a_file_makes(tmp_path: Path) -> None:
+def test_promtool_accepts_rules_made_with_a_file(tmp_path: Path) -> None:
     generated(tmp_path, CHANGED)
     paths = sorted((tmp_path / "out").iterdir())
     done = subprocess.run(["promtool", "check", "rules", *paths], capture_output=True, text=True)
@@ -185,7 +185,7 @@ def plain(value: Any) -> Any:
     "config", [{"for_slow": DEFAULT.for_slow}, CHANGED, all_changed()], ids=["defaults", "some", "all"]
 )
 @pytest.mark.parametrize("form", ["operator", "prometheus"])
-def test_the_chart_makes_what_the_command_makes(config: dict[str, Any], form: str) -> None:
+def test_the_chart_and_the_command_make_the_same_rules(config: dict[str, Any], form: str) -> None:
     expected = [yaml.safe_load(text)["groups"] for text in files(settings.parse(config, NAMES)).values()]
     made = manifests({"rules": {"enabled": True, "format": form, "config": config}})
     if form == "operator":
@@ -196,7 +196,7 @@ def test_the_chart_makes_what_the_command_makes(config: dict[str, Any], form: st
     assert plain(found) == plain(expected)
 
 
-def test_all_is_changed_where_all_is() -> None:
+def test_changed_settings_cover_every_setting() -> None:
     """Else the test above would not see a setting that the chart does not pass on."""
     changed = settings.parse(all_changed(), NAMES)
     for of, values in ((DEFAULT, changed), (DEFAULT.alerts, changed.alerts)):
@@ -217,13 +217,13 @@ def test_all_is_changed_where_all_is() -> None:
         ({"overrides": {"WhyidleGpuLost": {"severity": "page"}}}, "value must be one of 'critical', 'warning', 'info'"),
     ],
 )
-def test_the_chart_refuses_nonsense_with_what_to_do(config: dict[str, Any], said: str) -> None:
+def test_the_chart_rejects_invalid_settings_and_says_what_to_do(config: dict[str, Any], said: str) -> None:
     with pytest.raises(HelmError) as caught:
         texts({"rules": {"enabled": True, "config": config}})
     assert said in str(caught.value)
 
 
-def test_a_threshold_that_is_computed_with_would_be_lost() -> None:
+def test_every_setting_reaches_the_chart_as_a_token() -> None:
     """The chart's numbers write themselves as tokens, and a sum of one would be a number again."""
     tokens = set(re.findall(r"⟦([^⟧]+)⟧", chart.files()[chart.FILE]))
     assert tokens >= chart.document()["settings"].keys() - {"gpu_hour_price", "currency", "dashboard_prefix"}

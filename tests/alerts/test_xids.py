@@ -31,7 +31,7 @@ def class_of(number: int) -> str:
     return found
 
 
-def test_a_number_is_there_once() -> None:
+def test_each_number_is_listed_once() -> None:
     every = [number for xid in xids.XIDS for number in xid.numbers]
     assert len(every) == len(set(every))
 
@@ -45,11 +45,11 @@ def test_a_number_is_there_once() -> None:
     ],
     ids=["software", "reset", "service"],
 )
-def test_the_class_is_what_the_catalogue_asks_for_at_once(numbers: set[int], of: str) -> None:
+def test_class_is_the_immediate_action_of_the_catalogue(numbers: set[int], of: str) -> None:
     assert {number: class_of(number) for number in numbers} == dict.fromkeys(numbers, of)
 
 
-def test_what_needs_a_reset_or_a_technician_is_not_called_harmless() -> None:
+def test_errors_that_need_a_reset_or_repair_are_not_harmless() -> None:
     told_wrong = {
         *(54, 61, 109, 110, 122, 123, 125, 136, *range(144, 152)),
         *(155, 156, 158, 167, 168, 169, 171, 172),

@@ -70,7 +70,7 @@ def test_rejects_bad_usage(words: tuple[str, ...]) -> None:
         ([True], "exceeded its limit of 120 s", False),
     ],
 )
-def test_exit_status_tells_a_figure_out_of_bounds_and_a_failed_section(
+def test_exit_status_shows_a_figure_out_of_bounds_or_a_failed_section(
     gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, rows: list[bool | None], failed: str | None, ok: bool
 ) -> None:
     def run_child(names: list[str], options: Any, report: dict[str, Any]) -> None:

@@ -118,7 +118,7 @@ def test_a_signal_ends_everything(start: Any, number: signal.Signals) -> None:
     assert f"stopped by {number.name}" in err
 
 
-def test_under_nohup_it_outlives_its_terminal_and_ends_at_sigterm(start: Any) -> None:
+def test_survives_a_lost_terminal_under_nohup_and_ends_at_sigterm(start: Any) -> None:
     demo = start("--seconds", "600", launcher=ignoring(signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
     demo.wait_for_steps()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -171,7 +171,7 @@ BAD_FLAGS = [
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), BAD_FLAGS, ids=[" ".join(row[0]) for row in BAD_FLAGS])
-def test_bad_flags_are_refused_with_a_sentence(
+def test_rejects_bad_flags_with_a_sentence(
     arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from whyidle.cli.main import main
@@ -184,7 +184,7 @@ def test_bad_flags_are_refused_with_a_sentence(
     assert sentence in capsys.readouterr().err
 
 
-def test_without_torch_it_says_what_to_install() -> None:
+def test_says_what_to_install_without_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; from whyidle.cli.main import main; sys.exit(main(['demo']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 2
@@ -227,13 +227,13 @@ def _intervals(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @given(gaps, gaps)
-def test_the_overlap_is_what_counting_gives(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> None:
+def test_overlap_equals_that_of_counting(ours: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> None:
     one, other = _intervals(ours), _intervals(theirs)
     covered = [{tick for start, end in intervals for tick in range(start, end)} for intervals in (one, other)]
     assert overlap(one, other) == len(covered[0] & covered[1])
 
 
-def test_notes_before_the_window_do_not_count(tmp_path: Path) -> None:
+def test_ignores_notes_before_the_window(tmp_path: Path) -> None:
     tmp_path.joinpath("injected-0-77").write_text("0 1000000000\n1500000000 3000000000\n")
     tmp_path.joinpath("injected-10-77").write_text("0 9000000000\n")
     tmp_path.joinpath("waits-0-78").write_text("0 1200000000\n2500000000 4000000000\n")
@@ -263,7 +263,7 @@ whyidle_rank_up{rank="1",run="demo"} 1.0
 """
 
 
-def test_a_scrape_becomes_a_picture() -> None:
+def test_draws_a_picture_from_a_scrape() -> None:
     ranks = parse(EXPOSITION)
     rank = ranks[1]
     assert (rank.steps, rank.phase, rank.alive) == (40, "data", True)
@@ -280,7 +280,7 @@ def test_a_scrape_becomes_a_picture() -> None:
         assert part in text
 
 
-def test_a_bar_is_full_whatever_the_shares() -> None:
+def test_a_bar_is_full_for_any_shares() -> None:
     families = {name: 1.0 + index / 7 for index, name in enumerate(FAMILIES)}
     assert len(stacked(families).plain) == len(stacked({**families, "compute": 1000.0}).plain) == 48
     assert stacked(RankView().families).plain == ""

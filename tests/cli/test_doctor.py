@@ -26,7 +26,7 @@ def doctor(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*DOCTOR, *flags], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
 
 
-def test_every_collector_is_named_with_what_it_sees(tmp_path: Path) -> None:
+def test_lists_every_collector_with_what_it_reads(tmp_path: Path) -> None:
     with children(tmp_path, Spec(hooks={"exchange": "failed"})):
         done = doctor(f"--ledger.dir={tmp_path}", "--json")
     assert done.returncode == 0, done.stderr
@@ -40,7 +40,7 @@ def test_every_collector_is_named_with_what_it_sees(tmp_path: Path) -> None:
     assert {finding["state"] for finding in found.values()} <= {"up", "absent"}
 
 
-def test_plain_words_and_what_to_do(tmp_path: Path) -> None:
+def test_prints_plain_text_and_what_to_do(tmp_path: Path) -> None:
     done = doctor(f"--ledger.dir={tmp_path / 'none'}", "--no-collector.nic")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
@@ -50,7 +50,7 @@ def test_plain_words_and_what_to_do(tmp_path: Path) -> None:
     assert "ledgers: start the training with `whyidle run -- ...`" in done.stdout
 
 
-def test_a_bad_root_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_rejects_a_bad_root_with_a_sentence(tmp_path: Path) -> None:
     done = doctor(f"--path.sysfs={tmp_path / 'none'}")
     assert done.returncode == 2
     assert done.stderr.strip().endswith("is not a directory")
@@ -70,7 +70,7 @@ sys.exit(main(["doctor", *sys.argv[1:]]))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-def test_it_runs_as_nobody(tmp_path: Path) -> None:
+def test_runs_as_nobody(tmp_path: Path) -> None:
     command = [sys.executable, "-c", AS_NOBODY, "--ledger.dir=/nowhere", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
     assert done.returncode == 0, done.stderr
@@ -104,7 +104,7 @@ class Nothing:
         raise Absent("no /sys/class/infiniband")
 
 
-def test_what_fails_is_said_with_its_remedy() -> None:
+def test_names_each_failure_with_its_remedy() -> None:
     hanging = Hanging()
     collectors: dict[str, Collector] = {"ranks": Working(), "nfs": hanging, "disk": Broken(), "rdma": Nothing()}
     findings = {finding.name: finding for finding in examine(collectors, 2.0)}

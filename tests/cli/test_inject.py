@@ -48,7 +48,7 @@ def ask(command: list[str | Path], **env: str) -> subprocess.CompletedProcess[st
 # -- the copy
 
 
-def test_it_is_the_hooks_and_what_signals_ask_and_nothing_else(injected: Path) -> None:
+def test_copies_only_the_hooks_and_what_signals_need(injected: Path) -> None:
     names = {str(file.relative_to(injected)) for file in injected.rglob("*") if file.is_file()}
     assert {"run", "whyidle/__init__.py", "whyidle/torch_hooks/autoload/sitecustomize.py"} <= names
     assert {name.split("/")[1] for name in names if name != "run"} == {
@@ -57,7 +57,7 @@ def test_it_is_the_hooks_and_what_signals_ask_and_nothing_else(injected: Path) -
     assert len(names) == len(list(hooks())) + len(("run", MARK))
 
 
-def test_every_user_may_read_it(tmp_path: Path) -> None:
+def test_every_user_can_read_the_copy(tmp_path: Path) -> None:
     """An init container with a narrow umask, and a training of another uid."""
     before = os.umask(0o077)
     try:
@@ -69,7 +69,7 @@ def test_every_user_may_read_it(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == wanted, path
 
 
-def test_again_replaces_what_is_there(tmp_path: Path) -> None:
+def test_running_again_replaces_the_copy(tmp_path: Path) -> None:
     inject(tmp_path)
     changed = tmp_path / "whyidle" / "__init__.py"
     changed.write_text("old")
@@ -78,13 +78,13 @@ def test_again_replaces_what_is_there(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
 
 
-def test_it_says_what_to_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_the_variables_to_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inject", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"WHYIDLE=1 PYTHONPATH={python_path(tmp_path)}\n"
 
 
 @pytest.mark.parametrize(("options", "code"), [([], 1), (["--never-fail"], 0)])
-def test_a_folder_that_cannot_be(
+def test_rejects_an_impossible_folder(
     options: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be(
 # -- the way in
 
 
-def test_a_python_without_whyidle_has_it_then(python: Path, injected: Path) -> None:
+def test_a_python_without_whyidle_finds_the_copy(python: Path, injected: Path) -> None:
     assert ask([python, "-c", "import whyidle"]).returncode == 1
     done = ask([python, "-c", TELL], WHYIDLE="1", PYTHONPATH=python_path(injected))
     assert (done.stdout.split(" "), done.stderr) == (
@@ -113,7 +113,7 @@ def test_a_script_may_import_it_before_torch(python: Path, injected: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_whole_whyidle_that_is_installed_is_not_hidden(python: Path, injected: Path, tmp_path: Path) -> None:
+def test_the_copy_does_not_hide_an_installed_whyidle(python: Path, injected: Path, tmp_path: Path) -> None:
     (tmp_path / "whyidle").mkdir()
     (tmp_path / "whyidle" / "__init__.py").write_text("whole = True\n")
     done = ask([injected / "run", python, "-c", "import whyidle; print(whyidle.whole)"], PYTHONPATH=os.fspath(tmp_path))
@@ -121,7 +121,7 @@ def test_a_whole_whyidle_that_is_installed_is_not_hidden(python: Path, injected:
 
 
 @pytest.mark.parametrize("switch", ["0", ""])
-def test_it_sleeps_without_the_switch(python: Path, injected: Path, switch: str) -> None:
+def test_does_nothing_without_the_switch(python: Path, injected: Path, switch: str) -> None:
     done = ask([python, "-c", TELL], WHYIDLE=switch, PYTHONPATH=python_path(injected))
     assert done.stdout == "None False\n"
 
@@ -143,7 +143,7 @@ def test_a_sitecustomize_on_the_images_pythonpath_runs(python: Path, injected: P
     assert done.stdout == "mine True\n"
 
 
-def test_a_folder_that_never_came_harms_nothing(python: Path, tmp_path: Path) -> None:
+def test_a_missing_copy_does_no_harm(python: Path, tmp_path: Path) -> None:
     """The copy failed, and the pod went on."""
     done = ask([python, "-c", TELL], WHYIDLE="1", PYTHONPATH=python_path(tmp_path / "not there"))
     assert (done.stdout, done.stderr) == ("None False\n", "")
@@ -152,7 +152,7 @@ def test_a_folder_that_never_came_harms_nothing(python: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "kept", [["whyidle/torch_hooks/autoload"], ["whyidle/torch_hooks/autoload", "whyidle/__init__.py"]]
 )
-def test_half_a_copy_harms_nothing(python: Path, injected: Path, tmp_path: Path, kept: list[str]) -> None:
+def test_an_incomplete_copy_does_no_harm(python: Path, injected: Path, tmp_path: Path, kept: list[str]) -> None:
     for source in injected.rglob("*.py"):
         name = str(source.relative_to(injected))
         if any(name.startswith(part) for part in kept):
@@ -165,7 +165,7 @@ def test_half_a_copy_harms_nothing(python: Path, injected: Path, tmp_path: Path,
 # -- its `run`
 
 
-def test_run_is_the_command_with_the_hooks(python: Path, injected: Path) -> None:
+def test_run_starts_the_command_with_the_hooks(python: Path, injected: Path) -> None:
     done = ask([injected / "run", python, "-c", TELL])
     assert done.stdout.endswith("whyidle/__init__.py True\n")
     assert ask([injected / "run", "sh", "-c", "exit 7"]).returncode == 7
@@ -177,12 +177,12 @@ def test_run_keeps_the_images_pythonpath(python: Path, injected: Path) -> None:
     assert done.stdout == f"{python_path(injected)}:/app:/lib\n"
 
 
-def test_run_changes_nothing_where_it_is_switched_off(python: Path, injected: Path) -> None:
+def test_run_changes_nothing_if_switched_off(python: Path, injected: Path) -> None:
     code = "import os; print(os.environ.get('PYTHONPATH'), os.environ['WHYIDLE'])"
     assert ask([injected / "run", python, "-c", code], WHYIDLE="0").stdout == "None 0\n"
 
 
-def test_run_hands_over_its_arguments_as_they_are(injected: Path) -> None:
+def test_run_passes_its_arguments_unchanged(injected: Path) -> None:
     words = ["a b", "", "*", "$HOME", "--", "-c"]
     code = "import sys; print(sys.argv[1:])"
     assert ask([injected / "run", sys.executable, "-c", code, *words]).stdout == f"{words}\n"

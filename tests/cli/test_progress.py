@@ -30,7 +30,9 @@ def test_a_log_gets_a_line_for_each_part_and_one_every_few_seconds(clock: list[f
     ]
 
 
-def test_a_terminal_gets_one_line_that_is_gone_at_the_end(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_one_line_that_is_cleared_at_the_end(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     file = io.StringIO()
     with progress.Bar("bench storage", file) as bar:
@@ -46,6 +48,6 @@ def test_a_terminal_gets_one_line_that_is_gone_at_the_end(clock: list[float], mo
     assert "\n" not in file.getvalue()
 
 
-def test_what_is_no_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prints_lines_if_the_output_is_not_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress.sys, "stderr", io.StringIO())
     assert type(progress.open_progress("bench storage")) is progress.Lines

@@ -95,7 +95,7 @@ def refusal(error: str) -> str:
         ((200, {}, '{"status": "success", "data": [{"run": "r1"}]}'), "has no number as attempt"),
     ],
 )
-def test_what_is_no_answer_is_a_sentence_and_a_status(
+def test_reports_an_invalid_answer_with_a_sentence_and_a_status(
     answer: Answer, sentence: str, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.answer = answer
@@ -104,13 +104,13 @@ def test_what_is_no_answer_is_a_sentence_and_a_status(
     assert "secret" not in err
 
 
-def test_a_server_that_is_down_or_silent_is_a_sentence(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_a_server_that_is_down_or_silent(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no Prometheus answers at http://127.0.0.1:1 (Connection refused)" in said(capsys, "http://127.0.0.1:1")
     server.silent.set()
     assert "timed out" in said(capsys, server.url, "--prometheus-timeout", "1s")
 
 
-def test_warnings_are_kept_and_long_ranges_are_asked_for_in_parts(server: Server) -> None:
+def test_keeps_warnings_and_queries_long_ranges_in_parts(server: Server) -> None:
     point = {"metric": {"rank": "0"}, "values": [[1.0, "2"], [2.0, "NaN"]]}
     data = {"resultType": "matrix", "result": [point]}
     server.answer = 200, {}, json.dumps({"status": "success", "data": data, "warnings": ["a store is away"]})
@@ -175,7 +175,7 @@ def test_credentials_come_from_files_and_the_environment(
     ("text", "sentence"),
     [("", "is empty"), ("two\nlines", "must be one line"), (None, "cannot be read: No such file")],
 )
-def test_a_secret_that_cannot_be_read_is_a_sentence(
+def test_reports_an_unreadable_secret(
     text: str | None, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
@@ -184,7 +184,9 @@ def test_a_secret_that_cannot_be_read_is_a_sentence(
 
 
 @pytest.mark.parametrize("url", ["prometheus:9090", "ftp://prometheus", "http://me:pass@prometheus", "http://h/?a=b"])
-def test_rejects_an_address_that_is_none_and_repeats_no_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_an_invalid_address_without_repeating_its_password(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["goodput", "r1", "--prometheus", url])
     err = capsys.readouterr().err
@@ -193,7 +195,7 @@ def test_rejects_an_address_that_is_none_and_repeats_no_password(url: str, capsy
 
 
 @needs_openssl
-def test_https_with_an_authority_of_ones_own(server: Server, tmp_path: Path) -> None:
+def test_accepts_https_with_a_private_certificate_authority(server: Server, tmp_path: Path) -> None:
     ca = authority(tmp_path)
     pair = signed(tmp_path, ca, "prometheus", "IP:127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

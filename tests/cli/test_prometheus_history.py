@@ -88,7 +88,7 @@ def told(url: str, run: str, capsys: pytest.CaptureFixture[str], *words: str) ->
 
 
 @needs_prometheus
-def test_prometheus_says_what_the_ledgers_of_all_nodes_say(
+def test_prometheus_agrees_with_the_ledgers_of_all_nodes(
     url: str, past: dict[str, History], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """To within a scrape for each rank and attempt."""
@@ -115,7 +115,7 @@ def test_prometheus_says_what_the_ledgers_of_all_nodes_say(
 
 
 @needs_prometheus
-def test_a_live_run_that_stood_still_has_stalled(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_live_run_without_progress_has_stalled(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(url, "live", capsys)
     (one,) = found["attempts"]
     assert one["alive"]
@@ -126,7 +126,7 @@ def test_a_live_run_that_stood_still_has_stalled(url: str, capsys: pytest.Captur
 
 
 @needs_prometheus
-def test_an_agent_that_comes_back_under_another_address_begins_no_attempt(
+def test_an_agent_that_returns_at_another_address_does_not_start_an_attempt(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = told(url, "moved", capsys)
@@ -148,7 +148,7 @@ def test_a_last_attempt_whose_ranks_were_killed_is_a_failure(
 
 
 @needs_prometheus
-def test_what_prometheus_did_not_see_is_said(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_says_what_prometheus_did_not_record(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     problems = "\n".join(told(url, "partial", capsys)["problems"])
     assert "attempts before attempt 1 are outside" in problems
     assert "2 of 8 ranks of attempt 1 were not seen" in problems
@@ -171,7 +171,7 @@ def test_what_prometheus_did_not_see_is_said(url: str, capsys: pytest.CaptureFix
         ),
     ],
 )
-def test_a_run_that_prometheus_cannot_tell_of_is_a_sentence_and_a_status(
+def test_rejects_a_run_unknown_to_prometheus(
     url: str, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["goodput", *words, "--prometheus", url, "--since", "3h"]) == 1
@@ -213,7 +213,7 @@ def test_bounds_are_those_of_the_last_seconds_of_a_run(url: str, capsys: pytest.
         (["other"], "has seen nothing of run other in the last 30.0 days"),
     ],
 )
-def test_what_has_no_bound_is_a_sentence_and_a_status(
+def test_reports_a_change_without_bounds_with_a_sentence_and_a_status(
     url: str, words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["whatif", *words, "--prometheus", url]) == 1
@@ -223,7 +223,7 @@ def test_what_has_no_bound_is_a_sentence_and_a_status(
 
 
 @needs_prometheus
-def test_a_run_that_has_ended_is_told_of_to_its_end(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_an_ended_run_up_to_its_end(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", "partial", "--prometheus", url, "--since", "10m"]) == 0
     out = capsys.readouterr().out
     assert "the last 10.0 min of the run, which ended" in out
@@ -260,7 +260,7 @@ def test_a_restore_is_recovery() -> None:
     assert found.recoveries == [pytest.approx(10.0)]
 
 
-def test_a_standstill_is_longer_than_ten_steps_and_saves_are_none() -> None:
+def test_a_standstill_is_longer_than_ten_steps_and_not_a_save() -> None:
     one = attempt(seconds=400.0, steps=100)
     set_bounds([one], 0.0, 1000.0, apart=10.0)
     assert standstills(one) == [(100.0, 400.0)]
@@ -274,7 +274,7 @@ def test_a_standstill_is_longer_than_ten_steps_and_saves_are_none() -> None:
     ("seconds", "sentence"),
     [(2000.0, ""), (1900.0, ""), (1000.0, "50.0 % of the time of attempt"), (4000.0, "100.0 % more")],
 )
-def test_a_hole_in_the_records_is_said(seconds: float, sentence: str) -> None:
+def test_reports_a_gap_in_the_records(seconds: float, sentence: str) -> None:
     one = attempt(seconds=1000.0, steps=1000)
     one.seconds = {"compute": seconds}
     one.alive = True

@@ -46,12 +46,12 @@ def as_documented(connection: socket.socket, *, status: str = STATUS, pause: flo
                 return
 
 
-def test_shows_the_status_that_the_service_tells() -> None:
+def test_shows_the_status_of_the_service() -> None:
     with listening(as_documented) as address:
         assert ras.ask(address) == STATUS.splitlines()
 
 
-def test_a_service_that_takes_too_long_gives_what_it_has_told() -> None:
+def test_shows_the_partial_status_of_a_slow_service() -> None:
     with listening(lambda connection: as_documented(connection, pause=0.2)) as address:
         begun = time.monotonic()
         told = ras.ask(address, 0.9)
@@ -61,12 +61,12 @@ def test_a_service_that_takes_too_long_gives_what_it_has_told() -> None:
     assert len(told) < len(STATUS.splitlines())
 
 
-def test_nothing_that_is_told_moves_the_cursor() -> None:
+def test_removes_control_characters() -> None:
     with listening(lambda connection: as_documented(connection, status="a\x1b[2Jb\x07\n")) as address:
         assert ras.ask(address) == ["a [2Jb"]
 
 
-def test_a_long_status_is_cut() -> None:
+def test_truncates_a_long_status() -> None:
     with listening(lambda connection: as_documented(connection, status="line\n" * 5000)) as address:
         assert len(ras.ask(address)) == 60
 
@@ -81,12 +81,12 @@ def other(answer: bytes) -> Callable[[socket.socket], None]:
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"x" * 5000])
-def test_somebody_else_at_the_port_says_nothing(answer: bytes) -> None:
+def test_ignores_another_service_at_the_port(answer: bytes) -> None:
     with listening(other(answer)) as address:
         assert ras.ask(address, 0.5) == []
 
 
-def test_a_silent_service_costs_no_more_than_the_deadline() -> None:
+def test_waits_for_a_silent_service_until_the_deadline() -> None:
     with listening(lambda connection: time.sleep(1)) as address:
         begun = time.monotonic()
         assert ras.ask(address, 0.3) == []
@@ -94,11 +94,11 @@ def test_a_silent_service_costs_no_more_than_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "", "127.0.0.1:99999999"])
-def test_nobody_there_is_no_answer(address: str) -> None:
+def test_no_answer_without_a_service(address: str) -> None:
     assert ras.ask(address, 1.0) == []
 
 
-def test_the_address_is_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uses_the_address_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_RAS_ADDR", "node7:4000")
     assert ras.default_address() == "node7:4000"
     monkeypatch.delenv("NCCL_RAS_ADDR")

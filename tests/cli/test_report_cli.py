@@ -57,13 +57,13 @@ def whyidle(*words: str, script: str | None = None) -> subprocess.CompletedProce
     return subprocess.run([sys.executable, *program, *words], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
 
 
-def test_the_text(tmp_path: Path) -> None:
+def test_prints_text(tmp_path: Path) -> None:
     ended(tmp_path, FAST, SLOW)
     done = whyidle("report", "--dir", str(tmp_path))
     assert (done.returncode, done.stderr, done.stdout) == (0, "", TEXT)
 
 
-def test_the_json(tmp_path: Path) -> None:
+def test_prints_json(tmp_path: Path) -> None:
     ended(tmp_path, FAST, SLOW)
     report = json.loads(whyidle("report", "--json", "--dir", str(tmp_path)).stdout)
     keys = ["run", "ranks", "steps", "wall_seconds", "startup_seconds", "seconds", "families", "verdict", "per_rank"]
@@ -73,14 +73,14 @@ def test_the_json(tmp_path: Path) -> None:
     assert {"family", "share", "corroborated", "evidence", "late_ranks"} <= set(report["verdict"])
 
 
-def test_each_family_has_a_mark_and_a_colour_that_no_other_has() -> None:
+def test_each_family_has_a_unique_mark_and_colour() -> None:
     for looks in (MARKS, COLOURS):
         assert tuple(sorted(looks)) == tuple(sorted(FAMILIES))
         assert len(set(looks.values())) == len(FAMILIES)
     assert {len(mark) for mark in MARKS.values()} == {1}
 
 
-def test_colour_changes_the_paint_and_not_the_words(tmp_path: Path) -> None:
+def test_colours_do_not_change_the_text(tmp_path: Path) -> None:
     ended(tmp_path, FAST, SLOW)
     report = build_report(("lab", "r1"), read_directory(str(tmp_path), steps=True)[0], 0)
     painted = render_text(report, colour=True)
@@ -89,7 +89,7 @@ def test_colour_changes_the_paint_and_not_the_words(tmp_path: Path) -> None:
     assert TEXT.startswith(render_text(report, colour=False))  # advice has no colour, and is added by the command
 
 
-def test_many_ranks_are_cut_to_those_that_computed_least(tmp_path: Path) -> None:
+def test_shows_the_ranks_that_computed_least_of_many(tmp_path: Path) -> None:
     ended(tmp_path, *(Spec(rank=rank, world_size=64, steps=9, step={"compute": 1.0 + rank, "host": 20.0})
                       for rank in range(40)))  # fmt: skip
     text = whyidle("report", "--dir", str(tmp_path)).stdout
@@ -99,7 +99,7 @@ def test_many_ranks_are_cut_to_those_that_computed_least(tmp_path: Path) -> None
     assert "\n  16 " not in text
 
 
-def test_of_several_runs_the_newest_and_the_others_are_named(tmp_path: Path) -> None:
+def test_reports_the_newest_of_several_runs_and_names_the_others(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="old", created=1), Spec(run="new", created=2))
     done = whyidle("report", "--dir", str(tmp_path))
     assert done.stdout.startswith("run lab/new ")
@@ -109,7 +109,7 @@ def test_of_several_runs_the_newest_and_the_others_are_named(tmp_path: Path) -> 
     assert (done.stdout.startswith("run lab/old "), done.stderr) == (True, "")
 
 
-def test_runs_of_one_name_of_two_owners_are_two(tmp_path: Path) -> None:
+def test_runs_of_one_name_of_two_owners_are_separate(tmp_path: Path) -> None:
     ended(tmp_path, replace(FAST, owner="team-a"), replace(SLOW, owner="team-b"), Spec(run="other", created=1))
     asked = whyidle("report", "--dir", str(tmp_path), "--run", "r1")
     assert (asked.returncode, asked.stdout) == (1, "")
@@ -127,7 +127,7 @@ def test_runs_of_one_name_of_two_owners_are_two(tmp_path: Path) -> None:
     assert newest.stderr == ""
 
 
-def test_nothing_to_report(tmp_path: Path) -> None:
+def test_reports_an_empty_directory(tmp_path: Path) -> None:
     done = whyidle("report", "--dir", str(tmp_path / "absent"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"whyidle report: no ledgers in {tmp_path / 'absent'}\n"
@@ -139,7 +139,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
     assert "0-0-bad.ledger" in done.stderr
 
 
-def test_problems_are_shown(tmp_path: Path) -> None:
+def test_shows_problems(tmp_path: Path) -> None:
     ended(tmp_path, Spec(steps=3, step={"compute": 0.1}, hooks={"dcp": "failed"}))
     (tmp_path / "0-0-bad.ledger").touch()
     text = whyidle("report", "--dir", str(tmp_path)).stdout
@@ -150,7 +150,7 @@ def test_problems_are_shown(tmp_path: Path) -> None:
 # -- the command itself
 
 
-def test_help_and_version() -> None:
+def test_prints_help_and_version() -> None:
     text = " ".join(whyidle("--help").stdout.split())  # as wide as the terminal
     for command in COMMANDS:
         assert command.name in text
@@ -162,7 +162,7 @@ def test_help_and_version() -> None:
 
 
 @pytest.mark.parametrize(("missing", "command"), [("rich", "demo"), ("psutil", "demo")])
-def test_a_missing_extra_is_said_in_a_sentence(missing: str, command: str) -> None:
+def test_names_a_missing_extra_in_a_sentence(missing: str, command: str) -> None:
     script = (
         f"import sys; sys.modules[{missing!r}] = None\nfrom whyidle.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     )
@@ -182,7 +182,7 @@ def test_report_needs_no_extra_and_no_torch(tmp_path: Path) -> None:
     assert whyidle("report", "--dir", str(tmp_path), script=script).stdout == TEXT
 
 
-def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+def test_a_closed_pipe_gives_no_traceback(tmp_path: Path) -> None:
     ended(tmp_path, FAST, SLOW)
     command = f"{sys.executable} -m whyidle.cli.main report --json --dir {tmp_path} | true"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
@@ -192,11 +192,11 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90.0), ("15m", 900.0), ("24h", 86400.0), ("1h30m", 5400.0), ("250ms", 0.25), ("0", 0)]
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_reads_durations(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "15", "m", "-1s", "1.5", "1 h", "1y"])
-def test_what_is_no_duration(text: str) -> None:
+def test_rejects_invalid_durations(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         duration(text)

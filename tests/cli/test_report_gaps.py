@@ -81,7 +81,7 @@ def report(folder: Path, agent: str, before: str = "") -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_a_gpu_that_its_own_counters_see_idle_is_not_told_compute(tmp_path: Path) -> None:
+def test_a_gpu_that_its_own_counters_see_idle_is_not_compute(tmp_path: Path) -> None:
     ended(tmp_path, *RANKS)
     with answers(ANSWER) as agent:
         said = report(tmp_path, agent)
@@ -98,7 +98,7 @@ def test_a_gpu_that_its_own_counters_see_idle_is_not_told_compute(tmp_path: Path
     [("", "has no data about the GPUs of this run"), (ANSWER.replace("} ", "} x"), "no agent answers")],
     ids=["nothing", "nonsense"],
 )
-def test_it_says_so_when_the_agent_cannot_tell(text: str, why: str, tmp_path: Path) -> None:
+def test_says_that_the_agent_does_not_know(text: str, why: str, tmp_path: Path) -> None:
     ended(tmp_path, *RANKS)
     with answers(text) as agent:
         said = report(tmp_path, agent)
@@ -109,13 +109,13 @@ def test_it_says_so_when_the_agent_cannot_tell(text: str, why: str, tmp_path: Pa
     assert "counts as compute" in problem
 
 
-def test_it_says_so_when_there_is_no_agent(tmp_path: Path) -> None:
+def test_says_that_there_is_no_agent(tmp_path: Path) -> None:
     ended(tmp_path, *RANKS)
     (problem,) = report(tmp_path, "127.0.0.1:1")["problems"]
     assert problem.startswith("no agent answers at 127.0.0.1:1 (Connection refused)")
 
 
-def test_nobody_is_asked_about_ranks_without_an_accelerator(tmp_path: Path) -> None:
+def test_asks_no_agent_about_ranks_without_an_accelerator(tmp_path: Path) -> None:
     ended(tmp_path, Spec(steps=10, step={"compute": 0.1}))
     assert report(tmp_path, "127.0.0.1:1")["problems"] == []
 

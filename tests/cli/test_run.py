@@ -49,12 +49,12 @@ def fake_torch(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])
-def test_exit_status(code: int) -> None:
+def test_exit_status_is_that_of_the_command(code: int) -> None:
     done = whyidle("--", "sh", "-c", f"exit {code}")
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
-def test_it_is_the_command() -> None:
+def test_replaces_itself_with_the_command() -> None:
     """One process, not a parent that has to pass things on."""
     with subprocess.Popen(
         [*WHYIDLE_RUN, "--", "sh", "-c", "echo $$"], env=clean_env(), stdout=subprocess.PIPE, text=True
@@ -101,7 +101,7 @@ def test_signal_dispositions_are_those_of_a_shell() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_what_the_caller_ignores_the_command_ignores(number: signal.Signals) -> None:
+def test_the_command_ignores_signals_that_the_caller_ignores(number: signal.Signals) -> None:
     """`nohup whyidle run -- CMD` is `nohup CMD`."""
     script = ["grep", "SigIgn", "/proc/self/status"]
     words = [*ignoring(number), *WHYIDLE_RUN, "--", *script]
@@ -109,7 +109,7 @@ def test_what_the_caller_ignores_the_command_ignores(number: signal.Signals) -> 
     assert int(done.stdout.split()[1], 16) & 1 << number - 1
 
 
-def test_standard_streams_are_the_commands() -> None:
+def test_the_command_has_the_standard_streams() -> None:
     done = subprocess.run(
         [*WHYIDLE_RUN, "--", "cat"],
         input="through",
@@ -125,7 +125,7 @@ def test_standard_streams_are_the_commands() -> None:
 # -- how it is called
 
 
-def test_environment() -> None:
+def test_sets_the_environment() -> None:
     done = whyidle("--dir", "ledgers", "--run", "r1", "--", "env", PYTHONPATH="/a:/b", cwd=Path("/tmp"))
     lines = done.stdout.splitlines()
     assert "WHYIDLE=1" in lines
@@ -141,12 +141,12 @@ def test_environment_without_options_keeps_what_is_set() -> None:
     assert f"PYTHONPATH={run_command.AUTOLOAD_DIR}" in lines, "no empty entry: that would be the working directory"
 
 
-def test_twice_is_once() -> None:
+def test_running_it_twice_changes_nothing() -> None:
     env = run_command.environment({"PYTHONPATH": "/a"}, None, None)
     assert run_command.environment(env, None, None) == env
 
 
-def test_switched_off_it_changes_nothing() -> None:
+def test_changes_nothing_if_switched_off() -> None:
     plain = subprocess.run(["env"], env=clean_env(WHYIDLE="0"), capture_output=True, text=True, timeout=60, check=True)
     assert whyidle("--dir", "/x", "--", "env", WHYIDLE="0").stdout == plain.stdout
 
@@ -163,7 +163,7 @@ def test_switched_off_it_changes_nothing() -> None:
         (["--", "--odd"], ["--odd"]),
     ],
 )
-def test_where_the_command_begins(words: list[str], command: list[str]) -> None:
+def test_finds_where_the_command_begins(words: list[str], command: list[str]) -> None:
     """Both ways of calling: the whole line through argparse, and cut at the first `--` as the main program does it."""
     parser = argparse.ArgumentParser()
     run_command.add_arguments(parser)
@@ -173,23 +173,23 @@ def test_where_the_command_begins(words: list[str], command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--",), ("--run", "r"), ("--run", "r", "--")])
-def test_no_command(arguments: tuple[str, ...]) -> None:
+def test_rejects_a_missing_command(arguments: tuple[str, ...]) -> None:
     done = whyidle(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: whyidle run")
 
 
-def test_without_dashes() -> None:
+def test_accepts_a_command_without_dashes() -> None:
     assert whyidle("sh", "-c", "echo $0 $1", "x", "--run").stdout == "x --run\n"
 
 
-def test_command_not_found(tmp_path: Path) -> None:
+def test_reports_a_command_that_is_not_found(tmp_path: Path) -> None:
     for command in ("no-such-command-here", str(tmp_path / "none"), str(Path(__file__) / "below-a-file")):
         done = whyidle("--", command)
         assert (done.returncode, done.stderr) == (127, f"whyidle: {command}: command not found\n")
 
 
-def test_command_not_executable(tmp_path: Path) -> None:
+def test_reports_a_command_that_is_not_executable(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("echo\n")
     done = whyidle("--", str(plain))
@@ -211,12 +211,12 @@ def test_command_not_executable(tmp_path: Path) -> None:
         ([], ""),
     ],
 )
-def test_flags_of_a_python_command(words: list[str], flags: str) -> None:
+def test_reads_the_flags_of_a_python_command(words: list[str], flags: str) -> None:
     assert run_command.python_flags(words) == flags
 
 
 @pytest.mark.parametrize("flag", ["-E", "-I", "-S"])
-def test_says_so_where_it_cannot_reach(flag: str) -> None:
+def test_warns_about_a_python_that_it_cannot_reach(flag: str) -> None:
     done = whyidle("--", sys.executable, flag, "-c", "print('ran')")
     assert (done.returncode, done.stdout) == (0, "ran\n")
     installed = subprocess.run(
@@ -232,21 +232,21 @@ def test_says_so_where_it_cannot_reach(flag: str) -> None:
 # -- who is reached
 
 
-def test_a_script(fake_torch: Path) -> None:
+def test_reaches_a_script(fake_torch: Path) -> None:
     (fake_torch / "train.py").write_text(f"import sys, torch\nprint({MARK}, sys.argv[1:])\n")
     done = whyidle("--", sys.executable, str(fake_torch / "train.py"), "--lr", "1")
     assert (done.stdout, done.stderr) == ("True ['--lr', '1']\n", "")
     assert whyidle("--", sys.executable, str(fake_torch / "train.py"), WHYIDLE="0").stdout == "False []\n"
 
 
-def test_a_module(fake_torch: Path) -> None:
+def test_reaches_a_module(fake_torch: Path) -> None:
     (fake_torch / "pkg").mkdir()
     (fake_torch / "pkg" / "__init__.py").write_text("")
     (fake_torch / "pkg" / "train.py").write_text(f"import sys, torch\nprint(__name__, {MARK})\n")
     assert whyidle("--", sys.executable, "-m", "pkg.train", cwd=fake_torch).stdout == "__main__ True\n"
 
 
-def test_a_child_of_a_shell_script(fake_torch: Path) -> None:
+def test_reaches_a_child_of_a_shell_script(fake_torch: Path) -> None:
     script = fake_torch / "job.sh"
     script.write_text(f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH:{fake_torch}"\n"$@"\n')
     script.chmod(0o755)
@@ -254,7 +254,7 @@ def test_a_child_of_a_shell_script(fake_torch: Path) -> None:
     assert done.stdout == "True\n", done.stderr
 
 
-def test_spawned_and_forked_children(fake_torch: Path) -> None:
+def test_reaches_spawned_and_forked_children(fake_torch: Path) -> None:
     (fake_torch / "spawn.py").write_text(
         "import multiprocessing, sys\n"
         "def look(queue):\n"
@@ -271,13 +271,13 @@ def test_spawned_and_forked_children(fake_torch: Path) -> None:
     assert done.stdout == "spawn True\nforkserver True\nfork True\n", done.stderr
 
 
-def test_the_users_sitecustomize(tmp_path: Path) -> None:
+def test_runs_the_users_sitecustomize(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.mine = 'ran'\n")
     done = whyidle("--", sys.executable, "-c", "import sys; print(sys.mine)", PYTHONPATH=str(tmp_path))
     assert (done.stdout, done.stderr) == ("ran\n", "")
 
 
-def test_an_environment_without_whyidle(fake_torch: Path) -> None:
+def test_reaches_an_environment_without_whyidle(fake_torch: Path) -> None:
     """The command's interpreter need not be ours: here, one that sees no site-packages of anybody."""
     bare = fake_torch / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=120)
@@ -299,7 +299,7 @@ def test_torchrun_reaches_every_rank(tmp_path: Path) -> None:
     assert [(tmp_path / f"out{rank}").read_text() for rank in range(2)] == ["True", "True"]
 
 
-def test_torchrun_hands_on_a_failing_rank(tmp_path: Path) -> None:
+def test_torchrun_reports_a_failing_rank(tmp_path: Path) -> None:
     (tmp_path / "rank.py").write_text("import sys, torch\nsys.exit(7)\n")
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
     plain = subprocess.run(

@@ -41,14 +41,14 @@ HEX = re.compile("#[0-9A-Fa-f]{6}")
         ((2.0776, 0.0795, -1.135), (0.9033, -0.0636, -0.5514), 0.9082),
     ],
 )
-def test_differences_are_those_of_the_published_test_data(
+def test_colour_difference_matches_published_test_data(
     one: tuple[float, float, float], other: tuple[float, float, float], difference: float
 ) -> None:
     assert ciede2000(one, other) == pytest.approx(difference, abs=1e-4)
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_all_eyes_tell_the_families_apart(eyes: str) -> None:
+def test_families_are_distinguishable_with_any_colour_vision(eyes: str) -> None:
     near = {
         f"{one} and {other}": difference
         for (one, colour), (other, its) in combinations(FAMILY_COLOUR.items(), 2)
@@ -58,7 +58,7 @@ def test_all_eyes_tell_the_families_apart(eyes: str) -> None:
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_all_eyes_tell_what_is_well_from_what_is_not(eyes: str) -> None:
+def test_good_and_bad_are_distinguishable_with_any_colour_vision(eyes: str) -> None:
     for one, other in combinations((GREEN, AMBER, RED), 2):
         assert ciede2000(lab(one, eyes), lab(other, eyes)) >= LEAST_APART, (one, other)
 
@@ -69,7 +69,7 @@ def test_shades_of_causes_differ() -> None:
 
 
 @pytest.mark.parametrize("panel", [DARK_PANEL, LIGHT_PANEL])
-def test_lines_are_seen_on_panels_of_both_themes(panel: str) -> None:
+def test_lines_are_visible_in_both_themes(panel: str) -> None:
     drawn = {**FAMILY_COLOUR, "unhooked": UNHOOKED, "well": GREEN, "not yet": AMBER, "bad": RED}
     faint = {name: seen for name, colour in drawn.items() if (seen := contrast(colour, panel)) < LINES_NEED}
     assert faint == {}
@@ -94,14 +94,14 @@ def _grounds(panel: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield properties
 
 
-def test_words_on_colours_can_be_read() -> None:
+def test_text_on_colours_is_readable() -> None:
     found = set(behind_words())
     assert len(found) > 20, "cells with words on colours are looked at"
     assert {(where, colour) for where, colour in found if contrast(colour, WORDS) < WORDS_NEED} == set()
 
 
 @pytest.mark.parametrize("colour", [*FAMILY_COLOUR.values(), "#FFFFFF", "#000000"])
-def test_a_ground_is_as_bright_as_words_allow(colour: str) -> None:
+def test_a_background_is_as_bright_as_its_text_allows(colour: str) -> None:
     found = ground(colour)
     assert contrast(found, WORDS) >= WORDS_NEED
     assert found == colour or luminance(found) == pytest.approx(luminance(ground("#FFFFFF")), abs=0.01)

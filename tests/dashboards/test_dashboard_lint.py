@@ -475,32 +475,32 @@ def name(rule: object) -> str:
 
 
 @pytest.mark.parametrize("rule", OF_EXPRESSIONS, ids=name)
-def test_expressions(rule: Callable[[str], Iterator[str]]) -> None:
+def test_expressions_pass_the_linter(rule: Callable[[str], Iterator[str]]) -> None:
     assert {f"{where}: {wrong}" for where, expr in expressions() for wrong in rule(expr)} == set()
 
 
 @pytest.mark.parametrize("rule", OF_QUERIES, ids=name)
-def test_queries(rule: Callable[[Query], Iterator[str]]) -> None:
+def test_queries_pass_the_linter(rule: Callable[[Query], Iterator[str]]) -> None:
     assert {f"{query.where}: {wrong}" for query in QUERIES for wrong in rule(query)} == set()
 
 
 @pytest.mark.parametrize("rule", OF_PANELS, ids=name)
-def test_panels(rule: Callable[[Json], Iterator[str]]) -> None:
+def test_panels_pass_the_linter(rule: Callable[[Json], Iterator[str]]) -> None:
     assert {f"{where}: {wrong}" for where, panel in PANELS for wrong in rule(panel)} == set()
 
 
 @pytest.mark.parametrize("rule", OF_ALERTS, ids=name)
-def test_alerts(rule: Callable[[Alert], Iterator[str]]) -> None:
+def test_alerts_pass_the_linter(rule: Callable[[Alert], Iterator[str]]) -> None:
     assert {f"{alert.name}: {wrong}" for alert in ALERTS for wrong in rule(alert)} == set()
 
 
-def test_recording_rules() -> None:
+def test_recording_rules_pass_the_linter() -> None:
     assert {f"{record.name}: {wrong}" for record in RECORDS for wrong in records_are_named_by_level(record)} == set()
     mixed = {f"{rule.name}: {wrong}" for rule in RULES for wrong in clusters_stay_apart(rule.expr)}
     assert mixed == set()
 
 
-def test_names_are_told_apart() -> None:
+def test_names_are_distinct() -> None:
     assert len({(alert.name, alert.severity) for alert in ALERTS}) == len(ALERTS)
     assert len({group.name for group in GROUPS}) == len(GROUPS)
     for uid, dashboard in DASHBOARDS.items():
@@ -624,7 +624,7 @@ BAD_ALERTS = (
 )
 
 
-def test_the_linter_finds_what_it_looks_for() -> None:
+def test_linter_finds_each_fault() -> None:
     for rule, expr in BAD_EXPRESSIONS:
         assert list(rule(expr)), f"{name(rule)} lets pass {expr}"
     for rule, query, expr in BAD_QUERIES:
@@ -635,7 +635,7 @@ def test_the_linter_finds_what_it_looks_for() -> None:
         assert list(rule(alert)), f"{name(rule)} lets pass {alert}"
 
 
-def test_the_linter_lets_pass_what_is_well() -> None:
+def test_linter_accepts_correct_examples() -> None:
     for expr in GOOD_EXPRESSIONS:
         assert [wrong for rule in OF_EXPRESSIONS for wrong in rule(expr)] == [], expr
     assert [wrong for rule in OF_PANELS for wrong in rule(A_PANEL)] == []

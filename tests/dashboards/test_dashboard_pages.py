@@ -156,7 +156,7 @@ def test_pages_are_small(uid: str) -> None:
 
 
 @pytest.mark.parametrize("uid", MOST)
-def test_lines_of_panels_are_full(uid: str) -> None:
+def test_rows_of_panels_are_full(uid: str) -> None:
     """A line that is too wide wraps, and leaves half a page empty."""
     pages = [DASHBOARDS[uid]["panels"], *(panel["panels"] for panel in DASHBOARDS[uid]["panels"] if "panels" in panel)]
     for page in pages:
@@ -181,7 +181,7 @@ def test_no_axis_mixes_units(uid: str) -> None:
     assert [wrong for panel in panels(uid) for wrong in axes_that_mix_units(panel)] == []
 
 
-def test_a_node_without_a_kind_of_device_has_no_empty_row() -> None:
+def test_rows_of_devices_are_folded_and_not_repeated() -> None:
     """Grafana draws a row that is repeated by a variable without values all the same, since 4.6 and in 12: so Node's
     rows are of no one kind, and those of Node hardware are folded, below a table of what the node has."""
     rows = [panel for panel in DASHBOARDS["whyidle-node-hardware"]["panels"] if panel["type"] == "row"]
@@ -189,7 +189,7 @@ def test_a_node_without_a_kind_of_device_has_no_empty_row() -> None:
     assert not any('"repeat"' in json.dumps(dashboard) for dashboard in DASHBOARDS.values())
 
 
-def test_what_is_too_much_is_found() -> None:
+def test_checks_find_pages_that_are_too_large() -> None:
     def drawn(expr: str, legend: str, unit: str = "short") -> Json:
         target = {"refId": "A", "expr": expr, "legendFormat": legend}
         fields = {"defaults": {"unit": unit}}

@@ -89,13 +89,13 @@ def test_uids_are_those_that_links_lead_to() -> None:
     }
 
 
-def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_lists_the_dashboards(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboards"]) == 0
     listed = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
     assert listed == {uid: dashboard["description"] for uid, dashboard in DASHBOARDS.items()}
 
 
-def test_committed_is_what_is_generated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_committed_files_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboards", "--check"]) == 0, capsys.readouterr().err
     assert main(["dashboards", "--out", str(tmp_path)]) == 0
     assert main(["dashboards", "--out", str(tmp_path), "--check"]) == 0
@@ -146,15 +146,13 @@ def test_settings_reach_the_dashboards(tmp_path: Path, capsys: pytest.CaptureFix
     }
 
 
-def test_windows_that_the_dashboards_do_not_ask_for_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rejects_windows_that_the_dashboards_do_not_query(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "settings.yaml").write_text("window: 1m")
     assert main(["dashboards", "--config", str(tmp_path / "settings.yaml")]) == 2
     assert "Leave these settings as they are" in capsys.readouterr().err
 
 
-def test_config_maps_hold_the_same_and_fit_where_they_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_maps_hold_the_dashboards_and_fit_into_etcd(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboards", "--configmaps"]) == 0
     maps = list(yaml.safe_load_all(capsys.readouterr().out))
     assert {one["metadata"]["name"] for one in maps} == set(DASHBOARDS)
@@ -166,7 +164,7 @@ def test_config_maps_hold_the_same_and_fit_where_they_are_kept(capsys: pytest.Ca
         assert len(json.dumps(one)) < 256 * 1024, f"{name}: kubectl apply takes 256 KiB"
 
 
-def test_variables_links_and_tag(dashboard: Json) -> None:
+def test_dashboards_have_variables_links_and_tag(dashboard: Json) -> None:
     names = [variable["name"] for variable in dashboard["templating"]["list"]]
     assert names[:2] == ["datasource", "cluster"]
     assert dashboard["tags"] == ["whyidle"]
@@ -178,7 +176,7 @@ def test_variables_links_and_tag(dashboard: Json) -> None:
     assert set(names) <= used | {"datasource"}, "a variable that nothing uses"
 
 
-def test_a_node_is_all_addresses_that_its_agent_had() -> None:
+def test_a_node_includes_all_addresses_of_its_agent() -> None:
     """An agent that was scraped elsewhere before would otherwise stand for the one that lives, by the alphabet."""
     [instance] = [one for one in DASHBOARDS["whyidle-node"]["templating"]["list"] if one["name"] == "instance"]
     assert instance["current"]["value"] == ["$__all"]
@@ -208,7 +206,7 @@ def test_labels_reach_no_html_and_no_address_of_another_server(dashboard: Json) 
         assert not re.findall(r"\$\{__(?:value|data|field)[^}:]*\}", url), "a label that is not encoded"
 
 
-def test_panels_do_not_lie_on_each_other(dashboard: Json) -> None:
+def test_panels_do_not_overlap(dashboard: Json) -> None:
     folded = [panel["panels"] for panel in dashboard["panels"] if panel.get("collapsed")]
     for together in (dashboard["panels"], *folded):
         taken: set[tuple[int, int]] = set()
@@ -241,7 +239,7 @@ def test_colours_of_families_differ_and_are_the_same_everywhere() -> None:
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus, of the Debian package of that name")
-def test_stacks_have_compute_at_the_bottom(tmp_path: Path) -> None:
+def test_compute_is_at_the_bottom_of_stacks(tmp_path: Path) -> None:
     """Grafana stacks series as they come: so a real Prometheus must send them in the order of the families."""
     shares = [("compute", "compute"), *sorted(CAUSE_FAMILY.items(), reverse=True), ("unhooked", UNHOOKED_FAMILY)]
     rules = [
@@ -258,7 +256,7 @@ def test_stacks_have_compute_at_the_bottom(tmp_path: Path) -> None:
             assert list(dict.fromkeys(families)) == [*FAMILIES, UNHOOKED_FAMILY], asked
 
 
-def test_variables_are_written_as_matchers_need_them(dashboard: Json) -> None:
+def test_variables_have_the_format_that_matchers_need(dashboard: Json) -> None:
     """Of which several values may be chosen, as a pattern; others as the one value that they have."""
     listed = {one["name"]: one["multi"] for one in dashboard["templating"]["list"] if one["type"] == "query"}
     asked = [target["expr"] for panel in drawn(dashboard) for target in panel["targets"]]
@@ -271,7 +269,7 @@ def test_variables_are_written_as_matchers_need_them(dashboard: Json) -> None:
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus, of the Debian package of that name")
-def test_a_run_named_like_a_regular_expression_drew_nothing(tmp_path: Path) -> None:
+def test_a_run_name_with_regular_expression_characters_is_matched(tmp_path: Path) -> None:
     names = ("lr(2)", "a+b", "a|b", ".*", "r", 'say "hi"', "it's", "C:\\new", "50 %/ü")
     recorded = "run:whyidle_ranks:count"
     rules = [{"record": recorded, "expr": "vector(1)", "labels": {"owner": "o", "run": name}} for name in names]

@@ -44,7 +44,7 @@ def expr(title: str, ref: str = "A", config: Config | None = None, **chosen: str
     return filled(found, variables | chosen)
 
 
-def test_it_fits_on_the_screen_without_scrolling() -> None:
+def test_fits_on_the_screen_without_scrolling() -> None:
     unit, gap = GRID
     height = max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in panels()) * (unit + gap) - gap
     assert height + BARS + CONTROLS <= SCREEN[1]
@@ -108,7 +108,7 @@ SENTENCES: list[tuple[str, Config, Json, str]] = [
 
 
 @needs_promtool
-def test_the_sentence_says_what_the_series_say(tmp_path: Path) -> None:
+def test_sentence_agrees_with_the_series(tmp_path: Path) -> None:
     """promtool compares labels: those that the legend joins to the sentence."""
     [legend] = [target["legendFormat"] for target in panels()[0]["targets"]]
     parts = legend.replace("{{", " ").replace("}}", " ").split()
@@ -174,7 +174,7 @@ def test_a_rank_that_moved_does_not_empty_the_table(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_since_is_when_the_verdict_changed(tmp_path: Path) -> None:
+def test_since_column_is_when_the_verdict_changed(tmp_path: Path) -> None:
     """In ms. A verdict that has never been another one stands since it was first seen."""
     leading = "run_family:whyidle_leading:ratio5m"
     series = {

@@ -142,7 +142,7 @@ def _ask(url: str, body: object = None) -> Any:
         return json.loads(answer.read() or b"null")
 
 
-def test_every_alert_that_a_rule_names_is_there() -> None:
+def test_every_alert_in_a_rule_exists() -> None:
     for rule in CONFIG["inhibit_rules"]:
         for side in ("source_matchers", "target_matchers"):
             assert matching(rule[side]), rule
@@ -151,7 +151,7 @@ def test_every_alert_that_a_rule_names_is_there() -> None:
                     assert name in SEVERITIES or f"{name}." in matcher, name
 
 
-def test_no_rule_compares_a_label_that_its_alerts_lack() -> None:
+def test_rules_compare_only_labels_that_their_alerts_have() -> None:
     """Labels that neither has are equal: such a rule would silence more than it says."""
     for rule in CONFIG["inhibit_rules"]:
         for label in set(rule["equal"]) - {"cluster"}:
@@ -159,7 +159,7 @@ def test_no_rule_compares_a_label_that_its_alerts_lack() -> None:
             assert not without, (rule, label)
 
 
-def test_what_follows_from_something_else_is_silent_and_nothing_more(address: str) -> None:
+def test_inhibits_only_alerts_that_follow_from_another(address: str) -> None:
     said = list(pairs())
     assert {pair.silenced for pair in said} == {True, False}
     ends = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
@@ -182,20 +182,20 @@ def _key(labels: Mapping[str, str]) -> str:
 @pytest.mark.parametrize(
     ("severity", "receiver"), [("critical", "people"), ("warning", "people"), ("info", "page-only")]
 )
-def test_who_is_told(severity: str, receiver: str) -> None:
+def test_routes_alerts_to_their_receivers(severity: str, receiver: str) -> None:
     command = ["amtool", "config", "routes", "test", f"--config.file={FILE}", "alertname=WhyidleAny"]
     done = subprocess.run([*command, f"severity={severity}"], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == [receiver]
 
 
-def test_nobody_is_told_in_vain() -> None:
+def test_shipped_receivers_send_nothing() -> None:
     """A receiver that leads nowhere counts as delivered."""
     assert [list(receiver) for receiver in CONFIG["receivers"]] == [["name"], ["name"]]
     done = subprocess.run(["amtool", "check-config", FILE], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout
 
 
-def test_what_is_commented_out_is_sound_too(tmp_path: Path) -> None:
+def test_commented_out_settings_are_valid(tmp_path: Path) -> None:
     lines = FILE.read_text().splitlines()
     start = lines.index("  - name: people") + 1
     end = lines.index("  - name: page-only")

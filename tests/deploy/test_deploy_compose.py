@@ -72,7 +72,7 @@ def provisioned(what: str) -> Json:
 # -- the file
 
 
-def test_everything_that_is_mounted_is_there_and_read_only() -> None:
+def test_mounted_files_exist_and_are_read_only() -> None:
     named = project()["volumes"]
     for name, service in SERVICES.items():
         for source, target, read_only in mounts(service):
@@ -104,7 +104,7 @@ def test_images_are_pinned() -> None:
     assert SERVICES["agent"]["pull_policy"] == "build"
 
 
-def test_nothing_listens_to_the_network() -> None:
+def test_nothing_listens_on_the_network() -> None:
     for name in LASTING:
         assert "ports" not in SERVICES[name]
         assert SERVICES[name]["network_mode"] == "host"
@@ -114,14 +114,14 @@ def test_nothing_listens_to_the_network() -> None:
     assert "--cluster.listen-address=" in SERVICES["alertmanager"]["command"]  # 0.0.0.0:9094 unless told
 
 
-def test_nothing_has_more_rights_than_it_needs() -> None:
+def test_services_have_no_more_rights_than_they_need() -> None:
     for name, service in SERVICES.items():
         assert service["cap_drop"] == ["ALL"], name
         assert service.get("cap_add", []) == (["CHOWN"] if name == "ledgers" else []), name
         assert not {"privileged", "devices", "secrets"} & service.keys(), name
 
 
-def test_they_find_each_other() -> None:
+def test_services_find_each_other() -> None:
     folder = source_of("prometheus", "/etc/prometheus/targets")
     for file, name in (("nodes.yml", "agent"), ("alertmanagers.yml", "alertmanager")):
         [group] = yaml.safe_load((folder / file).read_text())
@@ -131,7 +131,7 @@ def test_they_find_each_other() -> None:
     assert urls == {name: f"http://{address(name)}" for name in ("prometheus", "alertmanager")}
 
 
-def test_each_is_asked_how_it_is() -> None:
+def test_each_service_has_a_health_check() -> None:
     for name in ("prometheus", "alertmanager", "grafana"):
         assert f"http://{address(name)}/" in SERVICES[name]["healthcheck"]["test"][-1]
     dockerfile = (ROOT / SERVICES["agent"]["build"]["dockerfile"]).read_text()
@@ -145,7 +145,7 @@ def test_the_file_for_gpus_adds_nothing_else() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("docker-compose"), reason="needs docker-compose, version 2")
-def test_compose_takes_it() -> None:
+def test_compose_accepts_the_files() -> None:
     files = ("-f", FOLDER / "compose.yaml", "-f", FOLDER / "compose.nvidia.yaml")
     done = subprocess.run(["docker-compose", *files, "config", "--quiet"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -172,7 +172,7 @@ PROVIDER = {
 @pytest.mark.parametrize(
     ("what", "key", "schema"), [("datasources", "datasources", DATA_SOURCE), ("dashboards", "providers", PROVIDER)]
 )
-def test_what_is_provisioned_is_what_grafana_reads(what: str, key: str, schema: dict[str, type]) -> None:
+def test_grafana_reads_the_provisioned_files(what: str, key: str, schema: dict[str, type]) -> None:
     said = provisioned(what)
     assert said.keys() == {"apiVersion", key}
     assert said["apiVersion"] == 1
@@ -194,7 +194,7 @@ def test_the_dashboards_find_their_data() -> None:
         assert variable["query"] == prometheus["type"], file
 
 
-def test_there_is_no_password_at_all() -> None:
+def test_contains_no_password() -> None:
     env = SERVICES["grafana"]["environment"]
     assert env["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
     assert (env["GF_AUTH_ANONYMOUS_ENABLED"], env["GF_AUTH_ANONYMOUS_ORG_ROLE"]) == ("true", "Viewer")
@@ -221,7 +221,7 @@ def _prepare(asked: Pod) -> tuple[int, str]:
 
 
 @needs_programs
-def test_the_folder_of_the_ledgers_is_everybodys_and_the_agents(tmp_path: Path) -> None:
+def test_ledger_folder_is_writable_by_all_and_owned_by_the_agent(tmp_path: Path) -> None:
     ledgers = tmp_path / "node/dev/shm/whyidle"
     for before in ("missing", "made", "of a rank"):
         if before == "of a rank":  # which was quicker, under a strict umask
@@ -233,7 +233,7 @@ def test_the_folder_of_the_ledgers_is_everybodys_and_the_agents(tmp_path: Path) 
 
 
 @needs_programs
-def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+def test_does_not_follow_a_link_in_place_of_the_ledger_folder(tmp_path: Path) -> None:
     asked = _prepared(tmp_path)
     target = tmp_path / "node/dev/shm/target"
     target.mkdir(mode=0o755)
@@ -357,7 +357,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @needs_programs
-def test_alerts_of_the_agent_reach_whom_alertmanager_tells(stack: Stack) -> None:
+def test_alerts_of_the_agent_reach_the_receiver_of_alertmanager(stack: Stack) -> None:
     """From a rank's ledger to Prometheus, and from an agent that ends to a message about it: one, not two."""
     for service in ("agent", "alertmanager", "prometheus"):
         until(lambda service=service: stack.healthy(service))

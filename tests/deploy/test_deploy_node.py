@@ -148,7 +148,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 FOLDER = "drwxrwxrwt whyidle"
 
 
-def test_the_agent_serves_with_no_rights(node: dict[str, str]) -> None:
+def test_the_agent_serves_without_privileges(node: dict[str, str]) -> None:
     assert (node["active"], node["folder"]) == ("active", FOLDER)
     nothing = "0" * 16
     assert node["rights"].split() == [nothing, nothing, "1", "2"]  # effective, bounding, no new ones, filtered
@@ -156,13 +156,13 @@ def test_the_agent_serves_with_no_rights(node: dict[str, str]) -> None:
     assert node["clock"] == "2"
 
 
-def test_the_agent_ends_well_and_comes_back(node: dict[str, str]) -> None:
+def test_the_agent_stops_cleanly_and_starts_again(node: dict[str, str]) -> None:
     assert node["stopped"] == "success 0"
     assert node["kept"] == FOLDER
     assert node["restarted"] == "active 1"
 
 
-def test_a_job_is_recorded_and_forgotten(node: dict[str, str]) -> None:
+def test_a_job_is_recorded_and_removed(node: dict[str, str]) -> None:
     assert node["prolog"] == FOLDER
     assert node["report"].startswith(f"run {node['job']} · 2 ranks, ended · 20 steps")
     assert (node["ledgers"], node["forgotten"], node["node"]) == ("2", "0", "idle")

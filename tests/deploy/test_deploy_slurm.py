@@ -104,14 +104,14 @@ EVERYBODYS = ("drwxrwxrwt", 65534)
 
 
 @needs_root
-def test_the_prolog_makes_the_folder_of_the_ledgers(site: Site) -> None:
+def test_the_prolog_creates_the_ledger_folder(site: Site) -> None:
     for _ in range(2):
         assert site.run("prolog.sh") == ""
         assert about(site.ledgers) == EVERYBODYS
 
 
 @needs_root
-def test_the_prolog_takes_over_what_a_rank_has_made(site: Site) -> None:
+def test_the_prolog_takes_over_a_folder_made_by_a_rank(site: Site) -> None:
     site.ledgers.mkdir(mode=0o700)
     (site.ledgers / "0-1-a.ledger").touch()
     os.chown(site.ledgers, USER, USER)
@@ -131,7 +131,7 @@ def test_the_prolog_follows_no_link(site: Site, tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_prolog_that_cannot_says_so_and_ends_well(site: Site) -> None:
+def test_a_prolog_that_fails_says_so_and_exits_with_0(site: Site) -> None:
     site.ledgers.touch()
     assert "no folder: remove it" in site.run("prolog.sh")
     site.ledgers.unlink()
@@ -162,7 +162,9 @@ def _filled(env: Mapping[str, str], site: Site, hooks: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("env", "added"), [row[1:] for row in TASKS], ids=[row[0] for row in TASKS])
-def test_what_the_task_prolog_adds(site: Site, hooks: Path, env: dict[str, str], added: dict[str, str]) -> None:
+def test_the_task_prolog_adds_the_variables(
+    site: Site, hooks: Path, env: dict[str, str], added: dict[str, str]
+) -> None:
     site.set(HOOKS_DIR=hooks)
     said = _filled({"SLURM_JOB_ID": JOB, **env}, site, hooks)
     assert site.task(said) == {**said, **_filled(added, site, hooks)}
@@ -244,7 +246,7 @@ def test_the_epilog_removes_the_ledgers_of_its_job_alone(site: Site, crowd: dict
 
 
 @needs_root
-def test_a_job_that_is_back_keeps_them(site: Site, crowd: dict[str, Path]) -> None:
+def test_a_requeued_job_keeps_its_ledgers(site: Site, crowd: dict[str, Path]) -> None:
     """They tell its new attempt which steps it repeats."""
     with children(site.ledgers, Spec(run=JOB, attempt=1)) as [child]:
         os.chown(child.path, USER, USER)
@@ -253,7 +255,7 @@ def test_a_job_that_is_back_keeps_them(site: Site, crowd: dict[str, Path]) -> No
 
 
 @needs_root
-def test_they_stay_for_a_while(site: Site, crowd: dict[str, Path]) -> None:
+def test_ledgers_are_kept_for_a_while(site: Site, crowd: dict[str, Path]) -> None:
     site.program("systemd-run", '#!/bin/bash\nprintf "%s\\n" "$@" >"${0%/*}/asked"\n')
     site.set(KEEP_SECONDS=900, PATH=f"{site.programs}:/usr/bin:/bin")
     assert site.run("epilog.sh") == ""
@@ -271,9 +273,7 @@ def test_they_stay_for_a_while(site: Site, crowd: dict[str, Path]) -> None:
 
 @needs_root
 @pytest.mark.parametrize("env", [{}, {"SLURM_JOB_ID": JOB}, {**OF_JOB, "SLURM_JOB_UID": "0; rm"}])
-def test_an_epilog_that_does_not_know_its_job_leaves_all(
-    site: Site, crowd: dict[str, Path], env: dict[str, str]
-) -> None:
+def test_an_epilog_without_a_job_id_removes_nothing(site: Site, crowd: dict[str, Path], env: dict[str, str]) -> None:
     assert site.run("epilog.sh", env) == ""
     assert all(path.exists() for path in crowd.values())
 
@@ -325,7 +325,7 @@ def _batch(site: Site, script: str) -> tuple[int, list[list[object]], str]:
     return done.returncode, [json.loads(line) for line in said.read_text().splitlines()], done.stdout + done.stderr
 
 
-def test_the_batch_script_with_torchrun(site: Site) -> None:
+def test_the_batch_script_runs_with_torchrun(site: Site) -> None:
     ended(site.shared_memory, Spec(run="other"))
     code, said, printed = _batch(site, "torchrun.sbatch")
     assert code == 3  # the training's, whatever the report says
@@ -335,14 +335,14 @@ def test_the_batch_script_with_torchrun(site: Site) -> None:
     assert printed.count(f"no ledger of run {JOB}") == 2
 
 
-def test_the_batch_script_with_a_task_for_each_gpu(site: Site) -> None:
+def test_the_batch_script_runs_with_a_task_per_gpu(site: Site) -> None:
     code, said, _ = _batch(site, "srun.sbatch")
     assert code == 3
     assert said == [[JOB, rank, 2, 0, "train.py", "--lr", "1e-3"] for rank in (0, 1)]
 
 
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="needs shellcheck")
-def test_shellcheck_has_nothing_to_say() -> None:
+def test_passes_shellcheck() -> None:
     scripts = sorted(path.name for path in FOLDER.iterdir() if path.suffix in (".sh", ".sbatch", ".env"))
     words = ["shellcheck", "--external-sources", "--shell=bash", "--exclude=SC2034", "slurm.env"]
     assert subprocess.run(words, cwd=FOLDER, capture_output=True, text=True).stdout == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import re
 import shlex
@@ -48,14 +49,14 @@ def settings(text: str) -> list[tuple[str, str]]:
 
 
 @needs_systemd
-def test_systemd_has_nothing_to_say_of_the_unit(tmp_path: Path) -> None:
+def test_systemd_verifies_the_unit(tmp_path: Path) -> None:
     for more in ("", SEE_ALL):
         done = run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit(tmp_path, more))
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @needs_systemd
-def test_the_unit_is_exposed_as_little_as_said(tmp_path: Path) -> None:
+def test_the_exposure_level_of_the_unit_is_as_documented(tmp_path: Path) -> None:
     for more, most in (("", MOST_EXPOSED), (SEE_ALL, MOST_EXPOSED + 0.5)):
         done = run("systemd-analyze", "security", "--offline=yes", "--no-pager", unit(tmp_path, more))
         exposed = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
@@ -63,7 +64,7 @@ def test_the_unit_is_exposed_as_little_as_said(tmp_path: Path) -> None:
         assert 1.0 < float(exposed[1]) <= most
 
 
-def test_nothing_that_the_agent_needs_is_taken_from_it() -> None:
+def test_the_sandbox_allows_what_the_agent_needs() -> None:
     said = settings(UNIT)
     names = {name for name, _ in said}
     # Each would blind a collector, or take the ledgers' folder away: the reasons stand in the unit.
@@ -74,7 +75,7 @@ def test_nothing_that_the_agent_needs_is_taken_from_it() -> None:
     assert filters[-1] == "adjtimex clock_adjtime"
 
 
-def test_the_command_line_is_one_that_the_agent_takes() -> None:
+def test_the_agent_accepts_the_command_line() -> None:
     [command] = [value for name, value in settings(UNIT) if name == "ExecStart"]
     assert shlex.split(command) == [PROGRAM, "agent", "$WHYIDLE_AGENT_ARGS"]
     lines = re.findall(r"^(?:# )?WHYIDLE_AGENT_ARGS=(.*)$", (FOLDER / "agent.env").read_text(), re.MULTILINE)
@@ -87,7 +88,7 @@ def test_the_command_line_is_one_that_the_agent_takes() -> None:
 
 @needs_root
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv")
-def test_it_takes_both_capabilities_to_see_all_ranks() -> None:
+def test_seeing_all_ranks_needs_both_capabilities() -> None:
     """Those of the drop-in; with one of them alone, a rank of another user hides what counts."""
     [said] = [value.split() for name, value in settings(SEE_ALL) if name == "AmbientCapabilities"]
     names = [name.removeprefix("CAP_").lower() for name in said]
@@ -122,7 +123,7 @@ def test_the_user_is_a_system_user(tmp_path: Path) -> None:
     assert shell.endswith("nologin")
 
 
-def test_what_the_page_installs_is_there_and_knows_where_it_belongs() -> None:
+def test_files_on_the_page_exist_and_name_their_destination() -> None:
     lines = re.findall(r"^    install (?!-d)(.*)$", (DOCS / "hosts.md").read_text(), re.MULTILINE)
     installed = {Path(words.split()[-2]).name: words.split()[-1] for words in lines}
     assert installed.keys() == {path.name for path in FOLDER.iterdir() if path.is_file()}
@@ -161,7 +162,7 @@ def _about(path: Path) -> tuple[str, int]:
 
 @needs_systemd
 @needs_root
-def test_the_folder_is_everybodys_and_the_agents(make: Callable[[], Path]) -> None:
+def test_ledger_folder_is_writable_by_all_and_owned_by_the_agent(make: Callable[[], Path]) -> None:
     folder = make()
     assert _about(folder) == ("drwxrwxrwt", 65534)
     (folder / "0-1-a.ledger").write_bytes(b"")
@@ -174,7 +175,7 @@ def test_the_folder_is_everybodys_and_the_agents(make: Callable[[], Path]) -> No
 
 @needs_systemd
 @needs_root
-def test_a_link_in_its_place_is_not_followed(make: Callable[[], Path], tmp_path: Path) -> None:
+def test_does_not_follow_a_link_in_place_of_the_ledger_folder(make: Callable[[], Path], tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.mkdir(mode=0o755)
     link = tmp_path / "shm" / "whyidle"
@@ -186,7 +187,7 @@ def test_a_link_in_its_place_is_not_followed(make: Callable[[], Path], tmp_path:
 
 @pytest.mark.ages
 @needs_root
-def test_its_owner_removes_the_ledgers_of_ended_ranks_and_no_one_else(tmp_path: Path) -> None:
+def test_only_its_owner_removes_ledgers_of_ended_ranks(tmp_path: Path) -> None:
     """So the agent needs no right to do it; and of the living it leaves everybody's."""
     folder = tmp_path / "ledgers"
     folder.mkdir()
@@ -203,6 +204,7 @@ def test_its_owner_removes_the_ledgers_of_ended_ranks_and_no_one_else(tmp_path: 
 
 def _as(uid: int, folder: Path) -> int:
     """How many ledgers a user with no other rights removes. Forked, since that user need not see this Python."""
+    codecs.lookup("ascii")  # reap() needs it, and that user may not be able to import it
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     child = os.fork()
     if child == 0:

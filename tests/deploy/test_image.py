@@ -205,7 +205,7 @@ def test_inject_in_the_image_brings_the_hooks(container: str, image: Settings, t
 
 @whole
 @possible
-def test_agent_of_the_image_serves_metrics_and_ends_when_told(container: str, image: Settings, tmp_path: Path) -> None:
+def test_agent_of_the_image_serves_metrics_and_ends_at_sigterm(container: str, image: Settings, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

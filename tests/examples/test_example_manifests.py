@@ -57,7 +57,7 @@ RUN_LABELS = {
 
 
 @pytest.mark.parametrize("name", RUN_LABELS)
-def test_a_manifest_has_the_charts_pieces(name: str, tmp_path: Path) -> None:
+def test_manifests_have_the_pieces_of_the_chart(name: str, tmp_path: Path) -> None:
     ours = pod_of(job(tmp_path, whyidle={"sidecar": {"run": {"label": RUN_LABELS[name]}}}))
     for template in pods(manifest(name)):
         assert template["metadata"] == ours["metadata"]
@@ -81,7 +81,7 @@ def test_the_job_for_kyverno_is_the_plain_one_without_our_pieces() -> None:
 
 
 @pytest.mark.parametrize("name", [*RUN_LABELS, "job-kyverno.yaml"])
-def test_torchrun_takes_the_command(name: str) -> None:
+def test_torchrun_accepts_the_command(name: str) -> None:
     from torch.distributed.run import parse_args
 
     for template in pods(manifest(name)):
@@ -111,7 +111,7 @@ def pod(tmp_path: Path) -> Map:
     return pod_of(job(tmp_path / "charts", {"gpus": 2}, {"sidecar": sidecar}))
 
 
-def test_a_pod_whose_image_has_no_whyidle(pod: Map, tmp_path: Path) -> None:
+def test_records_a_pod_whose_image_has_no_whyidle(pod: Map, tmp_path: Path) -> None:
     """Init container, sidecar and training as rendered, but for the paths: a verdict, and /metrics has the ranks.
 
     (Other users, mounts and namespaces: tests/helm/test_pod.py.)

@@ -39,7 +39,7 @@ def of(outcome: Outcome) -> Map:
 # -- scripts
 
 
-def test_the_torchrun_script(tmp_path: Path) -> None:
+def test_runs_the_torchrun_script(tmp_path: Path) -> None:
     outcome = train([str(EXAMPLES / "train_ddp.sh"), "--steps", "40", "--batch", "8"], tmp_path)
     assert sorted(ledger.rank for ledger in outcome.ledgers) == [0, 1]
     assert {ledger.steps for ledger in outcome.ledgers} == {40}
@@ -47,7 +47,7 @@ def test_the_torchrun_script(tmp_path: Path) -> None:
     assert of(outcome)["verdict"]["family"]
 
 
-def test_the_fsdp2_script(tmp_path: Path) -> None:
+def test_runs_the_fsdp2_script(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     words = ["--steps", "6", "--batch", "2", "--evaluate-every", "3", "--checkpoint", str(checkpoint)]
     launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2"]
@@ -59,7 +59,7 @@ def test_the_fsdp2_script(tmp_path: Path) -> None:
     assert of(outcome)["verdict"]["family"]
 
 
-def test_the_script_that_adapts_its_workers(tmp_path: Path) -> None:
+def test_runs_the_script_that_adapts_its_workers(tmp_path: Path) -> None:
     words = ["--epochs", "2", "--samples", "60"]
     outcome = train([sys.executable, str(EXAMPLES / "adapt_workers.py"), *words], tmp_path)
     first, second = (int(number) for number in re.findall(r"workers (\d+)", outcome.stdout))
@@ -67,7 +67,7 @@ def test_the_script_that_adapts_its_workers(tmp_path: Path) -> None:
     assert second >= first  # more, unless workers already queue for a CPU here
 
 
-def test_the_script_that_adapts_its_accumulation(tmp_path: Path) -> None:
+def test_runs_the_script_that_adapts_its_accumulation(tmp_path: Path) -> None:
     launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2"]
     words = ["--batches", "24", "--every", "8", "--most", "2"]
     outcome = train([*launcher, str(EXAMPLES / "adapt_accumulation.py"), *words], tmp_path)

@@ -144,7 +144,7 @@ def agent(values: Map | None = None) -> Map:
 # -- it is a chart, and makes valid manifests
 
 
-def test_helm_lint_has_nothing_to_say() -> None:
+def test_passes_helm_lint() -> None:
     everything = merged(FEATURES["podMonitor"], FEATURES["rules"], FEATURES["dashboards"])
     for values in ({}, everything):
         report = helm_python.lint(CHART, values, strict=True)
@@ -153,7 +153,7 @@ def test_helm_lint_has_nothing_to_say() -> None:
 
 
 @pytest.mark.parametrize("first", FEATURES)
-def test_each_feature_alone_and_with_each_other_makes_what_kubernetes_takes(first: str) -> None:
+def test_every_combination_of_features_is_valid_for_kubernetes(first: str) -> None:
     for second in [*FEATURES][[*FEATURES].index(first) :]:
         values = merged(FEATURES[first], FEATURES[second])
         if frozenset((first, second)) in TOGETHER_REFUSED:
@@ -168,7 +168,7 @@ def test_each_feature_alone_and_with_each_other_makes_what_kubernetes_takes(firs
 
 
 @pytest.mark.parametrize("name", ["default", "podMonitor", "pods", "secured", "packaged", "minimal"])
-def test_the_rendering_is_the_golden_one(name: str) -> None:
+def test_rendering_equals_the_golden_file(name: str) -> None:
     """`WHYIDLE_UPDATE_GOLDEN=1 pytest tests/helm/test_helm_chart.py` updates them. Read the changes first."""
     values: Map = {
         "default": {},
@@ -189,7 +189,7 @@ def test_the_rendering_is_the_golden_one(name: str) -> None:
     assert not difference, "\n".join(difference[:60])
 
 
-def test_labels_that_are_there_twice_are_said_once_and_the_selector_holds() -> None:
+def test_duplicate_labels_are_merged_and_the_selector_matches() -> None:
     """The loader refuses a key that is there twice."""
     same = {"app.kubernetes.io/name": "other", "grafana_dashboard": "2"}
     values = merged(
@@ -212,7 +212,7 @@ def test_an_upgrade_keeps_the_selector_and_a_chart_version_restarts_nothing() ->
     assert "helm.sh/chart" not in daemon_set["spec"]["template"]["metadata"]["labels"]
 
 
-def test_two_releases_do_not_meet() -> None:
+def test_names_of_two_releases_do_not_collide() -> None:
     values = merged(FEATURES["serviceMonitor"], FEATURES["rules"], FEATURES["passwords"], FEATURES["networkPolicy"])
     names = [
         {(each["kind"], each["metadata"]["name"]) for each in manifests(values, name=release)} for release in ("a", "b")
@@ -272,7 +272,7 @@ WRONG: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "given", "said"), WRONG, ids=[f"{name}-{n}" for n, (name, *_) in enumerate(WRONG)])
-def test_nonsense_is_refused_with_a_sentence_that_names_the_value(value: str, given: Any, said: str) -> None:
+def test_rejects_invalid_values_by_name(value: str, given: Any, said: str) -> None:
     for name in reversed(value.split(".")):
         given = {name: given}
     assert said in refusal(given)
@@ -288,11 +288,11 @@ def test_nonsense_is_refused_with_a_sentence_that_names_the_value(value: str, gi
         (merged(FEATURES["podMonitor"], {"web": {"tls": {**TLS, "clientCA": True}}}), "web.tls.scrapeSecretName"),
     ],
 )
-def test_what_does_not_go_together_is_refused_with_what_to_do(values: Map, said: str) -> None:
+def test_rejects_incompatible_values_and_says_what_to_do(values: Map, said: str) -> None:
     assert said in refusal(values)
 
 
-def test_a_password_in_place_of_its_hash_is_refused_and_not_repeated() -> None:
+def test_rejects_a_plain_password_without_repeating_it() -> None:
     said = refusal({"web": {"basicAuth": {"users": {"prometheus": "hunter2"}}}})
     assert "web.basicAuth.users.prometheus is wrong: write a bcrypt hash" in said
     assert "hunter2" not in said
@@ -318,7 +318,7 @@ def _leaves(values: Map, schema: Map, path: str = "") -> list[tuple[str, Map | N
     return found
 
 
-def test_the_schema_knows_no_value_that_the_chart_lacks_and_every_collector_by_name() -> None:
+def test_schema_has_only_values_of_the_chart_and_every_collector() -> None:
     schema = chart().schema or {}
     spare = {"global", "enabled"}  # for charts that have this one as a dependency
     assert schema["properties"].keys() - spare == chart().values.keys()
@@ -352,7 +352,7 @@ def test_pod_security_of_each_mode(feature: str, baseline: set[str], restricted:
 
 
 @pytest.mark.parametrize("feature", [name for name in FEATURES if name != "no agent"])
-def test_whatever_the_mode_the_agent_has_no_capability_no_token_and_writes_to_ledgers_alone(feature: str) -> None:
+def test_agent_has_no_extra_capability_or_token_and_writes_only_ledgers_in_any_mode(feature: str) -> None:
     spec, container = pod(FEATURES[feature]), agent(FEATURES[feature])
     uid = 0 if feature == "pods" else 65532
     assert spec["automountServiceAccountToken"] is False
@@ -367,7 +367,7 @@ def test_whatever_the_mode_the_agent_has_no_capability_no_token_and_writes_to_le
     assert not kinds(manifests(FEATURES[feature])) & {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
 
-def test_mounts_and_volumes_are_each_others() -> None:
+def test_mounts_and_volumes_match() -> None:
     for values in FEATURES.values():
         if values == FEATURES["no agent"]:
             continue
@@ -395,7 +395,7 @@ def owner_and_mode(directory: Path) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory to another user")
-def test_the_directory_of_ledgers_becomes_everybodys_to_write_and_the_agents_to_tidy(tmp_path: Path) -> None:
+def test_ledger_directory_is_writable_by_all_and_owned_by_the_agent(tmp_path: Path) -> None:
     ledgers = tmp_path / "whyidle"
     ledgers.mkdir(mode=0o755)
     assert prepare(ledgers, 65532).returncode == 0
@@ -411,7 +411,7 @@ def test_the_directory_of_ledgers_becomes_everybodys_to_write_and_the_agents_to_
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory to another user")
-def test_a_directory_that_holds_something_else_is_left_as_it_is(tmp_path: Path) -> None:
+def test_does_not_change_a_directory_that_holds_other_files(tmp_path: Path) -> None:
     """As where ledgers.hostPath is wrong, or somebody on the node has put a link in its place."""
     (tmp_path / "passwd").touch()
     tmp_path.chmod(0o755)
@@ -439,12 +439,12 @@ def test_no_gpu_is_requested() -> None:
         ("a web configuration", {"tcpSocket": {"port": "metrics"}}),
     ],
 )
-def test_probes_ask_for_what_the_kubelet_may_get(feature: str, probe: Map) -> None:
+def test_probes_use_pages_that_the_kubelet_may_read(feature: str, probe: Map) -> None:
     assert probe.items() <= agent(FEATURES.get(feature))["readinessProbe"].items()
 
 
 @pytest.mark.parametrize("feature", ["TLS", "mutual TLS", "passwords"])
-def test_the_web_configuration_is_one_that_the_agent_takes(feature: str) -> None:
+def test_agent_accepts_the_web_configuration(feature: str) -> None:
     text = one(manifests(FEATURES[feature]), "Secret")["stringData"]["web.yml"]
     config = parse_web(text.encode(), "/etc/whyidle/web")
     assert bool(config)
@@ -498,7 +498,7 @@ def test_a_release_fits_into_its_secret() -> None:
     assert len(b64encode(gzip.compress(release.encode()))) < 512 << 10
 
 
-def test_notes_say_what_is_so() -> None:
+def test_notes_are_true() -> None:
     assert "NOTHING SCRAPES" in notes()
     assert "NOTHING SCRAPES" not in notes(FEATURES["podMonitor"])
     assert "by the PodMonitor whyidle" in notes(FEATURES["podMonitor"])
@@ -515,14 +515,14 @@ def test_notes_say_what_is_so() -> None:
 
 
 @pytest.mark.parametrize("feature", ["default", "pods", "pod logs"])
-def test_the_command_in_the_notes_looks_where_the_agent_looks(feature: str) -> None:
+def test_command_in_the_notes_uses_the_directory_of_the_agent(feature: str) -> None:
     [command] = re.findall(r"whyidle (doctor .*)", notes(FEATURES.get(feature)))
     words = agent(FEATURES.get(feature))["args"]
     assert parsed(command.split()).directory == parsed(words).directory
     assert [word for word in words if word.startswith(("--path", "--ledger.dir"))] == command.split()[1:]
 
 
-def test_every_path_of_the_node_that_the_agent_is_told_is_mounted() -> None:
+def test_every_node_path_in_the_agents_flags_is_mounted() -> None:
     for name in FEATURES.keys() - {"no agent"}:
         container = agent(FEATURES[name])
         mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
@@ -538,7 +538,7 @@ def test_every_path_of_the_node_that_the_agent_is_told_is_mounted() -> None:
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 
 
-def test_what_the_page_sets_can_be_set() -> None:
+def test_settings_on_the_page_are_accepted() -> None:
     settings = re.findall(r"--set ([^ `\n]+=[^ `\n]*)", PAGE)
     assert len(settings) > 5
     refused = {
@@ -554,7 +554,7 @@ def test_what_the_page_sets_can_be_set() -> None:
             texts(values)
 
 
-def test_the_values_of_the_page_are_values() -> None:
+def test_values_on_the_page_exist() -> None:
     cases = PAGE.partition("## Values for the usual cases")[2].partition("## Permissions")[0]
     written = [yaml.safe_load(part) for part in re.findall(r"`([a-zA-Z]+: [^`]+)`", cases)]
     written += [
@@ -566,7 +566,7 @@ def test_the_values_of_the_page_are_values() -> None:
         assert not [problem for text in texts(each).values() for problem in problems(text)]
 
 
-def test_as_a_part_of_another_chart_it_is_switched_by_its_condition(tmp_path: Path) -> None:
+def test_as_a_subchart_it_is_switched_by_its_condition(tmp_path: Path) -> None:
     [snippet] = re.findall(r"```yaml\n(dependencies:.*?)```", PAGE, re.S)
     shutil.copytree(CHART, tmp_path / "charts" / "whyidle")
     (tmp_path / "Chart.yaml").write_text(f"apiVersion: v2\nname: train\nversion: 0.1.0\n{snippet}")

@@ -69,7 +69,7 @@ def refused(action: Any, *args: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("options", [{}, PATCHES], ids=["server-side apply", "patches"])
-def test_each_upgrade_leaves_what_is_rendered_and_restarts_agents_only_where_it_must(api: Api, options: Map) -> None:
+def test_each_upgrade_stores_what_is_rendered_and_restarts_agents_only_if_needed(api: Api, options: Map) -> None:
     release = Release(api)
     release.install(**options)
     first = release.said
@@ -84,7 +84,7 @@ def test_each_upgrade_leaves_what_is_rendered_and_restarts_agents_only_where_it_
     assert release.revisions[-1] == (len(WALK) + 2, "deployed")
 
 
-def test_a_new_version_of_the_chart_restarts_nothing_and_one_of_the_agent_does(api: Api, tmp_path: Path) -> None:
+def test_only_a_new_version_of_the_agent_restarts_agents(api: Api, tmp_path: Path) -> None:
     release = Release(api)
     release.install(values := on("podMonitor"))
     for version, agent in (("0.1.1", "0.1.0"), ("0.2.0", "0.2.0")):
@@ -109,7 +109,7 @@ def test_an_upgrade_with_a_wrong_value_is_refused_before_anything_changes(api: A
     assert release.revisions == [(1, "deployed")]
 
 
-def test_what_can_never_change_is_refused_and_a_rollback_mends_it(api: Api) -> None:
+def test_an_immutable_change_is_refused_and_a_rollback_repairs_the_release(api: Api) -> None:
     release = Release(api)
     release.install()
     first = release.said
@@ -119,7 +119,7 @@ def test_what_can_never_change_is_refused_and_a_rollback_mends_it(api: Api) -> N
     assert release.said == first
 
 
-def test_what_was_edited_by_hand_stops_an_upgrade_that_says_otherwise(api: Api) -> None:
+def test_a_conflicting_manual_edit_stops_an_upgrade(api: Api) -> None:
     release = Release(api)
     release.install()
     edit = {"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "50%"}}}}
@@ -163,7 +163,7 @@ RESTARTS: list[Map] = [
 ]
 
 
-def test_what_the_page_says_of_restarts_is_so() -> None:
+def test_the_page_is_right_about_restarts() -> None:
     def template(values: Map) -> Map:
         return one(manifests(values), "DaemonSet")["spec"]["template"]
 
@@ -209,7 +209,7 @@ def controlling(api: Api) -> Iterator[None]:
 # -- uninstall, install
 
 
-def test_uninstall_leaves_nothing_but_the_namespace_and_what_is_installed_again_is_the_same(api: Api) -> None:
+def test_uninstall_leaves_only_the_namespace_and_a_new_install_is_the_same(api: Api) -> None:
     release = Release(api)
     release.install(EVERYTHING)
     first = release.said
@@ -231,7 +231,7 @@ def test_the_page_names_what_stays_on_nodes(api: Api) -> None:
     assert all(f"`{path}`" in uninstall for path in written)
 
 
-def test_two_releases_in_one_cluster_do_not_meet(api: Api) -> None:
+def test_two_releases_in_one_cluster_do_not_collide(api: Api) -> None:
     values = {**EVERYTHING, "kyverno": {"enabled": False}}
     first, second = Release(api), Release(api, namespace="other")
     first.install({**values, "kyverno": {"enabled": True}})
@@ -272,7 +272,7 @@ def test_a_kubernetes_without_native_sidecars_is_refused(version: str, taken: bo
 
 
 @pytest.mark.parametrize("feature", ["podMonitor", "serviceMonitor", "rules", "kyverno"])
-def test_without_the_custom_resources_it_is_refused_and_the_page_says_so_beforehand(feature: str) -> None:
+def test_is_refused_without_the_custom_resources_as_the_page_says(feature: str) -> None:
     with serving(Store(kinds=CORE)) as api:
         release = Release(api)
         before = api.store.version
@@ -286,7 +286,7 @@ def test_without_the_custom_resources_it_is_refused_and_the_page_says_so_beforeh
     assert kind in page
 
 
-def test_a_name_as_long_as_helm_allows_is_taken(api: Api) -> None:
+def test_accepts_the_longest_name_that_helm_allows(api: Api) -> None:
     release = Release(api, name="r" * 53)
     release.install(EVERYTHING)
     assert release.said == release.expected(EVERYTHING)

@@ -27,9 +27,7 @@ import whyidle
     ],
     ids=["default", "podMonitor", "everything", "other names", "no agent"],
 )
-def test_each_command_and_each_name_in_the_notes_is_there(
-    values: Map, name: str, namespace: str, commands: int
-) -> None:
+def test_each_command_and_name_in_the_notes_exists(values: Map, name: str, namespace: str, commands: int) -> None:
     with serving() as api:
         release = Release(api, name, namespace)
         said = release.install(values)["notes"]
@@ -48,7 +46,7 @@ def test_each_command_and_each_name_in_the_notes_is_there(
         assert {called for kind, called in stored if kind == "ConfigMap"} == {f"whyidle-{each}" for each in boards}
 
 
-def test_a_placeholder_for_an_image_is_called_one() -> None:
+def test_notes_mark_a_placeholder_image() -> None:
     placeholder = f"NO NODE CAN PULL registry.example.com/whyidle:{whyidle.__version__}"
     assert placeholder in notes()
     assert placeholder in notes({"agent": {"enabled": False}, **on("kyverno")})

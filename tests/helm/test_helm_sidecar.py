@@ -47,7 +47,7 @@ def collectors_of(arguments: list[str]) -> set[str]:
 @pytest.mark.parametrize(
     ("enabled", "hooks", "label"), [*itertools.product([True, False], [True, False], ["x/job", ""])]
 )
-def test_every_combination_is_a_pod(pod: Any, enabled: bool, hooks: bool, label: str) -> None:
+def test_every_combination_is_a_valid_pod(pod: Any, enabled: bool, hooks: bool, label: str) -> None:
     template = pod(enabled=enabled, hooks={"enabled": hooks}, run={"label": label}, lingerSeconds=5)
     check_pod(template)
     spec = template["spec"]
@@ -70,7 +70,7 @@ def test_every_combination_is_a_pod(pod: Any, enabled: bool, hooks: bool, label:
     assert ("hostPath" in named(spec["volumes"], "whyidle-ledgers")) == (not enabled)
 
 
-def test_all_read_and_write_ledgers_in_the_same_place(pod: Any) -> None:
+def test_all_containers_use_the_same_ledger_directory(pod: Any) -> None:
     template = pod(ledgers={"path": "/ledgers"})
     trainer = template["spec"]["containers"][0]
     assert environment(trainer, FIELDS)["WHYIDLE_DIR"] == "/ledgers"
@@ -80,12 +80,12 @@ def test_all_read_and_write_ledgers_in_the_same_place(pod: Any) -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, [], ["ranks", "process", "cgroup"], [one.name for one in COLLECTORS]])
-def test_the_agent_takes_its_arguments_and_collects_what_was_asked_for(pod: Any, wanted: list[str] | None) -> None:
+def test_agent_accepts_its_arguments_and_runs_the_requested_collectors(pod: Any, wanted: list[str] | None) -> None:
     args = sidecar(pod(**({} if wanted is None else {"collectors": wanted})))["args"]
     assert collectors_of(args) == set(["ranks", "tcp"] if wanted is None else wanted)
 
 
-def test_its_address_is_the_port_that_is_probed_and_scraped(pod: Any) -> None:
+def test_probes_and_scrapes_use_the_port_of_the_agent(pod: Any) -> None:
     container = sidecar(pod(port=9999, extraArgs=["--log.format=json"]))
     args = _parse(container["args"], None)
     assert args.address == ("", 9999)
@@ -95,7 +95,7 @@ def test_its_address_is_the_port_that_is_probed_and_scraped(pod: Any) -> None:
     assert agent_command.DEFAULT_ADDRESS.endswith(f":{sidecar(pod())['ports'][0]['containerPort']}")
 
 
-def test_it_cannot_keep_the_training_from_starting_or_ending(pod: Any) -> None:
+def test_cannot_prevent_the_training_from_starting_or_ending(pod: Any) -> None:
     """A native sidecar with a startup probe holds back the containers behind it; without one, it has only to start."""
     template = pod()
     container = sidecar(template)
@@ -104,7 +104,7 @@ def test_it_cannot_keep_the_training_from_starting_or_ending(pod: Any) -> None:
     assert "--never-fail" in named(template["spec"]["initContainers"], "whyidle-hooks")["args"]
 
 
-def test_it_meets_the_restricted_pod_security_standard(pod: Any) -> None:
+def test_meets_the_restricted_pod_security_standard(pod: Any) -> None:
     """By its containers and volumes; what the training container asks for is its own matter."""
     template = pod()
     for container in template["spec"]["initContainers"]:
@@ -119,7 +119,7 @@ def test_it_meets_the_restricted_pod_security_standard(pod: Any) -> None:
     assert all(set(volume) - {"name"} <= {"emptyDir", "configMap"} for volume in template["spec"]["volumes"])
 
 
-def test_without_the_sidecar_a_host_path_rules_out_even_baseline(pod: Any) -> None:
+def test_a_host_path_without_the_sidecar_violates_even_baseline(pod: Any) -> None:
     """Said in docs/sidecar.md: only then."""
     kinds = {kind for volume in pod(enabled=False)["spec"]["volumes"] for kind in volume if kind != "name"}
     assert "hostPath" in kinds
@@ -129,7 +129,7 @@ def test_the_training_cannot_change_the_hooks(pod: Any) -> None:
     assert named(pod()["spec"]["containers"][0]["volumeMounts"], "whyidle-hooks")["readOnly"] is True
 
 
-def test_a_volume_may_not_hide_the_agent_in_its_own_image(pod: Any) -> None:
+def test_rejects_a_volume_that_hides_the_agent_in_its_image(pod: Any) -> None:
     with pytest.raises(HelmError, match=r"sidecar\.hooks\.path"):
         pod(hooks={"path": "/opt/whyidle"})
 
@@ -144,7 +144,7 @@ def test_a_pinned_image_is_pinned_everywhere(tmp_path: Path) -> None:
 # -- found by Prometheus
 
 
-def test_the_monitor_selects_what_the_pieces_label(pod: Any) -> None:
+def test_monitor_selects_the_labels_of_the_pieces(pod: Any) -> None:
     [monitor] = rendered(
         "sidecar-podmonitor.yaml", {"sidecar": {"podMonitor": {"enabled": True, "labels": {"a": "b"}}}}
     )
@@ -206,14 +206,14 @@ def trainer_of(made: Map) -> Map:
 
 
 @pytest.mark.parametrize("sidecar", [{}, {"enabled": False}, {"hooks": {"enabled": False}}])
-def test_the_policy_is_one(sidecar: Map) -> None:
+def test_policy_is_valid(sidecar: Map) -> None:
     [policy] = rendered("kyverno-policy.yaml", KYVERNO | {"sidecar": sidecar})
     check_custom(policy)
     assert policy["spec"]["failurePolicy"] == "Ignore"
     assert not rendered("kyverno-policy.yaml", {})
 
 
-def test_the_policy_adds_what_a_chart_would_include(pod: Any) -> None:
+def test_policy_adds_the_same_pieces_as_the_chart(pod: Any) -> None:
     made, template = injected(plain()), pod()
     ours = [one for one in made["spec"]["initContainers"] if one["name"] != "fetch"]
     assert sorted(ours, key=lambda one: one["name"]) == sorted(
@@ -233,7 +233,7 @@ def test_the_policy_adds_what_a_chart_would_include(pod: Any) -> None:
     }
 
 
-def test_the_policy_leaves_other_containers_and_pods_alone() -> None:
+def test_policy_does_not_change_other_containers_and_pods() -> None:
     given = plain()
     made = injected(given)
     assert named(made["spec"]["containers"], "helper") == named(given["spec"]["containers"], "helper")
@@ -243,7 +243,7 @@ def test_the_policy_leaves_other_containers_and_pods_alone() -> None:
         assert injected(given) == given
 
 
-def test_what_the_author_has_set_stands() -> None:
+def test_keeps_settings_of_the_author() -> None:
     secret = {"name": "WHYIDLE_NODE", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}
     own = [{"name": "WHYIDLE", "value": "0"}, {"name": "WHYIDLE_RUN", "value": "mine"}, secret]
     given = plain(env=own)
@@ -253,12 +253,12 @@ def test_what_the_author_has_set_stands() -> None:
     }
 
 
-def test_the_authors_pythonpath_comes_behind_ours() -> None:
+def test_the_authors_pythonpath_comes_after_ours() -> None:
     variables = environment(trainer_of(injected(plain(env=[{"name": "PYTHONPATH", "value": "/app:/lib"}]))), FIELDS)
     assert variables["PYTHONPATH"] == f"{HOOKS}/whyidle/torch_hooks/autoload:/app:/lib"
 
 
-def test_a_pythonpath_that_cannot_be_read_is_left_alone() -> None:
+def test_does_not_change_a_pythonpath_that_it_cannot_read() -> None:
     one = {"name": "PYTHONPATH", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}
     assert one in trainer_of(injected(plain(env=[one])))["env"]
 
@@ -277,7 +277,7 @@ def test_the_run_is_named_by_the_outermost_owner(labels: dict[str, str], run: st
     assert environment(trainer_of(injected(given)), FIELDS).get("WHYIDLE_RUN") == run
 
 
-def test_the_policy_asks_nothing_of_the_pod_twice() -> None:
+def test_applying_the_policy_twice_changes_nothing() -> None:
     """Admission may run a policy again on what it has made."""
     [policy] = rendered("kyverno-policy.yaml", KYVERNO)
     once = mutate(policy, plain(), "team")

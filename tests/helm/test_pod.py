@@ -212,7 +212,7 @@ def test_the_agent_beside_a_training_sees_its_ranks(node: Node, tmp_path: Path) 
 # -- what values change
 
 
-def test_pods_by_name_take_uid_0_and_no_capability(node: Node) -> None:
+def test_pods_by_name_run_as_uid_0_without_capabilities(node: Node) -> None:
     socket = node.files / "var" / "lib" / "kubelet" / "pod-resources" / "kubelet.sock"
     kubelet = Kubelet(socket)
     try:
@@ -252,7 +252,7 @@ def test_the_agent_starts_with_values_other_than_the_defaults(node: Node, values
         assert samples(agent)
 
 
-def test_the_agent_starts_anew_in_a_directory_in_which_a_pod_has_left_what_it_liked(node: Node) -> None:
+def test_the_agent_restarts_in_a_directory_with_arbitrary_files_of_a_pod(node: Node) -> None:
     for _ in range(2):
         with agent_pod(node, {}) as pod:
             started(pod)
@@ -263,7 +263,7 @@ def test_the_agent_starts_anew_in_a_directory_in_which_a_pod_has_left_what_it_li
         shutil.rmtree(node.files / "pods")
 
 
-def test_the_image_and_the_chart_mean_the_same_user() -> None:
+def test_the_image_and_the_chart_use_the_same_user() -> None:
     assert USER
     pod = one(rendered(CHART, TRIAL), "DaemonSet")["spec"]["template"]["spec"]["securityContext"]
     assert (str(pod["runAsUser"]), str(pod["runAsGroup"])) == USER.groups()

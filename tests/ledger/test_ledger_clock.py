@@ -75,7 +75,7 @@ def test_a_rank_without_a_step_has_no_window_on_any_clock(tmp_path: Path, clock:
     assert ledger.until_ns == ledger.phase_since_ns
 
 
-def test_retention_and_removal_go_by_the_age(tmp_path: Path, clock: Spec) -> None:
+def test_retention_and_removal_use_the_age_of_a_ledger(tmp_path: Path, clock: Spec) -> None:
     ended(tmp_path, of(clock, run="old", idle=2 * DAY), of(clock, run="young", idle=DAY / 2))
     assert [rank.newest.run for rank in LedgerStore(str(tmp_path), 600.0).look().ranks] == []
     assert [rank.newest.run for rank in LedgerStore(str(tmp_path), DAY).look().ranks] == ["young"]
@@ -83,7 +83,7 @@ def test_retention_and_removal_go_by_the_age(tmp_path: Path, clock: Spec) -> Non
     assert look(tmp_path).run == "young"
 
 
-def test_a_rank_is_open_for_as_long_as_it_is(tmp_path: Path, clock: Spec) -> None:
+def test_open_seconds_of_a_rank_do_not_depend_on_the_clock(tmp_path: Path, clock: Spec) -> None:
     with children(tmp_path, of(clock, phase="collective", idle=20.0)):
         [rank] = LedgerStore(str(tmp_path), 600.0).look().ranks
         assert 20.0 <= open_seconds(rank.newest, time.monotonic_ns()) < 20.0 + DEADLINE_SECONDS
@@ -97,14 +97,14 @@ def test_a_report_adds_up_on_any_clock(tmp_path: Path, clock: Spec) -> None:
     assert report["unaccounted_seconds"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_restart_goes_on_from_any_clock(tmp_path: Path, clock: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restart_continues_from_any_clock(tmp_path: Path, clock: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHYIDLE_RUN", "r1")
     monkeypatch.setenv("WHYIDLE_OWNER", "lab")
     ended(tmp_path, of(clock, steps=30, step=STEP, idle=1000.0, words={"checkpoint_step": 20}))
     assert restart_of(str(tmp_path), identify()) == (1, 30, 20)
 
 
-def test_a_wall_clock_that_was_set_back_since_brings_no_moment_from_the_future(tmp_path: Path) -> None:
+def test_no_moment_is_in_the_future_after_the_wall_clock_was_set_back(tmp_path: Path) -> None:
     tomorrow = time.time_ns() + int(DAY * SECOND)
     ended(tmp_path, Spec(created=tomorrow, ahead=300 * DAY, boot=OTHER_BOOT, steps=5, step=STEP))
     ledger = look(tmp_path)
@@ -112,7 +112,7 @@ def test_a_wall_clock_that_was_set_back_since_brings_no_moment_from_the_future(t
     assert ledger.until_ns - ledger.window_ns == pytest.approx(0.3 * SECOND)
 
 
-def test_a_ledger_whose_kernel_tells_no_id_is_of_this_start(tmp_path: Path) -> None:
+def test_a_ledger_without_a_boot_id_counts_as_of_this_boot(tmp_path: Path) -> None:
     [path] = ended(tmp_path, Spec(idle=20.0, boot=OTHER_BOOT))
     raw = Path(path).read_bytes()
     at, size = STRING_AT["boot"]
@@ -127,7 +127,7 @@ def test_start_times_before_the_clocks_begin_are_negative(ticks: int) -> None:
     assert signed_ticks(as_the_kernel_has_it) == pytest.approx(ticks, abs=1)
 
 
-def test_offsets_of_a_time_namespace() -> None:
+def test_reads_the_offsets_of_a_time_namespace() -> None:
     assert parse_offsets("monotonic       -1475         0\nboottime          86400 500000000\n") == (
         -1475 * SECOND,
         86400 * SECOND + SECOND // 2,
@@ -146,7 +146,7 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Child]
         yield child
 
 
-def test_a_live_rank_in_another_time_namespace(elsewhere: Child, tmp_path: Path) -> None:
+def test_a_live_rank_in_another_time_namespace_has_the_right_ages(elsewhere: Child, tmp_path: Path) -> None:
     ledger = read_ledger(elsewhere.path)
     assert ledger.alive
     assert ledger.words["clock_offsets_ns"] != own_clock()[1:]
@@ -154,7 +154,7 @@ def test_a_live_rank_in_another_time_namespace(elsewhere: Child, tmp_path: Path)
     assert 3.0 * SECOND <= time.monotonic_ns() - ledger.start_ns < (3.0 + DEADLINE_SECONDS) * SECOND
 
 
-def test_its_process_is_found(elsewhere: Child, tmp_path: Path) -> None:
+def test_finds_the_process_of_a_rank_in_another_time_namespace(elsewhere: Child, tmp_path: Path) -> None:
     store = LedgerStore(str(tmp_path), 600.0)
     store.look()
     [found] = RankProcesses(store, Roots()).look()
@@ -172,7 +172,7 @@ print(json.dumps([ledger.alive, ledger.idle_seconds, ledger.start_ns]))
 """
 
 
-def test_a_reader_whose_clock_began_after_the_rank(tmp_path: Path) -> None:
+def test_a_reader_whose_clock_started_after_the_rank_has_the_right_ages(tmp_path: Path) -> None:
     with children(tmp_path, Spec(idle=1000.0, startup=1.0)) as [child]:
         words = since_start(5.0, sys.executable, "-c", SAY_LEDGER, child.path)
         alive, idle, start_ns = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
@@ -197,7 +197,7 @@ print(*process_start(), time.monotonic_ns())
 """
 
 
-def test_a_process_that_started_before_its_clock_did() -> None:
+def test_start_time_is_negative_for_a_process_older_than_its_clock() -> None:
     since_start(5.0)  # or skip
     words = [sys.executable, "-c", OLDER_THAN_ITS_CLOCK, SAY_START]
     env = {**os.environ, "PYTHONPATH": os.path.dirname(support_uptime.__file__)}

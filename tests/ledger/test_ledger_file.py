@@ -50,7 +50,7 @@ def same(writer: LedgerWriter) -> bool:
         max_size=6,
     )
 )
-def test_after_a_flush_the_file_is_the_memory(
+def test_after_a_flush_the_file_equals_the_memory(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, int, str]]
 ) -> None:
     """However many steps and waits lie between two flushes, and whatever was done to the file."""
@@ -80,7 +80,7 @@ def _refuses(*_: object) -> int:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_an_update_that_is_under_way_stays_out_of_the_file(tmp_path: Path) -> None:
+def test_an_unfinished_update_is_not_flushed(tmp_path: Path) -> None:
     writer = new_writer(tmp_path)
     before = Path(writer.path).read_bytes()
     writer.words[SEQUENCE] += 1
@@ -93,7 +93,7 @@ def test_an_update_that_is_under_way_stays_out_of_the_file(tmp_path: Path) -> No
     writer.close()
 
 
-def test_a_flush_that_was_interrupted_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_flush_repairs_an_interrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Ctrl-C, say, between two of its writes."""
     writer = new_writer(tmp_path)
     writer.set("steps", 7)
@@ -111,7 +111,7 @@ def test_a_flush_that_was_interrupted_is_made_good(tmp_path: Path, monkeypatch: 
     writer.close()
 
 
-def test_a_fork_leaves_the_file_alone(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_write_the_file(tmp_path: Path) -> None:
     writer = new_writer(tmp_path)
     before = Path(writer.path).read_bytes()
     pid = os.fork()
@@ -125,7 +125,7 @@ def test_a_fork_leaves_the_file_alone(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_a_phase_that_is_entered_and_not_left_is_seen(tmp_path: Path) -> None:
+def test_an_open_phase_is_visible_in_the_file(tmp_path: Path) -> None:
     """No boundary comes that could flush: the thread does."""
     writer = new_writer(tmp_path)
     machine = PhaseMachine(writer.words, time.monotonic_ns(), writer.file.flush)
@@ -141,7 +141,7 @@ def test_a_phase_that_is_entered_and_not_left_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, LEDGER_BYTES - 8])
-def test_a_ledger_that_is_cut_short_ends_no_training(tmp_path: Path, forks: Forks, size: int) -> None:
+def test_training_survives_a_truncated_ledger(tmp_path: Path, forks: Forks, size: int) -> None:
     """By root, or by another process of the same user. With stores through a mapping this was a SIGBUS."""
     with forks.training(("faults.py", "until_told"), tmp_path) as training:
         path = _steps_beyond(tmp_path, 0).path

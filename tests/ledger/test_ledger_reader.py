@@ -124,7 +124,7 @@ FAULTS: list[tuple[Callable[[Path, bytes], None], str]] = [
 
 @pytest.mark.ages
 @pytest.mark.parametrize(("spoil", "reason"), FAULTS)
-def test_a_bad_file_is_named_and_costs_nobody_else(
+def test_a_bad_file_is_named_and_the_others_are_read(
     tmp_path: Path, sound: bytes, spoil: Callable[[Path, bytes], None], reason: str
 ) -> None:
     (tmp_path / "0-1-good.ledger").write_bytes(sound)
@@ -145,7 +145,7 @@ def test_the_name_of_a_bad_file_does_not_move_the_cursor(tmp_path: Path) -> None
     assert problem.detail.isprintable()
 
 
-def test_a_file_that_may_not_be_read(sound: bytes) -> None:
+def test_names_a_file_without_read_permission(sound: bytes) -> None:
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         path = Path(directory) / "0-1-secret.ledger"
@@ -163,13 +163,13 @@ def test_a_file_that_may_not_be_read(sound: bytes) -> None:
         assert raised.value.reason == "denied"
 
 
-def test_a_directory_that_is_a_file_and_one_that_is_not_there(tmp_path: Path) -> None:
+def test_rejects_a_directory_that_is_a_file_or_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert [error.reason for error in read_directory(str(tmp_path / "file"))[1]] == ["directory"]
     assert read_directory(str(tmp_path / "absent")) == ([], [])
 
 
-def test_more_entries_than_anyone_should_look_at(tmp_path: Path) -> None:
+def test_reads_a_bounded_number_of_directory_entries(tmp_path: Path) -> None:
     for number in range(MAX_LEDGERS + 1):
         (tmp_path / f"{number}.ledger").touch()
     ledgers, errors = read_directory(str(tmp_path))
@@ -177,7 +177,7 @@ def test_more_entries_than_anyone_should_look_at(tmp_path: Path) -> None:
     assert [error.reason for error in errors] == ["short"] * MAX_LEDGERS + ["too_many"]
 
 
-def test_stale_ledgers_and_two_runs_at_once(tmp_path: Path) -> None:
+def test_reads_stale_ledgers_and_two_runs_in_one_directory(tmp_path: Path) -> None:
     ended(tmp_path, *(Spec(run="old", rank=rank, world_size=64, created=1 + rank) for rank in range(64)))
     with children(tmp_path, Spec(run="a"), Spec(run="b")):
         ledgers, problems = read_directory(str(tmp_path))
@@ -234,7 +234,7 @@ def _script(tmp_path: Path, body: str) -> Path:
     return script
 
 
-def test_a_writer_killed_in_the_middle_of_a_flush(tmp_path: Path) -> None:
+def test_reads_the_ledger_of_a_writer_killed_during_a_flush(tmp_path: Path) -> None:
     directory = tmp_path / "ledgers"
     with children(directory, STEPPING, script=_script(tmp_path, DIES_IN_A_FLUSH)) as [child]:
         with pytest.raises(LedgerError) as raised:
@@ -251,7 +251,7 @@ def test_a_writer_killed_in_the_middle_of_a_flush(tmp_path: Path) -> None:
         assert [error.reason for error in errors] == ["died_mid_write"]
 
 
-def test_no_read_is_torn_under_a_writer_that_never_pauses(tmp_path: Path) -> None:
+def test_reads_are_never_torn_while_a_writer_writes_without_pause(tmp_path: Path) -> None:
     script = _script(tmp_path, NEVER_PAUSES.replace("\n    ", "\n").replace("\n", "\n    "))
     with children(tmp_path / "ledgers", Spec(), script=script) as [child]:
         seen = _updates_seen(child, 100)
@@ -279,7 +279,7 @@ def _updates_seen(child: Child, wanted: int) -> list[int]:
 
 @given(raw=st.binary(max_size=200))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_random_bytes_raise_nothing_but_ledger_errors(tmp_path: Path, raw: bytes) -> None:
+def test_random_bytes_raise_only_ledger_errors(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "0-1-x.ledger"
     for start in (b"", MAGIC, MAGIC + VERSION.to_bytes(8, "little")):
         path.write_bytes(start + raw)
@@ -295,7 +295,7 @@ MUTATIONS = st.lists(st.tuples(st.integers(0, HEAD_BYTES // 8 - 1), WORDS_OF_INT
 
 @given(mutations=MUTATIONS, cut=st.one_of(st.just(LEDGER_BYTES), st.integers(0, LEDGER_BYTES)))
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_spoilt_ledger_stops_neither_agent_nor_report(
+def test_a_corrupt_ledger_stops_neither_agent_nor_report(
     tmp_path: Path, sound: bytes, mutations: list[tuple[int, int]], cut: int
 ) -> None:
     raw = bytearray(sound)
@@ -314,7 +314,7 @@ def test_a_spoilt_ledger_stops_neither_agent_nor_report(
 
 
 @pytest.mark.ages
-def test_reap_takes_the_ended_and_the_half_made_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_reap_removes_ended_and_half_made_ledgers_only(tmp_path: Path) -> None:
     with children(tmp_path, Spec(run="lives", idle=200.0)) as [child]:
         ended(tmp_path, Spec(run="old", idle=200.0), Spec(run="recent"))
         (tmp_path / "foreign.ledger").write_bytes(b"somebody else's" * 10)
@@ -330,7 +330,7 @@ def test_reap_takes_the_ended_and_the_half_made_and_leaves_the_rest(tmp_path: Pa
 
 
 @pytest.mark.ages
-def test_reap_takes_a_ledger_that_makes_no_sense_by_the_age_of_its_file(tmp_path: Path) -> None:
+def test_reap_removes_an_invalid_ledger_by_the_age_of_its_file(tmp_path: Path) -> None:
     for name in ("old", "young"):
         [path] = ended(tmp_path, Spec(run=name))
         with open(path, "r+b") as file:
@@ -343,7 +343,7 @@ def test_reap_takes_a_ledger_that_makes_no_sense_by_the_age_of_its_file(tmp_path
     assert os.listdir(tmp_path) == ["young.ledger"]
 
 
-def test_a_killed_rank_is_dead_at_once_and_its_last_values_are_there(tmp_path: Path) -> None:
+def test_a_killed_rank_is_dead_at_once_and_keeps_its_last_values(tmp_path: Path) -> None:
     with children(tmp_path, STEPPING) as [child]:
         child.kill()
         ledger = until(lambda: read_ledger(child.path))

@@ -37,7 +37,7 @@ def _mode(descriptor: int) -> int:
     return stat.S_IMODE(os.fstat(descriptor).st_mode)
 
 
-def test_a_ledger_can_be_read_by_others_whatever_the_umask_but_not_before_it_is_locked(tmp_path: Path) -> None:
+def test_other_users_can_read_a_ledger_under_any_umask_once_it_is_locked(tmp_path: Path) -> None:
     class Watched(LedgerWriter):
         def _lock(self) -> bool:
             self.before = _mode(self._fd)
@@ -55,7 +55,7 @@ def test_a_ledger_can_be_read_by_others_whatever_the_umask_but_not_before_it_is_
     writer.close()
 
 
-def test_a_stranger_cannot_make_a_dead_rank_seem_to_live(tmp_path: Path) -> None:
+def test_another_user_cannot_make_a_dead_rank_look_alive(tmp_path: Path) -> None:
     [path] = ended(tmp_path, STEPPING)
     with open(path, "rb") as file:
         fcntl.lockf(file, fcntl.LOCK_SH)  # all that a descriptor for reading allows
@@ -77,7 +77,7 @@ def stranger() -> Iterator[None]:
 
 
 @needs_root
-def test_a_stranger_can_change_nothing_of_a_ledger_nor_remove_it(tmp_path: Path) -> None:
+def test_another_user_can_neither_change_nor_remove_a_ledger(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as top, children(f"{top}/ledgers", STEPPING) as [child]:
         os.chmod(top, 0o755)
         other = Path(top, "ledgers", "other.ledger")
@@ -100,7 +100,7 @@ def test_a_stranger_can_change_nothing_of_a_ledger_nor_remove_it(tmp_path: Path)
 
 
 @needs_root
-def test_a_directory_that_is_full_costs_the_record_and_not_the_training() -> None:
+def test_training_continues_unrecorded_when_the_directory_is_full() -> None:
     """In a mount namespace of its own: a tmpfs that has no room for a ledger's pages."""
     code = (
         "import os, sys\n"
@@ -117,7 +117,7 @@ def test_a_directory_that_is_full_costs_the_record_and_not_the_training() -> Non
 
 
 @needs_root
-def test_who_fills_the_directory_is_in_nobody_elses_way(tmp_path: Path) -> None:
+def test_a_user_who_fills_the_directory_does_not_affect_others(tmp_path: Path) -> None:
     with children(tmp_path, STEPPING) as [child]:
         for number in range(2 * MAX_LEDGERS):
             path = tmp_path / f"{number}.ledger"
@@ -186,7 +186,7 @@ def test_ledgers_whose_updates_never_end_take_little_more_time_than_a_few(tmp_pa
     assert every < one * len(paths) / 2
 
 
-def test_of_too_many_ledgers_of_one_user_the_newest_are_read(tmp_path: Path) -> None:
+def test_reads_the_newest_of_too_many_ledgers_of_one_user(tmp_path: Path) -> None:
     for number in range(2 * MAX_LEDGERS):
         path = tmp_path / f"{number}.ledger"
         path.touch()
@@ -201,7 +201,7 @@ def _steps(store: LedgerStore) -> list[int]:
 
 
 @needs_root
-def test_a_rank_stays_with_its_user_whatever_another_claims(tmp_path: Path) -> None:
+def test_a_rank_belongs_to_its_user_even_if_another_user_claims_it(tmp_path: Path) -> None:
     store = LedgerStore(str(tmp_path), 1e9)
     with children(tmp_path, Spec(steps=20, created=200)):
         assert _steps(store) == [20]
@@ -225,7 +225,7 @@ def test_the_owner_in_a_ledger_is_believed_where_that_owner_has_no_such_rank(tmp
 
 
 @needs_root
-def test_a_name_that_another_user_had_before_begins_anew(tmp_path: Path) -> None:
+def test_counters_restart_when_another_user_reuses_a_run_name(tmp_path: Path) -> None:
     store = LedgerStore(str(tmp_path), 1e9)
     [old] = ended(tmp_path, Spec(steps=30))
     os.chown(old, STRANGER, STRANGER)
@@ -236,7 +236,7 @@ def test_a_name_that_another_user_had_before_begins_anew(tmp_path: Path) -> None
 
 
 @needs_root
-def test_a_training_believes_no_other_users_ledgers(tmp_path: Path) -> None:
+def test_training_ignores_ledgers_of_other_users(tmp_path: Path) -> None:
     [path] = ended(tmp_path, Spec(run="r", steps=30, attempt=3))
     who = replace(identify({}), owner="lab", run="r", node="n1", rank=0, attempt=0, resumable=True)
     assert restart_of(str(tmp_path), who).attempt == 4
@@ -248,7 +248,7 @@ UP = 'whyidle_collector_up{collector="ranks"} 1'
 
 
 @needs_root
-def test_a_thousand_sound_ledgers_of_one_user_leave_the_others_rank_in_the_metrics(tmp_path: Path) -> None:
+def test_a_thousand_valid_ledgers_of_one_user_do_not_hide_a_rank_of_another(tmp_path: Path) -> None:
     [path] = ended(tmp_path / "made", STEPPING)
     raw = bytearray(Path(path).read_bytes())
     directory = tmp_path / "ledgers"

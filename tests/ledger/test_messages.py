@@ -123,7 +123,7 @@ def test_each_link_of_four_stages_has_its_own_transfer() -> None:
     assert found == {0: {1: MS}, 1: {0: MS, 2: 20 * MS}, 2: {1: 20 * MS, 3: MS}, 3: {2: MS}}
 
 
-def test_the_last_and_the_first_stage_are_neighbours_too() -> None:
+def test_the_last_and_the_first_stage_are_neighbours() -> None:
     """Interleaved schedules send from the last stage to the first."""
     links = neighbours(4, MS) | {(3, 0): 4 * MS, (0, 3): 4 * MS}
     found = floors_of(one_step(delivered(links, (0,) * 4)))
@@ -139,18 +139,18 @@ def test_ranks_of_a_group_need_not_be_numbered_from_zero() -> None:
     assert floors_of(one_step(renamed)) == {4: {12: 3 * MS}, 12: {4: 3 * MS}}
 
 
-def test_directions_that_differ_have_their_mean() -> None:
+def test_a_link_with_two_different_directions_has_their_mean() -> None:
     """The offset of the clocks is known no better than that."""
     links = {(0, 1): 2 * MS, (1, 0): 6 * MS}
     assert floors_of(one_step(delivered(links, (0, 0)))) == {0: {1: 4 * MS}, 1: {0: 4 * MS}}
 
 
-def test_of_a_link_that_is_used_in_one_direction_only_the_receivers_shortest_wait_is_the_transfer() -> None:
+def test_transfer_of_a_one_way_link_is_the_receivers_shortest_wait() -> None:
     """The offset of the clocks cannot be told from it."""
     assert floors_of(one_step(delivered({(0, 1): 2 * MS}, (0, SECOND)))) == {0: {1: 2 * MS}, 1: {0: 2 * MS}}
 
 
-def test_links_between_stages_that_are_no_neighbours_are_left_alone() -> None:
+def test_ignores_links_between_stages_that_are_not_neighbours() -> None:
     links = neighbours(4, MS) | {(0, 2): 9 * MS, (2, 0): 9 * MS}
     found = floors_of(one_step(delivered(links, (0,) * 4)))
     assert 2 not in found[0]
@@ -158,7 +158,7 @@ def test_links_between_stages_that_are_no_neighbours_are_left_alone() -> None:
     assert found[1] == {0: MS, 2: MS}
 
 
-def test_peers_that_are_unknown_or_not_of_the_group_are_left_alone() -> None:
+def test_ignores_peers_that_are_unknown_or_outside_the_group() -> None:
     ranks = one_step(delivered(neighbours(2, MS), (0, 0)))
     strange = [Message(-1, False, 1, 2, 1), Message(7, True, 1, 2, 1)]
     ranks[0] = [step([5 * MS, 5 * MS, 0, 0], messages=[*strange, *ranks[0][0].messages])]
@@ -166,7 +166,7 @@ def test_peers_that_are_unknown_or_not_of_the_group_are_left_alone() -> None:
     assert exchange(ranks)[0].network == 0
 
 
-def test_the_median_message_of_a_block_tells_the_transfer() -> None:
+def test_transfer_is_that_of_the_median_message_of_a_block() -> None:
     """One that lay there until its receiver asked for it was not under way for all that time."""
     ways = [delivered(neighbours(2, 3 * MS), (0, SECOND), late=late, at=at * SECOND) for at, late in TIMES]
     ranks = {
@@ -179,7 +179,7 @@ def test_the_median_message_of_a_block_tells_the_transfer() -> None:
 TIMES = ((1, 0), (2, 500 * MS), (3, 0), (4, 0))
 
 
-def test_a_message_that_queues_behind_another_is_under_way_from_when_that_one_arrived() -> None:
+def test_a_queued_message_is_in_transfer_from_the_arrival_of_the_one_before() -> None:
     """Four messages, all issued at once, of 3 ms each: the last arrives after 12 ms."""
     there = [Message(1, True, SECOND, SECOND + US, 0) for _ in range(4)]
     here = [Message(0, False, SECOND, SECOND + number * 3 * MS, 3 * MS) for number in range(1, 5)]
@@ -189,7 +189,7 @@ def test_a_message_that_queues_behind_another_is_under_way_from_when_that_one_ar
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_messages_are_compared_in_the_order_of_their_issue_not_of_their_waits(reverse: bool) -> None:
+def test_messages_are_compared_in_the_order_of_issue_not_of_waits(reverse: bool) -> None:
     first, second = SECOND, SECOND + 20 * MS
     sent = [Message(1, True, at, at + 50 * MS, 0) for at in (first, second)]
     came = [Message(0, False, at - 1, at + 3 * MS, 3 * MS) for at in (first, second)]
@@ -201,7 +201,7 @@ def test_messages_are_compared_in_the_order_of_their_issue_not_of_their_waits(re
     assert floors_of(ranks) == {0: {1: 3 * MS}, 1: {0: 3 * MS}}
 
 
-def test_more_messages_than_words_are_left_out_on_both_ends() -> None:
+def test_messages_beyond_the_words_are_left_out_on_both_ends() -> None:
     for length, steps in ((8, 8), (256, MESSAGES + 1)):
         ways = [
             [delivered(neighbours(2, 3 * MS), (0, 0), at=(number * 10 + one) * SECOND) for one in range(1, 11)]
@@ -217,7 +217,7 @@ def test_more_messages_than_words_are_left_out_on_both_ends() -> None:
         assert floors_of(ranks, length) == {0: {1: 3 * MS}, 1: {0: 3 * MS}}
 
 
-def test_a_rank_that_did_not_wait_for_its_messages_costs_only_its_own_links() -> None:
+def test_a_rank_that_did_not_wait_for_its_messages_affects_only_its_own_links() -> None:
     ranks = one_step(delivered(neighbours(3, MS), (0, 0, 0)))
     ranks[2] = [step()]
     assert floors_of(ranks) == {0: {1: MS}, 1: {0: MS}, 2: {}}
@@ -276,13 +276,13 @@ def test_a_balanced_pipeline_blames_nobody() -> None:
     assert [(one.pipeline, one.behind, one.late_by) for one in found.values()] == [(15 * MS, {}, {})] * 4
 
 
-def test_a_stage_that_reads_is_late_by_its_storage() -> None:
+def test_a_stage_that_reads_is_late_because_of_storage() -> None:
     found = pipeline([40 * MS, 0], [own(compute=40 * MS), own(compute=40 * MS, storage=40 * MS)], microbatches=400)
     assert found[0].behind.keys() == {1}
     assert found[1].late_own[LATE_FAMILIES.index("storage")] == pytest.approx(40 * MS, rel=0.01)
 
 
-def test_a_stage_behind_a_slow_link_is_late_by_its_transfers() -> None:
+def test_a_stage_behind_a_slow_link_is_late_because_of_its_transfers() -> None:
     """It has no time of its own to be late by: what it waited for on the link is `elsewhere`, in this very slot."""
     links = neighbours(3, 0) | {(1, 2): 30 * MS, (2, 1): 30 * MS}
     messages = delivered(links, (0, 0, 0))
@@ -295,7 +295,7 @@ def test_a_stage_behind_a_slow_link_is_late_by_its_transfers() -> None:
     assert found[0].behind.keys() == {late}
 
 
-def test_what_transfers_cost_beyond_the_own_messages_is_no_bubble_and_nobody_is_late_by_it() -> None:
+def test_transfer_cost_beyond_own_messages_is_neither_bubble_nor_lateness() -> None:
     """Of 40 and 50 ms that two stages wait, transfers cost 30 ms, and the messages of both were under way for 8 ms."""
     messages = delivered(neighbours(2, 4 * MS), (0, 0))
     ranks = {
@@ -311,7 +311,7 @@ def test_what_transfers_cost_beyond_the_own_messages_is_no_bubble_and_nobody_is_
     assert [one.schedule for one in found.values()] == [10 * MS] * 2
 
 
-def test_transfers_do_not_cost_what_the_own_threads_queued_for_a_cpu() -> None:
+def test_transfer_cost_excludes_the_cpu_queue_of_own_threads() -> None:
     """The 3 ms are the CPU's, and come off the transfers, so that the replay's 10 ms are 5 ms more than those."""
     messages = delivered(neighbours(2, 4 * MS), (0, 0))
     ranks = {rank: [step([40 * MS, 4 * MS], own(), messages[rank])._replace(queues=[3 * MS, 0])] for rank in range(2)}
@@ -319,12 +319,12 @@ def test_transfers_do_not_cost_what_the_own_threads_queued_for_a_cpu() -> None:
         assert (one.queue, one.network, one.latency, one.pipeline) == (3 * MS, 5 * MS, 5 * MS, 36 * MS)
 
 
-def test_a_step_that_one_stage_did_not_measure_stays_unsplit_on_all() -> None:
+def test_a_step_that_one_stage_did_not_measure_stays_unsplit_on_all_stages() -> None:
     found = exchange({0: [step([9 * MS])], 1: [step([2 * MS], complete=False)]})
     assert [(one.unsplit, one.pipeline, one.network) for one in found.values()] == [(9 * MS, 0, 0), (2 * MS, 0, 0)]
 
 
-def test_a_block_that_is_cut_short_at_the_end_is_split_as_far_as_all_have_it() -> None:
+def test_a_truncated_last_block_is_split_up_to_the_steps_that_all_stages_have() -> None:
     messages = delivered(neighbours(2, MS), (0, 0))
     long = [step([4 * MS, 4 * MS], messages=messages[0], number=number) for number in (1, 2, 3)]
     short = [step([4 * MS, 4 * MS], messages=messages[1], number=number) for number in (1, 2)]
@@ -335,7 +335,7 @@ def test_a_block_that_is_cut_short_at_the_end_is_split_as_far_as_all_have_it() -
     ]
 
 
-def test_stages_out_of_step_are_noticed_in_both_rounds() -> None:
+def test_detects_stages_out_of_step_in_both_rounds() -> None:
     ranks = {0: [step([MS], number=3)], 1: [step([MS], number=4)]}
     result = times(ranks)
     stages = Stages([0], [MS], [1], [0])
@@ -371,9 +371,7 @@ def pipelines(draw: st.DrawFn) -> dict[int, list[StepWaits]]:
 
 @settings(deadline=None, max_examples=40)
 @given(pipelines(), st.integers(0, 10**13))
-def test_whatever_the_messages_nothing_is_lost_and_nobody_is_blamed_for_more_than_was_waited(
-    ranks: dict[int, list[StepWaits]], cost: int
-) -> None:
+def test_split_preserves_waits_and_blames_no_more_than_was_waited(ranks: dict[int, list[StepWaits]], cost: int) -> None:
     for rank, settled in exchange(ranks, cost=cost).items():
         assert settled.network + settled.pipeline + settled.unsplit == sum(one.total for one in ranks[rank])
         assert 0 <= settled.latency <= min(settled.pipeline, cost * len(ranks[rank]))

@@ -82,7 +82,7 @@ def there_and_back(*, clock: int = 0, queue: float = 0) -> dict[int, StepWaits]:
 
 
 @pytest.mark.parametrize("ahead", [0, 1234 * SECOND, -SECOND // 2])
-def test_what_both_ends_would_wait_less_without_transfers_is_what_transfers_cost(ahead: int) -> None:
+def test_transfer_cost_is_the_wait_that_both_ends_save_without_transfers(ahead: int) -> None:
     """Each waits 25 ms, of which 5 ms are the compute of the other: the bubble."""
     found = replay(there_and_back(clock=ahead), links({(0, 1): 10}, (0, ahead)))
     assert found == Replayed((20 * MS, 20 * MS), (0, 1))
@@ -101,7 +101,7 @@ def test_a_stage_beyond_a_slow_link_waits_for_it_too() -> None:
     assert found.link == (0, 1)
 
 
-def test_ranks_are_named_not_stages() -> None:
+def test_names_ranks_and_not_stages() -> None:
     renamed = {
         5: there_and_back()[0]._replace(messages=[sent(9, 5), received(9, 5, 30)]),
         9: there_and_back()[1]._replace(messages=[received(5, -10, 15), sent(5, 20)]),
@@ -140,19 +140,19 @@ def test_a_send_that_ends_before_its_receiver_asks_was_held_up_by_the_link() -> 
     assert found.cost == (0, 0)  # without it, stage 0 would have waited for stage 1 all the same
 
 
-def test_time_without_a_cpu_is_no_transfer() -> None:
+def test_time_without_a_cpu_is_not_transfer() -> None:
     found = replay(there_and_back(queue=4), links({(0, 1): 10}))
     assert found == Replayed((12 * MS, 12 * MS), (0, 1))
     assert replay(there_and_back(queue=10), links({(0, 1): 10})) == Replayed((0, 0), (0, 1))
 
 
-def test_no_message_is_believed_to_be_under_way_for_much_longer_than_its_link_takes() -> None:
+def test_transfer_time_of_a_message_is_bounded_by_its_link() -> None:
     """10 ms where 1 ms is usual: the replay finds 2 ms, which is far from what was waited."""
     assert replay(there_and_back(), links({(0, 1): 1})) is None
 
 
 @pytest.mark.parametrize("clock", [0, 99 * SECOND])
-def test_stages_that_meet_in_a_collective_begin_each_step_as_they_were_measured_to(clock: int) -> None:
+def test_stages_in_a_collective_start_each_step_at_measured_times(clock: int) -> None:
     """The last stage has waited in a norm for the first one's end: that wait is no time of its own."""
     steps = {
         0: step([sent(1, 5), received(1, 5, 30)], 31, together=0),
@@ -166,7 +166,7 @@ def test_stages_that_meet_in_a_collective_begin_each_step_as_they_were_measured_
 # -- what cannot be told
 
 
-def test_nothing_is_told_where_a_stage_says_nothing() -> None:
+def test_no_result_if_a_stage_sends_nothing() -> None:
     whole = there_and_back()
     known = links({(0, 1): 10})
     unknown = whole[1]._replace(messages=[received(-1, -10, 15), sent(0, 20)])
@@ -175,18 +175,18 @@ def test_nothing_is_told_where_a_stage_says_nothing() -> None:
         assert replay({0: whole[0], 1: other}, known) is None
 
 
-def test_nothing_is_told_where_the_ends_of_a_link_have_different_messages() -> None:
+def test_no_result_if_the_ends_of_a_link_have_different_messages() -> None:
     whole = there_and_back()
     more = whole[1]._replace(messages=[*whole[1].messages, sent(0, 21)])
     assert replay({0: whole[0], 1: more}, links({(0, 1): 10})) is None
 
 
-def test_nothing_is_told_of_links_whose_clocks_cannot_be_compared() -> None:
+def test_no_result_for_links_whose_clocks_cannot_be_compared() -> None:
     """They are used in one direction only: what a wait there was is not known better than from its length."""
     assert replay(there_and_back(), {}) is None
 
 
-def test_nothing_is_told_where_the_stages_would_block_one_another() -> None:
+def test_no_result_if_the_stages_would_block_each_other() -> None:
     """Each sends after it has received: no clocks of real ranks say so."""
     steps = {
         0: step([received(1, 0, 10), sent(1, 11)], 12),
@@ -195,13 +195,13 @@ def test_nothing_is_told_where_the_stages_would_block_one_another() -> None:
     assert replay(steps, links({(0, 1): 1})) is None
 
 
-def test_nothing_is_told_of_more_messages_than_there_is_room_for() -> None:
+def test_no_result_for_more_messages_than_there_is_room_for() -> None:
     steps = there_and_back()
     assert replay(steps, links({(0, 1): 10}), capacity=1) is None
     assert capacity_of(told(steps, 1), 2, 1) == 2
 
 
-def test_the_room_of_the_next_block_follows_what_was_said_in_this_one() -> None:
+def test_room_of_the_next_block_depends_on_the_messages_of_this_one() -> None:
     def many(count: int) -> StepWaits:
         return step([sent(1, number) for number in range(count)], 99)
 
@@ -225,7 +225,7 @@ words = st.one_of(st.integers(-(1 << 63), NOTHING), st.integers(0, 6), st.just(N
 
 @settings(deadline=None, max_examples=200)
 @given(st.data(), st.integers(2, 4), st.integers(0, 3))
-def test_whatever_stages_publish_nothing_fails_and_nothing_is_below_zero(
+def test_arbitrary_published_words_neither_raise_nor_give_negative_costs(
     data: st.DataObject, stages: int, capacity: int
 ) -> None:
     size = sequence_size(stages, capacity)
@@ -245,7 +245,7 @@ times = st.integers(-(10**4), 10**7)
 
 @settings(deadline=None, max_examples=200)
 @given(st.data(), st.integers(2, 4))
-def test_whatever_the_messages_nothing_fails_and_nothing_is_below_zero(data: st.DataObject, stages: int) -> None:
+def test_arbitrary_messages_neither_raise_nor_give_negative_costs(data: st.DataObject, stages: int) -> None:
     """Ends that match, at any times."""
     ends: dict[int, list[Message]] = {rank: [] for rank in range(stages)}
     for _ in range(data.draw(st.integers(0, 5))):

@@ -60,24 +60,24 @@ def test_the_worked_example() -> None:
     assert first.late_by == second.late_by == {1: 320 * MS}
 
 
-def test_ranks_that_are_late_in_turns_within_a_step_are_told_apart() -> None:
+def test_separates_ranks_that_are_late_in_turns_within_a_step() -> None:
     """Over the step both waited 31 ms, which a minimum of sums would call the transfer."""
     found = exchange({0: [step([30 * MS, 1 * MS])], 1: [step([1 * MS, 30 * MS])]})
     assert [(one.network, one.straggler) for one in found.values()] == [(2 * MS, 29 * MS)] * 2
     assert (found[0].behind, found[1].behind) == ({1: 29 * MS}, {0: 29 * MS})
 
 
-def test_a_step_with_calls_that_not_all_made_stays_unsplit_on_all() -> None:
+def test_a_step_with_calls_that_some_ranks_did_not_make_stays_unsplit() -> None:
     found = exchange({0: [step([9 * MS]), step([9 * MS])], 1: [step([2 * MS, 1 * MS]), step([2 * MS])]})
     assert [(one.unsplit, one.network) for one in found.values()] == [(9 * MS, 2 * MS), (3 * MS, 2 * MS)]
 
 
-def test_a_step_that_one_rank_did_not_measure_stays_unsplit_on_all() -> None:
+def test_a_step_that_one_rank_did_not_measure_stays_unsplit_on_all_ranks() -> None:
     found = exchange({0: [step([9 * MS])], 1: [step([2 * MS])._replace(complete=False)]})
     assert [one.unsplit for one in found.values()] == [9 * MS, 2 * MS]
 
 
-def test_a_block_that_is_cut_short_at_the_end_is_split_as_far_as_all_have_it() -> None:
+def test_a_truncated_last_block_is_split_up_to_the_steps_that_all_ranks_have() -> None:
     long = [step([9 * MS], number=number) for number in (1, 2, 3)]
     found = exchange({0: long, 1: long[:2]})
     assert [(one.network, one.unsplit, one.through) for one in found.values()] == [
@@ -96,7 +96,7 @@ def test_more_calls_than_words_are_compared_in_contiguous_runs() -> None:
 
 
 @pytest.mark.parametrize("firsts", [[3, 4], [4, 3]])
-def test_ranks_out_of_step_are_noticed_by_every_rank(firsts: list[int]) -> None:
+def test_every_rank_detects_ranks_out_of_step(firsts: list[int]) -> None:
     for rank in range(2):
         buffers = []
         steps = [[step([MS], number=first)] for first in firsts]
@@ -108,7 +108,7 @@ def test_ranks_out_of_step_are_noticed_by_every_rank(firsts: list[int]) -> None:
             split(result, rank, (0, 1), steps[rank], 8)
 
 
-def test_a_result_that_never_left_its_rank_is_noticed() -> None:
+def test_detects_a_result_that_was_never_reduced() -> None:
     for rank in range(2):
         buffer = array("q", bytes(8 * words_of(8, 8)))
         pack(buffer, rank, [step([MS])], 8, 8)
@@ -136,7 +136,7 @@ waits = st.integers(0, 10**12)
         )
     )
 )
-def test_whatever_the_waits_nothing_is_lost_and_nobody_is_blamed_for_more_than_the_longest(
+def test_split_preserves_waits_and_blames_no_more_than_the_longest(
     ranks: list[list[StepWaits]],
 ) -> None:
     found = exchange(dict(enumerate(ranks)))
@@ -154,12 +154,12 @@ def test_lateness_that_no_family_explains_goes_to_the_rest() -> None:
     assert late == list(own(storage=4, network=6))
 
 
-def test_of_excesses_beyond_the_lateness_the_largest_are_believed_first() -> None:
+def test_lateness_goes_to_the_largest_excesses_first() -> None:
     late, _ = lateness_of(10, step([], own(compute=3, storage=8, host=1)), (*own(), *NOWHERE), NETWORK)
     assert late == list(own(storage=8, compute=2))
 
 
-def test_a_wait_elsewhere_is_a_part_of_the_lateness() -> None:
+def test_a_wait_in_another_group_is_part_of_the_lateness() -> None:
     one = step([], own(compute=5))._replace(elsewhere=(0, 9, 0, 0, 0, 0, 0, 0))
     assert lateness_of(8, one, (*own(compute=5), *(0, 1, 0, 0, 0, 0, 0, 0)), NETWORK)[1][1] == 8
 
@@ -182,10 +182,10 @@ def test_a_block_takes_about_half_a_second_within_its_bounds(step_seconds: float
 
 
 @pytest.mark.parametrize(("calls", "width"), [(0, 1), (1, 1), (2, 2), (3, 4), (40, 64), (9000, MOST_WIDTH)])
-def test_a_step_has_words_for_its_calls_up_to_a_bound(calls: int, width: int) -> None:
+def test_words_of_a_step_are_bounded(calls: int, width: int) -> None:
     assert width_for(calls) == width
 
 
-def test_the_slowest_rank_tells_the_length_of_blocks() -> None:
+def test_the_slowest_rank_sets_the_length_of_blocks() -> None:
     steps = {rank: [step([MS], wall=wall)] * BLOCK_STEPS[0] for rank, wall in enumerate((5 * MS, 40 * MS))}
     assert {one.step_ns for one in exchange(steps).values()} == {40 * MS}

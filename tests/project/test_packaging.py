@@ -89,7 +89,7 @@ def test_every_package_is_in_the_wheel(wheel: Path) -> None:
     assert sources <= set(wheel_names(wheel)), "a new package has to be listed in pyproject.toml"
 
 
-def test_installing_it_installs_nothing_else(wheel: Path) -> None:
+def test_installation_installs_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = email.message_from_bytes(archive.read(name))
@@ -128,7 +128,7 @@ ARMED = f"import sys; before = 'whyidle' in sys.modules; import torch; print(bef
 
 @pytest.mark.parametrize(("switch", "started"), [("1", "True"), ("0", "False"), ("", "False"), (None, "False")])
 @pytest.mark.parametrize("flags", [(), ("-E",), ("-I",)])
-def test_the_pth_file_starts_only_where_it_is_told(
+def test_the_pth_file_starts_only_if_switched_on(
     venv: Path, flags: tuple[str, ...], switch: str | None, started: str
 ) -> None:
     env = {} if switch is None else {"WHYIDLE": switch}
@@ -136,12 +136,12 @@ def test_the_pth_file_starts_only_where_it_is_told(
 
 
 @pytest.mark.parametrize("flags", [(), ("-E",)])
-def test_the_pth_file_arms_with_torch(venv: Path, flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_pth_file_attaches_when_torch_is_imported(venv: Path, flags: tuple[str, ...], tmp_path: Path) -> None:
     assert ask(venv, *flags, "-c", ARMED, WHYIDLE="1", WHYIDLE_DIR=str(tmp_path)) == "False True"
     assert ask(venv, *flags, "-c", ARMED) == "False False"
 
 
-def test_both_ways_in_are_one(venv: Path, tmp_path: Path) -> None:
+def test_starting_both_ways_installs_one_finder(venv: Path, tmp_path: Path) -> None:
     """The installed command, with `whyidle run` and the .pth file both at work."""
     code = (
         "import sys, torch, whyidle\n"

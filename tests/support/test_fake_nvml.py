@@ -119,12 +119,12 @@ def test_initialisation_fails(node: Node, code: int, name: str) -> None:
     assert answer(node, f"{TELL}{RAISED}say(raised(p.nvmlInit))") == [[f"NVMLError_{name}", code]]
 
 
-def test_a_library_without_a_script_has_no_driver(node: Node) -> None:
+def test_without_a_script_no_driver_is_loaded(node: Node) -> None:
     node.path.unlink()
     assert answer(node, f"{TELL}{RAISED}say(raised(p.nvmlInit))") == [["NVMLError_DriverNotLoaded", 9]]
 
 
-def test_a_missing_symbol_is_no_nvml_error(node: Node) -> None:
+def test_a_missing_symbol_is_not_an_nvml_error(node: Node) -> None:
     code = f"""{TELL}{RAISED}
 p.nvmlInit()
 device = p.nvmlDeviceGetHandleByIndex(0)
@@ -167,7 +167,7 @@ say(p.nvmlDeviceGetPowerUsage(devices[1]))
         assert json.loads(process.stdout.readline()) == [301_000]
 
 
-def test_a_hang_leaves_the_library_to_others(seen: Node) -> None:
+def test_other_calls_work_during_a_hang(seen: Node) -> None:
     seen.hang("nvmlDeviceGetUUID")
     device = handle()
     thread = threading.Thread(target=pynvml.nvmlDeviceGetUUID, args=(device,))
@@ -180,7 +180,7 @@ def test_a_hang_leaves_the_library_to_others(seen: Node) -> None:
     assert not thread.is_alive()
 
 
-def test_who_hangs_is_let_go_at_the_end(node: Node) -> None:
+def test_hanging_calls_return_at_the_end(node: Node) -> None:
     with ThreadPoolExecutor(1) as pool:
         with node.loaded():
             pynvml.nvmlInit()
@@ -305,7 +305,7 @@ def utilisation(device: Any, since: int) -> list[tuple[int, int]]:
     return [(sample.timeStamp, sample.sampleValue.uiVal) for sample in samples]
 
 
-def test_the_sample_buffer(seen: Node) -> None:
+def test_sample_buffer_keeps_the_last_samples(seen: Node) -> None:
     device, start = handle(0), nvml.START * SECOND
     whole = utilisation(device, 0)
     assert len(whole) == 120, "the last 24 s of the minute since the boot"
@@ -371,7 +371,7 @@ def test_gpm_gives_the_true_mean(seen: Node) -> None:
     pynvml.nvmlGpmSampleFree(second)
 
 
-def test_mig(seen: Node) -> None:
+def test_divides_gpus_into_mig_devices(seen: Node) -> None:
     parent = handle(7)
     assert pynvml.nvmlDeviceGetMigMode(parent) == [1, 1]
     assert pynvml.nvmlDeviceGetMigMode(handle(0)) == [0, 0]
@@ -435,7 +435,7 @@ def test_events_are_given_once_to_each_set(seen: Node) -> None:
     assert error(pynvml.nvmlEventSetWait_v2, sets[0], 0) == pynvml.NVML_ERROR_INVALID_ARGUMENT
 
 
-def test_a_wait_for_events_is_woken(seen: Node) -> None:
+def test_an_event_wakes_a_waiting_caller(seen: Node) -> None:
     one = pynvml.nvmlEventSetCreate()
     pynvml.nvmlDeviceRegisterEvents(handle(4), pynvml.nvmlEventTypeXidCriticalError, one)
     with ThreadPoolExecutor(1) as pool:
@@ -445,7 +445,7 @@ def test_a_wait_for_events_is_woken(seen: Node) -> None:
         assert waiting.result(DEADLINE_SECONDS).eventData == 48
 
 
-def test_gpus_are_lost_come_back_go_and_come(seen: Node) -> None:
+def test_gpus_can_be_lost_found_removed_and_added(seen: Node) -> None:
     device, last = handle(3), handle(6)
     seen.lose(3)
     assert error(pynvml.nvmlDeviceGetPowerUsage, device) == error(handle, 3) == pynvml.NVML_ERROR_GPU_IS_LOST
@@ -463,7 +463,7 @@ def test_gpus_are_lost_come_back_go_and_come(seen: Node) -> None:
     assert [uuid[4:12] for uuid in uuids] == [f"{gpu:08x}" for gpu in (0, 1, 2, 4, 5, 6, 7, 8)]
 
 
-def test_leaks_are_found(seen: Node) -> None:
+def test_finds_leaks(seen: Node) -> None:
     samples = []
     while error(lambda: samples.append(pynvml.nvmlGpmSampleAlloc())) == 0:
         assert len(samples) < 10_000
@@ -472,7 +472,7 @@ def test_leaks_are_found(seen: Node) -> None:
         pynvml.nvmlGpmSampleFree(sample)
 
 
-def test_real_time(tmp_path: Path) -> None:
+def test_follows_real_time(tmp_path: Path) -> None:
     node = Node(tmp_path, gpus=2, mig=None, real_time=True)
     with node.loaded():
         pynvml.nvmlInit()
@@ -483,7 +483,7 @@ def test_real_time(tmp_path: Path) -> None:
         assert error(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, device, 0) == pynvml.NVML_ERROR_NOT_FOUND
 
 
-def test_builds_at_once_give_one_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_builds_give_one_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml.tempfile, "gettempdir", lambda: str(tmp_path))
     code = f"import sys, tempfile; sys.path.insert(0, {str(Path(__file__).parent)!r}); tempfile.tempdir = sys.argv[1]\n"
     code += "from fake_node import nvml; print(nvml.library())"

@@ -98,13 +98,13 @@ def test_a_change_that_kubernetes_refuses_changes_nothing(
         ({**config_map(), "kind": "Secret", "stringData": {"a": "b" * (DATA_LIMIT + 1)}}, "data: Too long"),
     ],
 )
-def test_what_is_too_large_or_named_wrongly_is_refused(store: Store, given: Map, said: str) -> None:
+def test_refuses_objects_that_are_too_large_or_have_invalid_names(store: Store, given: Map, said: str) -> None:
     with pytest.raises(Refused) as caught:
         store.create(kind_of(store, given), "monitoring", given, "test")
     assert said in str(caught.value)
 
 
-def test_there_is_one_of_a_name_in_a_namespace_that_is_there(store: Store) -> None:
+def test_names_are_unique_within_an_existing_namespace(store: Store) -> None:
     kind = kind_of(store, config_map())
     store.create(kind, "monitoring", config_map(), "test")
     with pytest.raises(Refused, match='configmaps "new" already exists'):
@@ -113,7 +113,7 @@ def test_there_is_one_of_a_name_in_a_namespace_that_is_there(store: Store) -> No
         store.create(kind, "other", config_map(), "test")
 
 
-def test_what_is_immutable_stays(store: Store) -> None:
+def test_refuses_changes_of_immutable_fields(store: Store) -> None:
     kind = kind_of(store, config_map())
     store.create(kind, "monitoring", config_map(data={"a": "b"}, immutable=True), "test")
     for path, value in (("data.a", "c"), ("immutable", False)):
@@ -141,13 +141,13 @@ def add_variable(manifest: Map) -> None:
     manifest["spec"]["template"]["spec"]["containers"][0]["env"].append({"name": "A", "value": "b"})
 
 
-def test_an_apply_takes_out_what_its_manager_no_longer_says(store: Store) -> None:
+def test_an_apply_removes_fields_that_its_manager_no_longer_sets(store: Store) -> None:
     before = environment(applied(store))
     assert environment(applied(store, add_variable)) == {**before, "A": "b"}
     assert environment(applied(store)) == before
 
 
-def test_what_another_manager_added_stays(store: Store) -> None:
+def test_keeps_fields_of_another_manager(store: Store) -> None:
     before = environment(applied(store))
     live = store.get(DAEMON_SET, "monitoring", "whyidle")
     edited = json.loads(json.dumps(live))
@@ -156,7 +156,7 @@ def test_what_another_manager_added_stays(store: Store) -> None:
     assert environment(applied(store)) == {**before, "A": "b"}
 
 
-def test_what_another_manager_changed_is_a_conflict_unless_it_is_forced(store: Store) -> None:
+def test_a_field_of_another_manager_is_a_conflict_unless_forced(store: Store) -> None:
     live = store.get(DAEMON_SET, "monitoring", "whyidle")
     edited = changed(live, "spec.updateStrategy.rollingUpdate.maxUnavailable", "50%")
     store.update(DAEMON_SET, "monitoring", "whyidle", lambda *_: edited, "kubectl-edit")
@@ -168,12 +168,12 @@ def test_what_another_manager_changed_is_a_conflict_unless_it_is_forced(store: S
     applied(store)
 
 
-def test_an_item_that_is_there_twice_is_refused(store: Store) -> None:
+def test_refuses_duplicate_items(store: Store) -> None:
     with pytest.raises(Refused, match=r'containers\[name="agent"\].env: duplicate entries for key \[name="A"\]'):
         applied(store, add_variable, add_variable)
 
 
-def test_what_says_the_same_again_makes_no_new_version(store: Store) -> None:
+def test_an_unchanged_apply_makes_no_new_version(store: Store) -> None:
     applied(store)
     before = store.version
     applied(store)
@@ -234,7 +234,7 @@ def ask(api: Api, path: str) -> Map:
         return json.loads(answer.read())
 
 
-def test_what_is_found_by_discovery_is_there(api: Api) -> None:
+def test_resources_in_discovery_exist(api: Api) -> None:
     groups = [version["groupVersion"] for group in ask(api, "/apis")["groups"] for version in group["versions"]]
     listed = {
         (path, row["name"])
@@ -253,7 +253,7 @@ def test_a_refusal_is_a_status(api: Api) -> None:
     assert json.loads(caught.value.read())["message"] == 'secrets "none" not found'
 
 
-def test_a_watch_tells_what_happens_after_its_version(api: Api) -> None:
+def test_a_watch_reports_changes_after_its_version(api: Api) -> None:
     version = ask(api, "/api/v1/namespaces/monitoring/secrets")["metadata"]["resourceVersion"]
     with urlopen(f"{api.url}/api/v1/namespaces/monitoring/secrets?watch=true&resourceVersion={version}") as events:
         api.store.delete(SECRET, "monitoring", "whyidle-web")

@@ -58,7 +58,7 @@ def checks(device: None) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_device(name: str, checks: dict[str, str | None]) -> None:
+def test_passes_the_checks_of_a_device(name: str, checks: dict[str, str | None]) -> None:
     assert checks[name] is None, checks[name]
 
 
@@ -100,12 +100,12 @@ def agrees(case: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES_OF_TWO)
-def test_two_ranks_compute_what_they_do_on_cpus(name: str, of_two: dict[str, list[dict[str, Any]]]) -> None:
+def test_two_ranks_compute_the_same_as_on_cpus(name: str, of_two: dict[str, list[dict[str, Any]]]) -> None:
     agrees(of_two[name])
 
 
 @pytest.mark.parametrize("name", CASES_OF_FOUR)
-def test_four_ranks_compute_what_they_do_on_cpus(name: str, of_four: dict[str, list[dict[str, Any]]]) -> None:
+def test_four_ranks_compute_the_same_as_on_cpus(name: str, of_four: dict[str, list[dict[str, Any]]]) -> None:
     agrees(of_four[name])
 
 
@@ -124,7 +124,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp1", "fsdp2", "checkpointed", "hsdp"])
-def test_compute_takes_what_the_model_says(name: str, request: pytest.FixtureRequest) -> None:
+def test_compute_takes_the_time_of_the_model(name: str, request: pytest.FixtureRequest) -> None:
     ranks = request.getfixturevalue("of_four" if name == "hsdp" else "of_two")[name]
     recomputed = FORWARD if name == "checkpointed" else 0
     for rank in ranks:
@@ -132,7 +132,7 @@ def test_compute_takes_what_the_model_says(name: str, request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize("name", CASES_OF_TWO)
-def test_streams_do_one_thing_at_a_time(name: str, of_two: dict[str, list[dict[str, Any]]]) -> None:
+def test_a_stream_runs_one_item_at_a_time(name: str, of_two: dict[str, list[dict[str, Any]]]) -> None:
     for rank in of_two[name]:
         schedule = Schedule(rank)
         for stream in {each.stream for each in schedule.entries}:
@@ -141,7 +141,7 @@ def test_streams_do_one_thing_at_a_time(name: str, of_two: dict[str, list[dict[s
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp1", "fsdp2", "tensor_parallel", "saved"])
-def test_collectives_of_all_ranks_happen_together(name: str, of_two: dict[str, list[dict[str, Any]]]) -> None:
+def test_collectives_run_at_the_same_time_on_all_ranks(name: str, of_two: dict[str, list[dict[str, Any]]]) -> None:
     transfers = [
         sorted((each.start, each.end) for each in Schedule(rank).entries if each.kind == "collective")
         for rank in of_two[name]

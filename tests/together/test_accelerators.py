@@ -46,7 +46,7 @@ def cases(request: pytest.FixtureRequest, all_cases: list[Case]) -> dict[str, Ca
     return {case.fault: case for case in all_cases if case.shape == request.param}
 
 
-def test_device_seconds_are_those_of_its_schedule(cases: dict[str, Case]) -> None:
+def test_device_seconds_equal_those_of_the_schedule(cases: dict[str, Case]) -> None:
     errors = {fault: max(rank.error for rank in case.ranks) - case.stolen for fault, case in cases.items()}
     assert max(errors.values()) < ERROR, errors
 
@@ -70,13 +70,13 @@ def test_family_and_culprit_are_right(cases: dict[str, Case]) -> None:
             assert verdict["family"] not in ("network", "storage", "communication"), (fault, verdict)
 
 
-def test_hidden_communication_is_no_loss(cases: dict[str, Case]) -> None:
+def test_hidden_communication_is_not_a_loss(cases: dict[str, Case]) -> None:
     for case in cases.values():
         network = sum(rank.seconds["network"] for rank in case.ranks) / sum(rank.wall for rank in case.ranks)
         assert network < case.transfer + ERROR + case.stolen, (case.fault, network, case.transfer)
 
 
-def test_the_device_is_asked_for_nothing_that_waits(cases: dict[str, Case]) -> None:
+def test_makes_no_device_call_that_waits(cases: dict[str, Case]) -> None:
     for case in cases.values():
         for rank in case.ranks:
             assert set(rank.calls) <= CALLS
@@ -96,7 +96,7 @@ def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("how", "phase"), [("device", "compute"), ("host", "data")])
-def test_a_hang_is_named_though_the_hosts_run_ahead(how: str, phase: str, tmp_path: Path) -> None:
+def test_names_a_hang_although_the_hosts_run_ahead(how: str, phase: str, tmp_path: Path) -> None:
     """No host waits for its device: each goes on to enqueue steps. Only the devices stand still."""
     with ranks("hang.py", 2, tmp_path, [how]):
         assert until(lambda: (tmp_path / "hangs-0").exists(), 120)
@@ -110,7 +110,7 @@ def test_a_hang_is_named_though_the_hosts_run_ahead(how: str, phase: str, tmp_pa
     assert (hang["rank"], hang["waiting"]) == (1, [0])
 
 
-def test_a_forked_child_leaves_the_parents_events_alone(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_touch_the_parents_events(tmp_path: Path) -> None:
     script = Path(accelerators.__file__).with_name("fork.py")
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path)], env=clean_env(), capture_output=True, text=True, timeout=240

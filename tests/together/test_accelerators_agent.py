@@ -59,7 +59,7 @@ class Watch:
         return compute > self.first + SEEN_SECONDS
 
 
-def test_a_loader_that_is_written_by_hand_and_blocks_is_not_compute(tmp_path: Path) -> None:
+def test_time_in_a_blocking_custom_loader_is_not_compute(tmp_path: Path) -> None:
     node = Node(tmp_path, 1, mig=None, real_time=True)
     node.gpu(0, util=round(100 * BUSY_SHARE))
     environment = {**os.environ, "SIMDEVICE_UUID": node.values["gpu0.uuid"]}

@@ -75,12 +75,12 @@ def test_the_verdict_names_what_is_slow(seen: Seen, case: Case) -> None:
 
 
 @each
-def test_it_is_confirmed_where_a_counter_agrees_and_nowhere_else(seen: Seen, case: Case) -> None:
+def test_confirms_the_verdict_only_if_a_counter_agrees(seen: Seen, case: Case) -> None:
     assert seen[case].verdict.labels["corroboration"] == case.corroboration, seen[case].signals
 
 
 @each
-def test_the_signals_that_speak_are_those_of_what_is_slow(seen: Seen, case: Case) -> None:
+def test_active_signals_are_those_of_the_slow_part(seen: Seen, case: Case) -> None:
     signals = seen[case].signals
     silent = set(FAMILIES) - SHARED - ({case.family} if case.corroboration == CONFIRMED else set())
     assert {family: signals[family] for family in silent if signals[family]} == {}
@@ -89,6 +89,6 @@ def test_the_signals_that_speak_are_those_of_what_is_slow(seen: Seen, case: Case
 
 
 @each
-def test_the_alert_on_that_family_fires_and_no_other(seen: Seen, case: Case) -> None:
+def test_only_the_alert_on_that_family_fires(seen: Seen, case: Case) -> None:
     firing = {name for name in seen[case].firing if name.startswith(FAMILY_ALERT)}
     assert firing == ({case.alert} if case.alert else set()), seen[case].charged

@@ -20,7 +20,7 @@ from whyidle.ledger.directory import read_directory
 from whyidle.verdict.hang import missing_ranks
 
 
-def test_a_rank_that_sleeps_before_a_collective_is_missed_by_the_others(tmp_path: Path, forks: Forks) -> None:
+def test_names_a_rank_that_sleeps_before_a_collective(tmp_path: Path, forks: Forks) -> None:
     def waits(seconds: float) -> bool:
         rank = ledgers_of(tmp_path).get(0)
         return rank is not None and rank.phase_name == "collective" and rank.idle_seconds > seconds
@@ -113,7 +113,7 @@ def test_names_the_missing_rank_of_the_group_and_no_rank_of_another_group(tmp_pa
     assert found == {2: (0,), 3: (1,)}
 
 
-def test_names_no_rank_of_a_group_that_nobody_waits_in(tmp_path: Path) -> None:
+def test_names_no_rank_of_a_group_without_waits(tmp_path: Path) -> None:
     found = missing(
         tmp_path,
         rank_of_two_groups(0, 20, waits=True),
@@ -135,7 +135,7 @@ def test_names_no_rank_that_has_left_the_collective_already(tmp_path: Path) -> N
     assert found == {}
 
 
-def test_names_every_rank_that_the_world_misses(tmp_path: Path) -> None:
+def test_names_every_missing_rank_of_the_world(tmp_path: Path) -> None:
     waiter, entered = rank_of_two_groups(0, 20, waits=True), rank_of_two_groups(1, 7, waits=False)
     waiter.words["open_slot"] = 0
     waiter.slots[0]["calls"] = 6
@@ -150,7 +150,7 @@ def test_names_every_rank_that_the_world_misses(tmp_path: Path) -> None:
     assert found == {2: (0,), 3: (0,)}
 
 
-def test_a_rank_that_waits_for_a_message_misses_nobody(tmp_path: Path) -> None:
+def test_names_no_rank_for_a_wait_for_a_message(tmp_path: Path) -> None:
     """A stage waits for messages whenever another one is busy, however long that takes."""
     found = missing(
         tmp_path,
@@ -162,7 +162,7 @@ def test_a_rank_that_waits_for_a_message_misses_nobody(tmp_path: Path) -> None:
     assert found == {}
 
 
-def test_a_short_wait_misses_nobody(tmp_path: Path) -> None:
+def test_names_no_rank_for_a_short_wait(tmp_path: Path) -> None:
     found = missing(
         tmp_path,
         rank_of_two_groups(0, 20, waits=True, idle=0.0),
@@ -185,7 +185,7 @@ def on_device(rank: int, *, device: str, slot: int, ahead: int) -> Spec:
     return spec
 
 
-def test_a_rank_whose_device_has_not_come_to_a_collective_is_missing(tmp_path: Path) -> None:
+def test_names_a_rank_whose_device_has_not_reached_the_collective(tmp_path: Path) -> None:
     """Though its host, like those of all others, is past it by far."""
     waiting = [on_device(rank, device="collective", slot=0, ahead=3) for rank in (0, 1, 3)]
     for spec in waiting:
@@ -195,7 +195,7 @@ def test_a_rank_whose_device_has_not_come_to_a_collective_is_missing(tmp_path: P
     assert missing(tmp_path, *waiting, late) == {2: (0, 1, 3)}
 
 
-def test_devices_that_all_wait_in_one_collective_miss_nobody(tmp_path: Path) -> None:
+def test_names_no_rank_if_all_devices_wait_in_one_collective(tmp_path: Path) -> None:
     ranks = [on_device(rank, device="collective", slot=0, ahead=3) for rank in range(4)]
     for spec in ranks:
         spec.words["device_since_ns"] = time.monotonic_ns() - 12 * 1_000_000_000

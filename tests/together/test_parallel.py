@@ -41,7 +41,7 @@ def needs(lab: Lab, fault: str) -> None:
 
 
 @pytest.mark.parametrize(("shape", "fault"), CASES, ids=["-".join(case) for case in CASES])
-def test_the_verdict_is_what_the_clocks_of_the_ranks_say(lab: Lab, shape: str, fault: str) -> None:
+def test_verdict_agrees_with_the_clocks_of_the_ranks(lab: Lab, shape: str, fault: str) -> None:
     """A run during which the hypervisor took CPU time away proves nothing: it is repeated, and skipped in the end."""
     needs(lab, fault)
     for again in (False, True, True):
@@ -83,7 +83,7 @@ def test_transfers_by_the_clocks_take_as_long_as_the_bytes_on_the_wire(lab: Lab,
     assert told == pytest.approx(known, rel=0.15)
 
 
-def test_a_rank_loses_what_it_waits_for_a_late_one() -> None:
+def test_a_rank_loses_its_wait_for_a_late_rank() -> None:
     """Rank 1 reads 60 ms longer, and all meet: 60 ms of each rank."""
     together = {0: 100 * MS, 1: 160 * MS, 2: 100 * MS, 3: 100 * MS}
     lost = replay([Injected(60 * MS, 1, 60 * MS), Met(together, dict.fromkeys(together, 165 * MS))])
@@ -96,19 +96,19 @@ def test_a_delay_within_the_slack_costs_nobody_else() -> None:
     assert lost == pytest.approx([0.010, 0.060, 0, 0])
 
 
-def test_a_delay_goes_on_through_a_group_that_has_no_part_in_it() -> None:
+def test_a_delay_spreads_through_another_group() -> None:
     """Rank 2 never meets rank 1, but rank 0 does."""
     late = [Injected(60 * MS, 1, 60 * MS), Met({0: 100 * MS, 1: 160 * MS}, {0: 160 * MS, 1: 160 * MS})]
     lost = replay([*late, Met({0: 161 * MS, 2: 101 * MS}, {0: 162 * MS, 2: 162 * MS})])
     assert lost == pytest.approx([0.060, 0.060, 0.060, 0])
 
 
-def test_work_of_a_late_rank_is_lost_by_the_others_only() -> None:
+def test_work_of_a_late_rank_is_a_loss_of_the_others_only() -> None:
     lost = replay([Injected(60 * MS, 1, 60 * MS, lost=False), Met({0: 0, 1: 60 * MS}, {0: 60 * MS, 1: 60 * MS})])
     assert lost == pytest.approx([0.060, 0, 0, 0])
 
 
-def test_a_slow_transfer_is_lost_by_its_members_and_by_who_waits_for_them() -> None:
+def test_a_slow_transfer_is_a_loss_of_its_members_and_those_who_wait_for_them() -> None:
     transfer = Met({0: 10 * MS, 1: 12 * MS}, {0: 72 * MS, 1: 72 * MS}, slow=True)
     lost = replay([transfer, Met({1: 73 * MS, 3: 15 * MS}, {1: 74 * MS, 3: 74 * MS})])
     assert lost == pytest.approx([0.060, 0.060, 0, 0.058])

@@ -344,7 +344,7 @@ def run(request: pytest.FixtureRequest, world: World) -> Run:
     return world.run(request.param)
 
 
-def test_promtool_has_nothing_to_say_of_the_shipped_configuration(tmp_path: Path) -> None:
+def test_promtool_accepts_the_shipped_configuration(tmp_path: Path) -> None:
     """With the generated rules where it looks for them."""
     shutil.copytree(SHIPPED, tmp_path / "shipped")
     shutil.copytree(RULES[0].parent, tmp_path / "shipped" / "rules")
@@ -364,7 +364,7 @@ def test_the_recorded_verdict_is_the_injected_fault(world: World, run: Run) -> N
     assert verdict.value == pytest.approx(run.verdict_share, abs=LOOKED_THROUGH_WITHIN)
 
 
-def test_the_jobs_own_report_names_it_too(run: Run) -> None:
+def test_the_report_of_the_job_names_the_injected_fault(run: Run) -> None:
     names_what_was_injected(run.outcome, run.fault.family, run.fault.late)
 
 
@@ -390,7 +390,7 @@ def test_a_comparison_of_the_report_with_prometheus_finds_the_same_seconds(
         assert abs(family["difference"]) < 0.08 * pair["whole"]["before"], family
 
 
-def test_the_bill_is_that_of_the_report(world: World, run: Run) -> None:
+def test_the_recorded_bill_is_that_of_the_report(world: World, run: Run) -> None:
     bill = f'run_family:whyidle_billed_seconds:increase{{run="{run.name}"}}[{WINDOW_SECONDS}s]'
     billed = world.server.values(f"sum by (family) (sum_over_time({bill}))", "family", run.at)
     whole = sum(billed.values())
@@ -418,7 +418,7 @@ def test_the_numbers_on_the_dashboard_are_those_of_the_report(
     assert {name: shown.get(name, 0.0) for name in expected} == pytest.approx(expected, abs=WITHIN)
 
 
-def test_the_alert_of_the_injected_fault_fires_and_of_no_other_family(run: Run) -> None:
+def test_only_the_alert_of_the_injected_fault_fires(run: Run) -> None:
     firing = [alert for alert in run.alerts if alert["state"] == "firing"]
     mine = [alert for alert in firing if alert["labels"].get("run") == run.name]
     names = [alert_name(alert["labels"]) for alert in mine]
@@ -460,7 +460,7 @@ def test_every_rule_has_data_or_is_empty_for_a_reason(world: World, path: Path) 
     assert not unexplained, "\n".join(unexplained)
 
 
-def test_what_is_said_to_have_no_series_has_none(world: World) -> None:
+def test_series_listed_as_missing_are_missing(world: World) -> None:
     at = world.places[-1].at
     there = {name for name in NO_SERIES if world.server.query(f"last_over_time({name}[1h])", at)}
     assert not there
@@ -469,7 +469,7 @@ def test_what_is_said_to_have_no_series_has_none(world: World) -> None:
     assert EMPTY.keys() <= known
 
 
-def test_prometheus_has_nothing_to_complain_about(world: World) -> None:
+def test_prometheus_logs_no_errors(world: World) -> None:
     assert world.places
     assert [(rule["name"], rule["lastError"]) for rule in world.server.rules() if rule["health"] != "ok"] == []
     # On busy cores a scrape may well take longer than the second that it has here.

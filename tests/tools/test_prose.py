@@ -30,7 +30,7 @@ RULES = rules()
         (" ".join(["word"] * 46) + ".", "46 words"),
     ],
 )
-def test_finds(text: str, word: str) -> None:
+def test_finds_sentences_that_are_hard_to_read(text: str, word: str) -> None:
     assert [found for found in stumbles(text, RULES) if word in found]
 
 
@@ -48,7 +48,7 @@ def test_accepts_plain_sentences(text: str) -> None:
     assert list(stumbles(text, RULES)) == []
 
 
-def test_takes_a_page_apart() -> None:
+def test_splits_a_page_into_texts() -> None:
     page = """# A title
 
 A paragraph
@@ -88,11 +88,11 @@ print(f"{LIMIT} of the four words", "two words")
     assert list(messages("m.py", source)) == [Text("m.py:5", "X of the four words")]
 
 
-def test_takes_a_template_for_a_word() -> None:
+def test_treats_a_template_as_a_word() -> None:
     assert plain("{{ $labels.run }} lost **half** of `x y`") == "X lost half of X"
 
 
-def test_ends_sentences() -> None:
+def test_finds_the_ends_of_sentences() -> None:
     assert len(sentences("One, e.g. this. Two: Three; four.")) == 3
 
 

@@ -56,13 +56,13 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         forget(do)
 
 
-def test_a_module_that_is_there_is_handed_over_at_once() -> None:
+def test_calls_back_at_once_for_a_loaded_module() -> None:
     seen = Seen()
     when_imported("json", seen)
     assert list(seen) == [("json", None)]
 
 
-def test_runs_after_the_execution_and_once(write: Callable[..., None]) -> None:
+def test_calls_back_once_after_the_module_has_run(write: Callable[..., None]) -> None:
     write("late_a.py")
     seen = Seen()
     when_imported("late_a", seen)
@@ -86,7 +86,7 @@ def test_waiting_imports_nothing(write: Callable[..., None]) -> None:
     assert list(seen) == [("late_pkg.inner", True)]
 
 
-def test_several_wait_for_one_in_their_order(write: Callable[..., None]) -> None:
+def test_callbacks_for_one_module_run_in_order(write: Callable[..., None]) -> None:
     write("late_b.py")
     calls: list[int] = []
     functions = [lambda module, i=i: calls.append(i) for i in range(5)]
@@ -97,7 +97,7 @@ def test_several_wait_for_one_in_their_order(write: Callable[..., None]) -> None
     assert calls == [0, 1, 3, 4]
 
 
-def test_who_forgets_is_not_called(write: Callable[..., None]) -> None:
+def test_a_cancelled_callback_is_not_called(write: Callable[..., None]) -> None:
     write("late_c.py")
     seen = Seen()
     when_imported("late_c", seen)
@@ -110,7 +110,7 @@ def test_who_forgets_is_not_called(write: Callable[..., None]) -> None:
     assert list(seen) == []
 
 
-def test_a_callback_may_wait_for_more(write: Callable[..., None]) -> None:
+def test_a_callback_may_wait_for_another_module(write: Callable[..., None]) -> None:
     write("late_d.py")
     write("late_e.py")
     seen = Seen()
@@ -120,7 +120,7 @@ def test_a_callback_may_wait_for_more(write: Callable[..., None]) -> None:
     assert list(seen) == [("late_e", True)]
 
 
-def test_what_it_raises_stays_ours(
+def test_an_exception_of_a_callback_does_not_reach_the_import(
     write: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write("late_f.py")
@@ -159,7 +159,7 @@ def test_an_import_that_fails_is_waited_for_again(write: Callable[..., None]) ->
     assert list(seen) == [("late_h", True)]
 
 
-def test_a_module_that_is_not_there_fails_as_ever() -> None:
+def test_importing_a_missing_module_fails_as_usual() -> None:
     seen = Seen()
     when_imported("late_nowhere", seen)
     try:
@@ -170,7 +170,7 @@ def test_a_module_that_is_not_there_fails_as_ever() -> None:
         forget(seen)
 
 
-def test_spec_and_loader_are_pythons_own(write: Callable[..., None]) -> None:
+def test_spec_and_loader_are_unchanged(write: Callable[..., None]) -> None:
     source = "class Thing:\n    pass\n\n\nDONE = True\n"
     write("late_i/__init__.py", source)
     write("late_i/data.txt", "data")
@@ -192,7 +192,7 @@ def test_spec_and_loader_are_pythons_own(write: Callable[..., None]) -> None:
     assert importlib.reload(module) is module
 
 
-def test_a_spec_that_was_looked_up_by_hand_counts_too(write: Callable[..., None]) -> None:
+def test_works_with_a_spec_that_was_looked_up_by_hand(write: Callable[..., None]) -> None:
     """As lazy loaders do it: the execution comes long after the search."""
     write("late_j.py")
     write("late_s.py")
@@ -239,7 +239,7 @@ def test_a_lazy_module_stays_lazy(write: Callable[..., None]) -> None:
         sys.meta_path.remove(Lazy)  # type: ignore[arg-type]
 
 
-def test_a_module_that_puts_another_in_its_place(write: Callable[..., None]) -> None:
+def test_a_module_may_replace_itself_in_sys_modules(write: Callable[..., None]) -> None:
     write(
         "late_k.py", "import sys, types\nm = types.ModuleType('late_k')\nm.DONE = 'other'\nsys.modules['late_k'] = m\n"
     )
@@ -268,7 +268,7 @@ def test_modules_from_one_zip_share_a_loader(tmp_path: Path, write: Callable[...
     assert list(seen) == [("zip_c", "zip_c"), ("zip_a", "zip_a")]
 
 
-def test_namespace_and_built_in_are_noticed_with_the_next_import(write: Callable[..., None]) -> None:
+def test_namespace_and_built_in_modules_are_noticed_at_the_next_import(write: Callable[..., None]) -> None:
     write("late_space/inner.py")
     write("late_l.py")
     seen = Seen()
@@ -289,7 +289,7 @@ def test_namespace_and_built_in_are_noticed_with_the_next_import(write: Callable
     assert list(seen)[1:] == [("_stat", None)]
 
 
-def test_a_half_imported_module_is_waited_for(write: Callable[..., None]) -> None:
+def test_waits_for_a_half_imported_module(write: Callable[..., None]) -> None:
     """We are asked from within the module's own import, whose execution nobody watched."""
     write("late_m.py", "import late_n\nlate_n.ask()\nimport late_o\nDONE = True\n")
     write("late_n.py", "ask = None\n")
@@ -303,7 +303,7 @@ def test_a_half_imported_module_is_waited_for(write: Callable[..., None]) -> Non
     assert list(seen) == [("late_m", True)]
 
 
-def test_two_copies_of_us_compose(write: Callable[..., None]) -> None:
+def test_two_copies_of_late_import_work_together(write: Callable[..., None]) -> None:
     """The one that came with the start of the process, and the one inside the package."""
     write("late_q.py")
     write("late_r.py")
@@ -324,7 +324,7 @@ def test_two_copies_of_us_compose(write: Callable[..., None]) -> None:
     sys.meta_path.remove(copy._finder)
 
 
-def test_threads_lose_and_double_nothing(write: Callable[..., None]) -> None:
+def test_each_callback_runs_once_under_threads(write: Callable[..., None]) -> None:
     """Everyone who asks, before, during or after the import, is called exactly once with a finished module."""
     names = [f"late_thread_{i}" for i in range(20)]
     for name in names:
@@ -378,14 +378,14 @@ def fake_torch(tmp_path: Path) -> Path:
     return tmp_path / "fake"
 
 
-def test_wakes_after_torch(fake_torch: Path) -> None:
+def test_attaches_after_torch_is_imported(fake_torch: Path) -> None:
     done = python(TELL, path=(fake_torch,), WHYIDLE="1")
     assert done.stdout.split() == ["False", "True"], done.stderr
     assert done.stderr == ""
 
 
 @pytest.mark.parametrize("switch", ["0", "", "2"])
-def test_sleeps_on_without_the_switch(fake_torch: Path, switch: str) -> None:
+def test_does_nothing_without_the_switch(fake_torch: Path, switch: str) -> None:
     assert python(TELL, path=(fake_torch,), WHYIDLE=switch).stdout.split() == ["False", "False"]
 
 
@@ -398,7 +398,7 @@ def test_a_process_without_torch_loads_next_to_nothing() -> None:
     assert not (ours - plain) & heavy
 
 
-def test_without_whyidle_in_the_environment_it_loads_itself_by_its_place(fake_torch: Path, tmp_path: Path) -> None:
+def test_loads_itself_by_path_if_whyidle_is_not_installed(fake_torch: Path, tmp_path: Path) -> None:
     (tmp_path / "cwd" / "whyidle").mkdir(parents=True)  # a folder of ledgers is not the package
     code = "import os, sys; os.chdir(sys.argv[1]); import torch, whyidle; print(os.path.dirname(whyidle.__file__))"
     full = dict(os.environ, PYTHONPATH=f"{AUTOLOAD}{os.pathsep}{fake_torch}", WHYIDLE="1", WHYIDLE_DEBUG="1")
@@ -420,7 +420,7 @@ def test_without_whyidle_in_the_environment_it_loads_itself_by_its_place(fake_to
     assert done.stdout.strip() == str(ROOT), done.stderr
 
 
-def test_a_stranger_called_whyidle_is_left_alone(fake_torch: Path) -> None:
+def test_ignores_an_unrelated_package_named_whyidle(fake_torch: Path) -> None:
     (fake_torch / "whyidle.py").write_text("MINE = 1\n")
     code = "import torch, whyidle; print(whyidle.MINE)"
     done = python(code, path=(fake_torch,), WHYIDLE="1", WHYIDLE_DEBUG="1")
@@ -429,7 +429,7 @@ def test_a_stranger_called_whyidle_is_left_alone(fake_torch: Path) -> None:
     assert python(code, path=(fake_torch,), WHYIDLE="1").stderr == ""
 
 
-def test_torch_that_fails_to_import_fails_the_same(fake_torch: Path) -> None:
+def test_a_torch_that_fails_to_import_fails_as_without_hooks(fake_torch: Path) -> None:
     (fake_torch / "torch.py").write_text("import nothing_of_that_name\n")
     with_us = python("import torch", path=(fake_torch,), WHYIDLE="1")
     without = python("import torch", path=(fake_torch,))
@@ -442,7 +442,7 @@ SITE = (
 )
 
 
-def test_the_users_sitecustomize_runs_as_without_us(tmp_path: Path) -> None:
+def test_the_users_sitecustomize_runs_as_without_hooks(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import sys\nMINE = 7\nsys.mine = (__name__, __file__, list(sys.path))\n")
@@ -454,19 +454,19 @@ def test_the_users_sitecustomize_runs_as_without_us(tmp_path: Path) -> None:
     assert with_us.stderr == without.stderr
 
 
-def test_a_sitecustomize_that_raises_does_so_as_without_us(tmp_path: Path) -> None:
+def test_a_failing_sitecustomize_fails_as_without_hooks(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
     with_us = python("print('on')", path=(tmp_path,), WHYIDLE="1")
     without = python("print('on')", PYTHONPATH=str(tmp_path))
     assert (with_us.stdout, with_us.stderr) == (without.stdout, without.stderr)
 
 
-def test_where_there_is_no_sitecustomize_there_is_none() -> None:
+def test_importing_sitecustomize_fails_if_the_user_has_none() -> None:
     code = "import sys\ntry:\n    import sitecustomize\nexcept ImportError as e: print(e.name, sys.path)\n"
     assert python(code, WHYIDLE="1").stdout == python(code, PYTHONPATH="").stdout.replace("'', ''", "''")
 
 
-def test_the_entry_reads_in_any_python() -> None:
+def test_the_entry_parses_on_old_pythons() -> None:
     """A command may start a Python that is older than we support: there it must at least not fail to parse."""
     source = (AUTOLOAD / "sitecustomize.py").read_text()
     tree = ast.parse(source, feature_version=(3, 0))

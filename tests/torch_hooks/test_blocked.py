@@ -15,7 +15,7 @@ pytestmark = pytest.mark.alone
 
 
 @pytest.mark.parametrize("name", ["sleeps", "sleeps_shortly", "computes", "logs"])
-def test_blocked_time_is_as_the_loop_has_measured_it(name: str, tmp_path: Path, forks: Forks) -> None:
+def test_blocked_time_is_what_the_loop_measured(name: str, tmp_path: Path, forks: Forks) -> None:
     wait_for_quiet()
     done, _ = forks.run(("blocked.py", name), tmp_path)
     assert done.returncode == 0, done.stderr

@@ -82,7 +82,7 @@ def test_a_step_is_in_the_histogram_and_in_the_ring(words: memoryview) -> None:
     assert sum(buckets) == 1
 
 
-def test_a_step_on_a_bound_counts_as_below_it_as_prometheus_has_it(words: memoryview) -> None:
+def test_a_step_on_a_bucket_bound_counts_as_below_it(words: memoryview) -> None:
     books = Books(words)
     books.open_window(0)
     books.close_step(5_000_000)
@@ -143,7 +143,7 @@ def test_a_settlement_does_not_count_in_the_step_in_which_it_arrives(words: memo
     assert [spent(step) for step in ring(words)] == [{"compute": 60, "collective": 40}] * 3
 
 
-def test_own_time_runs_from_collective_to_collective(words: memoryview) -> None:
+def test_own_time_is_between_collectives(words: memoryview) -> None:
     """The optimizer's step after the last collective makes a rank late at the *next* step's: it belongs there."""
     books = Books(words)
     books.hold(0, (), whole=True)
@@ -160,7 +160,7 @@ def test_own_time_runs_from_collective_to_collective(words: memoryview) -> None:
     assert [one.own[LATE_FAMILIES.index("storage")] for one in held] == [0, 7]
 
 
-def test_waits_in_other_groups_are_elsewhere_where_they_do_not_hold_up_everybody(words: memoryview) -> None:
+def test_waits_in_groups_outside_count_as_elsewhere(words: memoryview) -> None:
     books = Books(words)
     books.hold(0, (1,), whole=True)
     books.hold(1, (), whole=True)
@@ -184,7 +184,7 @@ def test_a_wait_cut_in_two_is_one_call(words: memoryview) -> None:
     assert books.held[0].steps[0].calls == [7]  # type: ignore[union-attr]
 
 
-def test_a_message_has_come_when_the_last_part_of_its_wait_ends(words: memoryview) -> None:
+def test_a_message_arrives_at_the_end_of_the_last_part_of_its_wait(words: memoryview) -> None:
     """Else a garbage collection at the start of a wait would make its link look quicker than any clock allows."""
     books = Books(words)
     books.hold(0, (), whole=True, pairwise=True)
@@ -199,7 +199,7 @@ def test_a_message_has_come_when_the_last_part_of_its_wait_ends(words: memoryvie
     assert message.ns == 7
 
 
-def test_of_waits_for_other_stages_the_ledger_says_what_transfers_cost_and_the_slowest_link(words: memoryview) -> None:
+def test_records_transfer_cost_and_slowest_link_of_waits_for_stages(words: memoryview) -> None:
     books = Books(words)
     for link, ns in (((0, 1), 5), ((1, 2), 30), ((0, 1), 7)):
         books.latency(2, link, ns)
@@ -208,7 +208,7 @@ def test_of_waits_for_other_stages_the_ledger_says_what_transfers_cost_and_the_s
     assert link_of(slot_word(words, "link", 1)) is None
 
 
-def test_the_thread_for_which_the_training_waits_may_change_the_books(words: memoryview) -> None:
+def test_the_thread_that_the_training_waits_for_may_record(words: memoryview) -> None:
     """On a GPU autograd's thread issues the first collective of some groups: they are held back from there."""
     machine = PhaseMachine(words, time.monotonic_ns())
 
@@ -241,7 +241,7 @@ def test_waits_of_an_unknown_group_are_collective_at_once(words: memoryview) -> 
     assert (cause(words, "collective"), slot_word(words, "unsplit_ns", 7)) == (9, 9)
 
 
-def test_when_no_split_can_be_had_everything_held_back_is_collective(words: memoryview) -> None:
+def test_held_back_waits_are_collective_if_no_split_is_possible(words: memoryview) -> None:
     books = Books(words)
     books.hold(0, (), whole=True)
     books.open_window(1)
@@ -255,7 +255,7 @@ def test_when_no_split_can_be_had_everything_held_back_is_collective(words: memo
     assert slot_word(words, "settled") == 1
 
 
-def test_at_the_end_the_ring_of_calls_has_what_was_never_settled(words: memoryview) -> None:
+def test_the_ring_of_calls_keeps_unsettled_waits_at_the_end(words: memoryview) -> None:
     books = Books(words)
     books.hold(0, (), whole=True)
     books.open_window(1)
@@ -272,7 +272,7 @@ def test_at_the_end_the_ring_of_calls_has_what_was_never_settled(words: memoryvi
     ]
 
 
-def test_the_ring_of_calls_has_the_waits_of_a_step_in_order_and_what_lies_between(words: memoryview) -> None:
+def test_the_ring_of_calls_has_waits_of_a_step_and_time_between_them_in_order(words: memoryview) -> None:
     books = Books(words)
     for slot in (0, 1):
         books.hold(slot, (), whole=True, pairwise=slot == 1)
@@ -293,7 +293,7 @@ def test_the_ring_of_calls_has_the_waits_of_a_step_in_order_and_what_lies_betwee
     ]
 
 
-def test_the_ranks_waited_for_most_are_named(words: memoryview) -> None:
+def test_names_the_ranks_waited_for_most(words: memoryview) -> None:
     books = Books(words)
     words[WORD_AT["slot_key"][0]] = 1
     books.blame(0, {rank: 100 + rank for rank in range(20)})
@@ -302,7 +302,7 @@ def test_the_ranks_waited_for_most_are_named(words: memoryview) -> None:
     assert behind == {3: 1103, 19: 119, 18: 118, 17: 117, 16: 116, 15: 115}
 
 
-def test_repeated_steps_are_recompute_up_to_the_earlier_attempts_last(words: memoryview) -> None:
+def test_steps_that_the_earlier_attempt_had_finished_are_recompute(words: memoryview) -> None:
     words[WORD_AT["recompute_until"][0]] = 12
     words[WORD_AT["base_step"][0]] = 10
     books = Books(words)
@@ -368,7 +368,7 @@ def test_every_nanosecond_is_in_exactly_one_place(tmp_path_factory: pytest.TempP
     writer.close()
 
 
-def test_the_innermost_phase_wins_and_the_outer_one_goes_on_after_it(words: memoryview) -> None:
+def test_the_innermost_phase_wins_and_the_outer_one_resumes(words: memoryview) -> None:
     machine = PhaseMachine(words, time.monotonic_ns())
     machine.begin()
     old = machine.enter(DATA)
@@ -380,7 +380,7 @@ def test_the_innermost_phase_wins_and_the_outer_one_goes_on_after_it(words: memo
     assert word(words, "collectives") == 1
 
 
-def test_a_wait_inside_one_of_another_group_is_a_call_of_its_own(words: memoryview) -> None:
+def test_a_wait_nested_in_one_of_another_group_is_a_separate_call(words: memoryview) -> None:
     machine = PhaseMachine(words, time.monotonic_ns())
     machine.begin()
     outer = machine.enter_wait(WORLD)
@@ -394,7 +394,7 @@ def test_a_wait_inside_one_of_another_group_is_a_call_of_its_own(words: memoryvi
     assert [slot_word(words, "calls", slot) for slot in (0, 1)] == [1, 1]
 
 
-def test_what_happens_inside_a_bracket_belongs_to_it(words: memoryview) -> None:
+def test_everything_inside_a_bracket_counts_as_its_phase(words: memoryview) -> None:
     machine = PhaseMachine(words, time.monotonic_ns())
     machine.begin()
     machine.enter(DATA)
@@ -402,7 +402,7 @@ def test_what_happens_inside_a_bracket_belongs_to_it(words: memoryview) -> None:
     assert machine.enter(DATA) == NOT_ENTERED
 
 
-def test_a_foreign_thread_switches_nothing(words: memoryview) -> None:
+def test_ignores_phases_of_other_threads(words: memoryview) -> None:
     import threading
 
     machine = PhaseMachine(words, time.monotonic_ns())
@@ -414,7 +414,7 @@ def test_a_foreign_thread_switches_nothing(words: memoryview) -> None:
     assert machine.phase == STARTUP
 
 
-def test_the_helper_thread_of_a_backward_pass_may(words: memoryview) -> None:
+def test_accepts_waits_of_the_backward_thread(words: memoryview) -> None:
     import threading
 
     machine = PhaseMachine(words, time.monotonic_ns())
@@ -430,7 +430,7 @@ def test_the_helper_thread_of_a_backward_pass_may(words: memoryview) -> None:
     assert word(words, "collectives") == 1
 
 
-def test_a_failure_of_our_own_is_counted_and_does_not_get_out(words: memoryview) -> None:
+def test_an_internal_error_is_counted_and_not_raised(words: memoryview) -> None:
     machine = PhaseMachine(words, time.monotonic_ns())
     machine.begin()
 

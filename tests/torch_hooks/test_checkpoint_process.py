@@ -10,7 +10,7 @@ from support_training import command, environment, recorded
 from whyidle.ledger.directory import read_directory
 
 
-def test_the_process_that_saves_is_no_second_rank(tmp_path: Path) -> None:
+def test_the_saving_process_is_not_a_second_rank(tmp_path: Path) -> None:
     done = subprocess.run(
         recorded(command("saves_apart.py", ranks=1)),
         env=environment(tmp_path),

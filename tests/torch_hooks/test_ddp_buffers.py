@@ -32,7 +32,7 @@ dist.destroy_process_group()
 """
 
 
-def test_the_wait_in_a_broadcast_of_buffers_is_a_wait_and_no_compute(tmp_path: Path, forks: Forks) -> None:
+def test_the_wait_in_a_buffer_broadcast_is_not_compute(tmp_path: Path, forks: Forks) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     outcome, codes = forks.run((str(script),), tmp_path, 2)

@@ -182,7 +182,7 @@ def test_boundaries_without_an_event_join_the_next(program, depth, ring):
     st.integers(-60, 60),
     st.sampled_from([500, 1000]),
 )
-def test_drift_and_coarse_stamps_cost_no_more_than_themselves(program, depth, drift_ppm, quantum):
+def test_error_from_drift_and_coarse_stamps_is_bounded(program, depth, drift_ppm, quantum):
     loop = Loop(depth=depth, drift_ppm=drift_ppm, quantum_ns=quantum, now_ns=5 * MS)
     loop.mark(0)
     run(loop, program)
@@ -328,7 +328,7 @@ def test_scaled_parts_never_exceed_the_interval(parts, ns, host_ns):
     assert sum(part for _, part in scaled[:-1]) <= ns
 
 
-def test_what_was_to_happen_at_lost_boundaries_happens_in_order_and_near_its_time():
+def test_actions_of_lost_boundaries_run_in_order_and_near_their_time():
     loop = Loop()
     loop.mark(0)
     loop.stream.capturing = True
@@ -371,7 +371,7 @@ def test_close_with_work_in_flight_leaves_the_rest_unmeasured(program):
     assert len(loop.given) == count
 
 
-def test_close_waits_a_moment_for_the_last_boundary():
+def test_close_waits_briefly_for_the_last_boundary():
     loop = Loop()
     loop.mark(0)
     loop.stream.launch(20 * US, cost_ns=0)
@@ -382,7 +382,7 @@ def test_close_waits_a_moment_for_the_last_boundary():
 
 
 @given(PROGRAM_WITH_CAPTURES, st.integers(0, 120), DEPTHS)
-def test_no_fault_of_the_source_comes_out(program, fail_after, depth):
+def test_errors_of_the_event_source_are_not_raised(program, fail_after, depth):
     loop = Loop(depth=depth, fail_after=fail_after)
     loop.mark(0)
     run(loop, program)
@@ -502,7 +502,7 @@ def test_events_that_cannot_be_compared_start_a_new_anchor():
     loop.check_sum()
 
 
-def test_what_was_seen_unfinished_is_not_charged_before():
+def test_work_seen_unfinished_is_not_charged_before_that_moment():
     loop = Loop()
     loop.stream.launch(10 * MS)
     loop.mark(0)  # behind work of unknown length
@@ -552,6 +552,6 @@ assert not torch.cuda.is_initialized()
 """
 
 
-def test_to_look_for_a_device_initialises_none():
+def test_looking_for_a_device_does_not_initialise_one():
     pytest.importorskip("torch")
     subprocess.run([sys.executable, "-c", NO_DEVICE], check=True)

@@ -98,7 +98,7 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_training_goes_on_with_three_ranks_of_four_and_with_four_again(job: Job) -> None:
+def test_records_training_that_continues_with_three_of_four_ranks_and_four_again(job: Job) -> None:
     three, one = job.launcher(3, serves=True), job.launcher(1)
     first = job.trains_with(4, set())
 

@@ -101,7 +101,7 @@ def test_each_group_is_split_and_names_who_was_late(attached: Outcome) -> None:
         assert all(slot.settled > STEPS + 8 for slot in slots(ledger)), "in the second world too"
 
 
-def test_a_rank_is_late_by_its_own_reads_or_by_its_wait_in_another_group(attached: Outcome) -> None:
+def test_a_rank_is_late_because_of_its_reads_or_a_wait_in_another_group(attached: Outcome) -> None:
     row, column = slots(attached.rank(3)[1])
     for slot in (row, column):
         assert max(slot.late_own, key=lambda family: slot.late_own[family]) == "storage"
@@ -135,14 +135,14 @@ def test_losses_are_the_same_to_the_bit(plain: Outcome, attached: Outcome, witho
     assert all([len(values[world]) for world in ("first", "second")] == [STEPS] * 2 for values in losses.values())
 
 
-def test_it_says_nothing(plain: Outcome, attached: Outcome, without_rank_3: Outcome) -> None:
+def test_prints_nothing(plain: Outcome, attached: Outcome, without_rank_3: Outcome) -> None:
     for outcome in (attached, without_rank_3):
         assert "whyidle:" not in outcome.stderr
         assert outcome.stderr.count("Warning:") <= plain.stderr.count("Warning:")
         assert not outcome.left_behind
 
 
-def test_when_a_rank_is_killed_the_others_end_with_their_own_error(tmp_path: Path, forks: Forks) -> None:
+def test_other_ranks_end_with_their_own_error_when_one_is_killed(tmp_path: Path, forks: Forks) -> None:
     def kill(processes: list[Forked]) -> None:
         assert until((tmp_path / "trains").exists)
         processes[3].send_signal(signal.SIGKILL)

@@ -51,14 +51,14 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it mounts a 
 # -- ranks that die
 
 
-def test_a_rank_that_dies_in_mid_write(tmp_path: Path) -> None:
+def test_reads_a_rank_that_died_during_a_write(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", MID_WRITE, str(tmp_path)], env=environment(tmp_path), check=False, timeout=60)
     ledgers, errors = read_directory(str(tmp_path))
     assert [(one.rank, one.alive, one.died_mid_write) for one in ledgers] == [(7, False, True)]
     assert [error.reason for error in errors] == ["died_mid_write"]
 
 
-def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path, forks: Forks) -> None:
+def test_killing_one_of_two_runs_in_a_directory_leaves_the_other(tmp_path: Path, forks: Forks) -> None:
     """At a random moment, with the agent looking on, which is killed as well: the other run goes on."""
     mine, other = tmp_path / "mine", tmp_path / "other"
     words = ("faults.py", "until_told")
@@ -93,7 +93,7 @@ def test_two_runs_in_one_directory_and_one_is_killed(tmp_path: Path, forks: Fork
     assert ledgers["other"].steps == told.counts["steps"]
 
 
-def test_a_rank_that_leaves_early_leaves_at_once(tmp_path: Path, forks: Forks) -> None:
+def test_a_rank_that_exits_early_exits_at_once(tmp_path: Path, forks: Forks) -> None:
     """Its blocks of the exchange are in flight, and nobody will ever answer them."""
     plain, _ = forks.run(("early.py",), tmp_path / "plain", 2, recorded=False)
     outcome, codes = forks.run(("early.py",), tmp_path / "recorded", 2)
@@ -108,7 +108,7 @@ def test_a_rank_that_leaves_early_leaves_at_once(tmp_path: Path, forks: Forks) -
     assert outcome.left_behind == []
 
 
-def test_only_one_of_two_ranks_is_attached(tmp_path: Path, forks: Forks) -> None:
+def test_training_works_with_one_of_two_ranks_attached(tmp_path: Path, forks: Forks) -> None:
     words = ("ranks.py", "ddp", "by_hand", "objects")
     plain, _ = forks.run(words, tmp_path / "plain", 2, recorded=False)
     outcome, codes = forks.run(words, tmp_path / "half", 2, each={1: {"WHYIDLE": "0"}})
@@ -126,7 +126,7 @@ def test_only_one_of_two_ranks_is_attached(tmp_path: Path, forks: Forks) -> None
 # -- what happens inside a rank
 
 
-def test_signals_interrupts_errors_and_dead_workers(tmp_path: Path, forks: Forks) -> None:
+def test_records_a_run_through_signals_errors_and_dead_workers(tmp_path: Path, forks: Forks) -> None:
     names = ("saves_in_a_signal_handler", "interrupted", "raises_in_backward", "a_worker_dies", "plain")
     outcome, _ = forks.run(("faults.py", *names), tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -138,7 +138,7 @@ def test_signals_interrupts_errors_and_dead_workers(tmp_path: Path, forks: Forks
     assert (told.counts["interrupted"], told.counts["raised"], told.counts["died"]) == (3, 3, 1)
 
 
-def test_forked_children_leave_the_ledger_and_its_lock_alone(tmp_path: Path, forks: Forks) -> None:
+def test_forked_children_touch_neither_ledger_nor_lock(tmp_path: Path, forks: Forks) -> None:
     with forks.training(("faults.py", "forks"), tmp_path) as process:
 
         def looks(steps: int) -> bool:
@@ -173,7 +173,7 @@ def mounted(at: Path, options: str) -> Iterator[Path]:
 
 
 @AS_ROOT
-def test_no_room_for_a_ledger(tmp_path: Path, forks: Forks) -> None:
+def test_training_continues_without_room_for_a_ledger(tmp_path: Path, forks: Forks) -> None:
     plain, _ = forks.run(("faults.py", "plain"), tmp_path / "plain", recorded=False)
     with mounted(tmp_path / "full", "size=8k") as full:
         outcome, _ = forks.run(("faults.py", "plain"), tmp_path / "recorded", env={"WHYIDLE_DIR": str(full)})
@@ -188,7 +188,7 @@ def test_no_room_for_a_ledger(tmp_path: Path, forks: Forks) -> None:
 
 
 @AS_ROOT
-def test_directories_that_cannot_be_written(tmp_path: Path, forks: Forks) -> None:
+def test_training_continues_if_the_directory_is_not_writable(tmp_path: Path, forks: Forks) -> None:
     file, link, loop = tmp_path / "file", tmp_path / "dangling", tmp_path / "loop"
     file.touch()
     link.symlink_to(tmp_path / "nowhere" / "at-all")
@@ -203,7 +203,7 @@ def test_directories_that_cannot_be_written(tmp_path: Path, forks: Forks) -> Non
     assert len(said) == 2 * len(bad), "one line for each call of attach()"
 
 
-def test_sixty_four_stale_ledgers(tmp_path: Path, forks: Forks) -> None:
+def test_records_a_run_beside_sixty_four_stale_ledgers(tmp_path: Path, forks: Forks) -> None:
     forks.run(("faults.py", "plain"), tmp_path / "first", env={"WHYIDLE_DIR": str(tmp_path / "ledgers")})
     (stale,) = (tmp_path / "ledgers").iterdir()
     for number in range(63):

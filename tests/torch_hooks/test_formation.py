@@ -116,7 +116,7 @@ def test_two_groups_do_not_meet_each_other(store: dist.Store) -> None:
         assert other.poll(1) is None
 
 
-def test_a_member_that_never_comes_is_waited_for_without_end(store: dist.Store) -> None:
+def test_waits_without_a_deadline_for_a_missing_member(store: dist.Store) -> None:
     members = join(store, (0, 1, 2))
     members.pop(1)  # it wrote who it is
     members = {rank: Member(store, (0, 1, 2, 3), rank) for rank in (0, 1, 2)}
@@ -129,7 +129,7 @@ def test_a_member_that_never_comes_is_waited_for_without_end(store: dist.Store) 
     assert_met(members)
 
 
-def test_a_leader_that_never_comes_is_waited_for_without_end(store: dist.Store) -> None:
+def test_waits_without_a_deadline_for_a_missing_leader(store: dist.Store) -> None:
     members = {rank: Member(store, (0, 1, 2), rank) for rank in (1, 2)}
     poll(members.values(), 200)
     assert [member.first for member in members.values()] == [None] * 2
@@ -138,7 +138,7 @@ def test_a_leader_that_never_comes_is_waited_for_without_end(store: dist.Store) 
     assert_met(members)
 
 
-def test_a_member_that_does_not_hold_its_waits_is_asked_to(store: dist.Store) -> None:
+def test_asks_a_member_to_hold_back_its_waits(store: dist.Store) -> None:
     members = join(store, (0, 1))
     members[1].held_from = None
     poll(members.values())
@@ -153,7 +153,7 @@ def test_a_member_that_does_not_hold_its_waits_is_asked_to(store: dist.Store) ->
 
 
 @pytest.mark.parametrize("polls", range(6), ids=lambda polls: f"after {polls} polls")
-def test_an_attempt_that_died_at_any_moment_does_not_confuse_the_next(store: dist.Store, polls: int) -> None:
+def test_forms_after_an_attempt_that_died_at_any_moment(store: dist.Store, polls: int) -> None:
     """Its keys are still there: who its members were, that they were called, what they answered."""
     before = join(store, (0, 1, 2), of_1=500)
     poll(before.values(), polls)
@@ -164,7 +164,7 @@ def test_an_attempt_that_died_at_any_moment_does_not_confuse_the_next(store: dis
 
 
 @pytest.mark.parametrize("polls", range(4), ids=lambda polls: f"after {polls} polls")
-def test_members_come_back_one_by_one_among_the_keys_of_those_before(store: dist.Store, polls: int) -> None:
+def test_members_that_return_one_by_one_ignore_old_keys(store: dist.Store, polls: int) -> None:
     poll(join(store, (0, 1, 2), of_1=500).values(), polls)
     now: dict[int, Member] = {}
     for rank in (2, 0, 1):
@@ -175,7 +175,7 @@ def test_members_come_back_one_by_one_among_the_keys_of_those_before(store: dist
     assert_met(now, first=3)
 
 
-def test_members_that_have_answered_follow_a_leader_that_restarts(store: dist.Store) -> None:
+def test_members_follow_a_leader_that_restarts(store: dist.Store) -> None:
     members = join(store, (0, 1, 2))
     members[2].held_from = None  # so that the first leader does not get them together
     poll(members.values())
@@ -187,7 +187,7 @@ def test_members_that_have_answered_follow_a_leader_that_restarts(store: dist.St
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_member_that_restarts_in_the_middle_is_called_by_its_new_name(store: dist.Store, answered: bool) -> None:
+def test_a_member_that_restarts_while_forming_takes_part_under_its_new_name(store: dist.Store, answered: bool) -> None:
     members = join(store, (0, 1, 2))
     members[1].held_from = None
     members[2].held_from = 5 if answered else None

@@ -47,7 +47,7 @@ def recorded_ranks(words: list[str], folder: Path, **extra: str) -> tuple[str, l
     return done.stdout, sorted(ledgers, key=lambda one: one.rank)
 
 
-def test_each_frameworks_checkpoint_is_one_with_all_its_files(tmp_path: Path) -> None:
+def test_a_framework_checkpoint_counts_once_with_all_its_files(tmp_path: Path) -> None:
     _, [ledger] = recorded_ranks(command("whole_saves.py"), tmp_path)
     told = json.loads((tmp_path / "told-0").read_text())
     assert {ledger.hook_states[hook] for hook in HOOKS} == {"active"}
@@ -77,7 +77,7 @@ def test_a_barrier_in_a_checkpoint_is_a_wait_for_the_rank_that_writes(tmp_path: 
     assert abs(waited - waiter["barrier_ns"] / 1e9) < 0.1 * waiter["barrier_ns"] / 1e9 + 0.1
 
 
-def test_ranks_wait_for_the_evaluation_of_one(tmp_path: Path) -> None:
+def test_ranks_wait_while_one_evaluates(tmp_path: Path) -> None:
     _, ledgers = recorded_ranks(command("whole_saves.py", "evaluates", ranks=2), tmp_path)
     told = json.loads((tmp_path / "told-0").read_text())
     assert ledgers[0].words["eval_batches"][0] == 30
@@ -91,7 +91,7 @@ def test_ranks_wait_for_the_evaluation_of_one(tmp_path: Path) -> None:
     assert (verdict["family"], verdict["late_ranks"][0]["rank"]) == ("straggler", 0)
 
 
-def test_detaching_puts_every_method_back() -> None:
+def test_detach_restores_every_method() -> None:
     class Trainer:
         def save_checkpoint(self) -> None:
             """Not everybody has restores."""
@@ -122,7 +122,7 @@ def test_detaching_puts_every_method_back() -> None:
     not FRAMEWORKS, reason="needs the frameworks, in another environment: WHYIDLE_TEST_FRAMEWORKS=its python"
 )
 @pytest.mark.parametrize("name", ["transformers", "accelerate", "lightning", "pytorch_lightning"])
-def test_a_frameworks_own_timers_agree(name: str, tmp_path: Path) -> None:
+def test_agrees_with_the_timers_of_the_framework(name: str, tmp_path: Path) -> None:
     """Of batches, steps up to the optimizer's, and checkpoints, within 2 points of the wall time of the training."""
     wait_for_quiet()
     words = [FRAMEWORKS, str(SCRIPTS / "frameworks.py"), name]
@@ -145,7 +145,7 @@ def _writes_are_counted(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("how", ["plain", "bracketed", "sent"])
-def test_a_checkpoint_written_by_hand(how: str, tmp_path: Path) -> None:
+def test_records_a_checkpoint_written_by_hand(how: str, tmp_path: Path) -> None:
     """Without fsync it costs CPU time, which is host. The report says that files were written meanwhile."""
     if not _writes_are_counted(tmp_path):
         pytest.skip("needs a folder for temporary files on a disk")

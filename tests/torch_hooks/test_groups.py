@@ -59,7 +59,7 @@ def test_groups_of_the_same_ranks_share_a_slot_and_messages_have_their_own() -> 
     assert groups.slot_of(one, pairwise=True) == groups.slot_of(other, pairwise=True) == 2
 
 
-def test_groups_that_come_late_and_those_of_other_ranks_are_not_known() -> None:
+def test_late_groups_and_groups_of_other_ranks_have_no_slot() -> None:
     groups = slots_of(world=16)
     early = [ProcessGroup(0, other) for other in range(1, 7)]
     assert [groups.slot_of(group) for group in early] == [1, 2, 3, 4, 5, 6]
@@ -70,7 +70,7 @@ def test_groups_that_come_late_and_those_of_other_ranks_are_not_known() -> None:
     assert groups.slot_of(ProcessGroup(0)) == ALONE
 
 
-def test_labels_are_those_of_the_mesh_and_never_the_same() -> None:
+def test_labels_are_those_of_the_mesh_and_unique() -> None:
     groups = slots_of()
     for group, pairwise in (
         (ProcessGroup(0, 1, described="mesh_tp"), False),
@@ -109,14 +109,14 @@ def test_keys_are_the_same_on_all_ranks_and_differ_between_groups() -> None:
     assert len(set(found[0])) == 3
 
 
-def test_the_other_end_of_a_message_is_a_global_rank() -> None:
+def test_the_peer_of_a_message_is_a_global_rank() -> None:
     groups = slots_of()
     group = ProcessGroup(3, 0)
     groups.slot_of(group, pairwise=True)
     assert (groups.peer_of(group, 0), groups.peer_of(group, 1)) == (3, 0)
 
 
-def test_a_group_that_takes_the_place_of_one_that_is_gone_has_its_own_ranks() -> None:
+def test_a_new_group_at_the_address_of_an_old_one_has_its_own_ranks() -> None:
     """Python gives the id of a dead object to the next one."""
     groups = slots_of()
     gone = ProcessGroup(0, 2)
@@ -180,7 +180,7 @@ def test_works_that_are_kept_and_never_waited_for_take_bounded_memory() -> None:
     assert groups.waits_for(kept[-1]) == (wait_code(2), ())
 
 
-def test_no_work_is_kept_alive() -> None:
+def test_keeps_no_work_alive() -> None:
     groups, work = slots_of(), Work()
     groups.issued(work, wait_code(2))
     gc.disable()
@@ -258,7 +258,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @real
-def test_every_wait_is_in_the_slot_of_its_group(pair: Pair) -> None:
+def test_each_wait_is_in_the_slot_of_its_group(pair: Pair) -> None:
     for told, ledger in pair.ranks():
         found = {slot.label: slot.calls for slot in ledger.slots}
         found["?"] = ledger.words["slot_calls"][UNKNOWN_SLOT]
@@ -281,7 +281,7 @@ def test_slots_have_the_sizes_of_their_groups(pair: Pair) -> None:
 
 
 @real
-def test_members_of_a_group_give_it_the_same_key(pair: Pair) -> None:
+def test_members_compute_the_same_key_for_a_group(pair: Pair) -> None:
     keys: dict[int, list[int]] = {}
     for _, ledger in pair.ranks():
         for slot in ledger.slots:
@@ -307,7 +307,7 @@ def test_every_second_is_in_one_place(pair: Pair) -> None:
 
 
 @real
-def test_it_says_nothing(pair: Pair) -> None:
+def test_prints_nothing(pair: Pair) -> None:
     assert "whyidle:" not in pair.recorded.stderr
     assert "torch_hooks" not in pair.recorded.stderr
     assert pair.plain is None or _warnings(pair.recorded) <= _warnings(pair.plain)
@@ -318,7 +318,7 @@ def _warnings(outcome: Outcome) -> set[str]:
 
 
 @real
-def test_the_training_computes_the_same_in_as_many_graphs(pair: Pair) -> None:
+def test_losses_and_graph_counts_are_unchanged(pair: Pair) -> None:
     for without in pair.plain.told if pair.plain is not None else ():
         told, _ = pair.recorded.rank(without.rank)
         assert told.losses == without.losses

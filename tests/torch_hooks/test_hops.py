@@ -26,7 +26,7 @@ ROTATING = [replace(case, steps=12) for case in CASES if case.fault and case.fau
 
 
 @given(st.lists(st.integers(0, 100), min_size=len(MIX_FAMILIES), max_size=len(MIX_FAMILIES)).filter(any))
-def test_mix_survives_its_word(weights: list[int]):
+def test_mix_round_trips_through_its_word(weights: list[int]):
     mix = {family: weight / sum(weights) for family, weight in zip(MIX_FAMILIES, weights, strict=True)}
     word = pack_mix(mix)
     assert 0 <= word < 1 << 63
@@ -35,7 +35,7 @@ def test_mix_survives_its_word(weights: list[int]):
     assert all(again.get(family, 0.0) == pytest.approx(share, abs=0.04) for family, share in mix.items())
 
 
-def test_what_transfers_cost_a_pipeline_is_charged_to_the_network_whoever_is_late():
+def test_transfer_cost_of_a_pipeline_is_charged_to_the_network():
     group = Group(2, (0, 1, 2), True, "pp", 77)
     settled = Settled(8, 1, 1, pipeline=60, latency=40, behind={1: 15})
     charged = Mixes(0).charge(group, open_block(settled))

@@ -25,7 +25,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(("env", "expected"), RUNS)
-def test_the_run(env: dict[str, str], expected: str) -> None:
+def test_reads_the_name_of_the_run(env: dict[str, str], expected: str) -> None:
     assert run_id(env) == expected
 
 
@@ -40,11 +40,11 @@ OWNERS = [
 
 
 @pytest.mark.parametrize(("env", "expected"), OWNERS)
-def test_the_owner(env: dict[str, str], expected: str, tmp_path: Path) -> None:
+def test_reads_the_owner(env: dict[str, str], expected: str, tmp_path: Path) -> None:
     assert owner_of(env, str(tmp_path / "absent")) == expected
 
 
-def test_in_a_pod_the_owner_is_the_namespace_of_its_service_account(tmp_path: Path) -> None:
+def test_owner_in_a_pod_is_the_namespace_of_its_service_account(tmp_path: Path) -> None:
     namespace = tmp_path / "namespace"
     namespace.write_text("research\n")
     assert owner_of({"SLURM_JOB_ACCOUNT": "acct"}, str(namespace)) == "research"
@@ -54,12 +54,12 @@ def test_in_a_pod_the_owner_is_the_namespace_of_its_service_account(tmp_path: Pa
     assert owner_of({"SLURM_JOB_ACCOUNT": "acct"}, str(tmp_path)) == "acct"
 
 
-def test_elsewhere_the_owner_is_the_user(tmp_path: Path) -> None:
+def test_owner_outside_of_a_pod_is_the_user(tmp_path: Path) -> None:
     assert owner_of({}, str(tmp_path / "absent")) == pwd.getpwuid(os.geteuid()).pw_name
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without a name")
-def test_a_user_without_a_name_is_a_number() -> None:
+def test_a_user_without_a_name_is_given_as_a_number() -> None:
     code = (
         "import os, pwd\n"
         "from whyidle.torch_hooks.identity import owner_of\n"
@@ -70,12 +70,12 @@ def test_a_user_without_a_name_is_a_number() -> None:
     assert done.stdout == "54321\n"
 
 
-def test_torchrun() -> None:
+def test_reads_the_environment_of_torchrun() -> None:
     who = identify({**TORCHRUN, "TORCHELASTIC_RUN_ID": "u", "TORCHELASTIC_RESTART_COUNT": "2"})
     assert (who.rank, who.world_size, who.local_rank, who.attempt, who.resumable) == (3, 8, 1, 2, True)
 
 
-def test_slurm() -> None:
+def test_reads_the_environment_of_slurm() -> None:
     env = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
     assert not identify(env).resumable
     requeued = identify({**env, "SLURM_RESTART_COUNT": "1"})
@@ -89,7 +89,7 @@ def test_nonsense_in_the_environment_is_ignored() -> None:
 
 
 @pytest.mark.ages
-def test_the_start_of_this_process_lies_before_now_and_after_its_parents() -> None:
+def test_start_of_this_process_is_after_its_parents_start_and_before_now() -> None:
     code = "from whyidle.torch_hooks.identity import process_start; print(process_start()[1])"
     before = time.monotonic_ns()
     child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)

@@ -52,20 +52,22 @@ def share(wait: dict[str, int], *causes: str) -> float:
 
 
 @pytest.mark.parametrize(("name", "cause"), DOMINANT.items(), ids=DOMINANT.keys())
-def test_what_most_of_a_wait_is(tables: Callable[[int], dict[str, dict[str, int]]], name: str, cause: str) -> None:
+def test_most_of_a_wait_has_the_expected_cause(
+    tables: Callable[[int], dict[str, dict[str, int]]], name: str, cause: str
+) -> None:
     # On a machine that others use as well, whoever makes the batch also queues for a CPU: true, but not its doing.
     shares = (share(tables(number)[name] | {"data_queue": 0}, cause) for number in range(ATTEMPTS))
     assert any(share > 0.6 for share in shares), [tables(number)[name] for number in range(ATTEMPTS)]
 
 
-def test_workers_that_queue_for_one_core(tmp_path: Path, forks: Forks) -> None:
+def test_workers_on_one_core_give_data_queue(tmp_path: Path, forks: Forks) -> None:
     """Four of them compute: each gets a quarter of the core, and waits for it the rest of the time."""
     (wait,) = waits(forks, tmp_path, "crowded", ONE_CORE="1").values()
     assert share(wait, "data_queue") > 0.5, wait
     assert share(wait, "data_queue", "data_cpu") > 0.6, wait  # the loop, too, queues for its turn to take a batch
 
 
-def test_reads_past_the_page_cache(tmp_path: Path, forks: Forks) -> None:
+def test_direct_reads_give_data_read(tmp_path: Path, forks: Forks) -> None:
     with open(tmp_path / "file", "wb") as file:
         for _ in range(16):
             file.write(os.urandom(1 << 20))

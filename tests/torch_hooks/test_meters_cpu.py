@@ -68,7 +68,7 @@ def spin(seconds: float) -> None:
 
 
 @given(queues=st.lists(st.integers(-MS, 200 * MS), max_size=8), ns=st.integers(0, 100 * MS))
-def test_the_queue_is_a_part_of_the_wait_and_at_least_the_longest(queues: list[int], ns: int) -> None:
+def test_queue_is_between_the_longest_thread_queue_and_the_wait(queues: list[int], ns: int) -> None:
     queue = in_line(queues, ns)
     assert 0 <= queue <= ns
     assert queue >= min(max([0, *queues]), ns) - 1
@@ -117,7 +117,7 @@ class Dear(TaskClock):
         return self.now_ns // 10
 
 
-def test_dear_readings_take_little_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expensive_readings_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     task = Dear(os.getpid(), threading.get_native_id())
     monkeypatch.setattr(collective, "_now", lambda: task.now_ns)
     meter, queued, waited = WaitMeter(task, OwnThreads()), 0, 0
@@ -133,7 +133,7 @@ def test_dear_readings_take_little_of_the_time(monkeypatch: pytest.MonkeyPatch) 
     assert task.booked_ns == pytest.approx(queued, rel=0.01)
 
 
-def test_one_reading_that_was_interrupted_does_not_stop_the_next_for_long() -> None:
+def test_an_interrupted_reading_delays_the_next_only_briefly() -> None:
     budget = Budget()
     budget.spend(10_000, 0)
     assert budget.free_ns == 1 * MS
@@ -144,7 +144,7 @@ def test_one_reading_that_was_interrupted_does_not_stop_the_next_for_long() -> N
     assert budget.free_ns == 200 * MS
 
 
-def test_threads_that_carry_collectives_are_found_by_name_also_late(task: TaskClock) -> None:
+def test_finds_communication_threads_by_name_even_if_they_start_late(task: TaskClock) -> None:
     threads = OwnThreads()
     threads.look(1)
     assert not threads.communication
@@ -158,7 +158,7 @@ def test_threads_that_carry_collectives_are_found_by_name_also_late(task: TaskCl
     assert not threads.communication
 
 
-def test_a_thread_that_ends_in_a_wait_costs_only_itself(task: TaskClock) -> None:
+def test_a_thread_that_ends_during_a_wait_does_not_affect_the_others(task: TaskClock) -> None:
     thread, over = start(lambda over: over.wait(), "pt_gloo_runloop")
     threads = OwnThreads()
     meter = WaitMeter(task, threads)
@@ -171,7 +171,7 @@ def test_a_thread_that_ends_in_a_wait_costs_only_itself(task: TaskClock) -> None
     meter.split(10 * MS)
 
 
-def test_queues_of_communication_threads_on_one_core(task: TaskClock) -> None:
+def test_communication_threads_on_one_core_have_queue_time(task: TaskClock) -> None:
     """Two of them and this one share a core: while this thread waits, one of the two is always in the queue."""
     cores = os.sched_getaffinity(0)
     ended = []
@@ -234,7 +234,7 @@ class Loop:
         return self.blocked / (self.blocked + self.host + self.compute)
 
 
-def test_a_loop_that_sleeps_is_blocked_for_as_long(task: TaskClock) -> None:
+def test_a_sleeping_loop_is_blocked_for_as_long_as_it_sleeps(task: TaskClock) -> None:
     loop, slept = Loop(task), 0
     for _ in range(20):
         queue, begun = task.queue(), time.monotonic_ns()
@@ -245,7 +245,7 @@ def test_a_loop_that_sleeps_is_blocked_for_as_long(task: TaskClock) -> None:
     assert loop.blocked == pytest.approx(slept, rel=0.1)
 
 
-def test_short_steps_are_judged_together_and_none_gives_more_than_it_has(task: TaskClock) -> None:
+def test_short_steps_are_judged_together_and_lose_no_more_than_they_have(task: TaskClock) -> None:
     loop = Loop(task)
     for _ in range(200):
         time.sleep(0.001)
@@ -261,7 +261,7 @@ def test_a_loop_that_computes_is_not_blocked(task: TaskClock) -> None:
     assert loop.share < 0.02
 
 
-def test_time_is_taken_from_where_the_step_has_it(task: TaskClock) -> None:
+def test_blocked_time_is_taken_from_causes_that_the_step_has(task: TaskClock) -> None:
     loop = Loop(task)
     for _ in range(20):  # a span in which another thread of this process worked may give nothing
         time.sleep(0.02)
@@ -270,7 +270,7 @@ def test_time_is_taken_from_where_the_step_has_it(task: TaskClock) -> None:
     assert loop.blocked > 10 * MS
 
 
-def test_threads_that_work_while_the_loop_waits_for_them_are_no_blocked_time(task: TaskClock) -> None:
+def test_waiting_for_own_busy_threads_is_not_blocked_time(task: TaskClock) -> None:
     """Also when they queue for a CPU."""
     loop = Loop(task)
     for _ in range(30):
@@ -285,7 +285,7 @@ def test_threads_that_work_while_the_loop_waits_for_them_are_no_blocked_time(tas
     assert loop.share < 0.02
 
 
-def test_what_was_spent_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> None:
+def test_time_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> None:
     loop, slept = Loop(task), 0
     for _ in range(10):
         queue, cpu = task.queue(), time.thread_time_ns()
@@ -306,7 +306,7 @@ def thread_of(name: str = "", pool: bool = False) -> OwnThread:
     return thread
 
 
-def test_what_other_threads_did_for_the_loop() -> None:
+def test_counts_work_that_other_threads_did_for_the_loop() -> None:
     spent = [
         (thread_of("pt_gloo_runloop"), 30 * MS, 40 * MS),  # carries collectives: does not work for the loop's own code
         (thread_of(pool=True), 12 * MS, 3 * MS),  # beside the training thread's 10 ms
@@ -332,7 +332,7 @@ print(sum(thread.pool for thread in threads.helpers), len(threads.helpers))
 """
 
 
-def test_the_threads_of_torchs_own_pool_are_told_apart() -> None:
+def test_recognises_threads_of_torchs_own_pool() -> None:
     import subprocess
     import sys
 

@@ -46,7 +46,7 @@ def attempts(folder: Path, rank: int = 0) -> list[Ledger]:
     return sorted((one for one in ledgers if one.rank == rank), key=lambda one: one.attempt)
 
 
-def test_another_owners_run_of_the_same_name_is_no_earlier_attempt(tmp_path: Path) -> None:
+def test_a_run_of_another_owner_is_not_an_earlier_attempt(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="llama", owner="team-a", steps=30, attempt=3))
     who = replace(identify({}), owner="team-a", run="llama", node="n1", rank=0, attempt=0, resumable=True)
     assert restart_of(str(tmp_path), who) == (4, 30, -1)
@@ -54,7 +54,7 @@ def test_another_owners_run_of_the_same_name_is_no_earlier_attempt(tmp_path: Pat
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_torchrun_restarts_the_ranks(case: Case, tmp_path: Path) -> None:
+def test_steps_repeated_after_a_torchrun_restart_are_recompute(case: Case, tmp_path: Path) -> None:
     arguments = (str(STEPS), str(case.kill_at), str(case.save_at), case.how)
     words = command("restarts.py", *arguments, ranks=2, options=("--max-restarts=1", "--monitor-interval=0.1"))
     outcome = run(recorded(words), tmp_path)
@@ -82,7 +82,7 @@ def once(forks: Forks, folder: Path, case: Case, **env: str) -> None:
     forks.run(("restarts.py", str(STEPS), str(case.kill_at), str(case.save_at), case.how), folder, env=env)
 
 
-def test_the_same_run_is_launched_again_by_name(tmp_path: Path, forks: Forks) -> None:
+def test_steps_repeated_by_a_run_of_the_same_name_are_recompute(tmp_path: Path, forks: Forks) -> None:
     case = Case(9, 4, "kill")
     for _ in range(2):
         once(forks, tmp_path, case, WHYIDLE_RUN="mine")
@@ -93,7 +93,7 @@ def test_the_same_run_is_launched_again_by_name(tmp_path: Path, forks: Forks) ->
     assert repeated_steps(after) == list(range(5, before.steps + 1))
 
 
-def test_two_trainings_in_one_allocation_are_no_restart(tmp_path: Path, forks: Forks) -> None:
+def test_two_trainings_in_one_allocation_are_not_a_restart(tmp_path: Path, forks: Forks) -> None:
     """The scheduler's job id is the run of both, and it counts no restart."""
     case = Case(9, 0, "kill")
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_two_trainings_in_one_allocation_are_no_restart(tmp_path: Path, forks: F
     assert after.base_step == 0
 
 
-def test_a_job_that_the_scheduler_starts_again(tmp_path: Path, forks: Forks) -> None:
+def test_steps_repeated_by_a_requeued_job_are_recompute(tmp_path: Path, forks: Forks) -> None:
     case = Case(9, 4, "exit")
     once(forks, tmp_path, case, SLURM_JOB_ID="78")
     once(forks, tmp_path, case, SLURM_JOB_ID="78", SLURM_RESTART_COUNT="1")

@@ -102,12 +102,12 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Pair(group, plain, run(recorded(words), folder / "recorded"))
 
 
-def test_exit_status_is_the_scripts_own(pair: Pair) -> None:
+def test_exit_status_is_that_of_the_script(pair: Pair) -> None:
     assert pair.plain.returncode == pair.group.returncode, pair.plain.stderr
     assert pair.recorded.returncode == pair.group.returncode, pair.recorded.stderr
 
 
-def test_it_says_nothing(pair: Pair) -> None:
+def test_prints_nothing(pair: Pair) -> None:
     assert "whyidle:" not in pair.recorded.stderr
     assert "torch_hooks" not in pair.recorded.stderr
 
@@ -130,7 +130,7 @@ def test_no_process_is_left_behind(pair: Pair) -> None:
     assert pair.plain.left_behind == pair.recorded.left_behind == []
 
 
-def test_a_ledger_for_each_rank_and_for_nobody_else(pair: Pair) -> None:
+def test_each_rank_and_no_other_process_has_a_ledger(pair: Pair) -> None:
     assert sorted(ledger.rank for ledger in pair.recorded.ledgers) == list(pair.group.recorded)
     assert not pair.plain.ledgers
     for ledger in pair.recorded.ledgers:
@@ -150,14 +150,14 @@ def test_no_hook_failed(pair: Pair) -> None:
         assert pair.group.active <= {hook for hook, state in ledger.hook_states.items() if state == "active"}
 
 
-def test_steps(pair: Pair) -> None:
+def test_counts_steps(pair: Pair) -> None:
     for told, ledger in pair.ranks():
         loops = {loop: steps_between(ledger, start, end) for loop, (start, end, _) in told.spans.items()}
         assert loops == {loop: steps for loop, (_, _, steps) in told.spans.items()}
         assert ledger.steps == told.counts["steps"]
 
 
-def test_backward_passes_and_batches(pair: Pair) -> None:
+def test_counts_backward_passes_and_batches(pair: Pair) -> None:
     for told, ledger in pair.ranks():
         for name in ("backwards", "batches", "samples", "eval_batches"):
             assert getattr(ledger, name) == told.counts.get(name, 0), name
@@ -202,7 +202,7 @@ def test_waits_are_accounted_group_by_group(pair: Pair) -> None:
     assert len(keys) == 1, "a group has the same name and key on all its ranks"
 
 
-def test_checkpoints(pair: Pair) -> None:
+def test_counts_checkpoints(pair: Pair) -> None:
     for told, ledger in pair.ranks():
         assert ledger.words["checkpoints"] == (told.counts.get("saves", 0), told.counts.get("loads", 0))
         saved = ledger.words["checkpoint_bytes"][0]
@@ -217,6 +217,6 @@ def test_every_kind_of_collective_is_counted(pair: Pair) -> None:
         assert used <= {op for op, count in calls.items() if count}
 
 
-def test_compilation_is_no_compute(pair: Pair) -> None:
+def test_compilation_is_not_compute(pair: Pair) -> None:
     for _, ledger in pair.ranks() if "compiled" in pair.group.loops else ():
         assert ledger.cause_ns["host_compile"] > ledger.cause_ns["compute"]

@@ -38,7 +38,7 @@ def count(loop: str, cycles: int) -> int:
 
 
 @pytest.mark.parametrize(("loop", "expected"), LOOPS.values(), ids=LOOPS.keys())
-def test_steps_per_cycle(loop: str, expected: int) -> None:
+def test_counts_the_steps_of_a_cycle(loop: str, expected: int) -> None:
     assert count(loop, 10) == 10 * expected
 
 
@@ -54,7 +54,7 @@ def test_a_loop_that_moves_on_to_another_optimizer_is_followed() -> None:
     assert sum(cycle(2) for _ in range(20)) >= 12
 
 
-def test_a_nested_backward_pass_is_one() -> None:
+def test_a_nested_backward_pass_counts_once() -> None:
     detector = StepDetector()
     detector.backward_begins()
     detector.backward_begins()

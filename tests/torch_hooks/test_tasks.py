@@ -51,7 +51,7 @@ def charged(parts: tuple[tuple[int, int], ...] | None, wall: int = 100 * MS) -> 
 
 
 @pytest.mark.parametrize(("after", "handoff", "helpers", "expected"), WAITS.values(), ids=WAITS.keys())
-def test_a_wait_for_a_worker(after: CpuTimes, handoff: int, helpers: int, expected: dict[str, int]) -> None:
+def test_splits_a_wait_for_a_worker(after: CpuTimes, handoff: int, helpers: int, expected: dict[str, int]) -> None:
     assert charged(split_data_wait(NOTHING, after, handoff, helpers)) == expected
 
 
@@ -60,11 +60,11 @@ def test_a_worker_that_cannot_be_read_is_not_guessed_at() -> None:
     assert split_data_wait(NOTHING, None, 0) is None
 
 
-def test_a_batch_on_its_way_is_held_up_or_handed_over() -> None:
+def test_splits_a_wait_for_a_batch_on_its_way() -> None:
     assert charged(split_handoff(30 * MS)) == {"data_queue": 30, "data_handoff": 70}
 
 
-def test_shares_are_of_the_whole() -> None:
+def test_shares_are_clamped_to_the_wait() -> None:
     parts = ((CAUSE["data_handoff"], 10 * MS), (CAUSE["data_cpu"], 70 * MS), (CAUSE["data_queue"], 40 * MS))
     told = shares((*parts, (CAUSE["data_read"], -1)), 100 * MS)
     assert told == tuple(
@@ -72,7 +72,7 @@ def test_shares_are_of_the_whole() -> None:
     )
 
 
-def test_a_save() -> None:
+def test_splits_a_save() -> None:
     assert charged(split_save(30 * MS, 10 * MS)) == {"checkpoint_cpu": 40, "checkpoint_write": 60}
 
 
@@ -100,18 +100,18 @@ BURN = "end = time.thread_time() + 0.2\nwhile time.thread_time() < end: sum(rang
 TICK = 10 * MS
 
 
-def test_the_cpu_of_another_process() -> None:
+def test_reads_the_cpu_time_of_another_process() -> None:
     before, after = spend(BURN, lambda pid: TaskClock(pid).read())
     assert after.cpu - before.cpu > 200 * MS - TICK
     assert after.process_cpu - before.process_cpu > 200 * MS - TICK
 
 
-def test_a_sleeper_has_none() -> None:
+def test_a_sleeping_process_has_no_cpu_time() -> None:
     before, after = spend("time.sleep(0.3)", lambda pid: TaskClock(pid).read())
     assert after.cpu - before.cpu < 100 * MS
 
 
-def test_the_threads_of_a_worker_count_for_its_process_not_for_its_main_task() -> None:
+def test_threads_of_a_worker_count_for_the_process_but_not_for_its_main_task() -> None:
     burn = BURN.replace("\n", "\n ")
     before, after = spend(f"def f():\n {burn}\nt = threading.Thread(target=f); t.start(); t.join()", read_worker)
     assert after.process_cpu - before.process_cpu > 200 * MS - TICK
@@ -139,7 +139,7 @@ def test_a_task_that_is_gone_reads_as_nothing_and_leaves_no_descriptor() -> None
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_own_thread() -> None:
+def test_reads_the_own_thread() -> None:
     own = OwnTask(None)
     end = time.thread_time() + 0.05
     while time.thread_time() < end:

@@ -69,7 +69,7 @@ def test_the_pair_without_a_late_rank_waits_in_the_world_and_not_in_its_own_grou
         assert world.behind.get(0, 0) + world.behind.get(1, 0) > 0.9 * world.straggler
 
 
-def test_a_rank_that_is_late_in_the_world_because_it_waited_in_its_pair_says_so(outcome: Outcome) -> None:
+def test_names_the_wait_in_its_pair_that_made_a_rank_late_in_the_world(outcome: Outcome) -> None:
     """Ranks 0 and 1 come to the world together. Rank 0 has spent that time in its pair, rank 1 on its own."""
     world, pair = slots_of(outcome.rank(0)[1])
     by_own = sum(world.late_own.values())

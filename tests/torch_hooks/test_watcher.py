@@ -66,13 +66,13 @@ def stop_device_at(rank: Rank, ns: int) -> None:
     rank.stream._passed = lambda event: event.passed_ns <= rank.stream.start_ns + ns and passed(event)  # type: ignore[method-assign]
 
 
-def test_a_host_that_is_not_silent_is_not_disturbed(rank: Rank) -> None:
+def test_asks_nothing_while_the_host_makes_progress(rank: Rank) -> None:
     stop_device_at(rank, 6 * MS)
     assert rank.look(SILENT_NS // 2).phase == "startup"  # the host's
     assert not rank.asked
 
 
-def test_a_device_that_is_done_is_where_its_host_is(rank: Rank) -> None:
+def test_an_idle_device_is_in_the_phase_of_its_host(rank: Rank) -> None:
     assert rank.look(3 * SECOND).phase == "startup"
     assert rank.asked
 
@@ -86,7 +86,7 @@ def test_a_device_that_is_done_is_where_its_host_is(rank: Rank) -> None:
         (14 * MS, "collective", 2, 0),
     ],
 )
-def test_the_phase_in_which_the_device_has_stopped(rank: Rank, stops: int, phase: str, slot: int, ahead: int) -> None:
+def test_finds_the_phase_in_which_the_device_stopped(rank: Rank, stops: int, phase: str, slot: int, ahead: int) -> None:
     stop_device_at(rank, stops)
     found = rank.look(3 * SECOND)
     assert (found.phase, found.slot) == (phase, slot)
@@ -96,7 +96,7 @@ def test_the_phase_in_which_the_device_has_stopped(rank: Rank, stops: int, phase
 
 
 @pytest.mark.parametrize(("passes", "phase", "slot"), [(False, "collective", 3), (True, "compute", -1)])
-def test_a_wait_for_an_event_lasts_until_that_is_passed(rank: Rank, passes: bool, phase: str, slot: int) -> None:
+def test_a_wait_for_an_event_lasts_until_the_event_has_passed(rank: Rank, passes: bool, phase: str, slot: int) -> None:
     clock, stream = rank.machine.device, rank.stream
     assert clock is not None
     event = SimEvent(stream.now() if passes else 1 << 62)
@@ -108,7 +108,7 @@ def test_a_wait_for_an_event_lasts_until_that_is_passed(rank: Rank, passes: bool
     assert (found.phase, found.slot) == (phase, slot)
 
 
-def test_a_device_that_goes_on_again_is_where_its_host_is(rank: Rank) -> None:
+def test_a_device_that_continues_is_in_the_phase_of_its_host(rank: Rank) -> None:
     passed = rank.stream._passed
     stop_device_at(rank, 6 * MS)
     assert rank.look(3 * SECOND).phase == "collective"
@@ -117,6 +117,6 @@ def test_a_device_that_goes_on_again_is_where_its_host_is(rank: Rank) -> None:
     assert not any(parse_ledger(bytes(rank.writer.words), "here", alive=True).words["slot_ahead"])
 
 
-def test_nothing_is_said_where_the_device_cannot_be_asked(rank: Rank) -> None:
+def test_reports_nothing_if_the_device_cannot_be_asked(rank: Rank) -> None:
     rank.stream.capturing = True
     assert rank.look(3 * SECOND).phase == "startup"

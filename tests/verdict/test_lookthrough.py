@@ -56,7 +56,7 @@ def test_lateness_through_another_group_is_followed_to_who_was_late_there():
     assert conclusion.charged == pytest.approx({Culprit("storage", 2): 10.0, Culprit("network", None, TP): 2.0})
 
 
-def test_what_transfers_cost_beyond_own_messages_is_the_networks_on_the_slowest_link():
+def test_transfer_cost_beyond_own_messages_is_network_on_the_slowest_link():
     conclusion = conclude(
         [
             RankWaits(
@@ -75,7 +75,7 @@ def test_what_transfers_cost_beyond_own_messages_is_the_networks_on_the_slowest_
     )
 
 
-def test_a_rank_late_in_a_collective_by_a_slow_link_of_its_pipeline_is_late_by_the_network():
+def test_a_rank_late_because_of_a_slow_pipeline_link_is_charged_to_the_network():
     world = Group("world", (0, 1, 2))
     late = GroupWaits(world, late_elsewhere={PIPE: 5.0})
     conclusion = conclude(
@@ -207,7 +207,7 @@ def test_circle_with_a_way_out_is_solved_exactly():
         ([95, 94], False),
     ],
 )
-def test_ranks_take_turns_by_counts_of_late_steps(late_steps: list[int], turns: bool):
+def test_ranks_that_take_turns_are_found_by_counts_of_late_steps(late_steps: list[int], turns: bool):
     group = Group("dp", tuple(range(len(late_steps))))
     ranks = [RankWaits(r, {}, (GroupWaits(group, late_steps=n),), steps=100) for r, n in enumerate(late_steps)]
     assert conclude(ranks).take_turns("storage") is turns
@@ -280,7 +280,7 @@ def test_no_second_is_lost_or_made(ranks: list[RankWaits]):
 
 @settings(max_examples=50, deadline=None)
 @given(runs(), st.permutations(range(RANKS)))
-def test_numbers_of_ranks_do_not_matter(ranks: list[RankWaits], order: list[int]):
+def test_result_does_not_depend_on_rank_numbers(ranks: list[RankWaits], order: list[int]):
     def group(old: Group) -> Group:
         return Group(old.name, tuple(order[rank] for rank in old.ranks), old.p2p)
 

@@ -44,7 +44,7 @@ def families(*newest: Ledger) -> dict[str, list[float]]:
     return {name: [round(1000 * value, 3) for value in values] for name, values in series.items()}
 
 
-def test_waits_are_told_apart_call_by_call_and_the_first_step_is_left_out() -> None:
+def test_waits_are_split_call_by_call_without_the_first_step() -> None:
     assert families(ledger(0, EARLY), ledger(1, LATE)) == {
         "compute": [50, 50],
         "storage": [1.5, 1.5],
@@ -61,7 +61,7 @@ def test_waits_are_told_apart_call_by_call_and_the_first_step_is_left_out() -> N
         ((ledger(0, EARLY), ledger(1, [[1], [41], [51]])), "communication"),  # they made different calls
     ],
 )
-def test_waits_that_cannot_be_told_apart_say_so(newest: tuple[Ledger, ...], family: str) -> None:
+def test_waits_that_cannot_be_split_are_marked(newest: tuple[Ledger, ...], family: str) -> None:
     found = families(*newest)
     assert set(found) == {"compute", "storage", family}
     assert found[family][0] == pytest.approx(
@@ -69,7 +69,7 @@ def test_waits_that_cannot_be_told_apart_say_so(newest: tuple[Ledger, ...], fami
     )
 
 
-def test_waits_that_have_left_the_ring_of_calls_stand_together() -> None:
+def test_waits_that_have_left_the_ring_of_calls_are_one_sum() -> None:
     newest = ledger(0, EARLY), ledger(1, LATE)
     for one in newest:
         one.words["calls_written"] = (RING_CALLS + 1,)
@@ -81,7 +81,7 @@ def test_ranks_of_different_attempts_have_no_steps_in_common() -> None:
     assert recent([ledger(0, EARLY), ledger(1, LATE, attempt=1)]) is None
 
 
-def test_the_wait_for_the_first_batch_is_that_of_the_rank_that_waited_longest() -> None:
+def test_wait_for_the_first_batch_is_that_of_the_slowest_rank() -> None:
     newest = [ledger(0, EARLY), ledger(1, LATE)]
     assert first_batch(newest) == pytest.approx(0.002)
     newest[0].ring.pop(0)

@@ -125,7 +125,7 @@ LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
 
 
 @pytest.mark.parametrize(("family", "own", "common", "evaluation", "by"), LATE_BY)
-def test_a_late_ranks_checkpoints_and_evaluations_are_named(
+def test_names_checkpoints_and_evaluations_of_a_late_rank(
     tmp_path: Path, family: str, own: dict[str, float], common: dict[str, float], evaluation: float, by: str
 ) -> None:
     """It is what rank 1 had beyond rank 0 that made it late, not what both had."""
@@ -143,7 +143,7 @@ def test_a_late_ranks_checkpoints_and_evaluations_are_named(
         assert verdict["summary"] == "rank 1 is late: saves block the loop"
 
 
-def test_waits_are_charged_in_proportion_to_what_made_the_late_late(tmp_path: Path) -> None:
+def test_waits_are_charged_in_proportion_to_the_causes_of_lateness(tmp_path: Path) -> None:
     """Three ranks: one waits 6 s, of which a third is for compute on rank 1 and two thirds for reads on rank 2."""
     got = of(
         tmp_path,
@@ -162,7 +162,7 @@ def test_waits_are_charged_in_proportion_to_what_made_the_late_late(tmp_path: Pa
     assert "rank 0 waited 2.0 s for rank 1, which was late by compute" in verdict["evidence"]
 
 
-def test_of_a_run_on_several_nodes_the_late_ranks_node_is_named(tmp_path: Path) -> None:
+def test_names_the_node_of_the_late_rank_in_a_run_on_several_nodes(tmp_path: Path) -> None:
     got = of(
         tmp_path,
         Spec(rank=0, node="n1", steps=100, step={**STEP, "straggler": 0.04}),
@@ -173,7 +173,7 @@ def test_of_a_run_on_several_nodes_the_late_ranks_node_is_named(tmp_path: Path) 
     assert [late["node"] for late in got["verdict"]["late_ranks"]] == ["n2"]
 
 
-def test_waits_for_other_stages_that_a_slow_link_caused_are_the_networks(tmp_path: Path) -> None:
+def test_waits_for_stages_behind_a_slow_link_are_network(tmp_path: Path) -> None:
     """Of 3 s that each of four stages waits for others, 2 s are put down to the link between ranks 1 and 2."""
     slot = {"key": 5, "size": 4, "pairwise": 1, "pipeline_ns": 3 * 10**9, "latency_ns": 2 * 10**9}
     slot["link"] = link_word((1, 2))
@@ -189,13 +189,13 @@ def test_waits_for_other_stages_that_a_slow_link_caused_are_the_networks(tmp_pat
     assert any("stages waited 12.0 s" in line and "slow transfers made 8.0 s" in line for line in verdict["evidence"])
 
 
-def test_who_was_late_by_next_to_nothing_is_not_named(tmp_path: Path) -> None:
+def test_does_not_name_a_rank_that_was_hardly_late(tmp_path: Path) -> None:
     step = {"compute": 0.099, "straggler": 0.001}
     got = of(tmp_path, *(Spec(rank=rank, steps=100, step=step, late={"compute": 0.05}) for rank in (0, 1)))
     assert got["verdict"]["late_ranks"] == []
 
 
-def test_waits_that_nobody_could_split_are_evidence(tmp_path: Path) -> None:
+def test_unsplit_waits_are_listed_as_evidence(tmp_path: Path) -> None:
     evidence = of(tmp_path, *both(compute=0.05, collective=0.05))["verdict"]["evidence"]
     assert evidence[0] == "all 2 ranks: 5.0 s waiting in collectives that could not be split (collective)"
     assert evidence[1].startswith("5.0 s of waits in collectives could not be split into network and straggler: not e")
@@ -217,7 +217,7 @@ def test_many_late_ranks_are_named_briefly(tmp_path: Path) -> None:
     assert got["verdict"]["summary"] == "ranks 0, 1, 2 and 5 more: data workers are blocked on reads"
 
 
-def test_startup_stands_apart_and_before_the_first_step_there_is_no_verdict(tmp_path: Path) -> None:
+def test_startup_is_separate_and_there_is_no_verdict_before_the_first_step(tmp_path: Path) -> None:
     got = of(tmp_path, Spec(startup=7.0, phase="startup"))
     assert got["verdict"] is None
     assert got["families"] == {}
@@ -238,7 +238,7 @@ def test_attempts_of_a_rank_are_summed(tmp_path: Path) -> None:
     assert got["verdict"]["family"] == "lost"
 
 
-def test_an_entry_per_rank(tmp_path: Path) -> None:
+def test_report_has_an_entry_per_rank(tmp_path: Path) -> None:
     [rank] = of(
         tmp_path,
         Spec(rank=4, world_size=8, steps=20, step={"compute": 0.1}, hooks={"step": "active", "dcp": "failed"},
@@ -275,7 +275,7 @@ def test_the_open_phase_of_a_live_rank_counts_up_to_now(tmp_path: Path, phase: s
         assert got["unaccounted_seconds"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_what_happened_after_the_last_sign_of_a_dead_rank_is_unknown(tmp_path: Path) -> None:
+def test_time_after_the_last_update_of_a_dead_rank_is_unknown(tmp_path: Path) -> None:
     with children(tmp_path, Spec(steps=100, step={"compute": 0.1}, phase="data", idle=30.0)) as [child]:
         child.kill()
         got = report(tmp_path)
@@ -283,7 +283,7 @@ def test_what_happened_after_the_last_sign_of_a_dead_rank_is_unknown(tmp_path: P
         assert got["seconds"]["unattributed"] == 0.0
 
 
-def test_waits_that_await_their_split_count_as_collective(tmp_path: Path) -> None:
+def test_waits_not_split_yet_count_as_collective(tmp_path: Path) -> None:
     got = of(tmp_path, Spec(steps=100, step={"compute": 0.1}, pending=2.5))
     assert got["seconds"]["collective"] == pytest.approx(2.5)
     assert got["wall_seconds"] == pytest.approx(12.5)
@@ -291,7 +291,7 @@ def test_waits_that_await_their_split_count_as_collective(tmp_path: Path) -> Non
 
 
 @pytest.mark.ages
-def test_what_the_device_clock_has_not_harvested_is_unattributed(tmp_path: Path) -> None:
+def test_time_that_the_device_clock_has_not_harvested_is_unattributed(tmp_path: Path) -> None:
     now = time.monotonic_ns()
     second = 1_000_000_000
     words = {"window_ns": now - 12 * second, "accounted_ns": now - 2 * second, "phase_since_ns": now}
@@ -304,7 +304,7 @@ def test_what_the_device_clock_has_not_harvested_is_unattributed(tmp_path: Path)
 @pytest.mark.parametrize(
     ("phase", "family"), [("compute", "straggler"), ("checkpoint", "storage"), ("host", "host"), ("restore", "storage")]
 )
-def test_a_hang_names_who_is_missing_and_is_charged_to_it(tmp_path: Path, phase: str, family: str) -> None:
+def test_a_hang_is_charged_to_the_missing_rank(tmp_path: Path, phase: str, family: str) -> None:
     step = {"compute": 0.1}
     waits = Spec(rank=0, steps=100, step=step, phase="collective", idle=20.0, collectives=101)
     with children(tmp_path, waits, Spec(rank=1, steps=100, step=step, phase=phase, idle=20.0, collectives=100)):
@@ -328,7 +328,7 @@ def test_a_hang_before_the_first_step_is_a_problem(tmp_path: Path) -> None:
         assert got["problems"][0].startswith("rank 1 is missing: rank 0 waiting 2")
 
 
-def test_all_ranks_in_a_collective_is_no_hang(tmp_path: Path) -> None:
+def test_all_ranks_in_a_collective_is_not_a_hang(tmp_path: Path) -> None:
     specs = [Spec(rank=rank, steps=9, step=STEP, phase="collective", idle=20.0) for rank in (0, 1)]
     with children(tmp_path, *specs):
         assert report(tmp_path)["hangs"] == []

@@ -107,7 +107,7 @@ def test_drawn_cases_are_judged_as_well_as_the_table():
     assert right >= 0.85
 
 
-def test_what_transfers_cost_a_pipeline_is_close_to_the_exact_replay_without_them():
+def test_transfer_cost_of_a_pipeline_is_close_to_the_exact_replay_without_transfers():
     """Of all waits for messages, of which the transfers themselves are a part; in points of wall."""
     errors, slow = [], []
     for case in (case for case in cases() + random_cases(40) if case.pp > 1):
@@ -134,7 +134,7 @@ def _for_messages(run: Replay, rank: int) -> int:
     return sum(wait.ns for wait in run.waits(rank) if wait.group.p2p)
 
 
-def test_no_fault_names_nobody():
+def test_names_no_culprit_without_a_fault():
     for mesh in (Case(dp=4), Case(dp=2, pp=4, microbatches=8), Case(dp=2, pp=2, tp=2, microbatches=6)):
         run = replay(mesh)
         conclusion = conclude(exchange(run))

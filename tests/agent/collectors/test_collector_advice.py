@@ -28,7 +28,7 @@ def with_runs(*runs: str) -> LedgerStore:
     return store
 
 
-def test_a_scrape_does_not_wait_and_the_next_ones_tell_the_best_of_each_run() -> None:
+def test_scrapes_do_not_wait_and_later_ones_have_the_best_advice_of_each_run() -> None:
     go, asked = threading.Event(), []
 
     def advise(directory: str) -> list[Advised]:
@@ -52,7 +52,7 @@ def test_a_scrape_does_not_wait_and_the_next_ones_tell_the_best_of_each_run() ->
     assert {labels[1] for _, labels in read(collector)[0]} == {"b"}, "the ranks of the other are gone"
 
 
-def test_what_fails_fails_the_collector() -> None:
+def test_an_error_of_the_advice_fails_the_collector() -> None:
     def advise(directory: str) -> list[Advised]:
         raise RuntimeError("no")
 
@@ -70,7 +70,7 @@ def test_what_fails_fails_the_collector() -> None:
         AdviceCollector(None, with_runs()).collect(Reading())
 
 
-def test_a_live_run_is_advised(tmp_path: Path) -> None:
+def test_gives_advice_to_a_live_run(tmp_path: Path) -> None:
     slow = Spec(world_size=1, steps=100, step={"compute": 0.06, "data_read": 0.04})
     with children(tmp_path, slow):
         (tmp_path / "bad.ledger").write_bytes(b"nonsense")

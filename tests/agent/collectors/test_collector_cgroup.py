@@ -53,7 +53,7 @@ def blind(scrapes: Scrapes) -> set[str]:
     return {spot.what for spot in reading.blind_spots}
 
 
-def test_the_group_of_the_ranks_and_the_one_above_that_limits_it(ledgers: Path, roots: Roots) -> None:
+def test_exports_the_group_of_ranks_and_the_parent_that_limits_it(ledgers: Path, roots: Roots) -> None:
     series, errors = read(Scrapes(create, ledgers, roots))
     assert not errors
     assert ranks(series) == {
@@ -85,13 +85,13 @@ def test_the_group_of_the_ranks_and_the_one_above_that_limits_it(ledgers: Path, 
     assert {name for name, _ in series} == {metric.name for metric in METRICS}
 
 
-def test_without_a_rank_there_is_nothing(tmp_path: Path) -> None:
+def test_exports_nothing_without_a_rank(tmp_path: Path) -> None:
     with pytest.raises(Absent):
         Scrapes(create, tmp_path).collect(Reading())
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_file_spoilt(ledgers: Path, roots: Roots, fault: str) -> None:
+def test_each_bad_file_costs_only_its_own_series(ledgers: Path, roots: Roots, fault: str) -> None:
     top = Path(roots.sysfs, "fs/cgroup")
     word = {"cpu.max": ("cpu_limit_cpus",), "memory.current": ("memory_bytes",), "memory.max": ("memory_limit_bytes",)}
     word |= {"memory.events": ("memory_events_total",)}
@@ -127,7 +127,7 @@ def test_every_file_spoilt(ledgers: Path, roots: Roots, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_rank_whose_group_cannot_be_told_costs_itself(ledgers: Path, roots: Roots, fault: str) -> None:
+def test_a_rank_with_an_unknown_group_costs_only_itself(ledgers: Path, roots: Roots, fault: str) -> None:
     def make() -> Collector:
         return Scrapes(create, ledgers, roots)
 
@@ -140,7 +140,7 @@ def test_a_rank_whose_group_cannot_be_told_costs_itself(ledgers: Path, roots: Ro
     )
 
 
-def test_a_group_that_goes_takes_its_series_along(ledgers: Path, roots: Roots) -> None:
+def test_series_of_a_removed_group_are_removed(ledgers: Path, roots: Roots) -> None:
     scrapes = Scrapes(create, ledgers, roots)
     before, _ = read(scrapes)
     put(roots, f"0::{fake.POD}\n")
@@ -155,7 +155,7 @@ def test_a_group_that_goes_takes_its_series_along(ledgers: Path, roots: Roots) -
 # Namespaces
 
 
-def test_from_a_namespace_of_its_own_the_agent_finds_a_group_by_its_name(ledgers: Path, roots: Roots) -> None:
+def test_an_agent_in_a_cgroup_namespace_finds_a_group_by_name(ledgers: Path, roots: Roots) -> None:
     pod, container = fake.CONTAINER.split("/")[-2:]
     put(roots, f"0::/../../../kubepods-burstable.slice/{pod}/{container}\n")
     scrapes = Scrapes(create, ledgers, roots)
@@ -165,7 +165,7 @@ def test_from_a_namespace_of_its_own_the_agent_finds_a_group_by_its_name(ledgers
     assert not blind(scrapes)
 
 
-def test_a_name_that_two_groups_have_is_told_apart_by_its_processes(ledgers: Path, roots: Roots) -> None:
+def test_two_groups_of_one_name_are_distinguished_by_their_processes(ledgers: Path, roots: Roots) -> None:
     for pod, procs in (("pod-a", "1\n"), ("pod-b", "4100\n4200\n")):
         folder = Path(f"{roots.sysfs}/fs/cgroup/kubepods.slice/{pod}/main")
         folder.mkdir(parents=True)
@@ -179,14 +179,14 @@ def test_a_name_that_two_groups_have_is_told_apart_by_its_processes(ledgers: Pat
 
 
 @pytest.mark.parametrize("path", ["/../..", "/no/such/group", "/../../nor/this", "/" + "x" * 600])
-def test_a_group_out_of_sight_is_said_to_be(ledgers: Path, roots: Roots, path: str) -> None:
+def test_reports_a_group_that_is_not_visible(ledgers: Path, roots: Roots, path: str) -> None:
     put(roots, f"0::{path}\n")
     scrapes = Scrapes(create, ledgers, roots)
     assert not read(scrapes)[0]
     assert blind(scrapes) == {"the control groups of some ranks"}
 
 
-def test_the_root_is_the_node_unless_it_is_a_namespaces(ledgers: Path, roots: Roots) -> None:
+def test_the_root_group_is_the_node_unless_it_is_a_namespace_root(ledgers: Path, roots: Roots) -> None:
     put(roots, "0::/\n")
     scrapes = Scrapes(create, ledgers, roots)
     assert not read(scrapes)[0]
@@ -200,7 +200,7 @@ def test_the_root_is_the_node_unless_it_is_a_namespaces(ledgers: Path, roots: Ro
 # Version 1
 
 
-def test_version_1_beside_2(ledgers: Path, roots: Roots, tmp_path: Path) -> None:
+def test_reads_version_1_beside_version_2(ledgers: Path, roots: Roots, tmp_path: Path) -> None:
     top = Path(roots.sysfs, "fs/cgroup")
     top.rename(tmp_path / "old")
     job = {
@@ -268,7 +268,7 @@ def test_version_1_beside_2(ledgers: Path, roots: Roots, tmp_path: Path) -> None
 
 
 @given(st.binary(max_size=300))
-def test_parsers_raise_nothing_but_unreadable(data: bytes) -> None:
+def test_parsers_raise_only_unreadable(data: bytes) -> None:
     for parse in (cgroups.paths, cgroups.keyed, cgroups.limit, cgroups.cpu_max, cgroups.cfs_quota):
         try:
             parse(data)
@@ -298,7 +298,7 @@ def _own_group(tmp_path: Path) -> Path | None:
     return path
 
 
-def test_a_real_group(tmp_path: Path) -> None:
+def test_reads_a_real_group(tmp_path: Path) -> None:
     group = _own_group(tmp_path) if UNIFIED else None
     if group is None:
         pytest.skip("needs root: a control group of version 2")

@@ -42,7 +42,7 @@ def collector(roots: Roots) -> Collector:
 
 
 @needs_compiler
-def test_a_clock_that_is_kept(roots: Roots, tmp_path: Path) -> None:
+def test_exports_a_synchronised_clock(roots: Roots, tmp_path: Path) -> None:
     kernel.write(tmp_path / "kernel", clock.SCRIPT)
     before = time.time()
     with kernel.scraper("clock", roots, tmp_path / "kernel") as scrape:
@@ -83,7 +83,7 @@ def test_what_status_and_state_mean(
 
 
 @needs_compiler
-def test_a_call_that_fails_costs_the_discipline_alone(roots: Roots, tmp_path: Path) -> None:
+def test_a_failed_call_costs_only_the_discipline(roots: Roots, tmp_path: Path) -> None:
     script = tmp_path / "kernel"
     kernel.write(script, clock.SCRIPT)
     with kernel.scraper("clock", roots, script) as scrape:
@@ -103,7 +103,7 @@ def test_a_call_that_fails_costs_the_discipline_alone(roots: Roots, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_source_spoilt(roots: Roots, fault: str) -> None:
+def test_a_bad_clock_source_costs_only_itself(roots: Roots, fault: str) -> None:
     def make() -> Collector:
         return Anew(lambda: collector(roots)) if fault in ("missing", "EINVAL") else collector(roots)
 
@@ -121,7 +121,7 @@ def test_the_source_spoilt(roots: Roots, fault: str) -> None:
         )
 
 
-def test_the_struct_is_as_long_as_the_kernels() -> None:
+def test_struct_has_the_size_of_the_kernels() -> None:
     assert ctypes.sizeof(ctypes.c_long) == 8
     assert BYTES == 208
     state, data = adjtimex()
@@ -130,7 +130,7 @@ def test_the_struct_is_as_long_as_the_kernels() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("prometheus-node-exporter"), reason="needs prometheus-node-exporter")
-def test_side_by_side_with_node_exporter() -> None:
+def test_agrees_with_node_exporter() -> None:
     with node_exporter("timex") as theirs:
         before = theirs()
         ours, errors = read(create(Options(LedgerStore("/nonexistent", 1))))
@@ -159,7 +159,7 @@ def test_asking_needs_no_privilege() -> None:
 
 
 @given(st.integers(), st.binary(max_size=300) | st.binary(min_size=BYTES, max_size=BYTES))
-def test_garbage_is_unreadable_and_nothing_else(state: int, data: bytes) -> None:
+def test_garbage_raises_only_unreadable(state: int, data: bytes) -> None:
     try:
         assert timex(state, data).synchronised in (True, False)
     except Unreadable:

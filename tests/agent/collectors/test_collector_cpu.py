@@ -43,7 +43,7 @@ def rewrite(procfs: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_modes_and_the_rest(procfs: Path) -> None:
+def test_exports_modes_and_other_counters(procfs: Path) -> None:
     series, errors = read(CpuCollector(str(procfs)))
     assert not errors
     assert seconds(series) == {
@@ -67,7 +67,7 @@ def test_modes_and_the_rest(procfs: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_any_file_spoilt_costs_itself_only(procfs: Path, fault: str) -> None:
+def test_a_bad_file_costs_only_its_own_series(procfs: Path, fault: str) -> None:
     def create() -> Collector:
         if fault in ("missing", "EINVAL"):
             return Anew(lambda: CpuCollector(str(procfs)))
@@ -77,7 +77,7 @@ def test_any_file_spoilt_costs_itself_only(procfs: Path, fault: str) -> None:
         check(create, procfs / file, fault, lambda series, file=file: ("load" in series[0]) == (file == "loadavg"))
 
 
-def test_a_spoilt_line_costs_its_values_only(procfs: Path) -> None:
+def test_a_corrupt_line_costs_only_its_values(procfs: Path) -> None:
     collector = CpuCollector(str(procfs))
     before, _ = read(collector)
     rewrite(procfs, "cpu  1000001 ", "cpu  four ")
@@ -86,7 +86,7 @@ def test_a_spoilt_line_costs_its_values_only(procfs: Path) -> None:
     assert list(errors) == [("", "stat, cpu", "garbage")]
 
 
-def test_idle_and_iowait_never_step_back_a_little(procfs: Path) -> None:
+def test_idle_and_iowait_never_decrease_slightly(procfs: Path) -> None:
     collector = CpuCollector(str(procfs))
     before = seconds(read(collector)[0])
     rewrite(procfs, " 4000004 50005 ", " 4000001 49999 ")
@@ -186,7 +186,7 @@ def _their_name(name: str, labels: tuple[str, ...]) -> str | None:
     return _SAME.get(name)
 
 
-def test_side_by_side_with_node_exporter(node_exporter: str) -> None:
+def test_agrees_with_node_exporter(node_exporter: str) -> None:
     """What only grows lies, in ours, between two readings of theirs."""
     first, mine, last = theirs(node_exporter), ours(), theirs(node_exporter)
     for answer in (first, last):  # theirs is per CPU

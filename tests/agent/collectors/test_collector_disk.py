@@ -42,7 +42,7 @@ def rewrite(roots: Roots, old: str, new: str) -> None:
     path.write_text(re.sub(old, new, text, flags=re.M))
 
 
-def test_whole_disks_with_their_units(roots: Roots) -> None:
+def test_exports_whole_disks_in_base_units(roots: Roots) -> None:
     series, errors = read(make(roots))
     assert {labels[0] for _, labels in series} == DISKS
     assert not errors
@@ -70,7 +70,7 @@ def test_whole_disks_with_their_units(roots: Roots) -> None:
     assert "discards_total" not in of(series, "mmcblk0")
 
 
-def test_what_a_disk_is(roots: Roots) -> None:
+def test_exports_what_kind_of_disk_it_is(roots: Roots) -> None:
     series, _ = read(make(roots))
     info = {labels[0]: labels[1:] for name, labels in series if name == "whyidle_disk_info"}
     assert info["sda"] == ("disk", "", "PERC H755 Front", "1")
@@ -81,7 +81,7 @@ def test_what_a_disk_is(roots: Roots) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_any_file_spoilt_costs_itself_only(roots: Roots, fault: str) -> None:
+def test_a_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
     def create() -> Collector:
         return Anew(lambda: make(roots)) if fault in ("missing", "EINVAL") else make(roots)
 
@@ -101,7 +101,7 @@ def test_any_file_spoilt_costs_itself_only(roots: Roots, fault: str) -> None:
                 check(create, path, fault, info, comes=info, counted=not (any_word or fault == "missing"))
 
 
-def test_an_attribute_that_was_there_is_missed(roots: Roots) -> None:
+def test_reports_an_attribute_that_disappeared(roots: Roots) -> None:
     collector = make(roots)
     read(collector)
     model = Path(roots.sysfs, "block/sda/device/model")
@@ -115,7 +115,7 @@ def test_an_attribute_that_was_there_is_missed(roots: Roots) -> None:
 @pytest.mark.parametrize(
     "line", ["four score and seven", "   8       0 sda 1 2 N/A 4 5 6 7 8 9 10 11", "\x00\xff" * 30]
 )
-def test_a_spoilt_line_costs_its_disk_only(roots: Roots, line: str) -> None:
+def test_a_corrupt_line_costs_only_its_disk(roots: Roots, line: str) -> None:
     collector = make(roots)
     before, _ = read(collector)
     rewrite(roots, r"^.* sda .*$", line.replace("\\", r"\\"))
@@ -127,7 +127,7 @@ def test_a_spoilt_line_costs_its_disk_only(roots: Roots, line: str) -> None:
     assert error.device == ("sda" if "sda" in line else "")
 
 
-def test_times_go_on_beyond_32_bits(roots: Roots) -> None:
+def test_times_continue_beyond_32_bits(roots: Roots) -> None:
     collector = make(roots)
     before = of(read(collector)[0], "sda")
     assert before["read_seconds_total"] == 4294960.0
@@ -140,7 +140,7 @@ def test_times_go_on_beyond_32_bits(roots: Roots) -> None:
     assert changed == {"read_seconds_total", "io_weighted_seconds_total"}
 
 
-def test_a_line_spoilt_for_once_does_not_lose_the_wraps(roots: Roots) -> None:
+def test_wraps_are_kept_over_a_line_that_was_corrupt_once(roots: Roots) -> None:
     collector = make(roots)
     read(collector)
     rewrite(roots, "(?<= sda 184523 20571 9876543 )4294960000", "40000")
@@ -151,7 +151,7 @@ def test_a_line_spoilt_for_once_does_not_lose_the_wraps(roots: Roots) -> None:
     assert of(read(collector)[0], "sda")["read_seconds_total"] == expected
 
 
-def test_disks_come_and_go(roots: Roots) -> None:
+def test_follows_disks_that_come_and_go(roots: Roots) -> None:
     collector = make(roots)
     before, _ = read(collector)
     text = Path(roots.procfs, "diskstats").read_text()
@@ -166,14 +166,14 @@ def test_disks_come_and_go(roots: Roots) -> None:
     assert not errors + more
 
 
-def test_a_disk_that_never_did_anything_comes_with_its_first_request(roots: Roots) -> None:
+def test_an_unused_disk_appears_with_its_first_request(roots: Roots) -> None:
     collector = make(roots)
     read(collector)
     rewrite(roots, r" sdb 0 0 0 0 ", " sdb 1 0 8 1 ")
     assert of(read(collector)[0], "sdb")["read_bytes_total"] == 4096
 
 
-def test_no_more_disks_than_that(roots: Roots) -> None:
+def test_number_of_disks_is_bounded(roots: Roots) -> None:
     lines = [f" 8 {number} nvme{number}n1 1 2 3 4 5 6 7 8 9 10 11\n" for number in range(MOST_DISKS + 9)]
     Path(roots.procfs, "diskstats").write_text("".join(lines))
     reading = Reading()
@@ -182,6 +182,6 @@ def test_no_more_disks_than_that(roots: Roots) -> None:
     assert [blind.what for blind in reading.blind_spots] == ["some of the disks"]
 
 
-def test_on_this_machine() -> None:
+def test_reads_this_machine() -> None:
     _, errors = read(DiskCollector("/proc", "/sys"))
     assert not errors

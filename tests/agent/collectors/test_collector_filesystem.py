@@ -52,7 +52,7 @@ def scrape_until(scrapes: Scrapes, wanted: Callable[[dict[Series, object]], bool
     return until(lambda: [series for series, _ in [read(scrapes)] if wanted(series)])[0]
 
 
-def test_what_ranks_and_workers_have_open_or_mapped(ledgers: Path, roots: Roots) -> None:
+def test_finds_file_systems_of_open_and_mapped_files(ledgers: Path, roots: Roots) -> None:
     scrapes = Scrapes(create, ledgers, roots)
     everything = {(*NFS, "read"), (*LUSTRE, "write"), (*LOCAL, "read")}
     # A worker has the data open, the main process all else.
@@ -64,7 +64,7 @@ def test_what_ranks_and_workers_have_open_or_mapped(ledgers: Path, roots: Roots)
     assert series[f"{PREFIX}readonly", NFS] == int(bool(here.f_flag & os.ST_RDONLY))
 
 
-def test_how_many_files_are_open_on_the_network(ledgers: Path, roots: Roots) -> None:
+def test_counts_open_files_on_network_file_systems(ledgers: Path, roots: Roots) -> None:
     def opened(series: dict[Series, object]) -> dict[tuple[str, ...], object]:
         return {labels[3:]: value for (name, labels), value in series.items() if "open_files" in name and "0" in labels}
 
@@ -82,16 +82,16 @@ def test_how_many_files_are_open_on_the_network(ledgers: Path, roots: Roots) -> 
     ("fstype", "network"),
     [("nfs4", True), ("ceph", True), ("fuse.gcsfuse", True), ("fuse.lxcfs", False), ("fuseblk", False), ("xfs", False)],
 )
-def test_file_systems_of_the_network_are_told_by_their_type(fstype: str, network: bool) -> None:
+def test_recognises_network_file_systems_by_type(fstype: str, network: bool) -> None:
     assert mountinfo.is_network(fstype) is network
 
 
-def test_without_a_rank_there_is_nothing(tmp_path: Path) -> None:
+def test_exports_nothing_without_a_rank(tmp_path: Path) -> None:
     with pytest.raises(Absent):
         Scrapes(create, tmp_path).collect(Reading())
 
 
-def test_what_was_seen_is_remembered_until_it_was_not_seen_for_long(
+def test_forgets_a_file_system_that_was_not_seen_for_long(
     ledgers: Path, roots: Roots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scrapes = Scrapes(create, ledgers, roots)
@@ -119,7 +119,7 @@ def test_a_rank_in_a_checkpoint_is_looked_at_first(tmp_path: Path, roots: Roots)
         assert not uses(series, 0)
 
 
-def test_a_bounded_number_of_files_and_mounts(ledgers: Path, roots: Roots) -> None:
+def test_number_of_files_and_mounts_is_bounded(ledgers: Path, roots: Roots) -> None:
     folder = Path(roots.procfs, "4100")
     lines = [f"{2000 + n} 1001 0:{200 + n} / /mnt/{n} rw - nfs server:/{n} rw" for n in range(400)]
     (folder / "mountinfo").write_text("\n".join(lines) + "\n")
@@ -139,7 +139,7 @@ def test_a_bounded_number_of_files_and_mounts(ledgers: Path, roots: Roots) -> No
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("file", ["fdinfo/7", "mountinfo", "maps"])
-def test_a_file_spoilt_costs_its_rank_alone(ledgers: Path, roots: Roots, file: str, fault: str) -> None:
+def test_a_bad_file_costs_only_its_rank(ledgers: Path, roots: Roots, file: str, fault: str) -> None:
     scrapes = Scrapes(create, ledgers, roots)
     path = Path(roots.procfs, "4100", file)
     # The two ranks are in mount namespaces of their own.
@@ -162,7 +162,7 @@ def test_a_file_spoilt_costs_its_rank_alone(ledgers: Path, roots: Roots, file: s
     assert {error.device for error in errors} == (set() if silent else {"lab/r1/0"})
 
 
-def test_a_file_system_that_cannot_be_asked_costs_itself(ledgers: Path, roots: Roots) -> None:
+def test_an_unreadable_file_system_costs_only_itself(ledgers: Path, roots: Roots) -> None:
     scrapes = Scrapes(create, ledgers, roots)
     until(lambda: space(read(scrapes)[0]) == {NFS, LUSTRE, LOCAL})
     shutil.rmtree(Path(roots.rootfs, "run/container/lustre/scratch"))
@@ -174,7 +174,7 @@ def test_a_file_system_that_cannot_be_asked_costs_itself(ledgers: Path, roots: R
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root: a FUSE mount that hangs")
-def test_a_mount_that_hangs_costs_itself_and_one_thread(ledgers: Path, roots: Roots) -> None:
+def test_a_hung_mount_costs_itself_and_one_thread(ledgers: Path, roots: Roots) -> None:
     point = Path(roots.rootfs, "run/container/mnt/data sets")
     if not may_mount(point):
         pytest.skip("needs root: a FUSE mount that hangs")
@@ -205,7 +205,7 @@ def test_probes_of_ranks_that_ended_are_closed(roots: Roots, tmp_path: Path) -> 
 # Real processes
 
 
-def test_a_real_rank(tmp_path: Path) -> None:
+def test_reads_a_real_rank(tmp_path: Path) -> None:
     data, checkpoint = tmp_path / "data 1", tmp_path / "checkpoint"
     data.touch()
     mounts, _ = mountinfo.mounts(Path("/proc/self/mountinfo").read_bytes())
@@ -231,7 +231,7 @@ def test_a_real_rank(tmp_path: Path) -> None:
         scrape_until(scrapes, lambda series: hows(series) == {"read", "write"})
 
 
-def test_a_real_mapped_file(tmp_path: Path) -> None:
+def test_reads_a_real_mapped_file(tmp_path: Path) -> None:
     path = tmp_path / "index 1.bin"
     path.write_bytes(b"x" * mmap.PAGESIZE)
     with path.open("rb") as file:
@@ -245,7 +245,7 @@ def test_a_real_mapped_file(tmp_path: Path) -> None:
 # Formats
 
 
-def test_mounts() -> None:
+def test_parses_mounts() -> None:
     found, bad = mountinfo.mounts((fake.MOUNTINFO + "what is this\n").encode())
     assert bad == 1
     assert found[1005] == Mount(*NFS)
@@ -264,12 +264,12 @@ def test_mounts() -> None:
         (os.O_PATH, None),
     ],
 )
-def test_open_files(flags: int, expected: OpenFile | None) -> None:
+def test_parses_open_files(flags: int, expected: OpenFile | None) -> None:
     assert mountinfo.open_file(f"pos:\t0\nflags:\t0{flags:o}\nmnt_id:\t7\nino:\t3\n".encode()) == expected
 
 
 @given(st.one_of(st.binary(max_size=300), st.text("0123456789 :-/\\\nrwxps", max_size=200).map(str.encode)))
-def test_parsers_raise_nothing_but_unreadable(data: bytes) -> None:
+def test_parsers_raise_only_unreadable(data: bytes) -> None:
     mounts, _ = mountinfo.mounts(b"x\n" + data)
     for mount in mounts.values():
         assert mount.point.isprintable()

@@ -35,14 +35,14 @@ def make(root: Path) -> FuseCollector:
     return FuseCollector(str(root / "proc"), str(root / "sys"))
 
 
-def test_requests_that_wait_by_file_system(root: Path) -> None:
+def test_exports_waiting_requests_by_file_system(root: Path) -> None:
     series, errors = read(make(root))
     assert not errors
     # One is mounted in a container alone, and one is on a disk, whose number has a major part.
     assert series == {(WAITING, OBJECTS): 3, (WAITING, ("0:95", "", "")): 0, (WAITING, ("8:17", "", "")): 1}
 
 
-def test_file_systems_that_come_and_go(root: Path) -> None:
+def test_follows_file_systems_that_come_and_go(root: Path) -> None:
     collector = make(root)
     connections = root / "sys/fs/fuse/connections"
     assert len(read(collector)[0]) == 3
@@ -55,7 +55,7 @@ def test_file_systems_that_come_and_go(root: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_file_spoilt_costs_itself_only(root: Path, fault: str) -> None:
+def test_a_bad_file_costs_only_its_own_series(root: Path, fault: str) -> None:
     def holds(series: Series) -> bool:
         return series[1][0] == "0:81"
 
@@ -63,7 +63,7 @@ def test_a_file_spoilt_costs_itself_only(root: Path, fault: str) -> None:
     check(lambda: make(root), path, fault, holds, counted=fault != "missing")
 
 
-def test_without_its_mounts_a_file_system_has_its_number_alone(root: Path) -> None:
+def test_a_file_system_without_mounts_has_only_its_number(root: Path) -> None:
     (root / "proc/1/mountinfo").write_text("what is this\n")
     series, errors = read(make(root))
     assert series[WAITING, ("0:81", "", "")] == 3
@@ -71,7 +71,7 @@ def test_without_its_mounts_a_file_system_has_its_number_alone(root: Path) -> No
 
 
 @pytest.mark.parametrize("folder", ["sys/fs/fuse/connections", "sys/fs"])
-def test_without_fuse_there_is_nothing(root: Path, folder: str) -> None:
+def test_exports_nothing_without_fuse(root: Path, folder: str) -> None:
     shutil.rmtree(root / folder)
     with pytest.raises(Absent):
         make(root).collect(Reading())
@@ -107,7 +107,7 @@ def slow(tmp_path: Path) -> Iterator[Path]:
         yield at
 
 
-def test_a_read_that_a_real_daemon_owes(slow: Path) -> None:
+def test_counts_a_read_that_a_real_daemon_has_not_answered(slow: Path) -> None:
     device = f"0:{os.minor(slow.stat().st_dev)}"
     command = ["unshare", "--mount", "sh", "-ec", _INSIDE, "sh", sys.executable, "-c", _COLLECT]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent:

@@ -117,7 +117,7 @@ def _bench(directory: Path, mig: int | None = -1) -> Iterator[Bench]:
         yield bench
 
 
-def test_what_it_says_of_a_gpu(bench: Bench) -> None:
+def test_exports_the_series_of_a_gpu(bench: Bench) -> None:
     bench.look()
     answer = bench.look(10)
     assert not answer.errors
@@ -174,7 +174,7 @@ def test_every_metric_that_is_declared_has_a_series_on_some_gpu(bench: Bench, tm
     assert missing <= {"whyidle_compute_idle_seconds_total", "whyidle_run_compute_idle_seconds_total"}, missing
 
 
-def test_a_mig_device_has_its_own_series_and_its_gpu_no_utilisation(bench: Bench) -> None:
+def test_a_mig_device_has_its_own_series_and_its_gpu_has_no_utilisation(bench: Bench) -> None:
     bench.look()
     answer = bench.look(10)
     uuid = bench.node.values["gpu1.uuid"]
@@ -187,7 +187,7 @@ def test_a_mig_device_has_its_own_series_and_its_gpu_no_utilisation(bench: Bench
     assert answer.value("whyidle_device_seconds_total", "cuda:1:1", "unhooked_busy") > 0
 
 
-def test_mig_devices_of_before_hopper_have_no_utilisation(older: Bench) -> None:
+def test_mig_devices_before_hopper_have_no_utilisation(older: Bench) -> None:
     node = Node(older.directory, 2)
     node.gpu(None, gpm=0)
     older.node = node
@@ -198,7 +198,7 @@ def test_mig_devices_of_before_hopper_have_no_utilisation(older: Bench) -> None:
     assert answer.value("whyidle_gpu_busy_seconds_total", "0", "nvml") == pytest.approx(5.0, abs=0.11)
 
 
-def test_a_gpu_that_is_divided_anew(bench: Bench) -> None:
+def test_follows_a_gpu_whose_mig_devices_change(bench: Bench) -> None:
     before = bench.look(10)
     old = bench.node.values["gpu1.mig0.uuid"]
     bench.node.mig(1, 0, uuid="MIG-new", instance=5)
@@ -215,7 +215,7 @@ def test_a_gpu_that_is_divided_anew(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("source", ["gpm", "nvml"])
-def test_nothing_between_scrapes_is_missed(bench: Bench, older: Bench, source: str) -> None:
+def test_misses_nothing_between_scrapes(bench: Bench, older: Bench, source: str) -> None:
     del older  # the fixture of the other source sets the same node up; here it is set by hand
     node = bench.node
     node.gpu(0, gpm=int(source == "gpm"), util=0)
@@ -234,7 +234,7 @@ def test_nothing_between_scrapes_is_missed(bench: Bench, older: Bench, source: s
     assert answer.value("whyidle_gpu_observed_seconds_total", "0", source) == pytest.approx(elapsed, abs=0.21)
 
 
-def test_what_the_sample_buffer_has_lost_is_not_observed(older: Bench) -> None:
+def test_samples_lost_by_the_buffer_are_not_observed_time(older: Bench) -> None:
     older.look()
     answer = older.look(1000)
     observed = answer.value("whyidle_gpu_observed_seconds_total", "0", "nvml")
@@ -268,14 +268,14 @@ def test_each_xid_counts_once(bench: Bench) -> None:
     assert answer.value("whyidle_gpu_faults_total", "1") == 0
 
 
-def test_counters_that_the_driver_set_back_are_handed_on(bench: Bench) -> None:
+def test_counters_reset_by_the_driver_are_exported_as_they_are(bench: Bench) -> None:
     bench.look()
     bench.node.gpu(0, energy_mj=5000, pcie_replays=0)
     answer = bench.look(1)
     assert answer.value("whyidle_gpu_energy_joules_total", "0") == 5
 
 
-def test_a_lost_gpu_says_so_and_nothing_else_but_what_had_happened(bench: Bench) -> None:
+def test_a_lost_gpu_has_its_state_and_earlier_counters_only(bench: Bench) -> None:
     bench.look()
     bench.node.xid(WHOLE, 79)
     before = bench.look(5)
@@ -293,7 +293,7 @@ def test_a_lost_gpu_says_so_and_nothing_else_but_what_had_happened(bench: Bench)
     assert answer.value("whyidle_gpu_busy_seconds_total", "0", "gpm") == pytest.approx(busy + 2.5)
 
 
-def test_a_gpu_that_is_lost_from_the_start(bench: Bench) -> None:
+def test_reports_a_gpu_that_is_lost_from_the_start(bench: Bench) -> None:
     bench.node.lose(WHOLE)
     answer = bench.look()
     assert answer.names(WHOLE) == {"lost": 1}
@@ -302,7 +302,7 @@ def test_a_gpu_that_is_lost_from_the_start(bench: Bench) -> None:
     assert bench.look(1).value("whyidle_gpu_lost", "0", bench.node.values["gpu0.uuid"]) == 0
 
 
-def test_gpus_come_and_go_without_a_restart(bench: Bench) -> None:
+def test_follows_gpus_that_come_and_go(bench: Bench) -> None:
     listing = bench.directory / "proc/driver/nvidia/gpus"
     for address in ("0000:1b:00.0", "0000:2b:00.0"):
         (listing / address).mkdir(parents=True)
@@ -319,7 +319,7 @@ def test_gpus_come_and_go_without_a_restart(bench: Bench) -> None:
     assert not bench.look(1).of(2)
 
 
-def test_a_driver_that_was_loaded_anew(bench: Bench) -> None:
+def test_continues_after_the_driver_was_reloaded(bench: Bench) -> None:
     bench.look()
     before = bench.look(10)
     bench.node.fail("nvmlDeviceGetFieldValues", 1)
@@ -391,7 +391,7 @@ def test_the_fault_matrix_names_every_call(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_call_that_fails_costs_what_it_holds(bench: Bench, code: int) -> None:
+def test_a_failed_call_costs_only_its_own_series(bench: Bench, code: int) -> None:
     """Every call that is made at each look, with each code, on a collector that knew the GPU when it was sound."""
     node = bench.node
     node.xid(WHOLE, 31)
@@ -444,7 +444,7 @@ def _check_loss(before: Answer, answer: Answer, call: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [2, 3, 4, 10, 15, 16, 999])
-def test_a_call_that_fails_from_the_start_costs_its_gpu_at_most(bench: Bench, code: int) -> None:
+def test_a_call_that_fails_from_the_start_costs_at_most_its_gpu(bench: Bench, code: int) -> None:
     sound = bench.look()
     sound = bench.look(10)
     for call in sorted(AT_START | HELD.keys() - {"nvmlDeviceGetCount_v2"}):
@@ -469,7 +469,7 @@ OF_MIG = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex
 
 
 @pytest.mark.parametrize("call", OF_MIG)
-def test_mig_devices_that_cannot_be_told_apart_cost_only_themselves(bench: Bench, call: str) -> None:
+def test_mig_devices_that_cannot_be_distinguished_cost_only_themselves(bench: Bench, call: str) -> None:
     bench.look()
     before = bench.look(11)
     bench.node.fail(call, 999, DIVIDED)
@@ -506,7 +506,7 @@ def test_events_that_are_not_allowed_are_a_blind_spot(whole: Bench) -> None:
 # Device-seconds of GPUs without a ledger.
 
 
-def test_seconds_of_gpus_without_a_ledger(whole: Bench) -> None:
+def test_exports_seconds_of_gpus_without_a_ledger(whole: Bench) -> None:
     bench, node = whole, whole.node
     node.gpu(0, util=0)
     bench.look()
@@ -521,7 +521,7 @@ def test_seconds_of_gpus_without_a_ledger(whole: Bench) -> None:
     assert not answer.blind
 
 
-def test_memory_in_use_by_nobody_is_somebody_out_of_sight(bench: Bench) -> None:
+def test_memory_used_by_no_visible_process_is_a_blind_spot(bench: Bench) -> None:
     bench.node.gpu(0, processes="")
     bench.look()
     bench.node.level(0, "util", 0)
@@ -530,7 +530,7 @@ def test_memory_in_use_by_nobody_is_somebody_out_of_sight(bench: Bench) -> None:
     assert answer.blind[0].what == "the processes on GPUs"
 
 
-def test_a_ledger_speaks_for_its_gpu(bench: Bench) -> None:
+def test_a_gpu_with_a_ledger_is_not_counted_by_the_agent(bench: Bench) -> None:
     bench.node.gpu(0, uuid="GPU-0")  # as the ledgers of tests have it
     bench.look()
     assert sum(bench.look(10).seconds("cuda:0")) == 10
@@ -547,7 +547,7 @@ def test_a_ledger_speaks_for_its_gpu(bench: Bench) -> None:
     assert sum(answer.seconds("cuda:0")) == 20
 
 
-def test_torch_names_gpus_without_the_prefix() -> None:
+def test_matches_gpu_uuids_without_the_prefix() -> None:
     assert normal("GPU-0A-1b") == normal("0a-1B")
     assert normal("MIG-0a") == normal("0A")
 
@@ -617,7 +617,7 @@ def _pci(directory: Path, driver: str | None = None) -> None:
         (True, "vfio-pci", False, "absent"),
     ],
 )
-def test_a_node_without_gpus_is_absent_and_one_whose_driver_died_is_a_fault(
+def test_a_node_without_gpus_is_absent_and_a_dead_driver_is_an_error(
     tmp_path: Path, library: bool, pci: str | None, loaded: bool, state: str
 ) -> None:
     if pci is not None:
@@ -637,7 +637,7 @@ def test_a_node_without_gpus_is_absent_and_one_whose_driver_died_is_a_fault(
     assert imported == library  # it would cost a node without GPUs 6 MB
 
 
-def test_no_gpu_at_all(bench: Bench) -> None:
+def test_nvml_without_gpus_is_an_error_if_pci_shows_one(bench: Bench) -> None:
     node = Node(bench.directory, 0)
     bench.node = node
     with pytest.raises(Absent):
@@ -651,7 +651,7 @@ MISSING = ("nvmlDeviceGetFieldValues", "nvmlGpmQueryDeviceSupport", "nvmlDeviceG
            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # fmt: skip
 
 
-def test_symbols_that_the_library_lacks_are_told_once_and_cost_what_they_hold(tmp_path: Path) -> None:
+def test_missing_symbols_are_reported_once_and_cost_only_their_series(tmp_path: Path) -> None:
     node = Node(tmp_path, 1, mig=None)
     first, second = _answers(tmp_path, node.environment(MISSING), 2)
     told = {error[1]: error[2] for error in first[2]}  # pyright: ignore[reportGeneralTypeIssues, reportIndexIssue]
@@ -666,7 +666,7 @@ HANGS = ("nvmlInitWithFlags", "nvmlDeviceGetFieldValues")
 
 
 @pytest.mark.parametrize("call", HANGS)
-def test_a_call_that_hangs_costs_this_collector_alone_until_it_returns(tmp_path: Path, call: str) -> None:
+def test_a_call_that_hangs_stops_only_this_collector_until_it_returns(tmp_path: Path, call: str) -> None:
     node = Node(tmp_path, 1, mig=None, real_time=True)
     node.hang(call)
     process = _run(tmp_path, node.environment(), 200)
@@ -698,7 +698,7 @@ class _Sound:
         """Another collector of the same agent."""
 
 
-def test_each_call_that_hangs_costs_this_collector_alone(tmp_path: Path) -> None:
+def test_each_call_that_hangs_stops_only_this_collector(tmp_path: Path) -> None:
     """In one process, one call after the other; each on a collector of its own."""
     node = Node(tmp_path, 2, real_time=True)
     options = Options(LedgerStore(str(tmp_path), 900.0), Roots(str(tmp_path), str(tmp_path)))

@@ -130,7 +130,7 @@ def test_the_node_has_its_name_and_kernel(node: Node, monkeypatch: pytest.Monkey
     assert series(node.scrape(), metrics.NODE)[0]["node"] == "ip-10-0-0-7"
 
 
-def test_this_machine():
+def test_reads_this_machine():
     reading = Reading()
     with tempfile.TemporaryDirectory() as folder:
         identity.create(Options(LedgerStore(folder, 60.0))).collect(reading)
@@ -167,7 +167,7 @@ def test_gpus_and_devices_have_their_pods(node: Node):
 
 
 @pytest.mark.usefixtures("asked_each_time")
-def test_what_the_kubelet_does_not_say_is_gone(node: Node):
+def test_removes_pods_that_the_kubelet_no_longer_lists(node: Node):
     with serve(Path(node.roots.rootfs, SOCKET)) as server:
         assert len(series(node.scrape(), metrics.GPU_POD)) == 6
         server.answer(PODS[1:], ALLOCATABLE)
@@ -199,7 +199,7 @@ def test_devices_are_bounded_in_number(node: Node):
     assert ReadError("", "pod-resources List", "huge") in reading.errors
 
 
-def test_devices_that_go_by_their_file_number(node: Node):
+def test_recognises_devices_by_file_number(node: Node):
     """As the device plugin of GKE names them."""
     information = Path(node.roots.procfs, "driver/nvidia/gpus/0000:07:00.0/information")
     information.parent.mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_devices_that_go_by_their_file_number(node: Node):
 # Ranks
 
 
-def test_a_real_process_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_reads_a_real_process_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
     store = LedgerStore(str(tmp_path), 60.0)
@@ -253,7 +253,7 @@ def test_a_real_process_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not collector._known
 
 
-def test_a_rank_is_asked_once(node: Node):
+def test_reads_a_rank_once(node: Node):
     with children(node.ledgers, Spec()) as (child,):
         folder = node.rank(child, SLURM, SLURM_CGROUP)
         before = series(node.scrape(), metrics.RANK_SLURM)
@@ -265,7 +265,7 @@ def test_a_rank_is_asked_once(node: Node):
         assert not reading.errors
 
 
-def test_a_rank_on_a_plain_host_has_neither(node: Node):
+def test_a_rank_on_a_plain_host_has_neither_pod_nor_job(node: Node):
     with children(node.ledgers, Spec()) as (child,):
         node.rank(child, {"PATH": "/bin", "HOSTNAME": "ws1", "POD_NAME": "no-pod"}, PLAIN_CGROUP)
         reading = node.scrape()
@@ -318,7 +318,7 @@ SAID = {"workload": "llama", "evidence": "downward_api"}
         (IN_POD, PLAIN_CGROUP, "", False, False, None),
     ],
 )
-def test_the_pod_of_a_rank(
+def test_finds_the_pod_of_a_rank(
     node: Node,
     environment: dict[str, str],
     cgroup: str,
@@ -343,7 +343,7 @@ def test_the_pod_of_a_rank(
 
 
 @pytest.mark.usefixtures("asked_each_time")
-def test_a_pod_is_named_as_soon_as_it_can_be(node: Node):
+def test_names_a_pod_as_soon_as_the_kubelet_lists_it(node: Node):
     for folder in Path(node.roots.rootfs, "var/log/pods").iterdir():
         folder.rmdir()
     with children(node.ledgers, Spec(uuid=gpu(0))) as (child,):
@@ -356,7 +356,7 @@ def test_a_pod_is_named_as_soon_as_it_can_be(node: Node):
         assert series(node.scrape(), metrics.RANK_POD)[0]["pod"] == "pod-x"
 
 
-def test_ranks_come_and_go(node: Node):
+def test_follows_ranks_that_come_and_go(node: Node):
     for number in range(3):
         with children(node.ledgers, Spec(rank=2 * number), Spec(rank=2 * number + 1)) as ranks:
             for child in ranks:
@@ -372,7 +372,7 @@ def test_ranks_come_and_go(node: Node):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_spoilt_file_costs_its_series(node: Node, fault: str):
+def test_a_bad_file_costs_only_its_own_series(node: Node, fault: str):
     class Forgetful:
         """A rank's files are read once: only a collector that has not read them yet misses them."""
 
@@ -404,7 +404,7 @@ def test_a_spoilt_file_costs_its_series(node: Node, fault: str):
         check(Forgetful, folders[2] / "cgroup", fault, of_rank("2"), comes=of_rank("2"))
 
 
-def test_a_failure_is_tried_again(node: Node):
+def test_retries_after_an_error(node: Node):
     with children(node.ledgers, Spec()) as (child,):
         folder = node.rank(child, SLURM, SLURM_CGROUP)
         sound = (folder / "environ").read_bytes()
@@ -420,7 +420,7 @@ def test_a_failure_is_tried_again(node: Node):
         assert series(reading, metrics.RANK_SLURM)[0]["user"] == "ann"
 
 
-def test_a_process_that_ended_meanwhile_is_no_error(node: Node):
+def test_a_process_that_ends_meanwhile_is_not_an_error(node: Node):
     with children(node.ledgers, Spec()) as (child,):
         folder = node.rank(child, SLURM, SLURM_CGROUP)
         node.store.look()
@@ -462,7 +462,7 @@ def open_node() -> Iterator[Node]:
         yield Node(Path(folder))
 
 
-def test_without_rights_the_cgroup_still_tells(open_node: Node):
+def test_identifies_a_rank_by_cgroup_without_privileges(open_node: Node):
     pods = Path(open_node.roots.rootfs, SOCKET).parent
     pods.mkdir(parents=True)
     pods.chmod(0o750)  # as the kubelet makes it
@@ -484,7 +484,7 @@ def test_without_rights_the_cgroup_still_tells(open_node: Node):
     assert sorted(blind) == sorted([list(identity.PODS_HIDDEN), list(identity.ENVIRONMENTS_HIDDEN)])
 
 
-def test_a_real_process_of_another_user_is_hidden(open_node: Node):
+def test_reports_a_real_process_of_another_user_as_hidden(open_node: Node):
     with children(open_node.ledgers, Spec()):
 
         def look() -> Any:
@@ -498,7 +498,7 @@ def test_a_real_process_of_another_user_is_hidden(open_node: Node):
     assert blind == [list(identity.ENVIRONMENTS_HIDDEN)]
 
 
-def test_a_socket_that_may_not_be_connected_to(open_node: Node):
+def test_reports_a_socket_without_permission(open_node: Node):
     path = Path(open_node.roots.rootfs, SOCKET)
     with serve(path):
         path.resolve().parent.chmod(0o755)
@@ -536,7 +536,7 @@ def test_a_socket_that_may_not_be_connected_to(open_node: Node):
         ("", ("", "")),
     ],
 )
-def test_cgroups_of_pods(cgroup: str, expected: tuple[str, str]):
+def test_parses_cgroups_of_pods(cgroup: str, expected: tuple[str, str]):
     assert pod_cgroup(cgroup.encode()) == expected
 
 
@@ -549,13 +549,13 @@ def test_cgroups_of_pods(cgroup: str, expected: tuple[str, str]):
         ("9:memory:/slurm_nid7/uid_1000/job_7\n", "7", ""),
     ],
 )
-def test_cgroups_of_slurm(cgroup: str, job: str, step: str):
+def test_parses_cgroups_of_slurm(cgroup: str, job: str, step: str):
     found = slurm_job({}, cgroup.encode())
     assert found
     assert (found.job_id, found.step, found.evidence) == (job, step, "cgroup")
 
 
-def test_the_kernel_knows_better_than_an_environment():
+def test_the_cgroup_takes_precedence_over_the_environment():
     found = slurm_job({"SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "stale"}, SLURM_CGROUP.encode())
     assert found
     assert (found.job_id, found.job_name) == ("81234", "")
@@ -581,17 +581,17 @@ def test_the_kernel_knows_better_than_an_environment():
         (f"{gpu(1)}\n", None),
     ],
 )
-def test_ids_of_device_plugins(device: str, uuid: str | None):
+def test_parses_ids_of_device_plugins(device: str, uuid: str | None):
     assert gpu_uuid(device, {3: gpu(9)}) == uuid
 
 
-def test_log_directories():
+def test_parses_log_directories():
     assert pod_of_log_directory(f"ns_pod-0_{UID}") == (UID, ("ns", "pod-0"))
     for name in ("ns_pod", "ns__uid", "lost+found", "a_b_c_d", ""):
         assert pod_of_log_directory(name) is None
 
 
-def test_a_gpu_that_was_never_used():
+def test_a_gpu_that_was_never_used_has_no_uuid():
     unknown = b"GPU UUID: \t GPU-????????-????-????-????-????????????\nDevice Minor: \t 0\n"
     assert minor_and_uuid(unknown) is None
 

@@ -37,7 +37,7 @@ def of(series: dict[Series, object], file_system: str) -> dict[object, object]:
     }
 
 
-def test_counters_with_durations_from_debugfs(root: Path) -> None:
+def test_exports_counters_with_durations_from_debugfs(root: Path) -> None:
     series, errors = read(make(root))
     assert not errors
     found = of(series, SCRATCH)
@@ -53,7 +53,7 @@ def test_counters_with_durations_from_debugfs(root: Path) -> None:
     assert found["connections", "disconn"] == 1
 
 
-def test_counters_of_old_from_procfs(root: Path) -> None:
+def test_exports_counters_of_old_versions_from_procfs(root: Path) -> None:
     found = of(read(make(root))[0], HOME)
     assert found["info", "lhome", "/lustre/home"] == 1
     assert found["read_bytes_total"] == 94371840
@@ -65,7 +65,7 @@ def test_counters_of_old_from_procfs(root: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_any_file_spoilt_costs_itself_only(root: Path, fault: str) -> None:
+def test_a_bad_file_costs_only_its_own_series(root: Path, fault: str) -> None:
     def create() -> Collector:
         return Anew(lambda: make(root)) if fault in ("missing", "EINVAL") else make(root)
 
@@ -81,7 +81,7 @@ def test_any_file_spoilt_costs_itself_only(root: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_mountinfo_spoilt_costs_the_place_only(root: Path, fault: str) -> None:
+def test_a_bad_mountinfo_costs_only_the_mount_point(root: Path, fault: str) -> None:
     def info(series: Series) -> bool:
         return series[0] == "whyidle_lustre_info"
 
@@ -91,7 +91,7 @@ def test_mountinfo_spoilt_costs_the_place_only(root: Path, fault: str) -> None:
     check(create, root / "proc/1/mountinfo", fault, info, comes=info)
 
 
-def test_a_spoilt_line_costs_itself_only(root: Path) -> None:
+def test_a_corrupt_line_costs_only_itself(root: Path) -> None:
     collector = make(root)
     before, _ = read(collector)
     stats = root / "sys/kernel/debug/lustre/llite" / SCRATCH / "stats"
@@ -102,7 +102,7 @@ def test_a_spoilt_line_costs_itself_only(root: Path) -> None:
     assert list(errors) == [(SCRATCH, "llite stats", "garbage")]
 
 
-def test_file_systems_come_and_go(root: Path) -> None:
+def test_follows_file_systems_that_come_and_go(root: Path) -> None:
     collector = make(root)
     before, _ = read(collector)
     for folder in ("llite", "osc", "mdc"):
@@ -115,7 +115,7 @@ def test_file_systems_come_and_go(root: Path) -> None:
     assert read(collector)[0] == before
 
 
-def test_the_same_file_system_twice_is_nowhere_for_sure(root: Path) -> None:
+def test_a_file_system_mounted_twice_has_no_mount_point(root: Path) -> None:
     llite = root / "sys/kernel/debug/lustre/llite"
     shutil.copytree(llite / SCRATCH, llite / "lscratch-ffff9bc0eeeeeeee")
     series, _ = read(make(root))
@@ -123,13 +123,13 @@ def test_the_same_file_system_twice_is_nowhere_for_sure(root: Path) -> None:
     assert info == {SCRATCH: "", "lscratch-ffff9bc0eeeeeeee": "", HOME: "/lustre/home"}
 
 
-def test_a_node_without_lustre(tmp_path: Path) -> None:
+def test_exports_nothing_on_a_node_without_lustre(tmp_path: Path) -> None:
     with pytest.raises(Absent, match="Lustre"):
         make(tmp_path).collect(Reading())
 
 
 @pytest.mark.parametrize("how", ["not mounted", "denied"])
-def test_debugfs_that_cannot_be_seen(root: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_an_invisible_debugfs(root: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "denied" and os.geteuid() != 0:
         pytest.skip("only root can give up its rights")
     debug = root / "sys/kernel/debug"
@@ -153,7 +153,7 @@ def test_debugfs_that_cannot_be_seen(root: Path, how: str, monkeypatch: pytest.M
     assert not reading.errors
 
 
-def test_bounds(root: Path) -> None:
+def test_number_of_file_systems_is_bounded(root: Path) -> None:
     old = root / "proc/fs/lustre"
     for number in range(MOST_FILE_SYSTEMS + 3):
         storage.write(old / f"llite/lhome-{number:08x}/stats", storage.LLITE_210)

@@ -44,7 +44,7 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_nfs_3(procfs: Path) -> None:
+def test_exports_nfs_3(procfs: Path) -> None:
     series, errors = read(NfsCollector(str(procfs)))
     found = of(series, DATA)
     assert not errors
@@ -66,7 +66,7 @@ def test_nfs_3(procfs: Path) -> None:
     assert not [key for key in found if isinstance(key, tuple) and key[0] == "operation_errors_total"]
 
 
-def test_nfs_4_over_four_connections(procfs: Path) -> None:
+def test_exports_nfs_4_over_four_connections(procfs: Path) -> None:
     found = of(read(NfsCollector(str(procfs)))[0], SCRATCH)
     assert found["info", "[fd00::5]", "/scratch", "4.2", "tcp", "0:52"] == 1
     assert found["direct_read_bytes_total"] == 4096
@@ -83,7 +83,7 @@ def test_nfs_4_over_four_connections(procfs: Path) -> None:
     assert found["transport_idle_seconds"] == 3  # -1 is of one that is not connected
 
 
-def test_a_file_system_that_is_mounted_twice_is_counted_once(procfs: Path) -> None:
+def test_counts_a_file_system_mounted_twice_once(procfs: Path) -> None:
     series, _ = read(NfsCollector(str(procfs)))
     assert {labels[0] for _, labels in series} == {DATA, SCRATCH}
     change(procfs / "1/mountinfo", "90 22 0:52 /team", "90 22 0:53 /team")
@@ -92,7 +92,7 @@ def test_a_file_system_that_is_mounted_twice_is_counted_once(procfs: Path) -> No
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_mountstats_spoilt(procfs: Path, fault: str) -> None:
+def test_reports_a_bad_mountstats(procfs: Path, fault: str) -> None:
     def create() -> Collector:
         return create_for(procfs, fault)
 
@@ -101,7 +101,7 @@ def test_mountstats_spoilt(procfs: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_mountinfo_spoilt_costs_only_who_is_who(procfs: Path, fault: str) -> None:
+def test_a_bad_mountinfo_costs_only_the_names(procfs: Path, fault: str) -> None:
     def info(series: Series) -> bool:
         return series[0] == "whyidle_nfs_info"
 
@@ -124,7 +124,7 @@ def test_mountinfo_spoilt_costs_only_who_is_who(procfs: Path, fault: str) -> Non
         "\tage:\t86400",
     ],
 )
-def test_a_spoilt_line_costs_its_mount_only(procfs: Path, old: str) -> None:
+def test_a_corrupt_line_costs_only_its_mount(procfs: Path, old: str) -> None:
     collector = NfsCollector(str(procfs))
     before, _ = read(collector)
     change(procfs / "1/mountstats", old, "four score and seven\n")
@@ -134,14 +134,14 @@ def test_a_spoilt_line_costs_its_mount_only(procfs: Path, old: str) -> None:
     assert errors[ReadError(DATA, "1/mountstats", "garbage")] == 1
 
 
-def test_a_mount_whose_first_line_is_spoilt_is_counted_under_no_name(procfs: Path) -> None:
+def test_a_mount_with_a_corrupt_first_line_is_not_counted_under_another_name(procfs: Path) -> None:
     change(procfs / "1/mountstats", "device nfs1.cluster", "evice nfs1.cluster")
     series, errors = read(NfsCollector(str(procfs)))
     assert {labels[0] for _, labels in series} == {SCRATCH}
     assert list(errors) == [ReadError("", "1/mountstats", "garbage")]
 
 
-def test_mounts_come_and_go(procfs: Path) -> None:
+def test_follows_mounts_that_come_and_go(procfs: Path) -> None:
     collector = NfsCollector(str(procfs))
     whole = (procfs / "1/mountstats").read_text()
     before, _ = read(collector)
@@ -154,7 +154,7 @@ def test_mounts_come_and_go(procfs: Path) -> None:
     assert read(collector)[0] == before
 
 
-def test_no_more_mounts_than_that(procfs: Path) -> None:
+def test_number_of_mounts_is_bounded(procfs: Path) -> None:
     block = storage.NFS_3.replace("data\\040sets mounted on /mnt/data\\040sets", "x mounted on /mnt/{}")
     (procfs / "1/mountstats").write_text("".join(block.replace("{}", str(n)) for n in range(MOST_MOUNTS + 5)))
     reading = Reading()
@@ -165,7 +165,9 @@ def test_no_more_mounts_than_that(procfs: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
 @pytest.mark.parametrize("same", [True, False])
-def test_without_the_right_to_the_node_s_mounts(procfs: Path, same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_missing_rights_to_the_mounts_of_the_node(
+    procfs: Path, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its own mounts are read; that others are not seen is told only if it may have others."""
     (procfs / "self/mountstats").write_text(storage.MOUNTSTATS_OF_CONTAINER + storage.NFS_3)
     first = storage.MOUNTINFO if same else "9" + storage.MOUNTINFO
@@ -183,6 +185,6 @@ def test_without_the_right_to_the_node_s_mounts(procfs: Path, same: bool, monkey
     assert [blind.what for blind in reading.blind_spots] == ([] if same else ["NFS mounts other than the agent's own"])
 
 
-def test_on_this_machine() -> None:
+def test_reads_this_machine() -> None:
     _, errors = read(NfsCollector("/proc"))
     assert not errors

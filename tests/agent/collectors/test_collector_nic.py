@@ -77,7 +77,7 @@ def test_counters_come_from_the_node_and_not_from_the_reader(roots: Roots) -> No
     }
 
 
-def test_a_hidden_first_process_is_said(roots: Roots) -> None:
+def test_reports_a_hidden_first_process(roots: Roots) -> None:
     shutil.rmtree(Path(roots.procfs, "1"))
     reading = Reading()
     collector(roots).collect(reading)
@@ -85,7 +85,7 @@ def test_a_hidden_first_process_is_said(roots: Roots) -> None:
     assert reading.samples
 
 
-def test_links(roots: Roots) -> None:
+def test_exports_link_state_and_speed(roots: Roots) -> None:
     series, _ = read(collector(roots))
     assert series[f"{NIC}speed_bytes_per_second", ("eth2",)] == 50_000_000_000
     assert series[f"{NIC}carrier_changes_total", ("eth2",)] == 5
@@ -108,14 +108,14 @@ def test_links(roots: Roots) -> None:
         ("operstate", "elsewhere\n", "up", None, 1),
     ],
 )
-def test_what_attributes_say(roots: Roots, file: str, text: str, metric: str, value: object, errors: int) -> None:
+def test_exports_attributes(roots: Roots, file: str, text: str, metric: str, value: object, errors: int) -> None:
     Path(roots.sysfs, "class/net/eth2", file).write_text(text)
     series, found = read(collector(roots))
     assert series.get((NIC + metric, ("eth2",))) == value
     assert sum(found.values()) == errors
 
 
-def test_what_each_interface_is(roots: Roots) -> None:
+def test_exports_the_kind_of_each_interface(roots: Roots) -> None:
     rdma.build(roots)
     series, _ = read(collector(roots))
     assert {labels for name, labels in series if name == f"{NIC}info"} == {
@@ -133,7 +133,7 @@ def test_what_each_interface_is(roots: Roots) -> None:
     assert series[f"{NIC}left_out_interfaces", ()] == len(nic.LEFT_OUT)
 
 
-def test_what_holds_the_default_route_is_reported(roots: Roots) -> None:
+def test_reports_the_interface_of_the_default_route(roots: Roots) -> None:
     route = Path(roots.procfs, "1/net/route")
     route.write_text(route.read_text().replace("eth0\t", "tunl0\t"))
     series, _ = read(collector(roots))
@@ -141,13 +141,13 @@ def test_what_holds_the_default_route_is_reported(roots: Roots) -> None:
     assert series[f"{NIC}left_out_interfaces", ()] == len(nic.LEFT_OUT) - 1
 
 
-def test_a_virtual_function_is_told_from_a_physical_one(roots: Roots) -> None:
+def test_distinguishes_virtual_and_physical_functions(roots: Roots) -> None:
     Path(roots.sysfs, "class/net/eth0/device/physfn").symlink_to("../0000:00:04.0")
     series, _ = read(collector(roots))
     assert (f"{NIC}info", ("eth0", "vf", "ena", "", nic.ENA, "")) in series
 
 
-def test_hundreds_of_veths_cost_no_series_and_many_functions_few(tmp_path: Path, roots: Roots) -> None:
+def test_veths_have_no_series_and_virtual_functions_have_few(tmp_path: Path, roots: Roots) -> None:
     before, _ = read(collector(roots))
     veths = tuple(nic.Fake(f"veth{index:04}", nic.FAKES[0].counts) for index in range(500))
     functions = tuple(
@@ -170,7 +170,7 @@ def write_net_dev(roots: Roots, fakes: tuple[nic.Fake, ...]) -> None:
     Path(roots.procfs, "1/net/dev").write_text(nic.net_dev(fakes))
 
 
-def test_interfaces_come_and_go_and_counters_start_anew(roots: Roots) -> None:
+def test_follows_interfaces_that_come_and_go_and_counters_that_restart(roots: Roots) -> None:
     one = collector(roots)
     before, _ = read(one)
     new = nic.Fake("ens9", nic.FAKES[1].counts, "pci0000:90/0000:90:00.0", "ice", "100000\n", changes=1)
@@ -194,7 +194,7 @@ def test_interfaces_come_and_go_and_counters_start_anew(roots: Roots) -> None:
     assert not errors
 
 
-def test_one_bad_line_costs_its_interface(roots: Roots) -> None:
+def test_a_corrupt_line_costs_only_its_interface(roots: Roots) -> None:
     path = Path(roots.procfs, "1/net/dev")
     before, _ = read(collector(roots))
     path.write_text(path.read_text().replace("912345678901", "91234567890x"))
@@ -205,7 +205,7 @@ def test_one_bad_line_costs_its_interface(roots: Roots) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_file_spoilt(roots: Roots, fault: str) -> None:
+def test_each_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
     def create() -> Collector:
         # A file that is kept open does not miss its name; one of sysfs says ENODEV then.
         return Anew(lambda: collector(roots)) if fault in ("missing", "EINVAL") else collector(roots)
@@ -239,7 +239,7 @@ def test_each_file_spoilt(roots: Roots, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_identity_survives_what_it_cannot_read(roots: Roots, fault: str) -> None:
+def test_identity_does_not_need_unreadable_files(roots: Roots, fault: str) -> None:
     for path in (Path(roots.procfs, "1/net/route"), Path(roots.sysfs, "devices/virtual/net/bond0.100/uevent")):
         with spoilt(path, fault):
             series, errors = read(collector(roots))
@@ -252,7 +252,7 @@ def test_a_node_without_interfaces_is_absent(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_what_drivers_count(roots: Roots, script: Path) -> None:
+def test_exports_counters_of_drivers(roots: Roots, script: Path) -> None:
     with kernel.scraper("nic", roots, script) as scrape:
         series, errors, blind = scrape()
     assert not errors
@@ -296,7 +296,7 @@ def test_a_series_that_appeared_stays(roots: Roots, script: Path) -> None:
 
 
 @needs_compiler
-def test_every_name_of_every_driver(roots: Roots, script: Path) -> None:
+def test_exports_every_name_of_every_driver(roots: Roots, script: Path) -> None:
     drivers = Path(roots.sysfs, "class/net/eth0/device/driver")
     with kernel.scraper("nic", roots, script) as scrape:
         for driver, names in DRIVER_COUNTERS.items():
@@ -324,7 +324,7 @@ ERRORS = {
 
 
 @needs_compiler
-def test_a_call_that_fails_costs_its_interface_alone(roots: Roots, script: Path) -> None:
+def test_a_failed_call_costs_only_its_interface(roots: Roots, script: Path) -> None:
     with kernel.scraper("nic", roots, script) as scrape:
         before, _, _ = scrape()
         counted = {key for key in before if key[1:2] == ("eth2",) and key[0] in driver_metrics()}
@@ -356,7 +356,7 @@ def driver_metrics() -> set[str]:
 
 
 @needs_compiler
-def test_the_interface_of_the_same_name_in_another_namespace_is_not_asked(roots: Roots, script: Path) -> None:
+def test_does_not_ask_an_interface_of_the_same_name_in_another_namespace(roots: Roots, script: Path) -> None:
     kernel.write(script, [line.replace(nic.ENA, "virtio0") for line in nic.SCRIPT])
     with kernel.scraper("nic", roots, script) as scrape:
         series, errors, blind = scrape()
@@ -367,7 +367,7 @@ def test_the_interface_of_the_same_name_in_another_namespace_is_not_asked(roots:
 
 
 @needs_compiler
-def test_counters_that_are_set_up_anew_are_not_mistaken(roots: Roots, script: Path) -> None:
+def test_counters_that_were_set_up_again_are_not_confused(roots: Roots, script: Path) -> None:
     with kernel.scraper("nic", roots, script) as scrape:
         before, _, _ = scrape()
         more = kernel.driver("eth0", "ena", nic.ENA, {f"queue_{queue}": queue for queue in range(3000)})
@@ -399,7 +399,7 @@ def ip(*words: str) -> None:
 
 
 @needs_compiler
-def test_a_real_namespace(namespace: str, tmp_path: Path) -> None:
+def test_reads_a_real_namespace(namespace: str, tmp_path: Path) -> None:
     """Without hardware all interfaces are reported; a carrier that comes and goes is counted; real ioctls are asked."""
     ip("-n", namespace, "link", "add", "v0", "type", "veth", "peer", "name", "v1")
     inside = ("ip", "netns", "exec", namespace)
@@ -437,7 +437,7 @@ assert asked.values("v0", len(names) + 1) is None
 """
 
 
-def test_real_drivers_answer_anybody(namespace: str) -> None:
+def test_real_drivers_answer_without_privileges(namespace: str) -> None:
     """Asking a driver for its counters needs no privilege."""
     ip("-n", namespace, "link", "add", "v0", "type", "veth", "peer", "name", "v1")
     subprocess.run([sys.executable, "-c", ANYBODY, f"/var/run/netns/{namespace}"], check=True, timeout=60)
@@ -453,7 +453,7 @@ _main(*sys.argv[1:])
 """
 
 
-def test_ranks_in_a_namespace_of_their_own(namespace: str, tmp_path: Path) -> None:
+def test_exports_traffic_of_ranks_in_a_separate_namespace(namespace: str, tmp_path: Path) -> None:
     ip("-n", namespace, "link", "add", "eth0", "type", "veth", "peer", "name", "v1")
     for link in ("eth0", "v1", "lo"):
         ip("-n", namespace, "link", "set", link, "up")
@@ -491,7 +491,7 @@ def number(value: object) -> float:
 
 
 @pytest.mark.skipif(not shutil.which("prometheus-node-exporter"), reason="needs prometheus-node-exporter")
-def test_side_by_side_with_node_exporter() -> None:
+def test_agrees_with_node_exporter() -> None:
     """What only grows lies between two answers of theirs around it."""
     with node_exporter("netdev", "netclass") as theirs:
         before = theirs()
@@ -513,7 +513,7 @@ def test_side_by_side_with_node_exporter() -> None:
         pytest.skip("needs an interface that node_exporter reports too: the loopback it does not")
 
 
-def test_declarations(roots: Roots, script: Path) -> None:
+def test_declared_metrics_are_consistent(roots: Roots, script: Path) -> None:
     """Each metric of the table can have a series, and has its labels."""
     series, _ = read(collector(roots))
     metrics = {metric.name: metric for metric in METRICS}
@@ -524,7 +524,7 @@ def test_declarations(roots: Roots, script: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool")
-def test_promtool_finds_nothing_to_complain_of() -> None:
+def test_promtool_accepts_the_text() -> None:
     for metrics in (METRICS, tcp.METRICS, clock.METRICS):
         samples = {metric: {tuple(metric.labels): 1.0} for metric in metrics}
         text = Exposition().render(metrics, [samples], openmetrics=False)
@@ -533,7 +533,7 @@ def test_promtool_finds_nothing_to_complain_of() -> None:
 
 
 @given(st.binary(max_size=2000))
-def test_garbage_is_unreadable_and_nothing_else(data: bytes) -> None:
+def test_garbage_raises_only_unreadable(data: bytes) -> None:
     for parse in (netdev.interfaces, ethtool.names, ethtool.driver):
         try:
             parse(data)
@@ -546,7 +546,7 @@ NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789.-@", min_size=1, max_size=
 
 
 @given(st.dictionaries(NAMES, st.lists(st.integers(0, 2**64 - 1), min_size=16, max_size=16)), st.binary(max_size=40))
-def test_interfaces_are_read_as_the_kernel_writes_them(given_: dict[str, list[int]], junk: bytes) -> None:
+def test_parses_interfaces_as_the_kernel_writes_them(given_: dict[str, list[int]], junk: bytes) -> None:
     text = nic.net_dev(tuple(nic.Fake(name, tuple(counts)) for name, counts in given_.items()))
     found = netdev.interfaces(text.encode())
     assert {name: netdev.values(columns) for name, columns in found.interfaces.items()} == given_

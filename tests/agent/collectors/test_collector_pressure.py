@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "pressure"
 
 
-def test_stalled_seconds(folder: Path) -> None:
+def test_exports_stalled_seconds(folder: Path) -> None:
     series, errors = read(PressureCollector(str(folder)))
     assert not errors
     assert {labels: value for (_, labels), value in series.items()} == {
@@ -36,7 +36,7 @@ def test_stalled_seconds(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_any_file_spoilt_costs_itself_only(folder: Path, fault: str) -> None:
+def test_a_bad_file_costs_only_its_own_series(folder: Path, fault: str) -> None:
     def create() -> Collector:
         if fault in ("missing", "EINVAL"):
             return Anew(lambda: PressureCollector(str(folder)))
@@ -53,14 +53,14 @@ def test_any_file_spoilt_costs_itself_only(folder: Path, fault: str) -> None:
         )
 
 
-def test_a_line_that_is_spoilt(folder: Path) -> None:
+def test_reports_a_corrupt_line(folder: Path) -> None:
     (folder / "io").write_text("some avg10=0.26 avg60=0.73 avg300=1.21 total=-1\n")
     series, errors = read(PressureCollector(str(folder)))
     assert list(errors) == [("io", "pressure", "garbage")]
     assert len(series) == 4
 
 
-def test_a_kernel_without_it_says_what_to_do(folder: Path) -> None:
+def test_says_what_to_do_on_a_kernel_without_pressure(folder: Path) -> None:
     shutil.rmtree(folder)
     reading = Reading()
     PressureCollector(str(folder)).collect(reading)
@@ -69,7 +69,7 @@ def test_a_kernel_without_it_says_what_to_do(folder: Path) -> None:
     assert not reading.errors
 
 
-def test_a_kernel_that_has_it_switched_off_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_says_what_to_do_if_pressure_is_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file of this machine fails with EOPNOTSUPP, so the system call is made to."""
     pread = os.pread
 
@@ -86,7 +86,7 @@ def test_a_kernel_that_has_it_switched_off_says_what_to_do(folder: Path, monkeyp
     assert not reading.errors
 
 
-def test_on_this_machine() -> None:
+def test_reads_this_machine() -> None:
     if not os.path.isdir("/proc/pressure"):
         pytest.skip("this kernel has no /proc/pressure")
     reading = Reading()

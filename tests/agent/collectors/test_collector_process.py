@@ -48,7 +48,7 @@ def of_rank(series: dict[Series, object], rank: int = 0) -> dict[tuple[str, ...]
     }
 
 
-def test_a_rank_and_its_workers(ledgers: Path, roots: Roots) -> None:
+def test_exports_a_rank_and_its_workers(ledgers: Path, roots: Roots) -> None:
     series, errors = read(Scrapes(create, ledgers, roots))
     assert not errors
     found = of_rank(series)
@@ -88,7 +88,7 @@ def test_a_rank_and_its_workers(ledgers: Path, roots: Roots) -> None:
     assert of_rank(series, 1).keys() == of_rank(series, 0).keys()
 
 
-def test_without_a_rank_there_is_nothing(tmp_path: Path) -> None:
+def test_exports_nothing_without_a_rank(tmp_path: Path) -> None:
     with pytest.raises(Absent):
         Scrapes(create, tmp_path).collect(Reading())
 
@@ -123,7 +123,7 @@ def _varies(series: Series) -> bool:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_file_spoilt(ledgers: Path, roots: Roots, fault: str) -> None:
+def test_each_bad_file_costs_only_its_own_series(ledgers: Path, roots: Roots, fault: str) -> None:
     def make() -> Collector:
         return Scrapes(create, ledgers, roots)
 
@@ -173,7 +173,7 @@ def test_another_process_with_the_pid_of_a_rank_is_not_read(ledgers: Path, roots
     assert not errors
 
 
-def test_without_delay_accounting_there_is_no_time_of_block_io(ledgers: Path, roots: Roots) -> None:
+def test_exports_no_block_io_time_without_delay_accounting(ledgers: Path, roots: Roots) -> None:
     Path(roots.procfs, "sys/kernel/task_delayacct").write_text("0\n")
     assert not {key for key in of_rank(read(Scrapes(create, ledgers, roots))[0]) if "block_io" in key[0]}
 
@@ -181,7 +181,7 @@ def test_without_delay_accounting_there_is_no_time_of_block_io(ledgers: Path, ro
 @pytest.mark.skipif(
     not _may_be_another_user(), reason="needs root, and a Python that all may use: another user's agent"
 )
-def test_an_agent_of_another_user_says_what_it_cannot_see(tmp_path: Path) -> None:
+def test_an_agent_of_another_user_reports_what_it_cannot_see(tmp_path: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"
         "from support_ranks import Scrapes\n"
@@ -220,7 +220,7 @@ def test_a_sum_never_falls_and_follows_what_it_sums(steps: list[int]) -> None:
         last = value
 
 
-def test_a_child_that_is_in_between_is_waited_for_and_one_that_is_lost_is_kept() -> None:
+def test_a_sum_ignores_a_brief_fall_and_continues_after_a_lasting_one() -> None:
     rising = Rising()
     assert [rising.value(raw) for raw in (100, 40, 120)] == [100, 100, 120]
     assert [rising.value(raw) for raw in (40, 50, 60)] == [120, 120, 130]
@@ -233,7 +233,7 @@ _SPIN = "import time; end = time.process_time() + 0.4; exec('while time.process_
 _READ = "f = open('/dev/zero', 'rb', buffering=0); [f.read(1 << 20) for _ in range(50)]"
 
 
-def test_counters_hold_while_workers_come_and_go(tmp_path: Path) -> None:
+def test_counters_do_not_fall_while_workers_come_and_go(tmp_path: Path) -> None:
     with children(tmp_path, Spec(), script=RANK) as (rank,):
         scrapes = Scrapes(create, tmp_path)
         counters = {metric.name for metric in METRICS if metric.type == "counter"}
@@ -275,7 +275,7 @@ def test_counters_hold_while_workers_come_and_go(tmp_path: Path) -> None:
         assert final["blocked_seconds_total", "worker"] >= during["blocked_seconds_total", "worker"]
 
 
-def test_cpu_time_is_what_the_kernel_charges(tmp_path: Path) -> None:
+def test_cpu_time_is_that_of_the_kernel(tmp_path: Path) -> None:
     usage = tmp_path / "usage"
     with children(tmp_path / "ledgers", Spec(), script=RANK) as (rank,):
         tell(rank, f"run {_SPIN}")
@@ -295,7 +295,7 @@ def test_cpu_time_is_what_the_kernel_charges(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root: a FUSE mount that hangs")
-def test_a_worker_that_waits_for_storage_is_seen_in_state_d(tmp_path: Path) -> None:
+def test_counts_a_worker_that_waits_for_storage_in_state_d(tmp_path: Path) -> None:
     point = tmp_path / "mount"
     point.mkdir()
     if not may_mount(point):

@@ -36,7 +36,7 @@ CAPTURED = bytes.fromhex(
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="needs a C compiler for the library that answers")
 
 
-def test_a_captured_answer() -> None:
+def test_parses_a_captured_answer() -> None:
     found = answer(CAPTURED, sequence=1)
     assert found == Reply(
         [
@@ -64,19 +64,19 @@ def test_a_captured_answer() -> None:
     ],
     ids=["done", "refused", "changed meanwhile", "of another question", "short", "bad length", "without counters"],
 )
-def test_what_else_an_answer_may_say(data: bytes, found: Reply) -> None:
+def test_parses_other_answers(data: bytes, found: Reply) -> None:
     told = answer(data, sequence=1)
     assert told._replace(qdiscs=[]) == found
 
 
 @pytest.mark.parametrize("data", [b"", CAPTURED[:10], CAPTURED[:60], b"\xff" * 32])
-def test_a_datagram_that_is_cut_off_is_no_answer(data: bytes) -> None:
+def test_rejects_a_truncated_datagram(data: bytes) -> None:
     with pytest.raises(Unreadable):
         answer(data, sequence=1)
 
 
 @given(st.binary(max_size=400), st.integers(0, len(CAPTURED) - 1))
-def test_nonsense_is_told_as_such(noise: bytes, at: int) -> None:
+def test_noise_is_parsed_or_unreadable(noise: bytes, at: int) -> None:
     for data in (noise, CAPTURED[:at] + noise + CAPTURED[at + len(noise) :]):
         try:
             found = answer(data, sequence=1)
@@ -85,7 +85,7 @@ def test_nonsense_is_told_as_such(noise: bytes, at: int) -> None:
         assert all(0 < len(one.kind) <= 16 for one in found.qdiscs)
 
 
-def test_the_question_is_one_that_the_kernel_knows() -> None:
+def test_the_kernel_accepts_the_request() -> None:
     assert len(request(1)) == 36
 
 
@@ -101,7 +101,7 @@ def collected(series: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], flo
 
 
 @needs_compiler
-def test_what_it_reports(roots: Roots, tmp_path: Path) -> None:
+def test_exports_queueing_disciplines(roots: Roots, tmp_path: Path) -> None:
     script = tmp_path / "kernel"
     kernel.write(script, qdisc.script())
     with scraper("qdisc", roots, script) as scrape:
@@ -135,7 +135,7 @@ def test_what_it_reports(roots: Roots, tmp_path: Path) -> None:
     ],
     ids=["error", "changed", "garbage", "no end", "beyond its end", "nonsense", "no socket"],
 )
-def test_what_fails_costs_what_it_spoils(roots: Roots, tmp_path: Path, lines: list[str], error: str) -> None:
+def test_an_error_costs_only_the_series_it_affects(roots: Roots, tmp_path: Path, lines: list[str], error: str) -> None:
     script = tmp_path / "kernel"
     kernel.write(script, lines)
     with scraper("qdisc", roots, script) as scrape:
@@ -148,7 +148,7 @@ def test_what_fails_costs_what_it_spoils(roots: Roots, tmp_path: Path, lines: li
 
 @needs_compiler
 @pytest.mark.parametrize("lines", [[f"netlink errno {errno.EACCES}"], qdisc.script([qdisc.Fake(77, "tbf")])])
-def test_what_it_cannot_see_it_says(roots: Roots, tmp_path: Path, lines: list[str]) -> None:
+def test_reports_what_it_cannot_see(roots: Roots, tmp_path: Path, lines: list[str]) -> None:
     """Netlink that is refused, and interfaces of another network namespace."""
     kernel.write(tmp_path / "kernel", lines)
     with scraper("qdisc", roots, tmp_path / "kernel") as scrape:
@@ -158,7 +158,7 @@ def test_what_it_cannot_see_it_says(roots: Roots, tmp_path: Path, lines: list[st
 
 
 @needs_compiler
-def test_an_interface_of_the_same_number_and_another_name_is_not_the_same(roots: Roots, tmp_path: Path) -> None:
+def test_an_interface_of_the_same_number_and_another_name_is_another_one(roots: Roots, tmp_path: Path) -> None:
     Path(roots.sysfs, "class/net/eth3/ifindex").write_text("3\n")
     Path(roots.sysfs, "class/net/eth2/ifindex").write_text("4\n")
     kernel.write(tmp_path / "kernel", qdisc.script())
@@ -201,7 +201,7 @@ def inside() -> list[str]:
     return command
 
 
-def test_a_real_token_bucket_holds_packets_back(inside: list[str]) -> None:
+def test_counts_packets_delayed_by_a_real_token_bucket(inside: list[str]) -> None:
     done = subprocess.run([*inside, sys.executable, "-c", _SEND], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -123,7 +123,7 @@ def test_every_declared_metric_has_a_series_and_no_other_has(full: Roots, tmp_pa
     assert not rdma.HW_COUNTERS.keys() & NOT_EXPORTED
 
 
-def test_identity_and_state_of_devices_and_ports(full: Roots) -> None:
+def test_exports_identity_and_state_of_devices_and_ports(full: Roots) -> None:
     series, _ = look(full)
     info = {labels[0]: labels[1:] for name, labels in series if name == "whyidle_rdma_info"}
     assert info["mlx5_0"][:5] == ("mlx5_core", "0000:1b:00.0", "MT_0000000838", "28.39.1002", "MT4129")
@@ -152,7 +152,7 @@ def test_the_driver_is_taken_from_uevent_where_there_is_no_link(roots: Roots) ->
     }
 
 
-def test_what_ports_show_is_not_counted_again_for_their_device(full: Roots) -> None:
+def test_counters_of_ports_are_not_counted_again_for_their_device(full: Roots) -> None:
     series, _ = look(full)
     ports = {
         labels[1] for name, labels in series if name == "whyidle_rdma_ack_timeouts_total" and labels[0] == "mlx4_0"
@@ -170,13 +170,13 @@ def test_infinibands_own_counter_is_preferred_to_the_vendors(roots: Roots) -> No
     assert series["whyidle_rdma_receive_bytes_total", ("bnxt_re0", "1", "")] == raw * 4
 
 
-def test_the_settings_of_counters_are_no_counters(full: Roots) -> None:
+def test_settings_of_counters_are_not_counters(full: Roots) -> None:
     series, errors = look(full)
     assert not [1 for _, labels in series if "lifespan" in str(labels)]
     assert not [error for error in errors if "lifespan" in error.file]
 
 
-def test_what_is_not_there_is_absent_and_counted(full: Roots) -> None:
+def test_missing_files_are_absent_and_counted(full: Roots) -> None:
     series, errors = look(full)
     assert {(error.device, error.reason) for error in errors} == {("irdma0", "unsupported")}
     assert set(errors.values()) == {1}
@@ -184,7 +184,7 @@ def test_what_is_not_there_is_absent_and_counted(full: Roots) -> None:
     assert ("whyidle_rdma_symbol_errors_total", ("irdma0", "1")) not in series
 
 
-def test_names_that_nobody_knows_are_listed_and_bounded(roots: Roots) -> None:
+def test_unknown_names_are_listed_and_bounded(roots: Roots) -> None:
     [device] = build(roots, "mlx5_1")
     known, _ = look(roots)
     assert ("whyidle_rdma_unknown_file_info", ("mlx5_1", "1", "hw_counters/rx_flux_capacitor")) in known
@@ -216,7 +216,7 @@ KINDS = ("mlx5_0", "mlx5_2", "mlx4_0", "rdmap16s27", "bnxt_re0", "hfi1_0", "irdm
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_its_own_series(tmp_path: Path, fault: str) -> None:
+def test_a_bad_file_costs_only_its_own_series(tmp_path: Path, fault: str) -> None:
     """Every file of counters and of states, of each kind of adapter."""
     for kind in KINDS:
         roots = roots_in(tmp_path / kind)
@@ -247,7 +247,7 @@ def test_a_bad_file_costs_its_own_series(tmp_path: Path, fault: str) -> None:
 @pytest.mark.parametrize(
     "file", ["fw_ver", "board_id", "node_guid", "ports/1/link_layer", "ports/1/lid", "ports/1/rate"]
 )
-def test_a_bad_file_of_identity_costs_its_own_label(roots: Roots, file: str, fault: str) -> None:
+def test_a_bad_identity_file_costs_only_its_label(roots: Roots, file: str, fault: str) -> None:
     [device] = build(roots, "mlx5_0")
     with collector(roots) as known:
         before, _ = read(known)
@@ -269,7 +269,7 @@ def test_a_bad_file_of_identity_costs_its_own_label(roots: Roots, file: str, fau
 
 
 @pytest.mark.parametrize("folder", ["ports", "ports/1", "ports/1/counters", "ports/1/hw_counters"])
-def test_a_folder_that_goes_takes_its_own_series_with_it(roots: Roots, folder: str) -> None:
+def test_a_removed_folder_costs_only_its_own_series(roots: Roots, folder: str) -> None:
     [device, _] = build(roots, "mlx5_0", "mlx5_2")
     with collector(roots) as known:
         before, _ = read(known)
@@ -282,7 +282,7 @@ def test_a_folder_that_goes_takes_its_own_series_with_it(roots: Roots, folder: s
         assert read(known)[0] == before
 
 
-def test_devices_and_ports_come_and_go(roots: Roots) -> None:
+def test_follows_devices_and_ports_that_come_and_go(roots: Roots) -> None:
     with collector(roots) as made:
         with pytest.raises(Absent, match="class/infiniband"):
             made.collect(Reading())
@@ -314,7 +314,7 @@ def test_devices_and_ports_come_and_go(roots: Roots) -> None:
         assert read(made) == ({}, {})
 
 
-def test_a_listing_that_cannot_be_read_is_counted_and_not_taken_for_an_empty_one(roots: Roots) -> None:
+def test_an_unreadable_listing_is_an_error_and_not_empty(roots: Roots) -> None:
     build(roots, "mlx5_0")
     listing = Path(roots.sysfs, "class/infiniband")
     with collector(roots) as made:
@@ -327,7 +327,7 @@ def test_a_listing_that_cannot_be_read_is_counted_and_not_taken_for_an_empty_one
         assert read(made)[0] == before
 
 
-def test_counters_of_the_functions_behind_a_port_stand_beside_the_devices_own(roots: Roots) -> None:
+def test_exports_counters_of_functions_behind_a_port_beside_those_of_the_device(roots: Roots) -> None:
     """As mlx5 shows them in switchdev mode."""
     [device] = build(roots, "mlx5_0")
     shutil.move(device / "ports/1/hw_counters", device / "hw_counters")
@@ -365,9 +365,7 @@ def test_open_files_do_not_grow_with_devices_that_come_and_go(roots: Roots) -> N
         ("local_link_integrity_errors", 15, "port_errors_total"),
     ],
 )
-def test_a_counter_at_its_ceiling_is_said_to_be_there_and_not_exported(
-    roots: Roots, file: str, ceiling: int, metric: str
-) -> None:
+def test_a_saturated_counter_is_reported_and_not_exported(roots: Roots, file: str, ceiling: int, metric: str) -> None:
     [device] = build(roots, "mlx5_0")
     path = device / "ports/1/counters" / file
     before, _ = look(roots)
@@ -380,7 +378,7 @@ def test_a_counter_at_its_ceiling_is_said_to_be_there_and_not_exported(
     assert look(roots)[0].keys() == before.keys()
 
 
-def test_all_ones_of_64_bits_is_how_drivers_say_that_they_do_not_know(roots: Roots) -> None:
+def test_all_ones_in_64_bits_means_unknown(roots: Roots) -> None:
     [device] = build(roots, "ionic_0")
     (device / "ports/1/hw_counters/tx_rdma_ack_timeout").write_text(f"{(1 << 64) - 1}\n")
     series, errors = look(roots)
@@ -388,7 +386,7 @@ def test_all_ones_of_64_bits_is_how_drivers_say_that_they_do_not_know(roots: Roo
     assert list(errors) == [ReadError("ionic_0", "ports/1/hw_counters/tx_rdma_ack_timeout", "unsupported")]
 
 
-def test_mlx5s_counters_of_32_bits_go_on_after_a_wrap_and_follow_a_reset(roots: Roots) -> None:
+def test_32_bit_counters_of_mlx5_continue_after_a_wrap_and_follow_a_reset(roots: Roots) -> None:
     [device] = build(roots, "mlx5_0")
     path = device / "ports/1/hw_counters/rx_read_requests"
     key = ("whyidle_rdma_requests_received_total", ("mlx5_0", "1", "read"))
@@ -400,7 +398,7 @@ def test_mlx5s_counters_of_32_bits_go_on_after_a_wrap_and_follow_a_reset(roots: 
         assert seen == [4_000_000_000, (1 << 32) + 5, (1 << 32) + 70, 3]
 
 
-def test_an_adapter_that_was_registered_anew_did_not_wrap(roots: Roots) -> None:
+def test_an_adapter_that_was_registered_again_did_not_wrap(roots: Roots) -> None:
     [device] = build(roots, "mlx5_0")
     file = "ports/1/hw_counters/rx_read_requests"
     key = ("whyidle_rdma_requests_received_total", ("mlx5_0", "1", "read"))
@@ -414,7 +412,7 @@ def test_an_adapter_that_was_registered_anew_did_not_wrap(roots: Roots) -> None:
         assert read(made)[0][key] == 5
 
 
-def test_other_drivers_counters_of_that_name_have_64_bits(roots: Roots) -> None:
+def test_counters_of_that_name_of_other_drivers_have_64_bits(roots: Roots) -> None:
     [device] = build(roots, "ionic_0")
     path = device / "ports/1/hw_counters/rx_read_requests"
     with collector(roots) as made:
@@ -436,7 +434,7 @@ def test_errors_that_have_not_occurred_have_no_series(roots: Roots) -> None:
 @given(st.binary(max_size=40))
 @example(b"400 Gb/sec (4X NDR)\n")
 @example(b"4: ACTIVE\n")
-def test_the_parsers_raise_nothing_but_their_own(data: bytes) -> None:
+def test_parsers_raise_only_unreadable(data: bytes) -> None:
     for parse in (infiniband.rate, infiniband.state):
         reason = "unsupported"
         try:
@@ -456,7 +454,7 @@ def test_the_parsers_raise_nothing_but_their_own(data: bytes) -> None:
         (b"40 Gb/sec", infiniband.Rate(5_000_000_000, "", "")),
     ],
 )
-def test_rates(text: bytes, rate: infiniband.Rate) -> None:
+def test_parses_rates(text: bytes, rate: infiniband.Rate) -> None:
     assert infiniband.rate(text) == rate
 
 
@@ -467,14 +465,14 @@ def exposition(roots: Roots) -> str:
     return Exposition().render(rdma.METRICS, [reading.samples], openmetrics=False)
 
 
-def test_promtool_finds_nothing_to_complain_of(full: Roots) -> None:
+def test_promtool_accepts_the_text(full: Roots) -> None:
     if not shutil.which("promtool"):
         pytest.skip("needs promtool")
     done = subprocess.run(["promtool", "check", "metrics"], input=exposition(full), capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_this_machines_own_adapters() -> None:
+def test_reads_the_adapters_of_this_machine() -> None:
     series, errors = look(Roots())
     assert bool(series) == bool(Path("/sys/class/infiniband").is_dir() and os.listdir("/sys/class/infiniband"))
     assert not {error.reason for error in errors} - set(REASONS)
@@ -548,7 +546,7 @@ THEIR_NAMES = {
 }
 
 
-def test_node_exporter_says_the_same_of_sound_adapters(roots: Roots) -> None:
+def test_agrees_with_node_exporter_on_healthy_adapters(roots: Roots) -> None:
     build(roots, "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
     ours, _ = look(roots)
     compared = 0
@@ -562,7 +560,7 @@ def test_node_exporter_says_the_same_of_sound_adapters(roots: Roots) -> None:
     assert compared == 4 * len(THEIR_NAMES)
 
 
-def test_one_adapter_without_a_version_and_one_bad_counter_cost_us_nothing_else(roots: Roots) -> None:
+def test_an_adapter_without_a_version_and_a_bad_counter_cost_nothing_else(roots: Roots) -> None:
     """They cost node_exporter 1.5 all its series of RDMA."""
     devices = build(roots, "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
     sound, _ = look(roots)

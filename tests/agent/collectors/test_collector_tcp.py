@@ -64,7 +64,7 @@ def file_of(series: Series) -> str:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_file_spoilt(roots: Roots, fault: str) -> None:
+def test_each_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
     def make() -> Collector:
         return Anew(lambda: collector(roots)) if fault in ("missing", "EINVAL") else collector(roots)
 
@@ -73,7 +73,7 @@ def test_each_file_spoilt(roots: Roots, fault: str) -> None:
         check(make, path, fault, lambda series, file=file: file_of(series) == file)
 
 
-def test_an_older_kernel_has_fewer_columns_and_a_newer_one_others(roots: Roots) -> None:
+def test_kernels_may_have_fewer_or_other_columns(roots: Roots) -> None:
     path = Path(roots.procfs, "1/net/netstat")
     one = collector(roots)
     read(one)
@@ -85,7 +85,7 @@ def test_an_older_kernel_has_fewer_columns_and_a_newer_one_others(roots: Roots) 
     assert len([key for key in series if file_of(key) == "netstat"]) == 2
 
 
-def test_one_bad_value_costs_itself(roots: Roots) -> None:
+def test_a_bad_value_costs_only_itself(roots: Roots) -> None:
     path = Path(roots.procfs, "1/net/snmp")
     path.write_text(path.read_text().replace(" 2936 ", " -2936 "))
     series, errors = read(collector(roots))
@@ -99,7 +99,7 @@ def test_a_node_without_tcp_is_absent(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("prometheus-node-exporter"), reason="needs prometheus-node-exporter")
-def test_side_by_side_with_node_exporter() -> None:
+def test_agrees_with_node_exporter() -> None:
     """What only grows lies between two answers of theirs around it."""
     with node_exporter("netstat") as theirs:
         before = theirs()
@@ -119,7 +119,7 @@ def test_side_by_side_with_node_exporter() -> None:
 
 
 @given(st.binary(max_size=2000) | st.text("TcpEx: 0123\n").map(str.encode))
-def test_garbage_is_unreadable_and_nothing_else(data: bytes) -> None:
+def test_garbage_raises_only_unreadable(data: bytes) -> None:
     try:
         for lines in snmp.protocols(data).values():
             for place in snmp.columns(lines.names).values():

@@ -50,7 +50,7 @@ def test_scrapes_at_any_time_see_every_sample_once(trace: list[int], pauses: lis
 
 
 @given(st.integers(0, 100), st.integers(BUFFER + 2, 10 * BUFFER))
-def test_what_the_buffer_lost_is_not_observed(level: int, gap: int) -> None:
+def test_samples_lost_by_the_buffer_are_not_observed_time(level: int, gap: int) -> None:
     driver, integral = Driver([level] * (gap + 10)), SampleIntegral()
     integral.add(driver.after(0, 5))
     increase = integral.add(driver.after(integral.seen_us, gap + 5))
@@ -58,7 +58,7 @@ def test_what_the_buffer_lost_is_not_observed(level: int, gap: int) -> None:
     assert increase.busy == pytest.approx(increase.observed * level / 100)
 
 
-def test_a_sample_that_is_a_little_late_stands_for_all_of_its_time() -> None:
+def test_a_slightly_late_sample_counts_for_all_of_its_time() -> None:
     integral = SampleIntegral()
     integral.add([(START_US + at * PERIOD_US, 50) for at in range(10)])
     increase = integral.add([(integral.seen_us + int(1.8 * PERIOD_US), 100)])
@@ -66,7 +66,7 @@ def test_a_sample_that_is_a_little_late_stands_for_all_of_its_time() -> None:
     assert increase.busy == pytest.approx(0.36)
 
 
-def test_after_the_clock_was_set_back_it_counts_on_from_the_next_sample() -> None:
+def test_continues_at_the_next_sample_after_the_clock_was_set_back() -> None:
     integral = SampleIntegral()
     integral.add([(START_US + PERIOD_US * at, 100) for at in range(5)])
     integral.forget_time()
@@ -79,7 +79,7 @@ values = st.one_of(st.integers(0, 1 << 64), st.floats())
 
 
 @given(st.lists(st.lists(st.tuples(times, values), max_size=20), max_size=10))
-def test_whatever_the_driver_says_no_more_is_observed_than_time_went_by(batches: list[list[tuple[int, float]]]) -> None:
+def test_observed_time_never_exceeds_elapsed_time(batches: list[list[tuple[int, float]]]) -> None:
     integral = SampleIntegral()
     for batch in batches:
         before = integral.seen_us
@@ -101,7 +101,7 @@ def test_whatever_the_driver_says_no_more_is_observed_than_time_went_by(batches:
         (Increase(), False, 300.0, (0.0, 0.0, 0.0)),  # nobody knows
     ],
 )
-def test_seconds_without_a_ledger(
+def test_charges_seconds_without_a_ledger(
     increase: Increase, occupied: bool, interval: float, split: tuple[float, float, float]
 ) -> None:
     assert split_unhooked(interval, increase, occupied=occupied, longest=60.0) == split
@@ -138,7 +138,7 @@ def test_idle_compute_is_found_within_a_few_seconds_however_late_the_ledger_is(
 
 
 @pytest.mark.parametrize("seconds", [45.0, 300.0])
-def test_a_rank_that_has_ended_is_told_all_but_its_last_seconds(seconds: float) -> None:
+def test_an_ended_rank_has_all_idle_compute_but_its_last_seconds(seconds: float) -> None:
     """Idle for 9 tenths of its compute, and looked at each 5 s."""
     points, counter, look = ActivityPoints(), ComputeIdle(), 5.0
     points.add(0.0, 0.0, 0.0)
@@ -152,11 +152,11 @@ def test_a_rank_that_has_ended_is_told_all_but_its_last_seconds(seconds: float) 
     assert counter.end() == counter.end()
 
 
-def test_a_rank_that_was_never_read_has_ended_with_nothing() -> None:
+def test_an_ended_rank_that_was_never_read_has_no_idle_compute() -> None:
     assert ComputeIdle().end() == 0.0
 
 
-def test_a_ledger_that_comes_in_lumps_gives_no_idle_compute() -> None:
+def test_a_ledger_that_is_updated_rarely_gives_no_idle_compute() -> None:
     """Steps of 8 s of which 4 s wait for data, told only at their ends; the GPU is looked at each 10 s."""
     points, counter = ActivityPoints(), ComputeIdle()
     points.add(0.0, 0.0, 0.0)

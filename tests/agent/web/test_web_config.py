@@ -62,7 +62,7 @@ rate_limit: {{interval: 1m0.5s, burst: 20}}
 """
 
 
-def test_everything_that_the_format_has() -> None:
+def test_reads_every_setting_of_the_format() -> None:
     assert parse(EVERYTHING.encode(), "/etc") == WebConfig(
         TlsConfig(
             cert=Pem("cert_file", "/etc/server.crt"),
@@ -82,7 +82,7 @@ def test_everything_that_the_format_has() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "tls_server_config:\nbasic_auth_users: {}\n", "{}"])
-def test_a_file_may_ask_for_nothing(text: str) -> None:
+def test_accepts_an_empty_file(text: str) -> None:
     config = parse(text.encode(), "")
     assert (config.tls, config.users or None, config.headers) == (None, None, ())
 
@@ -136,7 +136,7 @@ WRONG: dict[str, str] = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_what_is_wrong_is_refused_with_a_sentence(text: str) -> None:
+def test_refuses_errors_with_a_sentence(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text.encode(), "")
     assert WRONG[text] in str(caught.value)
@@ -153,7 +153,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.binary() | st.lists(WORDS).map(lambda words: "".join(words).encode()))
-def test_nothing_but_a_sentence_comes_of_garbage(data: bytes) -> None:
+def test_refuses_garbage_with_a_sentence(data: bytes) -> None:
     with contextlib.suppress(ConfigError):
         parse(data, "")
 
@@ -162,7 +162,7 @@ def basic(user: str, password: str) -> str:
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
-def test_passwords() -> None:
+def test_checks_passwords() -> None:
     passwords = Passwords({"alice": HASH, "zoë": OTHER_HASH})
 
     def status(authorization: str) -> int:
@@ -190,13 +190,13 @@ def test_passwords() -> None:
     assert status(basic("alice", SECRET).replace("Basic ", "bASIC  ")) == 200
 
 
-def test_of_a_password_72_bytes_count() -> None:
+def test_uses_72_bytes_of_a_password() -> None:
     passwords = Passwords({"alice": bcrypt.hashpw(b"x" * 72, bcrypt.gensalt(4)).decode()})
     assert passwords.check(basic("alice", "x" * 100)) is None
     assert passwords.check(basic("alice", "x" * 71))
 
 
-def test_guesses_wait_in_a_short_queue_and_nobody_who_is_known_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_passwords_wait_in_a_short_queue_and_known_users_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     passwords = Passwords({"alice": bcrypt.hashpw(SECRET.encode(), bcrypt.gensalt(9)).decode()})
     assert passwords.check(basic("alice", SECRET)) is None
     answers: list[Response | None] = []
@@ -335,7 +335,7 @@ def test_tls_with_files_beside_the_configuration(tmp_path: Path, ca: Pair, pair:
 
 
 @needs_openssl
-def test_certificates_may_stand_in_the_configuration_itself(tmp_path: Path, ca: Pair, pair: Pair) -> None:
+def test_accepts_certificates_inside_the_configuration(tmp_path: Path, ca: Pair, pair: Pair) -> None:
     inline = {name: file.read_text().replace("\n", "\n    ") for name, file in vars(pair).items()}
     with serving(
         tmp_path, "tls_server_config:\n" + "".join(f"  {k}: |\n    {v}\n" for k, v in inline.items())
@@ -344,7 +344,7 @@ def test_certificates_may_stand_in_the_configuration_itself(tmp_path: Path, ca: 
 
 
 @needs_openssl
-def test_versions_ciphers_and_curves(tmp_path: Path, ca: Pair, pair: Pair) -> None:
+def test_applies_versions_ciphers_and_curves(tmp_path: Path, ca: Pair, pair: Pair) -> None:
     old = trusting(ca)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with serving(tmp_path, tls(pair, "min_version: TLS13")) as served:
@@ -374,7 +374,7 @@ def test_every_cipher_and_curve_is_known_to_openssl(tmp_path: Path, pair: Pair) 
 
 
 @needs_openssl
-def test_client_certificates(tmp_path: Path, ca: Pair, pair: Pair) -> None:
+def test_checks_client_certificates(tmp_path: Path, ca: Pair, pair: Pair) -> None:
     sans = "DNS:prometheus,IP:::1,email:a@b.example,URI:spiffe://a/b"
     ours, stranger = signed(tmp_path, ca, "ours", sans), signed(tmp_path, authority(tmp_path, "other"), "x", sans)
     needed = ("client_auth_type: RequireAndVerifyClientCert", f"client_ca_file: {ca.cert}")
@@ -399,7 +399,7 @@ def test_client_certificates(tmp_path: Path, ca: Pair, pair: Pair) -> None:
 # -- what becomes of it when it changes
 
 
-def test_users_may_change_and_a_file_that_is_wrong_lets_nobody_in(tmp_path: Path) -> None:
+def test_reloads_users_and_an_invalid_file_lets_nobody_in(tmp_path: Path) -> None:
     with serving(tmp_path, f"basic_auth_users: {{alice: {HASH}}}") as served:
         with contextlib.closing(served.connection()) as kept:
 
@@ -457,9 +457,7 @@ def test_certificates_are_renewed_without_a_restart(tmp_path: Path, ca: Pair, pa
 
 
 @needs_openssl
-def test_who_is_connected_has_to_show_a_certificate_when_that_becomes_the_rule(
-    tmp_path: Path, ca: Pair, pair: Pair
-) -> None:
+def test_open_connections_need_a_certificate_once_it_is_required(tmp_path: Path, ca: Pair, pair: Pair) -> None:
     ours = signed(tmp_path, ca, "ours", "DNS:prometheus")
     with serving(tmp_path, tls(pair)) as served, contextlib.closing(served.connection(trusting(ca))) as kept:
         kept.request("GET", "/")
@@ -485,7 +483,7 @@ def test_who_is_connected_has_to_show_a_certificate_when_that_becomes_the_rule(
 
 
 @needs_openssl
-def test_an_agent_behind_tls_and_passwords(tmp_path: Path, ca: Pair, pair: Pair) -> None:
+def test_an_agent_serves_with_tls_and_passwords(tmp_path: Path, ca: Pair, pair: Pair) -> None:
     web = tmp_path / "web.yml"
     web.write_text(tls(pair) + f"basic_auth_users: {{alice: {HASH}}}\n")
     ledgers = tmp_path / "ledgers"
@@ -503,7 +501,7 @@ def test_an_agent_behind_tls_and_passwords(tmp_path: Path, ca: Pair, pair: Pair)
             assert (answer.status, b"whyidle_build_info" in answer.read()) == (200, True)
 
 
-def test_an_agent_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
+def test_an_agent_does_not_start_with_an_invalid_file(tmp_path: Path) -> None:
     web = tmp_path / "web.yml"
     said = f"whyidle agent: cannot use the web configuration {web}: "
     code, line = fails("agent", f"--ledger.dir={tmp_path}", f"--web.config.file={web}")

@@ -88,7 +88,7 @@ def serving(service: Callable[[Request], Response] = hello, times: Times | None 
     until(lambda: not http_threads())
 
 
-def test_an_answer_is_whole_and_says_nothing_of_the_server() -> None:
+def test_an_answer_is_complete_and_does_not_name_the_server() -> None:
     with serving() as running:
         status, headers, body = running.get(path="/a?b=c")
         assert (status, body) == (200, b"GET /a\n")
@@ -97,7 +97,7 @@ def test_an_answer_is_whole_and_says_nothing_of_the_server() -> None:
         assert (status, of_head["Content-Length"], nothing) == (200, "8", b"")
 
 
-def test_a_connection_is_kept_for_many_requests_at_once_or_in_turn() -> None:
+def test_a_connection_serves_many_requests_pipelined_or_in_turn() -> None:
     with serving() as running:
         client = HTTPConnection(*running.place, timeout=DEADLINE_SECONDS)
         with contextlib.closing(client):
@@ -148,7 +148,7 @@ REFUSED: dict[str, tuple[bytes, int]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_is_no_request_for_us_is_answered_and_closed(what: str) -> None:
+def test_answers_bad_requests_and_closes(what: str) -> None:
     data, status = REFUSED[what]
     with serving() as running:
         answer = running.ask(data + GET)
@@ -159,7 +159,7 @@ def test_what_is_no_request_for_us_is_answered_and_closed(what: str) -> None:
         assert running.get()[0] == 200
 
 
-def test_after_a_body_nothing_is_believed() -> None:
+def test_closes_the_connection_after_a_body() -> None:
     """What would follow could be a second request, hidden in the body of the first."""
     with serving() as running:
         request = b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(GET)
@@ -167,14 +167,14 @@ def test_after_a_body_nothing_is_believed() -> None:
         assert running.ask(GET.replace(b"x", b"x\r\nTransfer-Encoding: chunked") + GET).count(b"HTTP/1.1 200") == 1
 
 
-def test_old_clients_are_answered_once() -> None:
+def test_closes_after_an_answer_to_http_1_0() -> None:
     with serving() as running:
         assert running.ask(b"GET / HTTP/1.0\r\n\r\n").endswith(b"\r\nConnection: close\r\n\r\nGET /\n")
         assert running.ask(b"GET http://x/a?b HTTP/1.0\r\n\r\n").endswith(b"GET /a\n")
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT", GET])
-def test_who_says_nothing_for_long_is_let_go(said: bytes) -> None:
+def test_closes_a_silent_connection(said: bytes) -> None:
     with serving(times=SHORT) as running:
         answer = running.ask(said)
         expected = {b"": b"", b"GET / HT": b"HTTP/1.1 408 ", GET: b"HTTP/1.1 200 "}[said]
@@ -182,7 +182,7 @@ def test_who_says_nothing_for_long_is_let_go(said: bytes) -> None:
         assert answer.count(b"HTTP/1.1") == bool(expected)
 
 
-def test_a_byte_now_and_then_is_not_enough() -> None:
+def test_closes_a_connection_that_sends_too_slowly() -> None:
     with serving(times=SHORT) as running:
         slow = running.connect()
 
@@ -197,7 +197,7 @@ def test_a_byte_now_and_then_is_not_enough() -> None:
         until(refused)
 
 
-def test_an_answer_has_to_be_taken_in_time() -> None:
+def test_closes_a_connection_that_reads_too_slowly() -> None:
     with serving(lambda request: Response(200, "text/plain", LONG), times=SHORT) as running:
         slow = running.connect(GET, window=1 << 12)
         taken = slow.recv(10)
@@ -208,7 +208,7 @@ def test_an_answer_has_to_be_taken_in_time() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT", GET])
-def test_those_who_hold_connections_keep_nobody_out(said: bytes) -> None:
+def test_held_connections_do_not_lock_others_out(said: bytes) -> None:
     with serving() as running:
         held = []
         for _ in range(3 * PLACES):
@@ -223,7 +223,7 @@ def test_those_who_hold_connections_keep_nobody_out(said: bytes) -> None:
         assert held[-1].recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
-def test_those_who_do_not_take_their_answers_keep_nobody_out() -> None:
+def test_unread_answers_do_not_lock_others_out() -> None:
     with serving(lambda request: Response(200, "text/plain", LONG if request.path == "/long" else b"")) as running:
         for _ in range(2 * PLACES):
             running.connect(GET.replace(b"/", b"/long", 1), window=1 << 12).recv(1)
@@ -231,7 +231,7 @@ def test_those_who_do_not_take_their_answers_keep_nobody_out() -> None:
         until(lambda: http_threads() <= PLACES)
 
 
-def test_what_is_being_answered_is_not_given_up() -> None:
+def test_does_not_drop_a_connection_during_an_answer() -> None:
     go, started = threading.Event(), threading.Semaphore(0)
 
     def slow(request: Request) -> Response:
@@ -249,7 +249,7 @@ def test_what_is_being_answered_is_not_given_up() -> None:
         assert running.get()[0] == 200
 
 
-def test_the_end_waits_for_answers_but_not_for_clients() -> None:
+def test_shutdown_waits_for_answers_but_not_for_clients() -> None:
     go, started = threading.Event(), threading.Event()
 
     def slow(request: Request) -> Response:
@@ -272,7 +272,7 @@ def test_the_end_waits_for_answers_but_not_for_clients() -> None:
             socket.create_connection(running.place)
 
 
-def test_the_end_does_not_wait_for_an_answer_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shutdown_does_not_wait_for_an_answer_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "STOP_SECONDS", 0.1)
     go, started = threading.Event(), threading.Event()
 
@@ -289,7 +289,7 @@ def test_the_end_does_not_wait_for_an_answer_that_does_not_come(monkeypatch: pyt
         rest(client)
 
 
-def test_a_lack_of_descriptors_passes() -> None:
+def test_recovers_from_a_lack_of_descriptors() -> None:
     with serving() as running, contextlib.ExitStack() as held:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         kept = running.connect(GET)
@@ -318,7 +318,7 @@ HEADS = st.binary(max_size=200) | st.builds(
 
 
 @given(HEADS)
-def test_no_bytes_upset_the_parser(head: bytes) -> None:
+def test_parser_accepts_or_refuses_arbitrary_bytes(head: bytes) -> None:
     try:
         answer = hello(parse(head))
     except BadRequest as error:
@@ -349,7 +349,7 @@ OF_PROMETHEUS = (
         (";;,=,", False),
     ],
 )
-def test_which_format_is_wanted(accept: str, openmetrics: bool) -> None:
+def test_negotiates_the_format(accept: str, openmetrics: bool) -> None:
     assert wants_openmetrics(accept) == openmetrics
 
 
@@ -365,11 +365,11 @@ def test_which_format_is_wanted(accept: str, openmetrics: bool) -> None:
         ("*, gzip;q=0", False),
     ],
 )
-def test_whether_it_may_be_compressed(accept: str, gzip: bool) -> None:
+def test_negotiates_compression(accept: str, gzip: bool) -> None:
     assert accepts_gzip(accept) == gzip
 
 
 @given(st.text(max_size=60))
-def test_no_wish_upsets_the_negotiation(header: str) -> None:
+def test_negotiation_accepts_arbitrary_headers(header: str) -> None:
     assert wants_openmetrics(header) in (True, False)
     assert accepts_gzip(header) in (True, False)
