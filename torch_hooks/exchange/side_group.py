@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 _THREADS = 1
-_kept: list[Any] = []
 
 
 def server_of_store(distributed: Any) -> tuple[str, int] | None:
@@ -40,7 +39,7 @@ def build(store: Any, index: int, size: int) -> Any:
     # torch 2.4 knows no lazy connections: each rank then connects to all others.
     options._devices = [device] if device is not None else [_eager_device(gloo)]
     group = gloo(store, index, size, options)
-    _never_destroy(group)
+    keep(group)  # its destructor waits for operations that a dead peer never joins
     return group
 
 
@@ -67,9 +66,15 @@ def _interface() -> str:
     return os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
 
 
-def _never_destroy(group: Any) -> None:
-    """Keeps a group beyond the interpreter's end: its destructor waits for operations that a dead peer never joins."""
+def keep(thing: Any) -> None:
+    """Nothing destroys it, not even the interpreter's end, unless ``let_go`` is called."""
     import ctypes
 
-    _kept.append(group)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def let_go(thing: Any) -> None:
+    """Undoes one ``keep``."""
+    import ctypes
+
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(thing))

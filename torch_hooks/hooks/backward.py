@@ -22,7 +22,7 @@ _REBUILDS_WITHIN = 2
 
 def install_step(session: Session) -> Callable[[], None]:
     """A global post-step hook of torch.optim (torch >= 2.4)."""
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     module = importlib.import_module("torch.optim.optimizer")  # `torch.optim` has no name for it that types know
     register = getattr(module, "register_optimizer_step_post_hook", None)
@@ -61,7 +61,7 @@ def install_backward(session: Session) -> Callable[[], None]:
     """
     import torch
     from torch.autograd import graph
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     patches = Patches()
 
@@ -166,7 +166,7 @@ def install_ddp(session: Session) -> Callable[[], None]:
     """Learns how many bytes of gradients DDP's reducer will send, which it does without any Python call."""
     from torch import is_grad_enabled
     from torch._C import _distributed_c10d
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
     from torch.nn.parallel.distributed import DistributedDataParallel
 
     patches = Patches()
@@ -206,7 +206,7 @@ def install_ddp(session: Session) -> Callable[[], None]:
 def _around_rebuild(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """After its first backward pass the reducer tells the other ranks in which order gradients came, and waits for
     that. It is asked in each forward pass, and has nothing to tell later."""
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _rebuild_buckets(reducer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -225,7 +225,7 @@ def _around_rebuild(session: Session) -> Callable[[Callable[..., Any]], Callable
 
 
 def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _distributed_broadcast_coalesced(module: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:

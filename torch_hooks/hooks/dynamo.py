@@ -27,7 +27,7 @@ def _hide(eval_frame: ModuleType) -> None:
     skip_code = getattr(eval_frame, "skip_code", None)  # since torch 2.1
     if skip_code is None:
         return
-    from .. import accelerators  # noqa: F401 - else loaded later, and missed
+    from .. import accelerators, compiling  # noqa: F401 - else loaded later, and missed
 
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):

@@ -69,7 +69,7 @@ Where there is a new name, the old one calls it and warns its caller, who must s
 
 
 def _naming(made: _Functional, op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -83,7 +83,7 @@ def _naming(made: _Functional, op: str) -> Callable[[Callable[..., Any]], Callab
 
 
 def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def wait_tensor(tensor: Any) -> Any:
@@ -114,7 +114,7 @@ def _code_of_tensor(session: Session, tensor: Any) -> WaitCode:
 
 
 def _resolving(session: Session, made: _Functional) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _resolve_group(*args: Any, **kwargs: Any) -> Any:
@@ -136,7 +136,7 @@ def _resolving(session: Session, made: _Functional) -> Callable[[Callable[..., A
 
 
 def _wrapping(session: Session, made: _Functional) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _maybe_wrap_tensor(tensor: Any) -> Any:
