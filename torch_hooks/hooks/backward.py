@@ -61,6 +61,7 @@ def install_backward(session: Session) -> Callable[[], None]:
     """
     import torch
     from torch.autograd import graph
+
     from ..compiling import is_compiling
 
     patches = Patches()
@@ -166,8 +167,9 @@ def install_ddp(session: Session) -> Callable[[], None]:
     """Learns how many bytes of gradients DDP's reducer will send, which it does without any Python call."""
     from torch import is_grad_enabled
     from torch._C import _distributed_c10d
-    from ..compiling import is_compiling
     from torch.nn.parallel.distributed import DistributedDataParallel
+
+    from ..compiling import is_compiling
 
     patches = Patches()
     sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
