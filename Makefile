@@ -9,11 +9,12 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 STUDY_ARGS ?=
-# For `make test-matrix`: pairs of Python:torch, and the tests to run. Tests that fork training scripts
-# (tests/support/support_forks.py) do not run with torch 2.4 yet.
+# For `make test-matrix`: pairs of Python:torch, and the tests to run, by name, wherever they are below tests/. Tests on the
+# simulated device are left out: `make test` has them.
 MATRIX ?= 3.10:2.4.1 3.13:pinned
-MATRIX_TESTS ?= tests/project/test_house.py $(addprefix tests/ledger/test_,messages.py ledger_reader.py) \
-    $(addprefix tests/torch_hooks/test_,steps.py autoload.py tasks.py books.py identity.py)
+MATRIX_NAMES := house steps autoload messages tasks books ledger_reader identity scripts faults exchange_groups groups \
+    restart frameworks loaders watcher device_clock meters_cpu
+MATRIX_TESTS ?= $(foreach name,$(MATRIX_NAMES),$(or $(shell find tests -name test_$(name).py),$(error there is no test_$(name).py)))
 PREVIEW_ARGS ?=
 IMAGE_ARGS ?=
 
@@ -38,7 +39,7 @@ demo: $(VENV)/.installed ## train a small model here, and see where its seconds 
 test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
 	@$(BIN)/python tools/suite.py $(TEST_ARGS)
 
-test-matrix: ## some tests of hooks and ledgers on other Pythons and torches (MATRIX="3.12:2.9.1 3.13:newest")
+test-matrix: ## the tests of hooks and ledgers on other Pythons and torches (MATRIX="3.12:2.9.1 3.13:newest")
 	@set -e; for each in $(MATRIX); do \
 	    found="$$($(PYTHON) tools/pythons.py "$${each%:*}")"; \
 	    $(MAKE) --no-print-directory matrix-tests PYTHON="$$found" TORCH="$${each#*:}" \

@@ -73,7 +73,8 @@ class Forks:
     """The process that forks, as seen from a test."""
 
     def __init__(self) -> None:
-        env = clean_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+        # TORCH_WARM_POOL: torch 2.4 starts a pool of compilers, with a thread, as torch._inductor is imported.
+        env = clean_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCH_WARM_POOL="0")
         self._process = subprocess.Popen(
             [sys.executable, __file__], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

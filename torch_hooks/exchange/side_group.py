@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 _THREADS = 1
-_kept: list[Any] = []
 
 
 def server_of_store(distributed: Any) -> tuple[str, int] | None:
@@ -40,7 +39,7 @@ def build(store: Any, index: int, size: int) -> Any:
     # torch 2.4 has no lazy connections, so each rank connects to all others.
     options._devices = [device] if device is not None else [_eager_device(gloo)]
     group = gloo(store, index, size, options)
-    _never_destroy(group)
+    keep(group)  # its destructor waits for operations that a dead peer never joins
     return group
 
 
@@ -67,9 +66,15 @@ def _interface() -> str:
     return os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
 
 
-def _never_destroy(group: Any) -> None:
-    """Keeps a group until the process ends: its destructor would wait for operations that a dead peer never joins."""
+def keep(thing: Any) -> None:
+    """Prevents that ``thing`` is destroyed, even when the interpreter ends, until ``let_go`` is called."""
     import ctypes
 
-    _kept.append(group)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def let_go(thing: Any) -> None:
+    """Reverts one call of ``keep``."""
+    import ctypes
+
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(thing))

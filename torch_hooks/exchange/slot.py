@@ -26,6 +26,7 @@ from ...ledger.replay import capacity_of, first_capacity, replayed, sequence_wor
 from ...ledger.waits import BlockMismatch, Settled, StepWaits, pack, split, width_for, words_of
 from ..groups import Group
 from .mixes import ROUNDS, Mixes, OpenBlock, open_block
+from .side_group import keep, let_go
 
 if TYPE_CHECKING:
     from ..machine import PhaseMachine
@@ -88,6 +89,7 @@ class SlotExchange:
         self._finished = finished  # raises the error of a failed operation
         self._mixes = mixes
         self._side: Any = None
+        self._through: Any = None  # the tensor of the last operation that came back
         self._from = 0
         self._issued = self._settled = 0  # numbers of blocks
         # Settled blocks, by number, whose waits for late ranks are not charged yet.
@@ -154,6 +156,9 @@ class SlotExchange:
     def _start(self, words: array[int]) -> _Operation:
         torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
         tensor = torch.frombuffer(words, dtype=torch.int64)
+        # When gloo's thread is the last to drop a tensor of Python's, it asks for the interpreter's lock. At the
+        # interpreter's end that aborts the process: torch 2.4 did so whenever a peer had been killed.
+        keep(tensor)
         options = distributed.AllreduceOptions()
         options.reduceOp = distributed.ReduceOp.MIN
         options.timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
@@ -163,6 +168,10 @@ class SlotExchange:
         """Whether an operation has finished. Raises Lost if it takes too long, and its error if it has failed."""
         if operation.work.is_completed():
             self._finished(operation.work)
+            # The group has one thread. It may not have dropped this tensor yet, but it has the one before.
+            before, self._through = self._through, operation.tensor
+            if before is not None:
+                let_go(before)
             return True
         if time.monotonic() - operation.issued > LONGEST_EXCHANGE_SECONDS:
             raise Lost("a rank stopped taking part")

@@ -23,7 +23,7 @@ backward pass is in the first step."""
 
 def install_step(session: Session) -> Callable[[], None]:
     """Installs a global post-step hook of torch.optim (torch >= 2.4)."""
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     module = importlib.import_module("torch.optim.optimizer")  # torch's types do not have it as a name of `torch.optim`
     register = getattr(module, "register_optimizer_step_post_hook", None)
@@ -62,7 +62,8 @@ def install_backward(session: Session) -> Callable[[], None]:
     """
     import torch
     from torch.autograd import graph
-    from torch.compiler import is_compiling
+
+    from ..compiling import is_compiling
 
     patches = Patches()
 
@@ -167,8 +168,9 @@ def install_ddp(session: Session) -> Callable[[], None]:
     """Finds out how many bytes of gradients DDP's reducer will send, because it makes no Python call when it does."""
     from torch import is_grad_enabled
     from torch._C import _distributed_c10d
-    from torch.compiler import is_compiling
     from torch.nn.parallel.distributed import DistributedDataParallel
+
+    from ..compiling import is_compiling
 
     patches = Patches()
     sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -207,7 +209,7 @@ def install_ddp(session: Session) -> Callable[[], None]:
 def _around_rebuild(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Brackets the rebuild of DDP's buckets. After its first backward pass, the reducer broadcasts the order of the
     gradients to the other ranks, and waits for that. DDP calls it in each forward pass, but later calls do nothing."""
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _rebuild_buckets(reducer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -226,7 +228,7 @@ def _around_rebuild(session: Session) -> Callable[[Callable[..., Any]], Callable
 
 
 def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _distributed_broadcast_coalesced(module: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:

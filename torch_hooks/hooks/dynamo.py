@@ -28,7 +28,7 @@ def _hide(eval_frame: ModuleType) -> None:
     skip_code = getattr(eval_frame, "skip_code", None)  # since torch 2.1
     if skip_code is None:
         return
-    from .. import accelerators  # noqa: F401 - otherwise it would be loaded later and not be skipped
+    from .. import accelerators, compiling  # noqa: F401 - loaded later, they would not be skipped
 
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):

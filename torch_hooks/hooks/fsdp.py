@@ -147,7 +147,7 @@ def install_fsdp2(session: Session) -> Callable[[], None]:
 
 
 def _on_device(session: Session) -> bool:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     return session.machine.device is not None and not is_compiling()
 

@@ -70,7 +70,7 @@ code and not a patch.
 
 
 def _naming(made: _Functional, op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +84,7 @@ def _naming(made: _Functional, op: str) -> Callable[[Callable[..., Any]], Callab
 
 
 def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def wait_tensor(tensor: Any) -> Any:
@@ -115,7 +115,7 @@ def _code_of_tensor(session: Session, tensor: Any) -> WaitCode:
 
 
 def _resolving(session: Session, made: _Functional) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _resolve_group(*args: Any, **kwargs: Any) -> Any:
@@ -137,7 +137,7 @@ def _resolving(session: Session, made: _Functional) -> Callable[[Callable[..., A
 
 
 def _wrapping(session: Session, made: _Functional) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    from torch.compiler import is_compiling
+    from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _maybe_wrap_tensor(tensor: Any) -> Any:

@@ -22,6 +22,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optim
 from torch.utils.data import DataLoader, dataloader
 
+try:
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+except ImportError:  # torch 2.4 and 2.5
+    from torch.distributed._composable.fsdp._fsdp_param_group import FSDPParamGroup
+
 import whyidle
 from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks import attach as attached
@@ -40,7 +45,7 @@ OWNERS: tuple[Any, ...] = (
     state_dict_saver,
     state_dict_loader,
     os,
-    torch.distributed.fsdp._fully_shard._fsdp_param_group.FSDPParamGroup,
+    FSDPParamGroup,
 )
 
 

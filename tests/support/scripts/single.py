@@ -220,7 +220,7 @@ def saving(name: str) -> None:
             save_file(net.state_dict(), other)
             account.counts["saves"] += 2
             account.counts["save_bytes"] += one.stat().st_size + other.stat().st_size
-            net.load_state_dict(torch.load(one)["model"])
+            net.load_state_dict(torch.load(one, weights_only=True)["model"])  # torch 2.4 warns without
             net.load_state_dict(load_file(other))
             account.counts["loads"] += 2
             account.counts["load_bytes"] += one.stat().st_size + other.stat().st_size
