@@ -165,7 +165,7 @@ def test_no_file_costs_more_than_itself(node: Whole) -> None:
 
     At each scrape several are spoilt that are far apart in the trees, so that one hardly hides another.
     """
-    each = [*zip(files(Path(node.roots.procfs), Path(node.roots.sysfs)), cycle(FAULTS))]  # noqa: B905
+    each = [*zip(files(Path(node.roots.procfs), Path(node.roots.sysfs)), cycle(FAULTS))]
     scrapes = -(-len(each) // SPOILT_AT_ONCE)
     with node.agent() as agent:
         assert _up(agent) == dict.fromkeys([entry.name for entry in COLLECTORS], 1)
