@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -57,6 +58,7 @@ VARYING = re.compile(
 )
 """Series whose values are those of the machine, or integrated over the moment that passed."""
 
+SPOILT_AT_ONCE = 4
 LOOKS = 8
 """File systems are found in samples of the ranks' open files: so many scrapes see them all."""
 
@@ -160,17 +162,22 @@ def _up(agent: Agent) -> dict[str, float]:
 
 
 def test_a_bad_file_costs_only_its_own_series(node: Whole) -> None:
-    """Every file of the trees, each spoilt in one of the ways; the collectors' own tests take all ways in turn."""
-    faults = cycle(FAULTS)
+    """Every file of the trees, each spoilt in one of the ways; the collectors' own tests take all ways in turn.
+
+    At each scrape several are spoilt that are far apart in the trees, so that one hardly hides another.
+    """
+    each = [*zip(files(Path(node.roots.procfs), Path(node.roots.sysfs)), cycle(FAULTS))]
+    scrapes = -(-len(each) // SPOILT_AT_ONCE)
     with node.agent() as agent:
         assert _up(agent) == dict.fromkeys([entry.name for entry in COLLECTORS], 1)
-        for path in files(Path(node.roots.procfs), Path(node.roots.sysfs)):
-            fault = next(faults)
-            with spoilt(path, fault):
+        for number in range(scrapes):
+            with contextlib.ExitStack() as stack:
+                for path, fault in each[number::scrapes]:
+                    stack.enter_context(spoilt(path, fault))
                 status, _, body = agent.get()
-            assert status == 200, (path, fault)
+            assert status == 200, each[number::scrapes]
             down = re.findall(r'^whyidle_collector_up\{collector="(\w+)"\} 0$', body.decode(), re.MULTILINE)
-            assert not down, (path, fault, down)
+            assert not down, (each[number::scrapes], down)
         assert _up(agent) == dict.fromkeys([entry.name for entry in COLLECTORS], 1)
         assert not [line for line in agent.log() if "level=error" in line]
 

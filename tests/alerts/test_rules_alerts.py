@@ -20,6 +20,7 @@ from urllib.parse import quote_plus
 
 import pytest
 import yaml
+from support_promtool import run_tests
 
 from whyidle.agent.metrics import METRIC
 from whyidle.alerts import alerting, recording
@@ -178,8 +179,7 @@ def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config
             "tests": [group(case) for case in cases if case["alert"] == name],
         }
         (directory / f"{name}.yaml").write_text(yaml.safe_dump(test, sort_keys=False, allow_unicode=True))
-    command = ["promtool", "test", "rules", *(f"{name}.yaml" for name in names)]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    done = run_tests([f"{name}.yaml" for name in names], directory)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

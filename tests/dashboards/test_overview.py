@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support_promtool import run_tests
 from support_queries import filled
 
 from whyidle.alerts.config import Config
@@ -230,5 +230,5 @@ def test_a_run_is_compared_with_another_one_or_with_itself_before(tmp_path: Path
 def check(tests: list[Json], folder: Path) -> None:
     document = {"rule_files": [], "evaluation_interval": "1m", "tests": tests}
     (folder / "test.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(document)), width=1_000_000))
-    done = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=folder, capture_output=True, text=True)
+    done = run_tests(["test.yaml"], folder)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]

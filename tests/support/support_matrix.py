@@ -63,7 +63,7 @@ def files(*roots: Path) -> Iterator[Path]:
 @contextmanager
 def spoilt(path: Path, fault: str) -> Iterator[None]:
     """The file at ``path``, spoilt for a while."""
-    kept = path.parent.with_name(f".kept-{path.name}")
+    kept = path.parent.with_name(f".kept-{path.parent.name}-{path.name}")
     sound = path.read_bytes()
     if fault in CONTENTS:
         path.write_bytes(CONTENTS[fault])

@@ -9,7 +9,6 @@ minute, as the shipped ones are.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support_promtool import RECORDED, needed, run_tests
 from support_sums import with_sums
 
 from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
@@ -29,7 +29,7 @@ from whyidle.alerts.rule import Group
 from whyidle.ledger.causes import CAUSE_FAMILY
 
 SAMPLES = 250
-RECORDED = re.compile(r"[a-z_]+:whyidle_\w+:\w+")
+LONG_MINUTES = 30
 
 Series = Iterator[tuple[str, str]]
 
@@ -41,23 +41,15 @@ def assert_promtool(cases: list[dict[str, Any]], directory: Path) -> None:
 
 def promtool_test(cases: list[dict[str, Any]], directory: Path) -> subprocess.CompletedProcess[str]:
     """Has promtool run the cases, each with the rules of the windows that it looks at."""
-    by_windows: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    files: dict[tuple[tuple[str, ...], bool], list[dict[str, Any]]] = {}
     for case in cases:
-        by_windows.setdefault(tuple(case["windows"]), []).append(case)
-    paths = [_promtool_file(some, windows, directory) for windows, some in by_windows.items()]
-    return subprocess.run(
-        ["promtool", "test", "rules", *paths],
-        env={**os.environ, "GOGC": "400"},  # a quarter of the time would go into collecting garbage
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+        files.setdefault((tuple(case["windows"]), _is_long(case)), []).append(case)
+    return run_tests([_promtool_file(some, *kind, directory) for kind, some in files.items()], directory)
 
 
 def assert_all_rules(test: dict[str, Any], directory: Path) -> None:
-    """Has promtool run one of its tests with all recording rules and alerts, as they are shipped."""
-    groups = all_groups()
+    """Has promtool run one of its tests with all alerts and the recording rules that they use, as they are shipped."""
+    groups = needed(all_groups(), [])
     (directory / "rules.yaml").write_text(to_yaml(groups))
     document = {
         "rule_files": ["rules.yaml"],
@@ -66,20 +58,28 @@ def assert_all_rules(test: dict[str, Any], directory: Path) -> None:
         "tests": [test],
     }
     (directory / "test.yaml").write_text(yaml.safe_dump(document, sort_keys=False, width=1_000_000))
-    done = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=directory, capture_output=True, text=True)
+    done = run_tests(["test.yaml"], directory)
     assert done.returncode == 0, (done.stdout + done.stderr)[:4000]
 
 
-def _promtool_file(cases: list[dict[str, Any]], windows: tuple[str, ...], directory: Path) -> Path:
+def _is_long(case: dict[str, Any]) -> bool:
+    """Whether rules are evaluated so often that those which this case needs are enough."""
+    return any("h" in at or int(at.partition("m")[0]) >= LONG_MINUTES for at in case["windows"].values())
+
+
+def _promtool_file(cases: list[dict[str, Any]], windows: tuple[str, ...], long: bool, directory: Path) -> Path:
     """Writes the rules and one of promtool's test files, and returns that."""
-    name, groups = "-".join(windows), _looked_at(windows)
+    name, groups = "-".join((*windows, "long" if long else "short")), _looked_at(windows)
+    tests = [_test(case) for case in cases]
+    if long:
+        groups = needed(groups, [one["expr"] for test in tests for one in test["promql_expr_test"]])
     (directory / f"rules-{name}.yaml").write_text(to_yaml(groups))
     document = {
         "rule_files": [f"rules-{name}.yaml"],
         "evaluation_interval": DEFAULT.interval,
         # Without it, groups are evaluated in any order.
         "group_eval_order": [group.name for group in groups],
-        "tests": [_test(case) for case in cases],
+        "tests": tests,
     }
     path = directory / f"tests-{name}.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=1_000))
@@ -88,8 +88,8 @@ def _promtool_file(cases: list[dict[str, Any]], windows: tuple[str, ...], direct
 
 def _looked_at(windows: tuple[str, ...]) -> list[Group]:
     """The rules without those of other windows, which differ from them in nothing but the window."""
-    needed = (*windows, DEFAULT.window, DEFAULT.long_window)
-    others = tuple(window for window in DEFAULT.windows if window not in needed)
+    used_by_others = (*windows, DEFAULT.window, DEFAULT.long_window)
+    others = tuple(window for window in DEFAULT.windows if window not in used_by_others)
     found = [
         replace(group, rules=tuple(rule for rule in group.rules if not rule.name.endswith(others)))
         for group in recording.groups(DEFAULT)

@@ -17,8 +17,9 @@ from whyidle.ledger.waits import Settled
 from whyidle.torch_hooks.exchange.mixes import Mixes, open_block
 from whyidle.torch_hooks.groups import Group
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("hops")]
 
+ROUNDS = (1, 3)
 TURNING = ("microbatches", "reads_turn")
 CASES = [case for case in cases() if case.ranks <= 8 and case.microbatches <= 8]
 STEADY = [replace(case, steps=12) for case in CASES if case.fault and case.fault.kind not in TURNING][::8]
@@ -47,10 +48,9 @@ def table() -> dict[tuple[str, int], list[float]]:
     """(kind, rounds) -> the mean error of each block of two steps, in points of wall."""
     rows = {}
     for kind, chosen in (("steady", STEADY), ("rotating", ROTATING)):
-        runs = [replay(case) for case in chosen]
-        for rounds in (1, 2, 3):
-            by_block = zip(*(errors(run, 2, rounds) for run in runs), strict=True)
-            rows[kind, rounds] = [mean(block) for block in by_block]
+        found = [errors(replay(case), 2, ROUNDS) for case in chosen]
+        for rounds in ROUNDS:
+            rows[kind, rounds] = [mean(block) for block in zip(*(one[rounds] for one in found), strict=True)]
             print(f"\n{kind}, {rounds} hops a block:", *(f"{error:.2f}" for error in rows[kind, rounds]), end="")
     return rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
@@ -19,7 +19,20 @@ from schedules.truth import Outcome, judge
 from whyidle.verdict import lookthrough
 from whyidle.verdict.lookthrough import GroupWaits, conclude
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("schedules")]
+
+
+DRAWN = random_cases(40)
+SLOW_LINKS = [case for case in cases() if case.fault and case.fault.kind == "link_pp"]
+PIPELINES = [case for case in cases() if case.pp > 1][::6]
+MIXED = cases()[::9]
+NORMS = [
+    Case(pp=4, microbatches=m, schedule="gpipe", buffered=True, pp_transfer=800_000, jitter=0.1, seed=m, fault=fault)
+    for m in (8, 12)
+    for fault in (Fault("compute", 1, 0.25), Fault("read", 2, 0.2), Fault("compute", 2, 0.4), Fault("decode", 1, 0.3))
+]
+LINKS = [case for case in cases() if case.fault and case.fault.kind == "link_pp" and case.dp * case.tp > 1][::2]
+CORRECTED = {*SLOW_LINKS, *PIPELINES, *MIXED, *LINKS, *NORMS}
 
 
 # -- the simulator
@@ -60,9 +73,33 @@ def test_fewer_microbatches_than_stages_do_not_block():
 # -- the conclusions
 
 
+@dataclass
+class Table:
+    """What is concluded of all cases. Each case is replayed once, with its fault and without it."""
+
+    outcomes: dict[Case, Outcome] = field(default_factory=dict)
+    messages: dict[Case, float] = field(default_factory=dict)
+    """By how much what transfers cost a pipeline is off, in points of wall."""
+    replays: dict[Case, tuple[Replay, Replay]] = field(default_factory=dict)
+    """Of the cases that corrections are taken away from."""
+
+
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
-    found = [judge(case) for case in cases()]
+def table() -> Table:
+    found = Table()
+    for case in [*cases(), *DRAWN, *NORMS]:
+        pair = replay(case), replay(case.healthy())
+        found.outcomes[case] = judge(case, None, pair)
+        if case.pp > 1 and case not in NORMS:
+            found.messages[case] = error_of_messages(pair[0])
+        if case in CORRECTED:
+            found.replays[case] = pair
+    return found
+
+
+@pytest.fixture(scope="module")
+def outcomes(table: Table) -> list[Outcome]:
+    found = [table.outcomes[case] for case in cases()]
     for outcome in found:
         if outcome.error > 8 or outcome.network_error > 1 or not outcome.right:
             print(
@@ -95,8 +132,8 @@ def test_network_is_within_a_point_of_the_transfers(outcomes: list[Outcome]):
     assert max(outcome.network_error for outcome in outcomes) <= 1.0
 
 
-def test_drawn_cases_are_judged_as_well_as_the_table():
-    drawn = [judge(case) for case in random_cases(40)]
+def test_drawn_cases_are_judged_as_well_as_the_table(table: Table):
+    drawn = [table.outcomes[case] for case in DRAWN]
     large = [one for one in drawn if one.truth >= 0.05]  # below, another loss of the run may well be the largest
     error, right = mean(one.error for one in drawn), mean(one.right for one in large)
     print(f"\n{len(drawn)} drawn cases: share off by {error:.2f} points, culprit right in {right:.1%}", end="")
@@ -107,22 +144,25 @@ def test_drawn_cases_are_judged_as_well_as_the_table():
     assert right >= 0.85
 
 
-def test_transfer_cost_of_a_pipeline_is_close_to_the_exact_replay_without_transfers():
+def error_of_messages(run: Replay) -> float:
+    """Of what transfers cost a pipeline, against the exact replay without them; in points of wall."""
+    case = run.case
+    without = replay(replace(case, pp_transfer=0))
+    members = measure(run)
+    found = 0
+    for group in pp_groups(case):
+        inside = [members[rank] for rank in group.ranks]
+        told = replayed_step(group, inside, containing(group, inside))
+        for member, cost in zip(inside, told.cost if told else [0] * len(inside), strict=True):
+            found += sum(min(cost, sum(call.ns for call in step.calls)) for step in member.slices[group])
+    exact = sum(_for_messages(run, rank) - _for_messages(without, rank) for rank in range(case.ranks))
+    return 100 * abs(found - exact) / run.total
+
+
+def test_transfer_cost_of_a_pipeline_is_close_to_the_exact_replay_without_transfers(table: Table):
     """Of all waits for messages, of which the transfers themselves are a part; in points of wall."""
-    errors, slow = [], []
-    for case in (case for case in cases() + random_cases(40) if case.pp > 1):
-        run, without = replay(case), replay(replace(case, pp_transfer=0))
-        members = measure(run)
-        found = 0
-        for group in pp_groups(case):
-            inside = [members[rank] for rank in group.ranks]
-            told = replayed_step(group, inside, containing(group, inside))
-            for member, cost in zip(inside, told.cost if told else [0] * len(inside), strict=True):
-                found += sum(min(cost, sum(call.ns for call in step.calls)) for step in member.slices[group])
-        exact = sum(_for_messages(run, rank) - _for_messages(without, rank) for rank in range(case.ranks))
-        errors.append(100 * abs(found - exact) / run.total)
-        if case.fault and case.fault.kind == "link_pp":
-            slow.append(errors[-1])
+    errors = [*table.messages.values()]
+    slow = [error for case, error in table.messages.items() if case.fault and case.fault.kind == "link_pp"]
     print(f"\n{len(errors)} cases: off by {mean(errors):.2f} points, at most {max(errors):.2f}", end="")
     print(f"; with a slow link by {mean(slow):.2f}", end="")
     assert mean(errors) <= 0.3
@@ -162,15 +202,6 @@ def test_uneven_microbatches_show_as_a_bubble_beyond_the_schedule():
 
 # -- each correction, with and without it
 
-SLOW_LINKS = [case for case in cases() if case.fault and case.fault.kind == "link_pp"]
-PIPELINES = [case for case in cases() if case.pp > 1][::6]
-MIXED = cases()[::9]
-NORMS = [
-    Case(pp=4, microbatches=m, schedule="gpipe", buffered=True, pp_transfer=800_000, jitter=0.1, seed=m, fault=fault)
-    for m in (8, 12)
-    for fault in (Fault("compute", 1, 0.25), Fault("read", 2, 0.2), Fault("compute", 2, 0.4), Fault("decode", 1, 0.3))
-]
-
 CORRECTIONS = [
     # what is taken away, cases, gain in points of wall of the mean error
     ("floor of messages from clocks", Options(floor="least"), PIPELINES, 0.2),  # the replay makes up for most of it
@@ -183,27 +214,25 @@ CORRECTIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def replays() -> dict[Case, tuple[Replay, Replay]]:
-    return {case: (replay(case), replay(case.healthy())) for case in {*SLOW_LINKS, *PIPELINES, *MIXED, *LINKS, *NORMS}}
-
-
-def mean_error(chosen: list[Case], options: Options, replays: dict[Case, tuple[Replay, Replay]]) -> float:
-    return mean(judge(case, options, replays[case]).error for case in chosen)
+def mean_error(chosen: list[Case], table: Table, options: Options | None = None) -> float:
+    """With ``options``, or as it is."""
+    if options is None:
+        return mean(table.outcomes[case].error for case in chosen)
+    return mean(judge(case, options, table.replays[case]).error for case in chosen)
 
 
 @pytest.mark.parametrize(
     ("options", "chosen", "gain"), [row[1:] for row in CORRECTIONS], ids=[r[0] for r in CORRECTIONS]
 )
-def test_correction_lowers_the_error(options: Options, chosen: list[Case], gain: float, replays):
-    with_it, without = mean_error(chosen, Options(), replays), mean_error(chosen, options, replays)
+def test_correction_lowers_the_error(options: Options, chosen: list[Case], gain: float, table: Table):
+    with_it, without = mean_error(chosen, table), mean_error(chosen, table, options)
     print(f"\nmean error {with_it:.2f} points with, {without:.2f} without", end="")
     assert without - with_it >= gain
 
 
-def test_netting_over_the_step_lowers_the_error_of_blame_by_peer(replays):
-    netted = mean_error(PIPELINES, Options(late_stage="netted"), replays)
-    gross = mean_error(PIPELINES, Options(late_stage="gross"), replays)
+def test_netting_over_the_step_lowers_the_error_of_blame_by_peer(table: Table):
+    netted = mean_error(PIPELINES, table, Options(late_stage="netted"))
+    gross = mean_error(PIPELINES, table, Options(late_stage="gross"))
     print(f"\nmean error {netted:.2f} points netted, {gross:.2f} gross", end="")
     assert gross - netted >= 0.1
 
@@ -238,17 +267,14 @@ def bubble_first(waits: GroupWaits, excess: float, **how: bool) -> dict[str, Any
     return {"excess": excess, **how, "bubble_last": False}
 
 
-LINKS = [case for case in cases() if case.fault and case.fault.kind == "link_pp" and case.dp * case.tp > 1][::2]
-
-
 @pytest.mark.parametrize(
     ("change", "chosen", "gain"),
     [(in_proportion, MIXED, 0.3), (bubble_first, LINKS, 1.5)],
     ids=["transfers after the waits behind others", "bubbles last where others have the same"],
 )
-def test_order_of_following_waits_elsewhere_lowers_the_error(monkeypatch, replays, change, chosen, gain):
-    with_it = mean_error(chosen, Options(), replays)
+def test_order_of_following_waits_elsewhere_lowers_the_error(monkeypatch, table: Table, change, chosen, gain):
+    with_it = mean_error(chosen, table)
     share_out_otherwise(monkeypatch, change)
-    without = mean_error(chosen, Options(), replays)
+    without = mean_error(chosen, table, Options())
     print(f"\nmean error {with_it:.2f} points with, {without:.2f} without", end="")
     assert without - with_it >= gain

@@ -119,12 +119,14 @@ def blocks_of(replay: Replay, steps: int) -> list[list[RankWaits]]:
     ]
 
 
-def errors(replay: Replay, steps: int, rounds: int = 1) -> list[float]:
-    """By block: the largest error of any family against the exact chain, in points of the block's wall time."""
+def errors(replay: Replay, steps: int, several: Iterable[int]) -> dict[int, list[float]]:
+    """For each of several numbers of rounds, by block: the largest error of any family against the exact chain, in
+    points of the block's wall time."""
     blocks = blocks_of(replay, steps)
-    found = []
-    for ledgers, shown in zip(blocks, live(blocks, rounds), strict=True):
-        exact = conclude(ledgers).seconds
-        wall = sum(exact.values())
-        found.append(100 * max(abs(shown.get(f, 0.0) - exact.get(f, 0.0)) for f in {*shown, *exact}) / wall)
-    return found
+    exact = [conclude(ledgers).seconds for ledgers in blocks]
+    return {rounds: [*map(_error, live(blocks, rounds), exact)] for rounds in several}
+
+
+def _error(shown: Mapping[str, float], exact: Mapping[str, float]) -> float:
+    off = max(abs(shown.get(family, 0.0) - exact.get(family, 0.0)) for family in {*shown, *exact})
+    return 100 * off / sum(exact.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from whyidle.ledger.layout import SLOTS
 from whyidle.ledger.messages import links_of, pack_times, times_words
@@ -20,24 +21,24 @@ TOGETHER = 0
 
 def replayed_step(group: Group, members: list[Member], together: list[str]) -> Replayed | None:
     """Of the step in the middle, with the capacity that blocks have once one has told how much it takes."""
-    _, capacity = _exchanged(group, members, together, 0)
-    return _exchanged(group, members, together, capacity)[0] if capacity else None
-
-
-def _exchanged(group: Group, members: list[Member], together: list[str], capacity: int) -> tuple[Replayed | None, int]:
-    """-> (what the replay tells, the capacity of the next block)."""
     steps = {member.rank: step_waits(group, member, together) for member in members}
-    said = []
+    times = []
     for rank in group.ranks:
         words = array("q", bytes(8 * times_words(len(group.ranks))))
         pack_times(words, rank, group.ranks, steps[rank], len(steps[rank]))
-        sample = steps[rank][len(steps[rank]) // 2]
-        words.extend(sequence_words(rank, group.ranks, sample, (TOGETHER,), capacity))
-        said.append(words)
-    least = [min(words) for words in zip(*said, strict=True)]
-    sequences = least[times_words(len(group.ranks)) :]
-    found = replayed(sequences, group.ranks, links_of(least, group.ranks), capacity)
-    return found, capacity_of(sequences, len(group.ranks), capacity)
+        times.append(words)
+    links = links_of(_least(times), group.ranks)
+
+    def sequences(capacity: int) -> list[int]:
+        samples = ((rank, steps[rank][len(steps[rank]) // 2]) for rank in group.ranks)
+        return _least([sequence_words(rank, group.ranks, step, (TOGETHER,), capacity) for rank, step in samples])
+
+    capacity = capacity_of(sequences(0), len(group.ranks), 0)
+    return replayed(sequences(capacity), group.ranks, links, capacity) if capacity else None
+
+
+def _least(said: Sequence[Sequence[int]]) -> list[int]:
+    return list(map(min, *said))
 
 
 def step_waits(group: Group, member: Member, together: list[str]) -> list[StepWaits]:

@@ -63,6 +63,7 @@ class Programs:
         if fault and fault.kind.startswith("link"):
             choices = {"link_tp": tp_groups, "link_dp": dp_groups, "link_pp": links}[fault.kind](case)
             self._slow = choices[fault.at % len(choices)]
+        self._deliveries: dict[Message, int] = {}
         self._transfers = {"tp": case.tp_transfer, "dp": case.dp_transfer, "world": 50_000}
 
     @property
@@ -79,6 +80,13 @@ class Programs:
         return int(self._transfers[group.name] * draw * self._factor(group))
 
     def delivery(self, message: Message) -> int:
+        """How long a message takes. Asked several times for each."""
+        found = self._deliveries.get(message)
+        if found is None:
+            found = self._deliveries[message] = self._delivery(message)
+        return found
+
+    def _delivery(self, message: Message) -> int:
         pair = (min(message[:2]), max(message[:2]))
         draw = 1.0 + self.case.jitter * _draw(f"{self.case.seed} {message.source} {message.target} {message.key}")
         return int(self.case.pp_transfer * draw * self._factor(pair))
@@ -121,13 +129,15 @@ class Programs:
             pause += 2 * case.step * fault.size
         yield Own(HOST, int(pause))
 
-    def _pass(self, rank: int, step: int, microbatch: int, work: float, random: Random) -> Iterator[Op]:
+    def _pass(self, rank: int, step: int, microbatch: int, work: float, random: Random) -> list[Op]:
         case = self.case
+        ops: list[Op] = []
         for _ in range(case.layers):
             own = work / case.layers * (1.0 + case.jitter * (random.random() + random.random()))
-            yield Own(COMPUTE, int(own))
+            ops.append(Own(COMPUTE, int(own)))
             if case.tp > 1:
-                yield Collective(self.tp[rank])
+                ops.append(Collective(self.tp[rank]))
+        return ops
 
     def _work(self, rank: int, step: int) -> list[float]:
         """Forward ns of each microbatch on this rank."""
@@ -156,16 +166,15 @@ class Programs:
         before = rank - case.tp if stage > 0 else None
         after = rank + case.tp if stage < case.pp - 1 else None
 
-        def forward(i: int) -> Iterator[Op]:
-            yield from self._pass(rank, step, i, work[i], random)
+        def forward(i: int) -> list[Op]:
+            return self._pass(rank, step, i, work[i], random)
 
-        def backward(i: int) -> Iterator[Op]:
-            yield from self._pass(rank, step, i, 2 * work[i], random)
+        def backward(i: int) -> list[Op]:
+            return self._pass(rank, step, i, 2 * work[i], random)
 
-        def batch(*messages: Message | None) -> Iterator[Op]:
-            some = tuple(message for message in messages if message is not None)
-            if some:
-                yield Batch(self.pp[rank], some)
+        def batch(*messages: Message | None) -> list[Op]:
+            some = tuple([message for message in messages if message is not None])
+            return [Batch(self.pp[rank], some)] if some else []
 
         def receive_forward(i: int) -> Message | None:
             return None if before is None else Message(before, rank, (step, i, "f"))

@@ -1,0 +1,63 @@
+"""promtool on rules, and which rules an expression needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from support_promql import NAMED_BY_PATTERN
+
+from whyidle.alerts.rule import Alert, Group, Record
+
+RECORDED = re.compile(r"[a-z_]+:whyidle_\w+:\w+")
+_LITTLE_COLLECTION = {"GOGC": "1000"}
+"""As it is, half of the time of promtool would go into collecting garbage."""
+
+
+def run_tests(paths: Sequence[str | Path], directory: Path) -> subprocess.CompletedProcess[str]:
+    """Has one promtool run test files of rules."""
+    return subprocess.run(
+        ["promtool", "test", "rules", *map(str, paths)],
+        cwd=directory,
+        env={**os.environ, **_LITTLE_COLLECTION},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def needed(groups: Iterable[Group], expressions: Iterable[str]) -> list[Group]:
+    """The groups with the alerts, and those recording rules alone whose series alerts or expressions use, through
+    other rules or at once. The others change nothing that is asked, and cost as much to evaluate."""
+    given = list(groups)
+    asked = [*expressions, *(text for group in given for rule in group.rules for text in _texts_of_alert(rule))]
+    by_name: dict[str, list[Record]] = {}
+    for group in given:
+        for rule in group.rules:
+            if isinstance(rule, Record):
+                by_name.setdefault(rule.name, []).append(rule)
+    used: set[str] = set()
+    while asked:
+        for name in _names(asked.pop(), by_name) - used:
+            used.add(name)
+            asked += [rule.expr for rule in by_name.get(name, ())]
+    found = [
+        replace(group, rules=tuple(rule for rule in group.rules if isinstance(rule, Alert) or rule.name in used))
+        for group in given
+    ]
+    return [group for group in found if group.rules]
+
+
+def _names(text: str, recorded: Iterable[str]) -> set[str]:
+    """Of recorded series, written out or as a pattern."""
+    patterns = NAMED_BY_PATTERN.findall(text)
+    return {*RECORDED.findall(text), *(name for name in recorded for one in patterns if re.fullmatch(one, name))}
+
+
+def _texts_of_alert(rule: Record | Alert) -> tuple[str, ...]:
+    return (rule.expr, rule.summary, rule.description) if isinstance(rule, Alert) else ()
