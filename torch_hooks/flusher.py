@@ -11,7 +11,7 @@ import threading
 from ..ledger.file import LedgerFile
 
 SECONDS = 0.1
-FLUSH_NS = 10_000_000
+FLUSH_NS = 50_000_000
 
 
 class Flusher:
