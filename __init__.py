@@ -1,4 +1,4 @@
-"""whyidle: why is my GPU idle? Where every second of every rank of a training run went."""
+"""whyidle: why is my GPU idle? Records where every second of every rank of a training run goes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __version__ = "0.1.0"
 
 
 def signals(since: Signals | None = None) -> Signals:
-    """Where the time of this rank and of its run went lately, and what to change: for training code that adapts.
+    """Return where the time of this rank and of its run went, and what to change. For training code that adapts itself.
 
-    Looks from ``since`` on, an earlier answer; by default from the last one on, or from the first step. Never raises:
-    an answer with nothing in it says why in its ``reason``. Ranks that ask at different moments get different answers:
-    let one decide for all where they must agree.
+    Covers the time since ``since``, an earlier answer. Without it, covers the time since the previous call, or since
+    the first step. Never raises: an empty answer says why in its ``reason``. Ranks that call this at different moments
+    get different answers. Where all ranks must agree, let one rank decide and broadcast its decision.
     """
-    from .advisor.signals import signals as look  # here: who only attaches pays for none of it
+    from .advisor.signals import signals as look  # imported here, so that `attach` alone does not pay for the import
 
     return look(own_ledger, since)

@@ -1,4 +1,4 @@
-"""`python -m whyidle`, as torchrun starts a module."""
+"""Runs the command for `python -m whyidle`, and for torchrun, which starts it as a module, too."""
 
 import sys
 

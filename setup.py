@@ -1,4 +1,4 @@
-"""Everything is declared in pyproject.toml; this adds what it cannot say: two files beside the package in a wheel."""
+"""Adds two files beside the package to the wheel, which pyproject.toml cannot declare. It declares everything else."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from setuptools.command.build_py import build_py
 STARTER = "_whyidle_autoload.py"
 PTH = "whyidle-autoload.pth"
 PTH_LINE = f'import os; os.environ.get("WHYIDLE") == "1" and __import__("{Path(STARTER).stem}").start()\n'
-"""Read at the start of every Python of the environment: without ``WHYIDLE=1`` it is one look at the environment.
+"""Python runs this line whenever it starts in the environment. Without ``WHYIDLE=1`` it only reads one variable.
 
-Unlike PYTHONPATH it also reaches ``python -E`` and ``python -I``.
+Unlike PYTHONPATH, it also works for ``python -E`` and ``python -I``.
 """
 
 
 class BuildWithStarter(build_py):
-    """An editable install has no starter: there, ``whyidle run`` alone reaches a process."""
+    """Copies the starter into the wheel. An editable install has no starter: there, use ``whyidle run``."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        # The root is the package whyidle: this very file would become whyidle.setup.
+        # The repository root is the package whyidle, so this file would become the module whyidle.setup.
         return [found for found in super().find_package_modules(package, package_dir) if found[1] != "setup"]
 
     def run(self) -> None:

@@ -33,8 +33,6 @@ FACTORS: dict[str, str] = {
     "compute": "forward, backward and optimizer",
 }
 """Option -> what of a step becomes faster."""
-ENDED_SECONDS = 30 * 86400.0
-"""How long ago a run in Prometheus may have ended."""
 FRESH_SECONDS = 300.0
 """A run that was seen since then has not ended."""
 BAR = 30
@@ -131,7 +129,7 @@ def _print_bounds(args: argparse.Namespace, build: Callable[[], dict[str, Any]])
 def _of_prometheus(args: argparse.Namespace) -> dict[str, Any]:
     """Of a run in Prometheus: without its ledgers, nothing can be replayed. Raises NoAnswer and NoBounds."""
     asked = options.server(args)
-    chosen = choose(asked, args, max(args.since, ENDED_SECONDS))
+    chosen = choose(asked, args, max(args.since, options.ENDED_SECONDS))
     window = seconds.ask(asked, chosen, args.since)
     notes = [*_window_notes(window), *(f"Prometheus warns: {one}" for one in asked.warnings)]
     return _bounds(args, chosen.run, window.spent, "Prometheus", window.accelerated, notes)

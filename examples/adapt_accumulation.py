@@ -1,8 +1,8 @@
-"""Accumulates gradients where transfers between ranks take much of the time, as whyidle measures it meanwhile.
+"""Accumulates gradients over more batches if whyidle finds that transfers between ranks take much of the time.
 
     torchrun --standalone --nproc-per-node 2 examples/adapt_accumulation.py     # --fixed reduces after each batch
 
-More batches in one step of the optimizer change the training: --most says how many you are ready to take.
+More batches per step of the optimizer change the training: --most sets the largest number that is acceptable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import whyidle
 
 
 def decide(steps: int, most: int) -> int:
-    """How many batches to accumulate: rank 0 says it for all, who must agree."""
+    """How many batches to accumulate. All ranks must agree, so rank 0 decides."""
     said = [steps]
     if dist.get_rank() == 0:
         advice = whyidle.signals().find("network.accumulation")  # in the time since the last call

@@ -1,8 +1,8 @@
-"""Sets the number of data workers from one epoch to the next by what whyidle measured in the last one.
+"""Sets the number of data workers for each epoch, by what whyidle measured in the previous epoch.
 
-    python examples/adapt_workers.py            # one rank; --fixed keeps the workers as they are
+    python examples/adapt_workers.py            # one rank; --fixed keeps the number of workers
 
-The data set stands for one on a slow file system: each sample is 50 ms away.
+The dataset imitates a slow file system: each sample takes 50 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import whyidle
 
 
 class Slow(Dataset[torch.Tensor]):
-    """Each sample is read for a while."""
+    """A dataset whose samples each take some time to read."""
 
     def __init__(self, samples: int, seconds: float):
         self.samples, self.seconds = samples, seconds
@@ -53,7 +53,7 @@ def main() -> None:
             optimizer.zero_grad()
         print(f"epoch {epoch} workers {workers} seconds {time.monotonic() - begun:.2f}", flush=True)
 
-        advice = whyidle.signals().find("data.workers")  # of this epoch; None where more workers bring nothing
+        advice = whyidle.signals().find("data.workers")  # for this epoch; None if more workers would not help
         if advice and not args.fixed:
             workers = min(args.most, int(advice.settings["num_workers"]))
 

@@ -1,6 +1,6 @@
-"""Data-parallel training of a small model on made-up data; it knows nothing of whyidle. Start it with train_ddp.sh.
+"""Data-parallel training of a small model on random data. The code does not use whyidle. Start it with train_ddp.sh.
 
-Runs on GPUs if there are any, else on CPUs.
+Runs on GPUs if there are any, otherwise on CPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class Noise(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Stands for a dataset: each sample is drawn where it is asked for, in a worker of the loader."""
+    """A dataset of random samples. Each sample is generated when it is requested, in a worker of the loader."""
 
     def __init__(self, samples: int):
         self.samples = samples

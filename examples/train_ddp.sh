@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# One node, one rank for each of its GPUs (two ranks where it has none), with the hooks and without a change to the script:
+# Trains on one node with one rank per GPU (two ranks on CPUs if it has none). The script needs no change for the hooks:
 #
 #     examples/train_ddp.sh --steps 1000
 #     whyidle report
 #
-# Several nodes: the same on each, with torchrun's own variables (PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR), and
-# WHYIDLE_RUN the same on all. Below Slurm the job's id names the run.
+# For several nodes, start it on each one with torchrun's own variables (PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR) and
+# with the same WHYIDLE_RUN. With Slurm, the job's id is the name of the run, so WHYIDLE_RUN is not needed.
 set -euo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 

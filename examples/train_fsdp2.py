@@ -1,9 +1,9 @@
-"""FSDP2, with whyidle by two lines of code: `attach`, and a phase for what no hook can know to be an evaluation.
+"""FSDP2 training that uses whyidle with two calls: `attach`, and a phase for the evaluation, which no hook recognizes.
 
     torchrun --standalone --nproc-per-node 8 examples/train_fsdp2.py --checkpoint /scratch/checkpoint
     whyidle report
 
-Runs on GPUs if there are any, else on CPUs.
+Runs on GPUs if there are any, otherwise on CPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORDS, WIDTH, LENGTH = 512, 128, 64
 
 
 class Model(nn.Module):
-    """A small encoder that is to say the word after each word."""
+    """A small encoder that predicts the next word after each word."""
 
     def __init__(self, layers: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The ledger: the file in which one rank keeps where its seconds went. Hooks write it; everything else reads it.
+"""The ledger: the file in which a rank records where its seconds went. Hooks write it; everything else reads it.
 
-The standard library alone: the agent reads ledgers in a process that has no torch.
+This package imports only the standard library, because the agent reads ledgers in a process without torch.
 """

@@ -1,8 +1,7 @@
-"""The vocabulary: phases, causes, families, and what else a ledger counts.
+"""The names that a ledger uses: phases, causes, families, hooks, operations.
 
-Phases are observed by the hooks, causes are concluded from them, and a family is the headline that a cause
-belongs to. The order of each tuple is part of the ledger's format: append only, and raise
-:data:`layout.VERSION` when anything moves.
+The hooks observe phases. Causes are concluded from phases, and each cause belongs to a family. The order of each tuple
+is part of the ledger's format: only append, and raise :data:`layout.VERSION` when an index changes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CAUSE_FAMILY: dict[str, str] = {
     "startup": "host",
     "unattributed": "unattributed",
 }
-"""Cause -> family, in the order in which the ledger keeps the causes."""
+"""Cause -> family, in the order of the ledger."""
 
 CAUSES: tuple[str, ...] = tuple(CAUSE_FAMILY)
 CAUSE = {name: index for index, name in enumerate(CAUSES)}
@@ -49,11 +48,14 @@ FAMILIES: tuple[str, ...] = (
 FAMILY = {name: index for index, name in enumerate(FAMILIES)}
 
 LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattributed", "network")
-"""By what a rank can be late: the families of its own time (recomputed steps are compute here), and `network`, which is
-lateness that no time of its own explains: on a CPU rank the last collective ended later there than on the others."""
+"""The families that can make a rank late.
+
+All but `network` are families of the rank's own time; recomputed steps count as compute here. `network` is lateness
+that the rank's own time does not explain: on a CPU rank, the last collective ended later there than on other ranks.
+"""
 
 WAIT_CAUSES: tuple[str, ...] = ("network", "straggler", "pipeline", "collective", "collective_queue")
-"""Waits for other ranks. Whatever else a rank does is its own time."""
+"""Waits for other ranks. All other causes are the rank's own time."""
 
 OWN_CAUSES: dict[str, tuple[str, ...]] = {
     family: tuple(
@@ -63,7 +65,7 @@ OWN_CAUSES: dict[str, tuple[str, ...]] = {
     )
     for family in LATE_FAMILIES
 }
-"""Each of LATE_FAMILIES -> the causes of a rank's own time that it sums up."""
+"""Each of LATE_FAMILIES -> the causes of a rank's own time that belong to it."""
 
 PHASE_CAUSE: dict[str, str] = {
     "startup": "startup",
@@ -78,13 +80,13 @@ PHASE_CAUSE: dict[str, str] = {
     "gc": "host_gc",
     "compile": "host_compile",
 }
-"""Phase -> the cause that it is charged to when its end brings no finer split."""
+"""Phase -> the cause that its time counts under, unless a finer split is known when the phase ends."""
 
 PHASES: tuple[str, ...] = tuple(PHASE_CAUSE)
 PHASE = {name: index for index, name in enumerate(PHASES)}
 
 USER_PHASES = frozenset({"compute", "eval", "host", "data", "checkpoint", "restore"})
-"""What ``whyidle.phase(...)`` accepts."""
+"""The phases that ``whyidle.phase(...)`` accepts."""
 
 HOOKS: tuple[str, ...] = (
     "step",
@@ -132,4 +134,4 @@ CHECKPOINT_KINDS: tuple[str, ...] = ("save", "load")
 STEP_BUCKETS_SECONDS: tuple[float, ...] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 )  # fmt: skip
-"""Upper bounds of the step-time histogram, in seconds; one more bucket, without a bound, follows them."""
+"""Upper bounds of the step-time histogram, in seconds. One more bucket without an upper bound follows them."""

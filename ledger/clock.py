@@ -1,7 +1,7 @@
-"""Whose clock the moments of a ledger are on, and how far a reader must move them to have them on its own.
+"""Converts the moments in a ledger from the writer's clock to the reader's clock.
 
-A rank notes moments of CLOCK_MONOTONIC, which starts with the machine. It starts elsewhere for a rank in another time
-namespace (time_namespaces(7)), and anew when the machine starts again, while a ledger on a disk stays.
+A rank records moments of CLOCK_MONOTONIC, which starts at 0 when the machine boots. In another time namespace
+(time_namespaces(7)) it has an offset. After a reboot it starts at 0 again, while a ledger on a disk is still there.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import NamedTuple
 
 _HERTZ = os.sysconf("SC_CLK_TCK")
 _TICKS_OF_64_BITS = -(-(_HERTZ << 64) // 1_000_000_000)
-"""How many ticks 64 bits of ns are, rounded up."""
+"""2^64 ns in ticks, rounded up."""
 
 
 class Clock(NamedTuple):
-    """The clock of one process. Offsets are ns, against the machine's own clocks; 0 outside time namespaces."""
+    """The clock of one process. Offsets are ns, relative to the machine's clocks; 0 outside time namespaces."""
 
     boot: str
-    """The id that the kernel made when it started; empty where it does not tell."""
+    """The kernel's boot id; empty if it cannot be read."""
     monotonic_offset_ns: int
     boottime_offset_ns: int
 
 
 @functools.cache
 def own_clock() -> Clock:
-    """The clock of this process, which it keeps for life. Never raises."""
+    """The clock of this process. It does not change while the process lives. Never raises."""
     offsets = parse_offsets(_read("/proc/self/timens_offsets"))  # since Linux 5.6
     return Clock(_read("/proc/sys/kernel/random/boot_id").strip(), *offsets)
 
 
 def parse_offsets(text: str) -> tuple[int, int]:
-    """``timens_offsets`` -> the offsets of CLOCK_MONOTONIC and CLOCK_BOOTTIME, ns; what it does not say is 0."""
+    """Parses ``timens_offsets`` -> the offsets of CLOCK_MONOTONIC and CLOCK_BOOTTIME in ns; 0 for a missing one."""
     found = {"monotonic": 0, "boottime": 0}
     for line in text.splitlines():
         try:
@@ -45,10 +45,11 @@ def parse_offsets(text: str) -> tuple[int, int]:
 
 
 def shift_ns(writer: Clock, created_unix_ns: int, created_ns: int, latest_ns: int) -> int:
-    """What to add to the moments of a writer's clock.
+    """How many ns to add to a moment of the writer's clock to get one of this process's clock.
 
-    On one machine since one start that is exact. Otherwise only the wall clock is common to both: the writer noted one
-    moment, its ledger's creation, on both clocks. If it was set since, the latest moment does not become a future one.
+    This is exact for a writer on this machine since its last boot. Otherwise both sides have only the wall clock in
+    common: the writer recorded the creation of its ledger on both clocks. If the wall clock was set since then, the
+    result is limited so that ``latest_ns`` does not lie in the future.
     """
     own = own_clock()
     if not writer.boot or not own.boot or writer.boot == own.boot:
@@ -58,17 +59,17 @@ def shift_ns(writer: Clock, created_unix_ns: int, created_ns: int, latest_ns: in
 
 
 def shift_ticks(writer: Clock) -> int:
-    """What to add to a start time of ``/proc/<pid>/stat``, which says each reader its own clock's."""
+    """How many ticks to add to a start time of ``/proc/<pid>/stat``: each reader sees it on its own clock."""
     own = own_clock()
     if writer.boot != own.boot:
-        return 0  # another machine's processes, or those before its last start: none is here
+        return 0  # processes of another machine, or from before the last boot, are not in this machine's /proc
     return (own.boottime_offset_ns - writer.boottime_offset_ns) * _HERTZ // 1_000_000_000
 
 
 def signed_ticks(ticks: int) -> int:
-    """A start time as ``/proc/<pid>/stat`` has it -> ticks of the reader's clock, negative before that began.
+    """Corrects a start time from ``/proc/<pid>/stat``: ticks of the reader's clock, negative if it had not started yet.
 
-    The kernel keeps ns in 64 bits without a sign, and divides what has wrapped around (nsec_to_clock_t).
+    The kernel keeps the ns as an unsigned 64-bit number and divides it after it has wrapped around (nsec_to_clock_t).
     """
     return ticks if ticks < _TICKS_OF_64_BITS // 2 else ticks - _TICKS_OF_64_BITS
 

@@ -1,4 +1,4 @@
-"""A directory of ledgers: which are sound, whose they are, and when they are removed."""
+"""A directory of ledgers: which ledgers are usable, which user they belong to, and when they are removed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .reader import Ledger, LedgerError, read_ledger
 
 DEFAULT_DIR = "/dev/shm/whyidle"
 MAX_LEDGERS = 1024
-"""A directory that anyone may write to: a reader opens no more files than this."""
+"""A reader opens at most this many files, because anyone may write to the directory."""
 _MAX_NAMES = 16 * MAX_LEDGERS
 
-Run = tuple[str, str]  # owner, run: two owners' runs of one name are two runs
+Run = tuple[str, str]  # owner, run: runs with the same name and different owners are different runs
 Key = tuple[str, str, int]  # owner, run, rank
 
 
@@ -26,7 +26,7 @@ def ledger_dir() -> str:
 
 @dataclass(slots=True)
 class Problem:
-    """A ledger that could not be used. ``inode`` is 0 where there is none to be had."""
+    """A ledger that could not be used. ``inode`` is 0 if it is not known."""
 
     path: str
     inode: int
@@ -37,9 +37,9 @@ class Problem:
 def read_directory(
     directory: str, *, steps: bool = False, users: Mapping[Key, int] | None = None, uid: int | None = None
 ) -> tuple[list[Ledger], list[Problem]]:
-    """Every sound ledger of a directory, and what was wrong with the others. A directory that is not there is empty.
+    """Returns the usable ledgers of a directory, and the problems of the others. A missing directory counts as empty.
 
-    ``users`` are the uids to whom ranks belonged at the last look. With ``uid`` only their ledgers are believed.
+    ``users``: the uid that each rank belonged to at the last call. With ``uid``, ledgers of other users are ignored.
     """
     ledgers: list[Ledger] = []
     problems: list[Problem] = []
@@ -49,7 +49,7 @@ def read_directory(
                 ledger = read_ledger(path, steps=steps)
             except LedgerError as error:
                 if error.reason == "io" and not os.path.lexists(path):
-                    continue  # reaped while we looked
+                    continue  # it was removed in the meantime
                 problems.append(_problem(path, error.reason, str(error)))
                 continue
             if uid is not None and ledger.uid != uid:
@@ -81,9 +81,10 @@ def key_of(ledger: Ledger) -> Key:
 
 
 def drop_strangers(ledgers: Iterable[Ledger], users: Mapping[Key, int]) -> tuple[list[Ledger], list[Problem]]:
-    """A rank is one user's: what others write in its name is neither shown nor added to it.
+    """Drops ledgers that claim a rank of another user. Each rank belongs to one user.
 
-    It stays with whose it was while that user has a live ledger of it; it goes to the oldest of those that live then.
+    A rank stays with the user in ``users`` as long as that user has a live ledger for it. After that, it belongs to the
+    user of its oldest live ledger.
     """
     by_key: dict[Key, list[Ledger]] = {}
     for ledger in ledgers:
@@ -109,7 +110,7 @@ def _user(claims: list[Ledger], before: int | None) -> int:
 
 
 def drop_duplicates(ledgers: Iterable[Ledger]) -> tuple[list[Ledger], list[Problem]]:
-    """Of live ledgers that claim the same rank in the same attempt, only the oldest is believed."""
+    """Keeps only the oldest of live ledgers that claim the same rank in the same attempt."""
     kept: list[Ledger] = []
     problems: list[Problem] = []
     seen: set[tuple[Key, int]] = set()
@@ -126,15 +127,15 @@ def drop_duplicates(ledgers: Iterable[Ledger]) -> tuple[list[Ledger], list[Probl
 
 
 def age(ledger: Ledger) -> tuple[bool, int, int]:
-    """Sorts the attempts of a rank, newest last. One that lives is newer than any that does not."""
+    """Sort key for the attempts of a rank, newest last. A live one counts as newer than all that have ended."""
     return ledger.alive, ledger.attempt, ledger.created_unix_ns
 
 
 def ledger_paths(directory: str) -> Iterator[str]:
-    """The paths of the ledgers in a directory, at most MAX_LEDGERS: of more, the newest of each user in turn.
+    """The paths of the ledgers in a directory, at most MAX_LEDGERS. If there are more, each user's newest in turn.
 
-    Raises LedgerError("directory") when it cannot be listed, and LedgerError("too_many") after the last path that
-    is given out when there are more.
+    Raises LedgerError("directory") if the directory cannot be listed. Raises LedgerError("too_many") after the last
+    path if there are more ledgers.
     """
     try:
         with os.scandir(directory) as entries:
@@ -156,13 +157,16 @@ def ledger_paths(directory: str) -> Iterator[str]:
 
 
 def _newest_of_each(directory: str, names: list[str]) -> list[str]:
-    """MAX_LEDGERS of the names: whoever fills the directory, with a job that starts over and over say, is in nobody's
-    way but his own."""
+    """Chooses MAX_LEDGERS of the names, each user's newest in turn.
+
+    A user who fills the directory, for example with a job that restarts again and again, only displaces their own
+    ledgers.
+    """
     of_user: dict[int, list[tuple[int, str]]] = {}
     for name in names:
         try:
             status = os.lstat(os.path.join(directory, name))
-        except OSError:  # reaped while we looked
+        except OSError:  # it was removed in the meantime
             continue
         of_user.setdefault(status.st_uid, []).append((-status.st_mtime_ns, name))
     places = [(place, name) for files in of_user.values() for place, (_, name) in enumerate(sorted(files))]
@@ -170,10 +174,10 @@ def _newest_of_each(directory: str, names: list[str]) -> list[str]:
 
 
 def reap(directory: str, older_than_seconds: float) -> int:
-    """Removes ledgers that ended before that, and files left half-made; returns how many. Never raises.
+    """Removes ledgers that ended more than ``older_than_seconds`` ago, and unfinished files. Returns how many.
 
-    What lives, belongs to somebody else or is no ledger of this version stays. A ledger that makes no sense goes by the
-    age of its file.
+    Keeps ledgers of live ranks and of other versions, files that are not ledgers, and files that this user may not
+    remove. An invalid ledger is removed when its file is old enough. Never raises.
     """
     removed = 0
     try:

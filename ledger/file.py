@@ -1,7 +1,7 @@
-"""How what a rank has written reaches its file: copied, not mapped.
+"""Copies a rank's ledger from its memory to its file.
 
-A store through a mapping of a file that somebody has cut short is a SIGBUS, which ends the process. So a rank counts in
-memory of its own, and what has changed is written to the file now and then. A file that was cut short grows again.
+The file is not mapped: if somebody truncated a mapped file, the next store would raise SIGBUS and end the training. So
+a rank counts in its own memory, and changes are written to the file now and then. A truncated file grows again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from .layout import CALL_WORDS, CALLS_AT, HEAD_BYTES, LEDGER_BYTES, RING_AT, RIN
 
 _SEQUENCE, _STEPS, _CALLS = (WORD_AT[name][0] * 8 for name in ("sequence", "steps", "calls_written"))
 _PATIENCE_SECONDS = 0.5
-"""For how long the last flush waits for one that is under way."""
+"""How long `close` waits for a flush that is in progress."""
 
 
 class LedgerFile:
-    """Brings the file of one ledger up to date with its memory. Any thread may call it, in the process that made it.
+    """Brings the file of one ledger up to date with its memory. Any thread of the process that created it may call it.
 
-    The file has a seqlock of its own, whose sequence is odd while it is written, so that readers see either what was
-    before or what is now.
+    The file has its own seqlock, separate from the one in memory. Its sequence is odd during a write, so that readers
+    see either the previous or the new state.
     """
 
     def __init__(self, memory: memoryview, fd: int):
@@ -28,15 +28,16 @@ class LedgerFile:
         self._fd = fd
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._sequence = 0  # of the file
-        self._head = b""  # as it was last written
-        self._steps = self._calls = 0  # how much of the rings the file has
-        self._whole = True  # whether all of it has to be written
+        self._sequence = 0  # the sequence in the file
+        self._head = b""  # the head as it was last written
+        self._steps = self._calls = 0  # up to which entry the rings were written
+        self._whole = True  # whether the whole file must be written
 
     def flush(self) -> None:
-        """Writes what has changed. Never raises, never waits for a lock: what it leaves undone, the next one does.
+        """Writes what has changed. Never raises and never waits for a lock.
 
-        That is so in the middle of an update, beside a flush in another thread, and where the file system refuses.
+        It writes nothing during an update or while another thread flushes. The next flush then writes the changes, also
+        after a failed write.
         """
         if self._lock.acquire(blocking=False):
             try:
@@ -47,19 +48,19 @@ class LedgerFile:
                 self._lock.release()
 
     def repair(self) -> None:
-        """A flush that writes all, if somebody has cut the file short."""
+        """Flushes. If the file was truncated, restores its size and writes all of it."""
         try:
             if os.fstat(self._fd).st_size < LEDGER_BYTES:
                 os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
                 self._whole = True
-        except OSError:  # it is closed, has no space, or the file system has failed
+        except OSError:  # the file is closed, there is no space, or the file system fails
             return
         self.flush()
 
     def close(self) -> None:
-        """Writes what has changed, waiting a moment for a flush that is under way, and closes the file.
+        """Writes what has changed and closes the file. Waits _PATIENCE_SECONDS for a flush that is in progress.
 
-        In a forked child nothing is touched: the file and its lock are the parent's. Raises OSError.
+        Does nothing in a forked child, because the file and its lock belong to the parent. Raises OSError.
         """
         if self._fd < 0 or os.getpid() != self._pid:
             return
@@ -73,19 +74,19 @@ class LedgerFile:
             os.close(fd)
 
     def write(self) -> None:
-        """Writes what has changed; nothing in the middle of an update. One thread at a time. Raises OSError."""
+        """Writes what has changed; does nothing during an update. Only one thread may call it. Raises OSError."""
         if self._fd < 0 or os.getpid() != self._pid:
             return
-        head = bytearray(self._memory[:HEAD_BYTES])  # one instruction of Python's: no update comes between
+        head = bytearray(self._memory[:HEAD_BYTES])  # one Python instruction, so no update can come between
         if head[_SEQUENCE] & 1 or (head == self._head and not self._whole):
             return
-        whole, self._whole = self._whole, True  # until all of it is there
+        whole, self._whole = self._whole, True  # stays True if the write fails
         steps, calls = _word(head, _STEPS), _word(head, _CALLS)
         parts = _entries(RING_AT, len(STEP_WORDS), RING_STEPS, 0 if whole else self._steps, steps)
         parts += _entries(CALLS_AT, CALL_WORDS, RING_CALLS, 0 if whole else self._calls, calls)
         copies = [(begin, bytes(self._memory[begin:end])) for begin, end in parts]
         as_it_was = bytes(head)
-        self._sequence += 1 + self._sequence % 2  # odd, also after a flush that was interrupted
+        self._sequence += 1 + self._sequence % 2  # makes it odd, also after an interrupted flush
         odd = head[_SEQUENCE : _SEQUENCE + 8] = self._sequence.to_bytes(8, "little")
         self._put(odd, _SEQUENCE)
         for begin, copy in copies:
@@ -105,7 +106,7 @@ def _word(head: bytearray, at: int) -> int:
 
 
 def _entries(at: int, width: int, size: int, written: int, count: int) -> list[tuple[int, int]]:
-    """Where, from byte to byte, entries ``written`` to ``count`` of a ring stand that begins at word ``at``."""
+    """The byte ranges of the entries ``written`` to ``count`` of a ring that begins at word ``at``."""
     first = max(written, count - size)
     if first >= count:
         return []

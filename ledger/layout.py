@@ -1,7 +1,7 @@
-"""Where everything stands in a ledger: one table, from which the writer and the reader take their offsets.
+"""The layout of a ledger: one table, from which the writer and the reader take their offsets.
 
-A ledger is a file of fixed size: little-endian, 8-byte aligned, signed 64-bit words and a few fixed strings.
-The *head* (everything but the ring of steps) is small, so that a scrape reads little.
+A ledger is a file of fixed size: little-endian, 8-byte aligned, signed 64-bit words and a few strings of fixed length.
+The *head* (everything except the rings of steps and calls) is small, so that a scrape reads little.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ SUFFIX = ".ledger"
 
 _WORD = 8
 RING_STEPS = 512
-"""How many of the last steps the ring keeps; step n stands at (n - 1) % RING_STEPS."""
+"""How many of the last steps the ring keeps. Step n is at index (n - 1) % RING_STEPS."""
 RING_CALLS = 4096
-"""How many of the last waits the ring of calls keeps: what the last steps had no time to exchange."""
+"""How many of the last waits the ring of calls keeps. A report splits from it the waits that were never exchanged."""
 
 SLOTS = 8
-"""Groups of ranks that a ledger tells apart: 0 the world, 1 to 6 others, 7 all whose ranks are not known."""
+"""Groups of ranks that a ledger tells apart. Slot 0: the world; 1 to 6: other groups; 7: groups of unknown ranks."""
 UNKNOWN_SLOT = SLOTS - 1
 GROUP_LABELS: tuple[str, ...] = tuple(f"group{slot}" for slot in range(SLOTS))
-"""The strings that name the group of each slot, such as `world` or `dp`; empty where a slot is not used."""
+"""The strings that name the group of each slot, such as `world` or `dp`. The string of an unused slot is empty."""
 CULPRITS = 6
-"""Ranks that a ledger names, per group, as those for whom it waited most."""
+"""How many late ranks a ledger names per group: those for which this rank waited longest."""
 
 # name -> bytes. UTF-8, NUL-padded.
 STRINGS: dict[str, int] = {
@@ -42,7 +42,7 @@ STRINGS: dict[str, int] = {
 # name -> number of words
 WORDS: dict[str, int] = {
     "size": 1,  # of the whole file, bytes
-    "sequence": 1,  # the seqlock: odd while the writer is inside an update
+    "sequence": 1,  # the seqlock: odd while an update is being written
     "rank": 1,
     "world_size": 1,
     "local_rank": 1,
@@ -52,76 +52,77 @@ WORDS: dict[str, int] = {
     "pid_start_ticks": 1,  # field 22 of /proc/<pid>/stat
     "created_unix_ns": 1,
     "created_ns": 1,  # CLOCK_MONOTONIC at the same moment
-    "clock_offsets_ns": 2,  # of the writer's time namespace: CLOCK_MONOTONIC, CLOCK_BOOTTIME
-    "start_ns": 1,  # CLOCK_MONOTONIC when the process started: the accounting begins here
+    "clock_offsets_ns": 2,  # offsets of the writer's time namespace: CLOCK_MONOTONIC, CLOCK_BOOTTIME
+    "start_ns": 1,  # CLOCK_MONOTONIC when the process started; the accounting begins here
     "ended": 1,  # 1 after a clean close
     "phase": 1,  # the open phase: index into PHASES
     "phase_since_ns": 1,  # CLOCK_MONOTONIC when it was entered
-    "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account; 0: up to phase_since_ns. (CUDA lags behind)
+    "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account (CUDA lags behind); 0: up to phase_since_ns
     "window_ns": 1,  # CLOCK_MONOTONIC when the first step began; 0 before
     "cause_ns": len(CAUSES),
-    "slot_waited_ns": SLOTS,  # all waits by group; it follows cause_ns, so that one copy has both
-    "pending_ns": 1,  # waits in collectives that await their split into network and straggler
-    "waited_ns": 1,  # all waits in collectives, split, unsplit or pending
-    "window_cause_ns": len(CAUSES),  # cause_ns as it stood at window_ns
+    "slot_waited_ns": SLOTS,  # all waits by group; directly after cause_ns, so that one copy takes both
+    "pending_ns": 1,  # waits in collectives that are not split yet
+    "waited_ns": 1,  # all waits in collectives: split, unsplit or pending
+    "window_cause_ns": len(CAUSES),  # the value of cause_ns at window_ns
     "window_waited_ns": 1,
-    "late_ns": len(FAMILIES),  # by what this rank was late, while others waited for it
+    "late_ns": len(FAMILIES),  # by how much this rank was late while others waited for it, by what made it late
     "late_steps": 1,  # steps in which it was the last to arrive
     "waited_for_ns": len(FAMILIES),  # waits for late ranks and other stages, by what made those late, as far as known
-    "bubble_ns": 1,  # of the waits for other stages: what the schedule itself costs, at least
-    "slot_key": SLOTS,  # names the set of ranks, and whether they send to each other: a hash; 0: the slot is not used
-    "slot_size": SLOTS,  # ranks of the group
+    "bubble_ns": 1,  # part of the waits for other stages: the least that the schedule itself costs
+    "slot_key": SLOTS,  # a hash of the set of ranks and of slot_pairwise; 0: the slot is not used
+    "slot_size": SLOTS,  # number of ranks in the group
     "slot_pairwise": SLOTS,  # 1: sends and receives, 0: collectives
     "slot_calls": SLOTS,  # waits entered
     "slot_pending_ns": SLOTS,
     "slot_network_ns": SLOTS,
     "slot_straggler_ns": SLOTS,
     "slot_pipeline_ns": SLOTS,
-    "slot_latency_ns": SLOTS,  # of slot_pipeline_ns: what transfers cost beyond the waits for this rank's own messages
-    "slot_link": SLOTS,  # the link that most of it is put down to: see link_word; 0: none
-    "slot_queue_ns": SLOTS,  # of transfers on a CPU rank: its own threads got no CPU
+    "slot_latency_ns": SLOTS,  # part of slot_pipeline_ns: what transfers cost beyond the waits for own messages
+    "slot_link": SLOTS,  # the link that caused most of slot_latency_ns, as link_word encodes it; 0: none
+    "slot_queue_ns": SLOTS,  # time in transfers in which a CPU rank's own threads got no CPU
     "slot_unsplit_ns": SLOTS,
-    "slot_settled": SLOTS,  # the last step, counted in this process, whose waits are settled
-    "culprit": SLOTS * CULPRITS,  # per slot: rank + 1 for whom this rank waited; 0: none
+    "slot_settled": SLOTS,  # the last step (of this process) that is settled: its waits are split, or stay unsplit
+    "culprit": SLOTS * CULPRITS,  # per slot: ranks for which this rank waited, each as rank + 1; 0: none
     "culprit_ns": SLOTS * CULPRITS,
-    "late_own_ns": SLOTS * len(LATE_FAMILIES),  # per slot: by what this rank was late there, by its own time
-    "late_elsewhere_ns": SLOTS * SLOTS,  # per slot: by what it was late there, by its waits in other slots
-    "open_slot": 1,  # the group of the open wait; -1 where the open phase is none
-    # Where an accelerator is that has fallen silent, while its host may have gone on. These words are no part of an
-    # update: a thread that watches writes them, outside the seqlock.
-    "device_phase": 1,  # index into PHASES + 1; 0: it is where the host is
+    "late_own_ns": SLOTS * len(LATE_FAMILIES),  # per slot: how late this rank was there through its own time
+    "late_elsewhere_ns": SLOTS * SLOTS,  # per slot: how late it was there through its waits in each other slot
+    "open_slot": 1,  # the group of the open wait; -1 if the open phase is not a wait
+    # The position of an accelerator that has stopped making progress, while its host may have gone on. These words are
+    # not part of an update: the watcher thread writes them outside the seqlock.
+    "device_phase": 1,  # index into PHASES + 1; 0: the same as the host's phase
     "device_since_ns": 1,  # CLOCK_MONOTONIC
-    "device_slot": 1,  # the group of the wait that it is in, + 1; 0: it is in none
+    "device_slot": 1,  # the group of the wait that it is in, + 1; 0: it is not in a wait
     "slot_ahead": SLOTS,  # waits that the host has entered and the device has not
-    "calls_written": 1,  # waits that were ever put into the ring of calls
+    "calls_written": 1,  # how many waits were ever put into the ring of calls
     "steps": 1,
-    "base_step": 1,  # steps that earlier attempts had finished when this one's first step began
-    "recompute_until": 1,  # steps up to this number repeat an earlier attempt's
+    "base_step": 1,  # steps that earlier attempts had finished when this attempt's first step began
+    "recompute_until": 1,  # steps up to this number repeat those of an earlier attempt
     "checkpoint_step": 1,  # base_step + steps at the last finished save; -1 before
     "samples": 1,
     "batches": 1,
-    "loader_workers": 1,  # processes that make the batches of the training's loader; -1: not known
+    "loader_workers": 1,  # worker processes of the data loader that training uses; -1: not known
     "eval_batches": 1,
-    "evaluation_ns": 1,  # of compute: evaluation, as far as it could be told
-    "host_write_ns": 1,  # of host: stretches in which the loop wrote files by its own code
+    "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
+    "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
     "host_write_bytes": 1,
     "backwards": 1,
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),
     "collective_bytes": len(COLLECTIVE_OPS),
-    "slot_op_bytes": SLOTS * len(COLLECTIVE_OPS),  # of collective_bytes: those of each slot, by operation
+    "slot_op_bytes": SLOTS * len(COLLECTIVE_OPS),  # collective_bytes of each slot, by operation
     "checkpoints": len(CHECKPOINT_KINDS),
     "checkpoint_bytes": len(CHECKPOINT_KINDS),
     "step_buckets": len(STEP_BUCKETS_SECONDS) + 1,
     "step_ns": 1,  # sum of all step times
     "hook_states": len(HOOKS),
-    "faults": 1,  # exceptions of our own that a hook swallowed
+    "faults": 1,  # exceptions in whyidle's own code that a hook caught
     "unmeasured": 1,  # device-clock boundaries that could not be recorded
 }
 
 STEP_WORDS = ("step", "end_ns", "wall_ns", "waited_ns", *CAUSES)
-"""The words of one ring entry: `waited_ns` and the causes as they stood at its end (a copy costs the writer less than a
-difference), so that a step is the difference of two entries. Its waits are Δ`waited_ns`: a split arrives later."""
+"""The words of one ring entry. `waited_ns` and the causes are the cumulative values at the end of the step, because a
+copy costs the writer less than a difference. The values of a step are the difference of two entries. Its waits are the
+difference of `waited_ns`, because they are split only later."""
 
 
 def _place() -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]], int]:
@@ -145,7 +146,8 @@ HEAD_BYTES = 5440
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)
-"""Word index of the ring of calls: the waits of each step, in the order in which they happened; see `call_words`."""
+"""Word index of the ring of calls. It holds the waits of each step in the order in which they happened; see
+`call_words`."""
 CALL_WORDS = 3
 LEDGER_BYTES = (CALLS_AT + RING_CALLS * CALL_WORDS) * _WORD
 
@@ -159,49 +161,53 @@ _LEAD_SHIFT = _TOGETHER_SHIFT + 1
 
 
 class Call(NamedTuple):
-    """A wait as the ring of calls keeps it. Times in ns, whole µs."""
+    """One wait from the ring of calls. Times are ns, rounded down to whole µs."""
 
     step: int
     """The number of the step, counted in this process from 1."""
     slot: int
     ns: int
     gap_ns: int = 0
-    """Between the wait before it, or the start of the step, and this one."""
+    """The time between this wait and the one before it, or the start of the step."""
     peer: int = -1
-    """The rank at the other end of a send or receive; -1 in a collective, or where it is not known."""
+    """The rank at the other end of a send or receive; -1 in a collective, or if it is not known."""
     sent: bool = False
     lead_ns: int = 0
-    """How long before the wait began the send or receive was issued."""
+    """How long before the wait the send or receive was issued."""
     together: bool = False
-    """One wait with the call before it, which has all of its time."""
+    """Whether this call and the one before it were a single wait. The call before it then has all of the time."""
 
 
 def link_word(link: tuple[int, int]) -> int:
-    """The two ranks of a link as one word."""
+    """Encodes the two ranks of a link as one word."""
     first, second = link
     return first + 1 << _RANK_BITS | second
 
 
 def link_of(word: int) -> tuple[int, int] | None:
-    """-> the two ranks; None where the word names no link."""
+    """The two ranks that `link_word` encoded; None for 0."""
     return ((word >> _RANK_BITS) - 1, word & (1 << _RANK_BITS) - 1) if word >> _RANK_BITS else None
 
 
 def call_words(step: int, slot: int, ns: int, gap_ns: int, other_end: int) -> tuple[int, int, int]:
-    """A wait as three words: of the step its last 24 bits, slot, wait; the gap; what `other_end` says."""
+    """Encodes a wait as three words.
+
+    The first has the low 24 bits of the step, the slot and the wait in µs; the second has the gap in µs; the third is
+    that of `other_end`.
+    """
     us = ns // 1000
     head = (step & _CALL_STEP) << _CALL_STEP_SHIFT | slot << _CALL_SLOT_SHIFT | (us if us < _CALL_US else _CALL_US)
     return head, gap_ns // 1000, other_end
 
 
 def other_end(peer: int, sent: bool = False, lead_ns: int = 0, together: bool = False) -> int:
-    """The word about the other end of a send or receive; 0 for a collective."""
+    """Encodes what is known of the other end of a send or receive as one word; 0 stands for a collective."""
     lead = min(lead_ns // 1000, _CALL_US)
     return lead << _LEAD_SHIFT | together << _TOGETHER_SHIFT | peer + 1 << 1 | sent
 
 
 def call_of(head: int, gap: int, end: int, last_step: int) -> Call:
-    """The wait that three words of the ring are, whose step is at most ``last_step``."""
+    """Decodes three words of the ring of calls. The step is at most ``last_step``."""
     step = last_step - ((last_step - (head >> _CALL_STEP_SHIFT)) & _CALL_STEP)
     slot, ns = head >> _CALL_SLOT_SHIFT & SLOTS - 1, (head & _CALL_US) * 1000
     peer = (end >> 1 & (1 << _TOGETHER_SHIFT - 1) - 1) - 1

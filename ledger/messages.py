@@ -1,19 +1,19 @@
-"""How the waits of a pipeline's stages for each other are told apart: the arithmetic of a block. Pure functions.
+"""Splits the waits of pipeline stages for each other into transfers, bubble and late stages. Pure functions.
 
-A stage waits for a message because the message is under way, because the schedule has a bubble there, or because
+A stage waits for a message because the message is on its way, because the schedule has a bubble there, or because
 another stage is late. A block of steps is exchanged twice, each time as a minimum of words over the stages:
 
-1. `pack_times`: of some messages of each link, when the sender issued it and when the receiver had it, each on its own
-   clock. The least difference of a direction is a transfer plus the offset of the two clocks, so that half of the
-   difference of both directions is the offset (as in NTP, RFC 5905, section 8). A message is then under way from when
-   it was issued, or the one before it had arrived, to when it arrives. Only a message that its receiver was waiting
-   for tells something. Where a direction has none, the receiver's shortest wait stands in.
-   With it go the messages of one step, from which each stage finds what transfers cost beyond the waits for its own
-   messages, the *latency* (ledger/replay.py).
-2. `pack_stages`: each stage's wait of a step, less the transfers of its messages and the latency. The stage that waits
-   least is the busiest, counting what it waits in collectives of the whole pipeline. What is waited at least is the
-   bubble of all stages: (p - 1) / m of the least busy stage's time for p stages and m microbatches (GPipe and 1F1B:
-   arXiv 2104.04473, section 2.2). The rest is waited for the busiest stage.
+1. `pack_times`: for some messages of each link, when the sender issued the message and when the receiver had it, each
+   on its own clock. The smallest difference in one direction is a transfer plus the offset of the two clocks. Half of
+   the difference between both directions is the offset (as in NTP, RFC 5905, section 8). A message is on its way from
+   when it was issued, or when the one before it arrived if that is later, until it arrives. Only messages that their
+   receiver was waiting for are used. If a direction has none, the shortest wait of the receiver is used instead.
+   The block also carries the messages of one step. From these, each stage computes the *latency*: what transfers cost
+   beyond the waits for its own messages (ledger/replay.py).
+2. `pack_stages`: each stage's wait in a step, less the transfers of its messages and the latency. The stage that waits
+   least is the busiest; its waits in collectives of the whole pipeline count too. The least wait is the bubble of all
+   stages, and it is at least (p - 1) / m of the least busy stage's time for p stages and m microbatches (GPipe and
+   1F1B: arXiv 2104.04473, section 2.2). The rest of a wait is for the busiest stage.
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ from .waits import (
 )
 
 MESSAGES = 32
-"""Messages of each direction of a link that are compared in a block."""
+"""How many messages are compared per block and direction of a link."""
 MOST_STAGES = 64
 _WAITED = 10_000
-"""ns: what is shorter is no wait."""
+"""Anything shorter does not count as a wait, ns."""
 _WORDS_OF_MESSAGE = 3  # when it was issued, when it was received, how long the receiver waited
 _PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 4
-"""-(not measured), own time per family, waits elsewhere per slot, idle with rank, pipeline, -pipeline, -microbatches"""
+"""-(not complete), own time per family, waits elsewhere per slot, idle with rank, pipeline, -pipeline, -microbatches"""
 _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
 _ISSUED = attrgetter("issued")
 
 
 class Link(NamedTuple):
-    """What is known of the way from one stage to another, if messages went both ways. µs"""
+    """The measurements of a link between two stages that has messages in both directions. Times in µs."""
 
     offset: int
-    """How much the clock of the target is ahead."""
+    """How far the clock of the target is ahead of that of the source."""
     transfer: int
-    """The median time for which a message is under way, in either direction."""
+    """The median time that a message takes, in either direction."""
 
 
 class Stages(NamedTuple):
-    """What this rank's own waits of a block are, once the transfers are known. ns per step."""
+    """This rank's own waits in a block, divided by means of the known transfers. Times in ns; one entry per step."""
 
     network: list[int]
     pipeline: list[int]
-    """What is left: the bubble, and waits for late stages."""
+    """The waits that are not transfers: the bubble, and waits for late stages."""
     microbatches: list[int]
     latency: list[int]
     """What transfers cost beyond the waits for this rank's own messages."""
     link: tuple[int, int] | None = None
-    """The two ranks of the slowest link, where that is known."""
+    """The two ranks of the slowest link, if it is known."""
 
 
 def times_words(ranks: int) -> int:
@@ -83,7 +83,7 @@ def stages_words(length: int) -> int:
 
 
 def _link(ranks: Sequence[int], source: int, target: int) -> int | None:
-    """The number of a directed link between neighbours on the ring of stages; None between others."""
+    """The index of the directed link from source to target; None if they are not neighbours on the ring of stages."""
     count = len(ranks)
     here, there = ranks.index(source), ranks.index(target)
     if there == (here + 1) % count and not (count == 2 and here == 1):
@@ -92,7 +92,7 @@ def _link(ranks: Sequence[int], source: int, target: int) -> int | None:
 
 
 def pack_times(buffer: array[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits], length: int) -> None:
-    """Writes when messages were issued and received."""
+    """Writes the times at which messages were issued and received."""
     words = [*header(rank, steps), *[NOTHING] * (times_words(len(ranks)) - HEADER)]
     for index, step in enumerate(steps):
         for (peer, sent), messages in _by_direction(step).items():
@@ -105,7 +105,7 @@ def pack_times(buffer: array[int], rank: int, ranks: Sequence[int], steps: Seque
                 at = HEADER + (link * MESSAGES + number) * _WORDS_OF_MESSAGE
                 if sent:
                     words[at] = message.issued // US
-                elif message.end - message.issued >= _WAITED:  # it was asked for before it came
+                elif message.end - message.issued >= _WAITED:  # its receive was issued before it arrived
                     words[at + 1] = message.end // US
                     words[at + 2] = message.ns // US
     buffer[: len(words)] = array("q", words)
@@ -116,19 +116,19 @@ def _by_direction(step: StepWaits) -> dict[tuple[int, bool], list[Message]]:
     for message in step.messages:
         found.setdefault((message.peer, message.sent), []).append(message)
     for messages in found.values():
-        messages.sort(key=_ISSUED)  # a rank may wait in another order, but message i meets call i of the other end
+        messages.sort(key=_ISSUED)  # ranks may wait in any order, but message i meets call i of the other end
     return found
 
 
 def _chosen(messages: list[Message], index: int, length: int) -> list[tuple[int, Message]]:
-    """The first messages of a step, with their numbers in the block: the same on both ends."""
+    """The first messages of a step, with their indices in the block. Both ends choose the same messages."""
     per_step = max(1, MESSAGES // length)
     first = index * per_step
     return [(first + number, message) for number, message in enumerate(messages[:per_step]) if first < MESSAGES]
 
 
 def transfers(result: Sequence[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits]) -> dict[int, int]:
-    """How long a message of each of this rank's links is under way: peer -> ns. Raises BlockMismatch."""
+    """How long a message takes on each of this rank's links: peer -> ns. Raises BlockMismatch."""
     check(result, rank, ranks, steps)
     found: dict[int, int] = {}
     for peer in ranks:
@@ -142,7 +142,7 @@ def transfers(result: Sequence[int], rank: int, ranks: Sequence[int], steps: Seq
 
 
 def links_of(result: Sequence[int], ranks: Sequence[int]) -> dict[tuple[int, int], Link]:
-    """Of all stages: numbers of source and target -> their link, where messages went both ways."""
+    """(index of the source stage, index of the target stage) -> their link, for links with messages both ways."""
     found: dict[tuple[int, int], Link] = {}
     for source, target in ((here, (here + 1) % len(ranks)) for here in range(len(ranks))):
         ways = [_link(ranks, ranks[here], ranks[there]) for here, there in ((source, target), (target, source))]
@@ -154,7 +154,7 @@ def links_of(result: Sequence[int], ranks: Sequence[int]) -> dict[tuple[int, int
 
 
 def _messages_of(result: Sequence[int], link: int) -> list[tuple[int, int, int]]:
-    """Of a directed link the messages that their receiver waited for: issued, received, waited, µs."""
+    """The messages of a directed link that their receiver waited for: (issued, received, waited), in µs."""
     at = HEADER + link * MESSAGES * _WORDS_OF_MESSAGE
     words = result[at : at + MESSAGES * _WORDS_OF_MESSAGE]
     messages = zip(words[::3], words[1::3], words[2::3], strict=True)
@@ -162,7 +162,7 @@ def _messages_of(result: Sequence[int], link: int) -> list[tuple[int, int, int]]
 
 
 def _measured(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]]) -> Link:
-    """The way there."""
+    """Measures the link in the direction of ``there``."""
     least = [min(end - issued for issued, end, _ in way) for way in (there, back)]
     offset = (least[0] - least[1]) // 2
     times = []
@@ -178,15 +178,15 @@ def _measured(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]
 def stages_of(
     steps: Sequence[StepWaits], floors: Mapping[int, int], cost: int = 0, link: tuple[int, int] | None = None
 ) -> Stages:
-    """This rank's waits of each step, as transfers and the rest.
+    """Divides this rank's waits in each step into transfers and the rest.
 
-    ``cost`` is what all transfers cost this rank in a step, those of other ranks too, ns, and ``link`` the slowest of
-    them (ledger/replay.py).
+    ``cost`` is what all transfers, including those of other ranks, cost this rank in a step, in ns. ``link`` is the
+    slowest link. Both come from ledger/replay.py.
     """
     network, pipeline, microbatches, latency = [], [], [], []
     for step in steps:
         links = sum(min(ns, floors.get(peer, 0)) for peer, ns in zip(step.peers, step.calls, strict=True))
-        queue = min(sum(step.queues), links)  # is no transfer's: a replay leaves it out too
+        queue = min(sum(step.queues), links)  # not a part of the transfer; a replay leaves it out, too
         beyond = min(max(0, cost - (links - queue)), step.total - links)
         network.append(links)
         latency.append(beyond)
@@ -204,10 +204,10 @@ def pack_stages(
     stages: Stages,
     length: int,
 ) -> None:
-    """Writes what each stage waited, its own time, and, as its waits elsewhere, the transfers of its own messages.
+    """Writes this stage's waits and own time. The transfers of its own messages count as its waits elsewhere.
 
-    ``together``: slots of collectives that the whole pipeline takes part in. A part of the bubble may be waited there:
-    the last stage is first at a norm over the world.
+    ``together``: slots of collectives in which the whole pipeline takes part. A stage may wait a part of its bubble in
+    these: for example, the last stage arrives first at a norm over the world.
     """
     words = header(rank, steps)
     for index, step in enumerate(steps):
@@ -228,7 +228,7 @@ def _elsewhere(step: StepWaits, slot: int, network: int) -> list[int]:
 def split_stages(
     result: Sequence[int], rank: int, ranks: Sequence[int], slot: int, steps: Sequence[StepWaits], stages: Stages
 ) -> Settled:
-    """Reads the minimum over all stages beside this rank's own waits. Raises BlockMismatch."""
+    """Splits this rank's waits, given the minimum over all stages. Raises BlockMismatch."""
     check(result, rank, ranks, steps)
     settled = Settled.empty(result, steps)
     settled.link = stages.link

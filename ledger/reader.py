@@ -1,6 +1,6 @@
-"""How another process reads a ledger: a consistent copy, every field checked.
+"""How another process reads a ledger: it takes a consistent copy and checks every field.
 
-A ledger is untrusted input: the agent may be root, and anyone may write to the directory.
+A ledger is untrusted input: the agent may run as root, and anyone may write to the directory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SEQUENCE_AT = WORD_AT["sequence"][0] * 8
 
 
 class LedgerError(Exception):
-    """A ledger that cannot be used. ``reason`` is one of :data:`LEDGER_REASONS`, fit for a label."""
+    """A ledger that cannot be used. ``reason`` is one of :data:`LEDGER_REASONS` and can be used as a label."""
 
     def __init__(self, reason: str, detail: str):
         super().__init__(detail)
@@ -49,16 +49,16 @@ class LedgerError(Exception):
 
 
 LEDGER_REASONS: tuple[str, ...] = (
-    "short",  # smaller or larger than its format says
+    "short",  # smaller or larger than a ledger of its version must be
     "foreign",  # no magic: not a ledger
     "version",  # written by another version of whyidle
     "nonsense",  # a field is out of its range
     "not_regular",  # a symlink, FIFO, socket, directory or device
     "denied",
-    "torn",  # no consistent copy in all tries, though the writer lives
-    "died_mid_write",  # read all the same: at most its last update is missing
+    "torn",  # no try got a consistent copy, although the writer is alive
+    "died_mid_write",  # it is used anyway: at most its last update is missing
     "too_many",  # more entries than MAX_LEDGERS
-    "duplicate",  # a second live ledger that claims the same run and rank
+    "duplicate",  # another live ledger that claims the same run and rank
     "directory",  # the directory itself cannot be listed
     "io",
 )
@@ -66,7 +66,7 @@ LEDGER_REASONS: tuple[str, ...] = (
 
 @dataclass(slots=True)
 class Step:
-    """One step. Times in ns; ``causes`` in the order of :data:`causes.CAUSES`, its waits all under `collective`."""
+    """One step. Times in ns; ``causes`` in the order of :data:`causes.CAUSES`, with all waits under `collective`."""
 
     number: int
     end_ns: int
@@ -76,7 +76,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The waits of a rank in one group of ranks, from the start of its process on. Times in ns."""
+    """The waits of a rank in one group of ranks since its process started. Times in ns."""
 
     index: int
     label: str
@@ -85,48 +85,48 @@ class Slot:
     size: int
     """How many ranks the group has."""
     pairwise: bool
-    """Whether its ranks send to each other, rather than meet in collectives."""
+    """Whether its ranks send to each other instead of using collectives."""
     calls: int
-    """Waits that the rank has entered, its device too."""
+    """Waits that both the rank and its device have entered."""
     waited: int
     pending: int
     network: int
     straggler: int
     pipeline: int
     latency: int
-    """Of `pipeline`: what transfers cost beyond the waits for this rank's own messages."""
+    """Part of `pipeline`: what transfers cost beyond the waits for this rank's own messages."""
     link: tuple[int, int] | None
-    """The two ranks of the link that most of `latency` is put down to."""
+    """The two ranks of the link that caused most of `latency`."""
     queue: int
-    """Of transfers on a CPU rank: its own threads got no CPU."""
+    """The time in transfers in which a CPU rank's own threads got no CPU."""
     unsplit: int
     bytes: dict[str, int]
-    """What the rank handed to collectives here, by operation."""
+    """The bytes that the rank passed to collectives in this group, by operation."""
     settled: int
-    """The last step whose waits are settled; -1: this rank never held any back."""
+    """The last step whose waits are settled (split, or left unsplit); -1: no wait of this rank was ever pending."""
     behind: dict[int, int]
-    """Ranks for which it waited most -> ns."""
+    """The late ranks for which it waited longest -> ns."""
     late_own: dict[str, int]
-    """By what the rank was late here: families of its own time."""
+    """How late the rank was here through its own time: family -> ns."""
     late_elsewhere: dict[int, int]
-    """By what it was late here: slots in which it waited meanwhile."""
+    """How late it was here because it waited in other groups: slot -> ns."""
 
 
 class Position(NamedTuple):
-    """Where a rank is."""
+    """The phase that a rank is in."""
 
     phase: str
     since_ns: int
     slot: int
-    """Of the wait that it is in; -1 where it is in none."""
+    """The slot of the wait that it is in; -1 if it is not in a wait."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """A consistent copy of one ledger. Durations are ns, moments are ns of the CLOCK_MONOTONIC of who reads it.
+    """A consistent copy of one ledger. Durations are ns; moments are ns of the reader's CLOCK_MONOTONIC.
 
-    A moment is negative if it lies before that clock began: the rank is of before the machine's last start, or one of
-    both is in a time namespace.
+    A moment is negative if it lies before that clock started: the rank ran before the machine's last boot, or the
+    writer or the reader is in a time namespace.
     """
 
     path: str
@@ -138,12 +138,12 @@ class Ledger:
     calls: list[Call] = field(default_factory=list)
     """The last waits, oldest first."""
     visible_pid: int = 0
-    """The pid of the live writer as this process sees it; 0 if it is in a pid namespace out of sight."""
+    """The live writer's pid as this process sees it; 0 if it cannot see the writer's pid namespace."""
     uid: int = -1
-    """Whose file it is: all that a ledger cannot lie about."""
+    """The user who owns the file: the only thing about a ledger that its writer cannot forge."""
 
     def __getattr__(self, name: str) -> int:
-        # Only reached for names that are not fields: the single words of the layout.
+        # Python calls this only for names that are not fields: the layout's words.
         try:
             return self.words[name][0]
         except KeyError:
@@ -156,12 +156,12 @@ class Ledger:
 
     @property
     def until_ns(self) -> int:
-        """Up to when the causes account, ns of CLOCK_MONOTONIC; on CUDA it lags behind by what is in flight."""
+        """The moment up to which the causes account. On CUDA it lags behind by the steps in flight."""
         return self.accounted_ns or self.phase_since_ns
 
     @property
     def first_whole_step(self) -> int:
-        """The first step, counted in its process from 1, of which the rings still have everything; the next if none."""
+        """The first step (counted in its process from 1) that is still whole in the rings; else the next step."""
         first = self.steps - len(self.ring) + 1
         if self.calls_written > RING_CALLS and self.calls:
             first = max(first, self.calls[0].step + 1)
@@ -173,7 +173,7 @@ class Ledger:
 
     @property
     def owner(self) -> str:
-        """Whose run it is; empty in a ledger that does not say."""
+        """The owner of the run; empty if the ledger does not name one."""
         return self.strings["owner"]
 
     @property
@@ -190,19 +190,19 @@ class Ledger:
 
     @property
     def position(self) -> Position:
-        """What the rank is in now: what its device is in, where that is known to lag behind its host."""
+        """The position of the rank now. If its device is known to lag behind its host, the position of the device."""
         if self.device_phase:
             return Position(PHASES[self.device_phase - 1], self.device_since_ns, self.device_slot - 1)
         return Position(self.phase_name, self.phase_since_ns, self.open_slot)
 
     @property
     def waits_reached(self) -> int:
-        """Waits in collectives that the rank has entered, its device too."""
+        """How many waits in collectives both the rank and its device have entered."""
         return self.collectives - sum(self.words["slot_ahead"])
 
     @property
     def cause_ns(self) -> dict[str, int]:
-        """Cumulative ns per cause since the process started. Waits that await their split are in `pending_ns`."""
+        """Cumulative ns per cause since the process started. Waits that are not split yet are in `pending_ns`."""
         return dict(zip(CAUSES, self.words["cause_ns"], strict=True))
 
     @property
@@ -253,20 +253,20 @@ _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
 _TRIES = 36
 _PAUSE_SECONDS, _LONGER, _LONGEST_SECONDS = 20e-6, 1.2, 1e-3
-"""Between two tries, each time longer: 20 ms in all, for a writer that lost its CPU in the middle of an update."""
+"""The pause between two tries grows: 20 ms in total, in case the writer lost its CPU during an update."""
 _COLLECTIVE = CAUSE["collective"]
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
 
 
 def read_ledger(path: str, *, steps: bool = False) -> Ledger:
-    """Reads one ledger; with ``steps`` also its ring, oldest first.
+    """Reads one ledger; with ``steps`` also its rings of steps and calls, oldest first.
 
-    Raises LedgerError with the reason for anything that is not a sound ledger of this version.
-    Never call it on a ledger that this very process writes: closing any descriptor of a file drops the process's
-    record locks on it (POSIX), and the rank would look dead.
+    Raises LedgerError for anything that is not a valid ledger of this version.
+    A process must never call this for its own ledger: closing any descriptor of a file drops the process's record locks
+    on it (POSIX), and the rank would seem to have ended.
     """
     try:
-        # O_NONBLOCK: a FIFO of this name must not hang us.
+        # O_NONBLOCK: if the path is a FIFO, the open must not block.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise LedgerError(_reason_of(error), f"{path}: {error.strerror}") from error
@@ -304,9 +304,9 @@ def _read_fd(fd: int, path: str, steps: bool) -> Ledger:
 
 
 def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = False) -> Ledger:
-    """A copy of a ledger's head, or of the whole with its ring -> its fields.
+    """Parses a copy of a ledger: of its head, or of the whole with its rings.
 
-    Raises LedgerError("nonsense") for values out of their range.
+    Raises LedgerError("nonsense") for a value outside its range.
     """
     words = _HEAD.unpack_from(raw)
     ledger = Ledger(
@@ -326,11 +326,13 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
 
 
 def _lock_holder(fd: int) -> tuple[bool, int]:
-    """Whether a process holds the file's lock, and its pid here: 0 if it is in a pid namespace that this process cannot
-    see. F_GETLK answers on a read-only descriptor and across namespaces.
+    """Whether a process holds the write lock of the file, and its pid as this process sees it.
 
-    What is asked is who would be in the way of reading: a lock for writing alone, which only the file's owner can take.
-    One for reading anybody could hold, and a dead rank would seem to live.
+    The pid is 0 if this process cannot see the holder's pid namespace. F_GETLK works on a read-only descriptor and
+    across namespaces.
+
+    It asks which lock would prevent a read lock. Only a write lock does, and only the owner of the file can take one.
+    Anybody could hold a read lock: if those counted, a rank that has ended could seem to be alive.
     """
     flock = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)))
     held = flock[0] != fcntl.F_UNLCK
@@ -338,7 +340,7 @@ def _lock_holder(fd: int) -> tuple[bool, int]:
 
 
 def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes, bool]:
-    """A copy during which no update ran -> (bytes, died mid-write)."""
+    """A copy that was taken while no update ran -> (bytes, whether the writer died during an update)."""
     raw = b""
     for attempt in range(_TRIES):
         before = os.pread(fd, 8, _SEQUENCE_AT)
@@ -358,7 +360,7 @@ def _consistent_copy(fd: int, path: str, size: int, alive: bool) -> tuple[bytes,
 
 
 def _text(raw: bytes) -> str:
-    """A string fit for a label: decoded, cut at the first NUL, without control characters."""
+    """A string that can be used as a label: decoded, cut at the first NUL, without control characters."""
     text = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
     return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
@@ -378,14 +380,14 @@ _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot
 _MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns")
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
-    # A process may have started before its clock did, in a time namespace, and is in its first phase since then.
+    # In a time namespace, a process may have started before its clock did. Its first phase began then, too.
     **dict.fromkeys((*_MOMENTS, "created_ns", "pid_start_ticks", "clock_offsets_ns"), (-_MAX_NS, _MAX_NS)),
 }
 _UNLIKE_MOST = [(name, WORD_AT[name], allowed) for name, allowed in _RANGES.items() if allowed != (0, _MAX_NS)]
 
 
 def _check(ledger: Ledger, words: tuple[int, ...]) -> None:
-    """Range-checks every field: a ledger is untrusted input, and one absurd value would spoil a counter for ever."""
+    """Checks the range of every field: a single absurd value would spoil a counter for ever."""
     rest = list(words)
     for name, (first, count), (least, most) in _UNLIKE_MOST:
         for at in range(first, first + count):
@@ -405,7 +407,7 @@ def _check(ledger: Ledger, words: tuple[int, ...]) -> None:
 
 
 def _to_own_clock(ledger: Ledger) -> int:
-    """Moves all moments to the clock of this process -> by how much, in ns."""
+    """Moves all moments to the clock of this process. Returns by how many ns."""
     words = ledger.words
     writer = Clock(ledger.strings["boot"], *words["clock_offsets_ns"])
     if writer == own_clock():
@@ -415,7 +417,7 @@ def _to_own_clock(ledger: Ledger) -> int:
     if shift:
         for name in _MOMENTS:
             (moment,) = words[name]
-            # 0 says that there is none yet, but a process may start when its clock does.
+            # 0 means "not yet", except for start_ns: a process may start when its clock does.
             if moment or name == "start_ns":
                 words[name] = (moment + shift,)
     if (ticks := shift_ticks(writer)) and ledger.pid_start_ticks:
@@ -430,7 +432,7 @@ def _check_times(ledger: Ledger) -> None:
 
 
 def _absurd(ledger: Ledger) -> tuple[str, int]:
-    """The first value that is out of its range, and its name."""
+    """The name and value of the first field outside its range."""
     for name, values in ledger.words.items():
         least, most = _RANGES[name]
         for value in values:
@@ -440,9 +442,9 @@ def _absurd(ledger: Ledger) -> tuple[str, int]:
 
 
 def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
-    """The last steps, oldest first; one fewer than the ring holds once it is full, since it takes two to tell one.
+    """The last steps, oldest first. A full ring gives one fewer than it holds: a step is the difference of two entries.
 
-    ``shift`` moves the ends to the reader's clock.
+    ``shift`` moves the ends of the steps to the reader's clock.
     """
     written = ledger.steps
     first = max(0, written - RING_STEPS)
@@ -461,7 +463,7 @@ def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
 
 
 def _calls(raw: bytes, ledger: Ledger) -> list[Call]:
-    """The last waits, oldest first. What makes no sense, a step that the rank has not begun say, is left out."""
+    """The last waits, oldest first. Leaves out invalid entries, such as those of a step that has not begun."""
     written, last = ledger.calls_written, ledger.steps + 1
     words = [*struct.iter_unpack(f"<{CALL_WORDS}Q", raw[CALLS_AT * 8 :])]
     found = (

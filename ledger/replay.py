@@ -1,20 +1,21 @@
-"""What transfers cost a pipeline beyond the waits for them: one step, replayed with and without them. Pure functions.
+"""What transfers cost a pipeline beyond the waits for them: replays a step with and without transfers. Pure functions.
 
-A slow link between two stages delays every round trip through it, and all stages wait longer: for other stages, as far
-as each can tell. What of that is the link's shows when the step is run again on paper without transfers.
+A slow link between two stages delays every round trip through it, and all stages wait longer. To each stage, these look
+like waits for other stages. How much of them the link causes is found by simulating the step without transfers.
 
-Of each block, each stage publishes the sequence of one step: which messages it sent and received, when each was issued,
-and when the wait for it began and ended, on its own clock (`sequence_words`). From all of them every stage finds the
-same (`replayed`):
+In each block, each stage publishes the sequence of one step: which messages it sent and received, when each was issued,
+and when the wait for it began and ended, on its own clock (`sequence_words`). From all sequences, every stage computes
+the same result (`replayed`) under these rules:
 
-* Between two waits a stage spends the time that it was measured to spend.
-* A message is under way from when both of its ends were issued and the one before it on the link had arrived. It takes
-  as long as it was measured to take, but at most MOST_TRANSFERS of the link's usual transfers. A send ends likewise.
-* Without transfers it arrives at once, but for the time in which its two ranks got no CPU for it.
+* Between two waits, a stage spends the time that was measured there.
+* A message is on its way when both of its ends were issued and the one before it on the link has arrived. It takes the
+  time that was measured, but at most MOST_TRANSFERS of the link's median transfers. The end of a send follows the same
+  rule.
+* Without transfers, a message arrives at once, except for the time in which its two ranks got no CPU for it.
 
-The step is replayed until it repeats itself, since one step's end is the start of the next one. With the transfers, the
-waits must come out NEAR what was measured. What is waited less without them is what transfers cost in a step. That a
-send is over only once its receive is issued is assumed where the clocks do not exclude it.
+The step is replayed until it repeats itself, because the end of a step is the start of the next one. With transfers,
+the replayed waits must be NEAR the measured ones. What stages wait less without transfers is what transfers cost in a
+step. A send is assumed to end only after its receive is issued, unless the clocks show otherwise.
 """
 
 from __future__ import annotations
@@ -26,39 +27,39 @@ from .messages import Link
 from .waits import NOTHING, US, Message, StepWaits
 
 MOST_MESSAGES = 512
-"""Sent and received, that all stages together publish of a step. It bounds what a replay takes on a training thread,
-once a block: some 10 µs a message. Pipelines that have more are not replayed."""
+"""The most messages, sent and received, that all stages together publish of a step. Pipelines with more are not
+replayed. This limits the cost of a replay on a training thread: about 10 µs per message, once per block."""
 FIRST_CAPACITY = 32
 """Messages that a stage may publish in the first block."""
 MOST_TRANSFERS = 2
-"""Beside its own transfer, a message may have to wait for one that goes the other way, behind which its receiver's
-request queues. What takes longer is mostly a thread that got no CPU: four ranks on two cores, with nothing slow, had
-1.5 points more `network` by a replay with 2 transfers, and 2.6 points with 3."""
+"""The most transfers that a message may take. Besides its own, it may wait for one in the other direction that is ahead
+of its receiver's request. Anything longer is mostly a thread that got no CPU: with four ranks on two cores and nothing
+slow, a replay found 1.5 points more `network` with a limit of 2, and 2.6 points more with 3."""
 NEAR = 0.25
-"""How much the replayed waits may differ from the measured ones, as a share of them. On steps of four real ranks with a
-slow link, slow reads or slow compute they differed by 0.01 to 0.15, on overloaded cores by up to 0.36."""
+"""How much the replayed waits may differ from the measured ones, as a share of them. In steps of four real ranks with a
+slow link, slow reads or slow compute they differed by 0.01 to 0.15; on overloaded cores by up to 0.36."""
 _ROUNDS = 4
-"""How often a step is replayed at most. It repeats itself the second or third time."""
+"""The most replays of a step. It usually repeats itself in the second or third."""
 _WAITED = 10
-"""µs: what is shorter is no wait."""
+"""Anything shorter does not count as a wait, µs."""
 _HEAD = 4  # messages, base, wall, waits in collectives of the whole pipeline
-_PER_MESSAGE = 2  # issued << 32 | begin, both from the base on; wait << 35 | queue << 7 | stage << 1 | sent
+_PER_MESSAGE = 2  # issued << 32 | begin, both relative to the base; wait << 35 | queue << 7 | stage << 1 | sent
 _WAIT_BITS = 28
 _AT_BITS = 31
 _SEND, _RECEIVE, _AFTER_SEND, _AFTER_RECEIVE = range(4)
 
 
 class Replayed(NamedTuple):
-    """What a replay tells of a block."""
+    """The result of a replay."""
 
     cost: tuple[int, ...]
-    """Of each stage: how much less it would have waited in the step without transfers, ns."""
+    """For each stage, how much less it would have waited in the step without transfers, ns."""
     link: tuple[int, int]
     """The two ranks of the link whose transfers took longest."""
 
 
 class _Entry(NamedTuple):
-    """A message as one of its ends saw it, µs of the rank's clock."""
+    """A message as seen by one of its ends. Times in µs of that rank's clock."""
 
     issued: int
     begin: int
@@ -76,30 +77,29 @@ class _Stage(NamedTuple):
 
 
 _Op = tuple[int, int, int]
-"""Own time before it, what is done, with which message."""
+"""(own time before the operation in µs, operation, number of the message)."""
 
 
 class _Plan(NamedTuple):
-    """A step of all stages. Messages have numbers."""
+    """A step of all stages. The first four fields have an entry per stage; the lists after `together`, per message."""
 
     programs: list[list[_Op]]
-    """By stage."""
     begins: list[int]
-    """By stage: when it began the step, on the clock of the first stage."""
+    """When the stage began the step, on the clock of the first stage."""
     rests: list[int]
-    """By stage: own time from its last wait of the step to the start of the next step's sequence."""
+    """Own time from the stage's last wait of the step to the start of the next step's sequence."""
     waited: list[int]
-    """By stage, as measured."""
+    """The measured waits of the stage."""
     together: bool
     """Whether the stages meet in a collective between two steps."""
     before: list[int]
-    """The message before this one on the same link, or -1."""
+    """The number of the message before this one on the same link, or -1."""
     bound: list[bool]
-    """Whether the send may have ended only once its receive was issued."""
+    """Whether the send may have ended only after its receive was issued."""
     arrive: tuple[list[int], list[int]]
-    """How long a message takes to arrive, with and without its transfer."""
+    """How long the message takes to arrive: with its transfer, and without."""
     leave: tuple[list[int], list[int]]
-    """The same, until its send is over."""
+    """How long it takes until its send ends: with the transfer, and without."""
     link: tuple[int, int]
     """The two stages of the slowest link."""
 
@@ -112,16 +112,16 @@ def first_capacity(stages: int) -> int:
 
 
 def sequence_size(stages: int, capacity: int) -> int:
-    """Words"""
+    """The number of words that all stages publish."""
     return stages * (_HEAD + capacity * _PER_MESSAGE)
 
 
 def sequence_words(
     rank: int, ranks: Sequence[int], step: StepWaits | None, together: Sequence[int], capacity: int
 ) -> list[int]:
-    """The sequence of one stage in a step, in its place among those of all stages.
+    """The sequence of one stage in a step, at its position among those of all stages.
 
-    ``together``: slots of collectives that the whole pipeline takes part in.
+    ``together``: slots of collectives in which the whole pipeline takes part.
     """
     words = [NOTHING] * sequence_size(len(ranks), capacity)
     if step is None or not step.complete or not step.messages:
@@ -141,7 +141,7 @@ def sequence_words(
 
 
 def _words_of(message: Message, base: int, places: Mapping[int, int]) -> tuple[int, int] | None:
-    """None where a time is out of its range, or the other end is not known."""
+    """Encodes a message; None if a time is out of range or the other end is not known."""
     issued, begin = message.issued // US - base, (message.end - message.ns) // US - base
     wait, queue, peer = message.ns // US, message.queue // US, places.get(message.peer)
     if peer is None or max(issued, begin) >> _AT_BITS or max(wait, queue) >> _WAIT_BITS or min(wait, queue) < 0:
@@ -150,7 +150,10 @@ def _words_of(message: Message, base: int, places: Mapping[int, int]) -> tuple[i
 
 
 def capacity_of(result: Sequence[int], stages: int, capacity: int) -> int:
-    """How many messages a stage may publish in the next block, by what all had in this one: the same on all of them."""
+    """How many messages a stage may publish in the next block: enough for the most of any stage in this block.
+
+    The same on all stages. 0 if that would exceed MOST_MESSAGES.
+    """
     heads = result[:: _HEAD + capacity * _PER_MESSAGE]
     counts = [head for head in heads[:stages] if 0 < head < NOTHING]
     if not counts:
@@ -159,13 +162,13 @@ def capacity_of(result: Sequence[int], stages: int, capacity: int) -> int:
     return most if most * stages <= MOST_MESSAGES else 0
 
 
-# -- what all stages find
+# -- what all stages compute
 
 
 def replayed(
     result: Sequence[int], ranks: Sequence[int], links: Mapping[tuple[int, int], Link], capacity: int
 ) -> Replayed | None:
-    """The minimum over what all stages said -> what transfers cost each; None where that cannot be told."""
+    """Computes from the minimum over all stages' words what transfers cost each; None if that is not known."""
     size = _HEAD + capacity * _PER_MESSAGE
     stages: list[_Stage] = []
     for place in range(len(ranks)):
@@ -187,7 +190,7 @@ def replayed(
 
 
 def _stage(words: Sequence[int], stages: int, capacity: int) -> _Stage | None:
-    """Reads what one stage said; None where that is nothing, or makes no sense."""
+    """Decodes the words of one stage; None if it published nothing, or something invalid."""
     count, base, wall, together = words[:_HEAD]
     if not 0 < count <= capacity or NOTHING in words[: _HEAD + count * _PER_MESSAGE]:
         return None
@@ -205,7 +208,7 @@ def _stage(words: Sequence[int], stages: int, capacity: int) -> _Stage | None:
 
 
 def _plan(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> _Plan | None:
-    """None where the two ends of a link do not have the same messages, or clocks cannot be compared."""
+    """Builds the plan; None if the two ends of a link do not have the same messages, or clocks cannot be compared."""
     numbers, ends = _meet(stages)
     begins = _begins(stages, links)
     together = any(stage.together > 0 for stage in stages)
@@ -223,7 +226,7 @@ def _plan(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> _P
 def _times(
     ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]
 ) -> tuple[list[int], list[bool], tuple[list[int], list[int]], tuple[list[int], list[int]], tuple[int, int]]:
-    """Of all messages, as far as their links are known: the last five fields of a plan."""
+    """The last five fields of a plan. A message on an unknown link takes no time."""
     before, bound = [-1] * len(ends), [False] * len(ends)
     arrive: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
     leave: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
@@ -241,7 +244,7 @@ def _times(
             way, came, left = here, issued, issued
         most, queue = MOST_TRANSFERS * link.transfer, send.queue + receive.queue
         transfer = receive.end - max(issued, receive.issued, came)
-        if receive.end - receive.begin < _WAITED:  # it had come before it was asked for
+        if receive.end - receive.begin < _WAITED:  # it had arrived before the receiver began to wait
             transfer = min(transfer, link.transfer)
         arrive[0][number] = transfer = max(0, min(transfer, most))
         arrive[1][number] = min(transfer, queue)
@@ -256,7 +259,7 @@ def _times(
 
 
 def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> list[int] | None:
-    """When each stage began the step, on the clock of the first one; None where clocks cannot be compared."""
+    """When each stage began the step, on the clock of the first one; None if clocks cannot be compared."""
     ahead = 0
     begins = []
     for place, stage in enumerate(stages):
@@ -270,9 +273,10 @@ def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> 
 
 
 def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[_Entry, _Entry]] | None]:
-    """-> (by stage the numbers of its messages, of each number its two ends). Messages of a link stand together.
+    """Numbers the messages -> (for each stage the numbers of its messages, for each message its two ends).
 
-    Message i that one end issued is message i that the other end issued.
+    Messages of the same link have consecutive numbers. Message i that one end issued is message i that the other end
+    issued. The second value is None if the two ends of a link do not have the same number of messages.
     """
     ways: dict[tuple[int, int, bool], list[tuple[int, int]]] = {}  # source, target, which end -> stage, index
     for place, stage in enumerate(stages):
@@ -296,7 +300,7 @@ def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[_Entry,
 
 
 def _program(stage: _Stage, numbers: Sequence[int]) -> tuple[list[_Op], int, int]:
-    """-> (what a stage does in a step, its own time afterwards, how long it waited)."""
+    """The operations of a stage in a step, its own time after the last one, and how long it waited."""
     events = []
     for (issued, begin, end, _, _, sent), number in zip(stage.entries, numbers, strict=True):
         events.append((issued, _SEND if sent else _RECEIVE, number, issued))
@@ -317,7 +321,7 @@ def _program(stage: _Stage, numbers: Sequence[int]) -> tuple[list[_Op], int, int
 
 
 def _waits(plan: _Plan, arrive: Sequence[int], leave: Sequence[int]) -> list[int] | None:
-    """How long each stage waits in a step, once the step repeats itself; None if the stages block one another."""
+    """How long each stage waits in a step once the step repeats itself; None if the stages block each other."""
     begun = plan.begins
     waits: list[int] = []
     for _ in range(_ROUNDS):
@@ -326,7 +330,7 @@ def _waits(plan: _Plan, arrive: Sequence[int], leave: Sequence[int]) -> list[int
             return None
         ends, waits = found
         if plan.together:
-            return waits  # all leave a collective together before each step
+            return waits  # all stages leave a collective together before each step
         ends = [end + rest for end, rest in zip(ends, plan.rests, strict=True)]
         took = {end - start for end, start in zip(ends, begun, strict=True)}
         begun = ends
@@ -338,9 +342,10 @@ def _waits(plan: _Plan, arrive: Sequence[int], leave: Sequence[int]) -> list[int
 def _round(
     plan: _Plan, begun: Sequence[int], arrive: Sequence[int], leave: Sequence[int]
 ) -> tuple[list[int], list[int]] | None:
-    """One step, from when each stage begins it -> (when each ends it, how long it waits); None if they block.
+    """Replays one step. ``begun``: when each stage begins it.
 
-    A stage goes on until it waits for a message whose other end is not issued yet; who issues that one wakes it.
+    Returns (when each stage ends the step, how long each waits); None if the stages block each other. A stage runs
+    until it waits for a message whose other end is not issued yet. The stage that issues the other end wakes it.
     """
     before, bound, programs = plan.before, plan.bound, plan.programs
     sends, receives = [-1] * len(before), [-1] * len(before)

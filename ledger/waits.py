@@ -1,15 +1,16 @@
-"""How the waits of one group of ranks are told apart: the arithmetic of a block of steps. Pure functions.
+"""Splits the waits of one group of ranks into network and straggler, a block of steps at a time. Pure functions.
 
-In one collective the last rank to arrive waits least, and its wait is the transfer. So, call by call,
+In a collective, the last rank to arrive waits least, and its wait is the transfer. So, for each call,
 
     network = the minimum over the ranks of the group,   straggler = own wait - that minimum,
 
-and the rank with the minimum was late, by its own time in excess of the least of any rank. Members of a group make
-their calls in the same order, so that call i of a step is the same collective on all of them.
+and the rank with the minimum was late. What made it late is its own time beyond the least of any rank. Members of a
+group make their calls in the same order, so call i of a step is the same collective on all of them.
 
-Each member writes a block of words (`pack`), the minimum of each word over the members is taken, and each member reads
-the result beside its own waits (`split`). The hooks take the minimum with an all-reduce; a report, which can read all
-ledgers of a node, takes it itself. AMD's TraceLens compares collectives offline in the same way, per call and group.
+Each member writes a block of words (`pack`). Then the minimum of each word over all members is taken, and each member
+compares the result with its own waits (`split`). The hooks take the minimum with an all-reduce. A report, which can
+read all ledgers of a node, computes it. AMD's TraceLens compares collectives offline in the same way, by call and
+group.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from .causes import LATE_FAMILIES
 from .layout import SLOTS
 
 MOST_WIDTH = 512
-"""Words that a step may have for its calls; of more calls, neighbours share a word."""
+"""The most words per step for its calls. In a step with more calls, neighbouring calls share a word."""
 RANK_BITS = 20
 RANK_MASK = (1 << RANK_BITS) - 1
 NOTHING = (1 << 63) - 1
-"""A word that is never the least."""
+"""A word that never becomes the minimum."""
 
 HEADER = 7  # first step, -first step, steps, -mean step time, -most calls, rank, -rank
 _PER_STEP = 2 + len(LATE_FAMILIES) + SLOTS  # calls, -calls, own time per family, waits elsewhere per slot
 US = 1000  # ns
 LATE_STEP = 0.05
-"""A step counts as late if the rank's own time made it late by this share of the step."""
+"""A rank counts as late in a step if its own time made it late by at least this share of the step."""
 _STEP_SIZE = 64
 _NETWORK = LATE_FAMILIES.index("network")
 _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
@@ -43,82 +44,83 @@ class Message(NamedTuple):
     """One send or receive that this rank waited for. Times in ns of its CLOCK_MONOTONIC."""
 
     peer: int
-    """The global rank at the other end; -1 where it is not known."""
+    """The global rank at the other end; -1 if it is not known."""
     sent: bool
     issued: int
     end: int
-    """When the wait for it ended."""
+    """The end of the wait for this message."""
     ns: int
-    """How long that wait was."""
+    """The length of that wait."""
     queue: int = 0
-    """For how much of it this rank's own threads got no CPU."""
+    """The part of the wait in which this rank's own threads got no CPU."""
 
 
 class StepWaits(NamedTuple):
     """The waits of one rank in one group during one step. Times in ns.
 
-    ``own`` is the rank's own time per LATE_FAMILIES, and ``elsewhere`` its waits per slot, from the end of the last
-    wait here in an earlier step to the end of the last one in this step: whatever made the rank late here lies there.
+    ``own`` is the rank's own time per LATE_FAMILIES, and ``elsewhere`` its waits per slot. Both cover the time from the
+    end of the rank's last wait in this group in an earlier step to the end of its last one in this step. So they
+    contain everything that can have made the rank late in this group.
     """
 
     number: int
-    """The step's number in this process, from 1."""
+    """The number of the step in this process, from 1."""
     wall: int
     calls: Sequence[int]
-    """Each wait, in order."""
+    """The waits, in order."""
     own: Sequence[int] = ()
     elsewhere: Sequence[int] = ()
     peers: Sequence[int] = ()
-    """Of each wait the rank at its other end; -1 where there is none."""
+    """For each wait, the rank at the other end; -1 if there is none."""
     messages: Sequence[Message] = ()
-    """Of each wait the send or receive, where ranks meet in pairs."""
+    """For each wait, the send or receive; only in groups whose ranks send to each other."""
     complete: bool = True
-    """Whether each wait was seen and measured. The calls of the step cannot be compared otherwise."""
+    """Whether each wait was seen and measured. Otherwise the calls of the step cannot be compared."""
     queues: Sequence[int] = ()
-    """Of each wait, for how long this rank's own threads got no CPU; empty where that is not known."""
+    """For each wait, the time in which this rank's own threads got no CPU; empty if that is not known."""
 
     @property
     def size(self) -> int:
-        """What it takes in memory, in numbers."""
+        """The memory that this takes, as a count of numbers."""
         return _STEP_SIZE + len(self.peers) + 7 * len(self.messages)
 
     @property
     def total(self) -> int:
-        """ns"""
+        """The sum of the waits, in ns."""
         return sum(self.calls)
 
 
 @dataclass(slots=True)
 class Settled:
-    """What the waits of a block turned out to be for one rank. Times in ns; lists per LATE_FAMILIES or per slot."""
+    """How the waits of one rank in a block were split. Times in ns; lists per LATE_FAMILIES or per slot."""
 
     through: int
     """The number of the last step in the block."""
     step_ns: int
     """The mean step time of the slowest member."""
     most_calls: int
-    """The most calls that a step of any member had."""
+    """The largest number of calls in a step of any member."""
     network: int = 0
     straggler: int = 0
     pipeline: int = 0
     unsplit: int = 0
     queue: int = 0
-    """Transfers of a CPU rank in which its own threads got no CPU. They would be `network` otherwise. (While a rank has
-    not come, it delays nobody that a thread queues.)"""
+    """The time in transfers in which a CPU rank's own threads got no CPU. It would be `network` otherwise. In a wait
+    for a late rank, such a thread delays nobody, so that time stays `straggler`."""
     schedule: int = 0
-    """Of `pipeline`: what the schedule itself costs, at least."""
+    """Part of `pipeline`: the least that the schedule itself costs."""
     latency: int = 0
-    """Of `pipeline`: what transfers cost beyond the waits for this rank's own messages."""
+    """Part of `pipeline`: what transfers cost beyond the waits for this rank's own messages."""
     link: tuple[int, int] | None = None
-    """The two ranks of the slowest link, where `latency` is known."""
+    """The two ranks of the slowest link, if `latency` is known."""
     behind: dict[int, int] = field(default_factory=dict)
-    """Rank that was late -> the part of `straggler` or `pipeline` that is its doing."""
+    """Late rank -> the part of `straggler` or `pipeline` that it caused."""
     late_own: list[int] = field(default_factory=lambda: [0] * len(LATE_FAMILIES))
-    """By what this rank made the others wait: its own time."""
+    """How late this rank was through its own time, by family."""
     late_elsewhere: list[int] = field(default_factory=lambda: [0] * SLOTS)
-    """The same: its waits in other groups."""
+    """How late this rank was through its waits in other groups, by slot."""
     late_steps: int = 0
-    """Steps in which its own time made it late by more than a trifle, LATE_STEP."""
+    """Steps in which its own time made it late by at least LATE_STEP of the step."""
     late_by: dict[int, int] = field(default_factory=dict)
     """Rank -> by how much it was late; the same on all members."""
 
@@ -133,28 +135,28 @@ class Settled:
 
 
 class BlockMismatch(Exception):
-    """The minimum was not taken of the same steps of every member."""
+    """The minimum was taken over blocks that do not have the same steps."""
 
 
 def words_of(length: int, width: int) -> int:
-    """How many words a block of ``length`` steps has, with up to ``width`` words for the calls of each."""
+    """The number of words in a block of ``length`` steps, with ``width`` words for the calls of each step."""
     return HEADER + length * (_PER_STEP + 2 * width)
 
 
 def width_for(most_calls: int) -> int:
-    """The words per step that serve steps with up to so many calls: a power of two."""
+    """The words per step for steps with up to ``most_calls`` calls: a power of two, at most MOST_WIDTH."""
     return min(MOST_WIDTH, 1 << max(0, most_calls - 1).bit_length())
 
 
 def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int, width: int) -> None:
-    """Writes a block, to the start of the buffer, as what a minimum over the members is taken of.
+    """Writes a block to the start of the buffer, so that the minimum over all members can be taken of it.
 
-    There may be fewer steps than ``length``, at the end of a run, but not none.
+    At the end of a run there may be fewer steps than ``length``, but at least one.
     """
     words = header(rank, steps)
     for step in steps:
         calls = step.calls
-        # A count that no other member has: the calls of this step cannot be compared.
+        # For an incomplete step: a count that no other member has, so that nobody compares the calls of this step.
         count = len(calls) if step.complete else -1 - rank
         words += (count, -count, *step.own, *step.elsewhere)
         waits = [wait // US for wait in _runs(calls, width)]
@@ -176,13 +178,13 @@ def split(
     *,
     accelerator: bool = False,
 ) -> Settled:
-    """Reads the minimum over all members beside this rank's own steps. Raises BlockMismatch.
+    """Splits this rank's waits, given the minimum over all members. Raises BlockMismatch.
 
     ``members`` are the ranks of the group, in ascending order.
 
-    Lateness that no time of the rank's own explains is the network's on a CPU rank: the collective before ended later
-    there than on the others (retransmissions do that). On an accelerator it stays `unattributed`: the events that
-    bracket a wait are recorded by a host that may itself have been late, so the rest may be ours.
+    Lateness that the rank's own time does not explain counts as `network` on a CPU rank: the previous collective ended
+    later there than on the others, for example because of retransmissions. On an accelerator it is `unattributed`: the
+    host records the events around a wait, and may have been late itself, so the rest may be an error of measurement.
     """
     check(result, rank, members, steps)
     settled = Settled.empty(result, steps)
@@ -200,7 +202,7 @@ def split(
             key = result[keys + run]
             least, last = (key >> RANK_BITS) * US, key & RANK_MASK
             lateness = -result[keys + width + run] * US - least
-            transfer = wait if wait - least < US else least  # the words are whole µs
+            transfer = wait if wait - least < US else least  # the words are in whole µs
             queue = min(queues[run], transfer)
             settled.queue += queue
             settled.network += transfer - queue
@@ -220,25 +222,25 @@ def split(
 
 
 def header(rank: int, steps: Sequence[StepWaits]) -> list[int]:
-    """The words by which a block is known."""
+    """The first words of a block, by which `check` recognizes its steps."""
     first = steps[0].number
     most = max(len(step.calls) for step in steps)
     return [first, -first, len(steps), -(sum(step.wall for step in steps) // len(steps)), -most, rank, -rank]
 
 
 def check(result: Sequence[int], rank: int, members: Sequence[int], steps: Sequence[StepWaits]) -> None:
-    """Raises BlockMismatch where the minimum is not one of the same steps of every member."""
+    """Raises BlockMismatch if the minimum was not taken over the same steps of every member."""
     first = steps[0].number
     if (result[0], result[1], result[5], result[6]) != (first, -first, members[0], -members[-1]):
         raise BlockMismatch(f"step {first} of rank {rank}: the block is {list(result[:HEADER])}")
 
 
 def lateness_of(late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> tuple[list[int], list[int]]:
-    """By what a rank was ``late_ns`` late: its excess over the least of any member -> (per family, per slot).
+    """What made a rank ``late_ns`` late: its excess over the minimum of all members -> (per family, per slot).
 
-    Each minimum may be of another member, so that every rank has some excess in most families, and excesses may add up
-    to more than the lateness. The largest ones are then believed first: what made the rank late stands out.
-    What they do not explain goes to the family ``rest``.
+    Each minimum may come from another member. So every rank has some excess in most families, and the excesses may add
+    up to more than the lateness. Then the largest ones count first, because they are what made the rank late. Lateness
+    that the excesses do not explain goes to the family ``rest``.
     """
     families = len(LATE_FAMILIES)
     excess = [max(0, mine - other) for mine, other in zip((*step.own, *step.elsewhere), least, strict=True)]
@@ -253,7 +255,7 @@ def lateness_of(late_ns: int, step: StepWaits, least: Sequence[int], rest: int) 
 
 
 def _runs(calls: Sequence[int], width: int) -> Sequence[int]:
-    """The calls, or, of more than ``width``, the sums of as many contiguous runs of them."""
+    """The calls. If there are more than ``width``, the sums of ``width`` contiguous runs of them."""
     count = len(calls)
     if count <= width:
         return calls

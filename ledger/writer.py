@@ -1,7 +1,7 @@
-"""How a rank writes its ledger: creates the file, holds its lock, and hands out its words.
+"""How a rank writes its ledger: creates the file, holds its lock, and gives access to its words.
 
-One writer. Its words are memory of its own, so that nothing that happens to the file can end the training; `file`
-writes what has changed to the file, whose space is reserved at creation.
+A ledger has one writer. The words are in the writer's own memory, so that nothing that happens to the file can end the
+training. `file.py` writes changes to the file. The space of the file is reserved when it is created.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ _OWN = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class LedgerWriter:
-    """Creates one ledger, holds its lock, and gives its words to those who count.
+    """Creates one ledger, holds its lock, and gives access to its words.
 
-    ``words`` is a writable view of signed 64-bit words; indices come from :data:`layout.WORD_AT`. Whoever changes
-    more than one word wraps the change in ``words[SEQUENCE] += 1`` before and after. They stand in the file once
-    ``file.flush()`` has been called.
+    ``words`` is a writable view of signed 64-bit words; indices come from :data:`layout.WORD_AT`. Code that changes
+    more than one word must do ``words[SEQUENCE] += 1`` before and after. ``file.flush()`` writes changes to the file.
 
-    Raises OSError when the directory cannot be used (missing rights, no space, read-only).
+    Raises OSError when the directory cannot be used (no permission, no space, read-only).
     """
 
     def __init__(self, directory: str, strings: dict[str, str], numbers: dict[str, int]):
-        # Like /tmp: every user's ranks may create ledgers here, none may remove another's.
+        # Like /tmp: ranks of every user may create ledgers here, but no user may remove those of another.
         if not os.path.isdir(directory):
             os.makedirs(directory, exist_ok=True)
             try:
@@ -40,12 +39,12 @@ class LedgerWriter:
         name = f"{numbers.get('rank', 0)}-{os.getpid()}-{os.urandom(6).hex()}"
         hidden = os.path.join(directory, f".{name}.new")
         self.path = os.path.join(directory, name + SUFFIX)
-        # Nobody else can open it before it is locked: a lock for reading, which needs no right to write, would be
-        # in the way of ours.
+        # Nobody else may open the file before it is locked: a read lock of another process, which needs no write
+        # permission, would prevent ours.
         self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(self._fd, 0, LEDGER_BYTES)  # a file system that is full says so now, not later
-            # Shared as a mapped file is: a fork costs the training no copies of pages.
+            os.posix_fallocate(self._fd, 0, LEDGER_BYTES)  # a full file system fails now, not later
+            # MAP_SHARED, so that a fork does not make the training copy pages.
             self._bytes = memoryview(mmap.mmap(-1, LEDGER_BYTES, flags=_OWN))
             self.words = self._bytes.cast("q")
             self._bytes[: len(MAGIC)] = MAGIC
@@ -63,7 +62,7 @@ class LedgerWriter:
             self.locked = self._lock()
             self.file = LedgerFile(self._bytes, self._fd)
             self.file.write()
-            os.fchmod(self._fd, 0o644)  # whatever the umask: who reads it, the agent, is another user
+            os.fchmod(self._fd, 0o644)  # regardless of the umask: the agent, which reads it, is another user
             os.rename(hidden, self.path)
         except BaseException:
             os.close(self._fd)
@@ -75,11 +74,11 @@ class LedgerWriter:
         self._pid = os.getpid()
 
     def _lock(self) -> bool:
-        """Takes the record lock that tells readers, also in other containers, that this rank lives."""
+        """Takes the record lock that tells readers, also in other containers, that this rank is alive."""
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        except OSError:  # ENOLCK: some network file systems have none; readers then see an ended rank
+        except OSError:  # ENOLCK: some network file systems have no locks. Readers then take the rank for ended
             return False
 
     def set(self, name: str, value: int) -> None:
@@ -91,10 +90,10 @@ class LedgerWriter:
         self._bytes[at : at + size] = raw.ljust(size, b"\0")
 
     def copy(self) -> bytes:
-        """The ledger as it stands: from memory, since to open the file and close it again would drop its lock.
+        """A copy of the whole ledger from memory. Opening and closing the file would drop its lock.
 
-        Another thread of this process may be in the middle of an update: it is given a moment to end it, and else at
-        most that update is missing.
+        If another thread is in the middle of an update, waits for a moment (1 ms in total). After that, the copy may
+        lack a part of that update.
         """
         raw = b""
         for _ in range(_TRIES):
@@ -106,9 +105,9 @@ class LedgerWriter:
         return raw
 
     def close(self) -> None:
-        """Marks the ledger ended, writes the rest and drops the lock. Late hooks harm nothing: the words stay.
+        """Marks the ledger as ended, writes the rest and drops the lock. Hooks may still write to ``words`` afterwards.
 
-        In a forked child nothing is touched: the file and its lock are the parent's.
+        Does nothing in a forked child, because the file and its lock belong to the parent.
         """
         if os.getpid() != self._pid or self._fd < 0:
             return

@@ -1,1 +1,1 @@
-"""What a rank records: the phases of a PyTorch training loop, into a ledger."""
+"""The hooks: record the phases of a PyTorch training loop in a ledger."""

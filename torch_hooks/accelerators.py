@@ -1,7 +1,7 @@
-"""Timing events of an accelerator for the device clock: which device the training uses, and how its streams are asked.
+"""Timing events of an accelerator for the device clock, and which device the training uses.
 
-Any accelerator of torch's serves: its module has streams and events of one interface (`torch.get_device_module`). CUDA
-and ROCm, which torch calls `cuda` too, have a shorter way.
+Works for every accelerator of torch: all their modules have the same interface for streams and events
+(`torch.get_device_module`). CUDA and ROCm, which torch calls `cuda` too, use faster calls.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ import torch
 from .device_clock import Question
 
 MOST_EVENTS = 8192
-"""Boundaries that may be in flight. A step of FSDP2 with 80 layers has some five hundred, and a host runs ahead of its
-device by a few steps."""
+"""The most boundaries in flight. A step of FSDP2 with 80 layers has about 500, and a host runs a few steps ahead of its
+device."""
 
 Handle = tuple[int, Any]
-"""(by which stream, event)"""
+"""(number of the home stream on which the event was recorded, event)."""
 
 
 class DeviceEvents:
     """An EventSource on the home stream of one device, through torch's device-generic interface.
 
-    The home stream is the training thread's current one when `rehome` is called. Events are recorded there, whichever
-    stream is current. Errors of the device come out as torch raises them (RuntimeError): the device clock is the fence,
-    and for the constructor whoever calls it.
+    The home stream is the training thread's current stream when `rehome` is called. Events are always recorded on it,
+    even if another stream is current. Raises the errors of the device as torch does (RuntimeError). The device clock
+    catches them; those of the constructor are for its caller to catch.
     """
 
     __slots__ = ("_captures", "_capturing", "_current", "_free", "_made", "_module", "_stream", "_turn", "device")
 
     def __init__(self, device: torch.device):
         self.device = device
-        """With its index."""
+        """The device, with its index."""
         self._module: Any = torch.get_device_module(device)
         self._free: list[Any] = []
         self._made = 0
         self._turn = 0
-        self._captures = False  # at the last boundary
+        self._captures = False  # whether a capture was running at the last boundary
         self._capturing: Callable[[], bool] = getattr(self._module, "is_current_stream_capturing", _never)
         self._current: Callable[[], Any] = self._current_stream()
         self._stream: Any = self._home_stream()
-        # What is slow the first time is done before the first boundary, whose time would be off by it.
+        # The first event is slow, and would distort the time of the first boundary. So it is recorded here.
         if (warm := self.record()) is not None:
             self.release(warm)
 
     # -- what differs between devices
 
     def _current_stream(self) -> Callable[[], Any]:
-        """What tells the calling thread's current stream, or its identity, at the least cost."""
+        """The fastest function that returns the calling thread's current stream, or its identity."""
         index, current = self.device.index, self._module.current_stream
         return lambda: current(index)
 
@@ -66,15 +66,15 @@ class DeviceEvents:
     # -- the event source
 
     def rehome(self) -> bool:
-        """The training thread is at a step boundary: its current stream is home -> whether that is another one."""
-        if self._is_home(self._current()) or self._capturing():  # a capture has a stream of its own
+        """At a step boundary: makes the training thread's current stream the home stream. Returns whether it is new."""
+        if self._is_home(self._current()) or self._capturing():  # a capture uses its own stream
             return False
         self._stream = self._home_stream()
         self._turn += 1
         return True
 
     def at_home(self) -> bool:
-        """Whether the calling thread's current stream is home."""
+        """Whether the calling thread's current stream is the home stream."""
         return self._is_home(self._current())
 
     def record(self) -> Handle | None:
@@ -106,7 +106,7 @@ class DeviceEvents:
         return event[1].query()
 
     def questions(self) -> Question:
-        """For the thread that calls this: whether an event has been passed; None where that may not be asked now."""
+        """A function for the calling thread: whether the device has passed an event; None if it may not ask now."""
         return lambda event: None if self._captures else event[1].query()
 
     def elapsed_ns(self, start: Handle, end: Handle) -> int | None:
@@ -117,7 +117,7 @@ class DeviceEvents:
 
 
 class CudaEvents(DeviceEvents):
-    """The same for CUDA and ROCm, past the Python layer of torch.cuda."""
+    """The events of CUDA and ROCm. Bypasses the Python layer of torch.cuda."""
 
     __slots__ = ("_home",)
 
@@ -150,10 +150,10 @@ def events_of(device: torch.device) -> DeviceEvents:
 
 
 def device_in_use(seen: torch.device | None = None) -> torch.device | None:
-    """The accelerator that this process trains on, with its index; None where there is none yet.
+    """The accelerator that this process trains on, with its index; None if there is none yet.
 
-    ``seen`` is where a loss was, which is the best there is to know. Before the first one, it is a device that has
-    been initialised. No device is initialised here, and on no other one is a context made.
+    ``seen`` is the device of a loss, which is the best evidence. Before the first loss, returns a device that is
+    initialized. Never initializes a device, and never creates a context on another device.
     """
     if seen is not None and seen.type != "cpu":
         module = _module(seen.type)
@@ -169,7 +169,7 @@ def device_in_use(seen: torch.device | None = None) -> torch.device | None:
 
 
 def uuid_of(device: torch.device) -> str:
-    """As its module has it; empty where it has none."""
+    """The UUID of a device, as torch gives it; empty if it has none."""
     try:
         return str(getattr(_module(device.type).get_device_properties(device.index), "uuid", ""))
     except Exception:  # not every kind of device has properties
@@ -177,7 +177,7 @@ def uuid_of(device: torch.device) -> str:
 
 
 def _accelerators() -> Iterator[tuple[str, Any]]:
-    """The kinds of device whose modules are loaded."""
+    """The kinds of accelerators whose torch modules are loaded, with the modules."""
     own = getattr(torch._C, "_get_privateuse1_backend_name", lambda: "")()
     for kind in ("cuda", "xpu", "hpu", "mtia", own):
         if kind and (module := _module(kind)) is not None:
@@ -185,7 +185,7 @@ def _accelerators() -> Iterator[tuple[str, Any]]:
 
 
 def _module(kind: str) -> Any:
-    """torch.cuda, or its like, if it has streams and events."""
+    """torch.cuda, or the module of another kind, if it has streams and events."""
     module = sys.modules.get(f"torch.{kind}") or getattr(torch, kind, None)
     return module if hasattr(module, "current_stream") and hasattr(module, "Event") else None
 

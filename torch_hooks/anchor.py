@@ -1,8 +1,8 @@
-"""Device time on the host's clock: an event whose host time is known, and device time counted from it.
+"""Maps device time to the host's clock: from an event with known host time (the anchor), counts device time.
 
-An event was passed after it was recorded, after it was last seen unfinished, and before it was seen done. An estimate
-outside these bounds shows that the anchor is off (the clocks drift, or it was recorded behind work of unknown length):
-the anchor is moved, so that an error is corrected once, not in every interval that follows.
+The device passes an event after the event was recorded, after it was last seen unfinished, and before it was seen done.
+If an estimate is outside these bounds, the anchor is wrong: the clocks drift, or the anchor was recorded after work of
+unknown length. Then the anchor is moved, so that an error is corrected once and not in every later interval.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 ANCHOR_NS = 2_000_000_000
-"""An anchor serves this long. CUDA reports float32 milliseconds: below 2.048 s their steps are at most 0.13 us."""
+"""How long an anchor is used. CUDA reports float32 milliseconds: below 2.048 s, their resolution is 0.13 µs or less."""
 
 Elapsed = Callable[[Any, Any], "int | None"]
 
@@ -28,16 +28,16 @@ class Anchor:
         self._at_ns = 0
 
     def place(self, event: Any, earliest_ns: int, seen_ns: int) -> int:
-        """When the device passed an event of the source: not before ``earliest_ns``, and by ``seen_ns``.
+        """When the device passed an event of the source: at ``earliest_ns`` or later, and at ``seen_ns`` or earlier.
 
-        The event is released, unless it is the anchor from now on.
+        Releases the event, unless it becomes the anchor.
         """
         # Comparisons, not max and min: this runs at every boundary.
         elapsed = None if self._event is None else self._elapsed(self._event, event)
         if elapsed is None:
             self._move(event, earliest_ns)
             return earliest_ns
-        # Always from the anchor, never from the event before: else each interval would add its own rounding.
+        # Counted from the anchor, not from the previous event: otherwise each interval would add a rounding error.
         at = self._at_ns + elapsed
         bounded = earliest_ns if at < earliest_ns else seen_ns if at > seen_ns else at
         if bounded != at:
@@ -49,12 +49,12 @@ class Anchor:
         return bounded
 
     def passed_ns(self, event: Any) -> int | None:
-        """When the device passed an event that is not the source's: it is no evidence of where the anchor is."""
+        """When the device passed an event of the training. Such an event does not move the anchor. None if unknown."""
         elapsed = None if self._event is None else self._elapsed(self._event, event)
         return None if elapsed is None else self._at_ns + elapsed
 
     def drop(self) -> None:
-        """Does not release the event: the device may be lost."""
+        """Forgets the anchor. Does not release its event, because the device may be lost."""
         self._event = None
 
     def _move(self, event: Any, at_ns: int) -> None:

@@ -24,10 +24,10 @@ _EVAL = PHASE["eval"]
 
 
 def attach() -> bool:
-    """Starts recording this rank; call it once, anywhere before the loop. Idempotent, and it never raises.
+    """Starts recording this rank. Call it once, anywhere before the loop. Idempotent; never raises.
 
-    No agent, GPU or process group need be there. Returns whether the rank is being recorded: not with ``WHYIDLE=0`` in
-    the environment, nor where no ledger can be created (which it says, once, on stderr).
+    Needs no agent, GPU or process group. Returns whether the rank is being recorded. It is not if the environment has
+    ``WHYIDLE=0``, or if no ledger can be created, which is logged once to stderr.
     """
     try:
         if os.environ.get("WHYIDLE") == "0":
@@ -43,9 +43,9 @@ def attach() -> bool:
 
 
 def arm() -> bool:
-    """Puts the hooks in place and records from the first sign of training on: what ``whyidle run`` does.
+    """Installs the hooks, and starts recording at the first sign of training. ``whyidle run`` uses this.
 
-    A process that never trains (a launcher, a data-loading worker) thus leaves no ledger. Never raises.
+    So a process that never trains (a launcher, a data-loading worker) creates no ledger. Never raises.
     """
     global _armed
     try:
@@ -60,7 +60,7 @@ def arm() -> bool:
 
 
 def detach() -> None:
-    """Ends the recording and puts every original back. Idempotent, and it never raises."""
+    """Ends the recording and restores every patched function. Idempotent; never raises."""
     global _installed, _armed
     _session.close()
     for undo in reversed(_undo):
@@ -73,10 +73,10 @@ def detach() -> None:
 
 
 def step(number: int | None = None) -> None:
-    """Says that a training step ends here, where no optimizer step can be seen. Never raises.
+    """Marks the end of a training step, for loops whose optimizer steps the hooks cannot see. Never raises.
 
-    From the first call on optimizer steps are no longer counted. ``number`` is the step's own number, from 1: with it
-    the steps that a restarted run repeats are known exactly.
+    After the first call, optimizer steps no longer count as steps. ``number`` is the number of the step that ends, from
+    1. With it, whyidle knows exactly which steps a restarted run repeats.
     """
     try:
         if _session.asleep:
@@ -87,9 +87,10 @@ def step(number: int | None = None) -> None:
 
 
 class phase:
-    """``with whyidle.phase(name):`` says what the loop is doing, where the hooks cannot see it.
+    """``with whyidle.phase(name):`` marks a phase of the loop that the hooks cannot see.
 
-    ``name`` is one of compute, eval, host, data, checkpoint, restore. An unknown name is reported once and ignored.
+    ``name`` is one of compute, eval, host, data, checkpoint, restore. An unknown name is ignored, and logged once to
+    stderr.
     """
 
     __slots__ = ("_begun", "_index", "_old")
@@ -125,19 +126,20 @@ class phase:
 
 
 def own_ledger() -> tuple[str, bytes] | None:
-    """The path and a copy of this rank's ledger; None where it is not recorded."""
+    """The path and a copy of this rank's ledger; None if this rank is not recorded."""
     writer = _session.writer
     return None if writer is None else (writer.path, writer.copy())
 
 
 def end() -> None:
-    """The process exits: accounts for everything and ends the ledger. Never raises."""
+    """Runs when the process exits: accounts for everything and ends the ledger. Never raises."""
     _session.close()
 
 
 if not getattr(sys.modules.get("_whyidle_autoload"), "_started", False):
-    # At import, not at attach(): the first to register is the last to run, so that what others do at exit still counts.
-    atexit.register(end)  # else the autoload has registered it, earlier still
+    # Handlers run in reverse order. Registered at import instead of in attach(), so that the exit handlers of others
+    # run before it and their time still counts. The autoload registers it even earlier.
+    atexit.register(end)
 
 
 def _install() -> None:
@@ -158,7 +160,7 @@ def _install() -> None:
 
 
 def _torch_is_there() -> bool:
-    """Hooks need torch; importing it here would be a surprise to a program that does not."""
+    """Whether torch is installed. The hooks need it, but do not import it into a program that may not use it."""
     if "torch" not in sys.modules:
         import importlib.util
 

@@ -1,8 +1,8 @@
-"""The books of one rank: charges device-time to causes, closes steps, and settles waits once the others are known.
+"""The books of one rank: charges device time to causes, closes steps, and settles waits when their split is known.
 
-Everything here is arithmetic on the ledger's words. Whoever calls it says how long an interval was and in which phase
-it lay: the phase machine on a CPU rank, the device clock on an accelerator, where intervals close some time after the
-host has left them, but in the same order.
+All of this is arithmetic on the ledger's words. The caller gives the length of an interval and its phase. On a CPU rank
+these come from the phase machine. On an accelerator they come from the device clock: intervals are closed some time
+after the host has left them, but in the same order.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from .meters.blocked import BlockedMeter
 
 Parts = tuple[tuple[int, int], ...]
-"""A split of an interval: (cause, ns) for all but the last cause, then (cause, -1) for what is left."""
+"""A split of an interval: (cause, ns) for all causes but the last, then (cause, -1) for the rest."""
 
 
 class Splitter(Protocol):
     """Splits an interval when its length is known."""
 
     def split(self, ns: int) -> Parts | None:
-        """The parts of an interval of ``ns``; None leaves it whole."""
+        """The parts of an interval of ``ns``; None if it is not split."""
         ...
 
 
@@ -107,7 +107,7 @@ _OWN_CAUSES = tuple(tuple(CAUSE[cause] for cause in own) for own in OWN_CAUSES.v
 
 
 class Held:
-    """The waits of one group that are held back until their split is known."""
+    """The waits of one group that are pending until their split is known."""
 
     __slots__ = (
         "before",
@@ -130,17 +130,18 @@ class Held:
         self.pairwise = pairwise
         self.messages: list[Message] = []
         self.outside = outside
-        """Slots in which the rank may be held up on its way to this group."""
-        self.calls: list[int] = []  # waits of the step that is open, ns
-        self.queues: list[int] = []  # of each, for how long this rank's own threads got no CPU, ns
-        self.peers: list[int] = []  # of each, where ranks meet in pairs
+        """Slots in which waits may make the rank late for this group."""
+        self.calls: list[int] = []  # waits of the open step, ns
+        self.queues: list[int] = []  # for each wait, how long this rank's own threads got no CPU, ns
+        self.peers: list[int] = []  # for each wait, the peer; only in groups whose ranks send to each other
         self.complete = True  # whether each wait of the open step was measured
-        self.mark = self.before = mark  # causes and slots at the end of the last wait; the same, of the step before
+        # The words of causes and slots at the end of the last wait, and at the end of the last wait of earlier steps.
+        self.mark = self.before = mark
         self.steps: deque[StepWaits] = deque()
         self.traced = 0
-        """Where the last wait stands among all of the open step."""
+        """The index of the last wait among all waits of the open step."""
         self.size = 0
-        """What the steps hold, in numbers: for a bound on memory."""
+        """The memory that the steps take, as a count of numbers, so that it can be limited."""
 
     def close_step(self, number: int, wall: int) -> None:
         before, mark = self.before, self.mark
@@ -166,11 +167,11 @@ _NO_OWN = (0,) * len(LATE_FAMILIES)
 
 
 _Traced = tuple[int, int, int, int]
-"""A wait of the open step: what `call_words` takes beside the step."""
+"""A wait of the open step: the arguments of `call_words` after the step."""
 
 
 def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[_Traced]:
-    """One wait for some messages, of which the first has its time."""
+    """A single wait for several messages. The first message gets all of its time."""
     found = []
     for one in issues:
         lead = max(0, begun - one.at) if one.at else 0
@@ -182,13 +183,14 @@ def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[
 def _own(now: list[int], before: list[int]) -> list[int]:
     """A rank's own time between two marks, per LATE_FAMILIES.
 
-    What was blocked moves out of `compute` at a step's end, after the last mark of that step: so it may be below 0.
+    Blocked time moves out of `compute` at the end of a step, after the last mark of that step. So the difference of two
+    marks may be negative; it then counts as 0.
     """
     return [max(0, sum([now[i] - before[i] for i in causes])) for causes in _OWN_CAUSES]
 
 
 class Books:
-    """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serialises."""
+    """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serializes the calls."""
 
     __slots__ = (
         "_culprits",
@@ -208,14 +210,15 @@ class Books:
         self._map = cast(mmap, words.obj)  # its move() copies without making an object
         self.repeating = False
         self.slots = [_CAUSE_AT + CAUSE[PHASE_CAUSE[phase]] for phase in PHASES]
-        """Phase -> the word that an interval in it is added to."""
+        """Phase -> index of the word to which its intervals are added."""
         self.held: list[Held | None] = [None] * SLOTS
-        """Per slot: its waits, where they are held back. They are `collective` at once where not."""
+        """Per slot, its pending waits. None: waits in this slot count as `collective` at once."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._links: dict[int, dict[tuple[int, int], int]] = {}
-        self._last_end = self._last_wait = 0  # of a step, of a wait that is held back; ns of CLOCK_MONOTONIC
+        # The ends of the last step and of the last pending wait, ns of CLOCK_MONOTONIC.
+        self._last_end = self._last_wait = 0
         self._trace: list[_Traced] = []
-        """The waits of the open step that are held back, in order."""
+        """The pending waits of the open step, in order."""
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
 
@@ -239,8 +242,8 @@ class Books:
     ) -> None:
         """Adds an interval of a wait that ended at ``end_ns`` (CLOCK_MONOTONIC).
 
-        Of ``parts`` the first says how long the rank's own threads got no CPU; ``issues`` are the sends and receives
-        that were waited for.
+        The first of ``parts`` is the time in which the rank's own threads got no CPU. ``issues``: the sends and
+        receives that the rank waited for.
         """
         words = self.words
         queue = 0 if parts is None else min(parts[0][1], ns)
@@ -284,14 +287,14 @@ class Books:
         held.mark = words[_CAUSE_AT:_MARK_END].tolist()
 
     def charge_unmeasured(self, ns: int) -> None:
-        """Adds an interval of which nobody knows in which phase the device was: a wait may have been in it."""
+        """Adds an interval in which the phase of the device is not known. It may contain waits."""
         self.words[_CAUSE_AT + CAUSE["unattributed"]] += ns
         for held in self.held:
             if held is not None:
                 held.complete = False
 
     def take_blocked(self, meter: BlockedMeter, now_ns: int) -> None:
-        """Moves what the meter finds blocked out of `host` and `compute`. At a boundary, before the step is closed."""
+        """Moves blocked time, as the meter finds it, out of `host` and `compute`. Call it before a step is closed."""
         words, host, compute = self.words, _CAUSE_AT + CAUSE["host"], self.slots[_COMPUTE_PHASES[0]]
         computed = words[_CAUSE_AT + CAUSE["compute"]] + words[_CAUSE_AT + CAUSE["recompute"]]
         from_host, from_compute = meter.step(now_ns, words[host], computed)
@@ -303,7 +306,7 @@ class Books:
     # -- steps
 
     def open_window(self, now_ns: int) -> None:
-        """The first step begins: what came before is startup."""
+        """The first step begins; the time before was startup."""
         words = self.words
         words[_WINDOW_CAUSE_AT : _WINDOW_CAUSE_AT + len(CAUSES)] = words[_CAUSE_AT:_CAUSE_END]
         words[_WINDOW_WAITED] = words[_WAITED]
@@ -314,7 +317,7 @@ class Books:
         self.charge_recompute()
 
     def charge_recompute(self) -> None:
-        """Charges compute to `recompute` while the steps repeat what an earlier attempt had finished."""
+        """Makes compute count as `recompute` as long as steps repeat those that an earlier attempt had finished."""
         words = self.words
         self.repeating = words[_BASE] + words[_STEPS] < words[_UNTIL]
         slot = _CAUSE_AT + CAUSE["recompute" if self.repeating else "compute"]
@@ -322,7 +325,7 @@ class Books:
             self.slots[phase] = slot
 
     def close_step(self, end_ns: int) -> None:
-        """A step boundary at ``end_ns``; everything up to it has been charged. The caller holds the seqlock."""
+        """Closes a step at ``end_ns``. Everything up to it must have been charged. The caller holds the seqlock."""
         words = self.words
         done = words[_STEPS]
         words[_STEPS] = done + 1
@@ -342,7 +345,8 @@ class Books:
                 held.close_step(done + 1, wall)
 
     def _keep(self, step: int) -> None:
-        """Puts the waits of a step into the ring of calls, for a report on what was never exchanged and for what-if."""
+        """Puts the waits of a step into the ring of calls. Reports split waits from it that were never exchanged, and
+        what-if uses it."""
         written, ring, pack_into = self.words[_CALLS_WRITTEN], self._map, _CALL.pack_into
         for slot, ns, gap, end in self._trace:
             pack_into(ring, _CALLS_BYTE + written % RING_CALLS * _CALL.size, *call_words(step, slot, ns, gap, end))
@@ -356,9 +360,9 @@ class Books:
         return self.words[_CAUSE_AT:_MARK_END].tolist()
 
     def hold(self, slot: int, outside: tuple[int, ...], *, whole: bool, pairwise: bool = False) -> int:
-        """From now on the waits of this slot are held back -> the first step of which they are.
+        """From now on, the waits of this slot are pending. Returns the first step whose waits are.
 
-        ``whole``: the open step has not waited there yet. Otherwise its waits cannot be compared.
+        ``whole``: the open step has not waited in this slot yet. Otherwise its waits cannot be compared.
         """
         words = self.words
         held = self.held[slot] = Held(slot, outside, self.mark(), pairwise)
@@ -367,9 +371,9 @@ class Books:
         return words[_STEPS] + 1
 
     def settle(self, slot: int, parts: Mapping[str, int], through: int) -> None:
-        """Moves waits of a slot out of `pending`, to where they belong. The caller holds the seqlock.
+        """Moves waits of a slot from `pending` to their causes. The caller holds the seqlock.
 
-        ``parts`` has ns of network, straggler, pipeline, queue and unsplit; ``through`` is the last step of theirs.
+        ``parts``: ns of network, straggler, pipeline, queue and unsplit. ``through``: the last step of these waits.
         """
         words = self.words
         for part, ns in parts.items():
@@ -380,7 +384,7 @@ class Books:
         words[_SLOT_SETTLED_AT + slot] = through
 
     def blame(self, slot: int, behind: Mapping[int, int]) -> None:
-        """Adds to the ranks for which this one waited: rank -> ns."""
+        """Adds waits for late ranks: rank -> ns."""
         known = self._culprits.setdefault(slot, {})
         for rank, ns in behind.items():
             known[rank] = known.get(rank, 0) + ns
@@ -393,14 +397,14 @@ class Books:
             words[_CULPRIT_NS_AT + at + place] = ns
 
     def latency(self, slot: int, link: tuple[int, int], ns: int) -> None:
-        """Of waits for other stages: what the transfers of a link cost."""
+        """Adds ``ns`` of waits for other stages that the transfers of a link have caused."""
         words, known = self.words, self._links.setdefault(slot, {})
         known[link] = known.get(link, 0) + ns  # a pipeline has no more links than stages
         words[_SLOT_LATENCY_AT + slot] += ns
         words[_SLOT_LINK_AT + slot] = link_word(max(known, key=known.__getitem__))
 
     def late(self, slot: int, own: Iterable[int], elsewhere: Iterable[int], steps: int) -> None:
-        """This rank made the others of a group wait: ns by its own time (LATE_FAMILIES) and by other slots."""
+        """Adds by how much this rank was late in a slot: ns per LATE_FAMILIES of its own time, and per other slot."""
         words = self.words
         words[_LATE_STEPS_AT] += steps
         for index, ns in enumerate(own):
@@ -410,19 +414,19 @@ class Books:
             words[_LATE_ELSEWHERE_AT + slot * SLOTS + index] += ns
 
     def charge_waited_for(self, charged: Sequence[int]) -> None:
-        """Waits for late ranks and other stages, ns per FAMILIES, by what made those late."""
+        """Adds waits for late ranks and other stages: ns per FAMILIES, by what made those late."""
         words = self.words
         for index, ns in enumerate(charged):
             words[_WAITED_FOR_AT + index] += ns
 
     def release(self, slot: int) -> None:
-        """No split of this slot can be had: its waits are `collective`, those held back too."""
+        """Waits of this slot are not split any more: they are `collective`, also those that are pending."""
         words = self.words
         self.held[slot] = None
         self.settle(slot, {"unsplit": words[_SLOT_PENDING_AT + slot]}, words[_STEPS])
 
     def end(self) -> None:
-        """Nothing more is settled: what is held back is `collective`, and can still be split from the ring of calls."""
+        """The run ends: pending waits become `collective`. A report can still split them from the ring of calls."""
         words = self.words
         for slot in range(UNKNOWN_SLOT):
             if self.held[slot] is not None:

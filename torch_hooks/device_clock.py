@@ -1,21 +1,21 @@
 """The device clock: charges device time, not host time, to the phases of a rank, and never synchronises.
 
-At every phase switch one timing event is recorded on the home stream: the training thread's current one at the last
-step boundary, whichever is current now. Event i is recorded at host time t_i and is
-passed by the device at D_i = max(t_i, when the work enqueued before it has drained). The interval D_i .. D_i+1 goes to
+At every phase switch, one timing event is recorded on the home stream. This is the stream that was the training
+thread's current one at the last step boundary; another stream may be current now. Event i is recorded at host time t_i.
+The device passes it at D_i = max(t_i, when the work enqueued before it has drained). The interval D_i .. D_i+1 goes to
 the phase that was open between t_i and t_i+1:
 
-    for a wait that enqueues nothing   max(0, t_i+1 - max(t_i, drained)): the idle that the phase caused
-    for compute                        what the device took for the work, and the gaps in which it had none
-    for a wait of the stream           the exposed part of it, for instance of a collective
+    for a wait that enqueues nothing   max(0, t_i+1 - max(t_i, drained)): the idle time that the phase caused
+    for compute                        the device's time for the work, and the gaps in which it had none
+    for a wait of the stream           the exposed part of it, for example of a collective
 
-Where the stream waits for an event that has timing, that event is the end of the wait: D = max(D of the boundary
-before it, when that event was passed), and no boundary has to be recorded there.
+If the stream waits for an event that has timing, that event is the end of the wait: D = max(D of the boundary before
+it, when that event was passed). No boundary has to be recorded there.
 
-Intervals share their ends, so their sum is D_last - start by construction. docs/device-clock.md says how D is found,
-and what this cannot see.
+Intervals share their ends, so their sum is always D_last - start. docs/device-clock.md explains how D is found, and
+what the device clock cannot see.
 
-This module knows neither torch nor a device: `accelerators.DeviceEvents` brings the events.
+This module does not depend on torch or on a device: `accelerators.DeviceEvents` provides the events.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from .wait_codes import Issues, WaitCode
 
 NOTHING, STEP, WINDOW = 0, 1, 2
-"""What happens at the end of an interval: nothing, a step boundary, the window opens."""
+"""What happens at the end of an interval: nothing, a step boundary, or the window opens."""
 
 BACKLOG = 256
-"""Each time that so many more boundaries are in flight, ``mark`` harvests: a loop may have no steps."""
+"""``mark`` harvests whenever this many boundaries have been added, because a loop may have no steps."""
 
 LOOK_NS = 5_000_000
-"""``mark`` harvests so long after the last time. The longer it waits, the less is known of when events were passed."""
+"""``mark`` harvests if the last harvest was this long ago. With longer pauses, it is less well known when the device
+passed the events."""
 
 CLOSE_WAIT_NS = 10_000_000
 """How long ``close`` waits for the last boundaries. An event on an idle stream is done some microseconds later."""
@@ -48,14 +49,14 @@ _CLOSE_POLL_SECONDS = 0.0001
 _LEAST = 64
 
 Question = Callable[[Any], "bool | None"]
-"""Whether the device has passed an event; None where that may not be asked now."""
+"""Tells whether the device has passed an event; None if it may not ask now."""
 
 
 class EventSource(Protocol):
-    """Timing events of one rank. No method may synchronise; ``record`` may block where the launch queue is full."""
+    """Timing events of one rank. No method may synchronize; ``record`` may block while the launch queue is full."""
 
     def rehome(self) -> bool:
-        """Makes the calling thread's current stream the home stream -> whether that is another one."""
+        """Makes the calling thread's current stream the home stream. Returns whether that is a different one."""
         ...
 
     def at_home(self) -> bool:
@@ -63,23 +64,23 @@ class EventSource(Protocol):
         ...
 
     def record(self) -> object | None:
-        """Records an event on the home stream; None where none can be had (capture, too many in flight)."""
+        """Records an event on the home stream; None if that is not possible (capture, too many in flight)."""
         ...
 
     def awaited(self, event: Any) -> object:
-        """An event of the training's, with timing, in the shape of those that ``record`` gives. Never released."""
+        """Converts an event of the training, with timing, to the type that ``record`` returns. Do not release it."""
         ...
 
     def done(self, event: Any) -> bool | None:
-        """Whether the device has passed ``event``; None where that may not be asked now (capture)."""
+        """Whether the device has passed ``event``; None if it may not be asked now (capture)."""
         ...
 
     def elapsed_ns(self, start: Any, end: Any) -> int | None:
-        """Device ns from ``start`` to ``end``, both done; None for events that cannot be compared (two devices)."""
+        """Device ns from ``start`` to ``end``, both done; None if they cannot be compared (two devices)."""
         ...
 
     def release(self, event: Any) -> None:
-        """Hands back an event that will not be asked for again."""
+        """Returns an event that is not needed any more."""
         ...
 
 
@@ -91,25 +92,25 @@ class Interval(NamedTuple):
     ns: int
     """Its length on the device."""
     parts: Parts | None
-    """Its split among causes, inferred: the host's split of the phase, at the same proportions."""
+    """Its split among causes. This is inferred: the host's split of the phase, in the same proportions."""
     then: int
     """What happens at its end: NOTHING, STEP or WINDOW."""
     end_ns: int
     """When it ended: device time mapped to the host's CLOCK_MONOTONIC. Never decreases."""
     issues: Issues = ()
-    """Of a wait the sends and receives that were waited for; of another phase those that were issued at its end."""
+    """For a wait: the sends and receives that it waited for. For another phase: those that were issued at its end."""
 
 
 class DeviceClock:
-    """Turns phase switches of the host into intervals of device time and hands them to ``sink``, in order.
+    """Converts phase switches of the host to intervals of device time and passes them to ``sink``, in order.
 
-    ``start_ns`` and all host times are ns of CLOCK_MONOTONIC; ``now`` reads it. Whoever calls gives host times that do
-    not decrease, read before the call. Not thread-safe: the phase machine serialises. ``sink`` is called from within
-    ``mark``, ``harvest`` and ``close``; the sum of what it was given is always ``last_ns - start_ns``.
+    ``start_ns`` and all host times are ns of CLOCK_MONOTONIC; ``now`` reads it. Callers must pass host times that do
+    not decrease and that were read before the call. Not thread-safe: the phase machine serializes the calls. ``mark``,
+    ``harvest`` and ``close`` call ``sink``. The sum of all intervals is always ``last_ns - start_ns``.
 
-    A fault of the source (a lost GPU, a destroyed context) never escapes. It is counted in ``faults`` and the clock is
-    ``dead`` from then on: what was in flight, and all host time from there, is UNMEASURED. Host time in a phase is not
-    device time, so the phases are not charged by it; and a GPU that fails so does not come back to the process.
+    Errors of the source (a lost GPU, a destroyed context) are caught and counted in ``faults``. From then on the clock
+    is ``dead``: the intervals in flight, and all later host time, are UNMEASURED. They are not charged to phases,
+    because host time in a phase is not device time, and the process cannot use a GPU again after such an error.
     """
 
     __slots__ = (
@@ -151,16 +152,16 @@ class DeviceClock:
         self._sleep = sleep
         self._pending: deque[Boundary] = deque()
         self._lost: Lost | None = None
-        self._not_before_ns = 0  # the oldest pending event was seen unfinished then
+        self._not_before_ns = 0  # when the oldest pending event was last seen unfinished
         self._fresh = 0  # marks since the last harvest at a step
         self._look_ns = 0  # when `mark` harvests again
-        self._elsewhere = 0  # pending boundaries that are not on the home stream of now
+        self._elsewhere = 0  # pending boundaries that are on a previous home stream
         self.last_ns = start_ns
-        """The end of the last interval given to the sink."""
+        """The end of the last interval that was passed to the sink."""
         self.host_ns = start_ns
         """The host's last boundary."""
         self.unmeasured = 0
-        """Boundaries that were not measured: no event was to be had, or it was not done at the close."""
+        """Boundaries that were not measured: there was no event for them, or it was not done at the close."""
         self.faults = 0
         """Exceptions of the event source."""
         self.dead = False
@@ -179,8 +180,8 @@ class DeviceClock:
     ) -> None:
         """The phase ``phase`` ended at ``host_ns``; ``parts`` splits the host time of that interval among causes.
 
-        ``issues`` is handed on with the interval. ``until`` are a wait that begins at this boundary and the event that
-        ends it: one of the training's, with timing, for which the home stream waits next.
+        ``issues`` is passed on with the interval. ``until`` is a wait that begins at this boundary, and the event that
+        ends it: an event of the training, with timing, for which the home stream waits next.
         """
         if self.dead or self.closed:
             self._mark_blind(host_ns, then)
@@ -196,7 +197,7 @@ class DeviceClock:
         if event is None:
             self._lose(host_ns, phase, parts, then)
             if until is not None and self._lost is not None:
-                self._lost.phase = UNMEASURED  # the wait is lost in it
+                self._lost.phase = UNMEASURED  # the wait is a part of the lost interval
                 self.unmeasured += 1
         else:
             pending = self._pending
@@ -210,7 +211,7 @@ class DeviceClock:
             self._harvest(host_ns, 2 * BACKLOG)
 
     def rehome(self) -> None:
-        """A step boundary was marked, by the training thread: its current stream is home from now on."""
+        """Makes the training thread's current stream the home stream. It calls this after it has marked a step."""
         if self.dead or self.closed:
             return
         try:
@@ -220,28 +221,28 @@ class DeviceClock:
             self._die()
 
     def at_home(self) -> bool:
-        """Whether the calling thread's current stream is the home stream; true where nobody can be asked."""
+        """Whether the calling thread's current stream is the home stream; true if the clock is dead."""
         return self.dead or self._events.at_home()
 
     def harvest(self, host_ns: int) -> None:
-        """Charges the intervals that the device has passed, at most some more than came since the last harvest."""
+        """Emits intervals that the device has passed: at most _LEAST, plus twice the marks since the last harvest."""
         if not (self.dead or self.closed):
             limit = _LEAST + 2 * self._fresh
             self._fresh = 0
             self._harvest(host_ns, limit)
 
     def in_flight(self) -> list[tuple[Any, int, bool]]:
-        """What the device may not have passed yet, oldest first: (event, phase that ends there, whether it is awaited).
+        """Boundaries that the device may not have passed yet, oldest first: (event, phase that ends there, awaited).
 
-        An awaited one is the end of a wait that began at the boundary before it; its event is not on the home stream.
-        For a thread that watches. The training thread goes on meanwhile, so the answer may be out of date at once.
+        An awaited boundary is the end of a wait that began at the boundary before it; its event is not on the home
+        stream. The watcher thread calls this while the training thread continues, so the result may be outdated.
         """
         return [(boundary.event, boundary.phase, boundary.awaited) for boundary in tuple(self._pending)]
 
     def close(self, host_ns: int, wait_ns: int = CLOSE_WAIT_NS) -> None:
-        """Charges what is done within ``wait_ns`` and reports the rest, up to ``host_ns``, as UNMEASURED.
+        """Emits the intervals that the device passes within ``wait_ns``, then the time up to ``host_ns`` as UNMEASURED.
 
-        Mark the end of the open phase before. Later marks are ignored.
+        Mark the end of the open phase before this call. Later marks are ignored.
         """
         if self.closed:
             return
@@ -269,7 +270,7 @@ class DeviceClock:
                 passed, unfinished = count_one_by_one(pending, min(limit, self._elsewhere), self._done)
             else:
                 passed, unfinished = count_passed(pending, min(limit, len(pending)), self._done)
-            # The clock is read after the questions: the device was past the events before the answers came.
+            # The clock is read after the queries: the device had passed the events before it answered.
             seen_ns = self._now()
             for _ in range(passed):
                 boundary = pending[0]
@@ -289,7 +290,7 @@ class DeviceClock:
             self._die()
 
     def _place(self, boundary: Boundary, seen_ns: int) -> int | None:
-        """When the device passed a boundary, on the host's clock; None where that cannot be told."""
+        """When the device passed a boundary, on the host's clock; None if that is not known."""
         last_ns = self.last_ns
         if boundary.awaited:
             at = self._anchor.passed_ns(boundary.event)
@@ -335,12 +336,13 @@ class DeviceClock:
             lost.thens.append((host_ns, then))
 
     def _emit_lost(self, lost: Lost, phase: int, until_ns: int) -> None:
-        """What was to happen at lost boundaries, each as close to its host time as the measured ends allow."""
+        """Emits the step ends and window starts of lost boundaries, each as near to its host time as the measured ends
+        allow."""
         for host_ns, then in lost.thens:
             self._emit(phase, min(max(host_ns, self.last_ns), until_ns), None, then)
 
     def _write_off(self) -> None:
-        """Reports all boundaries in flight as UNMEASURED, up to the host time of the last mark."""
+        """Emits all boundaries in flight as UNMEASURED, up to the host time of the last mark."""
         gone = Lost(UNMEASURED)
         self.unmeasured += len(self._pending)
         for boundary in self._pending:
@@ -370,7 +372,7 @@ class DeviceClock:
 
 
 def _scaled(parts: Parts, ns: int, host_ns: int) -> Parts:
-    """The host's split of a phase at the same proportions of its ``ns`` on the device. All integers, clamped."""
+    """Scales the host's split of a phase to its ``ns`` on the device. All values are integers and clamped."""
     rest = ns
     scaled = []
     for cause, part in parts:

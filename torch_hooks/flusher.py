@@ -1,7 +1,7 @@
-"""Brings the file of a ledger up to date while the training thread passes no boundary, or passes many.
+"""Brings the file of a ledger up to date from a separate thread.
 
-The machine flushes at a boundary once ``FLUSH_NS`` have gone by. What lies between is left to a thread: that a rank has
-entered a phase in which it stays.
+The phase machine flushes at a boundary if the last flush was ``FLUSH_NS`` ago. The thread flushes what that leaves, for
+example that a rank has entered a phase in which it stays.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ FLUSH_NS = 50_000_000
 
 
 class Flusher:
-    """A thread that flushes every ``SECONDS``, until it is stopped or the process ends.
+    """A thread that flushes every ``SECONDS`` until it is stopped or the process ends.
 
-    It is gone while the process forks: no child then has a lock that a thread of ours held, and Python does not warn
-    the user of threads that are not his.
+    It is stopped while the process forks. So a child never gets a lock that this thread held, and Python does not warn
+    users about a thread that they did not start.
     """
 
     def __init__(self, file: LedgerFile):
@@ -27,7 +27,7 @@ class Flusher:
         self.start()
 
     def start(self) -> None:
-        self._stop = threading.Event()  # of this thread alone: one that is slow to stop does not go on
+        self._stop = threading.Event()  # a new one for each thread, so that one that is slow to stop does stop
         self._thread = threading.Thread(target=self._run, args=(self._stop,), name="whyidle-flusher", daemon=True)
         self._thread.start()
 

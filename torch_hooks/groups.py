@@ -1,8 +1,9 @@
-"""Which group of ranks a wait belongs to.
+"""Finds which group of ranks a wait belongs to.
 
-A *slot* of the ledger is a set of ranks: 0 the world, 1 to 6 the first others in which this rank waits, and 7 all waits
-whose ranks are not known. Sends and receives have a slot of their own: there, ranks meet in pairs. Two process groups
-of the same ranks share a slot, since every rank makes its calls in the same order.
+A *slot* of the ledger stands for a set of ranks. Slot 0 is the world, slots 1 to 6 are the first other groups in which
+this rank waits, and slot 7 has all waits whose ranks are not known. Sends and receives of a group have a separate slot,
+because ranks meet in pairs there. Two process groups with the same ranks share a slot, because every rank makes its
+calls in the same order.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
     from .wait_codes import Issues, WaitCode
 
 ALONE = -1
-"""The slot of a group of one rank: nobody waits there."""
+"""The slot of a group with one rank, in which nobody waits."""
 
 _KEPT = 512
-"""Works, futures and tensors of collectives that were issued and not waited for yet: beyond this, dead ones go."""
+"""How many works, futures and tensors to remember whose collectives were issued and not waited for yet. When there are
+more, dead ones are removed."""
 
 
 class Group(NamedTuple):
-    """What a slot stands for."""
+    """The group that a slot stands for."""
 
     slot: int
     ranks: tuple[int, ...]
@@ -37,44 +39,44 @@ class Group(NamedTuple):
 
 
 class Groups:
-    """The slots of this process. Not thread-safe: the training thread alone asks.
+    """The slots of this process. Not thread-safe: only the training thread may use it.
 
-    ``found`` is called with each group that gets a slot, before anything is waited for in it.
+    ``found`` is called with each group that gets a slot, before the first wait in it.
     """
 
     def __init__(
         self, rank: int, world: tuple[int, ...], found: Callable[[Group], None], taken: dict[int, Group] | None = None
     ):
-        """``taken``: slots of an earlier world of this process, which keep their meaning."""
+        """``taken``: slots of an earlier world of this process. They keep their meaning."""
         self._rank = rank
         self._world = world
         self._found = found
         self.taken = taken or {}
         self.slots: dict[int, Group] = {}
-        """Those in which this rank waits."""
+        """The slots in which this rank waits."""
         self._by_ranks: dict[tuple[tuple[int, ...], bool], int] = {}
         self._of_group: dict[tuple[int, bool], tuple[weakref.ref[Any], int]] = {}
         self._members: dict[int, list[int]] = {}
         self._waited: dict[int, tuple[weakref.ref[Any], WaitCode, Issues]] = {}
         self.coalesced: list[tuple[WaitCode, Issues]] | None = None
-        """Calls that are being gathered to be issued as one."""
+        """Calls that are being collected, to be issued as one."""
         self._of_storage: dict[int, int] = {}
         self.resolved = UNKNOWN_SLOT
-        """The slot of the group that a functional collective has just resolved."""
+        """The slot of the group that a functional collective has resolved last."""
 
     # -- the slot of a group
 
     def known(self, group: Any, pairwise: bool = False) -> int | None:
-        """The slot of a process group, or ALONE; None where the group is new."""
+        """The slot of a process group, or ALONE; None if the group is new."""
         known = self._of_group.get((id(group), pairwise))
         return known[1] if known is not None and known[0]() is group else None
 
     def slot_of(self, group: Any, pairwise: bool = False) -> int:
-        """The same of a group that may be new."""
+        """Like ``known``, but gives a new group a slot."""
         known = self.known(group, pairwise)
         if known is not None:
             return known
-        self._members.pop(id(group), None)  # of a group that is gone, whose id this one has
+        self._members.pop(id(group), None)  # a deleted group may have had the same id
         slot = self._look_up(group, pairwise)
         self._of_group[id(group), pairwise] = (weakref.ref(group), slot)
         return slot
@@ -85,7 +87,7 @@ class Groups:
             return ALONE
         try:
             ranks = tuple(sorted(distributed.get_process_group_ranks(group)))
-        except (KeyError, ValueError, RuntimeError):  # a group that was made beside torch.distributed's bookkeeping
+        except (KeyError, ValueError, RuntimeError):  # torch.distributed has no record of this group
             return UNKNOWN_SLOT
         if self._rank not in ranks:
             return UNKNOWN_SLOT
@@ -109,7 +111,7 @@ class Groups:
         return next(free, UNKNOWN_SLOT)
 
     def peer_of(self, group: Any, rank: int) -> int:
-        """The global rank of a rank of ``group``."""
+        """Converts a rank of ``group`` to its global rank."""
         members = self._members.get(id(group))
         if members is None or len(members) <= rank:
             members = sys.modules["torch.distributed"].get_process_group_ranks(group)
@@ -117,9 +119,9 @@ class Groups:
         return members[rank]
 
     def _label(self, group: Any, slot: int, ranks: tuple[int, ...], pairwise: bool) -> str:
-        """The name of the mesh dimension where there is one (torch >= 2.5 keeps it), else kind and size.
+        """The name of the mesh dimension if there is one (torch >= 2.5 keeps it); otherwise kind and size.
 
-        What a slot has counted in an earlier world stays under its first name.
+        A slot of an earlier world keeps its first name, because it has counted under that name.
         """
         if (before := self.taken.get(slot)) is not None and (before.ranks, before.pairwise) == (ranks, pairwise):
             return before.label
@@ -134,10 +136,11 @@ class Groups:
         )  # fmt: skip
 
     def outside(self, slot: int) -> tuple[int, ...]:
-        """The slots in which a rank may be held up on its way to ``slot``: not those whose waits hold all of it up.
+        """The slots in which waits may make a rank late for ``slot``.
 
-        The collectives of a group that contains this one hold all of its members up at once. Sends and receives never
-        do, and whoever is late for a message may have waited anywhere.
+        Leaves out groups that contain this one: their collectives delay all members of this group by the same time.
+        This does not hold for sends and receives: they delay members differently, and a rank that is late for a message
+        may have waited anywhere.
         """
         mine = self.slots[slot]
         return tuple(
@@ -147,7 +150,7 @@ class Groups:
         )
 
     def containing(self, inner: Group) -> tuple[int, ...]:
-        """The slots of collectives that all ranks of a group take part in."""
+        """The slots of collectives in which all ranks of a group take part."""
         return tuple(
             slot for slot, group in self.slots.items() if not group.pairwise and set(inner.ranks) <= set(group.ranks)
         )
@@ -155,7 +158,7 @@ class Groups:
     # -- from a call to its wait
 
     def issued(self, handle: Any, code: WaitCode, issues: Issues = ()) -> None:
-        """A work or a future that will be waited for. ``issues``: the sends and receives that it stands for."""
+        """Remembers a work or a future that will be waited for. ``issues``: the sends and receives of it."""
         waited = self._waited
         waited[id(handle)] = (weakref.ref(handle), code, issues)
         if len(waited) > _KEPT:
@@ -165,29 +168,29 @@ class Groups:
                 waited.clear()
 
     def issue_of(self, handle: Any) -> tuple[WaitCode, Issues] | None:
-        """What the wait for a work or a future is, and for which messages; None where its call was not seen."""
+        """The code and the messages of the wait for a work or a future; None if its call was not seen."""
         entry = self._waited.get(id(handle))
         return entry[1:] if entry is not None and entry[0]() is handle else None
 
     def waits_for(self, handle: Any) -> tuple[WaitCode, Issues] | None:
-        """The same, once: a rank that waits again for what it has waited for makes no call that others make too."""
+        """Like ``issue_of``, but only once: other ranks may not make a second wait for the same work."""
         issue = self.issue_of(handle)
         if issue is not None:
             del self._waited[id(handle)]
         return issue
 
     def wrapped(self, tensor: Any) -> None:
-        """A functional collective returns ``tensor``, whose group has just been resolved."""
+        """A functional collective returns ``tensor``. Its group is the one that was resolved last."""
         if len(self._of_storage) > _KEPT:
             self._of_storage.clear()
         self._of_storage[tensor.data_ptr()] = self.resolved
 
     def slot_of_tensor(self, tensor: Any) -> int:
-        """Where the wait for the tensor of a functional collective belongs."""
+        """The slot of the wait for the tensor of a functional collective."""
         return self._of_storage.pop(tensor.data_ptr(), UNKNOWN_SLOT)
 
 
 def key_of(ranks: tuple[int, ...], pairwise: bool) -> int:
-    """A number that names a set of ranks on all of them."""
+    """A hash that identifies a set of ranks, the same on all of them."""
     text = f"{'p2p' if pairwise else 'all'}:{','.join(map(str, ranks))}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big") | 1

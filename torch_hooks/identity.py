@@ -1,4 +1,4 @@
-"""Who this process is: its run, rank and attempt from the launcher's environment, its start from /proc."""
+"""The identity of this process: run, rank and attempt from the launcher's environment, its start time from /proc."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from ..ledger.clock import signed_ticks
 
 RUN_VARIABLES = ("WHYIDLE_RUN", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_JOB_ID", "TORCHELASTIC_RUN_ID")
-"""Where a run's id comes from, in order. A scheduler's id outlives a restart; torchrun's is a new UUID per launch."""
+"""Variables with the run's id, in order of precedence. A scheduler's id stays the same after a restart. torchrun's is a
+new UUID for each launch."""
 
 OWNER_VARIABLES = ("WHYIDLE_OWNER", "POD_NAMESPACE", "WHYIDLE_NAMESPACE")
-"""Where a run's owner comes from, in order, before the files and variables that nobody sets on purpose."""
+"""Variables with the run's owner, in order of precedence. They go before files and variables that the platform sets."""
 _POD_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _SLURM_ACCOUNT = "SLURM_JOB_ACCOUNT"
 _OWNER_CHARACTERS = 64
@@ -38,13 +39,13 @@ class Identity:
     pid: int
     pid_start_ticks: int
     resumable: bool
-    """An earlier process with the same run and rank was the same training, not just the same allocation."""
+    """Whether an earlier process with the same run and rank was the same training, not just in the same allocation."""
     start_ns: int
-    """CLOCK_MONOTONIC, ns, when the process started."""
+    """When the process started, ns of CLOCK_MONOTONIC."""
 
 
 def identify(env: Mapping[str, str] | None = None) -> Identity:
-    """The identity of this process. Never raises: what cannot be told takes its plainest value."""
+    """Returns the identity of this process. Never raises: values that are not known get a default."""
     env = os.environ if env is None else env
     rank = _number(env, _RANK, 0)
     attempt = _number(env, _ATTEMPT, 0)
@@ -59,8 +60,8 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
         attempt=attempt,
         pid=os.getpid(),
         pid_start_ticks=ticks,
-        # A scheduler's id is shared by all that runs in one allocation: two trainings, one after the other, are no
-        # restart unless the scheduler counts one.
+        # Everything in one allocation has the same scheduler's id. Two trainings, one after the other, are not a
+        # restart unless the scheduler counts it as one.
         resumable=attempt > 0 or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
         start_ns=start_ns,
     )
@@ -70,7 +71,7 @@ def run_variable(env: Mapping[str, str]) -> str | None:
     """The variable that names the run, if one does."""
     for name in RUN_VARIABLES:
         value = env.get(name, "").strip()
-        # A multi-node torchrun without --rdzv-id says "none" for every job there is.
+        # A multi-node torchrun without --rdzv-id sets "none" for every job.
         if value and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
             return name
     return None
@@ -82,7 +83,7 @@ def run_id(env: Mapping[str, str]) -> str:
         return env[name].strip()
     if env.get("MASTER_ADDR") and env.get("MASTER_PORT") and "RANK" in env:
         return f"{env['MASTER_ADDR']}-{env['MASTER_PORT']}"
-    # Ranks that one Python program starts itself share its pid as their run.
+    # Ranks that one Python program starts itself have that program's pid in the name of their run.
     multiprocessing = sys.modules.get("multiprocessing.process")
     parent = multiprocessing.parent_process() if multiprocessing else None
     pid = parent.pid if parent is not None else os.getpid()
@@ -91,7 +92,7 @@ def run_id(env: Mapping[str, str]) -> str:
 
 
 def owner_of(env: Mapping[str, str], namespace_file: str = _POD_NAMESPACE_FILE) -> str:
-    """Whose run it is: WHYIDLE_OWNER, else the Kubernetes namespace, else the Slurm account, else the user.
+    """The owner of the run: the first of WHYIDLE_OWNER, Kubernetes namespace, Slurm account, and user that is known.
 
     Never raises. At most 64 characters.
     """
@@ -106,7 +107,7 @@ def _bounded(text: str) -> str:
 
 
 def _namespace(path: str) -> str:
-    """The namespace of this pod, from the token volume that the kubelet mounts; empty elsewhere."""
+    """The namespace of this pod, from the token volume that the kubelet mounts; empty outside a pod."""
     try:
         with open(path, "rb") as file:
             return _bounded(file.read(4 * _OWNER_CHARACTERS).decode("utf-8", "replace"))
@@ -133,15 +134,15 @@ def _number(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int
 
 
 def process_start() -> tuple[int, int]:
-    """Start of this process -> (clock ticks since boot, ns of CLOCK_MONOTONIC). The kernel keeps it to 10 ms."""
+    """When this process started: (clock ticks since boot, ns of CLOCK_MONOTONIC). The resolution is 10 ms."""
     now = time.monotonic_ns()
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         ticks = signed_ticks(int(fields[19]))  # field 22 of proc(5), counted from the state (field 3) as 0
         since_boot = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        # starttime is on CLOCK_BOOTTIME, which a suspend moves away from CLOCK_MONOTONIC. Between two readings of them
-        # the process may wait for a CPU, which makes the difference too large.
+        # starttime is on CLOCK_BOOTTIME. It differs from CLOCK_MONOTONIC by the time that the machine was suspended.
+        # The least of five differences is used: the process may lose its CPU between the readings of the two clocks.
         asleep = min(-time.monotonic_ns() + time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(5))
         return ticks, min(now, since_boot - asleep)
     except (OSError, ValueError, IndexError, AttributeError):
@@ -149,9 +150,10 @@ def process_start() -> tuple[int, int]:
 
 
 def nvml_uuid(uuid: str, env: Mapping[str, str] | None = None) -> str:
-    """The UUID that torch gives of a GPU, as NVML and everything beside it writes it: `GPU-…`, or `MIG-…`.
+    """Converts torch's UUID of a GPU to the form that NVML and other tools use: `GPU-…` or `MIG-…`.
 
-    torch prints CUDA's 16 bytes alone. Of a MIG device they are its own, and a process gets one only by that name.
+    torch gives only CUDA's 16 bytes. For a MIG device they are the UUID of that device. A process can only get a MIG
+    device by that name in CUDA_VISIBLE_DEVICES.
     """
     if not uuid or uuid.startswith(("GPU-", "MIG-")):
         return uuid

@@ -1,4 +1,4 @@
-"""Boundaries that the device may not have passed yet, and how far it has come."""
+"""Boundaries in flight: those that the device may not have passed yet. Finds how many it has passed."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ if TYPE_CHECKING:
     from .wait_codes import Issues
 
 UNMEASURED = -1
-"""As the phase of an interval: device time of which no phase can be told. Its cause is `unattributed`."""
+"""The phase of an interval whose phase is not known. Its cause is `unattributed`."""
 
 
 class Lost:
-    """Boundaries without an event, joined to the next one that has one."""
+    """Boundaries without an event. They are joined to the next boundary that has one."""
 
     __slots__ = ("phase", "thens")
 
     def __init__(self, phase: int):
-        self.phase = phase  # of all of them, else UNMEASURED
-        self.thens: list[tuple[int, int]] = []  # (host_ns, then), where something was to happen
+        self.phase = phase  # the common phase of all of them; UNMEASURED if they differ
+        self.thens: list[tuple[int, int]] = []  # (host_ns, then) of those that end a step or open the window
 
 
 class Boundary(NamedTuple):
-    """The end of an interval, at an event."""
+    """The end of an interval, marked by an event."""
 
     event: Any
     host_ns: int
-    host_interval_ns: int  # since the boundary before, recorded or not
+    host_interval_ns: int  # host time since the previous boundary, recorded or not
     phase: int
     parts: Parts | None
     then: int
     lost: Lost | None
     issues: Issues
     awaited: bool = False
-    """The event is not on the home stream: that waited for it from the boundary before on."""
+    """Whether the event is on another stream. The home stream waited for it since the previous boundary."""
 
 
 def count_passed(boundaries: Sequence[Boundary], most: int, done: Callable[[Any], bool | None]) -> tuple[int, bool]:
-    """-> (how many of the first ``most`` the device has passed, or one more; whether the next was seen unfinished).
+    """Counts the first boundaries that the device has passed: (count, whether the next one was seen unfinished).
 
-    All but the awaited ones stand on one stream, which is first in, first out: the newest that is done answers for all
-    before it, the awaited ones too. So it is asked first; then, from the oldest on, ever further ones, and what lies
-    between the last two. ``done`` gives None where it cannot tell, and nothing more is asked then.
+    Considers the first ``most`` boundaries; the count is one higher if an awaited one follows them and is passed. All
+    boundaries except awaited ones are on one stream, which is first in, first out. So if one is done, all before it are
+    done, too, also the awaited ones. The search asks for the newest first. Then it asks from the oldest on with growing
+    strides, and finally between the last two. If ``done`` returns None, the search stops.
     """
-    low, high = 0, most  # all before `low` are passed, and `high` is the first that is known not to be
+    low, high = 0, most  # all before `low` are passed; `high` is the first that is known not to be passed
     at, stride = most - 1, 0
     while low < high:
-        if boundaries[at].awaited:  # its neighbours are not
+        if boundaries[at].awaited:  # its neighbours are not awaited
             at += -1 if at > low else 1
             if at >= high:
                 break
@@ -70,7 +71,7 @@ def count_passed(boundaries: Sequence[Boundary], most: int, done: Callable[[Any]
 
 
 def count_one_by_one(boundaries: Sequence[Boundary], most: int, done: Callable[[Any], bool | None]) -> tuple[int, bool]:
-    """The same for boundaries on several streams."""
+    """Like ``count_passed``, for boundaries on several streams: asks for each one."""
     for number in range(most):
         answer = done(boundaries[number].event)
         if not answer:

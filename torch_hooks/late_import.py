@@ -1,13 +1,14 @@
-"""Runs something as soon as a module has been imported, without importing it ourselves.
+"""Calls a function as soon as a module has been imported, without importing the module itself.
 
     when_imported("torch.distributed.fsdp", install)
 
-A hook on a module that the training may never load must not load it either. A finder at the front of ``sys.meta_path``
-lets the finders behind it look for the module, and shadows ``exec_module`` on the very loader that they found, for this
-one execution. So the module, its spec and its loader are those that Python would have had without us.
+A hook on a module that the training may never import must not import it either. A finder at the front of
+``sys.meta_path`` lets the finders after it look for the module. It then replaces ``exec_module`` of the loader that
+they found, for this one execution. So the module, its spec and its loader are the same as without whyidle.
 
-This file is also loaded by itself, at the start of every Python process below ``whyidle run``: it imports nothing
-that a bare interpreter has not loaded already (hence the quoted types), and takes no lock that a fork could leave held.
+This file is also loaded without its package, at the start of every Python process below ``whyidle run``. So it imports
+nothing that a bare interpreter has not loaded already (this is why types are quoted), and takes no lock that a fork
+could leave held.
 """
 
 import sys
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
     Do = Callable[[ModuleType], object]
 
 _waiting: "dict[tuple[str, Do], None]" = {}
-"""Who waits for what, oldest first. To pop a key is to win the right, and the duty, to run it."""
+"""The pairs (module, function) that wait, oldest first. The thread that pops a key must run the function."""
 
 _NOTHING = object()
 
 
 def when_imported(name: str, do: "Do") -> None:
-    """Calls ``do(module)`` now if the module is there, else right after its execution has finished. Never raises.
+    """Calls ``do(module)`` now if the module is imported, otherwise as soon as its execution has finished.
 
-    Until it has run, asking again for the same pair changes nothing. An import that fails leaves it waiting. What
-    ``do`` raises is swallowed (with ``WHYIDLE_DEBUG=1``, one line on stderr). A module that has no execution of its own
-    to watch, or that was half imported when this was called, is noticed with the next import of anything.
+    Until ``do`` has run, another call for the same pair changes nothing. If the import fails, ``do`` keeps waiting.
+    Never raises: exceptions of ``do`` are dropped (with ``WHYIDLE_DEBUG=1`` they are logged to stderr). A module whose
+    loader cannot be watched, or that was half imported at this call, is noticed at the next import of any new module.
     """
     _waiting[name, do] = None
     _place_finder()
@@ -42,16 +43,16 @@ def when_imported(name: str, do: "Do") -> None:
 
 
 def forget(do: "Do") -> None:
-    """``do`` waits for nothing any more."""
+    """Cancels all calls of ``do`` that are still waiting."""
     for key in list(_waiting):
         if key[1] == do:
             _waiting.pop(key, None)
 
 
 def _ready(name: str) -> "Any":
-    """The module, or None while it is not imported, still executes, or is lazy and has not been touched."""
+    """The module; None if it is not imported, still executes, or is lazy and not loaded yet."""
     module = sys.modules.get(name)
-    if module is None or type(module).__name__ == "_LazyModule":  # a look at its attributes would load it
+    if module is None or type(module).__name__ == "_LazyModule":  # reading its attributes would load it
         return None
     spec = getattr(module, "__spec__", None)
     return None if getattr(spec, "_initializing", False) else module
@@ -59,7 +60,7 @@ def _ready(name: str) -> "Any":
 
 def _run(name: str, do: "Do", module: "ModuleType") -> None:
     if _waiting.pop((name, do), _NOTHING) is _NOTHING:
-        return  # another thread was first
+        return  # another thread runs it
     try:
         do(module)
     except Exception as error:
@@ -76,14 +77,14 @@ def _run_all(name: str, module: "ModuleType") -> None:
 
 
 def _place_finder() -> None:
-    # It stays there for good: an entry that leaves the list while another thread's import walks it makes that import
-    # miss the finder behind. Idle, it costs a tenth of a microsecond per import.
+    # It is never removed: if an entry leaves the list while another thread's import walks it, that import misses the
+    # next finder. When nothing waits, it costs 0.1 µs per import.
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 
 
 class _Finder:
-    """Finds nothing by itself: asks the finders behind it, as Python would have done without it."""
+    """Finds nothing itself: asks the finders after it, as Python would do without it."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -92,7 +93,7 @@ class _Finder:
         for waited, do in list(_waiting):
             if waited == name:
                 found = True
-            elif (module := _ready(waited)) is not None:  # it came by a way that we do not watch
+            elif (module := _ready(waited)) is not None:  # it was imported in a way that is not watched
                 _run(waited, do, module)
         return self._find(name, path, target) if found else None
 
@@ -113,13 +114,13 @@ _finder = _Finder()
 
 
 class _ExecModule:
-    """Stands in for one loader's ``exec_module`` and tells when it is through."""
+    """Replaces ``exec_module`` of one loader, and runs the waiting functions when it has finished."""
 
     def __init__(self, loader: "Any", inner: "Callable[[ModuleType], None]", former: "Any", own: bool):
         self.loader = loader
         self.inner = inner
-        self.former = former  # what stood in the loader's own __dict__ before, or _NOTHING
-        self.own = own  # this loader loads one module; others (zipimporter) serve many and stay watched
+        self.former = former  # the previous entry in the loader's own __dict__, or _NOTHING
+        self.own = own  # whether this loader loads one module only; those of many (zipimporter) stay watched
         self.finder = _finder
 
     def __call__(self, module: "ModuleType") -> None:
@@ -127,13 +128,13 @@ class _ExecModule:
             self.restore()
         name = module.__name__ if module.__spec__ is None else module.__spec__.name
         self.inner(module)
-        if type(self.loader).__name__ != "LazyLoader":  # of importlib.util: it has put the execution off
-            _run_all(name, sys.modules.get(name, module))  # the module may have put another in its place
+        if type(self.loader).__name__ != "LazyLoader":  # importlib.util's LazyLoader has not executed it yet
+            _run_all(name, sys.modules.get(name, module))  # the module may have replaced itself in sys.modules
 
     def restore(self) -> None:
         held = self.loader.__dict__
         if held.get("exec_module") is not self:
-            return  # somebody stands on top of us: we only pass through
+            return  # other code has wrapped this one, so it stays and only calls the original
         if self.former is _NOTHING:
             del self.loader.exec_module
         else:
@@ -141,7 +142,7 @@ class _ExecModule:
 
 
 def _watch(loader: "Any", name: str) -> None:
-    """Shadows ``loader.exec_module``, where that is possible: not for a namespace, or what is built in or frozen."""
+    """Replaces ``loader.exec_module`` if that is possible: not for namespaces, built-in or frozen modules."""
     held = getattr(loader, "__dict__", None)
     if held is None or isinstance(loader, type) or not hasattr(loader, "exec_module"):
         return

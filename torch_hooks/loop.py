@@ -1,7 +1,7 @@
-"""The training loop as the hooks see it: batches come, backward passes run, optimizers step, and steps end.
+"""The training loop as the hooks see it: batches arrive, backward passes run, optimizers step, and steps end.
 
-No public method raises, and none does anything once its hook is off. The fence stands in each method, not in a
-decorator: that would cost every step another call.
+No public method raises, and none does anything after its hook is switched off. Each method catches its own errors,
+because a decorator would cost every step another call.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ _REGULAR_CYCLES = 8
 
 
 class Loop:
-    """What the hooks of the loader, the backward pass and the optimizer talk to."""
+    """The object that the hooks of the loader, the backward pass and the optimizer call."""
 
     def __init__(self, session: Session):
         self._session = session
         self.compiled_steps: list[bool] = []
-        """Optimizer steps inside compiled graphs, which could not call us; taken note of when the loop next does."""
+        """Optimizer steps inside compiled graphs, which cannot call the hooks. The next call of a hook counts them."""
         self.forget()
 
     def forget(self) -> None:
         self.steps = StepDetector()
         self._reduced: dict[int, tuple[int, WaitCode]] = {}
-        """Gradients that the next backward pass reduces: id of the DDP module -> bytes, and where it waits."""
+        """Gradients that the next backward pass reduces: id of the DDP module -> (bytes, code of its wait)."""
         self._reducers: set[WaitCode] = set()
-        """Where DDP modules wait whose forward pass was seen."""
-        self._fed = False  # a batch was delivered since the last boundary
-        self._unused_batch = False  # a batch was delivered, and no backward pass has begun since
-        self._delivered = 0  # what had been computed when it was
+        """The wait codes of DDP modules whose forward pass was seen."""
+        self._fed = False  # whether a batch was delivered since the last boundary
+        self._unused_batch = False  # whether no backward pass has begun since the last batch was delivered
+        self._delivered = 0  # the value of `_computed` when the last batch was delivered
         self._writes = WriteMeter()
-        self._host_between = True  # the loop asks for its batch after the step, not before
+        self._host_between = True  # whether the loop asks for its batch after the step, not before
         self._regular = 0
 
     # -- data
 
     def batch_wanted(self) -> int:
-        """The loop asks for a batch -> what to leave when it is there."""
+        """The loop asks for a batch. Returns what to pass to `batch_came` or `no_batch`."""
         session = self._session
         try:
             if session.asleep:
@@ -83,7 +83,7 @@ class Loop:
             return session.fault("dataloader", error)
 
     def batch_came(self, old: int, splitter: Splitter | None, samples: int, training: bool) -> None:
-        """A batch is there. ``samples`` is 0 where it cannot be told."""
+        """A batch has arrived. ``samples`` is 0 if it is not known."""
         session = self._session
         if old == NOT_ENTERED or session.writer is None:
             return
@@ -98,7 +98,7 @@ class Loop:
             session.fault("dataloader", error)
 
     def no_batch(self, old: int, splitter: Splitter | None) -> None:
-        """The loader is exhausted, or raised: what follows is the loop's own Python."""
+        """The loader is exhausted or raised. The time that follows is host time."""
         try:
             self._session.machine.leave_to(old, HOST, splitter)
             if old != NOT_ENTERED:
@@ -107,7 +107,7 @@ class Loop:
             self._session.fault("dataloader", error)
 
     def _computed(self) -> int:
-        """ns of compute so far, to be compared; of an accelerator, which lags behind, the host's clock."""
+        """ns of compute so far, for differences. On an accelerator, which lags behind, the host's clock."""
         session = self._session
         if session.writer is None or session.machine.device is not None:
             return time.monotonic_ns()
@@ -115,7 +115,7 @@ class Loop:
         return words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
 
     def _hosted(self) -> int:
-        """ns of host time so far, as ``_computed``."""
+        """ns of host time so far, for differences, like ``_computed``."""
         session = self._session
         if session.writer is None or session.machine.device is not None:
             return time.monotonic_ns()
@@ -126,19 +126,22 @@ class Loop:
         self._writes.begin(machine.since, self._hosted(), machine.saves)
 
     def _host_ends(self) -> None:
-        """The loop asks for a batch; the caller has entered the phase."""
+        """Host time ends, because the loop asks for a batch. Call it after entering the phase."""
         ns, size = self._writes.end(self._hosted(), self._session.machine.saves)
         if size and (writer := self._session.writer) is not None:
             writer.words[_HOST_WRITE_AT] += ns
             writer.words[_HOST_WRITE_BYTES_AT] += size
 
     def evaluation_begins(self) -> tuple[int, int]:
-        """The user says so -> what ``evaluation_ends`` wants. The caller has entered the phase."""
+        """The user's `eval` phase begins. Call it after entering the phase. Returns what ``evaluation_ends`` needs."""
         writer = self._session.writer
         return self._computed(), writer.words[_EVALUATION_AT] if writer is not None else 0
 
     def evaluation_ends(self, begun: tuple[int, int]) -> None:
-        """The caller has left the phase. Batches that were taken for an evaluation's by themselves are a part of it."""
+        """The user's `eval` phase ends. Call it after leaving the phase.
+
+        Replaces what was counted as evaluation in the meantime because batches had no backward pass.
+        """
         computed, evaluated = begun
         self._unused_batch = False
         writer = self._session.writer
@@ -146,7 +149,7 @@ class Loop:
             writer.words[_EVALUATION_AT] = evaluated + max(0, self._computed() - computed)
 
     def batch_handed_on(self) -> None:
-        """A loader that fetches ahead hands on a batch which came before it was told that there are no more."""
+        """A loader that fetches ahead delivers a batch that it got before its source was exhausted."""
         machine = self._session.machine
         if machine.phase == HOST:
             machine.base(COMPUTE)
@@ -154,7 +157,7 @@ class Loop:
     # -- steps
 
     def backward_begins(self, device: Any = None) -> None:
-        """``device`` is where the loss is, if that is known."""
+        """A backward pass begins. ``device``: the device of the loss, if it is known."""
         session = self._session
         try:
             if session.asleep:
@@ -169,8 +172,8 @@ class Loop:
             if not machine.stepping:
                 session.begin()
             if machine.phase == HOST:
-                # The batch of this backward pass was fetched before the last step ended, so the forward pass that we
-                # took for host time was compute. Do not make that mistake again in this loop.
+                # The batch of this backward pass was fetched before the last step ended. So the forward pass was
+                # compute, although it was counted as host time. Do not repeat this mistake in this loop.
                 self._host_between = False
                 self._regular = 0
                 machine.base(COMPUTE)
@@ -183,18 +186,19 @@ class Loop:
             session.fault("backward", error)
 
     def reducer_seen(self, module: int, size: int, code: WaitCode) -> None:
-        """A DDP module runs forward; its next backward pass reduces gradients of ``size`` bytes, 0 in ``no_sync``."""
+        """A DDP module runs forward. Its next backward pass reduces ``size`` bytes of gradients; 0 in ``no_sync``."""
         if size:
             self._reduced[module] = size, code
         self._reducers.add(code)
 
     def reduced_in(self) -> WaitCode | None:
-        """What the wait at the end of this backward pass is; None where nothing is known to wait there.
+        """The code of the wait at the end of this backward pass; None if nothing is known to wait there.
 
-        One bracket holds the waits of all reducers: of several groups it cannot be told which one held it up.
+        One interval contains the waits of all reducers. If they have different groups, it is not known which one
+        caused the wait.
         """
         if not self._reducers:
-            # A DDP module inside a compiled graph is not seen. FSDP's waits all pass through Python.
+            # The hooks do not see a DDP module inside a compiled graph. They see all waits of FSDP.
             states = self._session.states
             return None if "active" in (states["fsdp1"], states["fsdp2"]) else UNKNOWN_WAIT
         codes = {code for _, code in self._reduced.values()}
@@ -206,7 +210,7 @@ class Loop:
         return UNKNOWN_WAIT if codes else None
 
     def _count_reduced(self) -> None:
-        """DDP's gradients: one all-reduce for each backward pass and group."""
+        """Counts the reduction of DDP's gradients as one all-reduce per backward pass and group."""
         sizes: dict[WaitCode, int] = {}
         for size, code in self._reduced.values():
             sizes[code] = sizes.get(code, 0) + size
@@ -233,12 +237,12 @@ class Loop:
             session.fault("step", error)
 
     def take_note(self) -> None:
-        """Of a step inside a compiled graph, late: what ran in between counts as a part of it."""
+        """Counts a step inside a compiled graph. It ends here, so what has run since then counts as a part of it."""
         self.compiled_steps.clear()
         self.optimizer_stepped(COMPILED)
 
     def step_ends(self, number: int | None) -> None:
-        """The user says that a step ends here; ``number`` is its own number, from 1."""
+        """The user marks the end of a step. ``number``: the number of the step that ends, from 1."""
         self.steps.manual = True
         writer = self._session.writer
         if number is not None and writer is not None and self._session.machine.stepping:
@@ -250,7 +254,8 @@ class Loop:
         session = self._session
         machine = session.machine
         if not machine.stepping:
-            # The first call of whyidle.step() in a loop without loader and backward pass: what it ends began unseen.
+            # The first call of whyidle.step() in a loop without loader and backward pass. The step that it ends began
+            # unseen, so only the window begins here.
             session.begin()
         elif session.writer is not None and machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = False

@@ -1,11 +1,11 @@
-"""The phase machine: one open phase at any time, so that every nanosecond is in exactly one place.
+"""The phase machine: one phase is open at any time, so that every nanosecond counts in exactly one place.
 
     old = machine.enter(PHASE["data"])
     ...
     machine.leave(old)
 
-Phases nest and the innermost wins. On a CPU rank an interval is charged when it ends; on an accelerator it is handed to
-the device clock, which charges it when the device has passed its end.
+Phases nest, and the innermost one counts. On a CPU rank, an interval is charged when it ends. On an accelerator, it is
+passed to the device clock, which charges it when the device has passed the end of the interval.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _OPEN_SLOT_AT = WORD_AT["open_slot"][0]
 _SLOT_CALLS_AT = WORD_AT["slot_calls"][0]
 
 BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
-"""What the loop is in when no bracket is open."""
+"""Base phases: those that the loop is in when no bracket (a phase that a hook has entered and will leave) is open."""
 
 NOT_ENTERED = -1
-"""What ``enter`` returns when nothing was entered; ``leave(NOT_ENTERED)`` does nothing."""
+"""``enter`` returns this if it has entered nothing; ``leave(NOT_ENTERED)`` does nothing."""
 
 _now = time.monotonic_ns
 _thread = threading.get_ident
 
 
 class PhaseMachine:
-    """Keeps the open phase of one rank and hands every closed interval to its books.
+    """Keeps the open phase of one rank and passes every closed interval to its books.
 
-    Only the thread that created it may switch, and during a backward pass also autograd's thread of the device
-    (``helper``), for which the first one waits. Whatever comes from elsewhere, or in the middle of an update (a garbage
-    collection or a signal handler that runs between two of our own bytecodes), is not entered.
+    Only the thread that created it may switch phases. During a backward pass, autograd's thread of the device
+    (``helper``) may do so too, because the first thread waits for it. Calls from other threads are ignored. So are
+    calls during an update, from a garbage collection or a signal handler that runs in the middle of whyidle's code.
 
-    No method raises: what goes wrong is counted in the ledger's ``faults``.
+    No method raises. Errors are counted in the ledger's ``faults``.
     """
 
     __slots__ = (
@@ -85,7 +85,7 @@ class PhaseMachine:
     )
 
     def __init__(self, words: memoryview, start_ns: int, flush: Callable[[], None] = lambda: None):
-        """``flush`` brings the ledger's file up to date: called at boundaries, ``FLUSH_NS`` apart."""
+        """``flush`` brings the ledger's file up to date. It is called at boundaries, at most once per ``FLUSH_NS``."""
         self.words = words
         self._flush = flush
         self._flushed = 0
@@ -93,25 +93,25 @@ class PhaseMachine:
         self._slots = self.books.slots
         self.device: DeviceClock | None = None
         self.waits: WaitMeter | None = None
-        """Of a CPU rank: how long its communication threads queue for a CPU."""
+        """On a CPU rank: measures how long its communication threads queue for a CPU."""
         self.blocked: BlockedMeter | None = None
-        """Of a CPU rank: how long its own code is blocked."""
+        """On a CPU rank: measures how long its own code is blocked."""
         self.saving: SaveMeter | None = None
-        """Of the save that is open."""
+        """The meter of the open save."""
         self.saves = 0
-        """Saves that were opened."""
+        """How many saves were opened."""
         self.phase = STARTUP
         self.since = start_ns
         self.stepping = False  # whether the first step has begun
         self.steps = 0
-        """Steps that the host has finished; an accelerator is behind."""
+        """Steps that the host has finished. An accelerator may lag behind."""
         self.helper = 0
         self._owner = _thread()
         self._busy = False
-        self._awaited: Issues = ()  # what the open wait is for
-        self._issued: Issues = ()  # what is being issued
-        self._until: tuple[WaitCode, Any] | None = None  # what the device waits for next, and the event that ends it
-        self._passed: list[Interval] = []  # intervals of the device that the books do not have yet
+        self._awaited: Issues = ()  # the sends and receives that the open wait is for
+        self._issued: Issues = ()  # the sends and receives that are being issued
+        self._until: tuple[WaitCode, Any] | None = None  # the device's next wait, and the event that ends it
+        self._passed: list[Interval] = []  # finished intervals of the device that are not in the books yet
         words[_PHASE_AT] = STARTUP
         words[_OPEN_SLOT_AT] = -1
         words[_SINCE_AT] = start_ns
@@ -121,24 +121,24 @@ class PhaseMachine:
         return _thread() == self._owner
 
     def admits(self) -> bool:
-        """Whether the caller may change the books now: from one of the threads that may switch, outside an update."""
+        """Whether the caller may change the books now: it is a thread that may switch phases, and no update runs."""
         return not self._busy and ((caller := _thread()) == self._owner or caller == self.helper)
 
     def enter(self, phase: int) -> int:
-        """Opens ``phase``; returns what to ``leave``: the phase before, or NOT_ENTERED."""
+        """Opens ``phase``. Returns what to pass to ``leave``: the previous phase, or NOT_ENTERED."""
         if phase == self.phase:
             return NOT_ENTERED
         return self._cut(phase, None, NOTHING)
 
     def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
-        """Opens a wait, for some sends and receives if it is one for messages; returns what to ``leave``.
+        """Opens a wait; ``issues``: the sends and receives that it waits for. Returns what to pass to ``leave``.
 
-        A wait inside one of the same group is a part of that one, and so is one whose group is not known.
+        A wait inside a wait of the same group is a part of that one. So is one whose group is not known.
         """
         if self.phase >= LEAST_WAIT and (slot_of(code) == UNKNOWN_SLOT or slot_of(code) == slot_of(self.phase)):
             return NOT_ENTERED
         old = self._cut(code, None, NOTHING)
-        # Here and not where phases are cut: to come back from a garbage collection inside a wait is no new wait.
+        # Counted here instead of in `_cut`: after a garbage collection inside a wait, the same wait continues.
         if old != NOT_ENTERED:
             self._awaited = issues
             words = self.words
@@ -149,7 +149,7 @@ class PhaseMachine:
     def wait_until(self, code: WaitCode, event: Any) -> None:
         """On an accelerator: the home stream is about to wait for an event that has timing.
 
-        The wait begins now and the event ends it, so that there is no ``leave``. Inside another wait as `enter_wait`.
+        The wait begins now. The event ends it, so there is no ``leave``. Waits inside another wait: see `enter_wait`.
         """
         phase = self.phase
         if phase >= LEAST_WAIT:
@@ -166,17 +166,17 @@ class PhaseMachine:
         self._until = None
 
     def enter_from_base(self, phase: int) -> int:
-        """The same, but only if no other bracket is open: what happens inside one belongs to that one."""
+        """Like ``enter``, but does nothing if another bracket is open: what happens inside it belongs to it."""
         return self._cut(phase, None, NOTHING) if self.phase in BASES else NOT_ENTERED
 
     def enter_save(self, meter: SaveMeter) -> int:
-        """The same for a save; ``meter`` splits each part of it, also where another phase interrupts it."""
+        """Like ``enter_from_base``, for a save. ``meter`` splits each part of it, if other phases interrupt it."""
         old = self.enter_from_base(CHECKPOINT)
         if old != NOT_ENTERED:
             self.saves += 1
             self.saving = meter
             meter.begin()
-            self._flush()  # what a save writes may keep other threads of Python from running for long
+            self._flush()  # a save may keep other Python threads from running for long
         return old
 
     def leave_save(self, old: int) -> None:
@@ -185,35 +185,35 @@ class PhaseMachine:
             self.saving = None
 
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
-        """Goes back to ``old``; ``parts`` splits the interval that ends now among causes."""
+        """Returns to the phase ``old``. ``parts`` splits the interval that ends now among causes."""
         if old != NOT_ENTERED:
             self._cut(old, parts, NOTHING)
 
     def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
-        """The same, but goes on in ``base`` where ``old`` was only what the loop was in."""
+        """Like ``leave``, but continues in ``base`` if ``old`` is a base phase."""
         if old != NOT_ENTERED:
             self._cut(base if old in BASES else old, parts, NOTHING)
 
     def base(self, phase: int) -> None:
-        """What the loop is in when no bracket is open. Does nothing inside one."""
+        """Switches to the base phase ``phase``. Does nothing inside a bracket."""
         if phase != self.phase and self.phase in BASES:
             self._cut(phase, None, NOTHING)
 
     def begin(self) -> None:
-        """The first step begins; what came before was startup. Later calls do nothing."""
+        """The first step begins; the time before was startup. Later calls do nothing."""
         if not self.stepping and self.phase in BASES:
             self.stepping = self._cut(COMPUTE, None, WINDOW) != NOT_ENTERED
 
     def boundary(self, then: int) -> bool:
-        """A step ends now, and the loop goes on in ``then``, unless a bracket is open."""
+        """A step ends now. The loop continues in ``then``, or in the open bracket. Returns whether the step counted."""
         ended = self._cut(then if self.phase in BASES else self.phase, None, STEP) != NOT_ENTERED
         self.steps += ended
         return ended
 
     def _cut(self, phase: int, parts: Parts | Splitter | None, what: int) -> int:
-        """Ends the open interval now and opens ``phase``; -> what to go back to later, or NOT_ENTERED.
+        """Ends the open interval now and opens ``phase``. Returns the phase to return to later, or NOT_ENTERED.
 
-        The hot path: what it does in line rather than in a call of the books shows in a fast loop.
+        This is the hot path. Some work of the books is inlined here, because a call would be noticeable in a fast loop.
         """
         if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
             return NOT_ENTERED
@@ -226,7 +226,7 @@ class PhaseMachine:
         if self.device is not None:
             try:
                 now = self._mark(self.device, parts, what)
-            except BaseException:  # the user interrupts what waits for a place in the launch queue
+            except BaseException:  # the user interrupts it while it waits for a place in the launch queue
                 self._busy = False
                 raise
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
@@ -264,7 +264,7 @@ class PhaseMachine:
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
             self.phase = phase
-            words[_PHASE_AT] = phase & PHASE_MASK  # which then takes the interval that could not be charged
+            words[_PHASE_AT] = phase & PHASE_MASK  # the interval that could not be charged counts in this phase
         finally:
             words[SEQUENCE] = sequence + 1
             self._busy = False
@@ -276,15 +276,15 @@ class PhaseMachine:
     # -- accelerators
 
     def drive(self, events: EventSource) -> None:
-        """From now on the clock of a device says how long an interval was."""
+        """From now on, the clock of a device measures the intervals."""
         if self._cut(self.phase, None, NOTHING) == NOT_ENTERED:
             return
-        self._end_device()  # of another one
+        self._end_device()  # ends the clock of a previous device
         self.device = DeviceClock(events, self._passed.append, self.since)
         self.waits = self.blocked = None
 
     def issue(self, issues: Issues) -> None:
-        """Sends and receives are issued now: when that is, on an accelerator, its clock will say."""
+        """Sends and receives are issued now. On an accelerator, its clock sets their time later."""
         if self.device is None:
             now = _now()
             for issue in issues:
@@ -295,14 +295,14 @@ class PhaseMachine:
             self._issued = ()
 
     def at_home(self) -> bool:
-        """Whether what the calling thread makes its current stream wait for is a wait of the rank's."""
+        """Whether a wait of the calling thread's current stream is a wait of the rank."""
         return self.device is None or self.device.at_home()
 
     def _mark(self, device: DeviceClock, parts: Parts | Splitter | None, what: int) -> int:
-        """Hands the interval that ends now to the device clock -> now.
+        """Passes the interval that ends now to the device clock. Returns the host time.
 
-        Outside the seqlock: to record an event blocks for as long as the launch queue is full, and who reads the
-        ledger must not have to wait for that.
+        Runs outside the seqlock: recording an event blocks while the launch queue is full, and readers of the ledger
+        must not wait for that.
         """
         now = _now()
         try:
@@ -319,7 +319,7 @@ class PhaseMachine:
         return now
 
     def _charge_passed(self) -> None:
-        """Charges the intervals of which the device has passed the end. The caller holds the seqlock."""
+        """Charges the intervals whose end the device has passed. The caller holds the seqlock."""
         books, words = self.books, self.words
         passed = self._passed[:]
         self._passed.clear()
@@ -350,12 +350,12 @@ class PhaseMachine:
         self.update(self._charge_passed)
 
     def label(self, slot: int, text: str) -> None:
-        """Names a group in the ledger."""
+        """Writes the name of a group to the ledger."""
         at, size = STRING_AT[f"group{slot}"]
         cast("mmap", self.words.obj)[at : at + size] = text.encode("utf-8", "replace")[:size].ljust(size, b"\0")
 
     def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-        """Runs a change of the books that does not belong to a cut, inside the seqlock."""
+        """Runs ``change`` inside the seqlock, for changes of the books outside a phase switch."""
         if not self.admits():
             return
         self._busy = True
@@ -369,7 +369,7 @@ class PhaseMachine:
             self._busy = False
 
     def close(self) -> None:
-        """Accounts for everything up to now; the last thing to be called."""
+        """Accounts for everything up to now. No other method may be called afterwards."""
         if self._cut(self.phase, None, NOTHING) == NOT_ENTERED:
             return
         self._end_device()

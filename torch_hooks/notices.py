@@ -1,4 +1,4 @@
-"""What whyidle says on stderr in a training process."""
+"""The messages that whyidle logs to stderr in a training process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def debug() -> bool:
 
 
 def say(sentence: str) -> None:
-    """One line to the user, where it disturbs least."""
+    """Logs one line to stderr. Never raises if stderr is closed."""
     try:
         print(f"whyidle: {sentence}", file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):

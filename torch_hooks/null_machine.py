@@ -1,4 +1,4 @@
-"""What stands in for the phase machine where nothing is recorded."""
+"""A replacement for the phase machine that records nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NullMachine:
-    """Where nothing is recorded: before the first sign of training, after a fork, after detach."""
+    """Used while nothing is recorded: before the first sign of training, after a fork, after detach."""
 
     __slots__ = ()
     device = None

@@ -1,4 +1,4 @@
-"""Replacing a function in place, once, so that it can be put back."""
+"""Replaces functions in place, once, and restores them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MARK = "_whyidle_hook"
 
 
 class NothingToHook(Exception):
-    """The target of a hook is not there, or not of the shape that the hook knows."""
+    """The target of a hook does not exist, or differs from what the hook supports."""
 
 
 class Patches:
-    """Replacements made by one hook, in order; ``undo`` puts the originals back.
+    """The replacements of one hook, in order; ``undo`` restores the originals.
 
-    A replacement that somebody has wrapped since stays where it is (theirs calls ours): after ``undo`` ours must
-    therefore pass straight through, which it does because the session it asks is closed.
+    If other code has wrapped a replacement since, it stays in place, because that wrapper calls it. After ``undo`` it
+    must only call the original. It does, because its session is closed.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Patches:
         self._waiting: list[Callable[[ModuleType], None]] = []
 
     def when_imported(self, name: str, patch: Callable[[ModuleType], None]) -> None:
-        """Calls ``patch(module)`` as soon as that module is there; not any more after ``undo``."""
+        """Calls ``patch(module)`` as soon as the module is imported, unless ``undo`` was called before."""
         self._waiting.append(patch)
         when_imported(name, patch)
 

@@ -1,4 +1,4 @@
-"""What an earlier attempt of this run had reached, read from the ledgers that it left behind."""
+"""How far earlier attempts of this run had come, from the ledgers that they have left."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class Restart(NamedTuple):
     attempt: int
     """The number of this attempt, from 0."""
     steps: int
-    """Steps that an earlier attempt had finished; 0 where there was none."""
+    """Steps that an earlier attempt had finished; 0 if there was none."""
     checkpoint_step: int
-    """The last step that an earlier attempt had saved; -1 where there was none."""
+    """The last step that an earlier attempt had saved; -1 if there was none."""
 
 
 def restart_of(directory: str, who: Identity) -> Restart:
-    """Looks for the ended ledgers of earlier attempts of the same run. Never raises.
+    """Reads the ended ledgers of earlier attempts of the same run. Never raises.
 
-    The attempt is counted on from this rank's own ledgers; how far the run had come, and what it had saved, is the
-    furthest of any rank, since often rank 0 alone saves. Ledgers of other users are not believed.
+    The number of the attempt follows from this rank's own ledgers. The finished and saved steps are the highest of any
+    rank, because often only rank 0 saves. Ledgers of other users are ignored.
     """
     ledgers, _ = read_directory(directory, uid=os.geteuid())
-    me = (who.pid, who.pid_start_ticks)  # this very process may have been detached, and attached again
+    me = (who.pid, who.pid_start_ticks)  # this process may have been detached and attached again
     ended = [
         one
         for one in ledgers

@@ -1,4 +1,4 @@
-"""Checkpoints of this rank: how many, how large, and from which step a restarted run goes on."""
+"""Checkpoints of this rank: how many, how large, and from which step a restarted run continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAVED_AT, _UNTIL_AT = WORD_AT["checkpoint_step"][0], WORD_AT["recompute_until"]
 
 
 class Saves:
-    """What the hooks of saves and loads tell."""
+    """The object that the hooks of saves and loads call."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -29,28 +29,28 @@ class Saves:
         self._restore_step = -1
         self._saving_step = -1
         self._whole = ""
-        """Of a framework's save or load that is open: which of both. What is saved inside is a part of it."""
+        """The kind of a framework's open save or load. What is saved inside it is a part of it."""
         self._part_open = False
         self._parts: list[int] = []
 
     def resume(self, restore_step: int) -> None:
-        """The ledger is there; an earlier attempt had last saved ``restore_step``, -1 where none is known."""
+        """The ledger was created. ``restore_step``: the last step that an earlier attempt saved; -1 if not known."""
         self._restore_step = restore_step
         if self._restored_early:
             self._go_on()
 
     def begins_behind(self) -> None:
-        """An asynchronous save begins: what it will have saved is the state of now, not of when it is through."""
+        """An asynchronous save begins. It saves the state of the current step, not that of the step when it ends."""
         if self._session.writer is not None:
             self._saving_step = self._step_number()
 
     def whole_begins(self, kind: str) -> None:
-        """A framework's save or load begins in the training thread: files that belong together."""
+        """A framework's save or load, which may have several files, begins in the training thread."""
         self._whole, self._part_open = kind, False
         self._parts.clear()
 
     def part_begins(self, kind: str) -> bool:
-        """Whether the caller's save or load is a part of an open one, and not of one of its parts."""
+        """Whether the caller's save or load is a direct part of an open one, and not nested inside another part."""
         if self._whole != kind or self._part_open or not self._session.machine.mine():
             return False
         self._part_open = True
@@ -60,17 +60,17 @@ class Saves:
         self._part_open = False
 
     def whole_ends(self, finished: bool) -> None:
-        """It counts once if it has ``finished`` and something was saved in it: some ranks only wait for the others."""
+        """A framework's save or load ends. It counts once if it ``finished`` and has parts: some ranks only wait."""
         kind, self._whole = self._whole, ""
         if finished and self._parts:
             self.done(kind, sum(self._parts))
         self._parts.clear()
 
     def done(self, kind: str, size: int, behind: bool = False) -> None:
-        """A save or load has finished; ``size`` in bytes, 0 where unknown. ``behind``: in a thread of its own."""
+        """A save or load has finished. ``size`` in bytes; 0 if unknown. ``behind``: it was asynchronous."""
         session = self._session
         if session.writer is None:
-            # A script that is not recorded before its first batch has often restored by then.
+            # If recording begins at the first batch, the script has often restored before.
             self._restored_early = self._restored_early or (session.asleep and kind == "load")
             return
         if kind == self._whole and not behind:
@@ -85,12 +85,12 @@ class Saves:
             self._go_on()
 
     def _step_number(self) -> int:
-        """Of what a save that begins now has: the host's, not that of the steps that its device has passed."""
+        """The step of a save that begins now: the host's number of steps. Its device may lag behind."""
         words = self._session.writer.words  # type: ignore[union-attr]
         return words[_BASE_AT] + self._session.machine.steps
 
     def _go_on(self) -> None:
-        """Restored before the first step: this attempt goes on from the last step that was saved."""
+        """If this is a restore before the first step, this attempt continues from the last saved step."""
         words = self._session.writer.words  # type: ignore[union-attr]
         if words[_STEPS_AT] or self._restored:
             return
@@ -98,6 +98,6 @@ class Saves:
         if self._restore_step >= 0:
             words[_BASE_AT] = self._restore_step
         else:
-            # Restored from a save that no ledger here knows of (rank 0 of another node's): which steps are repeated
-            # cannot be told, so none is said to be.
+            # No ledger here knows of the save that was restored (for example, rank 0 is on another node). So it is not
+            # known which steps are repeated, and none counts as repeated.
             words[_UNTIL_AT] = 0

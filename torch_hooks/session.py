@@ -1,8 +1,8 @@
-"""The life of a recording: when it begins, what it consists of, and how it ends.
+"""The session: when the recording of a rank begins, what it consists of, and how it ends.
 
-A session is armed first (hooks are in place, nothing is recorded) and wakes at the first sign of training: a batch is
-asked for, a backward pass or a collective begins. Launchers and data-loading workers, which show no such sign, thus
-never get a ledger.
+A session is armed first: the hooks are installed, but nothing is recorded. It wakes at the first sign of training: the
+loop asks for a batch, or a backward pass or a collective begins. Launchers and data-loading workers show no such sign,
+so they never create a ledger.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
-"""A hook whose own code failed this often is switched off."""
+"""A hook is switched off after its own code has failed this often."""
 
 _LOOK_EVERY = 32
-"""Steps between two looks for a process group or an accelerator that came late. The first steps look each time."""
+"""Steps between two checks for a new process group or accelerator. The first steps all check."""
 
 
 class Session:
-    """What the hooks talk to. No public method raises."""
+    """The object that the hooks call. No public method raises."""
 
     def __init__(self) -> None:
         self.machine: PhaseMachine | NullMachine = NullMachine()
@@ -64,10 +64,10 @@ class Session:
         self._flusher: Flusher | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
-        """Armed, and waiting for the first sign of training."""
+        """Whether it is armed and waits for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
         self.off: set[str] = set()
-        """Hooks that have failed too often."""
+        """Hooks that are switched off because they have failed too often."""
         self._faults: dict[str, int] = {}
         self.loop = Loop(self)
         self.saves = Saves(self)
@@ -83,7 +83,7 @@ class Session:
     # -- life
 
     def wake(self) -> bool:
-        """Creates the ledger and starts the accounting; -> whether this process is being recorded."""
+        """Creates the ledger and starts the accounting. Returns whether this process is being recorded."""
         if not self.asleep:
             return self.writer is not None
         self.asleep = False
@@ -107,7 +107,7 @@ class Session:
                 "loader_workers": -1,
                 "recompute_until": before.steps,
             }
-            # Before there is a ledger of our own in there: to read that one would drop its lock.
+            # Before the own ledger exists: reading that one would drop its lock.
             reap(directory, _REAP_AFTER_SECONDS)
             self.writer = LedgerWriter(directory, strings, numbers)
         except Exception as error:  # the fence around the training
@@ -167,8 +167,8 @@ class Session:
             self._flusher.start()
 
     def after_fork_in_child(self, armed: bool) -> None:
-        """In a forked child: the ledger is the parent's. The child may wake on its own if it was armed for that."""
-        # The parent's events are kept, and nothing is done with them: to destroy one asks a device that a forked child
+        """Ends the recording in a forked child: the ledger belongs to the parent. If ``armed``, the child may wake."""
+        # Keeps the parent's events but does not use them. Destroying one would call the device, which a forked child
         # must not touch.
         self._of_parent = self.machine
         self.machine = NullMachine()
@@ -190,7 +190,7 @@ class Session:
             self._look()
 
     def _look(self) -> None:
-        """Whether a process group or an accelerator has come: at each of the first steps, then now and then."""
+        """Checks for a new process group or accelerator: at each of the first steps, then every _LOOK_EVERY steps."""
         self._looked += 1
         self._look_in = _LOOK_EVERY if self._looked > _LOOK_EVERY else 1
         machine = self.machine
@@ -208,7 +208,7 @@ class Session:
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
 
     def fault(self, hook: str, error: BaseException) -> int:
-        """A hook's own code failed: counted, and after some times the hook is off. -> NOT_ENTERED."""
+        """Counts a failure of a hook's own code, and switches the hook off after some. Returns NOT_ENTERED."""
         count = self._faults[hook] = self._faults.get(hook, 0) + 1
         if self.writer is not None:
             self.writer.words[_FAULTS_AT] += 1
@@ -229,7 +229,10 @@ class Session:
     # -- collectives
 
     def code_of(self, group: Any, pairwise: bool = False, peer: int = -1) -> WaitCode:
-        """What a wait in a process group is; NOT_ENTERED in one of this rank alone. ``peer``: a rank of the group."""
+        """The code of a wait in a process group; NOT_ENTERED if this rank is its only member.
+
+        ``peer``: the rank, within the group, at the other end of a send or receive.
+        """
         exchange = self.exchange
         if exchange is None:
             if self.writer is None:
@@ -241,8 +244,8 @@ class Session:
         slot = groups.known(group, pairwise)
         if slot is None:
             if not self.machine.admits():
-                return UNKNOWN_WAIT  # a thread of the program, or a signal handler: nothing could be held back from it
-            exchange = self.find_group() or exchange  # whoever makes a new world makes new groups
+                return UNKNOWN_WAIT  # another thread, or a signal handler: its waits cannot be kept for a split
+            exchange = self.find_group() or exchange  # a new group may belong to a new world
             groups = exchange.groups
             slot = groups.slot_of(group, pairwise)
         if slot == ALONE:
@@ -250,7 +253,7 @@ class Session:
         return wait_code(slot, groups.peer_of(group, peer) if peer >= 0 else -1)
 
     def wait_for(self, handle: Any) -> int:
-        """The wait for a work or a future begins -> what to leave."""
+        """The wait for a work or a future begins. Returns what to pass to ``leave``."""
         try:
             if self.asleep:
                 self.wake()
@@ -263,17 +266,17 @@ class Session:
             return self.fault("work_wait", error)
 
     def wait_begins(self, code: WaitCode, issues: Issues = ()) -> int:
-        """-> what to leave. ``issues``: the sends and receives that are waited for."""
+        """A wait begins. ``issues``: the sends and receives that it waits for. Returns what to pass to ``leave``."""
         if code == NOT_ENTERED or (self.off and "work_wait" in self.off):
             return NOT_ENTERED
         machine = self.machine
-        # What makes another stream wait is no wait of the rank's, until its home stream waits for that one.
+        # If another stream waits, the rank does not wait until its home stream waits for that stream.
         if machine.device is not None and not machine.at_home():
             return NOT_ENTERED
         return machine.enter_wait(code, issues)
 
     def wait_in(self, group: Any) -> int:
-        """A wait in all members of a process group begins, without a work -> what to leave."""
+        """A wait without a work begins in all members of a process group. Returns what to pass to ``leave``."""
         try:
             if self.asleep:
                 self.wake()
@@ -282,7 +285,7 @@ class Session:
             return self.fault("process_group", error)
 
     def wait_until(self, group: Any, event: Any) -> None:
-        """The home stream is about to wait, in all members of a process group, for an event that has timing."""
+        """In all members of a process group, the home stream is about to wait for an event that has timing."""
         try:
             machine = self.machine
             if machine.device is None or "work_wait" in self.off or not machine.at_home():
@@ -294,7 +297,7 @@ class Session:
             self.fault("process_group", error)
 
     def count_collective(self, op: str, size: int, code: WaitCode) -> None:
-        """``size`` in bytes. ``code`` is what a wait for it would be; NOT_ENTERED in a group of this rank alone."""
+        """Counts a collective of ``size`` bytes; ``code`` is that of its wait, as from ``code_of``."""
         if self.writer is not None:
             words, index = self.writer.words, COLLECTIVE_OP[op]
             words[_CALLS_AT + index] += 1
@@ -306,10 +309,10 @@ class Session:
     def own_task(self) -> OwnTask:
         return OwnTask(self.task)
 
-    # -- the others
+    # -- other ranks, and the device
 
     def find_group(self) -> Exchange | None:
-        """Learns of the process group as soon as there is one, and of the next one after it -> its exchange."""
+        """Checks whether there is a process group, or a new one. Returns its exchange, or None."""
         distributed = sys.modules.get("torch.distributed")
         try:
             if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -340,13 +343,13 @@ class Session:
         self.state("exchange", state)
 
     def computes_on(self, device: Any) -> None:
-        """A loss is on ``device``: if that is an accelerator, its clock says from now on how long a phase was."""
+        """A loss is on ``device``. If that is an accelerator, its clock measures phases from now on."""
         driven = self.device
         if device.type != "cpu" and (driven is None or (driven.type, driven.index) != (device.type, device.index)):
             self._find_device(device)
 
     def _find_device(self, seen: Any = None) -> None:
-        """Drives the machine by the clock of the accelerator that the training uses, once there is one."""
+        """Lets the clock of the accelerator that the training uses drive the machine, once there is an accelerator."""
         machine, writer = self.machine, self.writer
         try:
             if "torch" not in sys.modules or not isinstance(machine, PhaseMachine) or not machine.mine():
@@ -373,7 +376,7 @@ class Session:
 
 
 def _raise_failure(work: Any) -> None:
-    """Raises what a finished operation has failed with. (``is_success`` says so too, but warns the user each time.)"""
+    """Raises the error of a finished operation if it failed. (``is_success`` would warn the user at each call.)"""
     wait = type(work).wait
     getattr(wait, "__wrapped__", wait)(work)
 
@@ -383,7 +386,7 @@ def _why(error: BaseException) -> str:
 
 
 def _close_with_child(close: Callable[[], None]) -> None:
-    """A process that multiprocessing has forked ends without exit handlers; it runs finalizers of its own."""
+    """Registers ``close`` in a process that multiprocessing has forked: it runs finalizers, but no exit handlers."""
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return
@@ -396,7 +399,7 @@ def _close_with_child(close: Callable[[], None]) -> None:
 
 
 def _in_checkpoint_process() -> bool:
-    """Whether this is the process that DCP starts to save from: it has the environment of its rank, and is none."""
+    """Whether this is the process in which DCP saves. It has the environment of its rank, but is not a rank."""
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return False

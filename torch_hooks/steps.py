@@ -1,11 +1,11 @@
-"""Where one training step ends: a detector that counts optimizer steps as the loop means them.
+"""Detects where a training step ends, from the optimizer's steps.
 
-An optimizer's post-step hook fires twice for a subclass that calls ``super().step()``, once per parameter for an
+An optimizer's post-step hook runs twice for a subclass that calls ``super().step()``, once per parameter for an
 optimizer that runs in backward, and once per optimizer in a GAN. A step is counted when
 
 - a backward pass has finished since the last boundary,
-- the optimizer is the one that began the cycle (a GAN's discriminator, say), and
-- no backward pass is running (else it is counted at that pass's end).
+- the optimizer is the one that began the cycle (for example a GAN's discriminator), and
+- no backward pass is running. If one is running, the step is counted when it ends.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ COMPILED = -1
 """Stands for all optimizers whose steps are inside compiled graphs."""
 
 _STALE_AFTER = 8
-"""An optimizer that steps this often without the cycle's first one takes its place: the loop has moved on."""
+"""An optimizer that steps this often while the first one of the cycle does not step becomes the first one."""
 
 
 class StepDetector:
-    """Says at which calls a step ends. Optimizers are known by ``id``: holding them would hold their tensors."""
+    """Decides at which calls a step ends. It knows optimizers by ``id``: references would keep their tensors alive."""
 
     __slots__ = ("_backwards", "_depth", "_due", "_first", "_others", "manual")
 
     def __init__(self) -> None:
         self.manual = False
-        """The user calls ``whyidle.step()``: optimizers are no longer asked."""
+        """Whether the user calls ``whyidle.step()``. Optimizer steps are then ignored."""
         self._depth = 0
         self._backwards = 0
         self._due = False
@@ -36,12 +36,12 @@ class StepDetector:
         return self._depth > 0
 
     def backward_begins(self) -> bool:
-        """-> whether it does so inside another one."""
+        """Returns whether it begins inside another backward pass."""
         self._depth += 1
         return self._depth > 1
 
     def backward_ends(self) -> bool:
-        """-> whether a step ends here, because its optimizer ran inside this backward pass."""
+        """Returns whether a step ends here, because its optimizer ran inside this backward pass."""
         self._depth = max(0, self._depth - 1)
         if self._depth:
             return False
@@ -50,7 +50,7 @@ class StepDetector:
         return due and self._close()
 
     def optimizer_stepped(self, optimizer: int) -> bool:
-        """-> whether a step ends here."""
+        """Returns whether a step ends here."""
         if self.manual:
             return False
         if self._depth:
@@ -59,7 +59,7 @@ class StepDetector:
         if not self._backwards:
             return False
         if not self._first or (self._first == COMPILED != optimizer):
-            # Whether a compiled one still exists, nobody says: one that can be seen goes before.
+            # Nothing tells whether a compiled optimizer still exists, so one that is visible takes precedence.
             self._first = optimizer
         if optimizer != self._first:
             times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
@@ -69,7 +69,7 @@ class StepDetector:
         return self._close()
 
     def forget(self, optimizer: int) -> None:
-        """That optimizer is gone: whichever steps next begins the cycle."""
+        """An optimizer was deleted. If it was the first of the cycle, the next one that steps becomes the first."""
         if optimizer == self._first:
             self._first = 0
         self._others.pop(optimizer, None)

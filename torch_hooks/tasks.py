@@ -1,4 +1,4 @@
-"""Reads how much CPU a task had, and how long it queued for one: the evidence behind a split wait.
+"""Reads how much CPU time a task had and how long it queued for a CPU, so that waits can be split.
 
 Sources: /proc/<pid>/task/<tid>/schedstat (ns on a CPU, ns runnable without one; kernel documentation, sched-stats,
 needs CONFIG_SCHED_INFO), and the CPU-time clock of a whole process (clock_getcpuclockid(3)), which also sees the
@@ -21,25 +21,25 @@ class CpuTimes(NamedTuple):
 
 
 _HELPERS = 7
-"""Threads of a worker besides its main one that are asked, at most."""
+"""The most threads of a worker that are read, besides its main one."""
 _LOOK_AGAIN = 64
 
 
 class TaskClock:
-    """One task of one process. Keeps a descriptor: a read of it costs 1 µs, an open 5 µs."""
+    """One task of one process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
     __slots__ = ("_clock", "_fd", "_pid", "booked_ns")
 
     def __init__(self, pid: int, tid: int | None = None):
         self.booked_ns = 0
-        """Of the training thread: CPU and queue in phases of their own (data, collectives, checkpoints), as far as they
-        were measured. Cumulative; the meters and brackets of those phases add to it."""
+        """For the training thread: its CPU and queue time inside bracketed phases (data, collectives, checkpoints), as
+        far as it was measured. Cumulative; the meters of those phases add to it."""
         self._pid = pid
         self._clock = (~pid << 3) | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers.h
         self._fd = open_schedstat(pid, pid if tid is None else tid)
 
     def read(self) -> CpuTimes | None:
-        """None when the task is gone or the kernel keeps no such figures."""
+        """The current times; None if the task has ended or the kernel does not provide them."""
         try:
             cpu, queue = read_schedstat(self._fd)
             return CpuTimes(cpu, queue, time.clock_gettime_ns(self._clock))
@@ -47,7 +47,7 @@ class TaskClock:
             return None
 
     def queue(self) -> int:
-        """ns that it has been runnable without a CPU; 0 where that is not known."""
+        """How many ns it has been runnable without a CPU; 0 if that is not known."""
         try:
             return read_schedstat(self._fd)[1]
         except (OSError, ValueError, IndexError):
@@ -63,7 +63,7 @@ class TaskClock:
 
 
 class WorkerClock(TaskClock):
-    """A data worker: its main task, which makes batches, and the threads that help it or send them off."""
+    """A data worker: its main task, which makes batches, and the threads that help it or send the batches."""
 
     __slots__ = ("_helpers", "_look_in")
 
@@ -73,7 +73,7 @@ class WorkerClock(TaskClock):
         self._look_in = 0
 
     def helpers_queue(self) -> int:
-        """ns that the threads beside the main one have been runnable without a CPU: 1 µs and more for each."""
+        """How many ns the threads except the main one have been runnable without a CPU. Costs at least 1 µs each."""
         queue = 0
         for tid in [*self._find_helpers()]:
             try:
@@ -85,7 +85,7 @@ class WorkerClock(TaskClock):
     def _find_helpers(self) -> dict[int, int]:
         self._look_in -= 1
         if self._look_in <= 0:
-            # The thread that sends batches starts with the first of them.
+            # The thread that sends batches starts with the first batch.
             self._look_in = _LOOK_AGAIN if self._helpers else 4
             try:
                 for tid in map(int, os.listdir(f"/proc/{self._pid}/task")):
@@ -112,13 +112,13 @@ def open_schedstat(pid: int, tid: int) -> int:
 
 
 def read_schedstat(fd: int) -> tuple[int, int]:
-    """-> (ns on a CPU, ns runnable without one)."""
+    """Reads (ns on a CPU, ns runnable without a CPU)."""
     raw = os.pread(fd, 64, 0).split()
     return int(raw[0]), int(raw[1])
 
 
 class OwnTask:
-    """What the calling thread spends from construction on. Its CPU time is exact, not up to a tick late."""
+    """Measures the calling thread from construction on. Its CPU time is exact, while schedstat lags by up to a tick."""
 
     __slots__ = ("_cpu", "_queue", "_task")
 
@@ -128,8 +128,9 @@ class OwnTask:
         self._cpu = time.thread_time_ns()
 
     def spent(self) -> tuple[int, int]:
-        """Ends it -> (ns on a CPU, ns queued for one)."""
-        queue = queued(self._task) - self._queue  # first: to ask for CPU time may cost the CPU, and then there is more
+        """Ends the measurement: (ns on a CPU, ns queued for one)."""
+        # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
+        queue = queued(self._task) - self._queue
         cpu = time.thread_time_ns() - self._cpu
         if self._task is not None:
             self._task.booked_ns += cpu + queue
@@ -137,5 +138,5 @@ class OwnTask:
 
 
 def queued(task: TaskClock | None) -> int:
-    """ns that a task has been runnable without a CPU; 0 where that is not known."""
+    """How many ns a task has been runnable without a CPU; 0 if that is not known."""
     return task.queue() if task is not None else 0

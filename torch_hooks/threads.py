@@ -1,4 +1,4 @@
-"""The other threads of this process: which there are, what they are for, and what they have had of the CPUs.
+"""The other threads of this process: which exist, what they do, and how much CPU time they have had.
 
 Sources: /proc/self/task/<tid>/{comm,schedstat,syscall} and the CPU-time clock of a thread (clock_getcpuclockid(3)),
 which unlike schedstat also counts the tick that a running thread is in.
@@ -13,21 +13,21 @@ import time
 from .tasks import open_schedstat, read_schedstat
 
 COMMUNICATION = ("gloo_", "pt_gloo")
-"""How the names of threads begin that carry collectives of a CPU rank: one event loop for each device of a group
+"""Name prefixes of the threads that run collectives of a CPU rank: one event loop for each device of a group
 (gloo/transport/tcp/loop.cc), and two or more threads that run the group's collectives (ProcessGroupGloo.cpp)."""
 
 _POOLS = ("libgomp",)
-"""Libraries whose sleeping threads belong to a pool in which the thread that gives out the work takes part in it."""
+"""Libraries with thread pools in which the thread that distributes the work also takes part in it."""
 
 _MOST = 64
-"""Threads whose descriptors are kept open; what the others do is in the process's CPU time only."""
+"""The most threads whose descriptors are kept open. Other threads count only in the CPU time of the process."""
 _SEEN_ENOUGH = 3
 _PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
 _FIRST_LOOK_NS, _LAST_LOOK_NS = 250_000_000, 16_000_000_000
 
 
 class OwnThread:
-    """One of them. Keeps a descriptor: a read of it costs 1 µs, an open 5 µs."""
+    """A thread of this process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
     __slots__ = ("_clock", "_fd", "asleep", "name", "pool", "tid")
 
@@ -35,8 +35,8 @@ class OwnThread:
         self.tid = tid
         self.name = ""
         self.pool = False
-        """It works only while the training thread does: between the fork and the join of an OpenMP region."""
-        self.asleep = 0  # how often it was seen asleep, and not in a pool
+        """Whether it works only while the training thread does, between the fork and the join of an OpenMP region."""
+        self.asleep = 0  # how often it was seen asleep outside a pool's library
         self._clock = (~tid << 3) | 6  # MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED), include/linux/posix-timers_types.h
         self._fd = open_schedstat(os.getpid(), tid)
 
@@ -45,11 +45,11 @@ class OwnThread:
         return self.name.startswith(COMMUNICATION)
 
     def queue(self) -> int:
-        """ns that it has been runnable without a CPU. Raises OSError when it has ended."""
+        """How many ns it has been runnable without a CPU. Raises OSError if it has ended."""
         return read_schedstat(self._fd)[1]
 
     def cpu(self) -> int:
-        """ns that it has been on a CPU. Raises OSError when it has ended."""
+        """How many ns it has been on a CPU. Raises OSError if it has ended."""
         return time.clock_gettime_ns(self._clock)
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class OwnThread:
 
 
 class OwnThreads:
-    """The threads of this process besides the training thread, which constructs it."""
+    """The threads of this process, except the training thread, which must call the constructor."""
 
     __slots__ = ("_look_after", "_look_at", "_looked_at", "_pool_ranges", "_sorter", "all", "communication", "helpers")
 
@@ -69,17 +69,17 @@ class OwnThreads:
         self.all: dict[int, OwnThread] = {}
         self.communication: tuple[OwnThread, ...] = ()
         self.helpers: tuple[OwnThread, ...] = ()
-        """All that do not communicate."""
+        """All threads except those for communication."""
         self._look_at = self._looked_at = 0
         self._look_after = _FIRST_LOOK_NS
         self._pool_ranges: list[tuple[int, int]] | None = None
         self._sorter: threading.Thread | None = None
 
     def look(self, now_ns: int) -> None:
-        """Looks for threads that have come or gone, if the last look is long enough ago.
+        """Finds new and ended threads, if the last search is long enough ago.
 
-        Threads come with process groups and with the first parallel operation. They name themselves a moment after
-        they have started, so a change makes the next look come soon.
+        Process groups and the first parallel operation start threads. These set their names shortly after they have
+        started, so after a change the next search comes soon.
         """
         if now_ns < self._look_at:
             return
@@ -89,32 +89,33 @@ class OwnThreads:
         self._look_at = now_ns + self._look_after
 
     def look_soon(self) -> None:
-        """There may be threads that are not known here: a ``look`` looks as soon as after a change.
+        """There may be unknown threads, so the next search comes as soon as after a change.
 
-        No sooner: on busy cores each span seems to have some, since the clocks are not read at one moment.
+        Not sooner: on busy cores there always seem to be unknown threads, because the clocks are not read at the same
+        moment.
         """
         self._look_after = _FIRST_LOOK_NS
         self._look_at = min(self._look_at, self._looked_at + _FIRST_LOOK_NS)
 
     def drop(self, thread: OwnThread) -> None:
-        """It has ended."""
+        """Removes a thread that has ended."""
         if self.all.pop(thread.tid, None) is not None:
             thread.close()
             self._sort()
 
     def tell_pools(self) -> None:
-        """Finds out which helpers belong to a pool. A thread of ours does that, and ends when it knows, or soon.
+        """Starts a thread that finds out which helpers belong to a pool. It ends when it knows, or after some seconds.
 
-        OpenMP's threads have no name of their own. But libgomp calls futex(2) itself, not through the C library, so the
-        program counter of one that sleeps lies in libgomp. They sleep while the training thread is blocked; at a step
-        boundary, where that one can look, they mostly still spin.
+        OpenMP's threads do not set names. But libgomp calls futex(2) directly and not through the C library, so the
+        program counter of a sleeping thread is in libgomp. Only another thread can see this: they sleep while the
+        training thread is blocked, but mostly still spin at a step boundary, where the training thread could look.
         """
         if self._sorter is None or not self._sorter.is_alive():
             self._sorter = threading.Thread(target=self._watch_sleepers, name="whyidle-threads", daemon=True)
             self._sorter.start()
 
     def pools_told(self) -> bool:
-        """Whether all helpers were seen asleep."""
+        """Whether it is known of all helpers if they belong to a pool."""
         return all(thread.pool or thread.asleep >= _SEEN_ENOUGH for thread in self.helpers)
 
     def _watch_sleepers(self) -> None:
@@ -130,7 +131,7 @@ class OwnThreads:
 
     def _watch_sleeper(self, thread: OwnThread) -> None:
         fields = _line(thread.tid, "syscall").split()
-        if len(fields) != 9:  # it runs, or is blocked outside a system call
+        if len(fields) != 9:  # it is running, or blocked outside a system call
             return
         counter = int(fields[8], 16)
         if any(start <= counter < end for start, end in self._pool_ranges or ()):
@@ -162,7 +163,7 @@ class OwnThreads:
 
 
 def _line(tid: int, file: str) -> str:
-    """The one line of a thread's file; empty when it cannot be read."""
+    """The content of a one-line file of a thread; empty if it cannot be read."""
     try:
         with open(f"/proc/self/task/{tid}/{file}", "rb") as stream:
             return stream.read().decode(errors="replace").strip()
@@ -171,7 +172,7 @@ def _line(tid: int, file: str) -> str:
 
 
 def _ranges_of(libraries: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Where the code of these libraries lies in this process."""
+    """The address ranges of the code of these libraries in this process."""
     ranges = []
     try:
         with open("/proc/self/maps") as maps:

@@ -1,6 +1,6 @@
-"""What is open while a rank waits: the phase `collective`, with the slot of its group and the rank at its other end.
+"""Codes of waits: the phase `collective`, with the slot of the group and the rank at the other end.
 
-A code stands where a phase stands, so that it travels with an interval through the phase machine and the device clock.
+A code is used in place of a phase, so that it stays with its interval in the phase machine and the device clock.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from ..ledger.causes import PHASE
 from ..ledger.layout import UNKNOWN_SLOT
 
 WaitCode = int
-"""Bits 0-7 the phase, 8-10 the slot (see groups.py), then `_WAIT`, `CONTINUES`, and from bit 13 the peer + 1."""
+"""Bits 0-7: the phase; 8-10: the slot (see groups.py); 11: `_WAIT`; 12: `CONTINUES`; from bit 13: the peer + 1."""
 
 _COLLECTIVE = PHASE["collective"]
 _WAIT = 1 << 11
 CONTINUES = 1 << 12
-"""The interval goes on with a wait that something else, a garbage collection say, has cut in two."""
+"""The interval continues a wait that was interrupted, for example by a garbage collection."""
 _PEER_SHIFT = 13
 
 PHASE_MASK = 0xFF
@@ -23,7 +23,7 @@ LEAST = _WAIT
 
 
 def wait_code(slot: int, peer: int = -1) -> WaitCode:
-    """``peer`` is the global rank at the other end of a send or receive."""
+    """The code of a wait. ``peer``: the global rank at the other end of a send or receive."""
     return _COLLECTIVE | slot << 8 | _WAIT | (peer + 1) << _PEER_SHIFT
 
 
@@ -32,7 +32,7 @@ def slot_of(code: WaitCode) -> int:
 
 
 def peer_of(code: WaitCode) -> int:
-    """-1 where there is none, or it is not known."""
+    """The global rank at the other end; -1 if there is none or it is not known."""
     return (code >> _PEER_SHIFT) - 1
 
 
@@ -46,11 +46,11 @@ class Issue:
 
     def __init__(self, peer: int, sent: bool, at: int = 0):
         self.peer = peer
-        """The global rank at its other end; -1 where it is not known."""
+        """The global rank at the other end; -1 if it is not known."""
         self.sent = sent
         self.at = at
-        """ns of CLOCK_MONOTONIC; on an accelerator when the device came there, 0 until it has."""
+        """When it was issued, ns of CLOCK_MONOTONIC. On an accelerator, when the device reached it; 0 until then."""
 
 
 Issues = tuple[Issue, ...]
-"""What is waited for at once: several where sends and receives were issued as one."""
+"""The sends and receives that one wait waits for. There are several if they were issued as one."""

@@ -1,8 +1,8 @@
-"""Sees a device that has stopped while its host went on: a hang in a collective is invisible to the host, which returns
-from `wait()` at once.
+"""Detects a device that has stopped while its host went on.
 
-A thread of its own looks once a second, and asks the device only after the training thread has been silent for a while:
-which boundary it has not passed. It writes what it finds into words of the ledger that nobody else writes.
+The host does not notice a hang in a collective, because it returns from `wait()` at once. A separate thread checks once
+a second. If the training thread has passed no boundary for SILENT_NS, it asks the device which boundaries it has not
+passed. It writes the result to words of the ledger that nobody else writes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _PHASE_AT, _SINCE_AT, _SLOT_AT, _AHEAD_AT = (
 
 
 class Watcher:
-    """Looks at the device of one machine until it is stopped, or the process ends.
+    """Watches the device of one phase machine until it is stopped or the process ends.
 
-    ``questions`` is called in the thread that will ask, and gives what it asks with.
+    ``questions`` is called in the watching thread. It returns the function with which that thread asks the device.
     """
 
     def __init__(self, machine: PhaseMachine, questions: Callable[[], Question]):
@@ -46,19 +46,19 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Does not wait for the thread: that may be held up by the device."""
+        """Stops the thread. Does not wait for it, because the device may block it."""
         self._stop.set()
 
     def _run(self) -> None:
         try:
             while not self._stop.wait(LOOK_SECONDS):
                 self.look(time.monotonic_ns())
-        except Exception:  # the device is lost, or cannot be asked: there is nothing to watch
+        except Exception:  # the device is lost or cannot be asked, so there is nothing to watch
             if debug():
                 traceback.print_exc()
 
     def look(self, now_ns: int) -> None:
-        """Writes down where the device is, if it has not moved since the last look."""
+        """Writes the position of the device to the ledger if it has not changed since the last check."""
         device = self._machine.device
         if device is None or device.dead or device.closed or now_ns - device.host_ns < SILENT_NS:
             self._moves()
@@ -70,7 +70,7 @@ class Watcher:
             return
         event, phase, _ = boundaries[first]
         if event is not self._stuck:
-            # It entered this phase since the last look, or when it passed what was last charged.
+            # It entered this phase since the last check, or when the last charged interval ended.
             self._stuck, self._since_ns = event, now_ns if first else device.last_ns
             return
         ahead = [0] * SLOTS
@@ -93,7 +93,7 @@ class Watcher:
                 words[_AHEAD_AT + slot] = 0
 
     def _first_ahead(self, boundaries: list[tuple[Any, int, bool]]) -> int | None:
-        """The number of the first that the device has not passed; None where it has, or cannot be asked."""
+        """The index of the first boundary that the device has not passed; None if there is none, or it may not ask."""
         home = [number for number, (_, _, awaited) in enumerate(boundaries) if not awaited]
         low, high = 0, len(home)
         while low < high:
@@ -106,7 +106,7 @@ class Watcher:
             else:
                 high = middle
         first = home[low] if low < len(home) else len(boundaries)
-        # What stands before it is passed, but for the end of a wait: its event is on another stream.
+        # All boundaries before it are passed, except perhaps the end of a wait, whose event is on another stream.
         if first and boundaries[first - 1][2]:
             passed = self._has_passed(boundaries[first - 1][0])
             if not passed:

@@ -1,1 +1,1 @@
-"""What a run lost, and to what: pure functions over ledgers."""
+"""What a run lost its time to: pure functions over ledgers."""

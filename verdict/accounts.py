@@ -1,7 +1,7 @@
-"""Where the seconds of a run went: the table of the report, from its ledgers. Pure functions.
+"""Where the seconds of a run went: computes the numbers of the report from ledgers. Pure functions.
 
-The window of a rank begins at its first step and ends at the last moment that its ledger accounts for, or now while it
-lives. What came before is startup and stands apart.
+The window of a rank begins at its first step. It ends at the last moment that its ledger accounts for, or now if the
+rank is alive. The time before the window is startup and is reported separately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .hang import Missing, missing_ranks, open_seconds
 from .tail import split_tails
 
 HANG_SECONDS = 5.0
-"""A report names who is missing when a wait in a collective has been open for longer."""
+"""A report names the missing ranks when a wait in a collective has been open for longer than this."""
 
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
@@ -39,16 +39,16 @@ class GroupAccount:
     straggler: float = 0.0
     pipeline: float = 0.0
     latency: float = 0.0
-    """Of `pipeline`: what transfers cost beyond the waits for the rank's own messages."""
+    """Part of `pipeline`: what transfers cost beyond the waits for the rank's own messages."""
     link: tuple[int, int] | None = None
-    """The link that most of `latency` is put down to."""
+    """The link that caused most of `latency`."""
     unsplit: float = 0.0
     behind: dict[int, float] = field(default_factory=dict)
-    """Ranks for which it waited most."""
+    """The late ranks for which it waited longest -> seconds."""
     late_own: Seconds = field(default_factory=dict)
-    """By what it was late here: families of its own time."""
+    """How late it was in this group through its own time: family -> seconds."""
     late_elsewhere: dict[int, float] = field(default_factory=dict)
-    """The same: keys of groups in which it waited meanwhile."""
+    """How late it was in this group because it waited in others: key of the other group -> seconds."""
 
     @property
     def waited(self) -> float:
@@ -57,7 +57,7 @@ class GroupAccount:
 
 @dataclass(slots=True)
 class RankAccount:
-    """One rank of a run, its attempts summed up. All times in seconds, of the window unless said otherwise."""
+    """One rank of a run, summed over its attempts. All times are seconds inside the window unless stated otherwise."""
 
     newest: Ledger
     attempts: int = 0
@@ -68,17 +68,17 @@ class RankAccount:
     faults: int = 0
     unmeasured: int = 0
     seconds: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
-    late: Seconds = field(default_factory=dict)  # by what it was late, by family
+    late: Seconds = field(default_factory=dict)  # how late it was, by the family that made it late
     late_steps: int = 0
-    host_write: float = 0.0  # of seconds["host"] and seconds["host_blocked"]: the loop wrote files by its own code
+    host_write: float = 0.0  # part of seconds["host"] and ["host_blocked"] in which the loop's own code wrote files
     host_write_bytes: int = 0
-    evaluation: float = 0.0  # of seconds["compute"] and seconds["recompute"]
-    bubble: float = 0.0  # of seconds["pipeline"]: what the schedule itself costs, at least
+    evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"]
+    bubble: float = 0.0  # part of seconds["pipeline"]: the least that the schedule itself costs
     groups: dict[int, GroupAccount] = field(default_factory=dict)
-    gaps: float | None = None  # of seconds["host"]: compute in which its device ran nothing; None: not known
-    open_wait: float = 0.0  # of seconds["collective"]: the wait that is open now
-    step_seconds: list[float] = field(default_factory=list)  # of the last steps
-    before: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))  # before the window: parts of `startup`
+    gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
+    open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now
+    step_seconds: list[float] = field(default_factory=list)  # step times of the last steps
+    before: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))  # `startup` by cause
     saves: int = 0
     loads: int = 0
     samples: int = 0
@@ -96,7 +96,7 @@ class RankAccount:
 
 @dataclass(slots=True)
 class RunAccount:
-    """One run: its ranks in order, and who is missing from a collective right now."""
+    """One run: its ranks in order, and the ranks that are missing from a collective now."""
 
     run: str
     ranks: list[RankAccount]
@@ -105,7 +105,7 @@ class RunAccount:
 
     @property
     def rank_seconds(self) -> float:
-        """The window of all ranks together: what shares are shares of."""
+        """The sum of the windows of all ranks. Shares are relative to this."""
         return sum(rank.wall for rank in self.ranks)
 
     def family_seconds(self) -> Seconds:
@@ -117,10 +117,11 @@ class RunAccount:
 
 
 def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int, float] = NO_IDLE) -> RunAccount:
-    """Accounts for one run, given as owner and name; ``ledgers`` (of any run) are read with their steps.
+    """Computes the account of one run, given as owner and name.
 
-    ``idle``: rank -> seconds of its compute in which its device ran nothing, by the device's own counters. They are the
-    host's: it had not launched the next kernel.
+    ``ledgers`` may be of any run, and must be read with their steps. ``idle``: rank -> seconds of its compute in which
+    its device ran nothing, according to the device's counters. They count as `host`, because the host had not launched
+    the next kernel.
     """
     believed, _ = drop_duplicates(ledger for ledger in ledgers if run_of(ledger) == run)
     by_rank: dict[int, list[Ledger]] = {}
@@ -202,7 +203,7 @@ def _add_group(account: RankAccount, ledger: Ledger, slot: Slot) -> None:
 
 
 def _add_tail(account: RankAccount, group: GroupAccount, tail: Settled) -> None:
-    """The last waits, which the ledger has as unsplit, or as waiting for their split."""
+    """Adds the split of the last waits, which are unsplit or pending in the ledger."""
     keys = {slot.index: slot.key for slot in account.newest.slots}
     network, straggler = tail.network / 1e9, tail.straggler / 1e9
     account.seconds["collective"] -= network + straggler
@@ -224,7 +225,7 @@ def _add_tail(account: RankAccount, group: GroupAccount, tail: Settled) -> None:
 
 
 def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
-    """Charges what the books do not have yet: what the device clock has not harvested, and the open phase."""
+    """Adds the time that is not in the ledger yet: what the device clock has not harvested, and the open phase."""
     accounted_ns = max(ledger.until_ns, ledger.window_ns)
     phase, since_ns, _ = ledger.position
     since_ns = max(since_ns, accounted_ns)
@@ -243,7 +244,7 @@ def quantile(ordered: list[float], q: float) -> float:
 
 
 def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
-    """One entry of the report's ``per_rank``. ``families`` are shares of the rank's wall; absent means unknown."""
+    """One entry of the report's ``per_rank``. ``families`` are shares of the rank's wall time; absent means unknown."""
     ledger = account.newest
     ordered = sorted(account.step_seconds)
     return {
@@ -273,5 +274,5 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
 
 
 def shares(seconds: Seconds, whole: float) -> Seconds:
-    """Seconds as shares of ``whole``; empty where there is nothing to share."""
+    """Seconds as shares of ``whole``; empty if ``whole`` is not positive."""
     return {name: spent / whole for name, spent in seconds.items()} if whole > 0 else {}

@@ -1,4 +1,4 @@
-"""From the accounts of ranks to the chain of the look-through: who waited where, for whom, and what made those late."""
+"""Converts the accounts of ranks to the input of the look-through: which rank waited where and for which late rank."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from .lookthrough import Conclusion, Group, GroupWaits, RankWaits, conclude
 
 _WAITS = ("network", "straggler", "pipeline", "collective")
 UNKNOWN = Group("unknown", ())
-"""Waits of which the group is not on record."""
+"""The group of waits whose group is not recorded."""
 
 
 def conclusion_of(account: RunAccount) -> Conclusion:
-    """What took the seconds of a run, with the waits for late ranks and other stages looked through."""
+    """What took the seconds of a run, after the look-through of waits for late ranks and other stages."""
     groups = _groups(account)
     late = _lateness(account)
     return conclude(_rank_waits(rank, groups, late) for rank in account.ranks)
 
 
 def _groups(account: RunAccount) -> dict[int, Group]:
-    """Key -> group, with the ranks whose ledgers are here."""
+    """Key -> group, with those of its ranks that have a ledger here."""
     ranks: dict[int, list[RankAccount]] = {}
     for rank in account.ranks:
         for key in rank.groups:
@@ -32,7 +32,7 @@ def _groups(account: RunAccount) -> dict[int, Group]:
 
 
 def _lateness(account: RunAccount) -> dict[int, dict[int, float]]:
-    """Key of a group -> rank -> by how much it was late there. 0 stands for no group on record."""
+    """Key of a group -> rank -> by how much it was late there. Key 0: over all groups."""
     late: dict[int, dict[int, float]] = {0: {rank.rank: sum(rank.late.values()) for rank in account.ranks}}
     for rank in account.ranks:
         for key, group in rank.groups.items():
@@ -70,7 +70,7 @@ def _group_waits(
         network=group.network,
         latency=group.latency,
         slowest=group.link,
-        unsplit=0.0,  # counted once per rank, below: what was unsplit before the first step is startup
+        unsplit=0.0,  # `_rest` counts it once per rank: a wait that was unsplit before the first step is startup
         bubble=bubble,
         schedule=rank.bubble if group.pairwise else 0.0,
         behind=behind,
@@ -81,7 +81,7 @@ def _group_waits(
 
 
 def _share_out(behind: dict[int, float], rest: float, late: dict[int, float], own: int) -> None:
-    """Waits for late ranks of whom no name is on record: shared out over the late ranks of the group."""
+    """Divides waits for unnamed late ranks among the known late ranks of the group."""
     total = sum(by for rank, by in late.items() if rank != own)
     if rest <= 0 or total <= 0:
         return
@@ -91,7 +91,7 @@ def _share_out(behind: dict[int, float], rest: float, late: dict[int, float], ow
 
 
 def _rest(rank: RankAccount, waits: list[GroupWaits], late: dict[int, float]) -> list[GroupWaits]:
-    """What the groups do not have: waits that could not be split, and all waits of a ledger without groups."""
+    """The waits that are in no group: those that could not be split, and all waits of a ledger without groups."""
     seconds = rank.seconds
     network = max(0.0, seconds["network"] - sum(one.network for one in waits))
     straggler = max(0.0, seconds["straggler"] - sum(sum(one.behind.values()) for one in waits if not one.group.p2p))
@@ -121,4 +121,4 @@ def _rest(rank: RankAccount, waits: list[GroupWaits], late: dict[int, float]) ->
 
 
 NOBODY = -1
-"""Stands for a late rank that has no ledger here."""
+"""The number of a late rank that is not known, because it has no ledger here."""

@@ -1,4 +1,4 @@
-"""Who is missing: ranks that have not entered a collective in which others of their run already wait."""
+"""Finds missing ranks: those that have not entered a collective in which other ranks of their run already wait."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..ledger.reader import Ledger, Slot
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """``ledger``'s rank has not entered a collective in which ``waiting`` ranks are; the longest for ``seconds``."""
+    """The rank of ``ledger`` has not entered a collective in which the ``waiting`` ranks wait."""
 
     ledger: Ledger
     waiting: tuple[Ledger, ...]  # the longest wait first
-    seconds: float
+    seconds: float  # the longest wait
 
 
 def open_seconds(ledger: Ledger, now_ns: int) -> float:
-    """For how long the rank has been in its open phase."""
+    """How long the rank has been in its open phase."""
     return max(0.0, (now_ns - ledger.position.since_ns) / 1e9)
 
 
 def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) -> list[Missing]:
-    """The ranks for which others have waited ``longer_than`` seconds.
+    """Returns the ranks for which others have waited longer than ``longer_than`` seconds.
 
-    ``newest`` holds one ledger per rank: its newest attempt's. Only ranks with a ledger here can be named; those of
-    other nodes are for their own agent, or for a rule that sees all nodes, to name.
+    ``newest`` holds one ledger per rank: that of its newest attempt. Only ranks with a ledger here can be named. For
+    ranks on other nodes, use their own agent or a rule that sees all nodes.
     """
     ledgers = list(newest)
     waiters = [
@@ -50,21 +50,21 @@ def _waits_for(waiter: Ledger, candidate: Ledger) -> bool:
     if candidate.alive and candidate.position.phase == "collective":
         return False
     if candidate.attempt != waiter.attempt:
-        # The waiter's attempt goes on without this rank: it has not come back. An older waiter proves nothing.
+        # A waiter of a newer attempt waits for this rank, which has not restarted. An older waiter proves nothing.
         return candidate.attempt < waiter.attempt
     where = _open_group(waiter)
     if where is None:
-        # A rank that has entered more collectives than the waiter was there and has gone on.
+        # A rank that has entered more collectives than the waiter has already left this one.
         return candidate.waits_reached <= waiter.waits_reached
     if where.pairwise:
-        return False  # a stage waits for messages whenever another one is busy
+        return False  # to wait for a message is normal in a pipeline: other stages are busy
     there = next((slot for slot in candidate.slots if slot.key == where.key), None)
     if there is None:
-        # Every rank is in the world; of another group this one is a member only if it has ever waited there.
+        # Every rank is in the world. It is known to be in another group only if it has waited there before.
         return where.size == waiter.world_size and not where.pairwise
     return there.calls < where.calls
 
 
 def _open_group(waiter: Ledger) -> Slot | None:
-    """The group in which a rank waits now; None where it is not known."""
+    """The group in which a rank waits now; None if it is not known."""
     return next((slot for slot in waiter.slots if slot.index == waiter.position.slot), None)

@@ -1,20 +1,21 @@
-"""Looks through waits to what caused them: an absorbing chain over (rank, group). Pure functions.
+"""The look-through: follows waits to what caused them, with an absorbing chain over (rank, group). Pure functions.
 
-A rank that waits behind a late one lost its seconds to what made that rank late: its own time (a slow disk), or a wait
-in another group, where again some rank was late, or the transfer took long. Each second of waiting is followed until
-it ends in somebody's own time, in a transfer, in the schedule's bubble, or where the record ends.
+A rank that waits for a late rank lost its seconds to what made that rank late. This is either the late rank's own time
+(for example a slow disk), or a wait in another group, where again a rank was late or the transfer took long. Each
+second of waiting is followed until it ends in a rank's own time, in a transfer, in the bubble of a schedule, or where
+nothing more is recorded.
 
-The chain has one state per (rank, group): "this rank was late in this group". From there
+The chain has one state per (rank, group): "this rank was late in this group". From a state,
 
-* its share ``late_own[family]`` of the lateness ends in (family, rank);
-* its share ``late_elsewhere[h]`` goes on to the rank's own waits in group h. The waits behind others are followed first
-  (to their states), and the transfers later: every member waits for transfers, so an excess of waiting over the other
-  members is more likely a wait behind somebody. The bubble of a pipeline comes before the transfers if the whole
-  pipeline is in the group where the rank was late (its stages have different parts of the bubble there), and last if
-  it is not: other members then have pipelines of their own, with the same bubble. A part of the waits in h that could
-  not be split stands with the waits behind others, and ends in `communication`.
+* the share ``late_own[family]`` of the lateness ends in (family, rank);
+* the share ``late_elsewhere[h]`` continues to the rank's own waits in group h. Its waits for late ranks are followed
+  first (to the states of those ranks), and its transfers later: every member waits for transfers, so if this rank
+  waited longer than the other members, it more likely waited for a late rank. The bubble of a pipeline comes before the
+  transfers if the whole pipeline is in the group where the rank was late, because its stages have different parts of
+  the bubble there. Otherwise the bubble comes last, because the other members are in other pipelines with the same
+  bubble. Unsplit waits in h are treated like waits for late ranks, and end in `communication`.
 
-Lateness by compute ends in `straggler` (a slow GPU, an uneven batch), and so does recomputation.
+Lateness because of compute ends in `straggler` (a slow GPU, an uneven batch). So does lateness because of recompute.
 """
 
 from __future__ import annotations
@@ -24,24 +25,25 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 LATE_BY: dict[str, str] = {"compute": "straggler", "lost": "straggler"}
-"""Family of a late rank's own time -> the family that those who waited for it lost their time to."""
+"""Family of a late rank's own time -> the family to which the ranks that waited for it lost their time."""
 
 TOLERANCE = 1e-9
-"""The share of all waiting that may still be under way when the chain counts as solved."""
+"""The chain counts as solved when at most this share of all waiting has not reached an end."""
 MAX_SWEEPS = 5_000
 MAX_WORK = 20_000_000
-"""A closed circle (each rank late only because of the next) never ends: after so many sweeps, or so many shares passed
-on (some 10 s), what is left in it stays where it is."""
+"""A closed circle, in which each rank is late only because of the next, has no end. The solver stops after this many
+sweeps, or after it has passed on this many shares (about 10 s). What is left in the circle stays where it is."""
 Key = TypeVar("Key")
 OFTEN = 0.5
 STEADY = 0.8
 RIVAL = 0.5
-"""Ranks take turns if all together are late in OFTEN of the steps, none of them in STEADY of the steps, and a second
-one in more than RIVAL of the steps in which the first one is."""
+"""Ranks take turns at being late if three conditions hold: in total they are late in at least OFTEN of the steps; no
+rank is late in STEADY of the steps or more; and the second-most late rank is late in at least RIVAL times as many steps
+as the first."""
 
 
 class Group(NamedTuple):
-    """The ranks that communicate. ``name`` tells apart groups of the same ranks: the mesh dimension."""
+    """Ranks that communicate. ``name`` (the mesh dimension) distinguishes groups with the same ranks."""
 
     name: str
     ranks: tuple[int, ...]
@@ -49,7 +51,7 @@ class Group(NamedTuple):
 
 
 class Culprit(NamedTuple):
-    """Who took the seconds: a rank by its own time, or a group by its transfers. Both None: nobody can be named."""
+    """What took the seconds: a rank's own time, or a group's transfers. If both are None, neither can be named."""
 
     family: str
     rank: int | None = None
@@ -60,34 +62,34 @@ class Culprit(NamedTuple):
 class GroupWaits:
     """The waits of one rank in one group over a window, in seconds, and what made the rank late there.
 
-    ``network + latency + unsplit + bubble + sum(behind)`` is all of its waiting in the group.
+    ``network + latency + unsplit + bubble + sum(behind)`` is the total of its waits in the group.
     """
 
     group: Group
     network: float = 0.0
     unsplit: float = 0.0
     bubble: float = 0.0
-    """Point-to-point: what even the stage that waited least had to wait, and nobody is late for."""
+    """Point-to-point: waits that no late rank caused; even the stage that waited least had to wait this long."""
     schedule: float = 0.0
-    """Point-to-point: what the schedule costs with even microbatches, (p - 1) / m of the least busy stage's time. A
-    part of it may be waited in a collective after the last message."""
+    """Point-to-point: what the schedule costs with even microbatches, (p - 1) / m of the least busy stage's time. The
+    rank may wait a part of it in a collective after the last message."""
     behind: Mapping[int, float] = field(default_factory=dict)
     """Late rank -> how long this rank waited for it."""
     links: Mapping[int, float] = field(default_factory=dict)
     """Point-to-point: peer -> its part of ``network``."""
     late_own: Mapping[str, float] = field(default_factory=dict)
-    """Family -> by how much this rank was late through its own time. Only ratios count, with ``late_elsewhere``."""
+    """Family -> how late this rank was through its own time. Only the ratios to ``late_elsewhere`` count."""
     late_elsewhere: Mapping[Group, float] = field(default_factory=dict)
-    """Group -> by how much this rank was late through its waits there (point-to-point: the group itself as well,
-    which then means its transfers)."""
+    """Group -> how late this rank was through its waits there. Point-to-point: the group itself may be a key, and then
+    stands for its transfers."""
     late_unexplained: float = 0.0
-    """By how much it was late for no reason on record: this stays `straggler` (or `pipeline`) of this rank."""
+    """How late it was for no recorded reason. This stays `straggler` (or `pipeline`) of this rank."""
     late_steps: int = 0
-    """In how many steps the rank's own time made it late by more than a trifle."""
+    """In how many steps the rank's own time made it late by at least LATE_STEP (ledger/waits.py) of the step."""
     latency: float = 0.0
-    """Point-to-point: what transfers cost beyond the waits for this rank's own messages, those of other ranks too."""
+    """Point-to-point: what transfers, including those of other ranks, cost beyond the waits for own messages."""
     slowest: tuple[int, int] | None = None
-    """The two ranks of the link that ``latency`` is put down to; None: the whole group."""
+    """The two ranks of the link that caused ``latency``; None: the whole group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +105,21 @@ class RankWaits:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """Where the seconds of a run went. All of ``charged`` adds up to all own time and all waiting."""
+    """Where the seconds of a run went. ``charged`` adds up to all own time and all waits."""
 
     charged: Mapping[Culprit, float]
     waited: Mapping[Culprit, float]
-    """The part of ``charged`` that ranks spent waiting, whether for the culprit or in its transfers."""
+    """The part of ``charged`` that ranks spent waiting, for the culprit or in its transfers."""
     nodes: Mapping[int, str]
     missing: frozenset[int]
-    """Late ranks without a ledger: what made them late is not known."""
+    """Late ranks without a ledger, so that what made them late is not known."""
     steps: int
     late_steps: Mapping[int, int]
     """Rank -> in how many steps its own time made it late for some group."""
     schedule: float
-    """What the schedules of pipelines cost with even microbatches: to be shown beside ``seconds["pipeline"]``."""
+    """What the schedules of pipelines cost with even microbatches. Show it beside ``seconds["pipeline"]``."""
     open: float
-    """Seconds that went round in circles and stayed `straggler` or `pipeline`."""
+    """Seconds in closed circles, which stay `straggler` or `pipeline`."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -128,7 +130,7 @@ class Conclusion:
         return total
 
     def culprits(self) -> list[tuple[Culprit, float]]:
-        """Who can be named, most seconds first. Nobody is to blame for compute and for bubbles."""
+        """The culprits that can be named, most seconds first. Compute and bubbles have no culprit."""
         named = [
             (culprit, spent)
             for culprit, spent in self.charged.items()
@@ -137,7 +139,7 @@ class Conclusion:
         return sorted(named, key=lambda item: (-item[1], item[0].family, item[0].rank or 0, item[0].group or ()))
 
     def take_turns(self, family: str) -> bool:
-        """Whether ranks are late by a family in many steps, but not always the same rank."""
+        """Whether ranks take turns at being late because of ``family``; see OFTEN, STEADY and RIVAL."""
         if family in ("network", "communication", "pipeline"):
             return False
         late = sorted(self.late_steps.values(), reverse=True)
@@ -147,7 +149,7 @@ class Conclusion:
 
 
 State = tuple[int, int]
-"""A rank that was late, and the number of the group in which it was."""
+"""(late rank, number of the group in which it was late)."""
 Shares = list[tuple[int, float]]
 
 
@@ -187,7 +189,7 @@ def conclude(ranks: Iterable[RankWaits]) -> Conclusion:
 
 
 def link(group: Group, rank: int, peer: int) -> Group:
-    """The two ends of a link of a point-to-point group."""
+    """The group of the two ranks of a link in a point-to-point group."""
     return Group(group.name, (min(rank, peer), max(rank, peer)), p2p=True)
 
 
@@ -197,7 +199,7 @@ def _add(totals: dict[Key, float], key: Key, amount: float) -> None:
 
 
 def _transfers(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:
-    """The transfers of a rank in a group: of a collective's group, of each link of a pipeline."""
+    """The transfers of a rank in a group: for collectives as a whole, for point-to-point by link."""
     rest = max(0.0, waits.network - sum(waits.links.values()))
     ends = [(Culprit("network", None, link(waits.group, rank, peer)), spent) for peer, spent in waits.links.items()]
     slowest = link(waits.group, *waits.slowest) if waits.slowest is not None else waits.group
@@ -209,8 +211,8 @@ def _transfers(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:
 
 
 class _Chain:
-    """The absorbing chain. States and ends have numbers: to hash a group of a thousand ranks takes as long as a sweep
-    over a rank's waits."""
+    """The absorbing chain. States and ends have numbers, because hashing a group of a thousand ranks takes as long as a
+    sweep over a rank's waits."""
 
     def __init__(self, ranks: Iterable[RankWaits]):
         self._groups: dict[Group, int] = {}
@@ -228,7 +230,7 @@ class _Chain:
         return self._groups.setdefault(group, len(self._groups))
 
     def _inside(self, inner: Group, outer: Group) -> bool:
-        """Whether all ranks of a group are in another one."""
+        """Whether all ranks of ``inner`` are in ``outer``."""
         key = self._groups[inner], self._groups[outer]
         found = self._inner.get(key)
         if found is None:
@@ -236,7 +238,7 @@ class _Chain:
         return found
 
     def state(self, rank: int, group: Group) -> int:
-        """The number of "this rank was late in this group"."""
+        """The number of the state "this rank was late in this group"."""
         return self._state(rank, group, self._group(group))
 
     def _state(self, rank: int, group: Group, number: int) -> int:
@@ -247,11 +249,11 @@ class _Chain:
         return found
 
     def late_ranks(self) -> set[int]:
-        """The ranks of all states that were reached."""
+        """The ranks of all states that have been reached."""
         return {rank for rank, _ in self._states}
 
     def follow(self, start: Mapping[int, float]) -> tuple[dict[Culprit, float], float]:
-        """Follows seconds from their states to their ends -> (seconds by culprit, seconds that go in circles)."""
+        """Follows seconds from their states to their ends -> (seconds by culprit, seconds left in circles)."""
         moving = dict(start)
         ended: dict[int, float] = {}
         enough = TOLERANCE * sum(moving.values())
@@ -280,7 +282,7 @@ class _Chain:
         return self._ends.setdefault(culprit, len(self._ends))
 
     def _row(self, state: int) -> tuple[Shares, Shares]:
-        """Where the lateness of a rank in a group comes from: shares of other states, and of ends. They add up to 1."""
+        """Where the lateness of a state comes from: (shares of other states, shares of ends). They add up to 1."""
         rank, group = self._states[state]
         waits = self._waits.get((rank, self._groups[group]))
         ends: dict[int, float] = {}
@@ -318,7 +320,7 @@ def _unexplained(rank: int, group: Group) -> Culprit:
 def _share_out(
     rank: int, waits: GroupWaits, excess: float, *, bubble_last: bool = False, transfers_only: bool = False
 ) -> list[tuple[int | Culprit, float]]:
-    """What ``excess`` seconds of a rank's waits in a group were, as shares of late ranks and of ends."""
+    """Divides ``excess`` seconds of a rank's waits in a group into shares of late ranks and of ends."""
     behind: list[tuple[int | Culprit, float]] = [
         *waits.behind.items(),
         (Culprit("communication", None, waits.group), waits.unsplit),

@@ -1,7 +1,8 @@
-"""The last steps of a run as a report keeps them: a sample that runs can be compared by. Pure functions.
+"""The last steps of a run, as a sample in the report, so that runs can be compared. Pure functions.
 
-A ledger's ring holds the last 511 steps of its process. A step here is one that all ranks' rings have; its seconds are
-the mean over the ranks. The first step of a process is left out: connections are made in it, and graphs compiled.
+A ledger's ring gives the last 511 steps of its process. The sample has the steps that are in the rings of all ranks;
+their seconds are means over the ranks. The first step of a process is left out, because connections are made and graphs
+are compiled in it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ..ledger.layout import RING_CALLS
 from ..ledger.reader import Ledger, Step
 
 DATA: tuple[str, ...] = ("data_read", "data_cpu", "data_queue", "data_handoff")
-"""Waits for a batch."""
+"""The causes that are waits for a batch."""
 SAVING: tuple[str, ...] = ("checkpoint_write", "checkpoint_cpu")
 SPLIT_RANKS = 128
-"""Of more ranks, waits are not told apart step by step: it would take seconds."""
+"""With more ranks, waits are not split step by step, because that would take seconds."""
 DIGITS = 7
-"""Of seconds, in JSON."""
+"""Decimal places of seconds in JSON."""
 
 _COLLECTIVE = CAUSE["collective"]
 _DATA = [CAUSE[cause] for cause in DATA]
@@ -30,17 +31,17 @@ _OWN: dict[str, list[int]] = {
 }
 WAIT_FAMILIES: tuple[str, ...] = ("network", "straggler", "pipeline", "communication")
 WAITED = "waited"
-"""Stands in `families` for all waits for other ranks, where they are not told apart step by step."""
+"""The key in `families` for all waits for other ranks, if they are not split step by step."""
 
 Split = dict[str, float]
 
 
 def recent(newest: Sequence[Ledger]) -> dict[str, object] | None:
-    """``newest``: the last ledger of each rank, read with its steps -> the sample; None where ranks share no step.
+    """Builds the sample; None if the ranks have no step in common.
 
-    Lists have one number for each step: `step_seconds` and `families` are means over the ranks, and add up;
-    `data_wait_seconds` is the mean over the ranks of the waits for batches, `longest_data_wait_seconds` and
-    `save_seconds` are of the rank that had most of them in the step.
+    ``newest``: the last ledger of each rank, read with its steps. The lists have one number per step. `step_seconds`
+    and `families` are means over the ranks, and the families add up to the step. `data_wait_seconds` is the mean of the
+    ranks' waits for batches. `longest_data_wait_seconds` and `save_seconds` are the largest of any rank in the step.
     """
     common = _common(newest)
     if not common:
@@ -76,7 +77,7 @@ def recent(newest: Sequence[Ledger]) -> dict[str, object] | None:
 
 
 def first_batch(newest: Sequence[Ledger]) -> float | None:
-    """Seconds of the wait for the first batch, of the rank that waited longest; None if no ring has it any more."""
+    """Seconds of the longest wait of any rank for its first batch; None unless all rings still have that step."""
     first = [ledger.ring[0] for ledger in newest if ledger.ring and ledger.ring[0].number == ledger.base_step + 1]
     return max(_sum(step, _DATA) for step in first) / 1e9 if len(first) == len(newest) and first else None
 
@@ -101,9 +102,9 @@ def _common(newest: Sequence[Ledger]) -> list[int]:
 
 
 def _splits(newest: Sequence[Ledger], numbers: Sequence[int]) -> list[Split] | None:
-    """The waits of all ranks together in each step, ns by family; None where that cannot be told of all steps.
+    """The waits of all ranks in each step, as ns by family; None if that is not known for all steps.
 
-    Collectives call by call, as in ledger/waits.py. Messages between pipeline stages are `pipeline` as a whole here.
+    Waits in collectives are split for each call, as in ledger/waits.py. All waits for messages count as `pipeline`.
     """
     slots = [slot for ledger in newest for slot in ledger.slots]
     members = Counter(slot.key for slot in slots)
@@ -135,7 +136,7 @@ def _splits(newest: Sequence[Ledger], numbers: Sequence[int]) -> list[Split] | N
 
 
 def _told_apart(members: Sequence[Sequence[int]]) -> Iterator[tuple[str, int]]:
-    """The waits of a group's ranks in one step -> (family, ns)."""
+    """Splits the waits of a group's ranks in one step: (family, ns)."""
     if len({len(waits) for waits in members}) > 1:
         yield "communication", sum(map(sum, members))
         return
@@ -146,7 +147,7 @@ def _told_apart(members: Sequence[Sequence[int]]) -> Iterator[tuple[str, int]]:
 
 
 def _first_complete(ledger: Ledger) -> int:
-    """The first step, counted in its process, of which the ring of calls has everything."""
+    """The first step (counted in its process) that is complete in the ring of calls."""
     return ledger.calls[0].step + 1 if ledger.calls_written > RING_CALLS and ledger.calls else 0
 
 

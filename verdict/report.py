@@ -1,4 +1,4 @@
-"""The report on one run, as JSON: its account and its verdict."""
+"""Builds the report on one run, as JSON: its account and its verdict."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from .recent import SAVING, first_batch, recent
 from .verdict import hang_sentences, verdict
 
 FORMAT = 1
-"""Of the report's JSON: raised when a field changes its meaning or goes. Reports of before `format` count as 0."""
+"""The format of the report's JSON. Raise it when a field changes its meaning or is removed. Reports without the field
+`format` have format 0."""
 
 
 def runs(ledgers: Sequence[Ledger]) -> list[Run]:
-    """The runs that have ledgers, each as owner and name; newest first."""
+    """The runs that have ledgers, each as (owner, name), newest first."""
     created: dict[Run, int] = {}
     for ledger in ledgers:
         run = run_of(ledger)
@@ -32,15 +33,15 @@ def build_report(
     idle: Mapping[int, float] = NO_IDLE,
     why_not: str = "",
 ) -> dict[str, object]:
-    """The report on ``run`` (its owner and its name) from ledgers that were read with their steps.
+    """Builds the report on ``run`` (owner and name) from ledgers that were read with their steps.
 
-    ``now_ns`` is CLOCK_MONOTONIC. ``idle``: by rank, for how many seconds of its compute its GPU's own counters saw no
-    kernel; ``why_not`` says why that is not known of any.
+    ``now_ns`` is CLOCK_MONOTONIC. ``idle``: rank -> seconds of its compute in which the GPU's own counters saw no
+    kernel; ``why_not`` says why that is not known for any rank.
 
-    ``seconds`` are summed over ranks and attempts, ``families`` are shares of all ranks' time in the window;
-    ``wall_seconds`` and ``startup_seconds`` are those of the rank with the most. ``verdict`` is None before the first
-    step. `startup` has the causes of the rank that started longest, `saves` and `restores` the seconds of the rank that
-    they blocked longest. `recent` is the sample that recent.py describes, or None.
+    In the report, ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the
+    window. ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first
+    step. ``startup`` has the causes of the rank with the longest startup. ``saves`` and ``restores`` have the seconds
+    of the rank that they blocked longest. ``recent`` is the sample that recent.py describes, or None.
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
@@ -76,7 +77,7 @@ def build_report(
             for missing in whole.missing
         ],
         "problems": [
-            *(hang_sentences(whole) if conclusion is None else ()),  # else they are its evidence
+            *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
             *_hook_problems(whole),
             *([f"{why_not}: idle time between kernels counts as compute here"] if why_not else ()),
             *(problem.detail for problem in problems),
@@ -85,7 +86,7 @@ def build_report(
 
 
 def _blocked(whole: RunAccount, causes: Sequence[str], counts: Sequence[int]) -> dict[str, float]:
-    """How often, and for how many seconds in all; also before the first step."""
+    """How often and for how many seconds in total; includes the time before the first step."""
     spent = [sum(rank.seconds[cause] + rank.before[cause] for cause in causes) for rank in whole.ranks]
     return {"count": max(counts, default=0), "seconds": max(spent, default=0.0)}
 

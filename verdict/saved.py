@@ -1,4 +1,4 @@
-"""Reports that `whyidle report --json` wrote, read again and checked."""
+"""Reads and checks reports that `whyidle report --json` has written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .report import FORMAT
 
 MOST_BYTES = 256 << 20
 LARGEST = 1e15
-"""Of any number: more seconds than there were."""
+"""The upper bound of any number in a report. More seconds than any run can have."""
 Report = dict[str, Any]
 
 _NUMBERS: tuple[str, ...] = ("ranks", "world_size", "steps", "wall_seconds", "startup_seconds", "rank_seconds")
-"""What every report has had, from format 0 on."""
+"""The fields that every report has, from format 0 on."""
 _LATER: dict[str, type | tuple[type, ...]] = {
     "owner": str,
     "startup": dict,
@@ -27,15 +27,15 @@ _LATER: dict[str, type | tuple[type, ...]] = {
     "recent": dict,
     "verdict": dict,
 }
-"""What a report may have, or have as null."""
+"""The fields that may be missing or null."""
 
 
 class NoReport(ValueError):
-    """What was read is not a report that can be used. A sentence without its full stop."""
+    """A file is not a usable report. The message is a sentence without the full stop."""
 
 
 def read_report(path: str) -> Report:
-    """A saved report. What it lacks is absent or None. Raises NoReport."""
+    """Reads a saved report. Fields that it does not have are absent or None. Raises NoReport."""
     try:
         if os.path.getsize(path) > MOST_BYTES:
             raise NoReport(f"{path} is larger than any report ({MOST_BYTES >> 20} MiB)")
@@ -61,7 +61,7 @@ def _refuse(constant: str) -> float:
 
 
 def check(found: Any) -> None:
-    """Raises NoReport with what is wrong: `is not a report of whyidle: …`."""
+    """Checks a report. Raises NoReport with a message that has no subject: `is not a report of whyidle: …`."""
     if not isinstance(found, dict):
         raise NoReport("is not a report of whyidle: it must be an object")
     version = found.get("format", 0)
@@ -100,7 +100,7 @@ def check(found: Any) -> None:
 
 
 def seconds_of_ranks(found: Report) -> list[Mapping[str, float]]:
-    """What each rank of a report spent since its first step, by cause. Raises NoReport."""
+    """The seconds of each rank since its first step, by cause. Raises NoReport."""
     try:
         for rank in found["per_rank"]:
             _check_causes(rank.get("seconds"))
@@ -119,7 +119,8 @@ def _check_causes(seconds: Any) -> None:
     for cause, spent in seconds.items():
         if cause not in CAUSE_FAMILY:
             raise NoReport(f"has a cause that this whyidle does not know: {cause}")
-        # A wait that was split from the rings of the ranks may be a nanosecond more than what the books had.
+        # Seconds may be slightly negative: a wait that was split from the rings may be a nanosecond longer than the
+        # total from which it is subtracted.
         if not is_number(spent) and not (isinstance(spent, float) and -1e-3 < spent < 0):
             raise NoReport(f"is not a report of whyidle: the seconds of {cause} must be a number")
 

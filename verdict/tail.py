@@ -1,7 +1,7 @@
-"""The waits that a run had no time to exchange, split from the ledgers themselves. Pure functions.
+"""Splits from the ledgers the waits that the ranks had no time to exchange. Pure functions.
 
-The last steps of a run await a split that never comes. Where the ledgers of all ranks of a group can be read, their
-rings still hold each wait of those steps, and the minimum that the ranks would have taken together is taken here.
+When a run ends, the waits of its last steps are still pending. If the ledgers of all ranks of a group can be read,
+their rings still have each wait of those steps. This module then takes the minimum that the ranks would have exchanged.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Member = tuple[Ledger, Slot]
 
 
 def split_tails(newest: Iterable[Ledger]) -> dict[tuple[int, int], Settled]:
-    """``newest``: one ledger per rank, read with its steps -> (rank, key of the group) -> its last waits, split.
+    """Splits the waits after the last step that is settled on every member: (rank, key of the group) -> the split.
 
-    The last steps are those after the last one that was settled on every member.
+    ``newest``: one ledger per rank, read with its steps.
     """
     groups: dict[int, list[Member]] = {}
     for ledger in newest:
@@ -69,12 +69,12 @@ def _steps_of(ledger: Ledger, slot: Slot, first: int, last: int) -> list[StepWai
             elsewhere[slot.index] = 0
             for other in ledger.slots:
                 if other.size >= slot.size and not other.pairwise:
-                    elsewhere[other.index] = 0  # it holds up all ranks of this group at once
+                    elsewhere[other.index] = 0  # a wait there delays all ranks of this group by the same time
             waits = calls[number][slot.index]
             found.append(StepWaits(number, step.wall_ns, waits, _own(step.causes), elsewhere, [-1] * len(waits)))
     return found
 
 
 def _own(causes: tuple[int, ...]) -> list[int]:
-    """A step's own time, per LATE_FAMILIES."""
+    """The rank's own time in a step, per LATE_FAMILIES."""
     return [sum(causes[CAUSE[cause]] for cause in own) for own in OWN_CAUSES.values()]

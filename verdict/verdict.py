@@ -1,7 +1,7 @@
-"""What a run lost most to, and the evidence: rules over its account. Pure functions; every threshold stands here.
+"""The verdict: what a run lost most time to, and the evidence. Pure functions; all thresholds are in this file.
 
-Looking through a straggler: the seconds that ranks waited for a late one are charged to what made it late. This is a
-conclusion; the raw causes stay as they were measured.
+The verdict looks through stragglers: waits for a late rank count under what made that rank late. This is a conclusion.
+The causes stay as they were measured.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .chain import conclusion_of
 from .lookthrough import Conclusion
 
 VERDICT_SHARE = 0.10
-"""A family other than compute is the verdict from this share of the window on."""
+"""A family other than compute can be the verdict only if it has at least this share of the window."""
 LATE_SHARE = 0.01
-"""A rank is named as late if others waited for it this share of the window."""
+"""A rank is named as late if others waited for it for at least this share of the window."""
 CONCENTRATION = 0.60
-"""Ranks are named if those with the most of a family's seconds, or half of that, have this share of them, and are at
-most half of all ranks."""
+"""Ranks are named if they are at most half of all ranks and have at least this share of a family's seconds. Only ranks
+that have at least half as many seconds as the rank with the most are considered."""
 EVIDENCE_SHARE = 0.01
-"""A cause is worth a sentence from this share of the window on."""
+"""The evidence mentions a cause that has at least this share of the window."""
 UNSPLIT_SHARE = 0.05
-"""Waits in collectives that nobody could split are worth a sentence from this share of the window on."""
+"""The evidence mentions unsplit waits that have at least this share of the window."""
 
 OPEN_PHASE_FAMILY: dict[str, str] = {
     "checkpoint": "storage",
@@ -36,7 +36,7 @@ OPEN_PHASE_FAMILY: dict[str, str] = {
     "data_start": "host",
     "data": "unattributed",
 }
-"""What keeps a missing rank from a collective, by the phase that it is in; anything else is `straggler`."""
+"""Phase of a missing rank -> the family that keeps it from entering the collective. Other phases: `straggler`."""
 
 WORDS: dict[str, str] = {
     "compute": "computing",
@@ -60,7 +60,7 @@ WORDS: dict[str, str] = {
     "startup": "starting up",
     "unattributed": "that nothing explains",
 }
-"""Cause -> how a rank spent it."""
+"""Cause -> what a rank did in that time."""
 
 SAID_OF_CAUSES: dict[str, str] = {
     "compute": "compute takes longer than on the others",
@@ -84,7 +84,7 @@ SAID_OF_CAUSES: dict[str, str] = {
     "startup": "a rank is starting up",
     "unattributed": "nothing that was measured explains it",
 }
-"""Cause -> why, as in a headline: of a rank that is named before it, or of the whole run."""
+"""Cause -> the reason in a headline. It follows the name of a rank, or stands alone for the whole run."""
 
 
 WORK: dict[str, dict[str, str]] = {
@@ -92,24 +92,27 @@ WORK: dict[str, dict[str, str]] = {
     "cpu": {"checkpoint_cpu": "its checkpoints"},
     "straggler": {"evaluation": "its evaluation"},
 }
-"""Family by which a rank was late -> what of its own time names that better, if it is MOST of what the rank had beyond
-the others in that family."""
+"""Family that made a rank late -> {part of its own time: what to call it}.
+
+The name is used instead of the family's if the part is at least MOST of the rank's excess over the others in that
+family.
+"""
 MOST = 0.75
 EVALUATES = "it evaluates while others wait"
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """``seconds`` that others waited for ``rank``, which was late by ``family`` (after LATE_BY of lookthrough.py)."""
+    """Other ranks waited ``seconds`` for ``rank``, because of ``family`` (mapped by LATE_BY of lookthrough.py)."""
 
     rank: int
     family: str
     seconds: float
-    open: bool = False  # it is still missing, and who waits is another rule's to say
+    open: bool = False  # the rank is still missing; the rule `_hangs` says who waits for it
 
 
 def late_charges(conclusion: Conclusion) -> list[Charge]:
-    """The waits for late ranks and other stages, by the rank at the end of the chain and by what made it late."""
+    """Waits for late ranks and other stages, by the rank at the end of the chain and by what made it late."""
     return [
         Charge(culprit.rank, culprit.family, spent)
         for culprit, spent in conclusion.waited.items()
@@ -118,9 +121,9 @@ def late_charges(conclusion: Conclusion) -> list[Charge]:
 
 
 def open_charges(account: RunAccount) -> list[Charge]:
-    """Waits that are open now and whose missing rank is known: it has not entered, so they are no transfer.
+    """Waits that are open now because of a missing rank. They are not transfers: that rank has not entered yet.
 
-    Each wait is charged to the rank that has kept others waiting longest.
+    All of them are charged to the rank that has kept others waiting longest.
     """
     if not account.missing:
         return []
@@ -132,7 +135,7 @@ def open_charges(account: RunAccount) -> list[Charge]:
 
 
 def look_through(account: RunAccount) -> tuple[Seconds, list[Charge], Conclusion]:
-    """Seconds per family with the waits for late ranks charged to what made them late; who was late; and the chain."""
+    """Looks through the waits for late ranks: (seconds per family, which ranks were late, the solved chain)."""
     conclusion = conclusion_of(account)
     totals = dict.fromkeys(FAMILIES, 0.0) | conclusion.seconds
     opened = open_charges(account)
@@ -143,7 +146,7 @@ def look_through(account: RunAccount) -> tuple[Seconds, list[Charge], Conclusion
 
 
 def verdict(account: RunAccount) -> dict[str, object] | None:
-    """The verdict on a run; None while no rank has begun its first step."""
+    """Returns the verdict on a run; None if no rank has begun its first step."""
     window = account.rank_seconds
     if window <= 0:
         return None
@@ -155,7 +158,7 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
     return {
         "family": family,
         "share": totals[family] / window,
-        "corroborated": None,  # no node counters were asked
+        "corroborated": None,  # node counters are not read here
         "summary": summary(case),
         "evidence": [sentence for rule in RULES for sentence in rule(case)],
         "late_ranks": [late._asdict() for late in late_ranks(case)],
@@ -166,7 +169,7 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the rules judge."""
+    """What the rules of evidence get as input."""
 
     account: RunAccount
     family: str
@@ -180,7 +183,7 @@ class Case:
 
 
 class Late(NamedTuple):
-    """A rank that others waited for; ``share`` is of the window of all ranks, ``node`` empty where it has no ledger."""
+    """A rank that others waited for. ``share`` is of all ranks' windows; ``node`` is empty if it has no ledger here."""
 
     rank: int
     node: str
@@ -189,7 +192,7 @@ class Late(NamedTuple):
 
 
 def late_ranks(case: Case) -> list[Late]:
-    """For whom others waited, worst first."""
+    """The ranks that others waited for, worst first."""
     by_rank: dict[int, Seconds] = {}
     for charge in case.charges:
         families = by_rank.setdefault(charge.rank, {})
@@ -204,7 +207,7 @@ def late_ranks(case: Case) -> list[Late]:
 
 
 def late_groups(case: Case) -> list[dict[str, object]]:
-    """Groups by the seconds that their transfers took, or that could not be split, worst first."""
+    """The groups that lost most to transfers or to waits that could not be split, worst first."""
     found: dict[tuple[str, tuple[int, ...], str], float] = {}
     for culprit, spent in case.conclusion.waited.items():
         if culprit.group is not None and culprit.group.ranks and culprit.family in ("network", "communication"):
@@ -218,7 +221,7 @@ def late_groups(case: Case) -> list[dict[str, object]]:
 
 
 def summary(case: Case) -> str:
-    """The headline's reason, e.g. `rank 1 is late: data workers are blocked on reads`."""
+    """The reason in the headline, for example `rank 1 is late: data workers are blocked on reads`."""
     if case.family == "compute":
         return "no other family takes a tenth of the time"
     names = [late.rank for late in late_ranks(case) if late.family == case.family]
@@ -226,7 +229,7 @@ def summary(case: Case) -> str:
         cause = "compute" if case.family == "straggler" else _top_cause(case.account.ranks, case.family)
         return f"ranks take turns at being late: {SAID_OF_CAUSES[cause]}"
     if len(names) > len(case.account.ranks) / 2:
-        names = []  # being late is not what tells them from the others
+        names = []  # most ranks were late, so it does not help to name them
     late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
     if late:
         numbers = [rank.rank for rank in late]
@@ -248,9 +251,9 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
 
 
 def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
-    """A late rank's own time in a family, per cause: what it had beyond the other rank that had least of it.
+    """A late rank's own time in a family, per cause, beyond that of the other rank that had least of it.
 
-    For `straggler` it is that of compute, and `evaluation`, which is a part of it.
+    For `straggler`, these are the excess in compute, and in `evaluation`, which is a part of compute.
     """
     others = [_own(rank, family) for rank in case.account.ranks if rank is not late]
     return {
@@ -266,7 +269,7 @@ def _own(rank: RankAccount, family: str) -> Seconds:
 
 
 def _work(excess: Seconds, family: str) -> str:
-    """What a rank was doing when it was late, where that can be told; else empty."""
+    """What a rank was doing when it was late; empty if WORK has no name for it."""
     whole = excess["compute"] if family == "straggler" else sum(excess.values())
     for cause, name in WORK.get(family, {}).items():
         if excess[cause] > 0 and excess[cause] >= MOST * whole:
@@ -280,7 +283,7 @@ def _top_cause(ranks: list[RankAccount], family: str) -> str:
 
 
 def _concentrated(case: Case) -> list[int]:
-    """The few ranks that have most of the verdict's own seconds, if there are such."""
+    """The few ranks that have most of the seconds of the verdict's family; empty if there are none."""
     direct = {rank.rank: rank.family_seconds()[case.family] for rank in case.account.ranks}
     most = max(direct.values())
     found = [rank for rank, seconds in direct.items() if seconds > 0 and seconds >= most / 2]
@@ -303,18 +306,18 @@ def _ranks(numbers: list[int]) -> str:
 
 
 def _where(case: Case, numbers: list[int]) -> str:
-    """` on node-7`, where the run has several nodes and all of these ranks are on that one; else empty."""
+    """` on node-7` if the run has several nodes and all of these ranks are on that one; otherwise empty."""
     nodes = case.conclusion.nodes
     theirs = {nodes.get(number, "") for number in numbers}
     [node] = theirs if len(theirs) == 1 else [""]
     return f" on {node}" if node and len({name for name in nodes.values() if name}) > 1 else ""
 
 
-# The rules of evidence: each yields the sentences that it has to say, with numbers.
+# The rules of evidence. Each yields the sentences, with numbers, that apply to the case.
 
 
 def _causes(case: Case) -> Iterator[str]:
-    """The verdict's own causes, by rank where few ranks have them."""
+    """The causes of the verdict's family. Names ranks if only a few of them have these causes."""
     if case.family == "compute":
         return
     few = _concentrated(case)
@@ -331,7 +334,7 @@ def _causes(case: Case) -> Iterator[str]:
 
 
 def _waits(case: Case) -> Iterator[str]:
-    """Who waited for whom, and by what the late rank was late."""
+    """Which ranks waited for which late rank, and what made it late."""
     for rank, *_ in late_ranks(case):
         families: Seconds = {}
         for charge in case.charges:
@@ -349,7 +352,7 @@ def _waits(case: Case) -> Iterator[str]:
 
 
 def _writes(case: Case) -> Iterator[str]:
-    """Files that the loop writes by its own code, in time that counts as host."""
+    """Files that the loop's own code writes in time that counts as host."""
     wrote = [rank for rank in case.account.ranks if rank.host_write >= EVIDENCE_SHARE * rank.wall]
     if wrote:
         spent, size = sum(rank.host_write for rank in wrote), sum(rank.host_write_bytes for rank in wrote)
@@ -360,7 +363,7 @@ def _writes(case: Case) -> Iterator[str]:
 
 
 def _groups(case: Case) -> Iterator[str]:
-    """Where transfers took long, if that is the verdict."""
+    """The groups whose transfers took long, if the verdict is network."""
     if case.family == "network":
         for entry in late_groups(case)[:2]:
             ranks = entry["ranks"]
@@ -370,7 +373,7 @@ def _groups(case: Case) -> Iterator[str]:
 
 
 def _bubble(case: Case) -> Iterator[str]:
-    """The pipeline's waits beside what its schedule costs in any case."""
+    """The waits of pipeline stages for each other, compared with what the schedule alone costs."""
     waited = sum(rank.seconds["pipeline"] for rank in case.account.ranks)
     if waited >= UNSPLIT_SHARE * case.window:
         schedule = sum(rank.bubble for rank in case.account.ranks)
@@ -383,7 +386,7 @@ def _bubble(case: Case) -> Iterator[str]:
 
 
 def _gaps(case: Case) -> Iterator[str]:
-    """Of `host`: compute in which devices ran nothing."""
+    """The part of `host` that is compute in which devices ran nothing."""
     ranks = [rank for rank in case.account.ranks if rank.gaps is not None]
     seconds = sum(rank.gaps or 0.0 for rank in ranks)
     if seconds >= EVIDENCE_SHARE * case.window:
@@ -408,7 +411,7 @@ def hang_sentences(account: RunAccount) -> list[str]:
 
 
 def _unexplained_lateness(case: Case) -> Iterator[str]:
-    """Straggler seconds without any lateness on record: the late rank's ledger is not here."""
+    """Straggler seconds without a late rank: its ledger is not here."""
     waited = sum(rank.seconds["straggler"] for rank in case.account.ranks)
     if waited >= EVIDENCE_SHARE * case.window and not any(rank.late for rank in case.account.ranks):
         yield f"{waited:.1f} s of waits for late ranks. None of them has a ledger here: they may be on another node"

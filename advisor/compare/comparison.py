@@ -173,7 +173,7 @@ def _intervals(before: Value, after: Value) -> tuple[Interval | None, Interval |
 
 def _notes(name: str, report: Report, steps: int) -> list[str]:
     """What a reader has to know of a report."""
-    found = []
+    found = [f"{name}: {note}" for note in report.get("notes") or ()]
     if report["world_size"] > report["ranks"]:
         found.append(
             f"{name} has {report['ranks']:.0f} of {report['world_size']:.0f} ranks: the other ranks are missing"
@@ -184,6 +184,6 @@ def _notes(name: str, report: Report, steps: int) -> list[str]:
         )
     elif not report.get("recent"):
         found.append(f"{name} has no steps that all its ranks share, so no batch waits or intervals")
-    if report["steps"] > steps:
+    if report["steps"] > steps and report["startup_seconds"] is not None:
         found.append(f"{name} made {report['steps']:.0f} steps: end to end counts {steps} of them")
     return found

@@ -120,17 +120,34 @@ def whole_value(report: Report) -> Value:
     return Value(mean, estimate.around(mean) if estimate else None)
 
 
+def _step_quantile(name: str, q: float) -> Callable[[Report], Value | None]:
+    """Of a histogram where there is one, as Prometheus has it; else of the last steps."""
+    of_steps = _quantile_of(_STEPS, q)
+
+    def of(report: Report) -> Value | None:
+        counted = report.get("step_quantiles")
+        if counted is None:
+            return of_steps(report)
+        return Value(counted[name]) if name in counted else None
+
+    return of
+
+
+_STEP_MEDIAN, _STEP_P99 = _step_quantile("p50", 0.5), _step_quantile("p99", 0.99)
+
+
 def _median(report: Report) -> Value | None:
-    """Of the last steps; of a report without them, of the ranks' own medians."""
-    if found := _quantile_of(_STEPS, 0.5)(report):
+    """Of a report without the last steps, of the ranks' own medians."""
+    if found := _STEP_MEDIAN(report):
         return found
     known: list[Any] = [rank.get("step_seconds") for rank in report["per_rank"]]
     medians = [one["p50"] for one in known if isinstance(one, dict) and is_number(one.get("p50"))]
     return Value(quantile(medians, 0.5)) if medians else None
 
 
-def _startup(report: Report) -> Value:
-    return Value(report["startup_seconds"])
+def _startup(report: Report) -> Value | None:
+    known = report["startup_seconds"]
+    return None if known is None else Value(known)
 
 
 def _dataset(report: Report) -> Value | None:
@@ -156,9 +173,10 @@ def _save(report: Report) -> Value | None:
     return Value(each, estimate.around(each) if estimate else None)
 
 
-def end_to_end(report: Report, steps: float) -> Value:
+def end_to_end(report: Report, steps: float) -> Value | None:
     """Startup, and so many steps."""
-    return Value(report["startup_seconds"] + steps * seconds_per_step(report))
+    startup = _startup(report)
+    return None if startup is None else Value(startup.value + steps * seconds_per_step(report))
 
 
 MEASURES: tuple[Measure, ...] = (
@@ -170,7 +188,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("batch-worst", "batch wait, worst", "of the rank that waits longest", _quantile_of(_LONGEST, 1.0)),
     Measure("step", "step time, mean", "of the last steps", _mean_of(_STEPS)),
     Measure("step-p50", "step time, median", "of the last steps", _median),
-    Measure("step-p99", "step time, p99", "of the last steps", _quantile_of(_STEPS, 0.99)),
+    Measure("step-p99", "step time, p99", "of the last steps", _STEP_P99),
     Measure("save", "checkpoint", "one save, on the rank that it blocks longest", _save),
 )
 """In the order of the table. `end` (end to end) follows them: it takes the steps of all runs to be told."""

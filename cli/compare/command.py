@@ -7,20 +7,26 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from ...advisor.compare.comparison import Comparison, NoComparison, compare
 from ...advisor.compare.conditions import ALL_NAMES, Condition, Judged, NoCondition, NotKnown, judge, parse
+from ...advisor.compare.recorded import report_of
 from ...advisor.compare.scaling import STRONG, WEAK
 from ...ledger.directory import ledger_dir
 from ...verdict.report import build_report
 from ...verdict.saved import NoReport, Report, check, read_report
 from .. import choice, gaps
 from ..agent import DEFAULT_ADDRESS
+from ..prometheus import options, runs, seconds, stretch
+from ..prometheus.client import NoAnswer, Prometheus
 from ..quantities import count
 from .html import render_html
+from .moments import Part, part_of
 from .text import render_markdown, render_text, sentence
 
+_WHOSE = "as OWNER/NAME"
 MET = 3
 """Exit status where a condition of --fail-if is met."""
 
@@ -31,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         nargs="+",
         help="a report that `whyidle report --json` wrote, a directory of ledgers (its newest run), or a run's name,"
-        " as NAME or OWNER/NAME; the others are compared with the first one",
+        " as NAME or OWNER/NAME; with --prometheus, also NAME@FROM..TO, a part of a run's time, such as llama@26h..24h"
+        " or llama@2026-11-21T02:00..2026-11-21T04:00. The others are compared with the first one",
     )
     parser.add_argument(
         "--dir", metavar="DIR", default=ledger_dir(), help="where the ledgers of named runs are (default: %(default)s)"
@@ -77,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a condition on a change can also be met by a difference that may be chance",
     )
+    options.add_arguments(parser, since="1h")
 
 
 def _condition(text: str) -> Condition:
@@ -107,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         if args.html:
             _write(args.html, render_html(comparison, judged))
-    except (_Refused, NoReport, NoComparison, NotKnown) as error:
+    except (_Refused, NoReport, NoComparison, NoAnswer, NotKnown) as error:
         if str(error):
             print(f"whyidle compare: {error}", file=sys.stderr)
         return 1
@@ -155,6 +163,8 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
     """Raises NoReport, or _Refused."""
     if os.path.isfile(argument) or argument.endswith(".json"):
         return read_report(argument)
+    if args.prometheus and not os.path.isdir(argument):
+        return _recorded(argument, args)
     directory, owner, name = args.dir, None, argument
     if os.path.isdir(argument):
         directory, name = argument, None
@@ -169,6 +179,34 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
     report: Report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
     check(report)
     return report
+
+
+def _recorded(argument: str, args: argparse.Namespace) -> Report:
+    """Of a run in Prometheus. Raises _Refused, NoAnswer or NoComparison."""
+    now = time.time()
+    try:
+        part = part_of(argument, now)
+    except argparse.ArgumentTypeError as error:
+        raise _Refused(f"{argument}: {error}") from error
+    owner, _, name = part.name.partition("/") if "/" in part.name else ("", "", part.name)
+    wanted = argparse.Namespace(run_name=name, owner=owner or None, cluster=args.cluster)
+    asked = options.server(args)
+    try:
+        found = stretch.ask(asked, _within(asked, wanted, part, args.since))
+        notes = [*found.notes, *(f"Prometheus warns: {one}" for one in asked.warnings)]
+        return report_of(replace(found, notes=notes))
+    except NoComparison as error:
+        raise NoComparison(f"{argument} {error}") from error
+
+
+def _within(asked: Prometheus, wanted: argparse.Namespace, part: Part, since: float) -> runs.Chosen:
+    """The run, and the time: the given one, else the last ``since`` seconds before its last sign of life."""
+    if part.start is None or part.end is None:
+        chosen = runs.choose(asked, wanted, max(since, options.ENDED_SECONDS), _WHOSE)
+        end = seconds.last_sign(asked, chosen)
+        return chosen._replace(start=max(chosen.start, end - since), end=end)
+    chosen = runs.choose(asked, wanted, max(time.time() - part.start, options.ENDED_SECONDS), _WHOSE)
+    return chosen._replace(start=part.start, end=min(part.end, chosen.end))
 
 
 def _write(path: str, page: str) -> None:

@@ -14,6 +14,8 @@ from .client import NoAnswer, Prometheus
 URL_VARIABLE = "WHYIDLE_PROMETHEUS"
 TOKEN_VARIABLE = "WHYIDLE_PROMETHEUS_TOKEN"
 BASIC_VARIABLE = "WHYIDLE_PROMETHEUS_BASIC_AUTH"
+ENDED_SECONDS = 30 * 86400.0
+"""How long ago a run may have ended about which a command asks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser, since: str) -> None:

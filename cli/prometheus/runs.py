@@ -38,8 +38,11 @@ def equal(label: str, value: str) -> str:
     return f"{label}={json.dumps(value, ensure_ascii=False)}"
 
 
-def choose(asked: Prometheus, args: argparse.Namespace, back: float) -> Chosen:
-    """The run that is meant, of those of the last ``back`` seconds. Raises NoAnswer where there is none, or several."""
+def choose(asked: Prometheus, args: argparse.Namespace, back: float, whose: str = "with --owner") -> Chosen:
+    """The run that is meant, of those of the last ``back`` seconds. Raises NoAnswer where there is none, or several.
+
+    ``whose``: how the user says whose run is meant.
+    """
     end = time.time()
     start = end - back
     given = {"run": args.run_name, "owner": args.owner, CLUSTER: args.cluster}
@@ -51,7 +54,7 @@ def choose(asked: Prometheus, args: argparse.Namespace, back: float) -> Chosen:
     if len(runs) > 1:
         if args.run_name:
             owners = ", ".join(sorted(owner for owner, _ in runs))
-            raise NoAnswer(f"several owners have a run {args.run_name}: {owners}. Say which with --owner")
+            raise NoAnswer(f"several owners have a run {args.run_name}: {owners}. Say which {whose}")
         raise NoAnswer(f"{asked.url} has several runs: {_names(runs)}. Say which one")
     (run,) = runs
     clusters = sorted({cluster for cluster, _, _ in found})

@@ -27,7 +27,7 @@ class Window(NamedTuple):
 
 def ask(asked: Prometheus, chosen: Chosen, since: float) -> Window:
     """The last ``since`` seconds of a run before its last sign of life. Raises NoAnswer."""
-    end = _last(asked, chosen)
+    end = last_sign(asked, chosen)
     start = max(chosen.start, end - since)
     series = chosen.of(spent("rank_cause"), 'cause!="startup"')
     window = over(end - start)
@@ -52,7 +52,7 @@ def ask(asked: Prometheus, chosen: Chosen, since: float) -> Window:
     )
 
 
-def _last(asked: Prometheus, chosen: Chosen) -> float:
+def last_sign(asked: Prometheus, chosen: Chosen) -> float:
     """The run's last sign of life: until when its live ranks were recorded."""
     back = round(chosen.end - chosen.start)
     query = f"max(max_over_time(timestamp({chosen.of(RUN_RANKS)})[{back}s:{LOOK_EVERY}s]))"

@@ -17,6 +17,8 @@ from support_ledgers import Spec
 from whyidle.ledger.causes import CAUSE_FAMILY
 
 SCRAPE, EVALUATION, RETENTION, REMEMBERED = 15.0, 60.0, 900.0, 300.0
+BOUNDS = ("0.5", "1.0", "1.5", "2.0", "3.0", "+Inf")
+"""Of the histogram of step times."""
 Series = dict[str, list[tuple[float, float]]]
 
 
@@ -180,6 +182,9 @@ class History:
             before = totals
             if begun and scraped < begun[-1].end:
                 _add(found, f"run:whyidle_ranks:count{{{run}}}", moment, 1.0)
+                for bound in BOUNDS:
+                    name = f'run:whyidle_step_seconds_bucket:rate5m{{{run}, le="{bound}"}}'
+                    _add(found, name, moment, float(begun[-1].wall <= float(bound)) / begun[-1].wall)
 
     @staticmethod
     def _totals(begun: Iterable[Try], rank: int, at: float) -> dict[str, float]:

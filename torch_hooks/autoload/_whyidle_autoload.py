@@ -1,8 +1,8 @@
-"""Arms whyidle in a Python process whose code does not mention it: as soon as torch has been imported, and not before.
+"""Arms whyidle in a Python process whose code does not mention it, as soon as torch has been imported.
 
-It starts from ``sitecustomize`` (``whyidle run``) or from ``whyidle-autoload.pth`` (a wheel, with ``WHYIDLE=1``); for
-the latter a copy of this file lies beside the package. A process that never imports torch pays for two small files, and
-no more. Nothing here raises.
+``sitecustomize`` (``whyidle run``) or ``whyidle-autoload.pth`` (a wheel, with ``WHYIDLE=1``) starts it. For the latter,
+a wheel has a copy of this file beside the package. A process that never imports torch loads only two small files.
+Nothing here raises.
 """
 
 import os
@@ -17,7 +17,7 @@ _started = False
 
 
 def start() -> None:
-    """Waits for torch. Does nothing without ``WHYIDLE=1``, nor the second time."""
+    """Waits for torch. Does nothing without ``WHYIDLE=1``, and nothing after the first call."""
     global _started
     if _started or os.environ.get("WHYIDLE") != "1":
         return
@@ -25,7 +25,7 @@ def start() -> None:
     try:
         import atexit
 
-        # The first to register is the last to run: what others do at exit is still on the clock.
+        # Exit handlers run in reverse order: those of others run before this one, so that their time still counts.
         atexit.register(_end)
         _late_import().when_imported("torch", _arm)  # pyright: ignore[reportAttributeAccessIssue]
     except Exception as error:
@@ -33,7 +33,7 @@ def start() -> None:
 
 
 def _root() -> str:
-    """The folder of the package whyidle that this file came with."""
+    """The folder of the package whyidle that this file belongs to."""
     here = os.path.dirname(os.path.abspath(__file__))
     beside = os.path.join(here, "whyidle")
     if os.path.isfile(os.path.join(beside, "torch_hooks", "late_import.py")):
@@ -42,7 +42,7 @@ def _root() -> str:
 
 
 def _late_import() -> "ModuleType":
-    """That one file, by its path: its package would bring all of whyidle into a process that may never train."""
+    """Loads late_import.py by its path: its package would load all of whyidle into a process that may never train."""
     from _frozen_importlib import ModuleSpec, module_from_spec  # importlib.util costs milliseconds
     from _frozen_importlib_external import SourceFileLoader
 
@@ -74,9 +74,9 @@ def _end() -> None:
 
 
 def _import_whyidle() -> None:
-    """The installed package, or else the one that this file belongs to: the environment need not have it.
+    """Imports the installed package. If the environment does not have it, imports the one that this file belongs to.
 
-    Raises ImportError if the name belongs to something else.
+    Raises ImportError if the name whyidle belongs to another package.
     """
     import importlib.util
 
@@ -87,7 +87,7 @@ def _import_whyidle() -> None:
         if not _is_ours(spec):
             raise ImportError(f"the name whyidle belongs to {spec.origin}")
         return
-    # Nothing, or a plain folder of that name, such as one that ledgers are kept in.
+    # It is not installed. There may be a plain folder of that name, for example one with ledgers.
     root = _root()
     init = os.path.join(root, "__init__.py")
     spec = importlib.util.spec_from_file_location("whyidle", init, submodule_search_locations=[root])

@@ -1,5 +1,5 @@
-# Python imports this at its start, because `whyidle run` puts its directory first on PYTHONPATH: every Python below the
-# command does, also one that is far too old for us, so the syntax here is everybody's.
+# Python imports this file when it starts, because `whyidle run` puts its directory first on PYTHONPATH. Every Python
+# below the command imports it, even one that is too old for whyidle. So this file uses only syntax that all have.
 import sys
 
 
@@ -17,11 +17,11 @@ def _start():
 
 
 def _step_aside(here):
-    # From here on it is as if we had never been on the path: a sitecustomize further down runs and is the one that
-    # others import, and where there is none this import fails with the very error that Python expects then.
+    # Removes this directory from the path and this module from sys.modules, so that another sitecustomize on the path
+    # runs and is the one that others import. If there is none, the import below fails as Python expects.
     sys.path[:] = [entry for entry in sys.path if entry != here]
     if _is_injected(here):
-        # For `import whyidle`. Last, since it holds the hooks alone: a whole whyidle that is installed comes first.
+        # For `import whyidle`. It comes last, because it has only the hooks: an installed, complete whyidle goes first.
         sys.path.append(here.rpartition("/whyidle/")[0])
     sys.modules.pop("sitecustomize", None)
     import sitecustomize  # noqa: F401

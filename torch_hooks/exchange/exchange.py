@@ -1,4 +1,4 @@
-"""The exchanges of this rank, one per group: from the first wait in a group to its last block."""
+"""The exchanges of this rank, one per group, from the first wait in a group to its last block."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from ..machine import PhaseMachine
 
 OFFER_AFTER_STEPS = 2
-"""A group is formed once this rank has waited there in so many steps: not for what only happens once."""
+"""A group is formed after this rank has waited there in this many steps, so that groups that are used only once have no
+exchange."""
 CONNECT_SECONDS = 60.0
 LAST_BLOCK_SECONDS = 0.2
-"""How long the end of a process waits for the last blocks: if every rank leaves within it, they are split too."""
+"""How long a process waits at exit for the last blocks. If all ranks exit within this time, these are split, too."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_LARGE = 0.01, 1.0, 5.0
 _LARGE = 256
 _KEY_AT, _SIZE_AT, _PAIRWISE_AT = (WORD_AT[f"slot_{name}"][0] for name in ("key", "size", "pairwise"))
@@ -32,23 +33,23 @@ _CALLS_AT = WORD_AT["slot_calls"][0]
 
 
 class _Offer:
-    """A group on its way: what the training thread and the thread that forms groups tell each other."""
+    """A group that is being formed. The training thread and the thread that forms groups share this state."""
 
     def __init__(self, exchange: SlotExchange, held_from: int | None):
         self.exchange = exchange
         self.held_from = held_from
         self.wants_hold = False
         self.steps = self.calls = 0
-        self.given = False  # to the thread that forms groups
+        self.given = False  # whether the thread that forms groups has it
         self.formation: Formation | None = None
-        self.answered = False  # the rank has told the others from which step on it holds its waits back
+        self.answered = False  # whether the rank has told the others the first step whose waits it keeps pending
         self.formed: tuple[Any, int] | None = None
-        """The side group, and the first step that all members hold."""
+        """The side group, and the first step whose waits all members keep pending."""
         self.failure = ""
 
 
 class Exchange:
-    """Holds back the waits of steps until it can say what they were. Called on the training thread only."""
+    """Keeps the waits of steps pending until they can be split. Only the training thread may call it."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class Exchange:
         state: Callable[[str], None],
         taken: dict[int, Group] | None = None,
     ):
-        """``finished`` raises what a work has failed with; ``state`` is told the state of the hook `exchange`.
+        """``finished`` raises the error of a work that has failed. ``state`` gets the state of the hook `exchange`.
 
         ``taken``: slots of an earlier world of this process.
         """
@@ -99,7 +100,7 @@ class Exchange:
                 one.together = self.groups.containing(one.group)
 
     def _hold(self, group: Group, *, whole: bool) -> int | None:
-        """-> the first step whose waits are held back; None in the middle of an update, where none can be yet."""
+        """Makes the waits of a group pending. Returns the first step whose waits are; None during an update."""
         first: list[int] = []
         books = self._machine.books
         outside = self.groups.outside(group.slot)
@@ -113,7 +114,7 @@ class Exchange:
     # -- at each step boundary
 
     def poll(self) -> None:
-        """Waits for nothing. Raises nothing: a group that fails costs itself only."""
+        """Polls all groups. Never waits and never raises: a group that fails does not affect the others."""
         if self._offers:
             self._poll_offers()
         for exchange in self._exchanges:
@@ -140,14 +141,14 @@ class Exchange:
                 if not offer.given:
                     self._give(offer)
                 if not offer.answered:
-                    exchange.poll()  # once it has answered, the others count on what is held
+                    exchange.poll()  # not after it has answered: the others then rely on its pending waits
             except Lost as lost:
                 self._let_go(offer, lost)
             except Exception as error:  # the fence around the training
                 self._let_go(offer, error)
 
     def _give(self, offer: _Offer) -> None:
-        """To the thread that forms groups, once the rank has waited there in some steps."""
+        """Gives a group to the thread that forms groups, after the rank has waited there in OFFER_AFTER_STEPS steps."""
         calls = self._machine.words[_CALLS_AT + offer.exchange.group.slot]
         offer.steps += calls > offer.calls
         offer.calls = calls
@@ -161,7 +162,7 @@ class Exchange:
                 self._thread.start()
 
     def _let_go(self, offer: _Offer, why: Exception) -> None:
-        """Waits are `collective` from here. A group whose members do not come is still waited for in the background."""
+        """The waits of the group become `collective`. If members are missing, the background thread still waits."""
         slot = offer.exchange.group.slot
         self._machine.update(self._machine.books.release, slot)
         offer.held_from = None
@@ -181,7 +182,7 @@ class Exchange:
         if debug():
             say(f"waits in the group {exchange.group.label} are not split into network and straggler: {why}")
 
-    # -- forming groups: a thread of its own, with its own connection
+    # -- forming groups: in a separate thread, with its own connection to the store
 
     def _form(self) -> None:
         offers: list[_Offer] = []
@@ -199,7 +200,7 @@ class Exchange:
                 if fresh:
                     pause = _SHORTEST_PAUSE
                 offers = [offer for offer in offers if not self._poll_formation(offer, store)]
-                # Polled, not waited for: a thread inside the store would crash the interpreter at its end.
+                # Polls instead of waiting in the store: a thread inside the store would crash the interpreter's exit.
                 if offers and self._stop.wait(pause):
                     return
                 large = any(len(offer.exchange.group.ranks) > _LARGE for offer in offers)
@@ -213,7 +214,7 @@ class Exchange:
                 offer.failure = str(error) or type(error).__name__
 
     def _poll_formation(self, offer: _Offer, store: Any) -> bool:
-        """-> whether this group is formed, or cannot be."""
+        """Returns whether this group is formed, or cannot be formed."""
         group = offer.exchange.group
         try:
             formation = offer.formation
@@ -235,7 +236,7 @@ class Exchange:
     # -- the end
 
     def abandon(self) -> dict[int, Group]:
-        """The process has made a new world: what awaits its split stays unsplit. -> the slots in use."""
+        """The process has a new world: pending waits stay unsplit. Returns the slots in use."""
         self._stop.set()
         books = self._machine.books
         for held in list(books.held):
@@ -244,7 +245,7 @@ class Exchange:
         return {**self.groups.taken, **self.groups.slots}
 
     def close(self) -> None:
-        """Settles what comes back in time; what is in flight after that stays unsplit."""
+        """Settles the blocks that come back within LAST_BLOCK_SECONDS. Later ones stay unsplit."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -1,12 +1,14 @@
 """How the members of a group find each other: through keys in the store of torch.distributed, without a deadline.
 
-Every member writes who it is. When all have, the leader, which is the lowest rank, calls them together under a token.
-A member that was called by its own name answers with the step from which it holds its waits back; when all have
-answered, the leader says from which step all do. Members of an earlier attempt, whose keys are still there, do not
-answer; the leader looks again and calls with a new token. A member that never comes is waited for by a background
-thread only, and its group stays unsplit.
+1. Every member writes its name, a random number.
+2. When all names are there, the leader (the lowest rank) calls the members with a token.
+3. A member that was called by its own name answers with the first step whose waits it keeps pending.
+4. When all have answered, the leader writes the first step whose waits all members keep pending.
 
-Each member costs the store some five keys and, while it waits, a question now and then (`Formation.requests` counts).
+Members of an earlier attempt, whose keys are still there, do not answer. Then the leader reads the names again and
+calls with a new token. If a member never comes, only a background thread waits for it, and its group stays unsplit.
+
+Each member writes about five keys to the store and, while it waits, reads now and then (`Formation.requests` counts).
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from collections.abc import Sequence
 from typing import Any
 
 _LOOK_AGAIN = 8
-"""Polls after which a leader whose members do not answer looks whether they are still the same."""
+"""If members do not answer, the leader checks after this many polls whether they are still the same."""
 
 
 class Formation:
-    """One group, as one of its members sees it. ``poll`` never waits; it raises what the store raises."""
+    """The formation of one group, as a member sees it. ``poll`` never waits, but raises the errors of the store."""
 
     def __init__(self, store: Any, key: int, ranks: Sequence[int], rank: int):
         self._store = store
@@ -28,24 +30,24 @@ class Formation:
         self._rank = rank
         self._prefix = f"{key:x}"
         self._me = os.urandom(8).hex()
-        self._called = ""  # the token under which this member was called
+        self._called = ""  # the token with which this member was called
         self._answered = ""
-        self._token = ""  # the leader's
+        self._token = ""  # the token with which this member, as the leader, has called the others
         self._members: list[bytes] = []
         self._polls = 0
         self.requests = 0
-        """Questions to the store so far."""
+        """How many requests it has sent to the store."""
         self._set(self._name(rank), self._me)
 
     @property
     def token(self) -> str:
-        """Names the group that was formed; the same on all members."""
+        """The token of the group that was formed; the same on all members. Empty before."""
         return self._answered
 
     def poll(self, held_from: int | None) -> int | None:
-        """``held_from``: the first step whose waits this rank holds back, None if it does not yet.
+        """Returns the first step whose waits all members keep pending; None while that is not known.
 
-        -> the first step whose waits all members hold back, once that is known.
+        ``held_from``: the first step whose waits this rank keeps pending; None if it does not do so yet.
         """
         if self._rank == self._ranks[0]:
             self._lead()
@@ -60,7 +62,7 @@ class Formation:
 
     @property
     def called(self) -> bool:
-        """Whether the group waits for this rank to hold its waits back."""
+        """Whether this rank was called and has not answered yet."""
         return bool(self._called) and self._called != self._answered
 
     def _lead(self) -> None:

@@ -1,9 +1,9 @@
-"""What made late ranks late, handed on from rank to rank: the look-through of live metrics.
+"""The look-through of live metrics: ranks tell each other what made them late.
 
-A rank that others waited for may itself have waited, in another group, for yet another rank. With each block of an
-exchange the late ranks of earlier blocks say what made them late, as shares by family, as far as they know it: one word
-a rank. What a rank hears so in one group it hands on in the next. A block stays open for `ROUNDS` exchanges, so that
-what is said of it has passed through as many groups, and is charged then.
+A rank that others waited for may itself have waited in another group for another rank. With each block of an exchange,
+the late ranks of earlier blocks tell what made them late: their *mix*, the shares by family as far as they know, in one
+word per rank. A rank uses the mixes that it gets in one group for its own mix in the next group. A block stays open for
+`ROUNDS` exchanges, so that causes can pass through this many groups. Then its waits are charged.
 
 A report that reads the ledgers of all ranks solves the same chain exactly (verdict/lookthrough.py).
 """
@@ -19,10 +19,10 @@ from ..groups import Group
 
 ROUNDS = 3
 NAMED = 16
-"""Late ranks of a block that say what made them late."""
+"""How many late ranks of a block send their mix."""
 MIX_FAMILIES = ("storage", "cpu", "host", "straggler", "network", "pipeline", "communication", "unattributed")
 _LEVELS = 127
-"""A word has seven bits for each of the eight shares."""
+"""The largest value of a share. A word has seven bits for each of the eight shares."""
 
 Mix = Mapping[str, float]
 """Family -> share; the shares add up to 1."""
@@ -49,7 +49,7 @@ class OpenBlock:
     """A settled block whose waits for late ranks are not charged yet."""
 
     named: list[int]
-    """The ranks that were latest: the same, in the same order, on all members."""
+    """The ranks that were latest, in the same order on all members."""
     settled: Settled
     heard: dict[int, Mix] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ def open_block(settled: Settled) -> OpenBlock:
 
 
 class Mixes:
-    """What this rank knows of why ranks were late, in all of its groups."""
+    """The mixes that this rank knows, in all of its groups."""
 
     def __init__(self, rank: int):
         self._rank = rank
@@ -73,7 +73,7 @@ class Mixes:
         self._newest[group.slot] = settled
 
     def words(self, group: Group, blocks: Sequence[OpenBlock | None]) -> list[int]:
-        """What this rank says of the open blocks of a group: as many words on each member."""
+        """The words that this rank sends about the open blocks of a group. Every member sends the same number."""
         count = min(NAMED, len(group.ranks))
         words = []
         for block in blocks:
@@ -86,7 +86,7 @@ class Mixes:
         return words
 
     def hear(self, group: Group, blocks: Sequence[OpenBlock | None], words: Sequence[int]) -> None:
-        """What all members have said."""
+        """Stores the mixes that all members have sent."""
         count = min(NAMED, len(group.ranks))
         for number, block in enumerate(blocks):
             if block is None:
@@ -108,7 +108,7 @@ class Mixes:
         return charged
 
     def _mix(self, group: Group, settled: Settled) -> Mix:
-        """What made this rank late in a group."""
+        """This rank's mix: what made it late in a group."""
         total = sum(settled.late_own) + sum(settled.late_elsewhere)
         if total <= 0:
             return {}
@@ -121,8 +121,8 @@ class Mixes:
         return mix
 
     def _follow(self, mix: dict[str, float], group: Group, slot: int, ns: int, weight: float) -> None:
-        """``ns`` of waits in another group made this rank late: waits for late ranks first, and transfers last."""
-        if slot == group.slot:  # of messages: their own transfers
+        """Adds ``ns`` of waits in another group, which made this rank late. Follows waits for late ranks first."""
+        if slot == group.slot:  # only in groups with messages: their own transfers
             _add(mix, {"network": 1.0}, weight)
             return
         there = self._newest.get(slot)

@@ -1,5 +1,5 @@
-"""A gloo group of our own beside torch.distributed's bookkeeping: names, order and number of the user's groups stay as
-they are."""
+"""Creates whyidle's own gloo groups. torch.distributed does not know them, so the names, order and number of the user's
+groups do not change."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def server_of_store(distributed: Any) -> tuple[str, int] | None:
 
 
 def connect(server: tuple[str, int], timeout_seconds: float) -> Any:
-    """A connection of our own to the store: the training's serves one request at a time, and none of ours may stand
-    before one of its."""
+    """Opens a separate connection to the store. The connection of the training serves one request at a time, and
+    whyidle's requests must not delay those of the training."""
     distributed = sys.modules["torch.distributed"]
     timeout = datetime.timedelta(seconds=timeout_seconds)
     client = distributed.TCPStore(*server, is_master=False, wait_for_workers=False, timeout=timeout)
@@ -30,14 +30,14 @@ def connect(server: tuple[str, int], timeout_seconds: float) -> Any:
 
 
 def build(store: Any, index: int, size: int) -> Any:
-    """A gloo group of ``size`` ranks, of which this is number ``index``. With lazy connections it waits for nobody."""
+    """Creates a gloo group of ``size`` ranks; this one has number ``index``. Does not wait if connections are lazy."""
     distributed = sys.modules["torch.distributed"]
     gloo = distributed.ProcessGroupGloo
     options = gloo._Options()
     options._threads = _THREADS
     options._timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
     device = _lazy_device(gloo)
-    # torch 2.4 knows no lazy connections: each rank then connects to all others.
+    # torch 2.4 has no lazy connections, so each rank connects to all others.
     options._devices = [device] if device is not None else [_eager_device(gloo)]
     group = gloo(store, index, size, options)
     _never_destroy(group)
@@ -45,9 +45,9 @@ def build(store: Any, index: int, size: int) -> Any:
 
 
 def _lazy_device(gloo: Any) -> Any:
-    """A device that connects two ranks when they first talk; None where torch knows none.
+    """A gloo device that connects two ranks when they first communicate; None if torch does not have such devices.
 
-    Each group has its own: groups of one device that connect at the same time were seen to be connected crosswise.
+    Each group must have its own device: groups that shared one and connected at the same time were mixed up.
     """
     try:
         interface = _interface()
@@ -68,7 +68,7 @@ def _interface() -> str:
 
 
 def _never_destroy(group: Any) -> None:
-    """Keeps a group beyond the interpreter's end: its destructor waits for operations that a dead peer never joins."""
+    """Keeps a group until the process ends: its destructor would wait for operations that a dead peer never joins."""
     import ctypes
 
     _kept.append(group)

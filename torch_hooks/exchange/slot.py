@@ -1,4 +1,4 @@
-"""The exchange of one group: issues blocks of steps, and settles those that came back. On the training thread only."""
+"""The exchange of one group: issues blocks of steps and settles those that came back. For the training thread only."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ if TYPE_CHECKING:
     from ..machine import PhaseMachine
 
 BLOCK_STEPS = (8, 16, 32, 64, 128, 256)
-"""How many steps a block may have. The first blocks have the least."""
+"""How many steps a block may have. The first blocks have the fewest."""
 BLOCK_NS = 500_000_000
-"""A block is so long that it takes about this time: each exchange wakes threads, which on busy cores is felt."""
+"""The time that the steps of a block should take: each exchange wakes threads, which is noticeable on busy cores."""
 LARGE_GROUP = 256
 LARGE_BLOCK_NS = 2_000_000_000
-"""The same, of more ranks than that: the smallest all-reduce is a ring of 2 (n - 1) hops, 0.1 s at 1,024 ranks."""
+"""The least time per block for more than LARGE_GROUP ranks. Even the smallest all-reduce is a ring of 2 (n - 1) hops,
+which takes 0.1 s with 1,024 ranks."""
 HOP_NS = 1_000_000
-"""Each rank passes on a message a hop; it shall have no more than one in this time, however large the group is."""
+"""Each rank passes on one message per hop. It should pass on at most one in this time, in groups of any size."""
 FIRST_WIDTH = 8
-"""Words for the calls of a step in the first blocks; later ones know how many calls there are."""
+"""Words for the calls of a step in the first blocks. For later blocks, the number of calls is known."""
 MOST_HELD = 1 << 17
-"""Numbers that the steps of one group may hold in memory while they await their split."""
+"""The most memory that the pending steps of one group may take, as a count of numbers."""
 LONGEST_EXCHANGE_SECONDS = 120.0
-"""When an exchange takes longer than this, while steps go on, some rank no longer takes part."""
+"""If an exchange takes longer than this while steps continue, some rank does not take part any more."""
 _IN_FLIGHT = 2
 _BUBBLE_AT = WORD_AT["bubble_ns"][0]
 
 
 class Shape(NamedTuple):
-    """Of a block: the same on all members."""
+    """The shape of a block, the same on all members."""
 
     length: int
     width: int
@@ -64,35 +65,36 @@ class _Operation(NamedTuple):
 
 
 class Lost(Exception):
-    """This group cannot be split any more. Its text says why."""
+    """The waits of this group cannot be split any more. The message says why."""
 
 
 def block_length(step_ns: int, ranks: int) -> int:
-    """How many steps the block after the next has, by the step time of the slowest rank: the same on all of them."""
+    """How many steps a later block has, given the mean step time of the slowest rank. The same on all ranks."""
     block_ns = max(LARGE_BLOCK_NS, 2 * (ranks - 1) * HOP_NS) if ranks > LARGE_GROUP else BLOCK_NS
     wanted = block_ns // max(step_ns, 1)
     return next((length for length in BLOCK_STEPS if length >= wanted), BLOCK_STEPS[-1])
 
 
 class SlotExchange:
-    """Settles the waits of one group of ranks; until `begin` they are only held back. Base of what follows."""
+    """Settles the waits of one group of ranks. Before `begin`, it only keeps them pending. Base class."""
 
     lag = 1
-    """How many blocks before the one that is issued was settled on every rank."""
+    """When block n is issued, all ranks have settled block n - lag."""
 
     def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None], mixes: Mixes):
         self.group = group
         self._machine = machine
         self._rank = rank
-        self._finished = finished  # raises what an operation failed with
+        self._finished = finished  # raises the error of a failed operation
         self._mixes = mixes
         self._side: Any = None
         self._from = 0
-        self._issued = self._settled = 0  # blocks
-        self._open: dict[int, OpenBlock] = {}  # settled blocks by number, whose waits for late ranks are to be charged
+        self._issued = self._settled = 0  # numbers of blocks
+        # Settled blocks, by number, whose waits for late ranks are not charged yet.
+        self._open: dict[int, OpenBlock] = {}
 
     def begin(self, side: Any, first_step: int) -> None:
-        """``side`` is the group to exchange over; ``first_step`` the first one whose waits all members hold."""
+        """``side``: the gloo group to use. ``first_step``: the first step whose waits all members keep pending."""
         self._side = side
         self._from = first_step
 
@@ -111,7 +113,7 @@ class SlotExchange:
                 raise Lost("a rank stopped taking part")
 
     def _drop_early(self, steps: deque[StepWaits]) -> None:
-        """Steps that not all members have held back stay unsplit."""
+        """Leaves those steps unsplit whose waits not all members have kept pending."""
         early = 0
         through = 0
         while steps and steps[0].number < self._from:
@@ -128,7 +130,7 @@ class SlotExchange:
         return step.total
 
     def finish(self) -> bool:
-        """Issues what is left and settles what has come back; -> whether everything is settled. Raises Lost."""
+        """Issues the rest and settles what has come back. Returns whether everything is settled. Raises Lost."""
         held = self._machine.books.held[self.group.slot]
         if held is None or self._side is None:
             return True
@@ -137,11 +139,11 @@ class SlotExchange:
         return not held.steps and self._idle()
 
     def _due(self, steps: deque[StepWaits]) -> bool:
-        """Whether `_advance` might have something to do: asked at each step."""
+        """Whether `_advance` may have something to do. Called at each step."""
         raise NotImplementedError
 
     def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
-        """Settles what has come back, and issues what is full; the ``last`` block may be short."""
+        """Settles blocks that have come back, and issues full ones. With ``last``, also issues a short one."""
         raise NotImplementedError
 
     def _idle(self) -> bool:
@@ -158,7 +160,7 @@ class SlotExchange:
         return _Operation(words, tensor, self._side.allreduce([tensor], options), time.monotonic())
 
     def _came_back(self, operation: _Operation) -> bool:
-        """Whether an operation is through. Raises Lost if it takes too long, and what it failed with."""
+        """Whether an operation has finished. Raises Lost if it takes too long, and its error if it has failed."""
         if operation.work.is_completed():
             self._finished(operation.work)
             return True
@@ -170,7 +172,7 @@ class SlotExchange:
         return [steps.popleft() for _ in range(min(length, len(steps)))]
 
     def _enter(self, steps: list[StepWaits], settled: Settled, said: Sequence[int]) -> None:
-        """A block is settled; ``said`` are the words about earlier blocks that came with it."""
+        """A block is settled. ``said``: the words about earlier blocks that came with it."""
         for step in steps:
             self._let_go(step)
         number = self._settled
@@ -182,11 +184,11 @@ class SlotExchange:
         self._machine.update(self._enter_books, settled, through)
 
     def _open_before(self, number: int) -> list[OpenBlock | None]:
-        """The blocks of which ranks say something with block ``number``: settled on all when it was issued."""
+        """The blocks that the words with block ``number`` are about: all ranks had settled them when it was issued."""
         return [self._open.get(number - self.lag - age) for age in range(ROUNDS)]
 
     def _mix_words(self) -> list[int]:
-        """What this rank says of earlier blocks with the block that is issued now."""
+        """The words about earlier blocks that this rank sends with the block that is issued now."""
         number = self._issued
         self._issued += 1
         return self._mixes.words(self.group, self._open_before(number))
@@ -206,14 +208,14 @@ class SlotExchange:
             books.charge_waited_for(self._mixes.charge(self.group, through))
 
     def charge_open(self) -> None:
-        """The end: the waits of the last blocks are charged by what is known of them."""
+        """At the end of the process: charges the waits of the last blocks with the mixes that are known."""
         for number in sorted(self._open):
             block = self._open.pop(number)
             self._machine.update(self._machine.books.charge_waited_for, self._mixes.charge(self.group, block))
 
 
 class CollectiveExchange(SlotExchange):
-    """Of collectives: up to two blocks are under way at a time."""
+    """The exchange of a group with collectives. Up to two blocks are in flight at the same time."""
 
     lag = _IN_FLIGHT
 
@@ -221,7 +223,7 @@ class CollectiveExchange(SlotExchange):
         super().__init__(machine, group, rank, finished, mixes)
         self._inflight: deque[tuple[_Operation, list[StepWaits], Shape]] = deque()
         self._shapes = deque([Shape(BLOCK_STEPS[0], FIRST_WIDTH)] * _IN_FLIGHT)
-        """Of the next blocks; each told by a block that every rank has settled before it issues the one in question."""
+        """The shapes of the next blocks. Each comes from a block that every rank settles before it issues that one."""
 
     def _due(self, steps: deque[StepWaits]) -> bool:
         return not self._shapes or len(steps) >= self._shapes[0].length
@@ -252,17 +254,17 @@ class CollectiveExchange(SlotExchange):
 
 
 class MessageExchange(SlotExchange):
-    """Of sends and receives: one block at a time, which goes round twice (ledger/messages.py, ledger/replay.py)."""
+    """The exchange of a group with sends and receives. One block at a time, in two all-reduces (ledger/messages.py)."""
 
     def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None], mixes: Mixes):
         super().__init__(machine, group, rank, finished, mixes)
         self._length = BLOCK_STEPS[0]
         self._block: list[StepWaits] = []
         self._operation: _Operation | None = None
-        self._stages: Stages | None = None  # once the transfers are known
+        self._stages: Stages | None = None  # set when the transfers are known, after the first all-reduce
         self._capacity = first_capacity(len(group.ranks))
         self.together: tuple[int, ...] = ()
-        """Slots of collectives that all ranks of this group take part in."""
+        """Slots of collectives in which all ranks of this group take part."""
 
     def _due(self, steps: deque[StepWaits]) -> bool:
         return self._operation is not None or len(steps) >= self._length
@@ -278,7 +280,7 @@ class MessageExchange(SlotExchange):
             self._block = self._take(steps, self._length)
             words = array("q", bytes(8 * times_words(len(self.group.ranks))))
             pack_times(words, self._rank, self.group.ranks, self._block, self._length)
-            sample = next(iter(self._block[self._length // 2 :]), None)  # the same step on all, where all have it
+            sample = next(iter(self._block[self._length // 2 :]), None)  # the same step on all ranks that have it
             words.extend(sequence_words(self._rank, self.group.ranks, sample, self.together, self._capacity))
             self._operation = self._start(words)
 
@@ -302,7 +304,7 @@ class MessageExchange(SlotExchange):
         self._enter(steps, settled, said)
 
     def _replay(self, result: array[int]) -> tuple[int, tuple[int, int] | None]:
-        """-> (what transfers cost this rank in a step, its own and those of other ranks, ns; the slowest link)."""
+        """(ns that all transfers, including those of other ranks, cost this rank in a step; the slowest link)."""
         ranks, capacity = self.group.ranks, self._capacity
         said = result[times_words(len(ranks)) :]
         self._capacity = capacity_of(said, len(ranks), capacity)

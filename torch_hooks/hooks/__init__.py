@@ -1,7 +1,6 @@
-"""The hooks, one file per target. Each ``install(session)`` returns what undoes it, or raises NothingToHook.
+"""The hooks, one file per target. Each ``install(session)`` returns a function that undoes it, or raises NothingToHook.
 
-A hook looks at its target before it touches it, and what it adds around the user's call does nothing but tell the
-session.
+A hook checks its target before it patches it. Around the user's call, it only notifies the session.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "gc": host.install_gc,
     "compile": host.install_compile,
 }
-"""Hook -> how it is put in place. (`exchange` and `device_clock` come up on their own.)"""
+"""Hook -> the function that installs it. (`exchange` and `device_clock` start without one.)"""
 
 
 def install_all(session: Session) -> list[Undo]:
-    """Puts every hook in place; the session knows the state of each. Never raises."""
+    """Installs every hook, and sets its state in the session. Returns the functions that undo them. Never raises."""
     undo: list[Undo] = [dynamo.install_frames()]
     for hook, install in INSTALL.items():
         try:

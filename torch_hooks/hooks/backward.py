@@ -1,4 +1,4 @@
-"""The backward pass and the optimizer's step: where compute runs, and where a step ends."""
+"""Records backward passes and the steps of optimizers, which show where a training step ends."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _REBUILDS_WITHIN = 2
-"""Steps; with accumulated gradients the first backward pass is in the first step all the same."""
+"""DDP rebuilds its buckets in one of the first steps, up to this one. With accumulated gradients, too, the first
+backward pass is in the first step."""
 
 
 def install_step(session: Session) -> Callable[[], None]:
-    """A global post-step hook of torch.optim (torch >= 2.4)."""
+    """Installs a global post-step hook of torch.optim (torch >= 2.4)."""
     from torch.compiler import is_compiling
 
-    module = importlib.import_module("torch.optim.optimizer")  # `torch.optim` has no name for it that types know
+    module = importlib.import_module("torch.optim.optimizer")  # torch's types do not have it as a name of `torch.optim`
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is None:
         raise NothingToHook("torch.optim.optimizer.register_optimizer_step_post_hook")
@@ -34,7 +35,7 @@ def install_step(session: Session) -> Callable[[], None]:
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_compiling():
-            # Dynamo traces this line as a side effect of the compiled step. The list is empty whenever it looks.
+            # Dynamo traces this line as a side effect of the compiled step. The list is empty whenever Dynamo traces.
             unseen.append(True)
             return
         key = id(optimizer)
@@ -52,12 +53,12 @@ def install_step(session: Session) -> Callable[[], None]:
 
 
 def install_backward(session: Session) -> Callable[[], None]:
-    """Wraps the one function through which ``backward`` and ``autograd.grad`` enter the engine.
+    """Wraps the function through which both ``backward`` and ``autograd.grad`` enter the autograd engine.
 
-    With several ranks it also brackets what runs after the last gradient: DDP's C++ reducer waits for its collectives
-    in callbacks of the engine, where ``Work.wait`` is never called. The engine runs callbacks in the order in which
-    they were queued, so that a callback queued by a hook of the root comes before all of theirs, and one that it queues
-    itself when it runs comes after.
+    With several ranks, it also brackets what runs after the last gradient: DDP's C++ reducer waits for its collectives
+    in callbacks of the engine and never calls ``Work.wait``. The engine runs callbacks in the order in which they were
+    queued. So a callback that is queued by a hook of the root node runs before those of DDP. A callback that it queues
+    when it runs comes after them.
     """
     import torch
     from torch.autograd import graph
@@ -85,17 +86,17 @@ def install_backward(session: Session) -> Callable[[], None]:
         return _engine_run_backward
 
     patches.replace(graph, "_engine_run_backward", make)
-    # torch/autograd/__init__.py has imported the name; one wrapper serves both.
+    # torch/autograd/__init__.py has imported the name. Both names get the same wrapper.
     patches.replace(torch.autograd, "_engine_run_backward", lambda _: graph._engine_run_backward)
     session.state("backward", "active")
     return patches.undo
 
 
 class _FinalBracket:
-    """Around the engine's final callbacks, where DDP waits; ``code`` None: none waits there.
+    """A bracket around the engine's final callbacks, in which DDP waits. ``code`` is None if nothing waits there.
 
-    Each backward pass has callbacks of its own, also one inside another (a reentrant checkpoint): DDP waits in
-    whichever brings its last gradient.
+    Each backward pass has its own callbacks, also one inside another (a reentrant checkpoint). DDP waits in the one
+    that computes its last gradient.
     """
 
     __slots__ = ("_code", "_handle", "_old", "_session")
@@ -107,7 +108,7 @@ class _FinalBracket:
         self._handle = None
         try:
             root = _root_of(outputs[0])
-            # The compiled autograd engine traces hooks; ours must not become a part of its graph.
+            # Compiled autograd traces hooks. This one must not become a part of its graph.
             if root is not None and not _compiled_autograd():
                 self._handle = root.register_prehook(self._queue)
         except Exception as error:  # the fence around the training
@@ -115,8 +116,8 @@ class _FinalBracket:
 
     def _queue(self, grads: Any) -> None:
         try:
-            # On an accelerator this runs in autograd's thread of the device, for which the training thread waits. It
-            # stays the same one: a pass inside another must not take it from that.
+            # On an accelerator, this runs in autograd's thread of the device, for which the training thread waits. A
+            # pass inside another one uses the same thread, so `helper` is not reset at the end of a pass.
             self._session.machine.helper = threading.get_ident()  # type: ignore[union-attr]
             if self._code is not None:
                 _queue_callback(self._before)
@@ -136,7 +137,7 @@ class _FinalBracket:
         self._session.machine.leave(old)
 
     def close(self) -> None:
-        """Also after a backward pass that raised."""
+        """Ends the bracket, also after a backward pass that raised."""
         if self._handle is None:
             return
         try:
@@ -147,23 +148,23 @@ class _FinalBracket:
 
 
 def _helper_unknown(session: Session) -> bool:
-    """FSDP2's hooks run in autograd's thread of the device, and tell us of waits from there."""
+    """Whether autograd's thread of the device is not known yet. FSDP2's hooks run in that thread and report waits."""
     machine = session.machine
     return machine.device is not None and not machine.helper
 
 
 def _device_of(outputs: Any) -> Any:
-    """Where the loss is; None where that cannot be told."""
+    """The device of the loss; None if it is not known."""
     return getattr(outputs[0], "device", None) if outputs else None
 
 
 def _root_of(output: Any) -> Any:
-    """The node at which a backward pass begins: of a tensor, or of a GradientEdge, which zero-bubble pipelines have."""
+    """The node at which a backward pass begins: of a tensor, or of a GradientEdge (used in zero-bubble pipelines)."""
     return output.grad_fn if hasattr(output, "grad_fn") else output.node
 
 
 def install_ddp(session: Session) -> Callable[[], None]:
-    """Learns how many bytes of gradients DDP's reducer will send, which it does without any Python call."""
+    """Finds out how many bytes of gradients DDP's reducer will send, because it makes no Python call when it does."""
     from torch import is_grad_enabled
     from torch._C import _distributed_c10d
     from torch.compiler import is_compiling
@@ -196,7 +197,7 @@ def install_ddp(session: Session) -> Callable[[], None]:
     reducer = getattr(_distributed_c10d, "Reducer", None)
     if hasattr(reducer, "_rebuild_buckets"):
         patches.replace(reducer, "_rebuild_buckets", _around_rebuild(session))
-    # A model with buffers (batch norm's, say) has them broadcast by rank 0 in each forward pass, and C++ waits for it.
+    # If a model has buffers (for example of batch norm), rank 0 broadcasts them in each forward pass, and C++ waits.
     if hasattr(DistributedDataParallel, "_distributed_broadcast_coalesced"):
         patches.replace(DistributedDataParallel, "_distributed_broadcast_coalesced", _around_broadcast(session))
     session.state("ddp", "active")
@@ -204,8 +205,8 @@ def install_ddp(session: Session) -> Callable[[], None]:
 
 
 def _around_rebuild(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """After its first backward pass the reducer tells the other ranks in which order gradients came, and waits for
-    that. It is asked in each forward pass, and has nothing to tell later."""
+    """Brackets the rebuild of DDP's buckets. After its first backward pass, the reducer broadcasts the order of the
+    gradients to the other ranks, and waits for that. DDP calls it in each forward pass, but later calls do nothing."""
     from torch.compiler import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""Checkpoints: the time for which the loop itself is blocked in a save or a load, and the bytes.
+"""Records checkpoints: how long the loop is blocked in a save or a load, and the bytes.
 
-An asynchronous save goes on in a thread of its own: only the part in the training thread is exposed. The phase machine
-sees no other thread.
+An asynchronous save continues in a separate thread, so only its part in the training thread blocks the loop. The phase
+machine ignores other threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def install_torch_save(session: Session) -> Callable[[], None]:
 
 
 def install_dcp(session: Session) -> Callable[[], None]:
-    """torch.distributed.checkpoint. ``_save_state_dict`` is called by every save, also by one imported before us."""
+    """Installs the hook on torch.distributed.checkpoint. Every save calls ``_save_state_dict``, even if the user has
+    imported the public function before the hook was installed."""
     patches = Patches()
 
     def patch_saver(module: ModuleType) -> None:
@@ -68,7 +69,7 @@ def install_safetensors(session: Session) -> Callable[[], None]:
 
 
 def install_fsync(session: Session) -> Callable[[], None]:
-    """``torch.save`` fills the page cache; what waits for the disk is the fsync that a careful loop puts after it."""
+    """Installs the hook on fsync. ``torch.save`` only fills the page cache; the fsync after it waits for the disk."""
     patches = Patches()
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,7 +91,7 @@ def install_fsync(session: Session) -> Callable[[], None]:
 
 
 def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Brackets a save. ``size`` tells the bytes of a finished one; without it nothing has been saved yet."""
+    """Brackets a save. ``size`` returns the bytes of a finished save; None: the call only begins a save."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
@@ -116,7 +117,7 @@ def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]
 
 
 def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Brackets the beginning of a save that goes on behind the loop's back, and whatever waits for its end."""
+    """Brackets the beginning of an asynchronous save, and waits for its end."""
     begin = _saving(session, None)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,7 +130,7 @@ def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[
                 completed = getattr(result, "upload_completion", result)
                 for future in {completed, getattr(result, "staging_completion", completed)}:
                     future.result = _awaiting(session, future.result)
-                # A process of its own that saves tells nothing: its future does.
+                # If a separate process saves, the hooks do not see it, but its future tells when it is done.
                 if getattr(kwargs.get("async_checkpointer_type"), "value", "") == "process":
                     completed.add_done_callback(lambda future: _saved_behind(session, future))
             except Exception as error:  # the fence around the training
@@ -163,7 +164,7 @@ def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any, **kwargs: Any) -> Any:
             machine, saves = session.machine, session.saves
-            # A dataset that loads its samples with torch.load is inside the wait for data: that is no restore.
+            # A dataset that loads its samples with torch.load does so inside a wait for data. That is not a restore.
             old = machine.enter_from_base(_LOAD)
             own = session.own_task() if old != NOT_ENTERED else None
             part = own is None and saves.part_begins("load")
@@ -194,7 +195,7 @@ def _count(
 
 
 def _argument_size(position: int, name: str) -> Size:
-    """The size of the file that an argument names, or up to which a file object has been written or read."""
+    """The size of the file that an argument names. For a file object, its position after it was written or read."""
 
     def size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         file = kwargs.get(name, args[position] if len(args) > position else None)
@@ -209,7 +210,7 @@ def _argument_size(position: int, name: str) -> Size:
 
 
 def _dcp_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """What this rank wrote: DCP's files are named ``__<rank>_<n>.distcp``. 0 where the writer is not of files."""
+    """The bytes that this rank wrote. DCP's files are named ``__<rank>_<n>.distcp``. 0 if it does not write files."""
     import torch.distributed as distributed
 
     writer = kwargs.get("storage_writer", args[1] if len(args) > 1 else None)

@@ -1,7 +1,7 @@
-"""Waits in collectives, and how much they carry.
+"""Records waits in collectives, and the bytes of the collectives.
 
-``Work.wait`` sees every wait that passes through Python. What does not: DDP's reducer (hooks/backward.py), compiled
-collectives (they are compute), and NCCL's synchronous ones, which run on the current stream.
+``Work.wait`` sees every wait that goes through Python. These do not: waits of DDP's reducer (hooks/backward.py),
+compiled collectives (they count as compute), and NCCL's synchronous collectives, which run on the current stream.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def install_work_wait(session: Session) -> Callable[[], None]:
         return get_future
 
     patches.replace(c10d.Work, "wait", make)
-    # What work.get_future() gives; comm hooks and remote calls wait for it.
+    # work.get_future() returns such a future. Communication hooks and remote calls wait for it.
     patches.replace(torch._C.Future, "wait", make)
     patches.replace(c10d.Work, "get_future", make_get_future)
     session.state("work_wait", "active")
@@ -65,7 +65,7 @@ def install_work_wait(session: Session) -> Callable[[], None]:
 
 
 def size_of(value: Any) -> int:
-    """Bytes of a tensor, or of all tensors in (lists of) lists."""
+    """The bytes of a tensor, or of all tensors in (nested) lists."""
     if isinstance(value, (list, tuple)):
         return sum(map(size_of, value))
     return value.numel() * value.element_size()
@@ -97,14 +97,14 @@ _METHODS: dict[str, tuple[str, int]] = {
     "recv_anysource": ("recv", 0),
     "barrier": ("barrier", -1),
 }
-"""Method of ProcessGroup -> (operation, which argument carries its size; -1: none).
+"""Method of ProcessGroup -> (operation, index of the argument that has its size; -1: none).
 
-Sizes are those of nccl-tests: what is reduced, all that was gathered, all that is scattered; of `gather` and `scatter`
-this rank's share.
+Sizes are those of nccl-tests: all bytes that are reduced, gathered or scattered. For `gather` and `scatter`, this
+rank's part.
 """
 
 _PEER: dict[str, int] = {"send": 1, "recv": 1}
-"""Method of ProcessGroup that meets one rank alone -> which argument names it, as a rank of the group."""
+"""Method of ProcessGroup with a single peer -> index of the argument that has the peer, as a rank of the group."""
 
 
 def install_process_group(session: Session) -> Callable[[], None]:
@@ -146,8 +146,8 @@ def _counting(
                     groups.coalesced.append((code, issues))
                 elif issues:
                     session.machine.issue(issues)
-                # Since mid-2025 a synchronous NCCL collective runs on the current stream and returns no work to wait
-                # for: the call itself is what the device waits in.
+                # Since mid-2025, a synchronous NCCL collective runs on the current stream and returns no work to wait
+                # for. So the device waits in the call itself.
                 if session.machine.device is not None and _on_current_stream(args, kwargs):
                     old = session.wait_begins(code)
             except Exception as error:  # the fence around the training
@@ -182,7 +182,8 @@ def _begin_coalescing(session: Session) -> Callable[[Callable[..., Any]], Callab
 
 
 def _end_coalescing(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What was gathered is issued now, and waited for as one: where there are receives, as the first of them."""
+    """The collected calls are issued now, with a single wait. It gets the code of the first receive, if there is one,
+    otherwise that of the first call."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def end(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -211,7 +212,7 @@ def _end_coalescing(session: Session) -> Callable[[Callable[..., Any]], Callable
 
 
 def _around_barrier(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A barrier that waits in the call itself."""
+    """Brackets a barrier that waits in the call itself."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def monitored_barrier(group: Any, *args: Any, **kwargs: Any) -> Any:

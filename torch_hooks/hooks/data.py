@@ -1,4 +1,4 @@
-"""The wait for a batch, split by what the worker that owes it was doing; and the start of workers."""
+"""Records waits for batches, split by what the worker that owes the batch was doing, and the start of workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def install_dataloader(session: Session) -> Callable[[], None]:
 
 
 def install_stateful_dataloader(session: Session) -> Callable[[], None]:
-    """torchdata's loader has iterators of its own, with the same fields."""
+    """Installs the hook on torchdata's loader, which has its own iterators with the same fields."""
     patches = Patches()
 
     def patch(module: ModuleType) -> None:
@@ -97,9 +97,9 @@ def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter |
 
 
 def _samples(batch: Any) -> int:
-    """The length of the first tensor's first dimension; 0 where that is not what a batch looks like."""
+    """The size of the first dimension of the first tensor in a batch; 0 if no tensor is found."""
     try:
-        if type(batch) is list:  # what the default collate makes of pairs
+        if type(batch) is list:  # the default collate function returns a list for pairs
             batch = batch[0]
         for _ in range(3):
             if hasattr(batch, "size"):

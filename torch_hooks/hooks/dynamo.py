@@ -1,8 +1,9 @@
-"""Keeps Dynamo off our own frames.
+"""Makes Dynamo skip whyidle's own frames.
 
-While a compiled region runs, Dynamo looks at every Python frame that is called from a part it could not compile, ours
-included: it would compile them, take ``is_compiling()`` for true in there, and count graph breaks that the user does
-not have. What it inlines when it traces the user's code is another matter, and guarded in each hook.
+While a compiled region runs, Dynamo inspects every Python frame that is called from a part that it could not compile,
+including whyidle's frames. It would compile them, evaluate ``is_compiling()`` as true in them, and count graph breaks
+that the user's code does not have. For functions that Dynamo inlines when it traces the user's code, each hook checks
+``is_compiling()`` itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _PACKAGE = __name__.rpartition(".hooks")[0]
 
 
 def install_frames() -> Callable[[], None]:
-    """Has Dynamo skip our frames as soon as there is a Dynamo. Harmless where its interface is another."""
+    """Makes Dynamo skip whyidle's frames as soon as it is imported. Does nothing if Dynamo's interface differs."""
     when_imported("torch._dynamo.eval_frame", _hide)
     return lambda: forget(_hide)
 
@@ -27,7 +28,7 @@ def _hide(eval_frame: ModuleType) -> None:
     skip_code = getattr(eval_frame, "skip_code", None)  # since torch 2.1
     if skip_code is None:
         return
-    from .. import accelerators  # noqa: F401 - else loaded later, and missed
+    from .. import accelerators  # noqa: F401 - otherwise it would be loaded later and not be skipped
 
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):

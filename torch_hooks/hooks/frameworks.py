@@ -1,9 +1,9 @@
-"""Checkpoints as frameworks make them: files, random states, JSON and barriers around the saves of torch.
+"""Records checkpoints of frameworks: files, random states, JSON and barriers around the saves of torch.
 
-Each framework's own functions are brackets. What torch saves inside is a part of that checkpoint: its bytes count, and
-all parts together are one. A barrier inside is a wait in a collective, as everywhere.
+The functions of a framework are bracketed. What torch saves inside one is a part of that checkpoint: its bytes count,
+and all parts together count as one checkpoint. A barrier inside is a wait in a collective, as everywhere.
 
-No framework is imported here. A method that a version does not have is left out.
+No framework is imported here. Methods that a version does not have are skipped.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def install_transformers(session: Session) -> Callable[[], None]:
 
 
 def install_accelerate(session: Session) -> Callable[[], None]:
-    """Also its loaders, which fetch ahead: before they hand on the last batch, they have asked for another one."""
+    """Also patches accelerate's loaders. They fetch ahead: before they deliver a batch, they ask for the next one."""
     patches = Patches()
 
     def patch_loaders(module: ModuleType) -> None:
@@ -89,7 +89,7 @@ def install_accelerate(session: Session) -> Callable[[], None]:
 
 
 def install_lightning(session: Session) -> Callable[[], None]:
-    """Both names of its packages: `lightning` has them all, `pytorch_lightning` and `lightning_fabric` one each."""
+    """Patches Lightning under all package names: `lightning`, and `pytorch_lightning` with `lightning_fabric`."""
     return _install(session, "lightning", _LIGHTNING)
 
 

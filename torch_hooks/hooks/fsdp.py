@@ -1,13 +1,15 @@
-"""FSDP's waits on accelerators, where it makes the current stream wait for events and never calls ``Work.wait``.
+"""Records FSDP's waits on accelerators. There, FSDP makes the current stream wait for events instead of using
+``Work.wait``.
 
-A wait holds neither the copy out of a gathered parameter nor the accumulation of a gradient, which stand in the same
-function and are compute. Where a wait comes first in its function, it is done once more before it. Elsewhere the
-function finds, in the place of its device handle, a stand-in whose current stream tells us of its waits.
+The copy out of a gathered parameter and the accumulation of a gradient are in the same functions as the waits, but they
+are compute and must not count as waits. If a function begins with a wait, the hook does the same wait once more before
+the function. Elsewhere the hook replaces the function's device handle: the current stream of the replacement notifies
+the session of each wait.
 
-Each of them is one boundary: the event that FSDP waits for has timing (`timed_events.py`) and tells when the wait was
-over. Where it has none, a bracket of two boundaries stands around the wait.
+A wait is one boundary: the event that FSDP waits for has timing (`timed_events.py`) and tells when the wait ended. If
+the event has no timing, the wait is bracketed by two boundaries.
 
-On a CPU rank FSDP waits in ``Work.wait``, and nothing here does anything.
+On a CPU rank FSDP waits in ``Work.wait``, and these hooks do nothing.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ _FSDP2 = (
 )
 _FSDP1 = (
     "torch.distributed.fsdp._runtime_utils",
-    "torch.distributed.fsdp.fully_sharded_data_parallel",  # has imported some of its functions by name
+    "torch.distributed.fsdp.fully_sharded_data_parallel",  # imports some of those functions by name
 )
 _FSDP1_FUNCTIONS = ("_pre_forward_unshard", "_pre_backward_hook", "_post_backward_final_callback")
 
 
 class _Handle:
-    """Stands in for a device handle: hands on everything, and tells of each wait of its current stream.
+    """Replaces a device handle: passes on everything, and notifies the session of each wait of its current stream.
 
-    ``group_of`` says in which process group the current stream waits, given the event or stream for which it does.
+    ``group_of``: the event or stream that the current stream waits for -> the process group of that wait.
     """
 
     __slots__ = ("_group_of", "_handle", "_hook", "_session", "timed")
@@ -57,7 +59,7 @@ class _Handle:
         return _Stream(self._handle.current_stream(*args), self)
 
     def wait_until(self, event: Any, awaited: Any) -> None:
-        """The current stream is about to wait for ``event``, which stands for ``awaited``."""
+        """The current stream is about to wait for ``event``, instead of ``awaited``, an event or a stream."""
         try:
             self._session.wait_until(self._group_of(awaited), event)
         except Exception as error:  # the fence around the training
@@ -74,7 +76,7 @@ class _Handle:
 
 
 class _Stream:
-    """Stands in for the current stream of such a handle."""
+    """Replaces the current stream of such a handle."""
 
     __slots__ = ("_handle", "_stream")
 
@@ -200,7 +202,7 @@ def _wait_before(
     event_of: Callable[[Any], Any],
     process_group_of: Callable[[Any], Any],
 ) -> None:
-    """The current stream waits, and we know of it, for an event for which it is about to wait anyway."""
+    """Makes the current stream wait for an event for which FSDP makes it wait next anyway, and records that wait."""
     old = NOT_ENTERED
     try:
         event = event_of(group)
@@ -217,15 +219,15 @@ def _wait_before(
 
 
 def _streams(group: Any) -> list[Any]:
-    """Those on which FSDP records what it waits for later. It makes them before its first forward pass."""
+    """The streams on which FSDP records the events that it waits for. It creates them before its first forward pass."""
     names = ("all_gather_stream", "reduce_scatter_stream", "all_reduce_stream")
     return [getattr(group.comm_ctx, name, None) for name in names]
 
 
 def _gathered(group: Any) -> Any:
-    """The event at which the parameters are there; None where they are awaited as a work, or not at all."""
+    """The event after which the parameters are gathered; None if FSDP waits for a work instead, or not at all."""
     result = getattr(group, "_all_gather_result", None)
-    # Beside a work it was recorded on the current stream itself.
+    # If there is a work, the event was recorded on the current stream itself.
     return None if getattr(result, "all_gather_work", None) is not None else getattr(result, "all_gather_event", None)
 
 
@@ -238,14 +240,14 @@ def _reduces_in(group: Any, event: Any) -> Any:
 
 
 def _last_scatter(group: Any) -> Any:
-    """With replicas: the last reduce-scatter, behind which an all-reduce follows. None where nothing is under way."""
+    """With replicas: the event of the last reduce-scatter, before an all-reduce. None if nothing is in progress."""
     under_way = getattr(group.comm_ctx, "_last_post_reduce_events", None) or getattr(group, "_post_reduce_event", None)
     states = _scatter_states(group)
     return getattr(states[-1], "event", None) if under_way and states and _replicates(group) else None
 
 
 def _scatter_states(group: Any) -> Any:
-    """The reduce-scatters that FSDP holds on to. It held one at a time until torch 2.9."""
+    """The states of the reduce-scatters that FSDP keeps. Until torch 2.9 it kept only one at a time."""
     context = group.comm_ctx
     states = getattr(context, "reduce_scatter_states", None)
     if states is not None:
@@ -288,7 +290,7 @@ def install_fsdp1(session: Session) -> Callable[[], None]:
 
 
 def _in_state(session: Session, timed: TimedEvents) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Around a function of FSDP1, whose first argument is the state that has the device handle."""
+    """Wraps a function of FSDP1. Its first argument is the state that has the device handle."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(state: Any, *args: Any, **kwargs: Any) -> Any:
@@ -305,6 +307,6 @@ def _in_state(session: Session, timed: TimedEvents) -> Callable[[Callable[..., A
 
 
 def _awaited_in(state: Any, stream: Any) -> Any:
-    """The process group that a stream of FSDP1's communicates in; ``stream`` may be an event of the gathers."""
+    """The process group in which a stream of FSDP1 communicates; ``stream`` may also be an event of the all-gathers."""
     replicas = getattr(state, "_inter_node_pg", None)
     return replicas if replicas is not None and stream is state._all_reduce_stream else state.process_group

@@ -1,4 +1,4 @@
-"""Functional collectives: they reach the process group past Python, and wait in an operator of their own."""
+"""Records functional collectives. They call the process group from C++, and wait in a separate operator."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def install(session: Session) -> Callable[[], None]:
-    """DTensor and tensor parallelism use them.
+    """Installs the hook on functional collectives, which DTensor and tensor parallelism use.
 
-    Which ranks take part is known only where their group is resolved; the tensor that is returned next carries it to
-    the wait.
+    Which ranks take part is known only where their group is resolved. The tensor that is returned next leads from there
+    to the wait.
     """
     patches = Patches()
     made = _Functional()
 
     def patch(module: ModuleType) -> None:
         patches.replace(module, "wait_tensor", _functional_wait(session))
-        # Their name since 2025, and before.
+        # The name of the function since 2025, and its name before.
         resolve = "_resolve_group" if hasattr(module, "_resolve_group") else "_resolve_group_name"
         patches.replace(module, resolve, _resolving(session, made))
         if hasattr(module, "_maybe_wrap_tensor"):
@@ -44,13 +44,13 @@ def install(session: Session) -> Callable[[], None]:
 
 
 class _Functional:
-    """The functional collective that is being made."""
+    """The functional collective that is being called."""
 
     __slots__ = ("code", "op", "ranks")
 
     def __init__(self) -> None:
         self.op = ""
-        """Empty where it is not known."""
+        """The operation; empty if it is not known."""
         self.code: WaitCode = UNKNOWN_WAIT
         self.ranks = 1
 
@@ -62,9 +62,10 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "all_to_all": ("all_to_all_single",),
     "broadcast": ("broadcast",),
 }
-"""Operation -> its function in torch.distributed._functional_collectives, and what that was called before 2026.
+"""Operation -> its function in torch.distributed._functional_collectives, and the name of that before 2026.
 
-Where there is a new name, the old one calls it and warns its caller, who must stay the user.
+If the new name exists, only that is patched: the old function calls it and warns its caller, which must be the user's
+code and not a patch.
 """
 
 
@@ -144,7 +145,7 @@ def _wrapping(session: Session, made: _Functional) -> Callable[[Callable[..., An
                 try:
                     session.exchange.groups.wrapped(tensor)
                     if made.op:
-                        whole = made.ranks if made.op == "reduce_scatter" else 1  # each rank is left with its part
+                        whole = made.ranks if made.op == "reduce_scatter" else 1  # the result is one rank's part
                         session.count_collective(made.op, size_of(tensor) * whole, made.code)
                     made.op = ""
                 except Exception as error:  # the fence around the training

@@ -1,4 +1,4 @@
-"""What the interpreter does between the loop's own lines: garbage collection and compilation."""
+"""Records work of the interpreter that is not in the loop's own code: garbage collection and compilation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _GC, _COMPILE = PHASE["gc"], PHASE["compile"]
 
 
 def install_gc(session: Session) -> Callable[[], None]:
-    """Pauses of the older generations. The youngest is collected often, for some 50 µs: not worth two switches."""
+    """Records collections of the older generations. Those of the youngest are frequent but take only about 50 µs, too
+    little for two phase switches."""
     open_pause = [NOT_ENTERED]
 
     def pause(phase: str, info: dict[str, int]) -> None:
@@ -43,7 +44,8 @@ def install_gc(session: Session) -> Callable[[], None]:
 
 
 def install_compile(session: Session) -> Callable[[], None]:
-    """Dynamo's own callbacks around a compilation (torch/_dynamo/callback.py; private, hence probed)."""
+    """Registers callbacks that Dynamo calls around a compilation. They are private (torch/_dynamo/callback.py), so it
+    checks first that they exist."""
     taken: list[tuple[list[Any], Any]] = []
     open_compile = [NOT_ENTERED]
 

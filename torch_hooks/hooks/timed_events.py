@@ -1,8 +1,8 @@
-"""Events of the training's own that get timing, so that they tell when a wait for them was over.
+"""Gives timing to events of the training, so that they tell when a wait for them ended.
 
-FSDP records an event on a stream of its own behind each collective, and makes the current stream wait for it. It asks
-for no timing. Here the event gets some (`Event(enable_timing=True)`): it is one event as before, at the same place in
-the same stream. Nothing more is recorded there.
+FSDP records an event on its own stream after each collective, and makes the current stream wait for it. These events
+have no timing. This module replaces them by events with timing (`Event(enable_timing=True)`). There is still one event
+per wait, at the same place in the same stream, and no other event is recorded on that stream.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TimedEvents:
-    """The events of some streams of the training, with timing while an accelerator's clock runs."""
+    """The events of some streams of the training. They have timing while the clock of an accelerator runs."""
 
     def __init__(self, session: Session, hook: str, patches: Patches):
         self._session = session
@@ -30,16 +30,16 @@ class TimedEvents:
         return event in self._known
 
     def of(self, streams: Iterable[Any]) -> None:
-        """From now on what these streams record has timing; call it again and again."""
+        """From now on, events that these streams record have timing. It may be called repeatedly."""
         for stream in streams:
-            # Without a __dict__ it is a type of C++, whose methods cannot be replaced: waits there get brackets.
+            # A stream without a __dict__ is a C++ type whose methods cannot be replaced. Waits for it are bracketed.
             if hasattr(stream, "__dict__") and not hasattr(stream.record_event, MARK):
                 self._patches.replace(
                     stream, "record_event", lambda original, stream=stream: self._wrap(stream, original)
                 )
 
     def recorded_on(self, stream: Any) -> Any:
-        """An event recorded on a stream, as `wait_stream` records one; None where it can have no timing."""
+        """Records an event with timing on a stream, as `wait_stream` does; None if it cannot have timing."""
         event = self._new(stream)
         if event is not None:
             stream.record_event(event)

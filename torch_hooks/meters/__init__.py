@@ -1,1 +1,1 @@
-"""Measure where the time of a wait, or of a span of steps, went on a CPU rank."""
+"""Meters: measure where the time of a wait, or of a span of steps, went on a CPU rank."""

@@ -1,8 +1,8 @@
-"""Measures for how long the loop's own code was blocked, on a rank without an accelerator.
+"""Measures how long the loop's own code was blocked, on a rank without an accelerator.
 
-What no hook brackets is compute, or the loop's own Python. A loop may also sleep, read a file or wait for a socket
-there. What tells that apart is the kernel's account of the training thread: time in which it was neither on a CPU nor
-queued for one, while no other thread of the process worked for it.
+Time outside all hooks is compute or the loop's own Python. But the loop may also sleep, read a file or wait for a
+socket there. The kernel's accounting of the training thread shows this: it is time in which the thread was neither on
+a CPU nor queued for one, while no other thread of the process worked for it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from .budget import Budget
 
 _SPAN_NS = 5_000_000
 _SPAN_NS_PER_THREAD = 1_000_000
-"""A reading costs 2.5 µs, and 1.5 µs more for each thread that is asked: below a thousandth of what it is about, and
-where it is dearer than that at most a hundredth."""
+"""The length of a span between two readings, and what each other thread adds to it. A reading costs 2.5 µs, and 1.5 µs
+for each other thread: about a thousandth of the span. If readings are more expensive, the budget keeps them below a
+hundredth."""
 _NEGLIGIBLE = 0.01
 _WATCHED_SPANS = 64
-"""So many spans other threads are asked, after the last one in which that made a difference."""
+"""For how many spans other threads are read after the last span in which that made a difference."""
 
 _ASK_POOLS_NS = 10_000_000_000
 
@@ -34,19 +35,19 @@ def _sleeps() -> int:
 
 
 class BlockedMeter:
-    """Asked by the training thread at each step boundary; made by that thread.
+    """Measures blocked time. The training thread must create it, and calls it at each step boundary.
 
         blocked = wall - the training thread's CPU and queue - what other threads may have done for it
 
-    and nothing if the training thread never gave up its CPU by itself.
+    It is 0 if the training thread never gave up its CPU voluntarily.
 
-    All over a span of one step or more; wall is in the loop's own phases only. What the training thread spent in the
-    others is taken out as far as it was measured (TaskClock.booked_ns). What was not makes blocked smaller, so
-    that it is a lower bound.
+    All values are over a span of one or more steps. ``wall`` is the time in the loop's own phases only. CPU and queue
+    time of the training thread in other phases is subtracted as far as it was measured (TaskClock.booked_ns). The part
+    that was not measured makes the result smaller, so that it is a lower bound.
 
-    Other threads: one that carries collectives does not work for the loop's own code. One of an OpenMP pool works while
-    the training thread does, so only its queue can make that one wait, and CPU time that exceeds the training thread's.
-    Any other may have worked while the training thread waited for it, and counts in full.
+    Other threads count as follows. Threads for collectives do not work for the loop's own code. Threads of an OpenMP
+    pool work at the same time as the training thread, so only their queue time, and CPU time beyond the training
+    thread's, can make it wait. All other threads count in full: the training thread may have waited for their work.
     """
 
     __slots__ = (
@@ -76,13 +77,13 @@ class BlockedMeter:
         self._threads = threads
         self._started = False
         self._budget = Budget()
-        self._host = self._compute = 0  # the causes' words after the last boundary
+        self._host = self._compute = 0  # the words of both causes after the last boundary
         self._moved = self._owed = 0
         self._gross = self._span_gross = 0
         self._due_ns = self._ask_pools_ns = 0
         self._cpu = self._queue = self._booked = self._process = self._slept = 0
-        self._watch = _WATCHED_SPANS  # spans for which other threads are still asked
-        self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the span's start
+        self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
+        self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the start of the span
 
     def start(self, now_ns: int, host_ns: int, compute_ns: int) -> None:
         """The first step begins; arguments as for ``step``."""
@@ -94,10 +95,10 @@ class BlockedMeter:
         self._begin_span(now_ns)
 
     def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
-        """A step ends -> ns that were blocked, to be taken from (host, compute).
+        """A step ends. Returns the blocked ns to subtract from (host, compute).
 
-        ``host_ns`` and ``compute_ns`` are cumulative, with what earlier answers have taken from them taken. No answer
-        exceeds what the step itself has had of either. What is more than both is kept for the next steps.
+        ``host_ns`` and ``compute_ns`` are cumulative, after the caller has subtracted the earlier results. A result
+        never exceeds the host and compute time of the step. The rest is kept for the next steps.
         """
         if not self._started:
             self.start(now_ns, host_ns, compute_ns)
@@ -119,10 +120,10 @@ class BlockedMeter:
         return from_host, from_compute
 
     def _blocked(self, now_ns: int, gross: int) -> int:
-        """Of the span that ends now; begins the next one."""
+        """The blocked ns of the span that ends now. Begins the next span."""
         cpu, process, queue, booked = _thread_cpu(), _process_cpu(), self._task.queue(), self._task.booked_ns
-        # To ask for CPU time makes the kernel account for it, and often it then takes the CPU away. The queue that is
-        # read after that has begun after the boundary, so that the span must end here, not at the boundary.
+        # When asked for CPU time, the kernel often takes the CPU away. The queue time that is read after that includes
+        # time after the boundary. So the span must end here and not at the boundary.
         gross += time.monotonic_ns() - now_ns
         wall = gross - self._span_gross
         own_cpu = cpu - self._cpu
@@ -144,7 +145,7 @@ class BlockedMeter:
                 doubtful, blocked = True, 0
                 self._threads.look_soon()
         elif doubtful:
-            blocked = 0  # what other threads queued for is not known
+            blocked = 0  # the queue time of other threads is not known
         self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
         self._begin_span(now_ns)
         return max(blocked, 0)
@@ -170,16 +171,17 @@ class BlockedMeter:
         for thread, cpu, queue in before:
             try:
                 spent.append((thread, max(thread.cpu() - cpu, 0), max(thread.queue() - queue, 0)))
-            except (OSError, ValueError, IndexError):  # its CPU time stays in the process's
+            except (OSError, ValueError, IndexError):  # it has ended; its CPU time is still in that of the process
                 self._threads.drop(thread)
         return spent
 
 
 def helped(spent: list[tuple[OwnThread, int, int]], own_cpu: int, others_cpu: int) -> tuple[int, int]:
-    """What other threads did while the training thread may have waited for them.
+    """How long other threads worked while the training thread may have waited for them.
 
-    ``spent`` is (thread, CPU, queue); ``others_cpu`` is the CPU time of all other threads, also of those not in there.
-    -> (ns that they worked or queued for a CPU, CPU ns of threads that are not in there: what they queued is unknown).
+    ``spent``: (thread, CPU, queue). ``others_cpu``: the CPU time of all other threads, including those not in
+    ``spent``. Returns (ns that they worked or queued for a CPU, CPU ns of threads not in ``spent``, whose queue time is
+    not known).
     """
     unknown, total = others_cpu, 0
     for thread, cpu, queue in spent:

@@ -1,28 +1,28 @@
-"""How often a meter may ask the kernel, so that its readings take a hundredth of the time and no more.
+"""Limits how often a meter may ask the kernel, so that its readings take at most a hundredth of the time.
 
-What a reading costs is measured, not assumed: 1 µs a thread on an idle machine was 10 µs and more where the cores were
-busy and their caches cold.
+The cost of a reading is measured, because it varies: 1 µs per thread on an idle machine was 10 µs and more on busy
+cores with cold caches.
 """
 
 from __future__ import annotations
 
 _SHARE = 100
 _LONGEST_NS = 200_000_000
-"""A reading that was interrupted seems dear. It stops the next one for so long at most."""
+"""The longest pause after a reading. A reading that was interrupted seems expensive."""
 _AT_FIRST_NS = 10_000
 
 
 class Budget:
-    """Of one meter, in ns of CLOCK_MONOTONIC."""
+    """The budget of one meter, in ns of CLOCK_MONOTONIC."""
 
     __slots__ = ("_cost", "free_ns")
 
     def __init__(self) -> None:
         self._cost = _AT_FIRST_NS
         self.free_ns = 0
-        """When the next reading may be."""
+        """When the next reading is allowed."""
 
     def spend(self, ns: int, now_ns: int) -> None:
-        """A reading took so long, until now. One that is far dearer than the last was interrupted: it counts as two."""
+        """A reading took ``ns`` until ``now_ns``. It counts as at most twice the last: a longer one was interrupted."""
         self._cost = ns = min(ns, 2 * self._cost)
         self.free_ns = now_ns + min(_SHARE * ns, _LONGEST_NS)

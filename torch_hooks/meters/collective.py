@@ -1,8 +1,8 @@
-"""Measures how much of a wait in a collective is a queue for a CPU, on a rank without an accelerator.
+"""Measures how long a wait in a collective was for a CPU and not for the network, on a rank without an accelerator.
 
-There the collective runs in threads of this process: an event loop that sends and receives (gloo_tcp_loop), a thread
+There, the collective runs in threads of this process: an event loop that sends and receives (gloo_tcp_loop), a thread
 that runs the collective (pt_gloo_runloop), and the training thread, which waits for it. Each wakes the next. While one
-of them is runnable and gets no CPU, the wait goes on, and no network is slow.
+of them is runnable but gets no CPU, the wait continues although the network is not slow.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ _QUEUE = CAUSE["collective_queue"]
 _REST = (CAUSE["collective"], -1)
 _LONG_NS = 1_000_000
 _LONG_NS_PER_THREAD = 100_000
-"""A reading costs 1 µs a thread, and a wait takes two of them."""
+"""A wait is long from _LONG_NS on, plus this for each thread. A reading costs 1 µs per thread, and a wait needs two."""
 _ALERT_WAITS = 16
 _NOW_AND_THEN_NS = 20_000_000
 _MEMORY = 0.9
-"""How much of its weight an earlier measured wait keeps, in the split of the short waits that are not measured."""
+"""The factor by which the weight of earlier measured waits shrinks at each new one. Short waits that are not measured
+are split by the weighted mean."""
 
 _now = time.monotonic_ns
 
 
 class WaitMeter:
-    """The waits of one rank in collectives; made by the training thread, and for it.
+    """Measures the waits of one rank in collectives. The training thread must create it and call it.
 
-    A wait begins with a reading while waits have been long lately, and now and then, unless readings are too dear. A
-    short wait without one is split as the measured ones were. A long one without is bounded by what the threads have
-    queued since the last reading.
+    A wait begins with a reading if recent waits were long, and otherwise now and then, unless readings are too
+    expensive. A short wait without a reading is split like the measured ones. For a long wait without a reading, the
+    time that the threads have queued since the last reading is an upper bound.
     """
 
     __slots__ = (
@@ -57,13 +58,13 @@ class WaitMeter:
         self._threads = threads
         self._alert = _ALERT_WAITS
         self._budget = Budget()
-        self._spent_ns = 0  # what the reading at the wait's begin took
+        self._spent_ns = 0  # how long the reading at the start of the wait took
         self._long_ns = _LONG_NS
         self._read = False  # whether this wait began with a reading
         self._last_ns = 0  # when the last reading was
-        self._asked: list[OwnThread] = []  # the threads of the last reading,
-        self._queued: list[int] = []  # what they had queued by then, the training thread last
-        self._measured = (0.0, 0.0, 0.0)  # ns of queue, of the training thread's, of waits; earlier ones count less
+        self._asked: list[OwnThread] = []  # the threads of the last reading
+        self._queued: list[int] = []  # the queue times of these threads at that reading; last, the training thread's
+        self._measured = (0.0, 0.0, 0.0)  # weighted ns: queue, queue of the training thread, waits
         self._share = self._own_share = 0.0
 
     def begin(self) -> None:
@@ -79,7 +80,7 @@ class WaitMeter:
             self._spent_ns = self._last_ns - now
 
     def split(self, ns: int) -> Parts | None:
-        """The parts of a wait of ``ns`` that ends now; None leaves it whole."""
+        """The parts of a wait of ``ns`` that ends now; None if it is not split."""
         alert = self._alert
         self._alert = _ALERT_WAITS if ns >= self._long_ns else alert - 1
         if not self._read and (ns < self._long_ns or (alert > 0 and ns < _NOW_AND_THEN_NS)):
@@ -108,7 +109,7 @@ class WaitMeter:
         for thread in self._asked:
             try:
                 queued.append(thread.queue())
-            except (OSError, ValueError, IndexError):  # it has ended, which costs only itself
+            except (OSError, ValueError, IndexError):  # it has ended; the other threads still count
                 self._threads.drop(thread)
                 queued.append(0)
         queued.append(self._task.queue())
@@ -116,12 +117,12 @@ class WaitMeter:
 
 
 def in_line(queues: list[int], ns: int) -> int:
-    """For how much of ``ns`` at least one of several threads queued for a CPU, when each queued for so long.
+    """Estimates for how much of ``ns`` at least one of several threads queued for a CPU. ``queues``: ns per thread.
 
-    They wake each other, so that their queues follow one another, but not strictly: while one queues, the other CPU may
-    already run the next. Taking them as independent came within 4 points of the scheduler's own trace (sched_switch,
-    sched_wakeup) on two to four ranks on two cores; their sum was up to 13 points too much, and their maximum up to 13
-    too little.
+    The threads wake each other, so they mostly queue one after the other. But while one queues, another CPU may already
+    run the next. The estimate assumes that their queues are independent. With two to four ranks on two cores, it was
+    within 4 points of the scheduler's own trace (sched_switch, sched_wakeup). The sum of the queues was up to 13 points
+    too high, and their maximum up to 13 points too low.
     """
     without = 1.0
     for queue in queues:

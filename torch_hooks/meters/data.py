@@ -1,10 +1,10 @@
-"""Measures the waits for batches of one loader, and decides how often it can afford to.
+"""Measures the waits for batches of one loader, and decides which waits to measure.
 
-A reading of another task takes some microseconds, which is nothing beside a wait worth asking about, and too much in a
-loop whose batches come at once. So a wait begins with a reading only while waits have been long lately, and now and
-then. A short wait without one is split like the last that had one. A long wait without one is measured from the last
-reading: the CPU time since then is an upper bound of what the worker had during the wait, so that a rare long stall is
-still seen for what it is.
+Reading the times of another task takes some microseconds. That is negligible for a long wait, but too much in a loop
+whose batches arrive at once. So a wait begins with a reading only if recent waits were long, and otherwise now and
+then. A short wait without a reading is split like the last one with a reading. A long wait without a reading is
+measured from the last reading: the CPU time since then is an upper bound of what the worker had during the wait. So a
+rare long stall is still split correctly.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ _REST: Parts = ((CAUSE["data_handoff"], -1),)
 _ALL_CPU: Parts = ((CAUSE["data_cpu"], -1),)
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
-"""Workers of one loader whose descriptors are kept open; waits for the others are not split."""
+"""The most workers of one loader whose descriptors are kept open. Waits for other workers are not split."""
 
 _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
 
 class OwnMeter:
-    """Batches that the training thread makes itself (``num_workers=0``): it is its own worker.
+    """Measures batches that the training thread makes itself (``num_workers=0``).
 
-    CPU time is of the whole process, so that threads that help it count. Others that run meanwhile count as well.
+    CPU time is that of the whole process, so that threads that help count. Other threads that run at that time count,
+    too.
 
-    A short wait that begins without a reading is split like the last one that began with one.
+    A short wait without a reading is split like the last one with a reading.
     """
 
     __slots__ = (
@@ -54,7 +55,7 @@ class OwnMeter:
 
     def __init__(self, task: TaskClock | None):
         self._task = task
-        self._alert = _ALERT_WAITS  # so many waits begin with a reading
+        self._alert = _ALERT_WAITS  # how many of the next waits begin with a reading
         self._waits = 0
         self._read = False
         self._queue = self._cpu = self._thread_cpu = 0
@@ -77,8 +78,9 @@ class OwnMeter:
             if self._cpu_share > _ALL:
                 return _ALL_CPU
             return split_own_read(int(ns * self._cpu_share), int(ns * self._queue_share))
-        # Without a reading, longer than all of late: bounded by what the thread has had since the last one.
-        queue = queued(self._task) - self._queue  # first: to ask for CPU time may cost the CPU, and then there is more
+        # If there was no reading, the time since the last reading is an upper bound.
+        # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
+        queue = queued(self._task) - self._queue
         cpu = _process_cpu() - self._cpu
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = min(1.0 - self._cpu_share, queue / max(ns, 1))
@@ -90,7 +92,7 @@ class OwnMeter:
 
 
 class WorkerMeter:
-    """Batches that worker processes make: asks the one that owes the next batch."""
+    """Measures batches that worker processes make. Reads the times of the worker that owes the next batch."""
 
     __slots__ = (
         "_alert",
@@ -128,7 +130,7 @@ class WorkerMeter:
     def begin(self, iterator: Any) -> None:
         self._clock = None
         info = iterator._task_info.get(iterator._rcvd_idx)
-        # One element: owed by that worker. Two: it came before its turn and lies ready.
+        # One element: that worker owes the batch. Two elements: the batch arrived early and is ready.
         if info is None or len(info) != 1:
             return
         worker = info[0]
@@ -167,7 +169,7 @@ class WorkerMeter:
         return parts
 
     def _split_making(self, clock: WorkerClock, ns: int) -> Parts | None:
-        """The wait for a batch that is being made."""
+        """Splits the wait for a batch that is being made."""
         before, after = self._before, clock.read()
         self._last[self._worker] = after
         if before is None or after is None:
@@ -186,7 +188,7 @@ class WorkerMeter:
         return split_data_wait(before, after, handoff, helpers_queue)
 
     def _pin_cpu(self, iterator: Any) -> int:
-        """CPU time of the thread that copies batches into pinned memory: a part of the handing over."""
+        """CPU time of the thread that copies batches to pinned memory, which is a part of the handoff."""
         if self._pin is None and getattr(iterator, "_pin_memory", False):
             tid = getattr(getattr(iterator, "_pin_memory_thread", None), "native_id", None)
             if tid is not None:
@@ -199,10 +201,10 @@ class WorkerMeter:
 
 
 def _is_made(iterator: Any, worker: int) -> bool:
-    """Whether the batch that a worker owes is made, and only on its way.
+    """Whether the batch that a worker owes is made and is only on its way.
 
-    A worker makes its batches in the order in which it is asked for them, so the oldest one that has not come is made
-    once the worker has taken up the next.
+    A worker makes its batches in the order of the requests. So the oldest one that has not arrived is made if the
+    worker has started with the next one.
     """
     owed = sum(1 for info in iterator._task_info.values() if len(info) == 1 and info[0] == worker)
     return owed - iterator._index_queues[worker].qsize() >= 2

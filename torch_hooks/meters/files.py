@@ -1,8 +1,8 @@
-"""Finds stretches of the loop's own Python in which it wrote files: checkpoints that no hook knows.
+"""Finds stretches of the loop's own Python in which it wrote files: probably checkpoints that no hook sees.
 
-The kernel counts, per thread, what is written to files that have a disk or a server behind them, when it enters the
-page cache (ru_oublock of getrusage(2); what goes to sockets, pipes and tmpfs does not count). So what other threads
-write is not taken for the loop's, nor is what the loop sends.
+For each thread, the kernel counts what is written to files on a disk or a server, when it enters the page cache
+(ru_oublock of getrusage(2)). Writes to sockets, pipes and tmpfs do not count. So neither the writes of other threads
+nor what the loop sends over a network count here.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import resource
 
 _LONG_NS = 50_000_000
 _FRESH_NS = 20_000_000
-"""A reading costs 1 µs: short steps share one. What is written in so short a time is below the least that counts."""
+"""The shortest time between two readings at the start of a stretch, because a reading costs 1 µs. What is written in
+this time is less than _LEAST_BYTES."""
 _LEAST_BYTES = 64 << 20
 _LEAST_PER_SECOND = 16 << 20
-"""A slower stretch has something else that takes its time."""
+"""In a stretch with less than this, something other than the writes takes the time."""
 
 
 def _written() -> int:
@@ -23,7 +24,7 @@ def _written() -> int:
 
 
 class WriteMeter:
-    """Asked by the training thread where a stretch begins and ends."""
+    """Measures what is written in a stretch. The training thread calls it where a stretch begins and ends."""
 
     __slots__ = ("_blocks", "_ns", "_open", "_read_ns", "_saves")
 
@@ -33,13 +34,13 @@ class WriteMeter:
         self._read_ns = -_FRESH_NS
 
     def begin(self, now_ns: int, ns: int, saves: int) -> None:
-        """``ns`` is the time in such stretches so far; ``saves`` counts the brackets of saves so far."""
+        """A stretch begins. ``ns``: the time in stretches so far; ``saves``: how many saves the hooks have seen."""
         self._ns, self._open = ns, True
         if now_ns - self._read_ns >= _FRESH_NS or saves != self._saves:
             self._blocks, self._read_ns, self._saves = _written(), now_ns, saves
 
     def end(self, ns: int, saves: int) -> tuple[int, int]:
-        """-> (ns, bytes) of the stretch, where it was one of writing; else (0, 0)."""
+        """The stretch ends. Returns its (ns, bytes) if it was one of writing, otherwise (0, 0)."""
         spent = ns - self._ns
         if not self._open or spent < _LONG_NS or saves != self._saves:
             self._open = False

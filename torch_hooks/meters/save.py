@@ -1,4 +1,4 @@
-"""Splits a save: what the training thread spent on a CPU or queueing for one, and what it was blocked."""
+"""Splits a save: how long the training thread was on a CPU or queued for one, and how long it was blocked."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ..tasks import OwnTask, TaskClock
 
 
 class SaveMeter:
-    """Of one save. A barrier or a garbage collection in the middle of it has a cause of its own: the save is then
-    split in several parts, each by what the thread spent in it."""
+    """Measures one save. A barrier or a garbage collection inside a save has its own cause. It divides the save into
+    parts, and each part is measured separately."""
 
     __slots__ = ("_own", "_task")
 

@@ -1,0 +1,100 @@
+"""A stretch of a run as Prometheus recorded it, in the shape of a report, so that it can be compared. Pure functions.
+
+Prometheus keeps no steps. What it keeps is how many seconds the ranks spent by cause and how many steps they made, over
+and over: the stretch is cut into windows, and a window stands where a report has a step. So means and their errors are
+known, while percentiles come from the histogram of step times and have no interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...ledger.causes import CAUSE_FAMILY, FAMILIES
+from ...ledger.directory import Run
+from ...verdict.recent import DATA
+from ...verdict.report import FORMAT
+from ...verdict.saved import Report
+from .comparison import NoComparison
+
+
+@dataclass(frozen=True)
+class Window:
+    """Of all ranks together."""
+
+    seconds: Mapping[str, float]
+    """Rank-seconds by cause, from the first step on."""
+    steps: float
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What was recorded of a run between two moments."""
+
+    run: Run
+    windows: Sequence[Window]
+    """In order; they adjoin."""
+    steps: float
+    """Of the rank that made most."""
+    ranks: int
+    world_size: int
+    samples: float = 0.0
+    quantiles: Mapping[str, float] = field(default_factory=dict)
+    """Step times in seconds: p50, p99."""
+    saves: int = 0
+    saving: float = 0.0
+    """Seconds of saves, of the rank that they blocked longest."""
+    seconds: float = 0.0
+    """How long the stretch is."""
+    notes: Sequence[str] = ()
+
+
+def report_of(stretch: Stretch) -> Report:
+    """What `compare` takes. Raises NoComparison."""
+    made = sum(window.steps for window in stretch.windows)
+    seconds: dict[str, float] = {}
+    for window in stretch.windows:
+        for cause, spent in window.seconds.items():
+            if cause in CAUSE_FAMILY:  # else it is the time of GPUs without hooks, or of a newer agent
+                seconds[cause] = seconds.get(cause, 0.0) + max(0.0, spent)
+    whole = sum(seconds.values())
+    if made < 1 or whole <= 0:
+        raise NoComparison("has made no step in this time")
+    return {
+        "format": FORMAT,
+        "owner": stretch.run[0],
+        "run": stretch.run[1],
+        "ranks": stretch.ranks,
+        "world_size": max(stretch.ranks, stretch.world_size),
+        "steps": round(stretch.steps),
+        "wall_seconds": stretch.seconds,
+        "startup_seconds": None,
+        "rank_seconds": whole,
+        "seconds": seconds,
+        "per_rank": [{"steps": made}],
+        "samples": stretch.samples,
+        "saves": {"count": stretch.saves, "seconds": stretch.saving} if stretch.saves else {},
+        "step_quantiles": dict(stretch.quantiles),
+        "recent": _windows(stretch.windows),
+        "notes": list(stretch.notes),
+    }
+
+
+def _windows(windows: Sequence[Window]) -> dict[str, object] | None:
+    """In place of the last steps: of each window with steps, what a step of it took."""
+    rows = [window for window in windows if window.steps >= 1 and sum(window.seconds.values()) > 0]
+    if not rows:
+        return None
+    families: dict[str, list[float]] = {family: [] for family in FAMILIES}
+    for window in rows:
+        spent = dict.fromkeys(FAMILIES, 0.0)
+        for cause, seconds in window.seconds.items():
+            if cause in CAUSE_FAMILY:
+                spent[CAUSE_FAMILY[cause]] += seconds / window.steps
+        for family, seconds in spent.items():
+            families[family].append(seconds)
+    return {
+        "step_seconds": [sum(each) for each in zip(*families.values(), strict=True)],
+        "families": {family: series for family, series in families.items() if any(series)},
+        "data_wait_seconds": [sum(window.seconds.get(cause, 0.0) for cause in DATA) / window.steps for window in rows],
+    }
