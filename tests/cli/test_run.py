@@ -287,27 +287,26 @@ def test_reaches_an_environment_without_whyidle(fake_torch: Path) -> None:
     assert done.stdout == f"True {root / '__init__.py'}\n", done.stderr
 
 
-def test_torchrun_reaches_every_rank(tmp_path: Path) -> None:
-    """With the real torch and the real launcher."""
+def test_torchrun_reaches_every_rank_and_hands_on_one_that_fails(tmp_path: Path) -> None:
+    """With the real torch and the real launcher; test_scripts.py has ranks that end well."""
+    (tmp_path / "plain.py").write_text("import sys\nsys.exit(7)\n")
     (tmp_path / "rank.py").write_text(
-        "import os, sys, torch\n"
-        f"open(os.path.join(os.path.dirname(__file__), 'out' + os.environ['RANK']), 'w').write(str({MARK}))\n"
+        "import os, sys, time, torch\n"
+        "from pathlib import Path\n"
+        "here = Path(__file__).parent\n"
+        f"(here / ('out' + os.environ['RANK'])).write_text(str({MARK}))\n"
+        "while len(list(here.glob('out?'))) < 2:\n"
+        "    time.sleep(0.05)\n"  # torchrun ends the others once one has failed
+        "sys.exit(7)\n"
     )
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = whyidle("--dir", str(tmp_path / "ledgers"), "--", *launcher, str(tmp_path / "rank.py"))
-    assert done.returncode == 0, done.stderr
-    assert [(tmp_path / f"out{rank}").read_text() for rank in range(2)] == ["True", "True"]
-
-
-def test_torchrun_reports_a_failing_rank(tmp_path: Path) -> None:
-    (tmp_path / "rank.py").write_text("import sys, torch\nsys.exit(7)\n")
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
-    plain = subprocess.run(
-        [*launcher, str(tmp_path / "rank.py")], env=clean_env(), capture_output=True, timeout=180, check=False
-    )
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    words = (*launcher, "--nproc-per-node=1", str(tmp_path / "plain.py"))
+    plain = subprocess.run(words, env=clean_env(), capture_output=True, timeout=180, check=False)
     assert plain.returncode != 0
-    done = whyidle("--dir", str(tmp_path / "ledgers"), "--", *launcher, str(tmp_path / "rank.py"))
-    assert done.returncode == plain.returncode
+    words = (*launcher, "--nproc-per-node=2", str(tmp_path / "rank.py"))
+    done = whyidle("--dir", str(tmp_path / "ledgers"), "--", *words)
+    assert done.returncode == plain.returncode, done.stderr
+    assert [(tmp_path / f"out{rank}").read_text() for rank in range(2)] == ["True", "True"]
 
 
 def test_python_without_torch_starts_no_hooks() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import support_training
+from support_forks import Forks
 from support_sites import TORCH_ABORTED, report
 from support_training import Outcome
 
@@ -22,13 +23,20 @@ Map = dict[str, Any]
 
 
 def train(words: list[str], folder: Path) -> Outcome:
-    """Runs an example with this environment's commands first on PATH."""
+    """Runs a script of the shell's with this environment's commands first on PATH."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     for attempt in range(3):
         outcome = support_training.run(words, folder / str(attempt), PATH=path)
         if TORCH_ABORTED not in outcome.stderr:
             break
     assert outcome.returncode == 0, outcome.stderr
+    return outcome
+
+
+def train_forked(forks: Forks, folder: Path, name: str, *words: str, ranks: int = 0) -> Outcome:
+    """Runs an example that attaches itself, as by Python or with the ranks that torchrun would start."""
+    outcome, codes = forks.run((str(EXAMPLES / name), *words), folder, ranks, recorded=False)
+    assert not any(codes), outcome.stderr
     return outcome
 
 
@@ -47,11 +55,10 @@ def test_runs_the_torchrun_script(tmp_path: Path) -> None:
     assert of(outcome)["verdict"]["family"]
 
 
-def test_runs_the_fsdp2_script(tmp_path: Path) -> None:
+def test_runs_the_fsdp2_script(tmp_path: Path, forks: Forks) -> None:
     checkpoint = tmp_path / "checkpoint"
-    words = ["--steps", "6", "--batch", "2", "--evaluate-every", "3", "--checkpoint", str(checkpoint)]
-    launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2"]
-    outcome = train([*launcher, str(EXAMPLES / "train_fsdp2.py"), *words], tmp_path)
+    words = ("--steps", "6", "--batch", "2", "--evaluate-every", "3", "--checkpoint", str(checkpoint))
+    outcome = train_forked(forks, tmp_path, "train_fsdp2.py", *words, ranks=2)
     assert [re.findall(r"step \d+", line) for line in outcome.stdout.splitlines()] == [["step 3"], ["step 6"]]
     assert {ledger.steps for ledger in outcome.ledgers} == {6}
     assert all(ledger.cause_ns["checkpoint_write"] > 0 for ledger in outcome.ledgers)
@@ -59,18 +66,16 @@ def test_runs_the_fsdp2_script(tmp_path: Path) -> None:
     assert of(outcome)["verdict"]["family"]
 
 
-def test_runs_the_script_that_adapts_its_workers(tmp_path: Path) -> None:
-    words = ["--epochs", "2", "--samples", "60"]
-    outcome = train([sys.executable, str(EXAMPLES / "adapt_workers.py"), *words], tmp_path)
+def test_runs_the_script_that_adapts_its_workers(tmp_path: Path, forks: Forks) -> None:
+    outcome = train_forked(forks, tmp_path, "adapt_workers.py", "--epochs", "2", "--samples", "60")
     first, second = (int(number) for number in re.findall(r"workers (\d+)", outcome.stdout))
     assert first == 1
     assert second >= first  # more, unless workers already queue for a CPU here
 
 
-def test_runs_the_script_that_adapts_its_accumulation(tmp_path: Path) -> None:
-    launcher = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node=2"]
-    words = ["--batches", "24", "--every", "8", "--most", "2"]
-    outcome = train([*launcher, str(EXAMPLES / "adapt_accumulation.py"), *words], tmp_path)
+def test_runs_the_script_that_adapts_its_accumulation(tmp_path: Path, forks: Forks) -> None:
+    words = ("--batches", "24", "--every", "8", "--most", "2")
+    outcome = train_forked(forks, tmp_path, "adapt_accumulation.py", *words, ranks=2)
     said = [int(number) for number in re.findall(r"accumulated (\d+)", outcome.stdout)]
     assert (len(said), said[0]) == (3, 1)
     assert {ledger.steps for ledger in outcome.ledgers} == {sum(8 // number for number in said)}

@@ -8,13 +8,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support_forks import Forked, Forks
 
 SIMDEVICE = Path(__file__).parent / "simdevice"
 CHECKS = [
@@ -45,14 +43,9 @@ def device() -> None:
 
 
 @pytest.fixture(scope="module")
-def checks(device: None) -> dict[str, str | None]:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(SIMDEVICE / "scripts" / "checks.py")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+def checks(device: None, tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, str | None]:
+    script = str(SIMDEVICE / "scripts" / "checks.py")
+    done, _ = forks.run((script,), tmp_path_factory.mktemp("checks"), recorded=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -62,36 +55,33 @@ def test_passes_the_checks_of_a_device(name: str, checks: dict[str, str | None])
     assert checks[name] is None, checks[name]
 
 
-def run(size: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
+def run(forks: Forks, size: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """What each case gave, by rank."""
     script = str(SIMDEVICE / "scripts" / "train.py")
-    logs = [folder / f"log.{rank}" for rank in range(size)]
-    ranks: list[subprocess.Popen[bytes]] = []
-    for rank, log in enumerate(logs):
-        command = [sys.executable, "-W", "ignore", script, str(rank), str(size), str(folder)]
-        with open(log, "wb") as out:
-            ranks.append(subprocess.Popen(command, stdout=out, stderr=out))
-    deadline = time.monotonic() + 200
-    try:  # a rank that fails leaves the others waiting
-        while None in (codes := [rank.poll() for rank in ranks]) and not any(codes) and time.monotonic() < deadline:
-            time.sleep(0.1)
+    ranks: list[Forked] = []
+    try:
+        for rank in range(size):
+            words = (script, str(rank), str(size), str(folder))
+            ranks.append(forks.start(words, folder / f"log.{rank}", recorded=False))
+        codes = [rank.wait(200) for rank in ranks]
+    except TimeoutError:  # a rank that fails leaves the others waiting
+        codes = []
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
-    assert codes == [0] * size, "\n".join(log.read_text()[-3000:] for log in logs)
+    assert codes == [0] * size, "\n".join(log.read_text()[-3000:] for log in folder.glob("log.*/stderr"))
     names = CASES_OF_TWO if size == 2 else CASES_OF_FOUR
     return {name: [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(size)] for name in names}
 
 
 @pytest.fixture(scope="module")
-def of_two(device: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    return run(2, tmp_path_factory.mktemp("two"))
+def of_two(device: None, tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, list[dict[str, Any]]]:
+    return run(forks, 2, tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def of_four(device: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    return run(4, tmp_path_factory.mktemp("four"))
+def of_four(device: None, tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, list[dict[str, Any]]]:
+    return run(forks, 4, tmp_path_factory.mktemp("four"))
 
 
 def agrees(case: list[dict[str, Any]]) -> None:

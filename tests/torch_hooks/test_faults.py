@@ -18,13 +18,10 @@ from support_forks import Forks
 from support_training import (
     agent,
     assert_every_second_is_in_one_place,
-    command,
     environment,
     gather,
     ledgers_of,
     metrics,
-    recorded,
-    training,
     until,
 )
 
@@ -237,10 +234,10 @@ def test_the_contract(promise: str, env: dict[str, str], tmp_path: Path, forks: 
     assert done.stdout == "kept\n", done.stderr
 
 
-def test_it_is_killed_by_the_signal_that_it_got(tmp_path: Path) -> None:
-    with training(recorded(command("faults.py", "until_told")), tmp_path) as process:
+def test_it_is_killed_by_the_signal_that_it_got(tmp_path: Path, forks: Forks) -> None:
+    with forks.training(("faults.py", "until_told"), tmp_path) as process:
         assert until(lambda: (tmp_path / "runs").exists(), 90)
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         assert process.wait(60) == -signal.SIGTERM
     (ledger,) = ledgers_of(tmp_path).values()
     assert not ledger.alive

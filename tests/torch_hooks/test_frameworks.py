@@ -17,9 +17,10 @@ import types
 from pathlib import Path
 
 import pytest
+from support_forks import Forks
 from support_quiet import wait_for_quiet
 from support_sites import report
-from support_training import SCRIPTS, command, environment, recorded
+from support_training import SCRIPTS, environment, recorded
 
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
@@ -36,19 +37,16 @@ def spent(ledger: Ledger, causes: tuple[str, ...]) -> int:
     return sum(ledger.cause_ns[cause] for cause in causes)
 
 
-def recorded_ranks(words: list[str], folder: Path, **extra: str) -> tuple[str, list[Ledger]]:
-    done = subprocess.run(
-        recorded(words), env=environment(folder, **extra), capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def ranks_of(forks: Forks, words: tuple[str, ...], folder: Path, ranks: int = 0) -> tuple[str, list[Ledger]]:
+    """Runs a script -> what it printed, and its ledgers by rank."""
+    done, codes = forks.run(words, folder, ranks)
+    assert not any(codes), done.stderr
     assert "whyidle:" not in done.stderr
-    ledgers, problems = read_directory(str(folder / "ledgers"), steps=True)
-    assert not problems
-    return done.stdout, sorted(ledgers, key=lambda one: one.rank)
+    return done.stdout, sorted(done.ledgers, key=lambda one: one.rank)
 
 
-def test_a_framework_checkpoint_counts_once_with_all_its_files(tmp_path: Path) -> None:
-    _, [ledger] = recorded_ranks(command("whole_saves.py"), tmp_path)
+def test_a_framework_checkpoint_counts_once_with_all_its_files(tmp_path: Path, forks: Forks) -> None:
+    _, [ledger] = ranks_of(forks, ("whole_saves.py",), tmp_path)
     told = json.loads((tmp_path / "told-0").read_text())
     assert {ledger.hook_states[hook] for hook in HOOKS} == {"active"}
     assert ledger.words["checkpoints"] == (told["saves"], told["loads"]) == (7, 3)
@@ -61,8 +59,8 @@ def test_a_framework_checkpoint_counts_once_with_all_its_files(tmp_path: Path) -
     assert (ledger.faults, told["parameters"]) == (0, 3)
 
 
-def test_a_barrier_in_a_checkpoint_is_a_wait_for_the_rank_that_writes(tmp_path: Path) -> None:
-    _, ledgers = recorded_ranks(command("whole_saves.py", "saves", ranks=2), tmp_path)
+def test_a_barrier_in_a_checkpoint_is_a_wait_for_the_rank_that_writes(tmp_path: Path, forks: Forks) -> None:
+    _, ledgers = ranks_of(forks, ("whole_saves.py", "saves"), tmp_path, 2)
     writer, waiter = (json.loads((tmp_path / f"told-{rank}").read_text()) for rank in (0, 1))
     assert [ledger.words["checkpoints"][0] for ledger in ledgers] == [10, 0]
     assert abs(spent(ledgers[0], SAVE) - (writer["save_ns"] - writer["barrier_ns"])) < 0.1 * writer["save_ns"]
@@ -77,8 +75,8 @@ def test_a_barrier_in_a_checkpoint_is_a_wait_for_the_rank_that_writes(tmp_path: 
     assert abs(waited - waiter["barrier_ns"] / 1e9) < 0.1 * waiter["barrier_ns"] / 1e9 + 0.1
 
 
-def test_ranks_wait_while_one_evaluates(tmp_path: Path) -> None:
-    _, ledgers = recorded_ranks(command("whole_saves.py", "evaluates", ranks=2), tmp_path)
+def test_ranks_wait_while_one_evaluates(tmp_path: Path, forks: Forks) -> None:
+    _, ledgers = ranks_of(forks, ("whole_saves.py", "evaluates"), tmp_path, 2)
     told = json.loads((tmp_path / "told-0").read_text())
     assert ledgers[0].words["eval_batches"][0] == 30
     assert abs(ledgers[0].words["evaluation_ns"][0] - told["evaluation_ns"]) < 0.1 * told["evaluation_ns"]
@@ -126,8 +124,13 @@ def test_agrees_with_the_timers_of_the_framework(name: str, tmp_path: Path) -> N
     """Of batches, steps up to the optimizer's, and checkpoints, within 2 points of the wall time of the training."""
     wait_for_quiet()
     words = [FRAMEWORKS, str(SCRIPTS / "frameworks.py"), name]
-    stdout, [ledger] = recorded_ranks(words, tmp_path, HF_HUB_OFFLINE="1")
-    told = json.loads(stdout.splitlines()[-1])
+    env = environment(tmp_path, HF_HUB_OFFLINE="1")
+    done = subprocess.run(recorded(words), env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "whyidle:" not in done.stderr
+    ([ledger], problems) = read_directory(str(tmp_path / "ledgers"), steps=True)
+    assert not problems
+    told = json.loads(done.stdout.splitlines()[-1])
     ours = {"batch": spent(ledger, DATA), "step": spent(ledger, ("compute",)), "checkpoint": spent(ledger, SAVE)}
     for what, ns in ours.items():
         assert abs(ns - told[what]) < 0.02 * told["wall"], (what, ours, told)
@@ -145,11 +148,11 @@ def _writes_are_counted(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("how", ["plain", "bracketed", "sent"])
-def test_records_a_checkpoint_written_by_hand(how: str, tmp_path: Path) -> None:
+def test_records_a_checkpoint_written_by_hand(how: str, tmp_path: Path, forks: Forks) -> None:
     """Without fsync it costs CPU time, which is host. The report says that files were written meanwhile."""
     if not _writes_are_counted(tmp_path):
         pytest.skip("needs a folder for temporary files on a disk")
-    stdout, [ledger] = recorded_ranks(command("by_hand.py", str(tmp_path / "saved"), how), tmp_path)
+    stdout, [ledger] = ranks_of(forks, ("by_hand.py", str(tmp_path / "saved"), how), tmp_path)
     told = json.loads(stdout)
     size = told["saves"] * (128 << 20)
     evidence = " ".join(report(tmp_path / "ledgers")["verdict"]["evidence"])

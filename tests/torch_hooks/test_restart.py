@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from support_forks import Forks
+from support_forks import Forked, Forks
 from support_ledgers import Spec, ended
-from support_training import assert_every_second_is_in_one_place, command, recorded, run
+from support_training import Outcome, assert_every_second_is_in_one_place, command, recorded, run
 
 from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
@@ -30,10 +32,7 @@ class Case:
         return self.kill_at - self.save_at
 
 
-CASES = {
-    "killed after a checkpoint": Case(15, 10, "kill"),
-    "left without a word, and without a checkpoint": Case(6, 0, "exit"),
-}
+Launch = Callable[[Case, Path, Forks], Outcome]
 
 
 def repeated_steps(ledger: Ledger) -> list[int]:
@@ -53,12 +52,41 @@ def test_a_run_of_another_owner_is_not_an_earlier_attempt(tmp_path: Path) -> Non
     assert restart_of(str(tmp_path), replace(who, owner="team-b")) == (0, 0, -1)
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_steps_repeated_after_a_torchrun_restart_are_recompute(case: Case, tmp_path: Path) -> None:
-    arguments = (str(STEPS), str(case.kill_at), str(case.save_at), case.how)
-    words = command("restarts.py", *arguments, ranks=2, options=("--max-restarts=1", "--monitor-interval=0.1"))
-    outcome = run(recorded(words), tmp_path)
+def arguments(case: Case) -> tuple[str, ...]:
+    return "restarts.py", str(STEPS), str(case.kill_at), str(case.save_at), case.how
+
+
+def launched(case: Case, folder: Path, forks: Forks) -> Outcome:
+    """By torchrun, which starts the ranks again when one has died."""
+    options = ("--max-restarts=1", "--monitor-interval=0.1")
+    outcome = run(recorded(command(*arguments(case), ranks=2, options=options)), folder)
     assert outcome.returncode == 0, outcome.stderr
+    return outcome
+
+
+def launched_by_hand(case: Case, folder: Path, forks: Forks) -> Outcome:
+    """As torchrun does it: when one rank has died it ends the other, and starts both with the next number."""
+
+    def end_both(ranks: list[Forked]) -> None:
+        assert ranks[1].wait()
+        ranks[0].send_signal(signal.SIGTERM)
+
+    env = {"TORCHELASTIC_RUN_ID": "by-hand", "WHYIDLE_RUN": ""}
+    forks.run(arguments(case), folder, 2, env | {"TORCHELASTIC_RESTART_COUNT": "0"}, meanwhile=end_both)
+    outcome, codes = forks.run(arguments(case), folder, 2, env | {"TORCHELASTIC_RESTART_COUNT": "1"})
+    assert codes == [0, 0], outcome.stderr
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("case", "launch"),
+    [
+        pytest.param(Case(15, 10, "kill"), launched, id="killed after a checkpoint, torchrun"),
+        pytest.param(Case(6, 0, "exit"), launched_by_hand, id="left without a word, and without a checkpoint"),
+    ],
+)
+def test_restarted_ranks_repeat_what_was_not_saved(case: Case, launch: Launch, tmp_path: Path, forks: Forks) -> None:
+    outcome = launch(case, tmp_path, forks)
     for rank in (0, 1):
         before, after = attempts(tmp_path, rank)
         assert (before.attempt, after.attempt) == (0, 1)
@@ -79,7 +107,7 @@ def test_steps_repeated_after_a_torchrun_restart_are_recompute(case: Case, tmp_p
 
 
 def once(forks: Forks, folder: Path, case: Case, **env: str) -> None:
-    forks.run(("restarts.py", str(STEPS), str(case.kill_at), str(case.save_at), case.how), folder, env=env)
+    forks.run(arguments(case), folder, env=env)
 
 
 def test_steps_repeated_by_a_run_of_the_same_name_are_recompute(tmp_path: Path, forks: Forks) -> None:

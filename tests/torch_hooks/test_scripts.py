@@ -1,7 +1,8 @@
 """Scripts that have never heard of whyidle: they compute what they compute without it, and every second is accounted.
 
-Each group of loops runs twice: plain and, in processes of its own, under `whyidle run`. What is recorded is compared
-with what the script itself has counted.
+Each group of loops runs twice: plain and recorded. What is recorded is compared with what the script itself has
+counted. Of each way to start a script one group is under `whyidle run`: Python, torchrun, and ranks that the script
+starts itself. The others run in forks of a process that has imported torch.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Group:
     active: set[str]
     groups: frozenset[str] | set[str] = frozenset()  # in which ranks wait for each other
     returncode: int = 0
+    forked: bool = False  # also when it is recorded
 
 
 GROUPS = {
@@ -51,7 +53,12 @@ GROUPS = {
         LOADER | {"stateful_dataloader", "torch_save", "safetensors", "gc"},
     ),
     "compiled": Group(
-        "single.py", "plain compiled compiled_step compiled_optimizer inductor", 0, (0,), LOADER | {"compile"}
+        "single.py",
+        "plain compiled compiled_step compiled_optimizer inductor",
+        0,
+        (0,),
+        LOADER | {"compile"},
+        forked=True,
     ),
     "ranks": Group(
         "ranks.py",
@@ -68,6 +75,7 @@ GROUPS = {
         (0, 1),
         LOADER | RANKS | {"functional_wait", "compile"} | ({"fsdp2"} if FSDP2_ON_CPU else set()),
         groups={"world"},
+        forked=True,
     ),
     "spawn": Group("spawn.py", "", 0, (0, 1), RANKS, {"world"}, returncode=3),
 }
@@ -101,7 +109,10 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return Pair(
             group, run_past_torch(words, folder / "plain"), run_past_torch(recorded(words), folder / "recorded")
         )
-    plain, _ = forks.run((group.script, *group.loops.split()), folder / "plain", group.ranks, recorded=False)
+    loops = (group.script, *group.loops.split())
+    plain, _ = forks.run(loops, folder / "plain", group.ranks, recorded=False)
+    if group.forked:
+        return Pair(group, plain, forks.run(loops, folder / "recorded", group.ranks)[0])
     return Pair(group, plain, run(recorded(words), folder / "recorded"))
 
 
