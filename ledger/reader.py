@@ -254,7 +254,7 @@ _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
 _TRIES = 36
 _MOST_WAITED_NS, _FEW_TRIES = 200_000_000, 3
-"""When the ledgers of one user have taken this long in one look, the others of this user get only a few tries.
+"""After so long a wait for the ledgers of one user in one round of reading, the others of this user get a few tries.
 
 A process can hold the locks of a thousand ledgers whose updates never end; each would take all tries at each look.
 """
@@ -304,12 +304,7 @@ def _read_fd(fd: int, path: str, steps: bool, waited: Counter[int]) -> Ledger:
     if status.st_size != LEDGER_BYTES:
         raise LedgerError("short", f"{path}: {status.st_size} bytes; a ledger has {LEDGER_BYTES}")
     alive, pid = _lock_holder(fd)
-    tries = _TRIES if waited[status.st_uid] < _MOST_WAITED_NS else _FEW_TRIES
-    begun = time.monotonic_ns()
-    try:
-        raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive, tries)
-    finally:
-        waited[status.st_uid] += time.monotonic_ns() - begun
+    raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive, status.st_uid, waited)
     ledger = parse_ledger(raw, path, alive=alive, died_mid_write=torn)
     ledger.visible_pid, ledger.uid = pid, status.st_uid
     return ledger
@@ -351,9 +346,10 @@ def _lock_holder(fd: int) -> tuple[bool, int]:
     return held, max(0, flock[4]) if held else 0
 
 
-def _consistent_copy(fd: int, path: str, size: int, alive: bool, tries: int) -> tuple[bytes, bool]:
+def _consistent_copy(fd: int, path: str, size: int, alive: bool, uid: int, waited: Counter[int]) -> tuple[bytes, bool]:
     """A copy that was taken while no update ran -> (bytes, whether the writer died during an update)."""
     raw = b""
+    tries = _TRIES if waited[uid] < _MOST_WAITED_NS else _FEW_TRIES
     for attempt in range(tries):
         before = os.pread(fd, 8, _SEQUENCE_AT)
         raw = os.pread(fd, size, 0)
@@ -365,7 +361,9 @@ def _consistent_copy(fd: int, path: str, size: int, alive: bool, tries: int) -> 
         if not alive and before == sequence:
             return raw, True
         if attempt:
-            time.sleep(min(_PAUSE_SECONDS * _LONGER**attempt, _LONGEST_SECONDS))
+            pause = min(_PAUSE_SECONDS * _LONGER**attempt, _LONGEST_SECONDS)
+            time.sleep(pause)
+            waited[uid] += round(1e9 * pause)
     if not _lock_holder(fd)[0]:
         return raw, True
     raise LedgerError("torn", f"{path}: no consistent copy in {tries} tries")
