@@ -1,6 +1,6 @@
 """Each family of causes as a fault, from the ledgers' counters to the alert: of the right family, once, and no other.
 
-A run of each kind is fed to the shipped rules in promtool: recording rules and alerts together. The fault takes a
+A run of each kind is fed to the shipped alerts in promtool, with all recording rules that they use. The fault takes a
 tenth, a quarter or half of the time, all the time or in bursts, as checkpoints do.
 """
 

@@ -15,7 +15,7 @@ from whyidle.alerts.rule import Alert, Group, Record
 
 RECORDED = re.compile(r"[a-z_]+:whyidle_\w+:\w+")
 _LITTLE_COLLECTION = {"GOGC": "1000"}
-"""As it is, half of the time of promtool would go into collecting garbage."""
+"""With Go's default, promtool spends up to half of its time on collecting garbage."""
 
 
 def run_tests(paths: Sequence[str | Path], directory: Path) -> subprocess.CompletedProcess[str]:
