@@ -1,7 +1,7 @@
 """Eight hours of healthy nodes: runs that start again, a node that is drained and rebooted, a notebook, a bad counter.
 
-The shipped alerts run in promtool, with all recording rules that they use. No alert is critical, and each warning is one
-that somebody should read today.
+The shipped alerts run in promtool, with all recording rules that they use. No alert is critical, and each warning is
+one that somebody should read today.
 """
 
 from __future__ import annotations
