@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 WHYIDLE = (sys.executable, "-m", "whyidle.cli.main")
 TORCH_ABORTED = "terminate called without an active exception"
@@ -36,14 +39,15 @@ def clean_env(**extra: str) -> dict[str, str]:
 
 
 def report(ledgers: Path) -> dict[str, Any]:
-    """What `whyidle report` says of a folder of ledgers."""
-    done = subprocess.run(
-        [*WHYIDLE, "report", "--json", f"--dir={ledgers}"],
-        env=clean_env(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    """What `whyidle report` says of a folder of ledgers. In this process: tests that train ask for many reports."""
+    from whyidle.cli.main import main  # here: processes that fork ranks import this module
+
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, clean_env(), clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main(["report", "--json", f"--dir={ledgers}"])
+    assert code == 0, err.getvalue()
+    return json.loads(out.getvalue())
