@@ -47,16 +47,6 @@ class LedgerFile:
             finally:
                 self._lock.release()
 
-    def repair(self) -> None:
-        """Flushes. If the file was truncated, restores its size and writes all of it."""
-        try:
-            if os.fstat(self._fd).st_size < LEDGER_BYTES:
-                os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
-                self._whole = True
-        except OSError:  # the file is closed, there is no space, or the file system fails
-            return
-        self.flush()
-
     def close(self) -> None:
         """Writes what has changed and closes the file. Waits _PATIENCE_SECONDS for a flush that is in progress.
 
@@ -77,6 +67,9 @@ class LedgerFile:
         """Writes what has changed; does nothing during an update. Only one thread may call it. Raises OSError."""
         if self._fd < 0 or os.getpid() != self._pid:
             return
+        if os.fstat(self._fd).st_size < LEDGER_BYTES:  # it was truncated
+            os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
+            self._whole = True
         head = bytearray(self._memory[:HEAD_BYTES])  # one Python instruction, so no update can come between
         if head[_SEQUENCE] & 1 or (head == self._head and not self._whole):
             return

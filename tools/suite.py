@@ -26,7 +26,7 @@ AGAIN = 2
 MOST_AGAIN = 10
 PASSED, FAILED, NO_TESTS = 0, 1, 5
 """Exit statuses of pytest (pytest.ExitCode)."""
-_GROUP = re.compile(r"@[\w-]+$")
+_GROUP = re.compile(r"@[\w -]+$")
 """What pytest-xdist appends to the name of a test that has a group."""
 
 

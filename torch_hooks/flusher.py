@@ -40,4 +40,4 @@ class Flusher:
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(SECONDS):
-            self._file.repair()
+            self._file.flush()

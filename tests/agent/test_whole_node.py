@@ -184,7 +184,7 @@ def test_a_bad_file_costs_only_its_own_series(node: Whole) -> None:
 
 def test_a_hung_library_stops_only_its_collector_until_it_returns(node: Whole) -> None:
     with node.agent("--collector.deadline=500ms") as agent:
-        assert _up(agent)["gpu"] == 1
+        assert until(lambda: _up(agent)["gpu"] == 1)
         node.gpus.hang("nvmlDeviceGetMemoryInfo_v2")
         node.gpus.hang("nvmlDeviceGetMemoryInfo")
         node.gpus.hang("nvmlDeviceGetFieldValues")

@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -69,7 +70,7 @@ def test_after_a_flush_the_file_equals_the_memory(
                 writer.file.flush()
         elif what == "cut":
             os.truncate(writer.path, 100)
-        writer.file.repair()
+        writer.file.flush()
         assert same(writer)
     assert writer.words[WORD_AT["calls_written"][0]] in (0, sum(steps * waits for steps, waits, _ in rounds))
     assert RING_CALLS > RING_STEPS
@@ -88,6 +89,30 @@ def test_an_unfinished_update_is_not_flushed(tmp_path: Path) -> None:
     writer.file.flush()
     assert Path(writer.path).read_bytes() == before
     writer.words[SEQUENCE] += 1
+    writer.file.flush()
+    assert same(writer)
+    writer.close()
+
+
+def test_a_file_truncated_during_a_flush_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread, which sees the short file, cannot write meanwhile: the next flush must do it."""
+    writer = new_writer(tmp_path)
+    books = Books(writer.words)
+    books.open_window(0)
+    for step in range(1, 100):
+        books.close_step(10_000 * step)
+    writer.file.flush()
+    books.close_step(10_000_000)
+    real = os.pwrite
+
+    def truncated(*words: Any) -> int:
+        monkeypatch.undo()
+        os.truncate(writer.path, 100)
+        writer.file.flush()
+        return real(*words)
+
+    monkeypatch.setattr(os, "pwrite", truncated)
+    writer.file.flush()
     writer.file.flush()
     assert same(writer)
     writer.close()

@@ -18,7 +18,7 @@ def fails(name, times=1):
     seen.write_text("x" * (failures + 1))
     assert failures >= times
 
-@pytest.mark.xdist_group("some-group")
+@pytest.mark.xdist_group("a group-1")
 @pytest.mark.parametrize("name", ["a@b", "c"])
 def test_unsteady(name):
     fails(name, times=1 + (name == "c"))

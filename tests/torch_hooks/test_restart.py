@@ -102,7 +102,8 @@ def test_restarted_ranks_repeat_what_was_not_saved(case: Case, launch: Launch, t
             assert step.causes[CAUSE["compute"]]
     for told in outcome.told:
         (ledger,) = (one for one in outcome.ledgers if one.pid == told.pid)
-        assert_every_second_is_in_one_place(told, ledger)
+        if ledger.ended:  # the file of a rank that was killed may lack its last moments
+            assert_every_second_is_in_one_place(told, ledger)
         assert told.facts["from"] == (case.save_at if ledger.attempt else 0)
 
 
