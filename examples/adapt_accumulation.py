@@ -64,6 +64,9 @@ def main() -> None:
             if not args.fixed:
                 steps = decide(steps, args.most)
             begun = time.monotonic()
+    # Without it torch can hang here: the group's thread needs Python's lock to drop the tensor of the last broadcast,
+    # and whoever destroys the group holds the lock while it waits for that thread.
+    dist.barrier()
     dist.destroy_process_group()
 
 
