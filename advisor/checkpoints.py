@@ -7,6 +7,9 @@ from math import exp, inf, log, sqrt
 
 from .goodput import Goodput
 
+ALONE = 0.8
+"""A rank with at least this share of the time of all ranks in saves is taken to save for the others, too."""
+
 
 def young(mtbf: float, save: float) -> float:
     """Seconds of training between two saves: √(2·Tf·Ts), where Tf is the MTBF and Ts the time of a save (Young 1974, "A
@@ -78,13 +81,21 @@ class Saving:
     """From the end of a save to the end of the next one, on average."""
     step: float
     """The time of a step without saves, on average."""
+    writers: int = 0
+    """Ranks that could share a save that now one rank makes for all. 0 if ranks share it already, or if some ranks are
+    not known."""
 
 
 def saving_of(found: Goodput) -> Saving:
     """What the saves of a run cost. There must be at least one save, and at least one step."""
-    step = (found.stepping - found.blocked) / found.steps
+    known = 1 < found.ranks == found.world_size
     return Saving(
-        found.saves, found.blocked / found.saves, found.blocked_cpu / found.saves, found.stepping / found.saves, step
+        found.saves,
+        found.blocked / found.saves,
+        found.blocked_cpu / found.saves,
+        found.stepping / found.saves,
+        (found.stepping - found.blocked) / found.steps,
+        found.ranks if known and found.blocked >= ALONE * found.seconds["saving"] else 0,
     )
 
 
@@ -113,6 +124,8 @@ class Advice:
     recommended: list[Interval]
     hidden: Interval
     """The interval in use, if saves blocked only for their CPU part."""
+    sharded: Interval | None
+    """The interval in use, if each rank saved its own part and the storage kept up. None if ranks do that already."""
 
 
 def advise(saving: Saving, mtbf: float, recovery: float) -> Advice:
@@ -123,6 +136,10 @@ def advise(saving: Saving, mtbf: float, recovery: float) -> Advice:
         share = available(cycle, mtbf, recovery, cost)
         return Interval(name, cycle, (cycle - cost) / saving.step, share, share - now)
 
+    def in_steps(name: str, cost: float) -> Interval:
+        """A save after as many steps as now."""
+        return interval(name, saving.cycle - save + cost, cost)
+
     now = available(saving.cycle, mtbf, recovery, save)
     return Advice(
         mtbf,
@@ -132,5 +149,6 @@ def advise(saving: Saving, mtbf: float, recovery: float) -> Advice:
             interval("Young", young(mtbf, save) + save, save),
             interval("availability-optimal", optimal(mtbf, recovery, save), save),
         ],
-        interval("asynchronous", saving.cycle - save + saving.blocked_cpu, saving.blocked_cpu),
+        in_steps("asynchronous", saving.blocked_cpu),
+        in_steps("sharded", save / saving.writers) if saving.writers else None,
     )

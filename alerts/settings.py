@@ -176,7 +176,7 @@ def _lines(config: Config) -> Iterator[str]:
     yield "# The settings of whyidle's rules and alerts. Keep what you change; the rest keeps its default."
     yield from _section(config, settings(Config), "")
     yield ""
-    yield "# From where on alerts fire."
+    yield "# Thresholds of alerts."
     yield "alerts:"
     yield from _section(config.alerts, settings(Thresholds), "  ")
 

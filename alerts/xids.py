@@ -93,7 +93,7 @@ XIDS: tuple[Xid, ...] = (
     Xid((136,), "the training of an NVLink failed", "reset",
         "Drain the node and reset all of its GPUs. Have the link checked if it happens again."),
     Xid(tuple(range(144, 151)), "error of an NVLink of Blackwell", "reset",
-        "Look at the full message in dmesg. Some need nothing; the fatal ones need a reset of the GPUs at both ends."),
+        "Look at the full message in dmesg. After a fatal error, reset the GPUs at both ends. Others need no action."),
     Xid((155,), "error of an NVLink that software defines", "reset", _RESET),
     Xid((151,), "key rotation failed (confidential computing)", "reset", "Restart the virtual machine."),
     Xid((154,), "the driver asks for a different action to recover the GPU", "reset",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -26,35 +25,39 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))  # the slow file system
 
-from advice_job import WARM, Job, make_files, train
-from ranks import Failed, run_ranks
+from advice_device import Launches, Pipeline
+from advice_job import Job, make_files
+from advice_kills import Killed
+from advice_outcome import Outcome
+from ranks import Failed
 from support_bottlenecks_disks import missing as lacks_fuse
 from support_bottlenecks_disks import slow_folder
-from whatif_network import missing, network, shaped
+from whatif_network import missing, network
 
-from whyidle.advisor.advice.case import Counters, case_of
+from whyidle.advisor.advice.case import case_of
 from whyidle.advisor.advice.rule import Advice
 from whyidle.advisor.advice.table import advise
 from whyidle.ledger.directory import read_directory, run_of
+from whyidle.verdict.accounts import account
 
 READ_MS = 10
-LIMIT_SECONDS = 120.0
 RANKS = 4
 """Of its network namespaces."""
 SLOW, FAST = "slow", "fast"
 """In place of a folder of files."""
+AnyJob = Job | Pipeline | Launches | Killed
 
 
 @dataclass(frozen=True)
 class Case:
     rule: str
     fault: str
-    slow: Job
-    apply: Callable[[Job, dict[str, Any]], Job]
+    slow: AnyJob
+    apply: Callable[[Any, dict[str, Any]], AnyJob]
     """The run with the advised settings."""
 
 
-def _set(**changes: Any) -> Callable[[Job, dict[str, Any]], Job]:
+def _set(**changes: Any) -> Callable[[Any, dict[str, Any]], AnyJob]:
     return lambda job, settings: replace(job, **changes)
 
 
@@ -87,9 +90,9 @@ CASES = (
     ),
     Case(
         "data.handoff",
-        "batches of 200,000 Python floats",
-        replace(ONE, workers=2, objects=200_000, compute=0.005),
-        _set(tensors=True),
+        "batches of 100 small tensors",
+        replace(ONE, workers=2, pieces=100, compute=0.06),
+        _set(stacked=True),
     ),
     Case(
         "host.gc", "gc.collect() in each step, 200,000 objects", replace(ONE, steps=30, collect=True), _set(freeze=True)
@@ -132,6 +135,18 @@ CASES = (
         _set(flat=True),
     ),
     Case(
+        "network.hierarchy",
+        "FSDP of 2 MB on 2 nodes with 2 ranks each, 100 Mbit/s between nodes",
+        Job(ranks=4, nodes=2, mbit=100, width=512, layers=2, sharding="flat"),
+        _set(sharding="hybrid"),
+    ),
+    Case(
+        "network.jumbo",
+        "1 MB of gradients at 20 Mbit/s, an MTU of 1500",
+        replace(TWO, mbit=20, width=512),
+        lambda job, settings: replace(job, mtu=settings["mtu"]),
+    ),
+    Case(
         "straggler.drain",
         "rank 1 computes for 60 ms longer",
         replace(TWO, late=(0.0, 0.06)),
@@ -151,18 +166,35 @@ CASES = (
     ),
     Case(
         "pipeline.microbatches",
-        "4 stages, 4 microbatches",
-        Job(ranks=4, steps=30, stages=(0.1,) * 4),
+        "1F1B on 4 simulated devices, 4 microbatches of 25 + 50 ms",
+        Pipeline(),
         lambda job, settings: replace(job, microbatches=settings["microbatches"]),
     ),
+    Case(
+        "pipeline.interleave",
+        "the same",
+        Pipeline(),
+        lambda job, settings: replace(job, chunks=settings["stages_per_rank"]),
+    ),
+    Case(
+        "host.launch",
+        "60 kernels of 0.5 ms, launched 1.5 ms apart, on a simulated device",
+        Launches(),
+        _set(graph=True),
+    ),
+    Case(
+        "checkpoint.interval",
+        "a save of 0.2 s each 5 steps of 30 ms; killed every 6 s on average",
+        Killed(save_every=5),
+        lambda job, settings: replace(job, save_every=settings["save_every_steps"]),
+    ),
+    Case(
+        "checkpoint.interval",
+        "the same, a save each 200 steps",
+        Killed(save_every=200),
+        lambda job, settings: replace(job, save_every=settings["save_every_steps"]),
+    ),
 )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    ledgers: Path
-    batch_seconds: float
-    bytes_per_read: float | None
 
 
 class Bench:
@@ -172,28 +204,24 @@ class Bench:
         self.folder, self.names, self.files = folder, names, files
         self._runs = 0
 
-    def train(self, job: Job) -> Outcome:
+    def train(self, job: AnyJob) -> Outcome:
         self._runs += 1
         folder = self.folder / str(self._runs)
         folder.mkdir()
-        job = replace(job, folder=self.files.get(job.folder, ""))
-        names = self.names[: job.ranks]
-        with shaped(names, job.mbit):
-            run_ranks(lambda rank: train(job, rank, folder), names, folder, "advice", limit_seconds=LIMIT_SECONDS)
-        took = []
-        for rank in range(job.ranks):
-            ends = [int(line) for line in (folder / f"ends-{rank}").read_text().split()]
-            whole = (len(ends) - WARM) // job.accumulate * job.accumulate
-            took.append((ends[-1] - ends[-1 - whole]) / whole / 1e9)
-        size = float((folder / "read-0").read_text())
-        return Outcome(folder / "ledgers", mean(took), size or None)
+        if isinstance(job, Job):
+            job = replace(job, folder=self.files.get(job.folder, ""))
+        return job.run(folder, self.names)
 
 
 def advised(outcome: Outcome) -> list[Advice]:
     ledgers, problems = read_directory(str(outcome.ledgers), steps=True)
     assert not problems, problems
-    counters = Counters(cpus=os.cpu_count(), bytes_per_read=outcome.bytes_per_read)
-    return advise(case_of(run_of(ledgers[0]), ledgers, time.monotonic_ns(), counters))
+    run, now = run_of(ledgers[0]), time.monotonic_ns()
+    idle = {}
+    if outcome.busy is not None:  # as an agent does with what the GPU's counters say
+        [rank] = account(run, ledgers, now).ranks
+        idle = {rank.rank: max(0.0, rank.seconds["compute"] - outcome.busy)}
+    return advise(case_of(run, ledgers, now, outcome.counters, idle))
 
 
 def compare(case: Case, bench: Bench) -> dict[str, Any]:
@@ -219,6 +247,10 @@ def compare(case: Case, bench: Bench) -> dict[str, Any]:
         "measured": gain,
         "within": gain > 0 and 0.5 <= one.gain.share / gain <= 2,
     }
+
+
+def _reads(job: AnyJob) -> bool:
+    return isinstance(job, Job) and bool(job.folder)
 
 
 HEADINGS = ("rule", "fault", "change", "time of a batch before", "after", "predicted gain", "measured", "within 2×")
@@ -248,7 +280,7 @@ def main() -> None:
         return
     no_fuse = lacks_fuse()
     chosen = [case for text in args.only for case in CASES if text in case.rule]
-    cases = [case for case in dict.fromkeys(chosen) if not (case.slow.folder and no_fuse)]
+    cases = [case for case in dict.fromkeys(chosen) if not (_reads(case.slow) and no_fuse)]
     if no_fuse:
         print(f"without slow reads: this machine {no_fuse}")
     rows = []
@@ -258,7 +290,7 @@ def main() -> None:
         (folder / FAST).mkdir()
         make_files(folder / FAST)
         files = {FAST: str(folder / FAST)}
-        if any(case.slow.folder for case in cases):
+        if any(_reads(case.slow) for case in cases):
             slow = stack.enter_context(slow_folder(folder / FAST, folder / SLOW, read_ms=READ_MS, cached=True))
             files[SLOW] = str(slow)
         bench = Bench(folder, stack.enter_context(network(RANKS)), files)

@@ -20,18 +20,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from advice_outcome import LIMIT_SECONDS, Outcome, batch_seconds
+from ranks import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
+from whatif_network import INTERFACE, MTU, jumbo, shaped
 from work import Work, pipeline
 
 import whyidle
+from whyidle.advisor.advice.case import Counters
 from whyidle.cli.counters import bytes_per_read
 
-WARM = 6
-"""Steps that are not measured: connections are made, and workers begin together."""
 WIDTH, ROWS = 256, 4
-STAGE_ROWS = 64
+STAGE_ROWS, MICROBATCHES = 64, 4
 FILES, FILE_BYTES = 16, 16 << 10
 """Of a batch, where it is read from small files."""
 SAVE_RATE = 20e6
@@ -51,9 +53,9 @@ class Job:
     decode: float = 0.0
     spike: float = 0.0
     """A read of every 25th batch takes so much longer."""
-    objects: int = 0
-    """Of a batch: Python floats, or with ``tensors`` as many in a tensor."""
-    tensors: bool = False
+    pieces: int = 0
+    """Of a batch: so many tensors, or with ``stacked`` one of the same size."""
+    stacked: bool = False
     folder: str = ""
     """Of files that are read; empty: none."""
     sharded_files: bool = False
@@ -71,7 +73,12 @@ class Job:
     asynchronous: bool = False
     all_save: bool = False
     mbit: int = 0
-    """Of each rank's link; 0: not shaped."""
+    """Of each namespace's link; 0: not shaped."""
+    mtu: int = MTU
+    nodes: int = 0
+    """So many namespaces, in each of which several ranks are; 0: one for each rank."""
+    sharding: str = ""
+    """`flat`: over all ranks, as FSDP. `hybrid`: inside each node, and replicated across nodes."""
     layers: int = 1
     width: int = WIDTH
     bucket_mb: float = 25.0
@@ -87,7 +94,16 @@ class Job:
     """... in steps that are its turn."""
     stages: tuple[float, ...] = ()
     """Of a pipeline: seconds of each stage in a step."""
-    microbatches: int = 4
+
+    def run(self, folder: Path, names: tuple[str, ...]) -> Outcome:
+        places = [names[rank * self.nodes // self.ranks if self.nodes else rank] for rank in range(self.ranks)]
+        used = tuple(dict.fromkeys(places))
+        with shaped(used, self.mbit), jumbo(used, self.mtu):
+            run_ranks(lambda rank: train(self, rank, folder), places, folder, "advice", limit_seconds=LIMIT_SECONDS)
+        size = float((folder / "read-0").read_text())
+        mtu = {INTERFACE: self.mtu} if self.ranks > 1 else {}
+        counters = Counters(cpus=os.cpu_count(), bytes_per_read=size or None, mtu=mtu)
+        return Outcome(folder / "ledgers", batch_seconds(folder, self.ranks, self.accumulate), counters)
 
 
 def busy(seconds: float) -> None:
@@ -110,8 +126,9 @@ class _Batches(Dataset[Any]):
         busy(job.decode)
         if job.folder:
             _read_files(job, index)
-        if job.objects:
-            return torch.ones(job.objects) if job.tensors else [float(number) for number in range(job.objects)]
+        if job.pieces:
+            whole = torch.ones(job.pieces, job.width)
+            return whole if job.stacked else [row.clone() for row in whole]
         rows = ROWS + (index % job.shapes if job.shapes else 0)
         return torch.ones(rows, job.width)
 
@@ -164,7 +181,7 @@ class _Layer(nn.Module):
         return _Slow.apply(self.linear(x), self.backward_seconds)  # pyright: ignore[reportReturnType]
 
 
-class _SlowFile(io.BytesIO):
+class SlowFile(io.BytesIO):
     """Takes SAVE_RATE bytes per second, as a storage would."""
 
     def write(self, data: Any, /) -> int:
@@ -175,15 +192,15 @@ class _SlowFile(io.BytesIO):
 
 def train(job: Job, rank: int, folder: Path) -> None:
     """Trains all steps of a rank, and writes when each of its batches was done: ns of CLOCK_MONOTONIC, one a line."""
+    if job.nodes:
+        os.environ["WHYIDLE_NODE"] = f"node-{rank * job.nodes // job.ranks}"
     assert whyidle.attach()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if job.ranks > 1:
         dist.init_process_group("gloo", rank=rank, world_size=job.ranks)
     steps = (
-        islice(pipeline(job.stages, rank, STAGE_ROWS, job.microbatches), job.steps)
-        if job.stages
-        else _replica(job, rank)
+        islice(pipeline(job.stages, rank, STAGE_ROWS, MICROBATCHES), job.steps) if job.stages else _replica(job, rank)
     )
     ends = [time.monotonic_ns() for _ in steps]
     size = bytes_per_read([os.getpid()])
@@ -198,24 +215,20 @@ def train(job: Job, rank: int, folder: Path) -> None:
 
 def _loader(job: Job) -> Iterator[Any]:
     prefetch = job.prefetch if job.workers else None
-    data, collate = _Batches(job), _as_it_is if job.objects else None
-    return iter(DataLoader(data, None, num_workers=job.workers, prefetch_factor=prefetch, collate_fn=collate))
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
+    return iter(DataLoader(_Batches(job), None, num_workers=job.workers, prefetch_factor=prefetch))
 
 
 def _replica(job: Job, rank: int) -> Iterator[None]:
     net: nn.Module = nn.Sequential(Work(job.compute), *(_Layer(job) for _ in range(job.layers)))
-    parameters = [*net.parameters()]
     model = net
-    if job.ranks > 1 and not job.tensors_apart:
+    if job.sharding:
+        _shard(net, job)
+    elif job.ranks > 1 and not job.tensors_apart:
         model = DistributedDataParallel(net, bucket_cap_mb=job.bucket_mb)  # pyright: ignore[reportArgumentType]
     if job.shapes:
         torch._dynamo.config.recompile_limit = 1 << 16
         model = torch.compile(model, backend="eager", dynamic=job.dynamic or None if job.dynamic else False)
-    optimizer = torch.optim.SGD(parameters, 1e-3)
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
     extra = [torch.zeros(1000) for _ in range(job.tensors_apart)]
     keep = [[number] for number in range(200_000)] if job.collect else []
     if job.freeze:
@@ -225,9 +238,7 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
     batches = _loader(job)
     for number in range(job.steps):
         x = next(batches)
-        if not isinstance(x, Tensor):
-            x = torch.tensor(x)
-        x = x[: ROWS * job.width].view(-1, job.width) if x.dim() == 1 else x
+        x = x if isinstance(x, Tensor) else torch.stack(x)
         busy(job.late[rank] if job.late else 0.0)
         busy(job.turns if number % job.ranks == rank else 0.0)
         last = (number + 1) % job.accumulate == 0
@@ -243,6 +254,17 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
         save(number)
         yield
     del keep
+
+
+def _shard(net: nn.Module, job: Job) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    shape = (job.nodes, job.ranks // job.nodes) if job.sharding == "hybrid" else (job.ranks,)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+    for module in (*net.children(), net):
+        if any(True for _ in module.parameters()):
+            fully_shard(module, mesh=mesh, reshard_after_forward=True)
 
 
 def _reduce(tensors: list[Tensor], flat: bool) -> None:
@@ -270,8 +292,8 @@ def _saver(job: Job, rank: int) -> Callable[[int], None]:
             return
         if job.asynchronous:
             copy = {name: tensor.clone() for name, tensor in state.items()}
-            threading.Thread(target=torch.save, args=(copy, _SlowFile()), daemon=True).start()
+            threading.Thread(target=torch.save, args=(copy, SlowFile()), daemon=True).start()
         else:
-            torch.save(state, _SlowFile())
+            torch.save(state, SlowFile())
 
     return save

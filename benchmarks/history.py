@@ -139,21 +139,31 @@ def push_past(server: Prometheus, fleet: list[Batch], recorded: Recorded, minute
     """Sends the last minutes of raw series and of the series that rules record from them. Returns how many samples.
 
     It sends all series up to one time before it sends later samples: Prometheus refuses samples that are an hour older
-    than its newest sample.
+    than its newest sample. Exits if this machine is too slow to catch up with the present.
     """
     several = [(SCRAPE_SECONDS, batch.of(SLAB_SECONDS // SCRAPE_SECONDS)) for batch in fleet]
     several += [(step, batch.of(SLAB_SECONDS // step)) for step, batch in _recorded_batches(recorded)]
     moment, written = int(time.time()) // SLAB_SECONDS * SLAB_SECONDS - 60 * minutes, 0
+    behind = time.time() - moment
     while moment + SLAB_SECONDS < time.time():
         moment += SLAB_SECONDS
         for step, batch in several:
             server.write(batch.at(moment, start, step))
             written += len(batch) * batch.samples
+        behind = _nearer(behind, time.time() - moment)
     while moment + SCRAPE_SECONDS < time.time():
         moment += SCRAPE_SECONDS
         push(server, fleet, moment, start)
         written += sum(map(len, fleet))
+        behind = _nearer(behind, time.time() - moment)
     return written
+
+
+def _nearer(nearest: float, now: float) -> float:
+    """The fewest seconds behind the present so far. Exits if there are far more now."""
+    if now > nearest + 2 * SCRAPE_SECONDS:
+        raise SystemExit("This machine takes longer to send the samples than they cover. Use fewer --nodes.")
+    return min(nearest, now)
 
 
 def _recorded_batches(recorded: Recorded) -> Iterator[tuple[int, Batch]]:

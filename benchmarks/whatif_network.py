@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 INTERFACE = "eth0"
+MTU, JUMBO = 1500, 9000
 _PREFIX = "whyidle-w"
 """The prefix of the namespaces' names. The pid of their creator follows, so that two programs do not share them."""
 _CLONE_NEWNET = 0x40000000
@@ -43,7 +44,7 @@ def network(count: int) -> Iterator[tuple[str, ...]]:
         _ip(bridge, "link add b0 type bridge", "link set b0 up")
         for rank, name in enumerate(names):
             peer = f"type veth peer name {INTERFACE} netns {name}"
-            _ip(bridge, f"link add p{rank} {peer}", f"link set p{rank} master b0 up")
+            _ip(bridge, f"link add p{rank} mtu {JUMBO} {peer} mtu {MTU}", f"link set p{rank} master b0 up")
             _ip(name, "link set lo up", f"addr add {address(rank)}/24 dev {INTERFACE}", f"link set {INTERFACE} up")
         yield tuple(names)
 
@@ -58,6 +59,18 @@ def _remove_left() -> None:
 
 def _remove(name: str) -> None:
     subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def jumbo(names: tuple[str, ...], mtu: int) -> Iterator[None]:
+    """Sets the MTU with which each namespace sends, until the end of the block. The bridge passes all on."""
+    try:
+        for name in names:
+            _ip(name, f"link set {INTERFACE} mtu {mtu}")
+        yield
+    finally:
+        for name in names:
+            _ip(name, f"link set {INTERFACE} mtu {MTU}")
 
 
 @contextlib.contextmanager

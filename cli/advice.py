@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..advisor.advice.case import case_of
-from ..advisor.advice.rule import Advice
+from ..advisor.advice.rule import HERE, Advice
 from ..advisor.advice.table import advise
 from ..agent.collector import Advised
 from ..ledger.directory import drop_duplicates, ledger_paths, run_of
@@ -39,6 +39,7 @@ def entries(found: Sequence[Advice]) -> list[dict[str, Any]]:
             "evidence": list(one.evidence),
             "check": one.check,
             "tested": one.tested,
+            "tried": one.tried,
         }
         for one in found
     ]
@@ -53,11 +54,13 @@ def render(found: Sequence[dict[str, Any]], unit: str, currency: str) -> list[st
         money = f" {currency}{one['money']:,.2f}" if one["money"] is not None else ""
         bounds = f"{100 * one['least']:.0f} to {100 * one['most']:.0f} %"
         head = f"{place}. saves {100 * one['share']:.0f} % ({bounds}), {one['gpu_hours']:.3g} {unit}{money}"
-        lines.append(f"{head} · {one['id']}{'' if one['tested'] else ' · not tested'}")
+        lines.append(f"{head} · {one['id']}")
         lines += indented(f"{one['change']}.")
         for sentence in one["evidence"]:
             lines += indented(f"because {sentence}")
         lines += indented(f"check: {one['check']}")
+        if one["tried"] != HERE:
+            lines += indented(f"tried: {one['tried']}")
     if len(found) > SHOWN:
         lines.append(f"({len(found) - SHOWN} more with --json)")
     return lines

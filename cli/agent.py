@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         type=_address,
         default=DEFAULT_ADDRESS,
-        help="where to serve; port 0 takes a free one, :PORT listens on every interface (default: %(default)s)",
+        help="address to listen on; port 0 selects a free port, :PORT listens on all interfaces (default: %(default)s)",
     )
     parser.add_argument(
         "--web.config.file",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..ledger.directory import Problem, Run, ledger_dir, read_directory
+from ..ledger.directory import Problem, Run, ledger_dir, read_directory, sentences
 from ..ledger.reader import Ledger
 from ..verdict.report import runs
 
@@ -23,7 +23,7 @@ class Choice(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
     """``positional``: the run's name is a positional argument, not an option."""
     parser.add_argument(
-        "--dir", metavar="DIR", default=ledger_dir(), help="the folder with the ledgers (default: %(default)s)"
+        "--dir", metavar="DIR", default=ledger_dir(), help="the directory with the ledgers (default: %(default)s)"
     )
     if positional:
         parser.add_argument("run_name", metavar="RUN", nargs="?", help="which run (default: the newest)")
@@ -45,8 +45,8 @@ def choose(command: str, args: argparse.Namespace) -> Choice | None:
         what = f"there is no ledger of {_wanted(args)}" if args.run_name or args.owner else "no ledgers"
         known = f", but there are ledgers of {_names(found)}" if found else ""
         say(f"{what} in {args.dir}{known}")
-        for problem in problems:
-            say(problem.detail)
+        for sentence in sentences(problems):
+            say(sentence)
         return None
     if args.run_name and len(meant) > 1:
         owners = ", ".join(sorted(owner for owner, _ in meant))

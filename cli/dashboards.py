@@ -18,7 +18,7 @@ OF_CHART = COMMITTED.parent / "chart"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", type=Path, help="the folder to write to, one file per dashboard")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="the directory to write to, one file per dashboard")
     parser.add_argument("--configmaps", action="store_true", help="write ConfigMaps for Grafana's sidecar, not JSON")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the files are not up to date")
 

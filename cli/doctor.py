@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import platform
-import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from .node import add_node_arguments, collectors_of
+from .terminal import shows_colours
 
 if TYPE_CHECKING:
     from ..agent.examination import Finding
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report, indent=2))
     else:
-        print(render_text(report, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")), end="")
+        print(render_text(report, colour=shows_colours()), end="")
     return int(any(STATES[finding["state"]][1] == RED for finding in findings))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range, saving_of
 from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
 from ..alerts.config import DEFAULT
+from ..ledger.directory import sentences
 from . import choice
 from .durations import duration, some_time
 from .prometheus import history, options
@@ -30,6 +31,8 @@ _MEANS = {
     "recovery": "from the end of an attempt to the first step of the next one",
 }
 
+_SHARDED = "; sharded: each rank saves its part at the same time, and the storage keeps up"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_arguments(parser, positional=True)
@@ -37,7 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recovery", type=duration, metavar="TIME", help="how long a restart takes (default: observed)"
     )
-    parser.add_argument("--save-cost", type=some_time, metavar="TIME", help="how long a save takes (default: observed)")
+    parser.add_argument(
+        "--save-cost",
+        type=some_time,
+        metavar="TIME",
+        help="how long a save takes, after as many steps as now (default: observed)",
+    )
     parser.add_argument(
         "--price",
         type=gpu_hour_price,
@@ -73,7 +81,7 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str]] | None:
     if chosen is None:
         return None
     found = goodput(chosen.run, chosen.ledgers, time.monotonic_ns())
-    return found, [problem.detail for problem in chosen.problems]
+    return found, sentences(chosen.problems)
 
 
 def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str]]:
@@ -121,7 +129,9 @@ def _saving(found: Goodput, cost: float | None) -> tuple[Saving | None, str]:
         return None, "no save was seen: it is not known whether this run saves, and what a save costs"
     saving = saving_of(found)
     if cost:
-        return replace(saving, blocked=cost, blocked_cpu=min(saving.blocked_cpu, cost)), ""
+        # The loop saves after the same number of steps, so a longer save makes the cycle longer.
+        cycle = saving.cycle - saving.blocked + cost
+        return replace(saving, blocked=cost, blocked_cpu=min(saving.blocked_cpu, cost), cycle=cycle), ""
     if not saving.blocked:
         return None, "saves were seen, but none of them blocked the training: they cost nothing"
     return saving, ""
@@ -146,6 +156,7 @@ def _advice(advice: Advice, ranks: int, price: float) -> dict[str, Any]:
         "in_use": entry(advice.in_use),
         "recommended": [entry(interval) for interval in advice.recommended],
         "asynchronous": entry(advice.hidden),
+        "sharded": entry(advice.sharded) if advice.sharded is not None else None,
     }
 
 
@@ -233,6 +244,8 @@ def _checkpoints(report: dict[str, Any], price: float) -> list[str]:
     money = ["money a day"] if price else []
     header = ["interval", "save each", "steps", "progress", "GPU-hours a day", *money]
     entries = [advice["in_use"], *advice["recommended"], advice["asynchronous"]]
+    if advice["sharded"] is not None:
+        entries.append(advice["sharded"])
     rows = [
         [
             one["name"],
@@ -250,7 +263,8 @@ def _checkpoints(report: dict[str, Any], price: float) -> list[str]:
         "",
         *aligned([header, *rows], left=1),
         f"(a failure every {mtbf}; a recovery of {recovery}, {report['recovery_from']};"
-        " asynchronous: only the CPU part blocks, at the interval in use)",
+        " asynchronous: only the CPU part blocks, at the interval in use"
+        f"{_SHARDED if advice['sharded'] is not None else ''})",
     ]
 
 

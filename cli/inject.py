@@ -34,7 +34,7 @@ exec "$@"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", metavar="DIR", help="the folder to copy to; it is created, and an earlier copy in it is replaced"
+        "folder", metavar="DIR", help="the directory to copy to; it is created, and an earlier copy in it is replaced"
     )
     parser.add_argument(
         "--never-fail",

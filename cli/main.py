@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from .. import __version__
+from .terminal import print_anything
 
 
 class Command(NamedTuple):
@@ -58,6 +59,7 @@ EXTRAS: dict[str, str] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status. Words after `--` are passed on unchanged in ``args.rest``."""
+    print_anything()
     words, rest = _split(list(sys.argv[1:] if argv is None else argv))
     try:
         args = _parse(words, rest)
@@ -67,8 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `whyidle report | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return 141
+    except OSError as error:  # a folder that cannot be written, a full disk
+        if os.environ.get("WHYIDLE_DEBUG") == "1":
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"whyidle: {where}{error.strerror or error}", file=sys.stderr)
+        if not error.filename:
+            _drop_output()
+        return 1
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         extra = EXTRAS.get(module)
@@ -76,6 +86,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"whyidle: this command needs {module}: pip install 'whyidle[{extra}]'", file=sys.stderr)
         return 2
+
+
+def _drop_output() -> None:
+    """Drops what stdout has not taken, because Python would try to write it again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str] | None]:

@@ -40,7 +40,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
         dest="directory",
         metavar="DIR",
         default=ledger_dir(),
-        help="the folder with the ranks' ledgers (default: %(default)s, from WHYIDLE_DIR)",
+        help="the directory with the ranks' ledgers (default: %(default)s, from WHYIDLE_DIR)",
     )
     for name, default, what in PATHS:
         parser.add_argument(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -20,6 +18,7 @@ from . import advice, choice, counters, exposition, gaps, ras
 from .agent import DEFAULT_ADDRESS
 from .quantities import hours_of, percent
 from .tables import aligned
+from .terminal import shows_colours
 
 ROWS = 16
 """The most ranks that the table shows. If there are more, it shows those that computed least."""
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(render_json(report))
     else:
-        print(render_text(report, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR")), end="")
+        print(render_text(report, colour=shows_colours()), end="")
     return 0
 
 
@@ -197,7 +196,7 @@ def _verdict(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[s
     verdict = report["verdict"]
     if verdict is None:
         waited = max((rank["open_seconds"] or 0.0 for rank in report["per_rank"]), default=0.0)
-        where = f", {waited:.1f} s in the present phase" if waited else ""
+        where = f", {waited:.1f} s in the current phase" if waited else ""
         return [f"verdict  none yet — no rank has begun its first step{where}"]
     head = paint(f"{verdict['family']} {percent(verdict['share'])}", verdict["family"])
     return [f"verdict  {head} — {verdict['summary']}", *(f"         · {sentence}" for sentence in verdict["evidence"])]

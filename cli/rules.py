@@ -16,7 +16,7 @@ GENERATED = Path(__file__).resolve().parents[1] / "alerts" / "generated"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     settings.add_arguments(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the folder to write files to, instead of printing them"
+        "--out", type=Path, metavar="DIR", help="the directory to write files to, instead of printing them"
     )
     parser.add_argument(
         "--format",

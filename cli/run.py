@@ -25,7 +25,7 @@ _TAKES_A_VALUE = "cmWX"  # options of python with a value, which is the rest of 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE.removeprefix("usage: ")
-    parser.add_argument("--dir", metavar="DIR", help="the folder for the ranks' ledgers ($WHYIDLE_DIR)")
+    parser.add_argument("--dir", metavar="DIR", help="the directory for the ranks' ledgers ($WHYIDLE_DIR)")
     parser.add_argument("--run", dest="run_name", metavar="RUN", help="name of the run ($WHYIDLE_RUN)")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
 

@@ -15,7 +15,7 @@ from ..advisor.whatif.bounds import NoBounds, Spent
 from ..advisor.whatif.changes import Changes, factor
 from ..advisor.whatif.trace import NoTrace
 from ..alerts.config import DEFAULT
-from ..ledger.directory import Run
+from ..ledger.directory import Run, sentences
 from ..verdict.saved import NoReport, read_report, seconds_of_ranks
 from . import bounds, choice, tables
 from .prometheus import options, seconds
@@ -106,8 +106,8 @@ def run(args: argparse.Namespace) -> int:
         )
     except NoTrace as error:
         print(f"whyidle whatif: run {choice.name_of(chosen.run)}: {error}.", file=sys.stderr)
-        for problem in chosen.problems:
-            print(f"whyidle whatif: {problem.detail}", file=sys.stderr)
+        for sentence in sentences(chosen.problems):
+            print(f"whyidle whatif: {sentence}", file=sys.stderr)
         return 1
     print(json.dumps(found, indent=2) if args.json else render_text(found), end="\n" if args.json else "")
     return 0
@@ -171,7 +171,7 @@ def _window_notes(window: seconds.Window) -> list[str]:
 def _missing_notes(spent: Spent) -> list[str]:
     if not spent.missing:
         return []
-    return [f"{spent.missing} more ranks of the run were not seen: the bounds hold without them"]
+    return [f"{spent.missing} more ranks of the run were not seen: the bounds do not include them"]
 
 
 def changes_of(args: argparse.Namespace) -> Changes:

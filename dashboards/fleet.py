@@ -144,7 +144,7 @@ def _in_one_look() -> list[Panel]:
 def _blamed() -> Panel:
     return share(
         "What is to blame",
-        "Shares of the time of all ranks without start-up, with waits for late ranks charged to what made them "
+        "Shares of the time of all ranks without startup, with waits for late ranks counted under what made them "
         "late. A run counts in proportion to its ranks.",
         query(blamed(v.CLUSTER), "{{family}}"),
         width=16,
@@ -154,7 +154,7 @@ def _blamed() -> Panel:
 def _hours() -> Panel:
     return bars(
         "GPU-hours lost, by family",
-        "Device-hours in the time range, by family, with the waits for late ranks charged to what made those late. "
+        "Device-hours in the time range, by family, with the waits for late ranks counted under what made those late. "
         "The longest bar is where an improvement saves most.",
         now(f"sort_desc(sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
         unit=HOURS,
@@ -196,7 +196,7 @@ def _clusters() -> Panel:
     return table(
         "Clusters",
         "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that "
-        "is not compute. Waits for late ranks are charged to what made them late; the last columns show these waits.",
+        "is not compute. Waits for late ranks count under what made them late; the last columns show these waits.",
         now(f"bottomk($worst, cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}})"),
         now(f"topk($worst, {most})"),
         now(f"topk($worst, max by ({v.CLUSTER_LABEL}) ({waits}))"),

@@ -20,15 +20,13 @@ from torch.nn.parallel import DistributedDataParallel
 import whyidle
 
 
-def decide(steps: int, most: int) -> int:
-    """How many batches to accumulate. All ranks must agree, so rank 0 decides."""
-    said = [steps]
+def decide(steps: torch.Tensor, most: int) -> None:
+    """Sets how many batches to accumulate. All ranks must agree, so rank 0 decides."""
     if dist.get_rank() == 0:
         advice = whyidle.signals().find("network.accumulation")  # in the time since the last call
         if advice:
-            said[0] = min(most, max(steps, int(advice.settings["accumulation_steps"])))
-    dist.broadcast_object_list(said)
-    return said[0]
+            steps.fill_(min(most, max(int(steps), int(advice.settings["accumulation_steps"]))))
+    dist.broadcast(steps, 0)
 
 
 def main() -> None:
@@ -48,6 +46,9 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     model = DistributedDataParallel(nn.Linear(args.width, args.width).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    # One tensor for all decisions, which outlives the process group: torch can hang where it destroys a group whose
+    # thread still has to drop the last reference to a tensor. Both need Python's lock.
+    decided = torch.ones((), dtype=torch.int64, device=device)
     steps, begun = 1, time.monotonic()
     for batch in range(args.batches):
         x = torch.randn(64, args.width, device=device)
@@ -62,11 +63,9 @@ def main() -> None:
                 now = time.monotonic()
                 print(f"batch {batch + 1} accumulated {steps} seconds {now - begun:.2f}", flush=True)
             if not args.fixed:
-                steps = decide(steps, args.most)
+                decide(decided, args.most)
+                steps = int(decided)
             begun = time.monotonic()
-    # Without it torch can hang here: the group's thread needs Python's lock to drop the tensor of the last broadcast,
-    # and whoever destroys the group holds the lock while it waits for that thread.
-    dist.barrier()
     dist.destroy_process_group()
 
 

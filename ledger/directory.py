@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from .layout import SUFFIX
-from .reader import Ledger, LedgerError, printable, read_ledger
+from .reader import Ledger, LedgerError, is_held, printable, read_ledger
 
 DEFAULT_DIR = "/dev/shm/whyidle"
 MAX_LEDGERS = 1024
 """A reader opens at most this many files, because anyone may write to the directory."""
+_NAMED = 3
+"""The most problems of one kind that are told one by one."""
 MAX_NAMES = 16 * MAX_LEDGERS
 
 Run = tuple[str, str]  # owner, run: runs with the same name and different owners are different runs
@@ -71,6 +73,20 @@ def read_directory(
     ledgers, strangers = drop_strangers(ledgers, users or {})
     ledgers, duplicates = drop_duplicates(ledgers)
     return ledgers, problems + strangers + duplicates
+
+
+def sentences(problems: Sequence[Problem]) -> list[str]:
+    """What to tell people about problems. Many of one kind, as after an upgrade of whyidle, are one sentence."""
+    kinds: dict[str, list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault(problem.reason, []).append(problem)
+    told = []
+    for alike in kinds.values():
+        if len(alike) <= _NAMED:
+            told += [problem.detail for problem in alike]
+        else:
+            told.append(f"{len(alike)} ledgers have the same problem as this one: {alike[-1].detail}")
+    return told
 
 
 def _problem(path: str, reason: str, detail: str) -> Problem:
@@ -187,8 +203,8 @@ def _newest_of_each(directory: str, names: Iterable[str]) -> list[str]:
 def reap(directory: str, older_than_seconds: float) -> int:
     """Removes ledgers that ended more than ``older_than_seconds`` ago, and unfinished files. Returns how many.
 
-    Keeps ledgers of live ranks and of other versions, files that are not ledgers, and files that this user may not
-    remove. An invalid ledger is removed when its file is old enough. Never raises.
+    Keeps ledgers of live ranks, files that are not ledgers, and files that this user may not remove. An invalid ledger,
+    or one of another version that no process holds, is removed when its file is old enough. Never raises.
     """
     removed = 0
     waited: Counter[int] = Counter()
@@ -209,7 +225,7 @@ def reap(directory: str, older_than_seconds: float) -> int:
                     ledger = read_ledger(path, waited=waited)
                     keep = ledger.alive or ledger.idle_seconds < older_than_seconds
                 except LedgerError as error:
-                    keep = keep or error.reason != "nonsense"
+                    keep = keep or not (error.reason == "nonsense" or (error.reason == "version" and not is_held(path)))
             if keep:
                 continue
             os.unlink(path)

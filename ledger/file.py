@@ -9,9 +9,24 @@ from __future__ import annotations
 import os
 import threading
 
-from .layout import CALL_WORDS, CALLS_AT, HEAD_BYTES, LEDGER_BYTES, RING_AT, RING_CALLS, RING_STEPS, STEP_WORDS, WORD_AT
+from .layout import (
+    CALL_WORDS,
+    CALLS_AT,
+    CHECKSUM_AT,
+    HEAD_BYTES,
+    LEDGER_BYTES,
+    RING_AT,
+    RING_CALLS,
+    RING_STEPS,
+    SEQUENCE,
+    STEP_WORDS,
+    WORD_AT,
+    checksum,
+)
 
-_SEQUENCE, _STEPS, _CALLS = (WORD_AT[name][0] * 8 for name in ("sequence", "steps", "calls_written"))
+_SEQUENCE, _STEPS, _CALLS = 8 * SEQUENCE, WORD_AT["steps"][0] * 8, WORD_AT["calls_written"][0] * 8
+_BEGUN_AT = WORD_AT["steps_begun"][0] * 8
+_NO_CHECKSUM = (-1).to_bytes(8, "little", signed=True)
 _PATIENCE_SECONDS = 0.5
 """How long `close` waits for a flush that is in progress."""
 
@@ -19,8 +34,13 @@ _PATIENCE_SECONDS = 0.5
 class LedgerFile:
     """Brings the file of one ledger up to date with its memory. Any thread of the process that created it may call it.
 
-    The file has its own seqlock, separate from the one in memory. Its sequence is odd during a write, so that readers
-    see either the previous or the new state.
+    Readers can use the file at any moment, also between two calls of a write. They must: each call releases Python's
+    lock, and a training thread that then blocks inside torch can keep the lock for as long as a hang lasts. Therefore
+
+    - the head is written in one call, with its checksum. Only a reader that copies it during this call gets a mixture,
+      and its checksum is wrong.
+    - The rings are written before the head that counts their new entries. `steps_begun` and `calls_begun` are written
+      first of all, so that a reader who still has the old head knows which old entries it cannot use any more.
     """
 
     def __init__(self, memory: memoryview, fd: int):
@@ -28,7 +48,6 @@ class LedgerFile:
         self._fd = fd
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._sequence = 0  # the sequence in the file
         self._head = b""  # the head as it was last written
         self._steps = self._calls = 0  # up to which entry the rings were written
         self._whole = True  # whether the whole file must be written
@@ -68,6 +87,7 @@ class LedgerFile:
         if self._fd < 0 or os.getpid() != self._pid:
             return
         if os.fstat(self._fd).st_size < LEDGER_BYTES:  # it was truncated
+            self._put(_NO_CHECKSUM, CHECKSUM_AT)  # the rings are zero until they are written
             os.posix_fallocate(self._fd, 0, LEDGER_BYTES)
             self._whole = True
         head = bytearray(self._memory[:HEAD_BYTES])  # one Python instruction, so no update can come between
@@ -79,14 +99,14 @@ class LedgerFile:
         parts += _entries(CALLS_AT, CALL_WORDS, RING_CALLS, 0 if whole else self._calls, calls)
         copies = [(begin, bytes(self._memory[begin:end])) for begin, end in parts]
         as_it_was = bytes(head)
-        self._sequence += 1 + self._sequence % 2  # makes it odd, also after an interrupted flush
-        odd = head[_SEQUENCE : _SEQUENCE + 8] = self._sequence.to_bytes(8, "little")
-        self._put(odd, _SEQUENCE)
+        begun = steps.to_bytes(8, "little") + calls.to_bytes(8, "little")
+        if copies:
+            self._put(begun, _BEGUN_AT)
         for begin, copy in copies:
             self._put(copy, begin)
+        head[CHECKSUM_AT:_BEGUN_AT] = checksum(head).to_bytes(8, "little")
+        head[_BEGUN_AT : _BEGUN_AT + len(begun)] = begun
         self._put(head, 0)
-        self._sequence += 1
-        self._put(self._sequence.to_bytes(8, "little"), _SEQUENCE)
         self._head, self._steps, self._calls, self._whole = as_it_was, steps, calls, False
 
     def _put(self, what: bytes | bytearray, at: int) -> None:

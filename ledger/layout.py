@@ -7,11 +7,12 @@ The *head* (everything except the rings of steps and calls) is small, so that a 
 from __future__ import annotations
 
 from typing import NamedTuple
+from zlib import crc32
 
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 5
+VERSION = 6
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -42,7 +43,7 @@ STRINGS: dict[str, int] = {
 # name -> number of words
 WORDS: dict[str, int] = {
     "size": 1,  # of the whole file, bytes
-    "sequence": 1,  # the seqlock: odd while an update is being written
+    "sequence": 1,  # the seqlock of the memory: odd during an update, and so never odd in the file
     "rank": 1,
     "world_size": 1,
     "local_rank": 1,
@@ -105,6 +106,10 @@ WORDS: dict[str, int] = {
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
     "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
     "host_write_bytes": 1,
+    # Of the CPUs that the rank may use, since window_ns. All 0: not known.
+    "cpu_asked_ns": 1,  # the time that anybody asked for: the CPUs were busy, or stolen
+    "cpu_stolen_ns": 1,  # part of it: the hypervisor gave the CPUs to other machines (steal)
+    "cpu_queued_ns": 1,  # how long the training thread was runnable without a CPU, since window_ns, in all phases
     "backwards": 1,
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),
@@ -117,6 +122,10 @@ WORDS: dict[str, int] = {
     "hook_states": len(HOOKS),
     "faults": 1,  # exceptions in whyidle's own code that a hook caught
     "unmeasured": 1,  # device-clock boundaries that could not be recorded
+    # Only in the file; see file.py.
+    "checksum": 1,  # CRC-32 of the head up to here
+    "steps_begun": 1,  # the ring may already have the steps up to this one, and lack those that they overwrite
+    "calls_begun": 1,
 }
 
 STEP_WORDS = ("step", "end_ns", "wall_ns", "waited_ns", *CAUSES)
@@ -141,6 +150,8 @@ STRING_AT, WORD_AT, _USED = _place()
 """``STRING_AT[name] = (byte offset, bytes)``; ``WORD_AT[name] = (word index, words)``."""
 
 SEQUENCE = WORD_AT["sequence"][0]
+CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
+"""Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
 HEAD_BYTES = 5440
 assert _USED <= HEAD_BYTES
@@ -158,6 +169,14 @@ _CALL_US = (1 << _CALL_SLOT_SHIFT) - 1
 _CALL_STEP = (1 << 63 - _CALL_STEP_SHIFT) - 1
 _TOGETHER_SHIFT = _RANK_BITS + 2
 _LEAD_SHIFT = _TOGETHER_SHIFT + 1
+_HALF = CHECKSUM_AT // 2
+
+
+def checksum(head: bytes | bytearray | memoryview) -> int:
+    """The checksum that belongs into this head."""
+    # In two parts, because zlib releases Python's lock for more than 5 KiB.
+    head = memoryview(head)
+    return crc32(head[_HALF:CHECKSUM_AT], crc32(head[:_HALF]))
 
 
 class Call(NamedTuple):

@@ -20,6 +20,7 @@ from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .layout import (
     CALL_WORDS,
     CALLS_AT,
+    CHECKSUM_AT,
     CULPRITS,
     HEAD_BYTES,
     LEDGER_BYTES,
@@ -33,12 +34,14 @@ from .layout import (
     WORD_AT,
     Call,
     call_of,
+    checksum,
     link_of,
 )
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _MAX_NS = 1 << 61
-_SEQUENCE_AT = WORD_AT["sequence"][0] * 8
+_BEGUN_AT = WORD_AT["steps_begun"][0] * 8
+_END_OF_BEGUN = WORD_AT["calls_begun"][0] * 8 + 8
 
 
 class LedgerError(Exception):
@@ -164,8 +167,8 @@ class Ledger:
     def first_whole_step(self) -> int:
         """The first step (counted in its process from 1) that is still whole in the rings; else the next step."""
         first = self.steps - len(self.ring) + 1
-        if self.calls_written > RING_CALLS and self.calls:
-            first = max(first, self.calls[0].step + 1)
+        if max(self.calls_written, self.calls_begun) > RING_CALLS:
+            first = max(first, self.calls[0].step + 1 if self.calls else self.steps + 1)
         return first
 
     @property
@@ -300,7 +303,10 @@ def _read_fd(fd: int, path: str, steps: bool, waited: Counter[int]) -> Ledger:
         raise LedgerError("foreign" if len(start) == 16 else "short", f"{path}: not a ledger")
     version = int.from_bytes(start[8:16], "little", signed=True)
     if version != VERSION:
-        raise LedgerError("version", f"{path}: format {version}; this whyidle reads format {VERSION}")
+        raise LedgerError(
+            "version",
+            f"{path}: written by another version of whyidle (format {version}; this one reads format {VERSION})",
+        )
     if status.st_size != LEDGER_BYTES:
         raise LedgerError("short", f"{path}: {status.st_size} bytes; a ledger has {LEDGER_BYTES}")
     alive, pid = _lock_holder(fd)
@@ -346,19 +352,35 @@ def _lock_holder(fd: int) -> tuple[bool, int]:
     return held, max(0, flock[4]) if held else 0
 
 
+def is_held(path: str) -> bool:
+    """Whether a live process holds this ledger, which may be of any version. Raises OSError if it cannot be opened.
+
+    Like ``read_ledger``, never for the process's own ledger.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return _lock_holder(fd)[0]
+    finally:
+        os.close(fd)
+
+
 def _consistent_copy(fd: int, path: str, size: int, alive: bool, uid: int, waited: Counter[int]) -> tuple[bytes, bool]:
-    """A copy that was taken while no update ran -> (bytes, whether the writer died during an update)."""
+    """A copy whose head is of one update -> (bytes, whether the writer died while it wrote the head).
+
+    The rings can be newer than the head; `steps_begun` and `calls_begun` are newer than the rings.
+    """
     raw = b""
     tries = _TRIES if waited[uid] < _MOST_WAITED_NS else _FEW_TRIES
     for attempt in range(tries):
-        before = os.pread(fd, 8, _SEQUENCE_AT)
-        raw = os.pread(fd, size, 0)
+        before, raw = raw, os.pread(fd, size, 0)
         if len(raw) != size:
             raise LedgerError("short", f"{path}: cut short while it was read")
-        sequence = raw[_SEQUENCE_AT : _SEQUENCE_AT + 8]
-        if not sequence[0] & 1 and before == sequence == os.pread(fd, 8, _SEQUENCE_AT):
+        if _intact(raw):
+            if size > HEAD_BYTES:
+                begun = os.pread(fd, _END_OF_BEGUN - _BEGUN_AT, _BEGUN_AT)
+                raw = raw[:_BEGUN_AT] + begun.ljust(_END_OF_BEGUN - _BEGUN_AT, b"\0") + raw[_END_OF_BEGUN:]
             return raw, False
-        if not alive and before == sequence:
+        if not alive and raw == before:
             return raw, True
         if attempt:
             pause = min(_PAUSE_SECONDS * _LONGER**attempt, _LONGEST_SECONDS)
@@ -367,6 +389,10 @@ def _consistent_copy(fd: int, path: str, size: int, alive: bool, uid: int, waite
     if not _lock_holder(fd)[0]:
         return raw, True
     raise LedgerError("torn", f"{path}: no consistent copy in {tries} tries")
+
+
+def _intact(raw: bytes) -> bool:
+    return int.from_bytes(raw[CHECKSUM_AT : CHECKSUM_AT + 8], "little") == checksum(raw)
 
 
 def _text(raw: bytes) -> str:
@@ -461,7 +487,7 @@ def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
     ``shift`` moves the ends of the steps to the reader's clock.
     """
     written = ledger.steps
-    first = max(0, written - RING_STEPS)
+    first = max(0, max(written, ledger.steps_begun) - RING_STEPS)
     before = (ledger.window_waited_ns, *ledger.words["window_cause_ns"])
     steps = []
     for number in range(first, written):
@@ -480,7 +506,6 @@ def _calls(raw: bytes, ledger: Ledger) -> list[Call]:
     """The last waits, oldest first. Leaves out invalid entries, such as those of a step that has not begun."""
     written, last = ledger.calls_written, ledger.steps + 1
     words = [*struct.iter_unpack(f"<{CALL_WORDS}Q", raw[CALLS_AT * 8 :])]
-    found = (
-        call_of(*words[number % RING_CALLS], last_step=last) for number in range(max(0, written - RING_CALLS), written)
-    )
+    first = max(0, max(written, ledger.calls_begun) - RING_CALLS)
+    found = (call_of(*words[number % RING_CALLS], last_step=last) for number in range(first, written))
     return [call for call in found if call.step > 0]

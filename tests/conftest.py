@@ -1,8 +1,8 @@
-"""Fixtures of the collectors that look at the processes of ranks: the fake node's two ranks and their trees. And the
-process in whose forks training scripts run.
+"""Fixtures for collectors that read processes of ranks: the two ranks of the simulated node and their trees. Also the
+process that forks training scripts.
 
-And signals as a terminal has them: what a shell starts in the background ignores SIGINT, what `nohup` starts ignores
-SIGHUP, and both hand that on to every process that a test starts and signals.
+Tests get signals as in a terminal. What a shell starts in the background ignores SIGINT, what `nohup` starts ignores
+SIGHUP, and all processes that a test starts would inherit this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from whyidle.agent.files import Roots
 
 
 def _lost_terminal(number: int, frame: object) -> None:
-    """Under `nohup` the tests themselves go on. A handler is not inherited across exec: what they start has none."""
+    """Under `nohup` the tests themselves continue. A handler is not inherited across exec, so started programs have
+    none."""
 
 
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: _lost_terminal}
@@ -30,21 +31,21 @@ for _number, _handler in _USUAL.items():
         signal.signal(_number, _handler)
 
 
-# How long an example takes, or the making of one, depends on who else uses the machine.
+# How long an example takes, or its creation, depends on other programs on the machine.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
-    """Runs training scripts without the seconds that an import of torch takes."""
+    """Runs training scripts without the seconds that importing torch takes."""
     with Forks() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def ledgers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The live ledgers of the fake node's two ranks."""
+    """The live ledgers of the two ranks of the simulated node."""
     directory = tmp_path_factory.mktemp("ledgers")
     with children(directory, *processes.specs()):
         yield directory

@@ -11,6 +11,7 @@ The name of the image is the last line on stdout. Everything else goes to stderr
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import shutil
@@ -29,8 +30,8 @@ MIRROR = "http://deb.debian.org/debian"
 REGISTRY, DEBOOTSTRAP = "registry", "debootstrap"
 NOT_IN_SLIM = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists")
 """Folders that Debian's slim images leave out and debootstrap includes."""
-AUTHORITIES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-"""Environment variables that name the certificate authorities to trust. The first that is set counts, as for pip."""
+AUTHORITIES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+"""Environment variables that name the certificate authorities to trust, if pip has no setting for them."""
 
 
 class Failed(Exception):
@@ -125,14 +126,25 @@ def secrets(folder: Path) -> Iterator[tuple[str, Path]]:
     The image does not contain them.
     """
     lines = ["[global]"]
-    if index := os.environ.get("PIP_INDEX_URL"):
+    settings = pip_settings(do([sys.executable, "-m", "pip", "config", "list"]))
+    if index := settings.get("index-url"):
         lines.append(f"index-url = {index}")
-    if authorities := next((os.environ[name] for name in AUTHORITIES if os.environ.get(name)), None):
+    variables = next((os.environ[name] for name in AUTHORITIES if os.environ.get(name)), None)
+    if authorities := settings.get("cert", variables):
         yield "ca.crt", Path(authorities)
         lines.append("cert = /run/secrets/ca.crt")
     if len(lines) > 1:
         (folder / "pip.conf").write_text("\n".join(lines) + "\n")
         yield "pip.conf", folder / "pip.conf"
+
+
+def pip_settings(listed: str) -> dict[str, str]:
+    """What `pip config list` prints -> pip's settings for an installation, of its files and of the environment."""
+    settings: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):  # a later one has precedence
+        for name, value in re.findall(rf"^{re.escape(section)}\.(\S+?)=(.+)$", listed, re.MULTILINE):
+            settings[name] = str(ast.literal_eval(value))
+    return settings
 
 
 def buildah(*words: str) -> str:

@@ -34,9 +34,15 @@ def pythons() -> dict[str, Path]:
 def _candidates() -> Iterator[Path]:
     for folder in os.environ["PATH"].split(os.pathsep):
         yield from sorted(Path(folder or ".").glob("python3.[0-9]*[0-9]"))
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    yield from sorted(pyenv.glob("versions/*/bin/python3.[0-9]*[0-9]"))
+    for pyenv in _pyenvs():
+        yield from sorted(pyenv.glob("versions/*/bin/python3.[0-9]*[0-9]"))
     yield from sorted(Path.home().glob(".local/share/uv/python/*/bin/python3.[0-9]*[0-9]"))
+
+
+def _pyenvs() -> Iterator[Path]:
+    yield Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    # Its programs on PATH set PYENV_ROOT themselves, so it may be unset here, with another home.
+    yield from (Path(folder).parent for folder in os.environ["PATH"].split(os.pathsep) if Path(folder).name == "shims")
 
 
 def main(words: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Runs all tests: first those that may run beside each other, two at a time, then those that need the cores alone.
+"""Runs all tests: first those that may run beside each other, three at a time, then those that need the cores alone.
 
     python tools/suite.py [ARGUMENTS OF PYTEST ...]
 
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TESTS = "tests"
-BESIDE = ("-n", "2", "--dist", "loadgroup", "-m", "not alone")
+BESIDE = ("-n", "3", "--dist", "loadgroup", "-m", "not alone")
 ALONE = ("-m", "alone")
 AGAIN = 2
 MOST_AGAIN = 10

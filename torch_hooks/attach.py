@@ -27,7 +27,8 @@ def attach() -> bool:
     """Starts recording this rank. Call it once, anywhere before the loop. Idempotent; never raises.
 
     Needs no agent, GPU or process group. Returns whether the rank is being recorded. It is not if the environment has
-    ``WHYIDLE=0``, or if no ledger can be created, which is logged once to stderr.
+    ``WHYIDLE=0``, or if no ledger can be created, which is logged once to stderr. In a process that a rank has started,
+    for example a data worker that imports the script, recording begins with the first backward pass.
     """
     try:
         if os.environ.get("WHYIDLE") == "0":
@@ -36,7 +37,7 @@ def attach() -> bool:
             return True
         _install()
         _session.asleep = True
-        return _session.wake()
+        return _session.wake(attached=True)
     except Exception as error:  # the fence around the training
         say(f"not attached: {error}")
         return False
@@ -80,7 +81,7 @@ def step(number: int | None = None) -> None:
     """
     try:
         if _session.asleep:
-            _session.wake()
+            _session.wake(trains=True)
         _session.loop.step_ends(number)
     except Exception as error:  # the fence around the training
         _session.fault("step", error)

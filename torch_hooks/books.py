@@ -97,6 +97,9 @@ _WAITED_FOR_AT = WORD_AT["waited_for_ns"][0]
 _LATE_OWN_AT, _LATE_ELSEWHERE_AT = WORD_AT["late_own_ns"][0], WORD_AT["late_elsewhere_ns"][0]
 _CALLS_WRITTEN = WORD_AT["calls_written"][0]
 
+_HOST, _BLOCKED = CAUSE["host"], CAUSE["host_blocked"]
+_HOST_AT, _BLOCKED_AT = _CAUSE_AT + _HOST, _CAUSE_AT + _BLOCKED
+_COMPUTE_AT, _RECOMPUTE_AT = _CAUSE_AT + CAUSE["compute"], _CAUSE_AT + CAUSE["recompute"]
 _COLLECTIVE = CAUSE["collective"]
 _QUEUE = CAUSE["collective_queue"]
 _COLLECTIVE_PHASE = PHASE["collective"]
@@ -143,6 +146,24 @@ class Held:
         self.size = 0
         """The memory that the steps take, as a count of numbers, so that it can be limited."""
 
+    def was_blocked(
+        self, begun: tuple[int, int], ended: tuple[int, int], blocked: tuple[int, int], compute: int
+    ) -> None:
+        """The loop was ``blocked`` for a part of the open step. Corrects the mark, which has it as host and compute.
+
+        All are (host, compute) in ns. It is not known when in the step it was. So of both, the part before the mark is
+        that of all time in the phase. ``compute``: the cause to which compute is charged.
+        """
+        mark = self.mark
+        marked = mark[_HOST], mark[CAUSE["compute"]] + mark[CAUSE["recompute"]]
+        from_host, from_compute = (
+            part * (at - start) // (end - start) if part else 0
+            for part, at, start, end in zip(blocked, marked, begun, ended, strict=True)
+        )
+        mark[_HOST] -= from_host
+        mark[compute] -= from_compute
+        mark[_BLOCKED] += from_host + from_compute
+
     def close_step(self, number: int, wall: int) -> None:
         before, mark = self.before, self.mark
         self.before = mark
@@ -183,8 +204,8 @@ def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[
 def _own(now: list[int], before: list[int]) -> list[int]:
     """A rank's own time between two marks, per LATE_FAMILIES.
 
-    Blocked time moves out of `compute` at the end of a step, after the last mark of that step. So the difference of two
-    marks may be negative; it then counts as 0.
+    Blocked time moves out of `compute` at the end of a step. How much of it was before the mark is an estimate, so the
+    difference of two marks may be negative; it then counts as 0.
     """
     return [max(0, sum([now[i] - before[i] for i in causes])) for causes in _OWN_CAUSES]
 
@@ -193,6 +214,7 @@ class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serializes the calls."""
 
     __slots__ = (
+        "_begun",
         "_culprits",
         "_last_end",
         "_last_wait",
@@ -213,6 +235,8 @@ class Books:
         """Phase -> index of the word to which its intervals are added."""
         self.held: list[Held | None] = [None] * SLOTS
         """Per slot, its pending waits. None: waits in this slot count as `collective` at once."""
+        self._begun = 0, 0
+        """On a CPU rank: host and compute when the open step began, ns."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._links: dict[int, dict[tuple[int, int], int]] = {}
         # The ends of the last step and of the last pending wait, ns of CLOCK_MONOTONIC.
@@ -295,13 +319,17 @@ class Books:
 
     def take_blocked(self, meter: BlockedMeter, now_ns: int) -> None:
         """Moves blocked time, as the meter finds it, out of `host` and `compute`. Call it before a step is closed."""
-        words, host, compute = self.words, _CAUSE_AT + CAUSE["host"], self.slots[_COMPUTE_PHASES[0]]
-        computed = words[_CAUSE_AT + CAUSE["compute"]] + words[_CAUSE_AT + CAUSE["recompute"]]
-        from_host, from_compute = meter.step(now_ns, words[host], computed)
+        words, compute = self.words, self.slots[_COMPUTE_PHASES[0]]
+        hosted, computed = words[_HOST_AT], words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
+        from_host, from_compute = meter.step(now_ns, hosted, computed)
         if from_host or from_compute:
-            words[host] -= from_host
+            words[_HOST_AT] -= from_host
             words[compute] -= from_compute
-            words[_CAUSE_AT + CAUSE["host_blocked"]] += from_host + from_compute
+            words[_BLOCKED_AT] += from_host + from_compute
+            for held in self.held:
+                if held is not None and held.mark is not held.before:
+                    held.was_blocked(self._begun, (hosted, computed), (from_host, from_compute), compute - _CAUSE_AT)
+        self._begun = hosted - from_host, computed - from_compute
 
     # -- steps
 

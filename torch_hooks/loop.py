@@ -66,13 +66,15 @@ class Loop:
             machine = session.machine
             if not machine.stepping:
                 session.begin()
-            if self.compiled_steps:
+            if self.compiled_steps and machine.mine():
                 self.take_note()
             if session.off and "dataloader" in session.off:
                 return NOT_ENTERED
+            old = machine.enter(_DATA)
+            if old == NOT_ENTERED:  # for example, another thread asks, which fetches batches for the loop
+                return old
             evaluated = self._unused_batch and self._host_between
             self._unused_batch = False
-            old = machine.enter(_DATA)
             if old == HOST:
                 self._host_ends()
             if evaluated and session.writer is not None:
@@ -161,7 +163,7 @@ class Loop:
         session = self._session
         try:
             if session.asleep:
-                session.wake()
+                session.wake(trains=True)
             if self.compiled_steps:
                 self.take_note()
             if self.steps.backward_begins() or session.writer is None:

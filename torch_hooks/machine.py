@@ -373,4 +373,6 @@ class PhaseMachine:
         if self._cut(self.phase, None, NOTHING) == NOT_ENTERED:
             return
         self._end_device()
+        if self.blocked is not None and self.stepping:
+            self.update(self.books.take_blocked, self.blocked, self.since)
         self.update(self.books.end)

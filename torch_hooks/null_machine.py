@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .machine import NOT_ENTERED
@@ -67,6 +68,9 @@ class NullMachine:
 
     def boundary(self, then: int) -> bool:
         return False
+
+    def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+        pass
 
     def close(self) -> None:
         pass

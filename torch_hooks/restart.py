@@ -1,11 +1,12 @@
-"""How far earlier attempts of this run had come, from the ledgers that they have left."""
+"""What the ledgers of other processes say about this one: is it a rank, and how far had earlier attempts come?"""
 
 from __future__ import annotations
 
 import os
 from typing import NamedTuple
 
-from ..ledger.directory import read_directory, run_of
+from ..ledger.directory import ledger_paths, read_directory, run_of
+from ..ledger.reader import LedgerError, read_ledger
 from .identity import Identity
 
 
@@ -16,6 +17,18 @@ class Restart(NamedTuple):
     """Steps that an earlier attempt had finished; 0 if there was none."""
     checkpoint_step: int
     """The last step that an earlier attempt had saved; -1 if there was none."""
+
+
+def started_by_rank(directory: str) -> bool:
+    """Whether a live rank of this user is the parent of this process. Never raises."""
+    parent = os.getppid()
+    try:
+        # The name of a ledger has the pid of its rank, so that only the parent's is read.
+        named = [path for path in ledger_paths(directory) if f"-{parent}-" in os.path.basename(path)]
+        ledgers = [read_ledger(path) for path in named]
+    except LedgerError:
+        return False
+    return any(ledger.alive and ledger.visible_pid == parent and ledger.uid == os.geteuid() for ledger in ledgers)
 
 
 def restart_of(directory: str, who: Identity) -> Restart:

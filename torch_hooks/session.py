@@ -1,8 +1,9 @@
 """The session: when the recording of a rank begins, what it consists of, and how it ends.
 
 A session is armed first: the hooks are installed, but nothing is recorded. It wakes at the first sign of training: the
-loop asks for a batch, or a backward pass or a collective begins. Launchers and data-loading workers show no such sign,
-so they never create a ledger.
+loop asks for a batch, or a backward pass or a collective begins. In other threads than the main one, and in processes
+that a rank has started, only a backward pass is such a sign. Launchers and data-loading workers show no sign, so they
+never create a ledger.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -27,9 +29,10 @@ from .loop import Loop
 from .machine import NOT_ENTERED, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
+from .meters.shortage import ShortageMeter
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import restart_of
+from .restart import restart_of, started_by_rank
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
@@ -42,6 +45,7 @@ _STATE = {name: index for index, name in enumerate(HOOK_STATES)}
 _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes"][0]
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
+_SHORTAGE_AT = WORD_AT["cpu_asked_ns"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
@@ -62,12 +66,15 @@ class Session:
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self._watcher: Watcher | None = None
         self._flusher: Flusher | None = None
+        self._shortage: ShortageMeter | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
         """Whether it is armed and waits for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
         self.off: set[str] = set()
         """Hooks that are switched off because they have failed too often."""
+        self._helper: bool | None = None  # whether a rank has started this process; None: not known yet
+        self._was_recorded = False  # whether this process has had a ledger
         self._faults: dict[str, int] = {}
         self.loop = Loop(self)
         self.saves = Saves(self)
@@ -82,16 +89,27 @@ class Session:
 
     # -- life
 
-    def wake(self) -> bool:
-        """Creates the ledger and starts the accounting. Returns whether this process is being recorded."""
+    def wake(self, *, attached: bool = False, trains: bool = False) -> bool:
+        """Creates the ledger and starts the accounting. Returns whether this process is being recorded.
+
+        The calling thread becomes the training thread. ``attached``: it has called attach(). ``trains``: it is known
+        that it trains. Without both, only the main thread is accepted: another one may fetch batches or gather metrics
+        for it. Without ``trains``, a process that a rank has started stays asleep: it may evaluate or load for it.
+        """
         if not self.asleep:
             return self.writer is not None
+        if not (attached or trains) and threading.current_thread() is not threading.main_thread():
+            return False
+        directory = ledger_dir()
+        if not trains and self._helps_a_rank(directory):
+            return False
         self.asleep = False
         if ("torch" in sys.modules and _in_data_worker()) or _in_checkpoint_process():
             return False
-        directory = ledger_dir()
         try:
             who = identify()
+            # If this process was recorded before, that ledger has the time since its start.
+            start_ns = time.monotonic_ns() if self._was_recorded else who.start_ns
             before = restart_of(directory, who)
             strings = {"run": who.run, "owner": who.owner, "node": who.node, "device": "cpu", "uuid": ""}
             numbers = {
@@ -102,7 +120,7 @@ class Session:
                 "attempt": before.attempt,
                 "pid": who.pid,
                 "pid_start_ticks": who.pid_start_ticks,
-                "start_ns": who.start_ns,
+                "start_ns": start_ns,
                 "checkpoint_step": -1,
                 "loader_workers": -1,
                 "recompute_until": before.steps,
@@ -115,9 +133,10 @@ class Session:
             if debug():
                 traceback.print_exc()
             return False
+        self._was_recorded = True
         self.saves.resume(before.checkpoint_step)
         self.world_size = who.world_size
-        self.machine = PhaseMachine(self.writer.words, who.start_ns, self.writer.file.flush)
+        self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
         self._flusher = Flusher(self.writer.file)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         threads = OwnThreads()
@@ -128,6 +147,12 @@ class Session:
         self.find_group()
         _close_with_child(self.close)
         return True
+
+    def _helps_a_rank(self, directory: str) -> bool:
+        """Whether a rank that is recorded has started this process. Never raises."""
+        if self._helper is None:
+            self._helper = started_by_rank(directory)
+        return self._helper
 
     def close(self) -> None:
         """Accounts for everything and ends the ledger."""
@@ -148,6 +173,8 @@ class Session:
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
+            if self._shortage is not None:
+                machine.update(self._read_shortage, self._shortage)
             machine.close()
             if self.writer is not None:
                 self.writer.close()
@@ -155,7 +182,7 @@ class Session:
                 self.task.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
-        self.writer = self.task = self.device = None
+        self.writer = self.task = self.device = self._shortage = None
         self._forget()
 
     def before_fork(self) -> None:
@@ -172,22 +199,33 @@ class Session:
         # must not touch.
         self._of_parent = self.machine
         self.machine = NullMachine()
-        self.writer = self.exchange = self.task = self.device = self._watcher = self._flusher = None
+        self.writer = self.exchange = self.task = self.device = self._watcher = self._flusher = self._shortage = None
         self._forget()
+        self._helper, self._was_recorded = None, False
         self.asleep = armed
 
     def begin(self) -> None:
         """The first step begins."""
         self._find_device()
+        if self._shortage is None and self.task is not None and self.machine.admits():
+            self._shortage = ShortageMeter(self.task)
         self.machine.begin()
 
     def after_step(self) -> None:
         """A step has ended."""
         if self.exchange is not None:
             self.exchange.poll()
+        if self._shortage is not None and self.machine.since >= self._shortage.due_ns:
+            self.machine.update(self._read_shortage, self._shortage)
         self._look_in -= 1
         if self._look_in <= 0:
             self._look()
+
+    def _read_shortage(self, meter: ShortageMeter) -> None:
+        """Brings the shortage of CPU time in the ledger up to date. The caller holds the seqlock."""
+        if self.writer is not None:
+            for number, ns in enumerate(meter.read()):
+                self.writer.words[_SHORTAGE_AT + number] = ns
 
     def _look(self) -> None:
         """Checks for a new process group or accelerator: at each of the first steps, then every _LOOK_EVERY steps."""

@@ -77,6 +77,9 @@ class RankAccount:
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
     open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now
+    cpu_asked: float = 0.0  # CPU seconds that were asked for on the CPUs that the rank may use; 0: not known
+    cpu_stolen: float = 0.0  # part of it: a hypervisor gave these CPUs to other machines
+    cpu_queued: float = 0.0  # how long its training thread was runnable without a CPU
     step_seconds: list[float] = field(default_factory=list)  # step times of the last steps
     before: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))  # `startup` by cause
     saves: int = 0
@@ -179,6 +182,9 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.host_write += ledger.host_write_ns / 1e9
     account.host_write_bytes += ledger.host_write_bytes
     account.evaluation += ledger.evaluation_ns / 1e9
+    account.cpu_asked += ledger.cpu_asked_ns / 1e9
+    account.cpu_stolen += ledger.cpu_stolen_ns / 1e9
+    account.cpu_queued += ledger.cpu_queued_ns / 1e9
     account.step_seconds += [step.wall_ns / 1e9 for step in ledger.ring]
     for slot in ledger.slots:
         _add_group(account, ledger, slot)
@@ -266,6 +272,9 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         else None,
         "hooks": ledger.hook_states,
         "gap_seconds": account.gaps,
+        "cpu": {"asked": account.cpu_asked, "stolen": account.cpu_stolen, "queued": account.cpu_queued}
+        if account.cpu_asked
+        else None,
         "faults": account.faults,
         "unmeasured": account.unmeasured,
         "open_phase": ledger.position.phase if ledger.alive else None,

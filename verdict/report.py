@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..ledger.causes import CAUSES
-from ..ledger.directory import Problem, Run, run_of
+from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .recent import SAVING, first_batch, recent
@@ -80,7 +80,7 @@ def build_report(
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
             *_hook_problems(whole),
             *([f"{why_not}: idle time between kernels counts as compute here"] if why_not else ()),
-            *(problem.detail for problem in problems),
+            *sentences(problems),
         ],
     }
 

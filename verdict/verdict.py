@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from . import shortage
 from .accounts import RankAccount, RunAccount, Seconds
 from .chain import conclusion_of
 from .lookthrough import Conclusion
@@ -80,7 +81,7 @@ SAID_OF_CAUSES: dict[str, str] = {
     "host": "the loop runs its own Python between phases",
     "host_gc": "garbage collection pauses the loop",
     "host_compile": "compilation stops the loop",
-    "host_blocked": "the loop's own code is blocked outside any known phase",
+    "host_blocked": shortage.BLOCKED,
     "startup": "a rank is starting up",
     "unattributed": "nothing that was measured explains it",
 }
@@ -181,6 +182,10 @@ class Case:
     def window(self) -> float:
         return self.account.rank_seconds
 
+    def late(self, family: str) -> float:
+        """The seconds that ranks waited for ranks that ``family`` had made late."""
+        return sum(charge.seconds for charge in self.charges if charge.family == family and not charge.open)
+
 
 class Late(NamedTuple):
     """A rank that others waited for. ``share`` is of all ranks' windows; ``node`` is empty if it has no ledger here."""
@@ -226,8 +231,10 @@ def summary(case: Case) -> str:
         return "no other family takes a tenth of the time"
     names = [late.rank for late in late_ranks(case) if late.family == case.family]
     if case.conclusion.take_turns(case.family):
-        cause = "compute" if case.family == "straggler" else _top_cause(case.account.ranks, case.family)
-        return f"ranks take turns at being late: {SAID_OF_CAUSES[cause]}"
+        if case.family == "straggler":
+            short = shortage.reason(case.account, case.late("straggler"))
+            return f"ranks take turns at being late: {short or SAID_OF_CAUSES['compute']}"
+        return f"ranks take turns at being late: {_reason(case)}"
     if len(names) > len(case.account.ranks) / 2:
         names = []  # most ranks were late, so it does not help to name them
     late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
@@ -236,8 +243,7 @@ def summary(case: Case) -> str:
         lead = f"{_ranks(numbers)}{_where(case, numbers)} {'is' if len(late) == 1 else 'are'} late: "
         return lead + _missing_reason(case, late[0])
     concentrated = _concentrated(case)
-    reason = SAID_OF_CAUSES[_top_cause(case.account.ranks, case.family)]
-    return f"{_ranks(concentrated)}{_where(case, concentrated)}: {reason}" if concentrated else reason
+    return f"{_ranks(concentrated)}{_where(case, concentrated)}: {_reason(case)}" if concentrated else _reason(case)
 
 
 def _missing_reason(case: Case, late: RankAccount) -> str:
@@ -275,6 +281,11 @@ def _work(excess: Seconds, family: str) -> str:
         if excess[cause] > 0 and excess[cause] >= MOST * whole:
             return name
     return ""
+
+
+def _reason(case: Case) -> str:
+    cause = _top_cause(case.account.ranks, case.family)
+    return shortage.reason_of_blocked(case.account) if cause == "host_blocked" else SAID_OF_CAUSES[cause]
 
 
 def _top_cause(ranks: list[RankAccount], family: str) -> str:
@@ -331,6 +342,11 @@ def _causes(case: Case) -> Iterator[str]:
     for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
         if seconds >= EVIDENCE_SHARE * case.window:
             yield f"{who}: {seconds:.1f} s {WORDS[cause]} ({cause})"
+
+
+def _shortage(case: Case) -> Iterator[str]:
+    """CPU time that the ranks did not get."""
+    yield from shortage.sentences(case.account)
 
 
 def _waits(case: Case) -> Iterator[str]:
@@ -432,6 +448,7 @@ def _unsplit(case: Case) -> Iterator[str]:
 
 RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _hangs,
+    _shortage,
     _causes,
     _gaps,
     _waits,

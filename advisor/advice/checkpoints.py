@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from statistics import mean
 
 from ...ledger.causes import CHECKPOINT_KINDS
-from ..checkpoints import advise, mtbf_range, saving_of
+from ..checkpoints import ALONE, advise, available, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed, without
 from .rule import Found, Gain, Rule
 
-ALONE = 0.8
-"""A rank with at least this share of the time of all ranks in saves is taken to save for the others, too."""
 _SAVE = CHECKPOINT_KINDS.index("save")
 
 
@@ -60,7 +59,14 @@ def _interval(case: Case) -> Found | None:
     if not found.failures and best.cycle <= saving.cycle:
         return None
     steps, now = max(1, round(best.steps)), max(1, round(told.in_use.steps))
-    share = best.gained / told.in_use.available if told.in_use.available else 0.0
+
+    def gain(between_failures: float) -> float:
+        now, then = (
+            available(cycle, between_failures, recovery, saving.blocked) for cycle in (saving.cycle, best.cycle)
+        )
+        return 1 - now / then
+
+    known = [gain(each) for each in mtbf_range(found.watched, found.failures) if isfinite(each)]
     seen = (
         f"{found.failures} failures in {found.watched:.0f} s"
         if found.failures
@@ -68,7 +74,7 @@ def _interval(case: Case) -> Found | None:
     )
     return Found(
         f"Save every {steps} steps (now every {now})",
-        formula(share / (1 + share)),
+        formula(gain(mtbf), max(0.0, min(known)), max(known)),
         (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
         {"save_every_steps": steps},
     )
@@ -99,9 +105,9 @@ RULES: tuple[Rule, ...] = (
         "The availability-optimal interval differs from the one in use. Without a failure so far,"
         " only a longer interval is advised",
         "Save at the availability-optimal interval, in steps",
-        "The difference in progress between both intervals ([goodput.md](goodput.md))",
+        "The difference in progress between both intervals ([goodput.md](goodput.md)). Bounds: the 95 % interval of the"
+        " mean time between failures",
         "`whyidle goodput` shows more progress",
         _interval,
-        "no: needs a run with many failures",
     ),
 )

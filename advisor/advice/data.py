@@ -11,7 +11,7 @@ from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
 from .gains import formula, percent, replayed, without
-from .rule import FLOOR, Found, Rule
+from .rule import FLOOR, Found, Gain, Rule
 
 MOST_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The numbers of additional workers that are tried."""
@@ -22,7 +22,8 @@ CROWDED = 0.1
 RARE = 0.2
 """If the loop waits in at most this share of the steps, the loader is fast enough on average."""
 REAL = 0.1
-"""If a wait is shorter than this share of the median step, the batch was ready."""
+"""If a wait is shorter than this share of the median step, the batch was ready. The same holds if workers read and
+computed for less than this share of the rest of the wait."""
 PREFETCH = 2
 """The default of DataLoader's prefetch_factor."""
 MOST_PREFETCH = 64
@@ -31,7 +32,8 @@ SHARD_READ = 1 << 20
 """The bytes of one read from a shard, as sequential readers request them."""
 SMALL_READ = 1 << 17
 """Reads that return fewer bytes than this on average are small."""
-_MADE = (CAUSE["data_read"], CAUSE["data_cpu"], CAUSE["data_queue"])
+_READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "data_handoff"))
+_MADE = (_READ, _CPU, _QUEUE)
 
 
 def _workers(case: Case) -> Found | None:
@@ -108,12 +110,15 @@ def _waits(one: RankTrace) -> Sequence[int]:
 
 
 def _decode(case: Case) -> Found | None:
-    cpu, queue = case.share("data_cpu"), case.share("data_queue")
-    gain = without(case, "data_cpu", "data_queue")
+    part = 1 - _receiving(case)
+    cpu, queue = case.share("data_cpu"), part * case.share("data_queue")
     return Found(
         "Decode the samples once, before the training, and let the loader read the result",
-        gain,
-        (f"the loop waits for workers that are on a CPU {percent(cpu)} or queue for one {percent(queue)} of the time",),
+        _with_queue(case, "data_cpu", part),
+        (
+            f"the loop waits for workers that are on a CPU {percent(cpu)} or queue for one {percent(queue)} of the"
+            " time, which includes the time in which they pickle what is not a tensor",
+        ),
     )
 
 
@@ -144,15 +149,37 @@ def _shards(case: Case) -> Found | None:
 
 
 def _handoff(case: Case) -> Found | None:
-    gain = without(case, "data_handoff")
+    """Whoever receives a batch may also queue for a CPU. That is a part of `data_queue`."""
+    part = _receiving(case)
     return Found(
-        "Have the data set return tensors, and few of them, rather than Python objects",
-        gain,
+        "Let the dataset return a few tensors instead of Python objects",
+        _with_queue(case, "data_handoff", part),
         (
-            f"the loop waits {percent(case.share('data_handoff'))} of the time for finished batches to reach it: they"
-            " are pickled, copied or collated on the way",
+            f"the loop waits {percent(case.share('data_handoff') + part * case.share('data_queue'))} of the time for"
+            " finished batches to reach it: they are pickled, copied or collated on the way",
         ),
     )
+
+
+def _with_queue(case: Case, cause: str, part: float) -> Gain:
+    """The gain without a cause, and without a part of `data_queue`."""
+    alone, queueing = without(case, cause), without(case, cause, "data_queue")
+    if part <= 0:
+        return alone
+    if part >= 1:
+        return queueing
+    share = alone.share + part * (queueing.share - alone.share)
+    return Gain(share, alone.least, queueing.most, queueing.how)
+
+
+def _receiving(case: Case) -> float:
+    """The part of `data_queue` that is in steps whose batch was ready: no worker read or computed while the loop
+    waited for it."""
+    if case.basis is None:
+        return 0.0
+    steps = [step.own for one in case.basis.trace.ranks for step in one.steps]
+    ready = sum(own[_QUEUE] for own in steps if own[_READ] + own[_CPU] <= REAL * (own[_QUEUE] + own[_HANDOFF]))
+    return ready / max(1, sum(own[_QUEUE] for own in steps))
 
 
 RULES: tuple[Rule, ...] = (
@@ -181,7 +208,7 @@ RULES: tuple[Rule, ...] = (
         ("cpu",),
         "The loop waits for workers that compute or queue for a CPU",
         "Decode the samples before the training",
-        "Replay without `data_cpu` and `data_queue`",
+        "Replay without `data_cpu`, and without `data_queue` except in steps whose batch was ready",
         "`data_cpu` and `data_queue` are gone",
         _decode,
     ),
@@ -209,9 +236,9 @@ RULES: tuple[Rule, ...] = (
         ("host",),
         "The loop waits for finished batches to reach it",
         "Return tensors rather than Python objects",
-        "Replay without `data_handoff`",
+        "Replay without `data_handoff`, and without `data_queue` in steps whose batch was ready, because there the loop"
+        " gets no CPU to receive it",
         "`data_handoff` falls",
         _handoff,
-        "no: here, batches of Python floats took CPU time of the workers, which is `data_cpu`",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...ledger.causes import CAUSE
 from .case import Case
 from .gains import formula, percent, without
-from .rule import Found, Rule
+from .rule import SIMULATED, Found, Rule
 
 _COMPILE = CAUSE["host_compile"]
 LATER = 0.1
@@ -14,7 +14,7 @@ LATER = 0.1
 
 def _gc(case: Case) -> Found | None:
     return Found(
-        "Call gc.collect() and gc.freeze() once, after the model and the data set are built",
+        "Call gc.collect() and gc.freeze() once, after the model and the dataset are built",
         without(case, "host_gc"),
         (f"garbage collection stops the loop {percent(case.share('host_gc'))} of the time",),
     )
@@ -105,6 +105,6 @@ RULES: tuple[Rule, ...] = (
         "Half of the GPU's idle time in compute. Bounds: none of it, all of it",
         "GPU idle time in compute falls",
         _launch,
-        "no: needs a GPU",
+        SIMULATED,
     ),
 )

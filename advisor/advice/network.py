@@ -8,7 +8,7 @@ from ..whatif.changes import Changes
 from ..whatif.predict import Basis
 from .case import Case
 from .gains import formula, percent, replayed
-from .rule import FLOOR, Found, Gain, Rule
+from .rule import FLOOR, NOT, Found, Gain, Rule
 
 LEFT = 0.1
 """The advised number of batches to accumulate makes transfers take at most this share of the time."""
@@ -103,17 +103,22 @@ def _but_the_longest(basis: Basis) -> float:
 
 
 def _hierarchy(case: Case) -> Found | None:
-    sizes = case.bytes()
-    sharded = sum(sizes.get(op, 0.0) for op in FSDP)
-    network = case.share("network")
-    if case.nodes < 2 or len(case.ranks) <= case.nodes or network < FLOOR or 2 * sharded < sum(sizes.values()):
+    """In a ring over all ranks, a node sends (ranks − 1)/ranks of the bytes of each gather and scatter to the next
+    node. With hybrid sharding only the gradients cross nodes, in all-reduces that send 2(nodes − 1)/nodes of them."""
+    sizes, ranks, nodes = case.bytes(), len(case.ranks), case.nodes
+    gathered, scattered = (sizes.get(op, 0.0) for op in FSDP)
+    sharded, network = gathered + scattered, case.share("network")
+    if nodes < 2 or ranks <= nodes or network < FLOOR or not sharded or 2 * sharded < sum(sizes.values()):
+        return None
+    before, after = sharded * (ranks - 1) / ranks, scattered * 2 * (nodes - 1) / nodes
+    if after >= before:
         return None
     return Found(
         "Shard inside each node and replicate across nodes (hybrid sharding: a two-dimensional mesh for fully_shard)",
-        formula(network / 3, 0.0, network),
+        formula(network * (1 - after / before), 0.0, network),
         (
             f"all ranks wait {percent(network)} of the time for transfers, and {_size(sharded)} a step are gathered or"
-            f" scattered across {case.nodes} nodes",
+            f" scattered across {nodes} nodes; each node would send {percent(1 - after / before)} less",
         ),
     )
 
@@ -128,7 +133,7 @@ def _jumbo(case: Case) -> Found | None:
     gain = replayed(case, Changes(network=shorter)) or formula(network * (1 - shorter))
     return Found(
         f"Set an MTU of {JUMBO} on {name} and on the switches between the nodes",
-        Gain(gain.share, 0.0, gain.most, gain.how),
+        Gain(gain.share, 0.0, 1 - shorter, gain.how),
         (f"all ranks wait {percent(network)} of the time for transfers over TCP, in packets of {mtu} bytes",),
         {"mtu": JUMBO},
     )
@@ -190,10 +195,11 @@ RULES: tuple[Rule, ...] = (
         ("network",),
         "All ranks wait for gathers and scatters across nodes, and nodes have several ranks",
         "Use hybrid sharding",
-        "A third of `network`: a node sends the parameters 2 times instead of 3 times. This needs more memory",
+        "`network` × the share of bytes that a node sends no longer. In a ring, it sends (R − 1)/R of all gathered and"
+        " scattered bytes with R ranks, and then 2(N − 1)/N of the scattered bytes with N nodes. This needs more"
+        " memory",
         "`network` falls",
         _hierarchy,
-        "no: needs several nodes",
     ),
     Rule(
         "network.jumbo",
@@ -201,10 +207,9 @@ RULES: tuple[Rule, ...] = (
         "All ranks wait for transfers over an interface whose MTU is below 9000 (read on this node)",
         "Use jumbo frames",
         "Replay with transfers that are shorter by the bytes of headers that larger frames save. Lower bound: 0,"
-        " because the link may not be the limit",
+        " because the link may not be the limit. Upper bound: as if all of the time were transfers",
         "`network` falls, `whyidle_nic_mtu_bytes` is 9000",
         _jumbo,
-        "no: its gain of about 3 % is less than the variation on two shared cores",
     ),
     Rule(
         "network.pauses",
@@ -214,6 +219,6 @@ RULES: tuple[Rule, ...] = (
         "The share of the time in which sending is paused, at most `network`",
         "`whyidle_nic_pause_seconds_total` stops growing",
         _pauses,
-        "no: needs adapters and switches with PFC",
+        NOT + "needs adapters and switches with PFC",
     ),
 )

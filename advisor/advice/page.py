@@ -40,7 +40,7 @@ def _table() -> Iterator[str]:
         yield "| --- | --- | --- | --- | --- | --- |"
         for rule in RULES:
             if rule.id.split(".")[0] == kind:
-                cells = (f"`{rule.id}`", rule.when, rule.change, rule.gain, rule.check, rule.tested)
+                cells = (f"`{rule.id}`", rule.when, rule.change, rule.gain, rule.check, rule.tried)
                 yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
         yield ""
 
@@ -52,7 +52,8 @@ def _of_family(family: str) -> str:
 
 
 def _item(rule: Rule) -> str:
-    return f"- `{rule.id}`: {rule.change[0].lower()}{rule.change[1:]}{'' if rule.tested == HERE else ' (not tried)'}"
+    tried = "" if rule.tried == HERE else f" (tried: {rule.tried})"
+    return f"- `{rule.id}`: {rule.change[0].lower()}{rule.change[1:]}{tried}"
 
 
 def filled(text: str, parts: dict[str, str]) -> str:

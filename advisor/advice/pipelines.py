@@ -7,7 +7,7 @@ from statistics import median
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed
-from .rule import FLOOR, Found, Gain, Rule
+from .rule import FLOOR, SIMULATED, Found, Gain, Rule
 
 MOST_MICROBATCHES = 4
 """The largest factor by which the number of microbatches is increased."""
@@ -112,6 +112,7 @@ RULES: tuple[Rule, ...] = (
         " longer in total",
         "`whyidle_pipeline_bubble_seconds_total` grows more slowly",
         _more_microbatches,
+        SIMULATED,
     ),
     Rule(
         "pipeline.interleave",
@@ -121,6 +122,6 @@ RULES: tuple[Rule, ...] = (
         "Half of the bubble (Narayanan et al., arXiv 2104.04473, 2.2). Each batch passes twice as many messages",
         "`whyidle_pipeline_bubble_seconds_total` grows more slowly",
         _interleave,
-        "no: on two cores, a schedule of 4 ranks with 2 stages each takes longer for other reasons",
+        SIMULATED,
     ),
 )

@@ -9,8 +9,8 @@ from .case import Case
 
 FLOOR = 0.02
 """A change that saves less than this share of the time is not advised."""
-HERE = "yes"
-"""The value of `Rule.tested` for a rule whose prediction was compared with a real change."""
+HERE, SIMULATED, NOT = "yes", "yes, on simulated devices", "no, it "
+"""`Rule.tried` of a rule whose prediction was compared with a real change. NOT begins the reason why it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Rule:
     check: str
     """How to see whether it helped."""
     find: Callable[[Case], Found | None]
-    tested: str = HERE
-    """HERE, or the reason why the prediction could not be compared with a real change."""
+    tried: str = HERE
+    """HERE, SIMULATED, or NOT and the reason why the prediction could not be compared with a real change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +72,10 @@ class Advice:
     """What these GPU-hours cost; None if no price is known."""
     evidence: tuple[str, ...]
     check: str
-    tested: bool
-    """Whether the rule's prediction was compared with a real change."""
+    tried: str
+    """As in the rule."""
+
+    @property
+    def tested(self) -> bool:
+        """Whether the rule's prediction was compared with a real change."""
+        return not self.tried.startswith(NOT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...ledger.causes import CAUSE
+from ...verdict import shortage
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed
@@ -53,6 +54,8 @@ def _uneven(case: Case) -> Found | None:
     evened = _evened(case)
     if not share or evened is None or case.pipeline or not case.take_turns:
         return None
+    if shortage.reason(case.account, share * case.window):
+        return None  # their batches need not be uneven
     return Found(
         "Give all ranks batches of equal work: sort samples by length, or fill batches up to a number of tokens",
         formula(evened, 0.0, max(evened, share)),

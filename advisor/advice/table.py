@@ -7,7 +7,7 @@ from math import isfinite
 
 from . import checkpoints, data, host, network, pipelines, stragglers
 from .case import Case
-from .rule import FLOOR, HERE, Advice, Rule
+from .rule import FLOOR, Advice, Rule
 
 RULES: tuple[Rule, ...] = (
     *data.RULES,
@@ -46,7 +46,7 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
                 saved * price if price else None,
                 one.evidence,
                 rule.check,
-                rule.tested == HERE,
+                rule.tried,
             )
         )
     return sorted(found, key=lambda advice: -advice.gpu_hours)

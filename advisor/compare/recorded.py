@@ -2,7 +2,8 @@
 
 Prometheus keeps no steps. What it keeps is how many seconds the ranks spent by cause and how many steps they made, over
 and over: the stretch is cut into windows, and a window stands where a report has a step. So means and their errors are
-known, while percentiles come from the histogram of step times and have no interval.
+known, while percentiles come from the histogram of step times and have no interval. The wait for the first batch and
+the longest waits for batches are not known: the counters have sums over many steps.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ...verdict.recent import DATA
 from ...verdict.report import FORMAT
 from ...verdict.saved import Report
 from .comparison import NoComparison
+from .starts import Starts
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,19 @@ class Stretch:
     """Seconds of saves, of the rank that they blocked longest."""
     seconds: float = 0.0
     """How long the stretch is."""
+    starts: Starts = field(default_factory=Starts)
     notes: Sequence[str] = ()
 
 
 def report_of(stretch: Stretch) -> Report:
     """What `compare` takes. Raises NoComparison."""
-    made = sum(window.steps for window in stretch.windows)
+    begun = stretch.starts
+    windows = [Window(_of_steps(window, begun), window.steps) for window in stretch.windows]
+    made = sum(window.steps for window in windows)
     seconds: dict[str, float] = {}
-    for window in stretch.windows:
+    for window in windows:
         for cause, spent in window.seconds.items():
-            if cause in CAUSE_FAMILY:  # else it is the time of GPUs without hooks, or of a newer agent
-                seconds[cause] = seconds.get(cause, 0.0) + max(0.0, spent)
+            seconds[cause] = seconds.get(cause, 0.0) + spent
     whole = sum(seconds.values())
     if made < 1 or whole <= 0:
         raise NoComparison("has made no step in this time")
@@ -68,15 +72,26 @@ def report_of(stretch: Stretch) -> Report:
         "world_size": max(stretch.ranks, stretch.world_size),
         "steps": round(stretch.steps),
         "wall_seconds": stretch.seconds,
-        "startup_seconds": None,
+        "startup_seconds": begun.startup,
         "rank_seconds": whole,
         "seconds": seconds,
         "per_rank": [{"steps": made}],
         "samples": stretch.samples,
         "saves": {"count": stretch.saves, "seconds": stretch.saving} if stretch.saves else {},
+        "restores": {"count": begun.restores, "seconds": begun.restoring} if begun.restores else {},
         "step_quantiles": dict(stretch.quantiles),
-        "recent": _windows(stretch.windows),
+        "recent": _windows(windows),
         "notes": list(stretch.notes),
+    }
+
+
+def _of_steps(window: Window, begun: Starts) -> dict[str, float]:
+    """Seconds by cause. If an attempt began in this time, its restore is a part of the startup, not of the steps."""
+    return {
+        cause: max(0.0, spent)
+        for cause, spent in window.seconds.items()
+        # Other causes are the time of GPUs without hooks, or of a newer agent.
+        if cause in CAUSE_FAMILY and not (cause == "checkpoint_read" and begun.startup is not None)
     }
 
 
@@ -89,8 +104,7 @@ def _windows(windows: Sequence[Window]) -> dict[str, object] | None:
     for window in rows:
         spent = dict.fromkeys(FAMILIES, 0.0)
         for cause, seconds in window.seconds.items():
-            if cause in CAUSE_FAMILY:
-                spent[CAUSE_FAMILY[cause]] += seconds / window.steps
+            spent[CAUSE_FAMILY[cause]] += seconds / window.steps
         for family, seconds in spent.items():
             families[family].append(seconds)
     return {

@@ -14,9 +14,9 @@ from .predict import Basis, Prediction, each_alone, flat_from, predict, sweep
 from .trace import Trace, trace_of
 
 ASSUMED: dict[str, str] = {
-    "network": "a transfer takes 1/K of its time: no part of it is latency, or work of the ranks themselves. Where"
-    " ranks get no CPU for it, a faster network may bring no more than `at least`. Ledgers do not record how much of a"
-    " transfer is hidden behind compute: a faster network can bring more, up to `at most`",
+    "network": "a transfer takes 1/K of its time: no part of it is latency, or work of the ranks themselves. If"
+    " ranks lack CPU time for transfers, a faster network may save no more than `at least`. Ledgers do not record how"
+    " much of a transfer is hidden behind compute: a faster network can save more, up to `at most`",
     "storage": "reads of data workers, saves and restores take 1/K of their time. A loop that waits for its workers"
     " again and again is as slow as the workers. Batches that are ready in time now stay ready in time",
     "straggler": "a rank that was late because of its own time takes as long as its peers did in that step (their lower"

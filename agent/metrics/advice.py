@@ -18,7 +18,7 @@ GAIN = Metric(
     "gauge",
     "ratio",
     ("owner", "run", "advice"),
-    "The share of the time of a run's ranks that the change would save. Changes do not add up.",
+    "The share of the time of a run's ranks that the change would save. The gains of several changes cannot be added.",
     "<advice>",
 )
 

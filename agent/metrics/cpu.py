@@ -10,7 +10,7 @@ SECONDS = Metric(
     "seconds",
     ("mode",),
     "Time of all CPUs of the node together, by what they did; the modes sum to the number of CPUs times wall time. "
-    "Time in guests is part of user and nice. Little idle means that data workers compete for CPUs.",
+    "Time in guests is part of user and nice. If there is little idle time, data workers compete for CPUs.",
     "stat, cpu",
 )
 ONLINE = Metric("whyidle_cpu_online_cpus", "gauge", "cpus", (), "CPUs of the node that are online.", "stat, cpu<n>")

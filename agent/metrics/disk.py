@@ -35,7 +35,7 @@ FIELDS: dict[int, Metric] = {
         4,
         "read_seconds_total",
         "seconds",
-        "Time that reads took, queueing included, summed over all. Divide by the reads to get the latency.",
+        "Time that all reads took together, including queueing. Divide by the reads to get the latency.",
     ),
     5: _field(5, "writes_total", "writes", "Writes that were completed."),
     6: _field(6, "writes_merged_total", "writes", "Writes that were merged into one with a neighbour."),
@@ -44,7 +44,7 @@ FIELDS: dict[int, Metric] = {
         8,
         "write_seconds_total",
         "seconds",
-        "Time that writes took, queueing included, summed over all. Divide by the writes to get the latency.",
+        "Time that all writes took together, including queueing. Divide by the writes to get the latency.",
     ),
     9: _field(9, "in_flight_requests", "requests", "Requests that the device has not answered yet.", "gauge"),
     10: _field(
@@ -62,7 +62,7 @@ FIELDS: dict[int, Metric] = {
     ),
     12: _field(12, "discards_total", "discards", "Discards (TRIM) that were completed."),
     14: _field(14, "discarded_bytes_total", "bytes", "Bytes that were discarded."),
-    15: _field(15, "discard_seconds_total", "seconds", "Time that discards took, summed over all."),
+    15: _field(15, "discard_seconds_total", "seconds", "Time that all discards took together."),
     16: _field(16, "flushes_total", "flushes", "Flushes of the device's write cache. An fsync causes them."),
     17: _field(
         17, "flush_seconds_total", "seconds", "Time that flushes took; when it grows, a checkpoint's fsync is slow."

@@ -14,8 +14,9 @@ INFO = Metric(
     "info",
     (*RANK, *_MOUNT, "use"),
     "A file system on which a rank or its workers recently had files open or mapped, for reading or for writing (use). "
-    "Mount is where the rank sees it; device is the disk under it, as the collector disk calls it, otherwise its "
-    "number. From samples: a file that is open for a moment only can be missed. Always 1.",
+    "The label mount is its path for the rank. The label device is its disk, named as in the metrics of disks, "
+    "otherwise the number of the file system. From samples: a file that is open only for a moment can be missed. "
+    "Always 1.",
     "<pid>/{fd,fdinfo,maps,mountinfo}",
 )
 OPEN_FILES = Metric(
@@ -49,7 +50,7 @@ INODES_FREE = Metric(
     "gauge",
     "inodes",
     _MOUNT,
-    "How many more files the file system can hold. Absent where it has no such limit.",
+    "How many more files the file system can hold. Absent if it does not limit the number of files.",
     f"{_STATVFS}, f_ffree",
 )
 READONLY = Metric(

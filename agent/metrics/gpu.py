@@ -183,8 +183,8 @@ PCIE_GENERATION_MAX = _gauge(
 PCIE_WIDTH = _gauge(
     "pcie_link_width_lanes",
     "lanes",
-    "Lanes that the PCIe link has now. Fewer than the maximum means that the card does not sit well or that the "
-    "slot is bad.",
+    "Lanes that the PCIe link has now. If there are fewer than the maximum, the card is not seated well or the slot "
+    "is bad.",
     "nvmlDeviceGetCurrPcieLinkWidth",
 )
 PCIE_WIDTH_MAX = _gauge(

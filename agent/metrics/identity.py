@@ -56,7 +56,7 @@ GPU_POD = Metric(
     "info",
     ("uuid", *_OWNER, "resource"),
     "The container to which the kubelet assigned a GPU or MIG instance; always 1. A time-sliced GPU has several "
-    "series. A GPU that no pod asked for has none.",
+    "series. A GPU that no pod requests has no series.",
     "pod-resources List",
 )
 DEVICE_POD = Metric(
@@ -64,9 +64,8 @@ DEVICE_POD = Metric(
     "gauge",
     "info",
     ("resource", "device", *_OWNER),
-    "The container to which the kubelet assigned another device, such as an RDMA adapter; always 1. The device "
-    "is named as "
-    "its device plugin or resource driver names it.",
+    "The container to which the kubelet assigned another device, such as an RDMA adapter; always 1. The name of the "
+    "device is the one that its device plugin or resource driver uses.",
     "pod-resources List",
 )
 ALLOCATABLE = Metric(
@@ -83,8 +82,8 @@ ALLOCATED = Metric(
     "gauge",
     "devices",
     ("resource",),
-    "Devices that the kubelet has assigned to pods. The difference from the allocatable devices is idle because "
-    "no pod asked for it.",
+    "Devices that the kubelet has assigned to pods. The other allocatable devices are idle, because no pod requests "
+    "them.",
     "pod-resources List",
 )
 

@@ -13,8 +13,8 @@ INFO = Metric(
     "gauge",
     "info",
     ("mount", "server", "export", "version", "protocol", "device"),
-    "An NFS file system, identified by its first mount. Other mounts of it share its counters and are left out. "
-    "Device is its number, as mountinfo and stat show it. Always 1.",
+    "An NFS file system, identified by its first mount. Other mounts of the same file system share its "
+    "counters and are left out. The label device is its number, as mountinfo and stat show it. Always 1.",
     "1/mountstats, opts; 1/mountinfo",
 )
 

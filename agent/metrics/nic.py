@@ -74,7 +74,7 @@ UP = Metric(
     "gauge",
     "bool",
     _DEVICE,
-    "1 if the operational state of the interface is up, otherwise 0. Absent where the driver does not say.",
+    "1 if the operational state of the interface is up, otherwise 0. Absent if the driver does not report it.",
     f"{_CLASS}/operstate",
 )
 SPEED = Metric(
@@ -107,8 +107,8 @@ INFO = Metric(
     "gauge",
     "info",
     (*_DEVICE, "kind", "driver", "master", "pci_bus_id", "rdma"),
-    "What the interface is; always 1. Only the kind physical is separate hardware, so sum over that kind. The "
-    "label master is the bond or bridge that it is part of. The label rdma is the InfiniBand or RoCE device of the "
+    "Properties of a network interface; always 1. Only the kind physical is separate hardware, so sum over that kind. "
+    "The label master is the bond or bridge that it is part of. The label rdma is the InfiniBand or RoCE device of the "
     "same port.",
     _CLASS,
 )

@@ -149,7 +149,7 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "steps",
         RANK,
-        "Steps in which this rank was the last to arrive. If all ranks of a run have about as many, they take turns.",
+        "Steps in which this rank was the last to arrive. If the numbers of all ranks are similar, they take turns.",
         "late_steps",
     ),
     Metric(

@@ -65,8 +65,8 @@ RATE = _gauge(
     "port_rate_bytes_per_second",
     "bytes per second",
     PORT,
-    "What the link carries in one direction as it is now; absent while it is down. Less than the ports of the same "
-    "fabric, or than yesterday, means a degraded link.",
+    "The speed of the link in one direction, at its current width and generation; absent while it is down. If it is "
+    "lower than on other ports of the fabric, or lower than yesterday, the link is degraded.",
     _PORT_PATH + "rate",
 )
 RECEIVE_BYTES = _counter(

@@ -19,7 +19,7 @@ NAMESPACE_INFO = Metric(
     "info",
     (*_NAMESPACE, *RANK),
     "The network namespace that a rank lives in, to join on; always 1. The node's own namespace is called host. "
-    "Any other, such as that of a pod, has the name of its first rank.",
+    "Any other namespace, such as that of a pod, has the name of its first rank.",
     "/proc/<pid>/net/dev",
 )
 
@@ -66,8 +66,8 @@ COUNTED: tuple[Metric, ...] = (
         "timeouts_total",
         "counter",
         "timeouts",
-        "Retransmission timeouts. Each stalls its connection for 0.2 s or more. A retransmit that "
-        "acknowledgements asked for does not.",
+        "Retransmission timeouts. Each stalls its connection for 0.2 s or more. Retransmits that "
+        "acknowledgements request do not count.",
         "/proc/net/netstat TcpExt TCPTimeouts",
     ),
     _tcp(

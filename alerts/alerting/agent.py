@@ -25,7 +25,7 @@ def groups(config: Config) -> tuple[Group, ...]:
 def _had_ranks(config: Config) -> Record:
     up = config.series("whyidle_rank_up")
     return Record(
-        HAD_RANKS, f"max {config.by(*TARGET)} ({up})", why="1 where ranks live, by what their agent said last."
+        HAD_RANKS, f"max {config.by(*TARGET)} ({up})", why="1 if the agent reported live ranks in its last scrape."
     )
 
 

@@ -32,13 +32,13 @@ def _records(config: Config) -> tuple[Record, ...]:
         Record(
             f"{SECONDS}{window}",
             f"sum {config.by(*RUN)} ({saving}) / {seconds(window)}",
-            why="rank-seconds in saves, a second",
+            why="Rank-seconds in saves per second.",
         ),
-        Record(f"{COUNT}{window}", f"sum {config.by(*RUN)} ({saved})", why="saves by ranks, a second"),
+        Record(f"{COUNT}{window}", f"sum {config.by(*RUN)} ({saved})", why="Saves per second, counted for each rank."),
         Record(
             _mean(config),
             f"avg_over_time({SECONDS}{window}[{long}])\n/ (avg_over_time({COUNT}{window}[{long}]) > 0)",
-            why="rank-seconds per save by a rank; absent where nothing was saved",
+            why="Rank-seconds per save of one rank. Absent if nothing was saved.",
         ),
     )
 

@@ -50,7 +50,7 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     return Record(
         name,
         f"0 * max {config.by(*by)} ({expr}) + time()\nor\n{remembered(config, name)}",
-        why="When it was last so.",
+        why="The last time at which the expression had a result.",
     )
 
 

@@ -138,8 +138,8 @@ def _memory(config: Config) -> tuple[Alert, ...]:
             config.for_slow,
             "warning",
             "needs a reset to take bad memory out of use.",
-            "has bad memory, which is taken out of use at its next reset. Until then a process may use it. Reset "
-            "the GPU between two jobs.",
+            "has bad memory, which is taken out of use at its next reset. Until then processes may use this memory. "
+            "Reset the GPU between two jobs.",
         ),
     )
 

@@ -10,6 +10,7 @@ from ..config import Config
 from ..promql import seconds
 from ..recording.contradictions import CONTRADICTIONS
 from ..recording.names import (
+    OPEN,
     charged,
     confirmed,
     contradicted,
@@ -93,8 +94,8 @@ def _records(config: Config) -> tuple[Record, ...]:
     """Queries over all ranks that several alerts share."""
     steps, up = config.series("whyidle_steps_total"), config.series("whyidle_rank_up")
     return (
-        Record(STEPS, f"sum {config.by(*RUN)} ({steps})", why="Steps of all ranks, earlier attempts included."),
-        Record(ALIVE, f"max {config.by(*RUN)} ({up})", why="1 while a rank lives."),
+        Record(STEPS, f"sum {config.by(*RUN)} ({steps})", why="Steps of all ranks, including earlier attempts."),
+        Record(ALIVE, f"max {config.by(*RUN)} ({up})", why="1 while a rank is alive."),
     )
 
 
@@ -108,7 +109,8 @@ def _lost(config: Config) -> Alert:
     node = each(config, config.series("whyidle_rank_info"), rank, " on {{ .Labels.node }}", of=".Labels")
     return Alert(
         "WhyidleLostTo",
-        f"({_high(config, rows, window)}\nor\n{bursts})\nunless {config.on(*RUN)} ({_alone(config)})",
+        f"({_high(config, rows, window)}\nor\n{bursts})\nunless {config.on(*RUN)} ({_alone(config)})\n"
+        f"unless {config.on(*RUN, 'family')} ({_alone_lately(config)})",
         config.for_slow,
         "warning",
         f"Run {RUN_NAME} loses {{{{ $value | humanizePercentage }}}} of its time to {{{{ $labels.family }}}}.",
@@ -200,6 +202,13 @@ def _others(config: Config) -> tuple[Alert, ...]:
 def _alone(config: Config) -> str:
     """Runs of one process that have been in their own Python for long: mostly a notebook or a debugger."""
     own = config.series("whyidle_phase_open_seconds", 'phase="host"')
+    lone = config.series("whyidle_rank_info", 'world_size="1"')
+    return f"{own} > {config.alerts.notebook_seconds:g} and {config.on(*RANK)} {lone}"
+
+
+def _alone_lately(config: Config) -> str:
+    """Runs as in `_alone`, also a while later: while a notebook computes, the last hour is still that of its user."""
+    own = f'max_over_time({OPEN}{{phase="host"}}[{config.long_window}])'
     lone = config.series("whyidle_rank_info", 'world_size="1"')
     return f"{own} > {config.alerts.notebook_seconds:g} and {config.on(*RANK)} {lone}"
 

@@ -50,18 +50,18 @@ def rules(config: Config) -> tuple[Record, ...]:
         Record(
             stepping(window),
             _stepping(config),
-            why="Rates are of the time that a run has really stepped: less than the window while it is young.",
+            why="The time since the first step, at most the window. Rates are computed over this time.",
         ),
         Record(
             steps(window),
             f"max {config.by(*RUN)} (\n{indented(_stepped(config))}\n)\n/ {config.on(*RUN)} {stepping(window)}\n"
             f"or {config.on(*RUN)} 0 * {RUN_RANKS}",
-            why="Every rank counts the same steps.",
+            why="The maximum, because every rank counts the same steps.",
         ),
         Record(
             buckets,
             f"sum {config.by(*RUN, 'le')} ({config.rate('whyidle_step_seconds_bucket', window, SOME_RANKS)})",
-            why="Every tenth rank speaks for all: they step together, and each has 17 buckets.",
+            why="Only every tenth rank, to read fewer series. All ranks step together, and each has 17 buckets.",
         ),
         *(
             Record(step_seconds(name, window), f"histogram_quantile({q:g}, {buckets}) >= 0")
@@ -70,14 +70,14 @@ def rules(config: Config) -> tuple[Record, ...]:
         Record(
             bus_bandwidth(window),
             _bus_bandwidth(config),
-            why="Over all of the time, not over that of the transfers alone; all ranks taken for one group.",
+            why="Per second of the whole time, not of the transfers only, and as if all ranks were one group.",
         ),
-        Record(NODE_LINK, _node_link(config), why="What a node's links carry in one direction: RDMA if there is any."),
+        Record(NODE_LINK, _node_link(config), why="The speed of a node's links in one direction: RDMA if it has any."),
         Record(
             RUN_LINK,
             f"min {config.by(*RUN)} (\n  0 * {RUN_NODE_RANKS} + {config.on('node')} group_left () {NODE_LINK}\n)\n"
             f"and {config.on(*RUN)} count {config.by(*RUN)} ({RUN_NODE_RANKS}) > 1",
-            why="Of the node with the least: a ring passes through all. A run on one node does not use them.",
+            why="The speed of the slowest node, because a ring uses all nodes. Absent for a run on one node.",
         ),
         *_transfers(config),
     )
@@ -123,13 +123,13 @@ def _transfers(config: Config) -> tuple[Record, Record]:
         Record(
             now,
             f"{bus_bandwidth(config.window)} / {run} {waits} <= {run} {RUN_LINK}",
-            why="What collectives move, by the time that ranks wait in transfers. Where that is more than the links "
-            "carry, transfers go on behind compute, and their pace is not known.",
+            why="The bytes of collectives, divided by the time that ranks wait in transfers. If the result exceeds the "
+            "speed of the links, compute hides a part of the transfers and their speed is not known.",
         ),
         Record(
             transfer_bandwidth("best"),
             f"quantile_over_time({BEST}, {now}[{config.bandwidth_reference}])",
-            why="Not the maximum, which one lucky window would set for a day.",
+            why="A quantile, because a single fast window would determine the maximum for a day.",
         ),
     )
 

@@ -29,8 +29,9 @@ def rule(config: Config, family: str) -> Record:
         name,
         f"sum {config.by('node', 'signal')} (\n{indented(parts)}\n) > 0.5 * {step}\n"
         f"and {here} group {config.by('node')} ({INSTANCE_NODE})",
-        why="How often a signal speaks on a node whose ranks lose nothing to its family: a moving average over "
-        f"{config.baseline_hours:g} hours, which stands still while they do. What has become rare is left out.",
+        why="How often a signal appears on a node while its ranks lose nothing to the signal's family: a moving "
+        f"average over {config.baseline_hours:g} hours. It does not change while they lose time. Rare signals have no "
+        "series.",
     )
 
 

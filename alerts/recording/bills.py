@@ -43,8 +43,8 @@ def _billed(config: Config) -> Iterator[Record]:
     yield Record(
         billed("run_node_family"),
         f"sum {config.by(*place, 'family')} (\n{indented(parts)}\n) != 0",
-        why="What is known of waits comes some steps after them. So what is left of them may be less than 0 in one "
-        "evaluation, and is right in the sum.",
+        why="The reason for a wait is known some steps after it. So the unexplained rest may be less than 0 in one "
+        "evaluation, but the sum over evaluations is right.",
     )
     yield Record(billed("run_family"), f"sum {config.by(*RUN, 'family')} ({billed('run_node_family')})")
     yield Record(billed("cluster_family"), f"sum {config.by('family')} ({billed('run_family')})")
@@ -65,5 +65,5 @@ def _late(config: Config) -> Record:
         LATE_BY_RANK,
         f"sum {config.by(*RANK)} ({lateness()})\n/ {run} group_left () sum {config.by(*RUN)} ({lateness()})\n"
         f"* {run} group_left () {waits}",
-        why="The waits for stragglers, shared out over the late ranks as their lateness is.",
+        why="The waits for stragglers, divided among the late ranks in proportion to their lateness.",
     )

@@ -72,26 +72,26 @@ def _totals(config: Config) -> Iterator[Record]:
     yield Record(
         RANK_PLACE,
         f"group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})",
-        why="On which node each rank is, for counters that do not say it.",
+        why="The node of each rank, for counters without the label node.",
     )
     yield Record(
         RUN_TOTAL,
         f"max {config.by(*RUN_PLACE, 'cause', 'family')} ({last_value(config, 'whyidle_run_device_seconds_total')})",
-        why="The last value within some minutes, so that a scrape that fails leaves no gap. The maximum, so that an "
-        "agent that comes back under another address does not count twice.",
+        why="The last value within some minutes, so that a failed scrape leaves no gap. The maximum, so that an agent "
+        "that returns under another address does not count twice.",
     )
     yield Record(
         RUN_TOTAL,
         _gaps(config),
         {"cause": "host", "family": "host", **EVIDENCE},
-        why="Compute in which a GPU's own counters saw nothing run: no more than there was compute. It is the host's "
-        "time, and is taken off compute below.",
+        why="Compute during which the GPU's own counters show an idle GPU, at most all compute. It counts as host, and "
+        "is subtracted from compute below.",
     )
     unhooked = last_value(config, "whyidle_device_seconds_total", f'family="{UNHOOKED_FAMILY}"')
     yield Record(
         DEVICE_TOTAL,
         f"max {config.by('node', 'device', 'cause', 'family')} ({unhooked} > 0)",
-        why="The same of devices that no rank drives.",
+        why="The same for GPUs that no rank uses.",
     )
     yield Record(LATE_TOTAL, _late(config))
     yield Record(
@@ -118,8 +118,8 @@ def _unknown(config: Config) -> Record:
         f"group {config.by(*RUN_PLACE)} (\n  {RANK_PLACE}\n"
         f"  unless {config.on(*RUN_PLACE)} {RANK_PLACE} offset {config.interval}\n"
         f"  unless {config.on('instance')} {heard_before(config, config.interval)}\n)",
-        why="Runs that were not on a node at the last evaluation, when nobody heard of its agent either: nobody knows "
-        "how much of their counters was counted before. Of any other, a counter that is new is new too.",
+        why="Runs without series at the last evaluation, on nodes whose agent did not answer then either. It is not "
+        "known how much of their counters was counted before. The new counters of any other run start from 0.",
     )
 
 
@@ -133,8 +133,8 @@ def _increases(config: Config) -> Iterator[Record]:
     yield Record(
         spent("run_node_cause"),
         f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
-        why="Device-seconds that were added since the last evaluation. A counter that fell has begun anew. What of "
-        "compute is the host's time is taken off.",
+        why="Device-seconds since the last evaluation. A counter that fell has started again from 0. Compute that "
+        "counts as host is subtracted.",
     )
     yield Record(
         lateness(),
@@ -143,7 +143,7 @@ def _increases(config: Config) -> Iterator[Record]:
     yield Record(
         waited_for("run_node_family"),
         f"({_grown(config, WAITED_FOR_TOTAL)}) != 0",
-        why="The ranks themselves find out what made late whom they waited for, a few steps later.",
+        why="The ranks find out a few steps later what made the rank late that they waited for.",
     )
 
 

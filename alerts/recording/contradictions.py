@@ -64,30 +64,30 @@ def _contradictions(config: Config) -> tuple[Contradiction, ...]:
             "idle_links",
             "network",
             _idle_links(config),
-            "Waits in transfers while no link carries anything and the node has too few CPUs: it is the threads that "
-            "drive the transfers which wait. Within a node transfers do not use its links.",
+            "Waits in transfers while the links carry nothing and the node has too few CPUs: the threads that drive "
+            "the transfers wait for a CPU. Not for runs on one node, whose transfers use no links.",
             of_runs=RUN_LINK,
         ),
         Contradiction(
             "idle_storage",
             "storage",
             _idle_storage(config),
-            "Blocked reads or saves, while ranks read and write nothing, and neither a disk nor a file system of the "
-            "network has anything to do: they wait for something else, such as a lock, a queue or a sleep.",
+            "Blocked reads or saves while ranks read and write nothing, and disks and network file systems are idle. "
+            "The ranks wait for something else, such as a lock, a queue or a sleep.",
         ),
         Contradiction(
             "idle_cpus",
             "cpu",
             _idle_cpus(config),
-            "Ranks that queue for CPUs on a node that has idle ones: they may use only some of them.",
+            "Ranks that wait for a CPU while the node has idle CPUs. They may be restricted to some of the CPUs.",
             causes=QUEUED_CAUSES,
         ),
         Contradiction(
             "busy_gpus",
             IDLE_FAMILIES,
             _busy_gpus(config),
-            "GPUs that are busy in more of the time than their ranks leave them: another process uses them, or the "
-            "ranks have work on streams that whyidle does not see.",
+            "GPUs that are busy while their ranks say that they are idle. Another process uses them, or the ranks have "
+            "work on streams that whyidle does not see.",
         ),
     )
 

@@ -67,8 +67,8 @@ def _run_rules(config: Config) -> tuple[Record, ...]:
             confirmed(f"ratio{window}"),
             lines(_network(config), *(_where_lost(config, family) for family in FAMILIES if family != "network"))
             + f"\nor {on} 0 * {lost}",
-            why="The part of a family's time that was lost on nodes on which a signal of the family speaks. A signal "
-            "counts less where it often speaks although nothing is lost.",
+            why="The part of a family's time that was lost on nodes with a signal of the family. A signal counts less "
+            "on a node where it often appears while nothing is lost.",
         ),
         Record(
             confirmed(f"rate{window}"),
@@ -77,13 +77,13 @@ def _run_rules(config: Config) -> tuple[Record, ...]:
         Record(
             confirmed(f"ratio{long}"),
             f"avg_over_time({confirmed(f'rate{window}')}[{long}])\n/ {on}\n(avg_over_time({lost}[{long}]) > 0)",
-            why="Of the time lost in a longer window, the part that was lost while counters agreed.",
+            why="The part of the time lost in a longer window that was lost while counters agreed.",
         ),
         *(
             Record(
                 confirmed(f"ratio{other}"),
                 confirmed(f"ratio{window}"),
-                why="Evidence has a window of its own, which other verdicts take as it is.",
+                why="Evidence has one window. The verdicts of other windows use it unchanged.",
             )
             for other in config.windows
             if other not in (window, long)
@@ -119,7 +119,7 @@ def _group(config: Config) -> Record:
     return Record(
         waiting_group(config.window),
         f"topk {config.by(*RUN)} (1, sum {config.by(*RUN, 'group')} ({waits}) > 0)",
-        why="The group in whose transfers a run waits most. Its members' nodes are asked, not all of the run's.",
+        why="The group in whose transfers a run waits most. Only the nodes of its members count as evidence.",
     )
 
 

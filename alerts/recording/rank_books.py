@@ -40,7 +40,7 @@ def _totals(config: Config) -> Iterator[Record]:
         RANK_TOTAL,
         f"{compute} - {rest}",
         {"cause": "host", "family": "host", **EVIDENCE},
-        why="Compute in which a GPU's own counters saw nothing run.",
+        why="Compute during which the GPU's own counters show an idle GPU. It counts as host.",
     )
 
 
@@ -51,7 +51,7 @@ def _unknown(config: Config) -> Record:
         f"group {config.by(*RANK, 'node')} (\n  {RANK_PLACE}\n"
         f"  unless {config.on(*RANK, 'node')} {RANK_PLACE} offset {at}\n"
         f"  unless {config.on('instance')} {heard_before(config, at)}\n)",
-        why="Ranks that were not there at the last evaluation, when nobody heard of their agent either.",
+        why="Ranks without series at the last evaluation, whose agent did not answer then either.",
     )
 
 
@@ -61,11 +61,11 @@ def _increases(config: Config) -> Iterator[Record]:
     yield Record(
         spent("rank_cause"),
         f"({grown(RANK_TOTAL, missed, on, UNKNOWN_RANKS)}) != 0",
-        why="Device-seconds that were added since the last evaluation. A counter that fell has begun anew.",
+        why="Device-seconds since the last evaluation. A counter that fell has started again from 0.",
     )
     yield Record(
         spent("rank_cause"),
         f"-({grown(matching(RANK_TOTAL, EVIDENCE), missed, on, UNKNOWN_RANKS)}) != 0",
         {"cause": "compute", "family": "compute", **EVIDENCE},
-        why="What of them is the host's time is not compute.",
+        why="Compute that counts as host is subtracted from compute.",
     )

@@ -22,21 +22,22 @@ def rules(config: Config) -> tuple[Record, ...]:
         Record(
             INSTANCE_NODE,
             f"group {by_node} ({info})\nor\ngroup {by_node} ({config.series('whyidle_node_info')})",
-            why="Which target speaks for which node: a node's counters do not carry its name.",
+            why="The node of each target, because a node's counters do not have the label node.",
         ),
         Record(
             RUN_NODE_RANKS,
             f"count {config.by(*RUN, 'node')} (\n  {info} and {config.on('instance', *RANK)} ({up} == 1)\n)",
-            why="Live ranks.",
+            why="The number of live ranks.",
         ),
         Record(RUN_RANKS, f"sum {config.by(*RUN)} ({RUN_NODE_RANKS})"),
         Record(NODE_RANKS, f"sum {config.by('node')} ({RUN_NODE_RANKS})"),
-        Record(OPEN, _open(config), why="Phases that have been open for long, and what they count as meanwhile."),
+        Record(OPEN, _open(config), why="Long open phases, with the cause that they count as while they are open."),
         Record(
             MISSING,
             _missing(config),
-            why="For how long others have waited in a collective for a rank that is not in it, and what keeps it. An "
-            "agent knows who is missing among the ranks of its own node; here ranks of other nodes are found too.",
+            why="How long others have waited in a collective for a rank that has not entered it, and what the rank "
+            "does meanwhile. An agent finds missing ranks of its own node only. This rule also finds those of other "
+            "nodes.",
         ),
     )
 

@@ -45,8 +45,8 @@ def _seconds(config: Config, window: str) -> Iterator[Record]:
     yield Record(
         nodes,
         f"clamp_min(sum {config.by(*place)} (\n{indented(parts)}\n), 0) > 0",
-        why="Counters stand still while a phase is open, so a long one is added: a hang shows while it lasts. This is "
-        "for the picture of now; bills are made without it.",
+        why="Counters do not change while a phase is open. Phases that have been open for long are added, to show a "
+        "hang while it lasts. Bills do not include them.",
     )
     yield Record(spent("run_cause", window), f"sum {config.by(*RUN, 'cause', 'family')} ({nodes}{_OF_RUNS})")
     yield from _level(config, "run", RUN, spent("run_cause", window), window)
@@ -95,14 +95,14 @@ def _goodput(window: str) -> Iterator[Record]:
     yield Record(
         goodput("run", window),
         f"sum without (family) ({share('run_family', window)}{compute})",
-        why="Compute by wall time; steps that are repeated are the family lost.",
+        why="Compute divided by wall time. Repeated steps do not count as compute, but as lost.",
     )
     families = spent("cluster_family", window)
     yield Record(
         goodput("cluster", window),
         f"sum without (family) ({families}{compute})\n/\n"
         f'(sum without (family) ({families}{{family!="{UNHOOKED_FAMILY}"}}) > 0)',
-        why="Of ranks alone: a GPU without a ledger has no goodput that is known.",
+        why="Ranks only, because the goodput of a GPU without a ledger is not known.",
     )
 
 
@@ -117,14 +117,14 @@ def _rates(config: Config, window: str) -> Iterator[Record]:
     yield Record(
         runs,
         f"sum {config.by(*RUN)} (\n  {RUN_NODE_RANKS} and {place} {nodes}\n)",
-        why="Live ranks whose seconds are known.",
+        why="The number of live ranks whose seconds are known.",
     )
     weighted = f"({nodes}\n* {place} group_left ()\n{ranks})"
     yield Record(
         families,
         _families(config, RUN, f"(\n{indented(weighted)}\n)", runs),
-        why="The shares of the seconds that there were, times the ranks: a run that is younger than the window does "
-        "not lose less for it.",
+        why="The shares of the recorded seconds, times the ranks, so that the value is also right for a run that "
+        "is younger than the window.",
     )
     unhooked = f'{spent("cluster_family", window)}{{family="{UNHOOKED_FAMILY}"}} / {seconds(window)}'
     yield Record(device_seconds("cluster_family", window), f"sum {config.by('family')} ({families})\nor\n{unhooked}")

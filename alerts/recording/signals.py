@@ -30,7 +30,7 @@ def signals(config: Config) -> tuple[Signal, ...]:
 
 
 def _network(config: Config) -> tuple[Signal, ...]:
-    line_rate, waiting = config.line_rate_share, "Of the time in which ranks wait for transfers."
+    line_rate, waiting = config.line_rate_share, "How busy the link is while ranks wait for transfers."
     return (
         *(
             Signal("network", f"{name}{suffix}", expr, line_rate, waiting if suffix else "", of_waits=bool(suffix))
@@ -98,7 +98,7 @@ def _tcp(config: Config) -> tuple[Signal, ...]:
             "tcp_timeouts",
             f"{rate('whyidle_tcp_timeouts_total', window)} - {connecting}",
             lost,
-            "Of connections that stand: each attempt to connect that has no answer is a timeout too.",
+            "Timeouts of open connections only. An unanswered attempt to connect counts as a timeout too.",
         ),
         Signal("network", "tcp_retransmits", f"({again} > {lost:g}) / {sent}", config.tcp_retransmit_share),
     )
@@ -113,7 +113,7 @@ def _queues(config: Config) -> tuple[Signal, ...]:
             "qdisc_overlimits",
             config.rate("whyidle_qdisc_overlimits_total", config.window),
             config.shaped_packets_per_second,
-            "A rate limit on an interface of the node: TCP adapts its rate, and no packet has to be lost.",
+            "A rate limit on an interface of the node. TCP adapts its rate, so packets may wait without being lost.",
         ),
         Signal(
             "network",
@@ -133,7 +133,7 @@ def _storage(config: Config) -> tuple[Signal, ...]:
             "disk_busy",
             _of_ranks(config, rate("whyidle_disk_io_seconds_total", window)),
             config.disk_busy_share,
-            "A disk that ranks have files on, where that is known: others may keep theirs busy.",
+            "Only disks with files of ranks, if these are known. Other processes may keep other disks busy.",
         ),
         Signal("storage", "nfs_latency", _latency(config, "nfs", "requests"), config.nfs_latency),
         Signal(
@@ -149,14 +149,14 @@ def _storage(config: Config) -> tuple[Signal, ...]:
             "fuse_waiting",
             _of_ranks(config, f"avg_over_time({config.series('whyidle_fuse_waiting_requests')}[{window}])"),
             config.fuse_requests,
-            "Whoever waits for FUSE past the page cache is asleep as in a socket: no other counter tells.",
+            "A process that waits for FUSE sleeps as if it waited for a socket. No other counter shows this wait.",
         ),
         Signal(
             "storage",
             "network_files",
             _network_files(config),
             config.open_network_files,
-            "For file systems that count nothing themselves: a rank that reads has files open on the network.",
+            "For file systems without counters: a rank that reads has files open on a network file system.",
         ),
         Signal(
             "storage",
@@ -164,14 +164,14 @@ def _storage(config: Config) -> tuple[Signal, ...]:
             f"{rate('whyidle_process_uninterruptible_samples_total', window)} / "
             f"{rate('whyidle_process_state_samples_total', window)}",
             config.blocked_worker_share,
-            "Found in a wait that cannot be interrupted, which is mostly one for storage.",
+            "How often processes were found in an uninterruptible wait, which is mostly a wait for storage.",
         ),
         Signal(
             "storage",
             "major_faults",
             rate("whyidle_process_major_faults_total", window),
             config.major_faults_per_second,
-            "Reads through mmap.",
+            "Reads through mmap, which are not system calls.",
         ),
     )
 
@@ -203,7 +203,7 @@ def _pressure(config: Config, family: str, resource: str, threshold: float) -> t
             f"{resource}_pressure",
             f"({config.rate(node, config.window, matchers)}\n  unless {config.on('instance')} {groups})",
             threshold,
-            "Where the ranks' control groups tell nothing of themselves: all that run on the node are in it.",
+            "The pressure of the whole node, used only if the ranks' control groups do not report their own.",
         ),
         Signal(family, f"cgroup_{resource}_pressure", groups, threshold),
     )
@@ -244,7 +244,7 @@ def _cpu(config: Config) -> tuple[Signal, ...]:
             "workers_busy",
             _per_worker(config, "cpu"),
             config.worker_cpu_share,
-            "Workers that compute all the time are the limit, however idle the other CPUs are.",
+            "Workers that compute all the time limit the training, even if other CPUs are idle.",
         ),
     )
 

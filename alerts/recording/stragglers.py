@@ -20,8 +20,8 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
         Record(
             late("run_rank_family", window),
             f"sum {by} (\n{charges}\n)\n* {run} group_left () ({RUN_RANKS} / {run} {spent('run', window)}) > 0",
-            why="The waits for stragglers, shared out over the late ranks as their lateness is; and waits that are "
-            "open, over the ranks that are missing. As many GPUs as waited.",
+            why="The waits for stragglers, divided among the late ranks in proportion to their lateness, and the open "
+            "waits, divided among the missing ranks. In GPUs that waited.",
         ),
         Record(late("run_rank", window), f"sum {config.by(*RANK)} ({late('run_rank_family', window)})"),
         Record(

@@ -35,7 +35,7 @@ def basis(config: Config, window: str) -> tuple[Record, ...]:
             since_first_step(window),
             f'sum {by} ({spent("run_cause", window)}{{cause!="startup"}})\n'
             f"or {config.on(*RUN, 'family')} 0 * {spent('run_family', window)}",
-            why="What came before the first step stands apart.",
+            why="Without startup, the time before the first step.",
         ),
     )
 
@@ -47,19 +47,20 @@ def conclusion(config: Config, window: str) -> tuple[Record, ...]:
         Record(
             charged(window),
             _charged(config, window),
-            why="Waits for late ranks and for other pipeline stages are charged to what made those late, as far as the "
-            "ranks have found out; the rest stays straggler and pipeline. A conclusion, not a measurement.",
+            why="Waits for late ranks and for other pipeline stages count under what made those late, as far as the "
+            "ranks have found it out. The rest counts as straggler and pipeline. This is a conclusion, not a "
+            "measurement.",
         ),
         Record(
             leading(window),
             f'{worst}\nor {config.on(*RUN)} {charged(window)}{{family="compute"}}',
-            why="The largest family other than compute if it is large enough, else compute.",
+            why="The largest family other than compute if it is large enough, otherwise compute.",
         ),
         Record(
             culprit(window),
             _culprit(config, window),
-            why="The rank that was late most by the verdict's family. Where more than half of all ranks are late by "
-            "it, they take turns, and none is to blame.",
+            why="The rank that was late most because of the verdict's family. If more than half of all ranks are late "
+            "because of it, they take turns, and no rank is named.",
         ),
     )
 
@@ -118,6 +119,6 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
             name,
             f'{found}{{family!~"{refutable}"}}',
             {"corroboration": "none_needed"},
-            why="The ranks' own clocks are all the evidence that there can be.",
+            why="No counter of a node could confirm these families. The ranks' own clocks are the only evidence.",
         ),
     )

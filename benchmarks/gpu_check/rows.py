@@ -7,9 +7,9 @@ from typing import Any
 
 LIMITS: dict[str, tuple[float | None, float | None, str]] = {
     # name: (on a GPU, simulated, unit and meaning)
-    "data": (0.3, 1.0, "ms a step: idle while the loop waits for a batch, against raw events"),
+    "data": (0.3, 1.0, "ms a step: idle while the loop waits for a batch, compared with raw events"),
     "kineto": (0.05, None, "of the step: idle between kernels, against a Kineto trace"),
-    "exposed": (0.5, 0.5, "ms a step: exposed communication, against raw events, and 2 % of the truth"),
+    "exposed": (0.5, 0.5, "ms a step, plus 2 % of the truth: exposed communication, compared with raw events"),
     "sum": (0.001, 0.001, "of the wall: causes add up to it"),
     "unattributed": (0.01, 0.02, "of the wall"),
     "faults": (0.0, 0.0, "faults that the hooks counted"),

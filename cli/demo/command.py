@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..stopping import Stopped, StopSignals
+from ..terminal import shows_colours
 from .injection import KINDS, Injection, choose, outcome_text
 
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
@@ -122,7 +123,7 @@ def _print(report: dict[str, Any], injection: Injection, as_json: bool) -> None:
     if as_json:
         print(render_json(report))
         return
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    colour = shows_colours()
     print(render_text(report, colour=colour), end="")
     if text := outcome_text(injection, report["injected"]):
         print(f"\n{text}", end="")

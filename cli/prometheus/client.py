@@ -133,15 +133,15 @@ class Prometheus:
             target = urllib.parse.urlsplit(error.headers.get("Location") or "")._replace(query="", fragment="").geturl()
             return f"{self.url} redirects to {target or 'nowhere'}: give the address of Prometheus itself"
         if code == 401:
-            return f"{self.url} wants to know who asks (401): give a token or a password, as --help says"
+            return f"{self.url} requires authentication (401): give a token or a password, as --help says"
         if code == 403:
-            return f"{self.url} does not let this user ask (403){_behind(told)}"
+            return f"{self.url} does not allow this user to query (403){_behind(told)}"
         if code == 404 and not told:
             return f"there is no Prometheus at {self.url} (404): is its path missing, such as /prometheus?"
         if code in (400, 422) and told:
             return f"{self.url} refuses a query ({code}): {told}. The query: {parameters.get('query', parameters)}"
         if code == 503 and told:
-            return f"{self.url} gave a query up (503): {told}. Ask for less with --since"
+            return f"{self.url} aborted a query (503): {told}. Ask for less with --since"
         return f"{self.url} answers {code} {error.reason}{_behind(told)}"
 
 

@@ -70,7 +70,7 @@ def _url(text: str) -> str:
         parts = urllib.parse.urlsplit(text)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise argparse.ArgumentTypeError("the address of Prometheus makes no sense; write http://HOST:9090") from None
+        raise argparse.ArgumentTypeError("the address of Prometheus is not valid; write http://HOST:9090") from None
     if "@" in parts.netloc:
         raise argparse.ArgumentTypeError(
             f"the address must not contain a user or a password: use --prometheus-basic-auth-file or ${BASIC_VARIABLE}"

@@ -58,7 +58,7 @@ def last_sign(asked: Prometheus, chosen: Chosen) -> float:
     query = f"max(max_over_time(timestamp({chosen.of(RUN_RANKS)})[{back}s:{LOOK_EVERY}s]))"
     found = asked.query(query, chosen.end)
     if not found:
-        raise NoAnswer("no rank of this run lived in this time: look back further with --since")
+        raise NoAnswer("no rank of this run was alive in this time: look back further with --since")
     return min(found[0].value, chosen.end)
 
 

@@ -7,6 +7,7 @@ from math import ceil
 from ...advisor.compare.recorded import Stretch, Window
 from ...alerts.recording.names import RUN_RANKS
 from ...verdict.recent import SAVING
+from . import starts
 from .client import NoAnswer, Prometheus, over
 from .runs import SECONDS, Chosen
 
@@ -48,6 +49,7 @@ def ask(asked: Prometheus, chosen: Chosen) -> Stretch:
     quantiles = {name: number(f"histogram_quantile({q}, {buckets})") for name, q in (("p50", 0.5), ("p99", 0.99))}
     saves = chosen.of("whyidle_checkpoints_total", 'kind="save"')
     saving = chosen.of("whyidle_device_seconds_total", _SAVES)
+    begun = starts.ask(asked, chosen, first, chosen.end)
     return Stretch(
         run=chosen.run,
         windows=[Window(seconds, steps.get(place, 0.0)) for place, seconds in enumerate(spent)],
@@ -59,4 +61,6 @@ def ask(asked: Prometheus, chosen: Chosen) -> Stretch:
         saves=round(number(f"max (increase({saves}{whole}))")),
         saving=number(f"max (sum by (rank) (increase({saving}{whole})))"),
         seconds=chosen.end - first,
+        starts=begun,
+        notes=[begun.why_not] if begun.why_not else [],
     )

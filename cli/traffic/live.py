@@ -73,7 +73,7 @@ def build(
         read = last.read - first.read if first.read is not None and last.read is not None else None
         notes += [why] if why else []
     else:
-        notes.append("not all ranks are live: everything since their start counts, and adapters are not compared")
+        notes.append("not all ranks are live: the whole time since their start counts. Adapters are not compared")
     moved = measure(ledgers, before, way)
     if moved.ranks < moved.world_size:
         notes.append("ranks without a ledger here are assumed to be on other nodes")

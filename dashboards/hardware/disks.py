@@ -106,7 +106,7 @@ def _cache() -> Panel:
     return trend(
         "Page cache",
         "File data in memory, and the part of it that still has to be written or is being written, such as a "
-        "checkpoint. A data set that fits into the cache is read from disk only once.",
+        "checkpoint. A dataset that fits into the cache is read from disk only once.",
         *levels(
             {
                 "whyidle_memory_cached_bytes": "cached",

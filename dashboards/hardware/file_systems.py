@@ -212,8 +212,8 @@ def _lustre_mounts() -> Panel:
 def _fuse() -> Panel:
     return trend(
         "FUSE: requests that wait",
-        "Requests that the daemon of each FUSE file system has not answered yet. Steadily above 0 while ranks wait for "
-        "data: the daemon, or the object store behind it, is slow.",
+        "Requests that the daemon of each FUSE file system has not answered yet. If the number stays above 0 while "
+        "ranks wait for data, the daemon, or the object store behind it, is slow.",
         level("whyidle_fuse_waiting_requests", "device, mount", "{{mount}} {{device}}", most=8),
         unit="short",
         width=12,

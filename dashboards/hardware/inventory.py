@@ -61,7 +61,7 @@ def _kubernetes() -> Panel:
     return trend(
         "Devices of Kubernetes",
         "Devices that the kubelet can assign to pods, and devices that it has assigned. If the first number "
-        "falls, devices became unhealthy. The difference is idle because no pod asked for it.",
+        "falls, devices became unhealthy. Devices that are not assigned are idle, because no pod requests them.",
         level("whyidle_kubernetes_allocatable_devices", "resource", "{{resource}} in all", most=3),
         level("whyidle_kubernetes_allocated_devices", "resource", "{{resource}} given", most=3),
         unit="short",

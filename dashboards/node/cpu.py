@@ -22,9 +22,9 @@ def _modes() -> Panel:
     whole = f"sum({rate('whyidle_cpu_seconds_total')})"
     return trend(
         "CPU time of the node",
-        "Share of the time of all CPUs, by what the CPUs did. Little idle means that data workers compete for "
-        "CPUs; iowait "
-        "is idle time during a read; steal is time that other virtual machines of the host took.",
+        "Share of the time of all CPUs, by what the CPUs did. If there is little idle time, data workers compete for "
+        "CPUs. The line iowait is idle time during a read. The line steal is time that other virtual machines of the "
+        "host took.",
         query(f"{total('mode', rate('whyidle_cpu_seconds_total'))} / on () group_left () {whole}", "{{mode}}"),
         unit="percentunit",
         width=8,

@@ -23,7 +23,7 @@ def _waiting() -> Panel:
     return trend(
         "Ranks and workers found waiting for storage",
         "Share of samples that found a main thread in state D, which usually is a read or write in progress; the "
-        "six highest. High for workers while the ranks wait for data: the storage is the limit.",
+        "six highest. If it is high for workers while the ranks wait for data, the storage is the limit.",
         average(found, looked, BY_ROLE, "{{owner}}/{{run}} rank {{rank}} {{role}}", most=6),
         unit="percentunit",
         width=8,

@@ -28,7 +28,7 @@ def sentence() -> Panel:
     return stat(
         "",
         """How many GPUs of the chosen runs do not compute now, what that costs an hour at the price in the settings,
-        the two families that take most of it, and the run that loses most. Waits for late ranks are charged to what
+        the two families that take most of it, and the run that loses most. Waits for late ranks count under what
         made them late. The rows below say where to look next.""",
         now(f"{gpus} {joined}", "{{idle}}{{gpus}}{{money}}{{first}}{{second}}{{worst}}"),
         unit="none",

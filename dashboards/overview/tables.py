@@ -115,7 +115,7 @@ def bills() -> tuple[Panel, Panel]:
         _bill(
             "Lost, by family",
             """Device-hours in the time range that were not compute, and their cost at the price in the settings. Waits
-            for a late rank are charged to what made it late. A phase that is still open is billed when it ends.""",
+            for a late rank count under what made it late. A phase that is still open is billed when it ends.""",
             "family",
             Column("family", "Family", mappings=FAMILY, cell="color-text", width=110),
         ),

@@ -109,7 +109,7 @@ def _late_rank() -> Panel:
     return stat(
         "Late rank",
         """The rank that others waited for most in the time range, on average; the list below says for how long.
-        Nobody is named if it is less than 1 % of the run.""",
+        No rank is named if they waited for less than 1 % of the run's time.""",
         now(
             f"""label_replace(topk(1, {over_range(late)}) > {v.SETTINGS.late_share} * {MOST_RANKS},
             "who", "rank $1", "rank", "(.*)") or on () label_replace(vector(0), "who", "nobody", "", "")""",
@@ -164,8 +164,8 @@ def _causes() -> Panel:
 def _charged() -> Panel:
     return share(
         "What is to blame",
-        """Shares of the time of all ranks without start-up, with waits for late ranks charged to what made them late:
-        the verdict is the largest of these. What remains as straggler are waits for ranks that were late in
+        """Shares of the time of all ranks without startup, with waits for late ranks counted under what made them
+        late: the verdict is the largest of these. What remains as straggler are waits for ranks that were late in
         compute.""",
         query(f"run_family:whyidle_charged:ratio${{window}}{{{v.RUN}}}", "{{family}}"),
         width=12,

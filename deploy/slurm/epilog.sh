@@ -1,7 +1,7 @@
 #!/bin/bash
 # Slurm's Epilog. It runs as root on each node of a job, and removes the job's ledgers, by default after 15 minutes.
 #
-# It runs forget.py as the job's user, who can remove only their own files in the sticky folder. It always exits with 0,
+# It runs forget.py as the job's user, who can remove only their own files in the sticky directory. It always exits with 0,
 # because Slurm drains a node if its Epilog fails. The agent removes remaining ledgers after a day.
 
 PATH=/usr/sbin:/usr/bin:/sbin:/bin # Slurm does not set it

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Slurm's Prolog. It runs as root on each node of a job, and creates the ledgers' folder if systemd-tmpfiles does not.
+# Slurm's Prolog. It runs as root on each node of a job, and creates the ledgers' directory if systemd-tmpfiles does not.
 #
 # It always exits with 0, because Slurm drains a node if its Prolog fails, and a job can train without ledgers.
 

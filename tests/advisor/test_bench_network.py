@@ -1,4 +1,4 @@
-"""`whyidle bench network`, its arithmetic: factors, schedules, what is slow, and what a job reaches."""
+"""The calculations of `whyidle bench network`: factors, schedules, which link is slow, and what a job reaches."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_sizes_are_rounded_to_whole_parts_of_all_ranks() -> None:
     ("backend", "op", "groups", "bytes_out"),
     [
         ("nccl", "all_reduce", [[0, 1]], 1e6),
-        ("nccl", "all_reduce", [[0, 0, 1, 1]], 1.5e6),  # a ring leaves each node once
-        ("nccl", "all_reduce", [[0, 1], [0, 1]], 2e6),  # two groups share the node's links
+        ("nccl", "all_reduce", [[0, 0, 1, 1]], 1.5e6),  # in a ring, data leaves each node once
+        ("nccl", "all_reduce", [[0, 1], [0, 1]], 2e6),  # two groups share the links of the node
         ("nccl", "all_reduce", [[0, 0]], 0.0),
-        ("gloo", "reduce_scatter", [[0, 1]], 1e6),  # gloo reduces all on all ranks
+        ("gloo", "reduce_scatter", [[0, 1]], 1e6),  # gloo reduces all data on all ranks
         ("gloo", "broadcast", [[0, 1, 2, 3]], 2e6),  # gloo's tree: the root sends twice
         ("nccl", "broadcast", [[0, 1, 2, 3]], 1e6),
     ],
@@ -78,7 +78,7 @@ def test_rounds_have_each_pair_once_and_each_node_once_per_round(count: int) -> 
 
 
 def measured(count: int, slow: Sequence[int] = (), links: Sequence[pairs.Pair] = (), rounds: int = 99) -> dict:
-    """100 ± 3; a tenth of it with a slow node and over a slow link."""
+    """Values of 100 ± 3, and a tenth of that with a slow node and over a slow link."""
     noise = random.Random(count)
     listed = itertools.chain(*itertools.islice(pairs.rounds(count), rounds))
     return {
@@ -234,7 +234,7 @@ def test_says_why_a_tool_has_no_result(tool: str, printed: str) -> None:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[job.Record]:
-    """Two data parallel groups of two, and the world of four. All-reduce is in both, all-gather in the world alone."""
+    """Two data-parallel groups of two, and the world of four. Both use all-reduce, only the world uses all-gather."""
     folder = tmp_path_factory.mktemp("ledgers")
     ranks = [
         Spec(
@@ -272,8 +272,8 @@ def test_finds_a_job_s_groups_and_sizes_in_its_ledgers(records: list[job.Record]
     assert (dp.label, dp.size, dp.members, dp.complete) == ("dp", 2, ((0, 2), (1, 3)), True)
     assert dp.uses == (job.Use("all_reduce", 2 * (40 << 20), 40 << 20),)
     assert [use.op for use in world.uses] == ["all_gather", "all_reduce"]
-    assert world.uses[1].call_bytes is None  # its calls are counted together with the other group's
-    # One call of the ledger is a whole backward pass, which DDP sends in buckets.
+    assert world.uses[1].call_bytes is None  # its calls are counted together with those of the other group
+    # One call in the ledger is a whole backward pass, which DDP sends in buckets.
     assert job.sizes_of([dp], bucket=25 << 20, most=1 << 30) == {"all_reduce": [25 << 20]}
     assert job.sizes_of([dp], bucket=25 << 20, most=1 << 20) == {"all_reduce": [1 << 20]}
 
@@ -291,12 +291,13 @@ def test_says_what_a_job_reaches_of_what_the_network_gives(records: list[job.Rec
     assert other["job_share"] is None
     assert other["bench_step_seconds"] is None
     said = " ".join(" ".join(text._job(found)).split())
-    assert "it gets 49 % of what this network gives" in said
+    assert "its transfers reach 49 % of the speed of this network" in said
     assert "50 % unsplit" in said
 
 
 @pytest.mark.parametrize(
-    ("busbw", "sentence"), [(2**31, "it gets what this network gives"), (2**30, "hides a part of them behind compute")]
+    ("busbw", "sentence"),
+    [(2**31, "its transfers are as fast as this network allows"), (2**30, "hides a part of them behind compute")],
 )
 def test_says_if_a_job_is_as_fast_as_the_bench_or_hides_its_transfers(
     busbw: float, sentence: str, records: list[job.Record]

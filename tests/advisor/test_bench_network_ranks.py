@@ -1,4 +1,4 @@
-"""`whyidle bench network` with real ranks: on shaped links, under torchrun, and when something is wrong."""
+"""`whyidle bench network` with real ranks: with limited links, under torchrun, and when something fails."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from whyidle.cli.bench.network import tools
 
 SCRIPT = "bench_network.py"
 ALL, SLOW = 100_000_000, 10_000_000  # bit/s
+ATTEMPTS = 4
 
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[None]:
-    """Four namespaces whose links have 100 Mbit/s."""
+    """Four network namespaces whose links have 100 Mbit/s."""
     if lacks := links.missing():
         pytest.skip(lacks)
     with links.network(), links.shaped(range(links.RANKS), ALL):
@@ -37,7 +38,7 @@ def network() -> Iterator[None]:
 
 
 def bench(forks: Forks, ranks: int, folder: Path, *options: str) -> dict[str, Any]:
-    """The report of ranks that have a namespace each."""
+    """The report of ranks that each run in their own namespace."""
     env = {"MASTER_ADDR": links.address(0), "GLOO_SOCKET_IFNAME": links.INTERFACE}
     each = {
         rank: {"NAMESPACE": links.namespace(rank), "WHYIDLE_NODE": f"node{rank}", "LOCAL_RANK": "0"}
@@ -53,11 +54,16 @@ def bench(forks: Forks, ranks: int, folder: Path, *options: str) -> dict[str, An
 @pytest.mark.alone
 def test_busbw_of_a_link_of_100_mbit_is_near_100_mbit(network: None, forks: Forks, tmp_path: Path) -> None:
     options = ("--operations", "all_reduce,broadcast", "--sizes", "4MB", "--link", "100Mbit/s", "--pairs", "none")
-    wait_for_quiet()
-    found = bench(forks, 2, tmp_path / "two", *options, "--size-time", "2s")  # five calls
+    found: dict[str, Any] = {}
+    for attempt in range(ATTEMPTS):
+        wait_for_quiet()
+        found = bench(forks, 2, tmp_path / f"two-{attempt}", *options, "--size-time", "2s")  # five calls
+        # Who else takes the cores takes time from some calls, and in a busy minute from all of an attempt.
+        if all(row["link_share"] * row["seconds"] > 0.85 * row["least_seconds"] for row in found["collectives"]):
+            break
     assert [node["name"] for node in found["nodes"]] == ["node0", "node1"]
     for row in found["collectives"]:
-        best = row["seconds"] / row["least_seconds"]  # who else takes the cores takes time from some blocks, not all
+        best = row["seconds"] / row["least_seconds"]  # other programs on the cores disturb some blocks, not all
         assert 8 * row["busbw_bytes_per_second"] * best == pytest.approx(ALL, rel=0.15)
         assert row["link_share"] * best == pytest.approx(1, abs=0.15)
         assert 8 * row["busbw_bytes_per_second"] < 1.05 * ALL
@@ -90,7 +96,7 @@ def test_names_the_ranks_that_did_not_join(forks: Forks, tmp_path: Path) -> None
     with forks.training(words, tmp_path / "alone", env) as rank:
         assert rank.wait() == 1
     said = (tmp_path / "alone" / "stderr").read_text()
-    assert "whyidle bench network: 2 of 3 ranks have not come within 0.5 s: ranks 1, 2\n" in said
+    assert "whyidle bench network: 2 of 3 ranks have not connected within 0.5 s: ranks 1, 2\n" in said
 
 
 def meeting_of(ranks: int) -> dict[str, str]:
@@ -160,7 +166,7 @@ def test_reports_a_failed_start_in_a_sentence(
         monkeypatch.setenv(name, value)
     try:
         status = main(["bench", "network", *options])
-    except SystemExit as error:  # argparse
+    except SystemExit as error:  # the status of argparse
         status = error.code
     assert status == 2
     assert sentence in capsys.readouterr().err
@@ -224,7 +230,7 @@ def test_measures_the_groups_of_a_job_at_the_sizes_of_its_calls(forks: Forks, tm
             step={"compute": 0.1},
             slots=[{}, {"network_ns": 10**9, "waited_ns": 10**9}],
             handed=[("dp", 7 + rank % 2, 2, {"all_reduce": 10 * 48_000})],
-            words={"collective_calls": 10},  # of the first operation: all-reduce
+            words={"collective_calls": 10},  # of the first operation, all-reduce
         )
         for rank in range(4)
     ]

@@ -1,4 +1,4 @@
-"""`whyidle bench storage`: its pure parts, and real runs on a slow mount, a full disk, and into signals."""
+"""`whyidle bench storage`: its pure parts, and real runs on a slow mount, on a full disk, and ended by signals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support_ledgers import DEADLINE_SECONDS, until
 from whyidle.advisor.bench.storage import caches, dlio, mlperf, tools
 from whyidle.advisor.bench.storage.files import Writer
 from whyidle.advisor.bench.storage.plan import BenchError, Measure, Plan
-from whyidle.cli.bench.storage import command, text
+from whyidle.cli.bench.storage import command, places, text
 from whyidle.cli.main import main
 
 WHYIDLE = [sys.executable, "-m", "whyidle.cli.main", "bench", "storage"]
@@ -29,7 +29,7 @@ READ_MS = 20
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """The command takes over signals, and here it runs in our process."""
+    """Restores signal handlers, because the command sets them in this process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
@@ -87,12 +87,12 @@ def test_cached_reads_have_no_speed() -> None:
     assert entry["from_cache"]
     for name in ("seconds", "bytes_per_second", "items_per_second", "p50_seconds", "p95_seconds", "p99_seconds"):
         assert entry[name] is None
-    measure.cached = None  # not known: shown, and a note says so
+    measure.cached = None  # Not known: the value is shown, with a note.
     entry = measure.entry()
     assert (entry["bytes_per_second"], entry["items_per_second"], entry["p99_seconds"]) == (500.0, 5.0, 0.2)
 
 
-# -- MLPerf's rules, DLIO's workloads, other programs
+# -- the rules of MLPerf, workloads of DLIO, other programs
 
 
 def loop(**changes: Any) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def test_says_why_fio_measured_nothing(output: str, sentence: str) -> None:
         tools.read_fio("read in order", output)
 
 
-# -- what is refused
+# -- what is rejected
 
 
 @pytest.mark.parametrize(
@@ -231,6 +231,7 @@ def test_says_why_fio_measured_nothing(output: str, sentence: str) -> None:
         (["{}", "--size", "900TB"], 1, "{} is too full: 945 TB are needed and"),
         (["{}", "/proc"], 1, "/proc cannot be written to"),
         (["{}", "--mlperf"], 2, "--mlperf needs the time that a step computes"),
+        (["{}", "--mlperf", "--compute", "1s", "--only", "load"], 2, "leave out --only"),
         (["{}", "--drop-caches"], 2, "--drop-caches needs --mlperf"),
         (["{}", "--size", "1MB"], 2, "the dataset has 7 samples, and a batch has 32: choose a larger --size"),
         (["{}", "--dlio", "{}/none"], 2, "{}/none: No such file or directory"),
@@ -261,7 +262,7 @@ def test_says_that_torch_is_needed(
     assert "PyTorch, which is not installed here: pip install torch" in capsys.readouterr().err
 
 
-# -- real runs; of those that need no torch, most
+# -- real runs, most of them without torch
 
 
 def scratch(path: Path) -> list[str]:
@@ -300,6 +301,25 @@ def test_a_signal_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) 
     assert not [name for name in os.listdir("/dev/shm") if name.startswith(own)]
 
 
+def test_the_next_bench_removes_what_a_killed_one_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    child = os.fork()
+    if not child:
+        place = places.make(str(tmp_path))
+        (Path(place.directory) / "data").write_text("of a bench that SIGKILL ends")
+        os._exit(0)
+    os.waitpid(child, 0)
+    (left,) = scratch(tmp_path)
+    kept = [places.make(str(tmp_path)).directory]  # of a live process
+    for name in (f"whyidle-bench-{child}-abcd", left.replace(f"-{left.split('-')[3]}-", "-00000000-")):
+        kept.append(str(tmp_path / name))  # of another node, or an older whyidle
+        os.mkdir(kept[-1])
+    (tmp_path / left.replace("bench-", "bench-0")).symlink_to(tmp_path)
+    places.remove_left(str(tmp_path))
+    assert sorted(scratch(tmp_path)) == sorted([*map(os.path.basename, kept), left.replace("bench-", "bench-0")])
+    assert f"removed {tmp_path / left}, which a killed bench had left" in capsys.readouterr().err
+    places.remove_left(str(tmp_path / "none"))
+
+
 def test_reports_a_full_or_read_only_path_in_a_sentence(tmp_path: Path) -> None:
     script = """
         mount -t tmpfs -o size=64m,nr_inodes=40 none "$1" || exit 77
@@ -323,7 +343,7 @@ def test_reports_a_full_or_read_only_path_in_a_sentence(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], Path]]:
-    """The report on a local directory and on a mount whose reads take READ_MS longer, and where that was."""
+    """The reports on a local directory and on a mount whose reads take READ_MS longer, and the path of that mount."""
     if why := missing():
         pytest.skip(why)
     root = tmp_path_factory.mktemp("bench")
@@ -347,7 +367,7 @@ def test_a_slow_mount_is_slower_by_its_delay(both: tuple[dict[str, Any], Path]) 
     for name in ("dataset: load", "samples: one read", "small files: open and read"):
         assert not local[name]["from_cache"]
         assert not slow[name]["from_cache"]
-        # A sample of 32 kB is one read for the mount.
+        # The mount gets one read for a sample of 32 kB.
         assert slow[name]["p50_seconds"] >= READ_MS / 1000
         assert slow[name]["p50_seconds"] > local[name]["p50_seconds"]
     for name, measure in slow.items():
@@ -363,7 +383,7 @@ def test_a_slow_mount_is_slower_by_its_delay(both: tuple[dict[str, Any], Path]) 
 def test_the_waits_are_split_by_the_ledger_of_the_loop(both: tuple[dict[str, Any], Path]) -> None:
     report, _ = both
     local, slow = report["paths"]
-    # Of 20 reads by one worker, the loop waits for most: it computes nothing.
+    # The loop waits for most of the 20 reads of one worker, because it computes nothing.
     assert slow["waits"]["samples"]["data_read"] > 20 * READ_MS / 1000 / 2
     assert slow["waits"]["samples"]["data_read"] > local["waits"]["samples"]["data_read"]
     for path in (local, slow):
@@ -414,7 +434,7 @@ def test_mlperf_measures_the_utilisation_that_storage_allows(tmp_path: Path) -> 
     measure = path["measures"][0]
     assert measure["items"] == 40
     if not measure["from_cache"]:
-        # Ten steps that sleep for 100 ms each: the loop cannot be shorter, nor AU above 1.
+        # Ten steps that sleep for 100 ms each: the loop cannot be shorter, and AU cannot exceed 1.
         assert measure["seconds"] >= 10 * 0.1
         assert 0 < path["mlperf"]["au"] <= 1.0
         assert path["mlperf"]["au"] >= 0.9 / measure["seconds"]

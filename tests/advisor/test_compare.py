@@ -1,4 +1,4 @@
-"""Runs beside each other: sums that are exact, intervals that hold, and what CI is told."""
+"""Comparisons of runs: sums are exact, intervals contain the truth, and CI gets the right exit status."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from whyidle.verdict.saved import NoReport, check
 
 Report = dict[str, Any]
 
-# -- how sure a difference is
+# -- how certain a difference is
 
 
 def noisy(random: Random, mean: float, steps: int, memory: float) -> list[float]:
-    """Steps each of which resembles the one before: an AR(1) process with a deviation of a tenth of its mean."""
+    """Steps that each resemble the one before: an AR(1) process with a deviation of a tenth of its mean."""
     value, found = 0.0, []
     for _ in range(steps):
         value = memory * value + math.sqrt(1 - memory**2) * random.gauss(0, 0.1 * mean)
@@ -77,7 +77,7 @@ def test_few_steps_have_no_interval() -> None:
 def saved(
     seconds: dict[str, float], *, steps: int = 100, ranks: int = 2, world: int = 0, jitter: float = 0.02, seed: int = 1
 ) -> Report:
-    """A report on ranks that spend so many seconds of each step on each cause, give or take a part of it."""
+    """A report on ranks that spend this many seconds of each step on each cause, with some random variation."""
     random = Random(seed)
     wall = sum(seconds.values())
     series = {
@@ -176,7 +176,7 @@ def test_end_to_end_covers_the_steps_of_the_shorter_run() -> None:
 
 
 def test_unsplit_waits_have_the_interval_of_all_waits() -> None:
-    """Network and straggler take turns: all waits together are steady, and the parts are not known to be."""
+    """Network and straggler take turns: all waits together are steady, but the parts are uncertain."""
     report = deepcopy(SLOW)
     recent = report["recent"]
     recent["families"]["waited"] = [0.09 + 0.03 * (step // 20 % 2) for step in range(99)]
@@ -187,7 +187,7 @@ def test_unsplit_waits_have_the_interval_of_all_waits() -> None:
 
 
 def test_a_family_that_the_last_steps_hardly_have_has_no_interval() -> None:
-    """A run of many steps, whose saves were before the last ones."""
+    """A run of many steps that made its saves before the last steps."""
     report = deepcopy(SLOW)
     recent = report["recent"]
     recent["families"]["storage"] = [0.001] * 99
@@ -218,7 +218,7 @@ def test_compares_an_older_report_on_the_fields_it_has() -> None:
 
 
 def test_the_efficiency_of_the_published_study() -> None:
-    """128 nodes that train 100 times as fast as one: 78 %."""
+    """128 nodes train 100 times as fast as one, which is 78 %."""
     one = saved({"compute": 0.1}, ranks=1)
     many = saved({"compute": 0.1, "network": 0.028}, ranks=1, world=128)
     found = compare([("one", one), ("many", many)]).scaling
@@ -254,7 +254,7 @@ def test_samples_that_loaders_counted_are_used() -> None:
         ("network>+50ms", True),
         ("network>+100ms", False),
         ("network>80ms", True),
-        ("compute>+0.001%", False),  # whatever it is, it cannot be told from none
+        ("compute>+0.001%", False),  # the difference cannot be told from none, whatever it is
         ("step>+50%", True),
         ("speedup<0.9", True),
         ("straggler>+5%", False),  # neither run has any
@@ -282,7 +282,7 @@ def test_rejects_an_invalid_condition(text: str) -> None:
         parse(text)
 
 
-# -- from ledgers, with the command
+# -- the command, with ledgers
 
 
 STEP = {"compute": 0.05, "network": 0.02, "straggler": 0.005, "data_read": 0.025}
@@ -401,7 +401,7 @@ def test_rejects_an_invalid_condition_before_reading_anything(capsys: pytest.Cap
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to each value of a report, but of three only in an object within, and of one in a list."""
+    """The paths of all values of a report: up to three in each inner object, and one in a list."""
     if isinstance(value, dict):
         inside = [*value.items()][: 3 if path else None]
         return [path, *(way for name, inner in inside for way in places(inner, (*path, name)))]

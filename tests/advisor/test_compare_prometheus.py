@@ -1,4 +1,4 @@
-"""Runs in a Prometheus compared: one with another, with a saved report, and with itself at another time."""
+"""Comparisons with Prometheus: two runs, a run and a saved report, and a run at two times."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from support_prometheus import PROMETHEUS, prometheus
 
 from whyidle.advisor.compare.comparison import NoComparison
 from whyidle.advisor.compare.recorded import Stretch, Window, report_of
+from whyidle.advisor.compare.starts import FORGOTTEN, Counter, RankStarts, Starts, starts_of
 from whyidle.cli.compare.moments import Part, part_of
 from whyidle.cli.main import main
 
@@ -30,7 +32,7 @@ AFTER = {"compute": 0.8, "network": 0.15, "data_read": 0.65}
 NIGHT = [
     Try(0, 60, 3000, dict.fromkeys(range(RANKS), BEFORE), NODES, saves=30),
     # It is restarted, and its storage has become slow.
-    Try(3200, 60, 1500, dict.fromkeys(range(RANKS), AFTER), NODES, number=1, attach=20),
+    Try(3200, 60, 1500, dict.fromkeys(range(RANKS), AFTER), NODES, number=1, attach=20, restore=24),
 ]
 HOUR = 3600.0
 
@@ -51,7 +53,7 @@ def url(past: History, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 def at(past: History, first: float, last: float) -> str:
-    """Two moments in seconds from the start of the run, as dates."""
+    """Two times in seconds from the start of the run, as dates."""
     return "..".join(datetime.fromtimestamp(past.began + each).isoformat() for each in (first, last))
 
 
@@ -77,12 +79,32 @@ def test_says_what_made_a_run_slow_during_the_night(
     rows = {row["name"]: row for row in pair["rows"]}
     assert (rows["step"]["before"], rows["step"]["after"]) == pytest.approx((1.0, 1.6), rel=0.02)
     assert rows["batch"]["after"] == pytest.approx(0.65, rel=0.03)
-    # Of a histogram with bounds of 0.5, 1, 1.5 and 2 s, all steps in one bucket.
+    # A histogram with bounds of 0.5, 1, 1.5 and 2 s, with all steps in one bucket.
     assert 0.5 < rows["step-p99"]["before"] <= 1.0
     assert 1.5 < rows["step-p50"]["after"] <= 2.0
     assert rows["startup"]["before"] is None
     assert rows["end"]["finding"] == "not known"
     assert found["notes"] == []
+
+
+@needs_prometheus
+def test_startups_and_restores_count_if_an_attempt_began_in_this_time(
+    url: str, past: History, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"night@{at(past, -120, 2760)}", f"night@{at(past, 3120, 5520)}"]
+    found = compared(url, capsys, *words)
+    rows = {row["name"]: row for row in found["pairs"][0]["rows"]}
+    assert (rows["startup"]["before"], rows["startup"]["after"]) == pytest.approx((60, 60), rel=0.01)
+    assert (rows["restore"]["before"], rows["restore"]["after"]) == (None, pytest.approx(24, rel=0.01))
+    steps = min(one["steps"] for one in found["runs"])
+    assert rows["end"]["before"] == pytest.approx(60 + steps, rel=0.02)
+    # The restore is in the startup, and not a second time in the steps.
+    assert rows["end"]["after"] == pytest.approx(60 + 1.6 * steps, rel=0.02)
+    assert rows["dataset"]["before"] is rows["batch-worst"]["after"] is None
+    assert [one for one in found["notes"] if "starting" in one] == []
+    found = compared(url, capsys, f"night@{at(past, -120, 2760)}", f"night@{at(past, 3240, 5520)}")
+    assert any("starting at the beginning of this time" in one for one in found["notes"])
+    assert {row["name"]: row for row in found["pairs"][0]["rows"]}["end"]["after"] is None
 
 
 @needs_prometheus
@@ -107,7 +129,7 @@ def test_a_run_without_times_is_its_end(url: str, past: History, capsys: pytest.
 def test_a_saved_report_and_prometheus_agree(
     url: str, past: History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The ledgers of the same run: the same seconds of a step."""
+    """The ledgers of the same run have the same seconds of a step."""
     ledgers = tmp_path / "ledgers"
     ledgers.mkdir()
     ended(ledgers, *History("other", past.began, past.now, NIGHT[:1]).specs())
@@ -173,7 +195,7 @@ def test_rejects_times_that_make_no_sense(argument: str) -> None:
 
 
 def test_windows_without_steps_count_in_the_mean_only() -> None:
-    """A standstill is a part of what a step took, but no window of its own."""
+    """A standstill counts in the mean of a step, but not as a window."""
     windows = [Window({"compute": 60.0}, 60.0), Window({"network": 60.0}, 0.0), Window({"compute": 60.0}, 60.0)]
     report = report_of(Stretch(("me", "a"), windows, 120.0, 1, 1))
     assert report["rank_seconds"] / report["per_rank"][0]["steps"] == pytest.approx(1.5)
@@ -183,6 +205,30 @@ def test_windows_without_steps_count_in_the_mean_only() -> None:
 def test_causes_of_other_agents_are_left_out() -> None:
     windows = [Window({"compute": 60.0, "unheard_of": 60.0}, 60.0)]
     assert report_of(Stretch(("me", "a"), windows, 60.0, 1, 1))["seconds"] == {"compute": 60.0}
+
+
+ONE_START = RankStarts({0}, Counter(None, 60.0), Counter(None, 20.0), Counter(None, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "starts"),
+    [
+        ([], Starts()),
+        ([ONE_START, replace(ONE_START, startup=Counter(None, 61.0))], Starts(81.0, 1, 20.0)),
+        # Two restarts, of a rank that had been seen before.
+        ([RankStarts({1, 2}, Counter(60.0, 180.0), Counter(0.0, 8.0), Counter(0.0, 2.0))], Starts(64.0, 2, 8.0)),
+        ([RankStarts((), Counter(60.0, 60.0), Counter(0.0, 0.0), Counter(0.0, 0.0))], Starts()),
+        # An agent that counts from 0 again.
+        ([RankStarts({3}, Counter(90.0, 60.0), Counter(0.0, 0.0), Counter(0.0, 0.0))], Starts(60.0)),
+        ([ONE_START, replace(ONE_START, attempts={1})], Starts(why_not=FORGOTTEN)),
+    ],
+)
+def test_startups_and_restores_of_ranks(ranks: list[RankStarts], starts: Starts) -> None:
+    assert starts_of(dict(enumerate(ranks))) == starts
+
+
+def test_a_startup_that_is_cut_off_is_not_known() -> None:
+    assert "at the end of this time" in starts_of({0: ONE_START}, (False, True)).why_not
 
 
 def test_no_step_is_no_comparison() -> None:

@@ -1,4 +1,4 @@
-"""How much of a run was progress, and how often to save: over attempts that were killed, restarted, or run on."""
+"""How much of a run was progress, and how often to save, for attempts that were killed, restarted or continue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whyidle.cli.main import main
 from whyidle.ledger.directory import read_directory
 
 STEP = {"compute": 0.75, "checkpoint_write": 0.1875, "checkpoint_cpu": 0.0625}
-"""Seconds of a step of all ranks here: one save each, to make the sums plain."""
+"""Seconds of a step of all ranks. Each step has one save, to keep the sums simple."""
 SAVES = {"checkpoints": 40}
 
 
@@ -35,7 +35,7 @@ def killed(folder: Path, *specs: Spec) -> None:
 
 
 FIRST = Spec(attempt=0, startup=4.0, steps=40, step=STEP, words=SAVES, idle=30.0)
-"""Killed 30 s ago, before which it made 40 steps in 40 s."""
+"""Killed 30 s ago, after 40 steps in 40 s."""
 SECOND = Spec(
     attempt=1,
     startup=2.0,
@@ -44,7 +44,7 @@ SECOND = Spec(
     words={"checkpoints": 20, "base_step": 35, "recompute_until": 40},
     idle=0.0,
 )
-"""Began 22 s ago, with 5 steps that the first one had finished."""
+"""Started 22 s ago, with 5 steps that the first attempt had finished."""
 
 
 def test_every_rank_second_is_in_one_part(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_every_rank_second_is_in_one_part(tmp_path: Path) -> None:
         "startup": 2 * 4.0,
         "recovery": 2 * (30.0 - 22.0 + 2.0),
     }
-    # What passes while ledgers are written and read is in recovery and productive.
+    # The time that writing and reading the ledgers takes is in recovery and productive.
     late = found.all - sum(expected.values())
     assert late >= 0
     for part, seconds in expected.items():
@@ -94,7 +94,7 @@ def test_a_live_rank_that_has_stood_still_for_long_has_stalled(tmp_path: Path) -
 
 
 def test_interval_is_that_of_the_published_formula() -> None:
-    """arXiv 2410.18124: a failure each 6,000 s, a recovery of 600 s, saves of 10 s, steps of 15 s: some 24 steps."""
+    """arXiv 2410.18124: a failure each 6,000 s, a recovery of 600 s, saves of 10 s, steps of 15 s give 24 steps."""
     cycle = optimal(6000, 600, 10)
     assert (cycle - 10) / 15 == pytest.approx(24.2, abs=0.05)
     assert young(6000, 10) == pytest.approx(346.4, abs=0.05)
@@ -120,6 +120,27 @@ def test_predicts_the_gain_of_another_interval() -> None:
     assert best.gained == pytest.approx(best.available - in_use.available)
     assert best.gained > 0.1
     assert advice.hidden.gained > 0
+    assert advice.sharded is None
+    shared = advise(Saving(10, 10, 2, 3000, 15, writers=4), mtbf=6000, recovery=600).sharded
+    assert shared is not None
+    assert (shared.cycle, shared.steps) == (3000 - 7.5, in_use.steps)
+    assert shared.available == pytest.approx(available(3000 - 7.5, 6000, 600, 2.5))
+
+
+def test_says_what_sharing_a_save_would_bring_if_one_rank_saves_for_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = replace(FIRST, rank=1, step={"compute": 0.75, "straggler": 0.25}, words={})
+    ended(tmp_path, FIRST, waiting)
+    assert main(command(tmp_path, "--mtbf", "1h", "--json")) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["saving"]["writers"] == 2
+    assert report["advice"]["sharded"]["cycle"] == pytest.approx(1 - 0.125, rel=0.05)
+    assert main(command(tmp_path, "--mtbf", "1h")) == 0
+    assert "sharded: each rank saves its part" in capsys.readouterr().out
+    ended(tmp_path / "shared", *both(FIRST))
+    assert main(command(tmp_path / "shared", "--mtbf", "1h")) == 0
+    assert "sharded" not in capsys.readouterr().out
 
 
 # -- the command
@@ -146,6 +167,8 @@ def test_command_prints_parts_failures_and_intervals(tmp_path: Path, capsys: pyt
     assert [one["name"] for one in advice["recommended"]] == ["Young", "availability-optimal"]
     assert advice["recommended"][1]["cycle"] == pytest.approx(373.46, abs=0.01)
     assert advice["in_use"]["money_a_day"] is None, "no price was given"
+    # A save that takes longer than the whole cycle did: the steps between saves stay as they were.
+    assert (advice["in_use"]["steps"], advice["in_use"]["cycle"]) == pytest.approx((1.0, 10.75), rel=0.01)
 
 
 def test_says_what_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`whyidle.signals()`: what a rank is told of itself and of its run, from inside the training."""
+"""`whyidle.signals()`: what a training learns about its rank and its run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ask(writer: LedgerWriter, since: Signals = NOTHING) -> Signals:
 def test_returns_shares_and_advice(rank: LedgerWriter) -> None:
     said = ask(rank)
     assert (said.reason, said.ranks, said.world_size, said.steps) == ("", 1, 1, 100)
-    assert said.seconds >= 10  # it lives
+    assert said.seconds >= 10  # it is alive
     assert said.causes["data_read"] * said.seconds == pytest.approx(4)
     assert sum(said.families.values()) == pytest.approx(1)
     assert said.run_families == said.families
@@ -68,7 +68,7 @@ def test_includes_other_ranks_of_the_run_and_no_other_runs(tmp_path: Path, rank:
 
 
 def test_the_rank_stays_alive_for_other_readers(rank: LedgerWriter) -> None:
-    """To open one's own ledger and close it would drop the lock."""
+    """A process that opens and closes its own ledger would drop the lock."""
     ask(rank)
     code = "import sys; from whyidle.ledger.reader import read_ledger; print(read_ledger(sys.argv[1]).alive)"
     done = subprocess.run([sys.executable, "-c", code, rank.path], capture_output=True, text=True, check=True)

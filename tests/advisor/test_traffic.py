@@ -1,4 +1,4 @@
-"""The traffic model: what collectives move, what a shape comes to, and how a run's ledgers compare."""
+"""The traffic model: the bytes of collectives, the bytes of a training's shape, and the comparison with ledgers."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_mesh_of_three_dimensions_moves_what_the_published_formula_says_forwar
     found = predict(LLAMA, Parallel(tensor=8, pipeline=8, data=16), 8, "mesh")
     moved = sum(row.total for row in found.rows if row.calls.moment == FORWARD) * LLAMA.batches
     handed_on = published.pipeline(8)
-    # Each tensor parallel rank hands on all of its stage's activations here; the source counts them once.
+    # Here each tensor-parallel rank sends all activations of its stage. The source counts them once.
     assert moved - 8 * handed_on == pytest.approx(published.mesh_forward(8, 8) - handed_on)
 
 
@@ -117,7 +117,7 @@ def test_gpus_of_a_node_keep_tensor_parallelism_inside_it() -> None:
     across = {row.calls.dimension for row in found.rows if row.across}
     inside = {row.calls.dimension for row in found.rows if row.inside}
     assert (inside, across) == ({"tensor"}, {"data", "pipeline"})
-    # 64 ranks of tensor × pipeline share the gradients; 7 of 8 stages hand on, and 7 get gradients back.
+    # 64 ranks of tensor × pipeline share the gradients. 7 of 8 stages send activations, and 7 get gradients.
     gradients = 2 * 15 / 16 * 140e9 / 64 * 8
     tokens = 156e9 / 178_000 / 16 * 8192 * 2 * 8
     assert found.node_across == pytest.approx(gradients + 2 * tokens)
@@ -155,11 +155,11 @@ def test_rejects_an_incomplete_shape(model: Model, parallel: Parallel, said: str
         predict(model, parallel, 8, "ring")
 
 
-# -- what the ledgers say
+# -- what the ledgers contain
 
 
 def run_of_four(node_of: dict[int, str], steps: int = 10) -> list[Spec]:
-    """TP 2 × DP 2: ranks 0 and 1 are a tensor group, 0 and 2 a data group."""
+    """TP 2 × DP 2: ranks 0 and 1 are a tensor group, ranks 0 and 2 a data group."""
     return [
         Spec(
             rank=rank,
@@ -197,7 +197,7 @@ def test_recorded_bytes_are_placed_on_the_nodes_of_the_ranks(tmp_path: Path) -> 
 def test_a_rank_without_a_ledger_is_on_another_node(tmp_path: Path) -> None:
     ended(tmp_path, *run_of_four(dict.fromkeys(range(4), "a"))[:3])
     moved = measure(read_directory(str(tmp_path), steps=True)[0], (), "ring")
-    # Of the tensor group of rank 2, and the data group of rank 1, one rank is elsewhere.
+    # One rank of rank 2's tensor group and of rank 1's data group is on another node.
     assert {group.label: (group.inside, group.across) for group in moved.groups} == {
         "tp": (2 * 400, 400),
         "dp": (2 * 100, 100),

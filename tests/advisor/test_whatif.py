@@ -1,4 +1,4 @@
-"""What-if: what replayed steps say of a change, against a simulator's exact replay and against real runs."""
+"""What-if: predictions from replayed steps, compared with a simulator's exact replay and with real runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _balanced(case: Case) -> Replay:
 
 LATE = Changes(no_stragglers=True)
 TRUTHS: dict[str, tuple[Changes, Callable[[Case], Replay], Callable[[Case], bool]]] = {
-    # What is changed, the run in which it is, and where that can be told. A pipeline's stages have no peers.
+    # What changes, the runs in which it is, and where it can be predicted. Stages of a pipeline have no peers.
     "read": (LATE, _healthy, lambda case: case.pp == 1),
     "decode": (LATE, _healthy, lambda case: case.pp == 1),
     "pause": (LATE, _healthy, lambda case: case.pp == 1),
@@ -64,7 +64,7 @@ TRUTHS: dict[str, tuple[Changes, Callable[[Case], Replay], Callable[[Case], bool
 
 @pytest.mark.parametrize("kind", TRUTHS)
 def test_a_prediction_is_close_to_the_exact_replay_of_the_changed_run(kind: str) -> None:
-    """As an error of the step time, over all meshes in which this fault can be."""
+    """The error is that of the step time, over all meshes that can have this fault."""
     changes, changed, told = TRUTHS[kind]
     errors = []
     for case in (case for case in cases() if case.fault and case.fault.kind == kind and told(case)):
@@ -80,11 +80,11 @@ def test_a_replay_without_a_change_equals_the_record(case: Case) -> None:
     assert saved(trace_of(replay(case)), Changes()) == pytest.approx([0.0] * case.steps, abs=1)
 
 
-# -- small runs by hand
+# -- small runs, made by hand
 
 
 def _step(number: int, own: dict[str, int], waits: tuple[int, ...]) -> RankStep:
-    """One that waits at its end. ms"""
+    """A step that waits at its end, in ms."""
     whole = sum(own.values())
     calls = [Call(number, 0, wait * MS, 0 if place else whole * MS) for place, wait in enumerate(waits)]
     wall = (whole + sum(waits)) * MS
@@ -93,7 +93,7 @@ def _step(number: int, own: dict[str, int], waits: tuple[int, ...]) -> RankStep:
 
 
 def _run(*ranks: tuple[dict[str, int], tuple[int, ...]], steps: int = 20, workers: int = 0, queue: int = 0) -> Trace:
-    """Ranks that do the same in each step: own time by cause, and waits, ms."""
+    """Ranks that do the same in each step, with their own time by cause and their waits, in ms."""
     world = {0: slot(0, "world", 1, len(ranks), queue=queue)}
     return Trace(
         tuple(
@@ -106,7 +106,7 @@ def _run(*ranks: tuple[dict[str, int], tuple[int, ...]], steps: int = 20, worker
 
 
 def _saved_ms(trace: Trace, changes: Changes) -> float:
-    """In a step, once the first ones are past."""
+    """What is saved in a step after the first steps, in ms."""
     return mean(saved(trace, changes)[5:]) / MS
 
 
@@ -117,7 +117,7 @@ LATE_READER = (({"compute": 50}, (70,)), ({"compute": 50, "data_read": 60}, (10,
 @pytest.mark.parametrize(
     ("changes", "ms"),
     [
-        (LATE, 60),  # the late rank's gain is everybody's
+        (LATE, 60),  # all ranks gain what the late rank gains
         (Changes(storage=0.5), 30),
         (Changes(network=NONE), 10),
         (Changes(network=0.5), 5),
@@ -139,24 +139,24 @@ def test_a_gain_of_a_rank_that_waits_for_another_does_not_count() -> None:
 def test_a_transfer_in_which_threads_got_no_cpu_is_shorter_with_faster_cpus() -> None:
     even = _run(({"compute": 50}, (20,)), ({"compute": 50}, (20,)), queue=100)  # as long as the transfers themselves
     assert _saved_ms(even, Changes(cpu=NONE)) == pytest.approx(10)
-    found = predict(Basis.of(even), Changes(network=NONE))  # maybe threads would queue for as long
+    found = predict(Basis.of(even), Changes(network=NONE))  # threads might queue for as long
     assert (found.least, found.share, found.most) == pytest.approx((10 / 70, 20 / 70, 20 / 70))
 
 
 READER = ({"compute": 60, "data_read": 30, "data_cpu": 10}, ())
-"""A loop that waits for its worker for 40 of 100 ms. The worker reads for 75 ms and decodes for 25."""
+"""A loop that waits for its worker for 40 of 100 ms. The worker reads for 75 ms and decodes for 25 ms."""
 
 
 @pytest.mark.parametrize(
     ("workers", "changes", "ms"),
     [
-        (1, Changes(compute=0.5), 0),  # the worker takes 100 ms a batch all the same
+        (1, Changes(compute=0.5), 0),  # the worker still takes 100 ms for a batch
         (1, Changes(storage=0.8), 15),
         (1, Changes(storage=0.5), 37.5),
         (1, Changes(storage=NONE), 40),  # then the loop takes 60 ms
         (1, Changes(workers=1), 40),
         (1, Changes(workers=1, compute=0.5), 50),  # two workers make a batch in 50 ms
-        (0, Changes(storage=0.5), 15),  # the loop reads itself
+        (0, Changes(storage=0.5), 15),  # the loop reads the data itself
         (0, Changes(compute=0.5), 30),
         (0, Changes(workers=1), 40),
     ],
@@ -300,7 +300,7 @@ def test_rejects_invalid_arguments(words: tuple[str, str], capsys: pytest.Captur
 @pytest.mark.alone
 @pytest.mark.xdist_group("pairs")
 def test_predicts_a_real_run_without_its_late_rank_and_slow_reads(tmp_path: Path, forks: Forks) -> None:
-    """Each by as much as the ranks themselves say that it took them."""
+    """The gain of each change is the time that the ranks themselves recorded."""
     wait_for_quiet()
     found, codes = forks.run(("whatif.py",), tmp_path / "run", 2)
     assert codes == [0, 0], found.stderr

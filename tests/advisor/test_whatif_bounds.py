@@ -1,4 +1,4 @@
-"""Bounds of a what-if, told from sums alone: a replay of the steps that were summed up is always within them."""
+"""Bounds of a what-if from sums: the replay of the same steps is always within them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ CHANGES = (
     Changes(storage=NONE, no_stragglers=True),
 )
 ENDS = 0.002
-"""Ranks do not end their last step at the same moment: what a run of few steps gains differs a little by rank."""
+"""Ranks do not end their last step at the same moment, so the gain of a run of few steps differs slightly by rank."""
 
 
 def waits(trace: Trace) -> Iterator[tuple[int, tuple[int, int, int] | None, int]]:
-    """(rank, which collective, ns); None for messages."""
+    """(rank, number of the collective, ns), or None for messages."""
     for one in trace.ranks:
         for step in one.steps:
             numbers: dict[int, int] = {}
@@ -46,8 +46,8 @@ def waits(trace: Trace) -> Iterator[tuple[int, tuple[int, int, int] | None, int]
 
 
 def spent_of(trace: Trace) -> Spent:
-    """What the books of the ranks say of the same steps: of a wait in a collective, the least of any member's is the
-    network's, and the rest is a straggler's."""
+    """What the ledgers of the ranks say about the same steps: of a wait in a collective, the smallest wait of any
+    member is network, and the rest is straggler."""
     least: dict[tuple[int, int, int], int] = {}
     for _, key, ns in waits(trace):
         if key is not None:
@@ -79,7 +79,7 @@ def test_a_replay_is_within_the_bounds(case: Case) -> None:
 
 
 def loop(chance: Random) -> Trace:
-    """Of one rank that waits for its data workers in some steps."""
+    """One rank that waits for its data workers in some steps."""
     steps, end = [], 0
     for number in range(1, 31):
         own = [0] * len(CAUSES)
@@ -108,7 +108,7 @@ LATE_READER = (
 @pytest.mark.parametrize(
     ("changes", "share"),
     [
-        (Changes(network=NONE), 10 / 120),  # the late rank does not wait, so that nobody gains more than it
+        (Changes(network=NONE), 10 / 120),  # the late rank does not wait, so no rank gains more than it does
         (Changes(network=0.1), 10 / 120),
         (Changes(storage=NONE), 60 / 120),
         (Changes(host=NONE), 0),

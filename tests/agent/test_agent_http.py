@@ -1,4 +1,4 @@
-"""The agent as Prometheus meets it: a real process, real HTTP, its output read by Prometheus's own Python parser."""
+"""The agent as Prometheus sees it: a real process, real HTTP, and output read by Prometheus's own Python parser."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_exports_waits_by_group_and_by_reason(tmp_path: Path) -> None:
 
 
 def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> None:
-    ended(tmp_path, Spec(run="over"))  # some metrics are of ranks that have ended
+    ended(tmp_path, Spec(run="over"))  # some metrics are for ranks that have ended
     with children(tmp_path, FAST, SLOW), agent(tmp_path) as running:
         families = {family.name: family for family in parse(running.get()[2].decode())}
         for metric in BY_COLLECTOR["ranks"]:
@@ -195,7 +195,7 @@ def test_hostile_names_become_labels_that_parse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ends_cleanly_at_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    with agent(tmp_path) as running, socket.create_connection(host_port(running.address)):  # one that dawdles
+    with agent(tmp_path) as running, socket.create_connection(host_port(running.address)):  # a slow one
         running.process.send_signal(signal.SIGHUP)
         assert running.get("/healthz")[0] == 200
         running.process.send_signal(number)
@@ -203,7 +203,7 @@ def test_ends_cleanly_at_a_signal(tmp_path: Path, number: signal.Signals) -> Non
 
 
 def test_ends_at_an_inherited_ignored_sigterm_but_not_at_an_ignored_sigint(tmp_path: Path) -> None:
-    """In a script, `nohup whyidle agent &` starts it with all three ignored, if the script ignores SIGTERM."""
+    """A script that ignores SIGTERM starts `nohup whyidle agent &` with all three signals ignored."""
     flags = [f"--ledger.dir={tmp_path}", "--web.listen-address=127.0.0.1:0"]
     words = [*ignoring(signal.SIGINT, signal.SIGHUP, signal.SIGTERM), *WHYIDLE, "agent", *flags]
     with contextlib.closing(Agent(words)) as running:
@@ -259,7 +259,7 @@ def test_refuses_other_requests(tmp_path: Path) -> None:
 
 
 def test_the_log_is_logfmt_or_json(tmp_path: Path) -> None:
-    (tmp_path / "0-0-bad\nlevel=error\x1b[2J.ledger").write_bytes(b"")  # the name forges no line and moves no cursor
+    (tmp_path / "0-0-bad\nlevel=error\x1b[2J.ledger").write_bytes(b"")  # the name cannot forge lines or move the cursor
     with agent(tmp_path) as running:
         assert running.first_line.startswith('level=info msg="listening" address=127.0.0.1:')
         problem = 'level=warn msg="a ledger is unusable" reason=short detail="'

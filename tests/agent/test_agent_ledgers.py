@@ -1,4 +1,4 @@
-"""From ledgers to ranks: restarts, duplicates, retention, and who is missing."""
+"""From ledgers to ranks: restarts, duplicates, retention, and which ranks are missing."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_ready_only_after_a_look_at_a_directory_that_can_be_read(tmp_path: Path)
     assert not store.ready
     directory.unlink()
     store.look()
-    assert store.ready  # no rank has made it yet: as good as empty
+    assert store.ready  # no rank has made it yet, which is the same as empty
 
 
 WAITING = Spec(rank=0, phase="collective", idle=8.0, collectives=12)
@@ -147,10 +147,10 @@ WAITING = Spec(rank=0, phase="collective", idle=8.0, collectives=12)
         (Spec(rank=1, phase="compute", collectives=11), True),
         (Spec(rank=1, phase="host", collectives=12), True),
         (Spec(rank=1, phase="collective", collectives=12), False),
-        (Spec(rank=1, phase="compute", collectives=13), False),  # was there and has gone on
+        (Spec(rank=1, phase="compute", collectives=13), False),  # was in the collective and has continued
         (Spec(rank=1, phase="compute", collectives=0, run="r2"), False),
-        (Spec(rank=5, phase="compute", collectives=0), False),  # not of this world
-        (Spec(rank=1, phase="compute", collectives=0, attempt=1), False),  # the waiter's attempt is over
+        (Spec(rank=5, phase="compute", collectives=0), False),  # not in the world
+        (Spec(rank=1, phase="compute", collectives=0, attempt=1), False),  # the attempt of the waiting rank is over
     ],
 )
 def test_names_missing_ranks(tmp_path: Path, other: Spec, missing: bool) -> None:

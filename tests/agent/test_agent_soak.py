@@ -1,7 +1,7 @@
-"""A day of an agent's life in short: scrapes by the thousand, fifty at once, clients that dawdle, hang-ups, and ranks
-that come and go by the hundred. What must be left of it is nothing: no memory, descriptors, threads, series or errors.
+"""A short version of a day of an agent: thousands of scrapes, fifty at once, slow clients, disconnects, and hundreds of
+ranks that come and go. Nothing may remain: no memory, descriptors, threads, series or errors.
 
-`WHYIDLE_TEST_SCRAPES=6000` sets the number of scrapes, and finds smaller losses of memory by each.
+`WHYIDLE_TEST_SCRAPES=6000` sets the number of scrapes, to find smaller leaks per scrape.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ RANKS = 100
 WARM_UP = 2
 WAVES = 4
 DAWDLERS = 4
-"""Of each kind. With those who scrape they have places enough: nobody has to go for another."""
+"""Of each kind. Together with the scrapers they fit into the limit of connections, so none loses its place."""
 GROWTH_BYTES = 8 << 20
-"""Of memory, from after the warm-up to after the last wave: what an allocator may hold back at one time or another, and
-the threads that were left with collectors which met their deadline. It is 4 kB a scrape."""
+"""Growth from the end of the warm-up to the end of the last wave. An allocator may keep this much, and the threads of
+collectors that missed their deadline may remain. It is 4 kB a scrape."""
 STEADY = {"compute": 0.1, "data_read": 0.05}
 
 REQUEST = (
@@ -46,7 +46,7 @@ REQUEST = (
 
 @contextlib.contextmanager
 def ranks(directory: Path, wave: int) -> Iterator[None]:
-    """A hundred live ranks in one process; at the end, every other wave closes its ledgers, the others are killed."""
+    """A hundred live ranks in one process. At the end, every other wave closes its ledgers; the others are killed."""
     run = f"run-{wave}"
     specs = [Spec(rank=rank, run=run, world_size=RANKS, steps=10, step=STEADY) for rank in range(RANKS)]
     process = subprocess.Popen(
@@ -69,7 +69,7 @@ def ranks(directory: Path, wave: int) -> Iterator[None]:
 
 
 class Scraper:
-    """One connection, kept: what it gets must be whole."""
+    """One persistent connection, which must get complete answers."""
 
     def __init__(self, address: str):
         self._socket = socket.create_connection(host_port(address), timeout=DEADLINE_SECONDS)
@@ -93,7 +93,7 @@ class Scraper:
 
 @contextlib.contextmanager
 def dawdlers(address: str) -> Iterator[None]:
-    """Clients that say nothing, speak a byte a second, or ask and then read a byte a second."""
+    """Clients that send nothing, send a byte a second, or send a request and then read a byte a second."""
     over = threading.Event()
     with contextlib.ExitStack() as stack:
         groups: list[list[socket.socket]] = []
@@ -124,7 +124,7 @@ def dawdlers(address: str) -> Iterator[None]:
 
 @dataclass
 class Left:
-    """What an agent holds while nothing is going on."""
+    """What an agent holds while it is idle."""
 
     bytes: int
     descriptors: int
@@ -133,9 +133,8 @@ class Left:
 
 
 def left(running: Agent) -> Left:
-    """When all ranks are gone. Over a connection of its own: one kept since before a wave would be the longest idle,
-    and the agent may have given its place to one of the wave if it noticed late that those before had hung up.
-    """
+    """After all ranks have ended. It uses a new connection: an old one would be idle for longest, and the agent may
+    have closed it in favour of a client of the wave."""
     with contextlib.closing(Scraper(running.address)) as scraper:
 
         def series() -> set[tuple[str, str]]:
@@ -148,7 +147,8 @@ def left(running: Agent) -> Left:
 
 
 def wave(running: Agent, directory: Path, number: int) -> int:
-    """Half of the scrapes come at once while there are ranks, half in turn while they go. The most ranks in one."""
+    """Half of the scrapes come at once while there are ranks, and half one after the other while the ranks end. Returns
+    the largest number of ranks in one answer."""
     scrapes = SCRAPES // (WARM_UP + WAVES) // 2
     with contextlib.ExitStack() as stack:
         scrapers = [stack.enter_context(contextlib.closing(Scraper(running.address))) for _ in range(AT_ONCE)]

@@ -1,4 +1,4 @@
-"""The text of a scrape, read back by Prometheus's own parsers, whatever is in labels and values."""
+"""The text of a scrape is read back correctly by Prometheus's own parsers, for all labels and values."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def expected(series: Series) -> Read:
 
 
 def printable(series: Series) -> bool:
-    """Python's parser of OpenMetrics takes other ends of lines for such, too; Prometheus's does not."""
+    """Python's parser of OpenMetrics accepts other line ends too; Prometheus's does not."""
     return all(text.isprintable() for samples in series.values() for labels in samples for text in labels)
 
 
@@ -100,7 +100,7 @@ def test_cached_text_does_not_change_the_output(scrapes: list[Series], openmetri
 @settings(max_examples=25, deadline=None)
 @pytest.mark.skipif(not shutil.which("promtool"), reason="asks promtool, of the package prometheus")
 def test_promtool_accepts_the_text(pairs: list[tuple[str, float]]) -> None:
-    """Prometheus's own parser, which knows more than the one of Python."""
+    """Prometheus's own parser checks more than the one in Python."""
     series: Series = {LEVEL: {(text, str(number)): value for number, (text, value) in enumerate(pairs)}}
     series[COUNT] = {(f"{text}{number}",): abs(value) for number, (text, value) in enumerate(pairs)}
     done = subprocess.run(
@@ -155,7 +155,7 @@ def test_a_value_of_another_type_is_rendered_again() -> None:
 
 
 def test_cached_text_of_removed_series_is_dropped() -> None:
-    """Ranks come and go by the hundred."""
+    """Hundreds of ranks come and go."""
     kept = Exposition()
     histogram = Histogram(BOUNDS, [0, 1, 1, 2], 12.5)
     for number in range(1000):
@@ -169,7 +169,7 @@ def test_cached_text_of_removed_series_is_dropped() -> None:
 
 
 def test_metric_names_do_not_collide_in_openmetrics() -> None:
-    """There, a counter goes by its name without _total, and a histogram has names of its own."""
+    """In OpenMetrics, the name of a counter has no _total, and a histogram adds its own names."""
     suffixes = {"counter": ("_total", "_created"), "histogram": ("_bucket", "_count", "_sum", "_created"), "gauge": ()}
     names = []
     for metric in METRICS:
@@ -180,6 +180,6 @@ def test_metric_names_do_not_collide_in_openmetrics() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, "7"])
 def test_a_value_that_is_not_a_number_costs_only_its_own_series(value: float) -> None:
-    """No collector should say such a thing; one that does must not spoil the answer of all."""
+    """No collector should return such a value. If one does, the other series must not suffer."""
     text = Exposition().render([COUNT], [{COUNT: {("bad",): value, ("good",): 7}}], openmetrics=False)
     assert text.splitlines()[2:] == ['whyidle_some_events_total{a="good"} 7']

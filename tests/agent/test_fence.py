@@ -1,4 +1,4 @@
-"""Fences, the books of the agent, and scrapes: what a collector that hangs, fails or is slow costs, and whom."""
+"""Fences, the agent's own metrics, and scrapes: what a collector that hangs, fails or is slow costs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from whyidle.agent.own import FAILURES, OwnCounters
 from whyidle.agent.reading import Absent, Blind, ReadError, Reading
 
 SHORT = 0.5
-"""A deadline that a collector which hangs soon overruns, and that others keep."""
+"""A deadline that a hanging collector soon exceeds, and that other collectors meet."""
 LONG = 3600.0
 LOAD = METRIC["whyidle_rank_up"]
-"""Some metric for collectors to fill."""
+"""A metric for collectors to fill."""
 
 
 class Fake:
-    """A collector that does as it is told."""
+    """A collector that follows instructions."""
 
     def __init__(self, act: Callable[[Reading], object] = lambda reading: None):
         self.act = act
@@ -44,7 +44,7 @@ class Fake:
 
 
 class Hanging(Fake):
-    """Hangs until it is let go."""
+    """Hangs until it is released."""
 
     def __init__(self) -> None:
         super().__init__(self._hang)
@@ -68,7 +68,7 @@ def absent(reading: Reading) -> None:
 
 
 others: set[threading.Thread] = set()
-"""Workers that were there before a test: of collectors that other tests in this process have left behind."""
+"""Workers that existed before a test, from collectors that other tests in this process have left behind."""
 
 
 def workers() -> int:
@@ -167,7 +167,7 @@ def test_a_round_without_time_left_ends_soon() -> None:
     fences.close()
 
 
-# -- the books
+# -- the agent's own metrics
 
 
 def books(*names: str) -> tuple[OwnCounters, io.StringIO]:
@@ -279,7 +279,7 @@ def test_concurrent_scrapes_share_a_round() -> None:
     with ThreadPoolExecutor(20) as pool:
         answers = [pool.submit(shared.scrape, openmetrics=bool(number % 2)) for number in range(20)]
         until(lambda: one.inside)
-        time.sleep(0.1)  # whoever is not there yet leads a round of its own, which is as well
+        time.sleep(0.1)  # a caller that is too late starts its own round, which is correct too
         one.go.set()
         texts = {answer.result(DEADLINE_SECONDS) for answer in answers}
     assert one.calls < 10

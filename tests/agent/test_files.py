@@ -1,4 +1,4 @@
-"""Reading files: what is kept open and for how long, and the word for everything that can go wrong."""
+"""Reading files: which files stay open and for how long, and the reason for each kind of error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from whyidle.agent.counters import Accumulator, Wrapping
 from whyidle.agent.files import REASONS, KeptFiles, Unreadable, number, raise_file_limit, read, word
 
 INVALID = Path("/sys/class/net/lo/speed")
-"""The kernel says EINVAL to who reads it."""
+"""The kernel returns EINVAL to every reader."""
 
 
 def reason(look: Callable[[], object]) -> str:
@@ -66,14 +66,14 @@ def test_a_file_without_permission_is_denied(tmp_path: Path) -> None:
 
 
 def _in_a_child(look: Callable[[], bool], uid: int = 0, sees: Path | None = None) -> bool:
-    """What ``look`` says in a process of its own; without root's rights if it has them and ``uid`` is given."""
+    """The result of ``look`` in a separate process, without root's rights if ``uid`` is given."""
     pid = os.fork()
     if not pid:
         status = 1
         try:
             for folder in (sees, *sees.parents) if sees and uid and not os.geteuid() else ():
                 if not os.stat(folder).st_mode & 0o001:
-                    folder.chmod(0o755)  # pytest's own, which nobody else may enter
+                    folder.chmod(0o755)  # pytest's own directories, which no other user may enter
             if uid and not os.geteuid():
                 os.setuid(uid)
             status = int(not look())
@@ -153,7 +153,7 @@ def test_a_listing_is_read_again_when_the_directory_changes(tmp_path: Path) -> N
     assert open_files() == before + 2
     replacement = tmp_path / "replacement"
     replacement.write_text("3")
-    replacement.rename(ports / "b")  # another file of the same name: as when a device goes and comes
+    replacement.rename(ports / "b")  # another file with the same name, as when a device is removed and returns
     assert kept.names(str(ports)) == ("b",)
     assert open_files() == before + 1, "only what is in the directory is closed"
     assert kept.number(str(ports / "b")) == 3

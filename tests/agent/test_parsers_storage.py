@@ -1,4 +1,5 @@
-"""The parsers of disks, NFS, Lustre, CPU, memory and pressure: exact on what kernels write, and never surprised."""
+"""The parsers of disks, NFS, Lustre, CPU, memory and pressure: exact for what kernels write, and safe for anything
+else."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SAMPLES: dict[str, tuple[Callable[[bytes], object], str]] = {
 
 
 def damaged(text: str) -> st.SearchStrategy[bytes]:
-    """The text with a piece of it cut out, doubled, or replaced by anything."""
+    """The text with a piece cut out, doubled, or replaced by anything."""
     data = text.encode()
     place = st.integers(0, len(data))
     return st.tuples(place, place, st.binary(max_size=40)).map(

@@ -1,4 +1,4 @@
-"""The client of the kubelet's pod-resources socket, against a real gRPC server and against servers that are none."""
+"""The client of the kubelet's pod-resources socket, with a real gRPC server and with servers that misbehave."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PodResources:
-    """One that asks each time."""
+    """A client that connects for each call."""
     monkeypatch.setattr(pod_resources, "KEEP_SECONDS", 0.0)
     return PodResources(Roots(rootfs=str(tmp_path)))
 
@@ -239,11 +239,11 @@ def test_connects_to_a_socket_with_a_long_path(tmp_path: Path):
 
 @contextmanager
 def speaking(path: Path, talk: Callable[[socket.socket], None]) -> Iterator[None]:
-    """A server that accepts connections, and does with each what it is told."""
+    """A server that accepts connections, and handles each as instructed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     with listener:
-        fd = os.open(path.parent, os.O_PATH)  # a name short enough for an address, whatever the path
+        fd = os.open(path.parent, os.O_PATH)  # a name that is short enough for an address, whatever the path is
         listener.bind(f"/proc/self/fd/{fd}/{path.name}")
         listener.listen(4)
 
@@ -274,7 +274,7 @@ def reply(
     trailers: tuple[tuple[str, str], ...] = (("grpc-status", "0"),),
     content: str = "application/grpc",
 ) -> bytes:
-    """What a server sends that answers the first stream of a connection, and nothing of the second."""
+    """The bytes of a server that answers the first stream of a connection, and not the second."""
     server = H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     server.receive_data(UnaryCall([LIST, "/second"], 1.0).to_send())
@@ -300,7 +300,7 @@ def test_reads_the_message_and_status_of_an_answer():
         (reply(b""), "garbage"),
         (reply(b"\0\0\0\0\4abc"), "garbage"),
         (reply(b"\0\0\0\0\2abc"), "garbage"),
-        (reply(b"\1\0\0\0\3abc"), "garbage"),  # compressed, which nobody asked for
+        (reply(b"\1\0\0\0\3abc"), "garbage"),  # compressed, although nobody asked for it
         (reply(status="404"), "garbage"),
         (reply(trailers=(("x", "y"),)), "garbage"),
         (reply(trailers=(("grpc-status", "-1"),)), "garbage"),
@@ -362,7 +362,7 @@ def test_reports_a_server_that_is_not_grpc(
 
 
 def test_cuts_off_an_endless_answer(path: Path, client: PodResources):
-    """Frames that mean nothing, without end: each read is in time, all of them together are not."""
+    """Endless meaningless frames: each read meets the deadline, but all together do not."""
     ping = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + bytes(8)  # its acknowledgement, so that nothing is sent in turn
 
     def talk(connection: socket.socket) -> None:

@@ -1,4 +1,5 @@
-"""Which processes are the ranks and their workers: on a fake /proc, with real processes, and across pid namespaces."""
+"""Which processes are the ranks and their workers: in a simulated /proc, with real processes, and across PID
+namespaces."""
 
 from __future__ import annotations
 
@@ -160,7 +161,7 @@ def test_finds_workers_of_any_thread_as_they_come_and_go(tmp_path: Path) -> None
         fresh = look(tmp_path)
         workers = found(fresh)[0][1]
         assert {first, second, third} < set(workers)
-        assert len(workers) == 4  # with what the second one started
+        assert len(workers) == 4  # including what the second one started
         tell(rank, "end 0")
         assert set(found(fresh)[0][1]) == set(workers) - {first}
         os.kill(workers[3], 9)

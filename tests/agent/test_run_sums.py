@@ -1,4 +1,4 @@
-"""What the ranks of a run have counted on a node, in sum: it only grows, and an agent that starts anew agrees."""
+"""The sums over the ranks of a run on a node only grow, and an agent that restarts computes the same sums."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(folder: Path, retention: float = RETENTION) -> LedgerStore:
 
 
 def compute(of: LedgerStore, run: str = "r1") -> float | None:
-    """Seconds of compute of a run on its node; None where it has no sum."""
+    """Seconds of compute of a run on its node, or None if there is no sum."""
     found = {place[1]: sums["cause_ns"][CAUSE["compute"]] / SECOND for place, sums in of.look().runs.items()}
     return found.get(run)
 

@@ -1,4 +1,5 @@
-"""A real agent on the whole fake node: one golden answer, and no file or library call that costs more than itself."""
+"""A real agent on the whole simulated node: one golden answer, and a failed file or library call costs only its own
+series."""
 
 from __future__ import annotations
 
@@ -56,18 +57,18 @@ VARYING = re.compile(
         )
     )
 )
-"""Series whose values are those of the machine, or integrated over the moment that passed."""
+"""Series whose values depend on the machine, or are integrated over the time that passed."""
 
 SPOILT_AT_ONCE = 4
 LOOKS = 8
-"""File systems are found in samples of the ranks' open files: so many scrapes see them all."""
+"""File systems are found in samples of the ranks' open files. After this many scrapes, all have been found."""
 
 NOT_HERE = {
     "whyidle_rank_killed": "both ranks live",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the node discarded by priority",
 }
-"""What is declared and has no series on this node."""
+"""Metrics that are declared and have no series on this node."""
 
 
 @pytest.fixture(scope="module")
@@ -78,25 +79,26 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
 
 @pytest.fixture(scope="module")
 def answer(node: Whole) -> str:
-    """What an agent says after LOOKS scrapes, with ten seconds of the GPUs' clock between any two."""
+    """The agent's answer after LOOKS scrapes, with ten seconds of the GPUs' clock between them."""
     with node.agent() as agent:
         agent.get()
         node.gpus.xid(2, 79)
         for _ in range(LOOKS - 2):
             node.gpus.advance(10)
             agent.get()
-            time.sleep(0.1)  # GPM is not asked more often
+            time.sleep(0.1)  # GPM is not read more often
         node.gpus.advance(10)
         return until(lambda: _with_advice(agent.get()[2].decode()))
 
 
 def _with_advice(text: str) -> str:
-    """Advice is worked out beside the scrapes; empty as long as there is none."""
+    """Advice is computed by a separate process, and is empty until then."""
     return text if "whyidle_advice_info{" in text else ""
 
 
 def _masked(text: str) -> str:
-    """The answer as it stays: without what is of the machine or of the moment, and each family's samples in order."""
+    """The part of the answer that is always the same, without values of the machine or the moment, with the samples of
+    each family in order."""
     lines: list[str] = []
     samples: list[str] = []
     for line in text.splitlines():
@@ -162,9 +164,9 @@ def _up(agent: Agent) -> dict[str, float]:
 
 
 def test_a_bad_file_costs_only_its_own_series(node: Whole) -> None:
-    """Every file of the trees, each spoilt in one of the ways; the collectors' own tests take all ways in turn.
+    """Corrupts every file of the trees in one of the ways. The collectors' own tests use all ways.
 
-    At each scrape several are spoilt that are far apart in the trees, so that one hardly hides another.
+    At each scrape, several files are corrupted that are far apart in the trees, so that one hardly hides another.
     """
     each = [*zip(files(Path(node.roots.procfs), Path(node.roots.sysfs)), cycle(FAULTS))]
     scrapes = -(-len(each) // SPOILT_AT_ONCE)

@@ -1,4 +1,4 @@
-"""The rules conclude what plain arithmetic concludes from the same ledgers: of many runs, the same random ones."""
+"""For many random runs, the rules have the same results as plain arithmetic over the same ledgers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="pr
 
 
 def ranks_of(owner: str, run: str, chance: random.Random) -> list[Spec]:
-    """Steps of a second, parted at random over some causes; some ranks are late by some families."""
+    """Steps of a second, divided at random among some causes. Some ranks are late because of some families."""
     specs = []
     others = [cause for cause in CAUSES if cause not in ("startup", *WAITS)]
     for rank in range(chance.randint(1, 4)):
@@ -60,7 +60,7 @@ def waited_for(step: dict[str, float], chance: random.Random) -> dict[str, float
 
 
 def charged(whole: RunAccount, specs: list[Spec]) -> dict[str, float]:
-    """Seconds by family: waits for others are charged to what made those late, as far as that is known."""
+    """Seconds by family. Waits for others count under what made those late, as far as it is known."""
     totals = whole.family_seconds()
     waits = sum(totals[family] for family in WAITS)
     known = sum(sum(spec.waited_for.values()) for spec in specs)
@@ -73,7 +73,7 @@ def charged(whole: RunAccount, specs: list[Spec]) -> dict[str, float]:
 
 
 def lateness(whole: RunAccount) -> dict[tuple[int, str], float]:
-    """The waits for stragglers, shared out over the late ranks as their lateness is, by rank and family."""
+    """The waits for stragglers, divided among the late ranks in proportion to their lateness, by rank and family."""
     waited = sum(rank.seconds["straggler"] for rank in whole.ranks)
     late = sum(sum(rank.late.values()) for rank in whole.ranks)
     found: dict[tuple[int, str], float] = {}
@@ -85,7 +85,7 @@ def lateness(whole: RunAccount) -> dict[tuple[int, str], float]:
 
 
 def expectations(specs: list[Spec], directory: Path) -> dict[str, dict[str, float]]:
-    """What arithmetic says of a run, as queries that answer 1 if the rules say so too."""
+    """The expected results for a run, as queries that answer 1 if the rules have the same result."""
     owner, run = specs[0].owner, specs[0].run
     of = f'owner="{owner}", run="{run}"'
     whole = account((owner, run), read_directory(str(directory), steps=True)[0], 0)
@@ -111,7 +111,7 @@ def expectations(specs: list[Spec], directory: Path) -> dict[str, dict[str, floa
 
 @needs_promtool
 def test_the_rules_agree_with_arithmetic(tmp_path: Path) -> None:
-    """Two owners have a run of each name: neither may be added to the other."""
+    """Two owners have runs with the same names, which must not be added to each other."""
     chance = random.Random(2_026)
     runs = [ranks_of(owner, f"r{number}", chance) for number in range(RUNS) for owner in OWNERS]
     everyone = [spec for specs in runs for spec in specs]
@@ -138,7 +138,7 @@ def test_the_rules_agree_with_arithmetic(tmp_path: Path) -> None:
 
 @needs_promtool
 def test_comparison_detects_a_wrong_result(tmp_path: Path) -> None:
-    """The comparison is no tautology: half of the storage seconds would not do."""
+    """The comparison can fail: half of the storage seconds do not pass."""
     expr = f'abs(run_family:whyidle_charged:ratio5m{{family="storage"}} - 0.25) < bool {TINY:g}'
     case: dict[str, Any] = {
         "name": "off",

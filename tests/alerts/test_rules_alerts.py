@@ -1,10 +1,10 @@
-"""The alerts, in pairs: silent at the evaluation just before, firing at the next, with exact labels and annotations.
+"""Alerts in pairs: silent at the evaluation before, firing at the next, with exact labels and annotations.
 
 The cases are in tests/alerts/cases/alerts/, one file per topic. Each has the `series` that Prometheus sees, in
-promtool's notation, and either `fires` (with what it then says, and when it still does: `lasts`) or `never`, the reason
-why it must stay silent, and when it is looked at: `silent`. `was` names a fault that the alert once had, which the case
-keeps from coming back. `severity` is given where an alert has several. `@` in a series stands for the labels that
-Prometheus gives to those of the agent of one node.
+promtool's notation. It has either `fires` (with its texts, and `lasts`: a time at which it still fires), or `never`:
+why it must stay silent, with `silent`, the time of the check. `was` names an old fault of the alert that the case keeps
+from coming back. `severity` is given if an alert has several. `@` in a series stands for the labels that Prometheus
+adds to series of the agent of one node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CASES = sorted((ROOT / "tests/alerts/cases/alerts").glob("*.yaml"))
 TARGET = 'job="whyidle", instance="10.0.0.17:9838"'
 PAGE = (ROOT / "docs/runbook.md").read_text()
 RULES: dict[tuple[str, str], Alert] = {(alert.name, alert.severity): alert for alert in alerting.alerts(DEFAULT)}
-"""An alert may be critical on a node that runs ranks, and a warning elsewhere."""
+"""An alert may be critical on a node that runs ranks, and a warning on others."""
 ALERTS: dict[str, Alert] = {name: alert for (name, _), alert in RULES.items()}
 SERIES_NAME = re.compile(r"\b(whyidle_\w+|[a-z_]+:whyidle_\w+:\w+)")
 
@@ -51,7 +51,8 @@ def minutes(text: str) -> int:
 
 
 def dashboard_url(alert: str, labels: dict[str, str]) -> str:
-    """The panel of the alert on the dashboard of its run, else of its node, else that of all, in its cluster."""
+    """The panel for the alert on the dashboard of its run, otherwise of its node, otherwise of everything, in its
+    cluster."""
     cluster = f"&var-cluster={quote_plus(labels['cluster'])}" if "cluster" in labels else ""
     if "run" in labels:
         of = f"run?var-owner={quote_plus(labels.get('owner', ''))}&var-run={quote_plus(labels['run'])}"
@@ -83,7 +84,7 @@ def expected(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def group(case: dict[str, Any]) -> dict[str, Any]:
-    """One test of promtool's."""
+    """One test for promtool."""
     times: list[tuple[int, list[dict[str, Any]]]] = [(minutes(time), []) for time in case.get("silent", ())]
     if "fires" in case:
         at = minutes(case["fires"])
@@ -102,7 +103,7 @@ def group(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def alone(name: str, groups: tuple[Group, ...]) -> list[Group]:
-    """The alert without its neighbours, which promtool would evaluate too, and each minute of a day."""
+    """The alert without the other alerts of its group, which promtool would also evaluate for each minute of a day."""
     return [
         replace(
             group_,
@@ -126,7 +127,7 @@ def test_fires_when_expected_and_not_before(path: Path, tmp_path: Path) -> None:
 
 @needs_promtool
 def test_stops_alerting_about_a_cable_that_was_pulled_long_ago(tmp_path: Path) -> None:
-    """A cable that was pulled stops alerting when nobody remembers that there was one."""
+    """It stops when whyidle no longer remembers that there was a cable."""
     case = {
         "alert": "WhyidleRdmaLinkDown",
         "severity": "warning",
@@ -168,7 +169,7 @@ def test_shows_money_if_a_price_is_set(tmp_path: Path) -> None:
 
 
 def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config, directory: Path) -> None:
-    """Has promtool run the cases of a topic, each alert with its own rules."""
+    """Lets promtool run the cases of a topic, each alert with its own rules."""
     topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{topic_name}"))
     names = sorted({case["alert"] for case in cases})
     for name in names:

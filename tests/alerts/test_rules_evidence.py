@@ -1,4 +1,4 @@
-"""Evidence over many nodes: what few of them say by accident confirms nothing, and what all of them say does."""
+"""Evidence over many nodes: signals on few nodes by accident confirm nothing, signals on all nodes do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from whyidle.alerts.config import DEFAULT
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 FALSE = 0.01
-"""How often a signal speaks on a node though nothing is wrong."""
+"""How often a signal appears on a node although nothing is wrong."""
 
 
 def case(name: str, nodes: int, speak: int) -> dict[str, Any]:
@@ -51,13 +51,13 @@ def test_a_run_is_confirmed_by_the_share_of_its_nodes(name: str, nodes: int, spe
 
 
 def falsely_confirmed(nodes: int, share: float) -> float:
-    """How likely accidents alone confirm a run, where each node's signal counts by what is unusual about it."""
+    """The probability that accidents alone confirm a run, if each signal counts as far as it is unusual on its node."""
     few = [speak for speak in range(nodes + 1) if speak / nodes * (1 - FALSE) >= share]
     return sum(comb(nodes, speak) * FALSE**speak * (1 - FALSE) ** (nodes - speak) for speak in few)
 
 
 def test_coincidences_confirm_a_large_run_less_often_than_a_small_one() -> None:
-    """Where one node was enough, they confirmed nearly all of the largest."""
+    """If one node was enough, accidents would confirm nearly all of the largest runs."""
     assert 1 - (1 - FALSE) ** 512 > 0.99
     assert falsely_confirmed(1, DEFAULT.confirmed_share) == pytest.approx(FALSE)
     assert falsely_confirmed(2, DEFAULT.confirmed_share) == pytest.approx(FALSE**2)

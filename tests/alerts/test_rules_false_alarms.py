@@ -21,11 +21,11 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promto
 MINUTES = 8 * 60
 Value = float | None
 Series = Iterator[tuple[str, Callable[[int], Value]]]
-"""A series, and its value at each minute; None where it is not there."""
+"""A series, and its value at each minute, or None if it is absent."""
 
 RESTART, STARTUP = 180, 20
 DRAINED, GONE, BACK, LINKS = 240, 255, 285, 292
-"""When the drained node's ranks end; when it reboots; when its agent answers again; when its links are up."""
+"""When the drained node's ranks end, when it reboots, when its agent answers again, and when its links are up."""
 
 
 def agent(node: str) -> str:
@@ -70,12 +70,12 @@ def rank(run: str, number: int, node: str, size: int) -> tuple[str, str]:
 
 
 def started(minute: int) -> int:
-    """Minutes of the second start so far."""
+    """Minutes since the second start."""
     return min(max(minute - RESTART, 0), STARTUP)
 
 
 def restarted() -> Series:
-    """Two nodes; it starts again, and takes a while to."""
+    """Two nodes. The run starts again, and takes a while."""
     for number, node in enumerate(("a", "b")):
         of, place = rank("llama", number, node, 2)
         spent = {
@@ -106,7 +106,7 @@ def restarted() -> Series:
 
 
 def ended() -> Series:
-    """It ends when its node is drained; its series go some minutes later."""
+    """It ends when its node is drained. Its series disappear some minutes later."""
     of, place = rank("bert", 0, "drained", 1)
     seen = lambda minute: minute < GONE  # noqa: E731
     labels = f'{place}, cause="compute", family="compute"'
@@ -122,7 +122,7 @@ def ended() -> Series:
 
 
 def notebook() -> Series:
-    """A cell now and then, and much thought between."""
+    """It runs a cell now and then, with long breaks between them."""
     of, place = rank("notebook", 0, "lab", 1)
     works = lambda minute: minute % 120 < 10  # noqa: E731
     busy = [0.0]

@@ -1,7 +1,8 @@
-"""Each family of causes as a fault, from the ledgers' counters to the alert: of the right family, once, and no other.
+"""Each family of causes as a fault, from the counters of ledgers to the alert: the right family, once, and no other
+alert.
 
-A run of each kind is fed to the shipped alerts in promtool, with all recording rules that they use. The fault takes a
-tenth, a quarter or half of the time, all the time or in bursts, as checkpoints do.
+A run of each kind is the input of the shipped alerts in promtool, with all recording rules that they use. The fault
+takes a tenth, a quarter or half of the time, all the time or in bursts like checkpoints.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def alert(family: str, share: float, shape: str) -> dict[str, Any]:
 def test_each_family_fires_its_own_alert_once(tmp_path: Path) -> None:
     cases = [(family, share, shape) for family in CAUSES for share in SHARES for shape in SHAPES]
     beyond = [case for case in cases if case[1] >= THRESHOLDS[case[0]]]
-    quiet = "|".join(("WhyidleWatchdog", "WhyidleAgentAbsent"))  # nobody is scraped here
+    quiet = "|".join(("WhyidleWatchdog", "WhyidleAgentAbsent"))  # nothing is scraped here
     test = {
         "interval": f"{EVERY_SECONDS}s",
         "input_series": [

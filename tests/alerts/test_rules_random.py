@@ -19,15 +19,15 @@ from whyidle.verdict.accounts import RunAccount, account
 
 RUNS_EACH = 4
 RANDOM_RUNS = int(os.environ.get("WHYIDLE_TEST_RANDOM_RUNS", "40"))
-"""How many runs are tried."""
+"""How many runs are tested."""
 WITHIN = 0.001
-"""Seconds of a bill, and parts of 1 of a share: what remains of sums of decimals."""
+"""Tolerance: seconds of a bill, and parts of 1 of a share, because of rounding in sums of decimals."""
 
 pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 
 def accounts(runs: list[Run]) -> list[RunAccount]:
-    """As `whyidle report` reads them from their ledgers."""
+    """As `whyidle report` reads them from the ledgers."""
     with TemporaryDirectory() as folder:
         for writer in [write(folder, spec) for run in runs for spec in run.specs()]:
             writer.close()
@@ -36,7 +36,8 @@ def accounts(runs: list[Run]) -> list[RunAccount]:
 
 
 def charged(run: Run, whole: RunAccount) -> dict[str, float]:
-    """Seconds by family, waits charged to what made those late, as far as the ranks know. Waits are one family here."""
+    """Seconds by family, with waits counted under what made others late, as far as the ranks know. Waits are one family
+    here."""
     totals = {**whole.family_seconds(), "waits": 0.0}
     for family in WAITS:
         totals["waits"] += totals.pop(family)
@@ -53,7 +54,7 @@ def sums(name: str, families: str, more: str, over: str = "") -> str:
 
 
 def expected(runs: list[Run], found: list[RunAccount]) -> dict[str, dict[str, float]]:
-    """Queries that answer 1 if the rules say what the report does."""
+    """Queries that answer 1 if the rules have the same result as the report."""
     over, wrong, lost = f"[{LOOK_SECONDS}s]", {}, 0.0
     fleet = dict.fromkeys(FAMILIES, 0.0)
     for run, whole in zip(runs, found, strict=True):
@@ -93,7 +94,7 @@ def notation(values: list[float | None]) -> str:
     derandomize=True,
     deadline=None,
     database=None,
-    phases=[Phase.generate],  # to make a failing example smaller takes hundreds of calls of promtool
+    phases=[Phase.generate],  # making a failing example smaller takes hundreds of calls of promtool
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 def test_rules_report_and_bills_agree_on_random_runs(runs: list[Run]) -> None:

@@ -1,4 +1,4 @@
-"""The recording rules: what they record is looked at by promtool, which compares exactly."""
+"""The recording rules: promtool compares exactly what they record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="pr
 READ, WORKER = 'mount="/data", operation="READ"', 'run="r", rank="0", role="worker"'
 OF_RANK, PORT = 'run="r", rank="0"', 'device="mlx5_0", port="1"'
 GROUP_IO = 'cgroup="/job", resource="io", kind="some"'
-# Cause of the verdict, signal, and the counters of a node: rates per second that agree, and that do not.
+# Cause of the verdict, signal, and counters of a node: rates per second that agree, and that do not.
 SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...] = (
     ("network", "rdma_transmit_wait", {f"whyidle_rdma_transmit_wait_ticks_total{{{PORT}}}": (2**21, 1024)}),
     ("network", "rdma_discards", {f"whyidle_rdma_transmit_discards_total{{{PORT}}}": (2, 0.5)}),
@@ -172,7 +172,7 @@ def test_records_the_expected_series(path: Path, tmp_path: Path) -> None:
 
 
 OTHERS: tuple[tuple[str, str, dict[str, float | str]], ...] = (
-    # What others do on the same node is no evidence of what ranks wait for.
+    # What other processes do on the same node is not evidence for waits of ranks.
     (
         "network",
         "connects-in-vain",
@@ -213,7 +213,7 @@ OTHERS: tuple[tuple[str, str, dict[str, float | str]], ...] = (
 
 @needs_promtool
 def test_signals_confirm_and_refute(tmp_path: Path) -> None:
-    """Each signal on a node of its own, which hosts a run of its own."""
+    """Each signal on a separate node, which has a separate run."""
     spent, series, evidence, verdicts = {}, {}, {}, {}
     for index, (cause, word, counters) in enumerate(OTHERS):
         node = f"other{index}"

@@ -1,4 +1,4 @@
-"""The settings of rules and alerts: what a file changes, what it is refused for, and that the chart does the same."""
+"""The settings of rules and alerts: what a file changes, which files are rejected, and that the chart does the same."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def other(name: str, setting: settings.Setting) -> Any:
 
 
 def all_changed() -> dict[str, Any]:
-    """Settings in which each that the chart offers has another value."""
+    """Settings in which every setting of the chart has another value."""
     found: dict[str, Any] = {"alerts": {}, "overrides": CHANGED["overrides"], "labels": CHANGED["labels"]}
     for name in chart.document()["settings"]:
         section, _, key = name.rpartition(".")
@@ -173,7 +173,7 @@ def all_changed() -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """With numbers in expressions and texts written in one way: Helm and Python write 1000000 differently."""
+    """With numbers in expressions and texts in one notation: Helm and Python write 1000000 differently."""
     if isinstance(value, dict):
         return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -197,7 +197,7 @@ def test_the_chart_and_the_command_make_the_same_rules(config: dict[str, Any], f
 
 
 def test_changed_settings_cover_every_setting() -> None:
-    """Else the test above would not see a setting that the chart does not pass on."""
+    """Otherwise the test above could not find a setting that the chart does not use."""
     changed = settings.parse(all_changed(), NAMES)
     for of, values in ((DEFAULT, changed), (DEFAULT.alerts, changed.alerts)):
         same = {name for name in vars(of) if getattr(of, name) == getattr(values, name)}
@@ -212,7 +212,7 @@ def test_changed_settings_cover_every_setting() -> None:
         ({"alerts": {"hang_seconds": -1}}, "rules.config.alerts.hang_seconds is -1: write a number from 0 on"),
         ({"alerts": {"hang_seconds": "long"}}, "rules.config.alerts.hang_seconds is long: write a number"),
         ({"for_slow": "5 minutes"}, "rules.config.for_slow is 5 minutes: write a Prometheus duration of one unit"),
-        ({"windows": ["5m"]}, "rules.config.windows is fixed in the chart"),
+        ({"windows": ["5m"]}, "rules.config.windows cannot be changed in the chart"),
         ({"overrides": {"WhyidleNone": {}}}, "rules.config.overrides.WhyidleNone is not an alert"),
         ({"overrides": {"WhyidleGpuLost": {"severity": "page"}}}, "value must be one of 'critical', 'warning', 'info'"),
     ],
@@ -224,6 +224,6 @@ def test_the_chart_rejects_invalid_settings_and_says_what_to_do(config: dict[str
 
 
 def test_every_setting_reaches_the_chart_as_a_token() -> None:
-    """The chart's numbers write themselves as tokens, and a sum of one would be a number again."""
+    """In the chart, numbers become tokens. The sum of a token and a number would be a number again."""
     tokens = set(re.findall(r"⟦([^⟧]+)⟧", chart.files()[chart.FILE]))
     assert tokens >= chart.document()["settings"].keys() - {"gpu_hour_price", "currency", "dashboard_prefix"}

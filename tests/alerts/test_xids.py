@@ -1,4 +1,4 @@
-"""The table of XIDs: what NVIDIA's catalogue asks for is what the alerts and the page say."""
+"""The table of XIDs: the alerts and the page recommend the actions of NVIDIA's catalogue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whyidle.alerts import xids
 from whyidle.alerts.alerting import alerts
 from whyidle.alerts.config import DEFAULT
 
-# NVIDIA's catalogue (alerts/xids.py names it): the numbers by their immediate action, without those it calls unused.
+# NVIDIA's catalogue (see alerts/xids.py): the numbers by immediate action, without those that it calls unused.
 RESTART_APP = {
     *(8, 11, 13, 25, 31, 32, 39, 40, 41, 60, 68, 69, 70, 71, 72, 75, 76, 77, 80, 82, 83, 84, 85, 86, 88, 89, 94),
     *range(96, 106),

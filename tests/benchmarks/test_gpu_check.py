@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.py` runs to its end on the simulated device, and its exit status says whether figures are right."""
+"""`benchmarks/gpu.py` runs on the simulated device, and its exit status shows whether the figures are right."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 from simdevice import build
+from support_quiet import Stolen
 from support_sites import clean_env
 
 ROOT = Path(__file__).parents[2]
+STOLEN = 0.1
+"""If a hypervisor took more of the CPU time than this, a figure outside its threshold says nothing."""
 CHECK = ROOT / "benchmarks" / "gpu.py"
 
 
@@ -36,17 +39,21 @@ def check(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.alone
-@pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler: apt-get install g++")
+@pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}")
 def test_all_sections_pass_on_the_simulated_device(gpu: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "report.json"
-    done = check("--device", "sim", "--quick", "--minutes", "0.02", "--out", str(out))
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    with Stolen() as stolen:
+        done = check("--device", "sim", "--quick", "--minutes", "0.02", "--out", str(out))
+    assert done.returncode in (0, 1), done.stdout + done.stderr[-3000:]
     report = json.loads(out.read_text())
     assert list(report["sections"]) == list(gpu.SECTIONS)
     checked = {name for name, done in report["sections"].items() if any(row["ok"] for row in done["rows"])}
     assert checked == set(gpu.SECTIONS) - {"duty", "kineto", "model"}  # those need a GPU
     for name in ("duty", "kineto", "model"):
         assert all(row["note"].startswith("skipped: ") for row in report["sections"][name]["rows"])
+    if done.returncode and stolen.share > STOLEN:
+        pytest.skip(f"the hypervisor took {stolen.share:.0%} of this machine's CPU time away")
+    assert done.returncode == 0, done.stdout
 
 
 def test_says_that_there_is_no_gpu(gpu: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""The study: real ranks in namespaces and on FUSE. It leaves nothing behind, whatever ends it."""
+"""The study: real ranks in namespaces and on FUSE. It removes everything that it created, however it ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_slow_file_system_with_a_rate_takes_writes(limited: Path, tmp_path: Pa
 
 
 def left(pid: int) -> list[str]:
-    """What a study has made and not removed."""
+    """What a study has created and not removed."""
     places = [str(path) for path in Path("/run/netns").glob(f"whyidle-w{pid}-*")]
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if "whyidle-study-" in line]
     return places + mounts

@@ -1,4 +1,4 @@
-"""Formulas, hooks and network interfaces agree on what a real job moves (benchmarks/traffic.py, with two ranks)."""
+"""Formulas, hooks and network interfaces agree on the bytes of a real job (benchmarks/traffic.py, with two ranks)."""
 
 from __future__ import annotations
 

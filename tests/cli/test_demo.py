@@ -1,4 +1,4 @@
-"""The demo: a real job on this machine, with a known fault in it, must end in the verdict that names the fault."""
+"""The demo: a real job on this machine with a known fault must get the verdict that names the fault."""
 
 from __future__ import annotations
 
@@ -103,24 +103,20 @@ def test_without_a_fault_the_report_is_complete(start: Any) -> None:
     sums_are_whole(report)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_everything(start: Any, number: signal.Signals) -> None:
+def test_a_signal_in_the_middle_of_starting_ends_everything(start: Any) -> None:
     demo = start("--seconds", "600")
-    if number == signal.SIGTERM:
-        assert len(demo.wait_for_steps()) >= 7  # demo, agent, torchrun, two ranks with a worker each
-    else:  # in the middle of starting
-        assert demo.process.stderr.readline()
-        time.sleep(1.0)
-    demo.process.send_signal(number)
+    assert demo.process.stderr.readline()
+    time.sleep(1.0)
+    demo.process.send_signal(signal.SIGINT)
     code, out, err = demo.finish()
-    assert code == 128 + number
+    assert code == 128 + signal.SIGINT
     assert out == ""
-    assert f"stopped by {number.name}" in err
+    assert "stopped by SIGINT" in err
 
 
 def test_survives_a_lost_terminal_under_nohup_and_ends_at_sigterm(start: Any) -> None:
     demo = start("--seconds", "600", launcher=ignoring(signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
-    demo.wait_for_steps()
+    assert len(demo.wait_for_steps()) >= 7  # demo, agent, torchrun, two ranks with a worker each
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         demo.process.send_signal(number)
     code, out, err = demo.finish()

@@ -1,4 +1,4 @@
-"""`whyidle doctor` as a user meets it: a real process on this machine, and what it says of collectors that fail."""
+"""`whyidle doctor` as a user sees it: a real process on this machine, and what it says about collectors that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`whyidle inject DIR`: the hooks in a folder, and a Python that has no whyidle finds them there."""
+"""`whyidle inject DIR`: it copies the hooks to a directory, and a Python without whyidle finds them there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TELL = (
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment without whyidle, whose torch is an empty module: only the way in is tried here."""
+    """A Python without whyidle, with an empty module as torch: these tests only check how the hooks are found."""
     folder = tmp_path_factory.mktemp("bare")
     made = bare_python(folder / "venv")
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv"), "platbase": str(folder / "venv")}))
@@ -58,7 +58,7 @@ def test_copies_only_the_hooks_and_what_signals_need(injected: Path) -> None:
 
 
 def test_every_user_can_read_the_copy(tmp_path: Path) -> None:
-    """An init container with a narrow umask, and a training of another uid."""
+    """An init container with a narrow umask, and a training with another uid."""
     before = os.umask(0o077)
     try:
         inject(tmp_path / "deep" / "hooks")
@@ -95,7 +95,7 @@ def test_rejects_an_impossible_folder(
     assert told.err.count("\n") == 1
 
 
-# -- the way in
+# -- how Python finds the copy
 
 
 def test_a_python_without_whyidle_finds_the_copy(python: Path, injected: Path) -> None:
@@ -127,7 +127,7 @@ def test_does_nothing_without_the_switch(python: Path, injected: Path, switch: s
 
 
 def test_the_images_own_sitecustomize_runs(python: Path, injected: Path) -> None:
-    """The image's, or that of a distribution's Python, whose standard library has one that comes before it."""
+    """That of the image, or of a distribution's Python, whose standard library contains one that comes first."""
     code = "import sys, torch, sitecustomize; print(sitecustomize.__file__, getattr(sys, 'own', ''))"
     without = ask([python, "-c", code])
     done = ask([python, "-c", code], WHYIDLE="1", PYTHONPATH=python_path(injected))
@@ -144,7 +144,7 @@ def test_a_sitecustomize_on_the_images_pythonpath_runs(python: Path, injected: P
 
 
 def test_a_missing_copy_does_no_harm(python: Path, tmp_path: Path) -> None:
-    """The copy failed, and the pod went on."""
+    """The copy failed, and the pod continued."""
     done = ask([python, "-c", TELL], WHYIDLE="1", PYTHONPATH=python_path(tmp_path / "not there"))
     assert (done.stdout, done.stderr) == ("None False\n", "")
 
@@ -162,7 +162,7 @@ def test_an_incomplete_copy_does_no_harm(python: Path, injected: Path, tmp_path:
     assert (done.stdout, done.stderr) == ("trains\n", "")
 
 
-# -- its `run`
+# -- the script `run`
 
 
 def test_run_starts_the_command_with_the_hooks(python: Path, injected: Path) -> None:

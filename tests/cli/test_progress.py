@@ -1,4 +1,4 @@
-"""How far a command is, as a terminal and a log show it."""
+"""Progress of a command, in a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whyidle.cli import progress
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What `time.monotonic` answers: its last element."""
+    """The value of `time.monotonic`: the last element."""
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[-1])
     return now

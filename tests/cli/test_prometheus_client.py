@@ -1,4 +1,4 @@
-"""What a command says when Prometheus is down, is none, refuses, or warns; and how it is told who asks."""
+"""Errors and warnings if Prometheus is down, is something else, rejects the query or warns; credentials."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Answer = tuple[int, dict[str, str], str]
 
 
 class Server(ThreadingHTTPServer):
-    """Answers all questions alike."""
+    """Answers all requests in the same way."""
 
     daemon_threads = True
 
@@ -83,12 +83,12 @@ def refusal(error: str) -> str:
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        ((401, {}, "Unauthorized"), "wants to know who asks (401): give a token or a password"),
-        ((403, {}, refusal("not your tenant")), "does not let this user ask (403): not your tenant"),
+        ((401, {}, "Unauthorized"), "requires authentication (401): give a token or a password"),
+        ((403, {}, refusal("not your tenant")), "does not allow this user to query (403): not your tenant"),
         ((404, {}, "404 page not found"), "there is no Prometheus at"),
         ((302, {"Location": "https://sso.example.org/login?state=secret"}, ""), "redirects to https://sso.example.org"),
         ((422, {}, refusal("too many samples")), "refuses a query (422): too many samples. The query: "),
-        ((503, {}, refusal("query timed out")), "gave a query up (503): query timed out. Ask for less with --since"),
+        ((503, {}, refusal("query timed out")), "aborted a query (503): query timed out. Ask for less with --since"),
         ((502, {}, "<html>"), "answers 502"),
         ((200, {}, "<html>Grafana</html>"), "does not answer as a Prometheus does"),
         ((200, {}, '{"status": "success", "data": {"a": 1}}'), "series must be a list"),

@@ -1,4 +1,4 @@
-"""Runs that are not on this node: a real Prometheus with hours of history says what their ledgers say."""
+"""Runs on other nodes: a real Prometheus with hours of history agrees with their ledgers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAIR = {rank: {"compute": 0.8, "network": 0.2} for rank in range(2)}
 
 
 def steps(repeated: float = 0.0) -> dict[int, dict[str, float]]:
-    """Of six ranks, the first of which saves."""
+    """Steps of six ranks, of which the first saves."""
     found = {}
     for rank in range(6):
         step = SAVER if rank == 0 else WAITER
@@ -43,9 +43,9 @@ NODES = ("n1", "n1", "n2", "n2", "n3", "n3")
 MOVED = (*NODES[:4], "n4", "n4")
 RESTARTED = [
     Try(0, 130, 900, steps(), NODES, saves=90),
-    # A node is replaced. Agents still have the series of the ranks that ended.
+    # A node is replaced. Agents still have the series of the ended ranks.
     Try(1250, 100, 600, steps(60 / 600), MOVED, saves=60, repeated=60, number=1, attach=45),
-    # They have forgotten the ranks, and remember them when they are back.
+    # They have forgotten the ranks, and know them again when they return.
     Try(3300, 40, 400, steps(20 / 400), MOVED, saves=40, repeated=20, number=2, attach=25),
 ]
 ALL_RUNS = "lab/crashed, lab/finished, lab/live, lab/moved, lab/partial, lab/restarted"
@@ -78,7 +78,7 @@ def url(past: dict[str, History], tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(autouse=True)
 def _then(past: dict[str, History], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The moment at which the histories end, however long it takes to ask."""
+    """The end of the histories, however long the queries take."""
     monkeypatch.setattr(runs, "time", SimpleNamespace(time=lambda: past["live"].now))
 
 
@@ -91,7 +91,7 @@ def told(url: str, run: str, capsys: pytest.CaptureFixture[str], *words: str) ->
 def test_prometheus_agrees_with_the_ledgers_of_all_nodes(
     url: str, past: dict[str, History], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To within a scrape for each rank and attempt."""
+    """The difference is at most one scrape for each rank and attempt."""
     ended(tmp_path, *past["restarted"].specs())
     truth = goodput(("lab", "restarted"), read_directory(str(tmp_path), steps=True)[0], time.monotonic_ns())
     found = told(url, "restarted", capsys)
@@ -234,7 +234,7 @@ def test_reports_an_ended_run_up_to_its_end(url: str, capsys: pytest.CaptureFixt
 
 
 def attempt(number: int = 0, start: float = 0.0, seconds: float = 100.0, steps: int = 100, **fields: Any) -> Recorded:
-    """Of two ranks, that was seen from its start on, each 10 s."""
+    """An attempt of two ranks that was seen from its start, every 10 s."""
     who = ProcessKey("n1", 0, number, "1")
     counted = [(start + at, min(float(steps), at)) for at in range(0, int(seconds) + 1, 10)]
     witness = Process(who, start, start, start + seconds, opened=start, switched=start + seconds, counted=counted)
@@ -264,7 +264,7 @@ def test_a_standstill_is_longer_than_ten_steps_and_not_a_save() -> None:
     one = attempt(seconds=400.0, steps=100)
     set_bounds([one], 0.0, 1000.0, apart=10.0)
     assert standstills(one) == [(100.0, 400.0)]
-    # Less a step of a second, and what both ranks saved meanwhile.
+    # Minus a step of a second, and what both ranks saved meanwhile.
     assert stalled(one, [(100.0, 400.0)], [0.0]) == pytest.approx(2 * (300 - 100 / 99))
     assert stalled(one, [(100.0, 400.0)], [500.0]) == pytest.approx(2 * (300 - 100 / 99) - 500)
     assert standstills(attempt(seconds=400.0, steps=400)) == []

@@ -1,4 +1,5 @@
-"""What NCCL's RAS service says of a hang, from a server that speaks as NCCL's client expects. No real one was tried."""
+"""What NCCL's RAS service reports about a hang, from a server that answers as NCCL's client expects. No real one was
+used."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
 
         def accept() -> None:
             connection, _ = server.accept()
-            with connection, contextlib.suppress(ConnectionError):  # a client that has gone
+            with connection, contextlib.suppress(ConnectionError):  # a client that has disconnected
                 serve(connection)
 
         thread = threading.Thread(target=accept, daemon=True)
@@ -33,7 +34,7 @@ def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def as_documented(connection: socket.socket, *, status: str = STATUS, pause: float = 0.0) -> None:
-    """Answers line by line, and closes when the status is told."""
+    """Answers line by line, and closes the connection after the status."""
     answers = {"CLIENT": "SERVER PROTOCOL 3\n", "TIMEOUT": "OK\n", "STATUS": status}
     with connection.makefile("rw", newline="\n") as stream:
         for line in stream:

@@ -1,8 +1,9 @@
-"""`whyidle report` and the command line that leads to it."""
+"""`whyidle report`, and the command line in general."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import subprocess
@@ -15,8 +16,9 @@ from support_ledgers import DEADLINE_SECONDS, Spec, ended
 
 from whyidle import __version__
 from whyidle.cli.durations import duration
-from whyidle.cli.main import COMMANDS
+from whyidle.cli.main import COMMANDS, main
 from whyidle.cli.report import COLOURS, MARKS, render_text
+from whyidle.cli.terminal import print_anything
 from whyidle.ledger.causes import FAMILIES
 from whyidle.ledger.directory import read_directory
 from whyidle.verdict.report import build_report
@@ -86,7 +88,20 @@ def test_colours_do_not_change_the_text(tmp_path: Path) -> None:
     painted = render_text(report, colour=True)
     assert "\x1b[33mstorage 40 %\x1b[0m" in painted
     assert re.sub(r"\x1b\[\d+m", "", painted) == render_text(report, colour=False)
-    assert TEXT.startswith(render_text(report, colour=False))  # advice has no colour, and is added by the command
+    assert TEXT.startswith(render_text(report, colour=False))  # advice has no colour; the command adds it
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_prints_on_a_terminal_that_lacks_characters(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
+    print_anything()
+    print(TEXT + "".join(MARKS.values()) + " naïve 図 \udce4")
+    sys.stdout.flush()
+    shown = raw.getvalue().decode(encoding)
+    assert "verdict  storage 40 % - rank 1 is late" in shown
+    assert len(set(shown.splitlines()[-1].split()[0])) == len(MARKS), "each family keeps a mark of its own"
+    assert shown.endswith("? ?\n")
 
 
 def test_shows_the_ranks_that_computed_least_of_many(tmp_path: Path) -> None:
@@ -148,6 +163,12 @@ def test_shows_problems(tmp_path: Path) -> None:
 
 
 # -- the command itself
+
+
+def test_a_folder_that_cannot_be_written_gives_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["rules", "--out", str(tmp_path / "file")]) == 1
+    assert capsys.readouterr().err == f"whyidle: {tmp_path / 'file'}: File exists\n"
 
 
 def test_prints_help_and_version() -> None:

@@ -1,4 +1,4 @@
-"""`whyidle report` asks the node's agent for how long GPUs were idle in compute, and says so where nobody knows."""
+"""`whyidle report` asks the node's agent how long GPUs were idle in compute, and says so if no agent knows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ whyidle_nic_pause_seconds_total{device="eth1",direction="transmit",priority="3"}
 
 @contextlib.contextmanager
 def answers(text: str, asked: list[str] | None = None) -> Iterator[str]:
-    """An agent that says one thing -> its address. ``asked`` grows by the path of each request."""
+    """An agent with a fixed answer -> its address. ``asked`` receives the path of each request."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -73,7 +73,7 @@ def answers(text: str, asked: list[str] | None = None) -> Iterator[str]:
 
 
 def report(folder: Path, agent: str, before: str = "") -> dict[str, Any]:
-    """``before``: a statement that runs first."""
+    """``before`` is a statement that runs first."""
     script = f"import sys; {before}\nfrom whyidle.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", script, "report", "--json", f"--dir={folder}", f"--agent={agent}"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False)

@@ -1,4 +1,4 @@
-"""`whyidle run -- CMD`: the command runs as it would have without, and every Python below it is reached."""
+"""`whyidle run -- CMD`: the command runs as without whyidle, and every Python that it starts gets the hooks."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def whyidle(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.
 
 @pytest.fixture
 def fake_torch(tmp_path: Path) -> Path:
-    """A folder with a module called torch, where only the way of the hooks into a process is tested."""
+    """A directory with a module called torch, for tests of how the hooks get into a process."""
     folder = tmp_path / "fake"
     folder.mkdir()
     (folder / "torch.py").write_text("")
     return folder
 
 
-# -- the command's own
+# -- what the command gets
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])
@@ -55,7 +55,7 @@ def test_exit_status_is_that_of_the_command(code: int) -> None:
 
 
 def test_replaces_itself_with_the_command() -> None:
-    """One process, not a parent that has to pass things on."""
+    """There is one process, not a parent that has to forward signals."""
     with subprocess.Popen(
         [*WHYIDLE_RUN, "--", "sh", "-c", "echo $$"], env=clean_env(), stdout=subprocess.PIPE, text=True
     ) as process:
@@ -94,7 +94,7 @@ def test_a_handled_signal_is_handled_by_the_command() -> None:
 
 
 def test_signal_dispositions_are_those_of_a_shell() -> None:
-    """Python ignores SIGPIPE; a command started by it must not inherit that."""
+    """Python ignores SIGPIPE. A command that it starts must not inherit this."""
     script = [shutil.which("grep") or "grep", "SigIgn", "/proc/self/status"]
     plain = subprocess.run(script, env=clean_env(), capture_output=True, text=True, timeout=60, check=True)
     assert whyidle("--", *script).stdout == plain.stdout
@@ -102,7 +102,7 @@ def test_signal_dispositions_are_those_of_a_shell() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_command_ignores_signals_that_the_caller_ignores(number: signal.Signals) -> None:
-    """`nohup whyidle run -- CMD` is `nohup CMD`."""
+    """`nohup whyidle run -- CMD` has the same effect as `nohup CMD`."""
     script = ["grep", "SigIgn", "/proc/self/status"]
     words = [*ignoring(number), *WHYIDLE_RUN, "--", *script]
     done = subprocess.run(words, env=clean_env(), capture_output=True, text=True, timeout=60, check=True)
@@ -164,7 +164,7 @@ def test_changes_nothing_if_switched_off() -> None:
     ],
 )
 def test_finds_where_the_command_begins(words: list[str], command: list[str]) -> None:
-    """Both ways of calling: the whole line through argparse, and cut at the first `--` as the main program does it."""
+    """Both ways of calling: the whole line through argparse, and split at the first `--` as the main program does."""
     parser = argparse.ArgumentParser()
     run_command.add_arguments(parser)
     at = words.index("--") if "--" in words else None
@@ -229,7 +229,7 @@ def test_warns_about_a_python_that_it_cannot_reach(flag: str) -> None:
     assert done.stderr.count("\n") == installed.returncode
 
 
-# -- who is reached
+# -- which processes get the hooks
 
 
 def test_reaches_a_script(fake_torch: Path) -> None:
@@ -278,7 +278,7 @@ def test_runs_the_users_sitecustomize(tmp_path: Path) -> None:
 
 
 def test_reaches_an_environment_without_whyidle(fake_torch: Path) -> None:
-    """The command's interpreter need not be ours: here, one that sees no site-packages of anybody."""
+    """The command may use another interpreter: here, one that does not see any site-packages."""
     bare = fake_torch / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=120)
     code = f"import sys, torch; print({MARK}, sys.modules['whyidle'].__file__)"
@@ -288,7 +288,7 @@ def test_reaches_an_environment_without_whyidle(fake_torch: Path) -> None:
 
 
 def test_torchrun_reaches_every_rank_and_hands_on_one_that_fails(tmp_path: Path) -> None:
-    """With the real torch and the real launcher; test_scripts.py has ranks that end well."""
+    """With the real torch and the real launcher. test_scripts.py has ranks that end normally."""
     (tmp_path / "plain.py").write_text("import sys\nsys.exit(7)\n")
     (tmp_path / "rank.py").write_text(
         "import os, sys, time, torch\n"

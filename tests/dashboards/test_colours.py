@@ -1,4 +1,4 @@
-"""The colours of the dashboards: told apart by all eyes, and seen on Grafana's panels of both themes."""
+"""The colours of the dashboards: all people can tell them apart, also on Grafana's panels of both themes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from whyidle.dashboards.contrast import (
 )
 
 LEAST_APART = 10.0
-"""By CIEDE2000. One is about the least that is seen side by side; lines in a picture and names below it are not."""
+"""By CIEDE2000. A difference of about 1 is visible side by side. Lines in a picture and names below it are not side by
+side."""
 SHADES_APART = 4.0
-"""Of the causes of one family: next to each other in a stack, and never alone."""
+"""For the causes of one family, which are next to each other in a stack."""
 HEX = re.compile("#[0-9A-Fa-f]{6}")
 
 
@@ -76,7 +77,7 @@ def test_lines_are_visible_in_both_themes(panel: str) -> None:
 
 
 def behind_words() -> Iterator[tuple[str, str]]:
-    """Where and which colour, of every cell, state and stat that has words on it."""
+    """The place and the colour of every cell, state and stat that has text on it."""
     for uid, dashboard in output.rendered().items():
         for panel in output.panels_of(dashboard):
             for fields in _grounds(panel):

@@ -1,7 +1,7 @@
-"""A linter: the rules of the field that every dashboard, recording rule and alert keeps, whoever writes the next one.
+"""A linter: the rules that every dashboard, recording rule and alert must follow.
 
-Each rule is a function that says what is wrong with one panel, query or rule; the table at the end shows each of them a
-fault that it must find.
+Each rule is a function that says what is wrong with one panel, query or rule. The table at the end has a fault for each
+rule, which it must find.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ DURATION = re.compile(r"(\d+(ms|[smhdw]))+")
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")
 OF_COUNTERS = {"rate", "increase", "resets"}
 LAST = {"last_over_time"}
-"""Where a rule keeps the last value of a counter, to take it from the next."""
+"""Rules that keep the last value of a counter, to subtract it from the next."""
 PRESENCE = {"absent", "absent_over_time", "count", "group", "timestamp", "present_over_time"}
 EVER = re.compile(r"\s*\)\s*(>|==) 0\b|\s*offset \$?\w+\)")
 """After an aggregate of a counter: whether there was ever any, now or some time ago."""
 CHOSEN = "$__window"
-"""In the place of a window that the reader chooses."""
+"""Replaces the window that the reader chooses."""
 RAW_OVERVIEW = {"whyidle_collective_missing_seconds"}
 ONE_OF_AN_AGENT = {"process_resident_memory_bytes", "whyidle_build_info"}
 OTHERS = {
@@ -54,7 +54,7 @@ OTHERS = {
     *("prometheus_rule_group_last_duration_seconds", "prometheus_rule_group_interval_seconds"),
     *("prometheus_rule_group_iterations_missed_total", "prometheus_rule_evaluation_failures_total"),
 }
-"""Series of Prometheus's own."""
+"""Prometheus's own series."""
 OF_ONE_NODE = ("whyidle-node", "whyidle-node-hardware")
 
 RAW: dict[str, str] = {
@@ -72,15 +72,16 @@ RAW: dict[str, str] = {
     "process_open_fds": "a convention of Prometheus: every client exports it",
     "process_virtual_memory_bytes": "a convention of Prometheus: says nothing of memory in use",
 }
-"""Declared and in no rule or panel, with the reason. What is here and used after all fails too."""
+"""Metrics that are declared and not used in any rule or panel, with the reason. It is an error if one of them is used.
+"""
 
 
-# -- what is looked at
+# -- what is checked
 
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a dashboard, its own variables filled in; ``$__`` ones stay."""
+    """One query of a dashboard, with the dashboard's variables filled in; ``$__`` variables stay."""
 
     where: str
     dashboard: str
@@ -90,7 +91,7 @@ class Query:
 
 
 def panels() -> Iterator[tuple[str, Json]]:
-    """Panels that draw something, and where they are."""
+    """Panels that draw something, and their places."""
     for uid, dashboard in DASHBOARDS.items():
         for panel in output.panels_of(dashboard):
             if panel["type"] not in ("row", "text"):
@@ -106,8 +107,8 @@ def queries() -> Iterator[Query]:
 
 
 def filled(expr: str) -> Iterator[str]:
-    """With every window that a reader may choose, as the name of a recorded series has it."""
-    expr = re.sub(r"\$\{(\w+):\w+\}", r"$\1", expr)  # formats are not the linter's
+    """With every window that a reader can choose, in the form of names of recorded series."""
+    expr = re.sub(r"\$\{(\w+):\w+\}", r"$\1", expr)  # the linter does not check formats
     expr = re.sub(r"\[\$(\{window\}|window\b)\]", f"[{CHOSEN}]", expr)
     windows = DEFAULT.windows if re.search(r"\$\{?window", expr) else ("",)
     for window in windows:
@@ -152,7 +153,7 @@ def used() -> set[str]:
 
 
 ASKED_FOR_ZERO = ("sum by (cluster, owner, run) (whyidle_steps_total",)
-"""How expressions begin whose value is only held against 0: whether a run has ever made a step."""
+"""The beginnings of expressions whose value is only compared with 0: whether a run has ever made a step."""
 
 
 def counters_are_rated(expr: str) -> Iterator[str]:
@@ -172,7 +173,7 @@ def gauges_are_not_rated(expr: str) -> Iterator[str]:
 
 
 def rates_come_first(expr: str) -> Iterator[str]:
-    """A sum of counters falls when one of them starts anew."""
+    """A sum of counters falls when one of them starts again from 0."""
     if re.search(r"\b(rate|increase)\s*\(\s*(sum|max|min|avg|count)\b", expr):
         yield "a rate of an aggregate: aggregate the rates"
 
@@ -197,7 +198,7 @@ def clusters_stay_apart(expr: str) -> Iterator[str]:
 
 
 def owners_stay_apart(expr: str) -> Iterator[str]:
-    """Two owners may have a run of one name."""
+    """Runs of two owners may have the same name."""
     for word, labels in groupings(expr):
         if word in ("by", "on") and "run" in labels and "owner" not in labels:
             yield f"{word} ({', '.join(labels)}) mixes owners"
@@ -207,7 +208,7 @@ def owners_stay_apart(expr: str) -> Iterator[str]:
 
 
 def rates_follow_the_resolution(query: Query) -> Iterator[str]:
-    """A fixed window misses samples between the points of a long range, and holds none in a short one."""
+    """A fixed window misses samples between the points of a long range, and has none in a short one."""
     for selector in selectors(query.expr):
         if selector.inside in OF_COUNTERS and selector.window not in ("$__rate_interval", "$__range", CHOSEN):
             yield f"{selector.inside} over [{selector.window}]"
@@ -216,7 +217,7 @@ def rates_follow_the_resolution(query: Query) -> Iterator[str]:
 
 
 def subqueries_fit_into_memory(query: Query) -> Iterator[str]:
-    """A look every 30 s over 30 days, at all families of eighty runs, is 69 million samples. The limit is 50."""
+    """A query every 30 s over 30 days for all families of 80 runs is 69 million samples. The limit is 50 million."""
     for step in re.findall(r"\[\$\{?__range\}?:([^\]]*)\]", query.expr):
         if step != "$__interval":
             yield f"looks at the time range every {step}, however long that is"
@@ -236,7 +237,7 @@ def fleets_ask_what_is_recorded(query: Query) -> Iterator[str]:
 
 
 def health_asks_little_over_time(query: Query) -> Iterator[str]:
-    """Of all agents: over time only what was recorded, and gauges of which each agent has one."""
+    """The Health page queries all agents: over time only recorded series, and gauges of which each agent has one."""
     if query.dashboard == "whyidle-health" and not query.instant:
         for selector in selectors(query.expr):
             if selector.name in METRIC and selector.name not in ONE_OF_AN_AGENT:
@@ -244,7 +245,7 @@ def health_asks_little_over_time(query: Query) -> Iterator[str]:
 
 
 def nodes_are_found_by_address(query: Query) -> Iterator[str]:
-    """A node's raw counters are selected by the address of its agent: a join would evaluate every node's first."""
+    """A node's raw counters are selected by the address of its agent: a join would evaluate all nodes first."""
     if query.dashboard in OF_ONE_NODE:
         for selector in selectors(query.expr):
             if selector.name in METRIC and "instance=~`$instance`" not in selector.matchers:
@@ -285,7 +286,7 @@ def has_units(panel: Json) -> Iterator[str]:
 
 
 def shares_are_ratios(panel: Json) -> Iterator[str]:
-    """What is divided by its like, or recorded as a ratio, is drawn in percent."""
+    """A quotient of the same units, or a recorded ratio, is drawn in percent."""
     ratio = all(re.match(r"\S*:ratio\S*\{[^{}]*\}$", target["expr"]) for target in panel["targets"])
     unit = panel["fieldConfig"]["defaults"].get("unit")
     if panel["targets"] and panel["type"] == "timeseries" and ratio and unit != "percentunit":
@@ -293,7 +294,7 @@ def shares_are_ratios(panel: Json) -> Iterator[str]:
 
 
 def units_fit(panel: Json) -> Iterator[str]:
-    """What is drawn in bytes or seconds is declared in them; other units say less of what may stand together."""
+    """What is drawn in bytes or seconds is declared in them. Other units do not say what may be in one panel."""
     unit = panel["fieldConfig"]["defaults"].get("unit")
     declared = {"bytes": "bytes", "Bps": "bytes", "s": "seconds", "celsius": "celsius"}.get(unit)
     if panel["type"] != "timeseries" or declared is None:
@@ -323,7 +324,7 @@ def families_keep_their_colours(panel: Json) -> Iterator[str]:
 
 
 def stacks_are_in_order(panel: Json) -> Iterator[str]:
-    """Compute is lowest in every stack: Grafana takes the series as they come, which is by their first label."""
+    """Compute is lowest in every stack. Grafana uses the order of the series, which is by their first label."""
     custom = panel["fieldConfig"]["defaults"].get("custom", {})
     if custom.get("stacking", {}).get("mode", "none") == "none":
         return
@@ -334,7 +335,7 @@ def stacks_are_in_order(panel: Json) -> Iterator[str]:
 
 
 def legends_are_sorted(panel: Json) -> Iterator[str]:
-    """A legend with values is read from its top: what is largest now stands there."""
+    """A legend with values is read from the top, where the largest current value is."""
     legend = panel.get("options", {}).get("legend", {})
     if panel["type"] != "timeseries" or legend.get("displayMode") != "table":
         return
@@ -343,7 +344,8 @@ def legends_are_sorted(panel: Json) -> Iterator[str]:
 
 
 def amounts_keep_their_digits(panel: Json) -> Iterator[str]:
-    """GPU-hours are thousands to a fleet and hundredths to a test: a fixed number of decimals makes 0 of those."""
+    """GPU-hours are thousands in a fleet and hundredths in a test, so a fixed number of decimals would round those to
+    0."""
     fields = [panel["fieldConfig"]["defaults"]]
     for one in panel["fieldConfig"]["overrides"]:
         fields.append({entry["id"]: entry["value"] for entry in one["properties"]})
@@ -353,7 +355,7 @@ def amounts_keep_their_digits(panel: Json) -> Iterator[str]:
 
 
 def absence_is_explained(panel: Json) -> Iterator[str]:
-    """The empty panel itself says what that means; nobody opens a description to find out."""
+    """The empty panel itself says what that means, because nobody opens a description to find out."""
     if re.search(r"\bEmpty\b", panel.get("description", "")):
         yield "a description that explains an empty panel"
 
@@ -398,14 +400,14 @@ def alerts_say_what_to_do(alert: Alert) -> Iterator[str]:
 
 
 def alerts_keep_values_out_of_labels(alert: Alert) -> Iterator[str]:
-    """A label with a value is another alert at every evaluation, and never fires."""
+    """With a value in a label, each evaluation makes another alert, which never fires."""
     for name, text in alert.labels.items():
         if "{{" in text:
             yield f"label {name} is a template: {text}"
 
 
 def alerts_rank_nothing(alert: Alert) -> Iterator[str]:
-    """What is among the worst changes from one evaluation to the next, and `for` starts anew."""
+    """The worst series change from one evaluation to the next, so `for` would start again."""
     yield from (f"{name} in an alert" for name in functions(alert.expr) & {"topk", "bottomk"})
 
 
@@ -515,7 +517,7 @@ def test_every_declared_metric_is_used_or_listed_as_raw() -> None:
 
 
 def test_every_recorded_series_is_used() -> None:
-    """By a panel, an alert, or another rule than its own; the windows of one series count as one."""
+    """By a panel, an alert, or another rule. The windows of one series count as one."""
 
     def stem(name: str) -> str:
         return re.sub(rf"({'|'.join(DEFAULT.windows)})$", "", name)

@@ -1,4 +1,4 @@
-"""What a page of the dashboards may hold, to be readable: panels, bytes, names in a legend, rows of a table."""
+"""Limits that keep a page of the dashboards readable: panels, bytes, names in a legend, rows of a table."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ MOST: dict[str, tuple[int, int]] = {
     "whyidle-health": (18, 100),
 }
 COLUMN, LINE = 66, 38
-"""Pixels of Grafana's grid on a page 1600 wide."""
+"""Pixels of Grafana's grid on a page that is 1600 wide."""
 TITLE = 56
 """Pixels of a panel's title and margins."""
 LETTER, MARK, ENTRY = 6.6, 30, 24
-"""Pixels of a letter, of what stands before a name, and of a line of names."""
+"""Pixels of a letter, of the space before a name, and of a line of names."""
 OF_THE_HEIGHT = 0.35
-"""Of a panel, what Grafana gives to the legend below it; what is more has to be scrolled for."""
+"""The part of a panel that Grafana gives to the legend below it. A longer legend has to be scrolled."""
 ROWS = 64
 WORST = 50
-"""The most that the variable `worst` can be set to."""
+"""The largest value of the variable `worst`."""
 ON_A_NODE: dict[str, int] = {
     "gpu": 8,
     "direction": 2,
@@ -46,7 +46,7 @@ ON_A_NODE: dict[str, int] = {
     "kind": 2,
     "cause": 3,
 }
-"""Label -> how many values it has on a node, at most. Of any other label, a query must bound its series."""
+"""Label -> how many values it has on a node, at most. For other labels, a query must limit its series."""
 TYPICAL: dict[str, str] = {
     "owner": "team",
     "run": "llama-70b",
@@ -62,7 +62,7 @@ TYPICAL: dict[str, str] = {
     "resource": "memory",
     "error": "remote_access",
 }
-"""Label -> what its values look like; of others, seven letters."""
+"""Label -> what its values look like. For other labels, seven letters."""
 BOUND = re.compile(r"\b(?:top|bottom)k\((\d+|\$worst)")
 
 
@@ -75,7 +75,7 @@ def bounds(expr: str) -> list[int]:
 
 
 def most_series(target: Json) -> float:
-    """How many series a query can answer with, on one node of 8 GPUs."""
+    """How many series a query can return, on one node with 8 GPUs."""
     if found := bounds(target["expr"]):
         return min(found)
     return prod(ON_A_NODE.get(label, float("inf")) for label in re.findall(r"{{(\w+)}}", target["legendFormat"]))
@@ -109,14 +109,14 @@ def tables_without_a_limit(panel: Json) -> Iterator[str]:
 
 
 def unit_of(expr: str) -> set[str] | None:
-    """The units in which the answer of a query can be drawn; None if it is of what was recorded."""
+    """The units in which the result of a query can be drawn, or None for recorded series."""
     asked = {METRIC.get(one.name) or METRIC.get(_stem(one.name)) for one in selectors(expr)}
     if None in asked or not asked:
         return None
     counters = {one.unit for one in asked if one and one.type == "counter"}
     gauges = {one.unit for one in asked if one and one.type == "gauge" and one.unit != "info"}
     if counters == {"seconds"}:
-        return {"percentunit", "short", "count:GPUs"}  # seconds per second: how much of the time, or how many
+        return {"percentunit", "short", "count:GPUs"}  # seconds per second: a share of the time, or a number
     if counters == {"bytes"}:
         return {"percentunit"} if gauges else {"Bps"}
     if counters == {"joules"}:
@@ -182,8 +182,8 @@ def test_no_axis_mixes_units(uid: str) -> None:
 
 
 def test_rows_of_devices_are_folded_and_not_repeated() -> None:
-    """Grafana draws a row that is repeated by a variable without values all the same, since 4.6 and in 12: so Node's
-    rows are of no one kind, and those of Node hardware are folded, below a table of what the node has."""
+    """Grafana draws a row even if it is repeated by a variable without values (4.6 to 12). So the rows of Node are not
+    for one kind of device, and those of Node hardware are folded, below a table of the node's devices."""
     rows = [panel for panel in DASHBOARDS["whyidle-node-hardware"]["panels"] if panel["type"] == "row"]
     assert [row["collapsed"] for row in rows] == [False] + [True] * (len(rows) - 1)
     assert not any('"repeat"' in json.dumps(dashboard) for dashboard in DASHBOARDS.values())

@@ -1,4 +1,4 @@
-"""The dashboards: what is committed is what is generated, every query parses, and names only what exists."""
+"""The dashboards: the committed files are the generated ones, every query is valid, and names only what exists."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ DASHBOARDS = output.rendered()
 Json = dict[str, Any]
 
 TIMES = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "1h", "__range_s": "3600"}
-"""What Grafana puts in the place of its own variables."""
+"""The values that Grafana substitutes for its own variables."""
 REGEX = ".*"
-"""In the place of a variable that lists labels."""
+"""Replaces a variable that lists labels."""
 
 OWN_NAME = re.compile(r"\b(?:[a-z_]+:)?whyidle_[a-z0-9_]+(?::[a-z0-9_]+)?\b")
 
 
 def drawn(dashboard: Json) -> Iterator[Json]:
-    """The panels that ask something."""
+    """The panels with queries."""
     return (panel for panel in output.panels_of(dashboard) if panel.get("targets"))
 
 
 def expressions(dashboard: Json) -> Iterator[tuple[str, str]]:
-    """Where -> expression, as Prometheus gets it, of panels, variables and annotations."""
+    """Place -> expression as Prometheus gets it, for panels, variables and annotations."""
     chosen = {one["name"]: one["current"].get("value") for one in dashboard["templating"]["list"]}
     values = TIMES | {name: value if isinstance(value, str) else REGEX for name, value in chosen.items()}
 
@@ -106,7 +106,7 @@ def test_committed_files_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_panels_keep_their_numbers(dashboard: Json) -> None:
-    """Links from alerts and from chats lead to a panel by its number, and panels come and go."""
+    """Links from alerts and chats name a panel by its number, and panels come and go."""
     for panel in output.panels_of(dashboard):
         assert panel["id"] == panel_id(f"{'row ' * (panel['type'] == 'row')}{panel['title']}"), panel["title"]
 
@@ -160,7 +160,7 @@ def test_config_maps_hold_the_dashboards_and_fit_into_etcd(capsys: pytest.Captur
         [(name, text)] = one["data"].items()
         assert json.loads(text) == DASHBOARDS[name.removesuffix(".json")]
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
-        # kubectl apply keeps a copy of the whole object in an annotation, and annotations are bounded.
+        # kubectl apply keeps a copy of the whole object in an annotation, and the size of annotations is limited.
         assert len(json.dumps(one)) < 256 * 1024, f"{name}: kubectl apply takes 256 KiB"
 
 
@@ -177,7 +177,7 @@ def test_dashboards_have_variables_links_and_tag(dashboard: Json) -> None:
 
 
 def test_a_node_includes_all_addresses_of_its_agent() -> None:
-    """An agent that was scraped elsewhere before would otherwise stand for the one that lives, by the alphabet."""
+    """Otherwise an earlier address of the agent could be used instead of the current one, by alphabetical order."""
     [instance] = [one for one in DASHBOARDS["whyidle-node"]["templating"]["list"] if one["name"] == "instance"]
     assert instance["current"]["value"] == ["$__all"]
     assert "allValue" not in instance, "All is what is listed, not the agents of other nodes"
@@ -195,7 +195,7 @@ def test_panels_are_complete(dashboard: Json) -> None:
 
 
 def test_labels_reach_no_html_and_no_address_of_another_server(dashboard: Json) -> None:
-    """Grafana shows labels as text in these panels; a text panel or a cell of HTML would not."""
+    """Grafana shows labels as text in these panels. A text panel or an HTML cell would not."""
     for panel in output.panels_of(dashboard):
         assert panel["type"] not in ("text", "html"), panel["title"]
     text = json.dumps(dashboard)
@@ -240,7 +240,8 @@ def test_colours_of_families_differ_and_are_the_same_everywhere() -> None:
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus, of the Debian package of that name")
 def test_compute_is_at_the_bottom_of_stacks(tmp_path: Path) -> None:
-    """Grafana stacks series as they come: so a real Prometheus must send them in the order of the families."""
+    """Grafana stacks series in the order of the answer, so a real Prometheus must return them in the order of the
+    families."""
     shares = [("compute", "compute"), *sorted(CAUSE_FAMILY.items(), reverse=True), ("unhooked", UNHOOKED_FAMILY)]
     rules = [
         {"record": "whyidle:shares", "expr": "vector(1)", "labels": {"cause": cause, "family": family, "run": "a"}}
@@ -257,7 +258,7 @@ def test_compute_is_at_the_bottom_of_stacks(tmp_path: Path) -> None:
 
 
 def test_variables_have_the_format_that_matchers_need(dashboard: Json) -> None:
-    """Of which several values may be chosen, as a pattern; others as the one value that they have."""
+    """Variables that allow several values are patterns, others are the single value."""
     listed = {one["name"]: one["multi"] for one in dashboard["templating"]["list"] if one["type"] == "query"}
     asked = [target["expr"] for panel in drawn(dashboard) for target in panel["targets"]]
     asked += [one["query"]["query"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
@@ -291,7 +292,8 @@ def test_a_run_name_with_regular_expression_characters_is_matched(tmp_path: Path
 
 
 def test_grafana_knows_every_key(dashboard: Json) -> None:
-    """Its own schema, as its foundation SDK has it, reads the dashboard and writes it again: what is lost is dead."""
+    """Grafana's own schema, in its foundation SDK, reads the dashboard and writes it again: keys that are lost have no
+    effect."""
     schema = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason="needs grafana-foundation-sdk")
     plugins = importlib.import_module("grafana_foundation_sdk.cog.plugins")
     encoder = importlib.import_module("grafana_foundation_sdk.cog.encoder")
@@ -311,7 +313,7 @@ def paths(value: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-# -- what it asks
+# -- the queries
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of the Debian package prometheus")
@@ -338,7 +340,7 @@ def test_every_metric_is_declared_or_recorded(dashboard: Json) -> None:
 
 
 def test_matchers_name_labels_that_the_metric_has(dashboard: Json) -> None:
-    """Of metrics of the agent's; `instance`, `job` and the cluster are labels that Prometheus adds."""
+    """For metrics of the agent. `instance`, `job` and the cluster are labels that Prometheus adds."""
     wrong = set()
     for where, expr in expressions(dashboard):
         for name, matchers in re.findall(r"(?<![\w:])(whyidle_\w+)\{([^}]*)\}", expr):

@@ -1,6 +1,6 @@
-"""The first screen: it fits without scrolling, its lists are bounded, its sentence says what the series say.
+"""The first screen: it fits without scrolling, its lists are limited, and its sentence agrees with the series.
 
-And what the page of a run compares it with.
+Also the comparisons on the page of a run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from whyidle.dashboards import output
 Json = dict[str, Any]
 SCREEN = 1440, 900
 GRID = 30, 8
-"""Pixels of Grafana's grid: a unit's height, and the gap between two."""
+"""Pixels of Grafana's grid: the height of a unit, and the gap between two."""
 BARS = 2 * 40
 """Above the dashboard: navigation, and the page's own buttons."""
 CONTROLS = 16 + 2 * 32 + 8 + 8
-"""Variables and links, which take two lines at this width: padding, lines, gap, and what is below them."""
+"""Variables and links, which take two lines at this width: padding, lines, gap, and the space below."""
 MOST_ROWS = 15
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's prometheus")
@@ -36,7 +36,7 @@ def panels(config: Config | None = None, uid: str = "whyidle-overview") -> list[
 
 
 def expr(title: str, ref: str = "A", config: Config | None = None, **chosen: str) -> str:
-    """A query as Prometheus gets it: of the first screen, or, where a run is chosen, of that run's page."""
+    """A query as Prometheus gets it: of the first screen or, if a run is given, of that run's page."""
     uid = "whyidle-run" if chosen else "whyidle-overview"
     [panel] = [one for one in panels(config, uid) if one["title"] == title]
     [found] = [one["expr"] for one in panel["targets"] if one["refId"] == ref]
@@ -52,7 +52,7 @@ def test_fits_on_the_screen_without_scrolling() -> None:
 
 
 def test_columns_of_tables_fit_into_their_panels() -> None:
-    """Grafana gives a column without a width what is left; 150 pixels is what a name needs."""
+    """Grafana gives the remaining space to a column without a width. A name needs 150 pixels."""
     for panel in (one for one in panels() if one["type"] == "table"):
         room = panel["gridPos"]["w"] * (SCREEN[0] - 2 * 16 + GRID[1]) / 24 - GRID[1] - 2 * 8
         columns = [one["properties"] for one in panel["fieldConfig"]["overrides"] if one["matcher"]["id"] == "byName"]
@@ -109,7 +109,7 @@ SENTENCES: list[tuple[str, Config, Json, str]] = [
 
 @needs_promtool
 def test_sentence_agrees_with_the_series(tmp_path: Path) -> None:
-    """promtool compares labels: those that the legend joins to the sentence."""
+    """promtool compares the labels that the legend joins to the sentence."""
     [legend] = [target["legendFormat"] for target in panels()[0]["targets"]]
     parts = legend.replace("{{", " ").replace("}}", " ").split()
     tests = []
@@ -154,7 +154,7 @@ def split(sentence: str) -> dict[str, str]:
 
 @needs_promtool
 def test_a_rank_that_moved_does_not_empty_the_table(tmp_path: Path) -> None:
-    """For some minutes after a restart it is known on two nodes."""
+    """For some minutes after a restart, the rank is known on two nodes."""
     rank = f'{RUN}, rank="3"'
     place = "rank_instance_node:whyidle_rank:group"
     series = LOSING | {f'run_rank_family:whyidle_culprit:rate5m{{{rank}, family="storage"}}': 12}
@@ -175,7 +175,7 @@ def test_a_rank_that_moved_does_not_empty_the_table(tmp_path: Path) -> None:
 
 @needs_promtool
 def test_since_column_is_when_the_verdict_changed(tmp_path: Path) -> None:
-    """In ms. A verdict that has never been another one stands since it was first seen."""
+    """In ms. A verdict that has never changed exists since it was first recorded."""
     leading = "run_family:whyidle_leading:ratio5m"
     series = {
         f'{leading}{{{RUN}, family="compute"}}': "0.9x29 stale",

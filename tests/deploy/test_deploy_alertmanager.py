@@ -1,7 +1,7 @@
-"""Alertmanager's configuration in a real Alertmanager: who is told what, and which alerts silence which.
+"""Alertmanager's configuration in a real Alertmanager: which receiver gets which alert, and which alerts silence which.
 
-The labels are those that the alerts have in the cases of tests/alerts/cases/alerts. Every pair of alerts that an
-inhibition rule names is sent, each pair in a separate cluster so that no other rule can have a part in it.
+The labels are those of the alerts in tests/alerts/cases/alerts. Every pair of alerts that an inhibition rule names is
+sent, each pair in a separate cluster so that other rules have no effect on it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"([^"]*)"')
 
 
 def matching(matchers: list[str]) -> set[str]:
-    """The alerts that match, as Alertmanager does it: expressions are anchored."""
+    """The alerts that match. As in Alertmanager, expressions are anchored."""
     found = set(LABELS)
     for matcher in matchers:
         parts = MATCHER.fullmatch(matcher)
@@ -94,7 +94,7 @@ def pairs() -> Iterator[Pair]:
                 cause, effect = LABELS[source] | cluster, LABELS[target] | cluster
                 shared = {label: cause[label] for label in equal if label in cause}
                 why = f"{source} -> {target}"
-                # What has no instance is not of one node.
+                # An alert without an instance does not belong to one node.
                 yield Pair(
                     cause,
                     effect | {k: v for k, v in shared.items() if k in effect},
@@ -152,7 +152,7 @@ def test_every_alert_in_a_rule_exists() -> None:
 
 
 def test_rules_compare_only_labels_that_their_alerts_have() -> None:
-    """Labels that neither has are equal: such a rule would silence more than it says."""
+    """A label that neither alert has is equal, so such a rule would silence more than it says."""
     for rule in CONFIG["inhibit_rules"]:
         for label in set(rule["equal"]) - {"cluster"}:
             without = {name for name in matching(rule["source_matchers"]) if label not in LABELS[name]}
@@ -189,7 +189,7 @@ def test_routes_alerts_to_their_receivers(severity: str, receiver: str) -> None:
 
 
 def test_shipped_receivers_send_nothing() -> None:
-    """A receiver that leads nowhere counts as delivered."""
+    """A receiver that sends nothing would count as delivered."""
     assert [list(receiver) for receiver in CONFIG["receivers"]] == [["name"], ["name"]]
     done = subprocess.run(["amtool", "check-config", FILE], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout

@@ -1,8 +1,8 @@
-"""The Compose project: one source for every file, nothing that listens to the network, no password that lies around.
+"""The Compose project: one source for every file, no service that listens to the network, no stored passwords.
 
-Prometheus, Alertmanager and the agent are started with the users, mounts and command lines of the file, Debian's
-programs in the place of the images; only intervals and waits are shorter. Grafana is to be had nowhere here: its files
-are held against what its provisioning reads.
+Prometheus, Alertmanager and the agent run with the users, mounts and command lines of the file, with Debian's programs
+instead of the images. Only intervals and waits are shorter. Grafana cannot be installed here: its files are compared
+with what its provisioning reads.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ LISTENS = re.compile(r"--(?:web|cluster)\.listen-address=(.*)")
 
 
 def source_of(service: str, target: str) -> Path:
-    """What of the repository is mounted there."""
+    """The path in the repository that is mounted there."""
     [source] = [source for source, at, _ in mounts(SERVICES[service]) if at == target]
     return (FOLDER / source).resolve()
 
 
 def address(service: str) -> str:
-    """Where a service listens."""
+    """The address on which a service listens."""
     if service == "grafana":
         env = SERVICES[service]["environment"]
         return f"{env['GF_SERVER_HTTP_ADDR']}:{env['GF_SERVER_HTTP_PORT']}"
@@ -111,7 +111,7 @@ def test_nothing_listens_on_the_network() -> None:
         assert address(name).startswith("127.0.0.1:"), name
         listens = [found[1] for word in SERVICES[name].get("command", ()) if (found := LISTENS.match(word))]
         assert all(not at or at.startswith("127.0.0.1:") for at in listens), listens
-    assert "--cluster.listen-address=" in SERVICES["alertmanager"]["command"]  # 0.0.0.0:9094 unless told
+    assert "--cluster.listen-address=" in SERVICES["alertmanager"]["command"]  # 0.0.0.0:9094 by default
 
 
 def test_services_have_no_more_rights_than_they_need() -> None:
@@ -153,8 +153,8 @@ def test_compose_accepts_the_files() -> None:
 
 # -- Grafana
 
-# The keys that its provisioning reads (pkg/services/provisioning/{datasources,dashboards}/types.go); others it passes
-# over without a word.
+# The keys that its provisioning reads (pkg/services/provisioning/{datasources,dashboards}/types.go). It silently
+# ignores other keys.
 DATA_SOURCE = {
     **dict.fromkeys(("name", "uid", "type", "access", "url", "user", "database", "basicAuthUser", "orgName"), str),
     **dict.fromkeys(("isDefault", "editable", "basicAuth", "withCredentials"), bool),
@@ -207,7 +207,7 @@ def test_contains_no_password() -> None:
 
 
 def _prepared(folder: Path) -> Pod:
-    """A pod of the service `ledgers` alone, on a new node or the one that is there."""
+    """A pod with only the service `ledgers`, on a new or an existing node."""
     node = Node(folder / "node")
     (node.files / "dev/shm").mkdir(parents=True, exist_ok=True)
     (node.files / "dev/shm").chmod(0o1777)
@@ -224,7 +224,7 @@ def _prepare(asked: Pod) -> tuple[int, str]:
 def test_ledger_folder_is_writable_by_all_and_owned_by_the_agent(tmp_path: Path) -> None:
     ledgers = tmp_path / "node/dev/shm/whyidle"
     for before in ("missing", "made", "of a rank"):
-        if before == "of a rank":  # which was quicker, under a strict umask
+        if before == "of a rank":  # which was faster, under a strict umask
             os.chown(ledgers, 1234, 1234)
             ledgers.chmod(0o700)
         assert _prepare(_prepared(tmp_path)) == (0, ""), before
@@ -244,12 +244,12 @@ def test_does_not_follow_a_link_in_place_of_the_ledger_folder(tmp_path: Path) ->
     assert (stat.S_IMODE(target.stat().st_mode), target.stat().st_uid) == (0o755, 0)
 
 
-# -- all of it, running
+# -- everything, running
 
 
 @dataclass
 class Webhook:
-    """What Alertmanager tells whom it is told to tell."""
+    """What Alertmanager sends to the receiver."""
 
     server: HTTPServer
     told: list[Json] = field(default_factory=list)
@@ -286,7 +286,7 @@ class Stack:
         return self.ask("prometheus", f"/api/v1/query?query={urllib.parse.quote(expression)}")["data"]["result"]
 
     def healthy(self, service: str) -> bool:
-        """What its health check asks."""
+        """The request of its health check."""
         container = self.pod.containers[service]
         path = "/healthz"
         if "healthcheck" in SERVICES[service]:
@@ -299,7 +299,7 @@ class Stack:
 
 
 def _hurry(checkout: Path, webhook: int) -> None:
-    """Intervals and waits of seconds, and somebody who is told: nothing else differs from what is shipped."""
+    """Intervals and waits of seconds, and a receiver. Everything else is as shipped."""
     for file in (checkout / "alerts" / "generated").glob("*.yaml"):
         file.write_text(hurried(file.read_text()))
     file = checkout / "deploy/prometheus/prometheus.yml"
@@ -310,7 +310,7 @@ def _hurry(checkout: Path, webhook: int) -> None:
     file = checkout / "deploy/prometheus/alertmanager.yml"
     config = yaml.safe_load(file.read_text())
     for route in (config["route"], *config["route"]["routes"]):
-        # The interval too: an agent that is slow to begin is absent at first, and its end would wait for the next one.
+        # The interval too: a slow agent is absent at first, and its end would wait for the next interval.
         route["group_wait"] = route["group_interval"] = "1s"
     people = next(receiver for receiver in config["receivers"] if receiver["name"] == "people")
     people["webhook_configs"] = [{"url": f"http://127.0.0.1:{webhook}/"}]
@@ -318,7 +318,8 @@ def _hurry(checkout: Path, webhook: int) -> None:
 
 
 def _programs(node: Node) -> dict[str, str]:
-    """What each image starts. What does not come from /usr, a newer Prometheus say, the node gets a copy of."""
+    """The program that each image starts. A program that is not in /usr, such as a newer Prometheus, is copied to the
+    node."""
     folder = node.files / BESIDE.relative_to("/")
     folder.mkdir(parents=True)
     found = {}
@@ -351,14 +352,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         running.begin()
         yield Stack(running, node.files / "dev/shm/whyidle", webhook)
         for name, container in running.containers.items():
-            print(f"-- {name}\n{container.log()}")  # which pytest shows if the test has failed
+            print(f"-- {name}\n{container.log()}")  # pytest shows it if the test has failed
         webhook.server.shutdown()
         webhook.server.server_close()
 
 
 @needs_programs
 def test_alerts_of_the_agent_reach_the_receiver_of_alertmanager(stack: Stack) -> None:
-    """From a rank's ledger to Prometheus, and from an agent that ends to a message about it: one, not two."""
+    """From a rank's ledger to Prometheus, and from an agent that ends to one message about it, not two."""
     for service in ("agent", "alertmanager", "prometheus"):
         until(lambda service=service: stack.healthy(service))
     with children(stack.ledgers, Spec(run="composed", steps=4, step={"compute": 0.25})):
@@ -384,7 +385,7 @@ def test_alerts_of_the_agent_reach_the_receiver_of_alertmanager(stack: Stack) ->
 
 
 def _evaluated(stack: Stack) -> list[Json]:
-    """All rules, once each has been evaluated; none before."""
+    """All rules, once each has been evaluated. Until then none."""
     rules = [rule for group in stack.ask("prometheus", "/api/v1/rules")["data"]["groups"] for rule in group["rules"]]
     return [] if "unknown" in {rule["health"] for rule in rules} else rules
 

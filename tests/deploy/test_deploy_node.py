@@ -1,6 +1,7 @@
-"""A whole node, as the pages say: Debian in a container, the agent by docs/hosts.md, Slurm by docs/slurm.md, and a job.
+"""A whole node, set up as the pages say: Debian in a container, the agent by docs/hosts.md, Slurm by docs/slurm.md, and
+a job.
 
-Takes minutes, root, a Debian mirror and packages from the index: only with WHYIDLE_TEST_NODE=1.
+It takes minutes, root, a Debian mirror and packages from the index, and runs only with WHYIDLE_TEST_NODE=1.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def inside(root: Path, script: str) -> None:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a node that was set up by the pages says of itself."""
+    """What a node that was set up by the pages reports about itself."""
     root = tmp_path_factory.mktemp("node") / "root"
     subprocess.run(
         ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", "bookworm", root], check=True, capture_output=True
@@ -113,7 +114,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     extra = re.search(r"^agent = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert extra
     subprocess.run([*fetch, "wheel", *re.findall(r'"(.*?)"', extra[1])], check=True)
-    # The virtual environment is of this machine's Python; Debian's has its own, for the agent.
+    # The virtual environment uses this machine's Python. Debian's Python has its own, for the agent.
     (root / "etc/hostname").write_text("gpu1\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n10.9.9.1 gpu1\n")
     agent = commands("hosts.md", "## The agent as a service", "systemctl daemon-reload")
@@ -133,10 +134,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     unit = root / "etc/systemd/system/proof.service"
     unit.write_text("[Service]\nType=oneshot\nExecStart=/proof\n")
     (unit.parent / "multi-user.target.wants" / unit.name).symlink_to(f"../{unit.name}")
-    (root / "root").chmod(0o755)  # a Python below there is everybody's in here
+    (root / "root").chmod(0o755)  # every user can use a Python in this directory
     boot = ["systemd-nspawn", "-D", root, "--hostname=gpu1", "--register=no", "--keep-unit", "--private-network"]
     binds = [f"--bind-ro={sys.prefix}:{PYTHON}", f"--bind-ro={sys.base_prefix}"]
-    # Its own list of system calls has no adjtimex, which the unit allows.
+    # Its own list of system calls lacks adjtimex, which the unit allows.
     boot += [*binds, "--system-call-filter=adjtimex clock_adjtime", "--boot"]
     subprocess.run(boot, stdin=subprocess.DEVNULL, capture_output=True, timeout=WAITS_SECONDS)
     text = (root / "proof.out").read_text()

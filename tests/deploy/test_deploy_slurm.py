@@ -1,6 +1,6 @@
-"""The Slurm scripts, with the environments that Slurm gives them, on folders of their own.
+"""The Slurm scripts, with the environments that Slurm gives them, in separate directories.
 
-Slurm itself is not here. What it does around the scripts is taken from its documentation and sources: no search path
+Slurm itself is not installed. What it does around the scripts comes from its documentation and sources: no search path
 for prologs and epilogs, no stdin or stderr for a TaskProlog, whose `export` lines become the task's environment.
 """
 
@@ -25,7 +25,7 @@ from whyidle.agent.parsers.slurm import slurm_job
 FOLDER = Path(__file__).parents[2] / "deploy" / "slurm"
 JOB, USER = "4242", 12345
 OF_JOB = {"SLURM_JOB_ID": JOB, "SLURM_JOB_UID": str(USER), "SLURM_JOB_GID": str(USER), "SLURMD_NODENAME": "n1"}
-"""What a Prolog and an Epilog are given, and nothing else: no PATH."""
+"""The whole environment of a Prolog and an Epilog. There is no PATH."""
 
 needs_bash = pytest.mark.skipif(not os.path.exists("/bin/bash"), reason="needs bash")
 needs_root = pytest.mark.skipif(
@@ -35,7 +35,7 @@ pytestmark = needs_bash
 
 
 class Site:
-    """The scripts as a cluster has them, with settings of its own."""
+    """The scripts as on a cluster, with their own settings."""
 
     def __init__(self, folder: Path):
         self.scripts = folder / "slurm"
@@ -58,19 +58,19 @@ class Site:
         path.chmod(0o755)
 
     def run(self, script: str, env: Mapping[str, str] = OF_JOB) -> str:
-        """Runs a Prolog or an Epilog, which may not fail; what it says."""
+        """Runs a Prolog or an Epilog, which must not fail, and returns its output."""
         done = subprocess.run([self.scripts / script], env=dict(env), capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stdout) == (0, "")  # a node is drained, else
+        assert (done.returncode, done.stdout) == (0, "")  # otherwise Slurm drains the node
         return done.stderr
 
     def task(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a task: as slurmstepd makes it of what the TaskProlog prints."""
+        """The environment of a task, as slurmstepd makes it from the output of the TaskProlog."""
         closed = ["/bin/bash", "-c", 'exec "$0" <&- 2>&-', self.scripts / "task_prolog.sh"]
         done = subprocess.run(closed, env=dict(env), capture_output=True, text=True, timeout=60, check=True)
         found = dict(env)
         for line in done.stdout.splitlines():
             how, _, rest = line.partition(" ")
-            assert how == "export", line  # `print` would be seen by the user
+            assert how == "export", line  # the user would see `print`
             name, equals, value = rest.partition("=")
             assert equals, line
             found[name] = value
@@ -79,7 +79,7 @@ class Site:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    """Not below pytest's own folder, which other users may not enter."""
+    """Not in pytest's directory, which other users may not enter."""
     with tempfile.TemporaryDirectory(prefix="whyidle-slurm-") as folder:
         os.chmod(folder, 0o755)
         yield Site(Path(folder))
@@ -198,7 +198,7 @@ def test_a_task_is_recorded_under_its_job(site: Site, hooks: Path) -> None:
 
 
 def test_the_command_works_in_a_task_that_has_the_hooks(site: Site, hooks: Path) -> None:
-    """Which hold the hooks alone: an installed whyidle must not be hidden by them."""
+    """The directory has only the hooks, and must not hide an installed whyidle."""
     site.set(EVERY_JOB=1, HOOKS_DIR=hooks)
     env = site.task({**OF_JOB, "PATH": os.environ["PATH"]})
     words = [*WHYIDLE, "run", "--", sys.executable, "-c", "print('ran')"]
@@ -216,7 +216,7 @@ def _python_for_all() -> bool:
 
 @pytest.fixture
 def crowd(site: Site) -> dict[str, Path]:
-    """Ledgers in the folder, by what they are."""
+    """Ledgers in the directory, by kind."""
     if not _python_for_all():
         pytest.skip("needs a Python with whyidle that any user may start")
     site.run("prolog.sh")
@@ -247,7 +247,7 @@ def test_the_epilog_removes_the_ledgers_of_its_job_alone(site: Site, crowd: dict
 
 @needs_root
 def test_a_requeued_job_keeps_its_ledgers(site: Site, crowd: dict[str, Path]) -> None:
-    """They tell its new attempt which steps it repeats."""
+    """They show its new attempt which steps it repeats."""
     with children(site.ledgers, Spec(run=JOB, attempt=1)) as [child]:
         os.chown(child.path, USER, USER)
         site.run("epilog.sh")
@@ -300,7 +300,7 @@ sys.exit(3)
 
 
 def _batch(site: Site, script: str) -> tuple[int, list[list[object]], str]:
-    """Its exit status, what its tasks say of themselves, and what it prints."""
+    """Its exit status, what its tasks report about themselves, and its output."""
     said = site.programs / "said"
     site.program("srun", SRUN)
     site.program("scontrol", "#!/bin/bash\necho gpu-1\necho gpu-2\n")
@@ -328,7 +328,7 @@ def _batch(site: Site, script: str) -> tuple[int, list[list[object]], str]:
 def test_the_batch_script_runs_with_torchrun(site: Site) -> None:
     ended(site.shared_memory, Spec(run="other"))
     code, said, printed = _batch(site, "torchrun.sbatch")
-    assert code == 3  # the training's, whatever the report says
+    assert code == 3  # the status of the training, even if the report fails
     options = ["--nnodes", "2", "--nproc-per-node", "8", "--rdzv-backend", "c10d", "--rdzv-endpoint", "gpu-1:29500"]
     assert [words[4:] for words in said] == [[*options, "--rdzv-id", JOB, "train.py", "--lr", "1e-3"]] * 2
     assert {words[0] for words in said} == {JOB}

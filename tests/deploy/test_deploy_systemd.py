@@ -1,4 +1,4 @@
-"""The unit, the ledgers' folder and the user, as systemd's own tools read them; and what that folder's owner may do."""
+"""The unit, the ledgers' directory and the user, as systemd's own tools read them, and the rights of that user."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNIT = (FOLDER / "whyidle-agent.service").read_text()
 SEE_ALL = (FOLDER / "whyidle-agent.service.d" / "see-all-ranks.conf.example").read_text()
 PROGRAM = "/opt/whyidle/bin/whyidle"
 MOST_EXPOSED = 2.5
-"""systemd 252 says 2.2; others weigh differently."""
+"""systemd 252 says 2.2. Other versions use other weights."""
 
 needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd's tools")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: files of several users")
@@ -37,7 +37,7 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def unit(folder: Path, more: str = "") -> Path:
-    """The unit in a folder, with a program that is there."""
+    """The unit in a directory, with a program that exists."""
     path = folder / "whyidle-agent.service"
     path.write_text(UNIT.replace(PROGRAM, sys.executable) + more)
     return path
@@ -67,10 +67,10 @@ def test_the_exposure_level_of_the_unit_is_as_documented(tmp_path: Path) -> None
 def test_the_sandbox_allows_what_the_agent_needs() -> None:
     said = settings(UNIT)
     names = {name for name, _ in said}
-    # Each would blind a collector, or take the ledgers' folder away: the reasons stand in the unit.
+    # Each of them would hide something from a collector, or remove the ledgers' directory. The unit has the reasons.
     assert not names & {"ProtectClock", "PrivateDevices", "ProtectProc", "ProcSubset", "PrivateNetwork", "PrivateUsers"}
     assert not names & {"RemoveIPC", "MemoryDenyWriteExecute", "ExecReload"}
-    # @privileged has @clock in it: what follows it in the list decides.
+    # @privileged contains @clock, so the next entry of the list decides.
     filters = [value for name, value in said if name == "SystemCallFilter"]
     assert filters[-1] == "adjtimex clock_adjtime"
 
@@ -89,7 +89,7 @@ def test_the_agent_accepts_the_command_line() -> None:
 @needs_root
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv")
 def test_seeing_all_ranks_needs_both_capabilities() -> None:
-    """Those of the drop-in; with one of them alone, a rank of another user hides what counts."""
+    """The capabilities of the drop-in. With only one of them, the important files of another user's rank are hidden."""
     [said] = [value.split() for name, value in settings(SEE_ALL) if name == "AmbientCapabilities"]
     names = [name.removeprefix("CAP_").lower() for name in said]
     as_rank = ["setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", "sleep", "60"]
@@ -103,7 +103,7 @@ def test_seeing_all_ranks_needs_both_capabilities() -> None:
 
 
 def _sees(capabilities: list[str], pid: int) -> bool:
-    """Whether a user with these capabilities can read the environment and the I/O of a process of another user."""
+    """Whether a user with these capabilities can read the environment and the I/O of another user's process."""
     given = ",".join(f"+{name}" for name in capabilities)
     user = ["setpriv", "--reuid=1235", "--regid=1235", "--clear-groups"]
     words = [*user, f"--inh-caps={given}", f"--ambient-caps={given}", "cat", f"/proc/{pid}/environ", f"/proc/{pid}/io"]
@@ -140,7 +140,7 @@ def test_files_on_the_page_exist_and_name_their_destination() -> None:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Callable[[], Path]:
-    """Has systemd-tmpfiles make the folder, for another user and elsewhere; returns it."""
+    """Lets systemd-tmpfiles create the directory, for another user and elsewhere, and returns it."""
     text = (FOLDER / "whyidle.tmpfiles.conf").read_text()
     assert re.search(r"^d /dev/shm/whyidle 1777 whyidle whyidle -$", text, re.MULTILINE)
     config = tmp_path / "whyidle.conf"
@@ -166,7 +166,7 @@ def test_ledger_folder_is_writable_by_all_and_owned_by_the_agent(make: Callable[
     folder = make()
     assert _about(folder) == ("drwxrwxrwt", 65534)
     (folder / "0-1-a.ledger").write_bytes(b"")
-    os.chown(folder, 1234, 1234)  # a rank was quicker, under a strict umask
+    os.chown(folder, 1234, 1234)  # a rank was faster, under a strict umask
     folder.chmod(0o700)
     assert make() == folder
     assert _about(folder) == ("drwxrwxrwt", 65534)
@@ -188,7 +188,7 @@ def test_does_not_follow_a_link_in_place_of_the_ledger_folder(make: Callable[[],
 @pytest.mark.ages
 @needs_root
 def test_only_its_owner_removes_ledgers_of_ended_ranks(tmp_path: Path) -> None:
-    """So the agent needs no right to do it; and of the living it leaves everybody's."""
+    """So the agent needs no right for this. It removes no ledgers of live ranks."""
     folder = tmp_path / "ledgers"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -203,7 +203,8 @@ def test_only_its_owner_removes_ledgers_of_ended_ranks(tmp_path: Path) -> None:
 
 
 def _as(uid: int, folder: Path) -> int:
-    """How many ledgers a user with no other rights removes. Forked, since that user need not see this Python."""
+    """How many ledgers a user without other rights removes. Forked, because that user may not have access to this
+    Python."""
     codecs.lookup("ascii")  # reap() needs it, and that user may not be able to import it
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     child = os.fork()

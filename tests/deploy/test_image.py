@@ -1,7 +1,7 @@
 """The container image, as a container engine (buildah) builds and runs it.
 
-What the Dockerfile says and what it sends to the builder is tested in every run, with its RUN steps left out. The whole
-image is tested where WHYIDLE_TEST_IMAGE names one: `make image` builds it and does so.
+What the Dockerfile contains and sends to the builder is tested in every run, without its RUN steps. The whole image is
+tested if WHYIDLE_TEST_IMAGE names one: `make image` builds it and does so.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ def test_dockerfile_passes_its_linter() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-# -- the Dockerfile without its RUN steps, on an empty base: seconds, and no network
+# -- the Dockerfile without its RUN steps, on an empty base image: it takes seconds, and no network
 
 BASE = "localhost/empty"
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """An engine that has an empty base image, and `localhost/build` and `localhost/final`, the Dockerfile's stages."""
+    """An engine with an empty base image, and with the stages `localhost/build` and `localhost/final` of the
+    Dockerfile."""
     folder = tmp_path_factory.mktemp("images")
     engine = Engine(folder)
     empty = engine("from", "scratch")
@@ -154,15 +155,15 @@ def test_image_holds_the_agent_and_nothing_to_install_with(image: Settings, root
     left = {path.name for path in (root / "opt/whyidle").glob("lib/python3*/site-packages/*")}
     assert "whyidle" in left
     assert not {"pip", "setuptools", "torch"} & left
-    # Users cannot change anything in it: root owns the files, and nobody else may write to them.
+    # Users cannot change anything in it: root owns the files, and other users have no right to write.
     ours = [path for path in (root / "opt/whyidle").rglob("*") if not path.is_symlink()]
     assert not [path for path in ours if path.stat().st_uid or path.stat().st_mode & 0o022]
-    # Bytecode has to be there: with a read-only root none can be written later.
+    # Bytecode must exist: with a read-only root, none can be written later.
     [package] = (root / "opt/whyidle").glob("lib/python3*/site-packages/whyidle")
     assert {path.stem for path in package.glob("cli/*.py")} == {
         p.name.split(".")[0] for p in package.glob("cli/__pycache__/*")
     }
-    # The configuration of pip and the certificates of the build are secrets.
+    # pip's configuration and the certificates of the build are secrets.
     assert not [path for path in ("etc/pip.conf", "run/secrets") if (root / path).exists()]
 
 
@@ -174,7 +175,7 @@ def run(container: str, image: Settings, *words: str, options: tuple[str, ...] =
 @whole
 @possible
 def test_doctor_runs_in_the_image_as_its_user(container: str, image: Settings) -> None:
-    # Isolation by chroot shows the host's /dev/shm, where other users may be training right now.
+    # Isolation by chroot shows the host's /dev/shm, where other users may be training.
     words = run(container, image, "doctor", "--ledger.dir=/tmp/ledgers")
     done = subprocess.run(words, capture_output=True, text=True, env=support_image.ENV)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -272,4 +273,4 @@ def test_image_runs_as_it_is_deployed(image: Settings, root: Path, manifest: Cal
 
 
 CHECK = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
-"""Runs its arguments: the image's health check."""
+"""Runs its arguments as the image's health check."""

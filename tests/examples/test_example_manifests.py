@@ -1,4 +1,4 @@
-"""The examples that are manifests: a cluster would take them, and their pod does here what it says."""
+"""The example manifests: a cluster would accept them, and their pod works on this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def manifest(name: str) -> Map:
 
 
 def pods(owner: Map) -> list[Map]:
-    """The pod templates of a Job, a JobSet or a PyTorchJob, each checked as the Job or the Pod that it makes."""
+    """The pod templates of a Job, a JobSet or a PyTorchJob, each validated as the resulting Job or Pod."""
     if owner["kind"] == "Job":
         check(owner)
         return [pod_of(owner)]
@@ -48,7 +48,8 @@ def pods(owner: Map) -> list[Map]:
 
 
 SET_BY_OTHERS = re.compile(r"\$\((JOB_COMPLETION_INDEX|RANK|MASTER_ADDR|MASTER_PORT)\)")
-"""What the Job controller and the training operator set in a container; the kubelet puts it into the command."""
+"""Variables that the Job controller and the training operator set in a container. The kubelet substitutes them in the
+command."""
 RUN_LABELS = {
     "job.yaml": "batch.kubernetes.io/job-name",
     "jobset.yaml": "jobset.sigs.k8s.io/jobset-name",
@@ -112,7 +113,8 @@ def pod(tmp_path: Path) -> Map:
 
 
 def test_records_a_pod_whose_image_has_no_whyidle(pod: Map, tmp_path: Path) -> None:
-    """Init container, sidecar and training as rendered, but for the paths: a verdict, and /metrics has the ranks.
+    """Runs the init container, the sidecar and the training as rendered, but with other paths. There is a verdict, and
+    /metrics has the ranks.
 
     (Other users, mounts and namespaces: tests/helm/test_pod.py.)
     """

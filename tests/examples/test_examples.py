@@ -1,4 +1,4 @@
-"""The examples that are scripts: they train here, and end with a verdict."""
+"""The example scripts: they train on this machine, and have a verdict at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Map = dict[str, Any]
 
 
 def train(words: list[str], folder: Path) -> Outcome:
-    """Runs a script of the shell's with this environment's commands first on PATH."""
+    """Runs a shell script with this environment's commands first on PATH."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     for attempt in range(3):
         outcome = support_training.run(words, folder / str(attempt), PATH=path)
@@ -34,7 +34,7 @@ def train(words: list[str], folder: Path) -> Outcome:
 
 
 def train_forked(forks: Forks, folder: Path, name: str, *words: str, ranks: int = 0) -> Outcome:
-    """Runs an example that attaches itself, as by Python or with the ranks that torchrun would start."""
+    """Runs an example that calls attach() itself, as by Python or with the ranks that torchrun would start."""
     outcome, codes = forks.run((str(EXAMPLES / name), *words), folder, ranks, recorded=False)
     assert not any(codes), outcome.stderr
     return outcome
@@ -70,7 +70,7 @@ def test_runs_the_script_that_adapts_its_workers(tmp_path: Path, forks: Forks) -
     outcome = train_forked(forks, tmp_path, "adapt_workers.py", "--epochs", "2", "--samples", "60")
     first, second = (int(number) for number in re.findall(r"workers (\d+)", outcome.stdout))
     assert first == 1
-    assert second >= first  # more, unless workers already queue for a CPU here
+    assert second >= first  # more, unless workers already wait for a CPU on this machine
 
 
 def test_runs_the_script_that_adapts_its_accumulation(tmp_path: Path, forks: Forks) -> None:

@@ -1,4 +1,4 @@
-"""The chart: every combination of its features is valid, nonsense is refused, and what it says of itself is so."""
+"""The chart: every combination of its features is valid, invalid values are rejected, and its documentation is true."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ FEATURES: dict[str, Map] = {
     "rule files": {"rules": {"enabled": True, "format": "prometheus"}},
     "dashboards": {"dashboards": {"enabled": True, "folder": "GPUs"}},
 }
-"""Each feature by itself. The sidecar's and Kyverno's are in test_helm_sidecar.py."""
+"""Each feature separately. The features of the sidecar and of Kyverno are in test_helm_sidecar.py."""
 
 TOGETHER_REFUSED = {
     frozenset(pair)
@@ -122,7 +122,7 @@ def merged(*values: Map) -> Map:
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-    """As the agent's own command line takes them. Paths of the node are there in the container, not here."""
+    """As the agent's own command line parses them. The paths of the node exist in the container, not here."""
     return _parse([word.replace("=/host/", "=/").replace("=/root", "=/") for word in words], None)
 
 
@@ -141,7 +141,7 @@ def agent(values: Map | None = None) -> Map:
     return container
 
 
-# -- it is a chart, and makes valid manifests
+# -- the chart is valid, and creates valid manifests
 
 
 def test_passes_helm_lint() -> None:
@@ -180,7 +180,7 @@ def test_rendering_equals_the_golden_file(name: str) -> None:
     }[name]
     made = {**texts(values), "NOTES.txt": notes(values)}
     text = "".join(f"# {path}\n{part.strip()}\n" for path, part in sorted(made.items()))
-    # What is packaged is compared with its source, below.
+    # Packaged files are compared with their sources below.
     text = re.sub(r"(?m)^((?: *groups:|    \{\")).*(?:\n {4,}.*)*", r"\1 …", text)
     file = GOLDEN / f"{name}.yaml"
     if os.environ.get("WHYIDLE_UPDATE_GOLDEN"):
@@ -190,7 +190,7 @@ def test_rendering_equals_the_golden_file(name: str) -> None:
 
 
 def test_duplicate_labels_are_merged_and_the_selector_matches() -> None:
-    """The loader refuses a key that is there twice."""
+    """The YAML loader rejects duplicate keys."""
     same = {"app.kubernetes.io/name": "other", "grafana_dashboard": "2"}
     values = merged(
         {"extraLabels": same, "podLabels": same}, FEATURES["dashboards"], FEATURES["rules"], FEATURES["podMonitor"]
@@ -220,7 +220,7 @@ def test_names_of_two_releases_do_not_collide() -> None:
     assert not names[0] & names[1]
 
 
-# -- what is refused
+# -- what is rejected
 
 
 WRONG: list[tuple[str, Any, str]] = [
@@ -240,14 +240,14 @@ WRONG: list[tuple[str, Any, str]] = [
     ("agent.extraEnv", [{"value": "x"}], "at '/agent/extraEnv/0': missing property 'name'"),
     ("hostPaths.proc", "proc", 'hostPaths.proc is "proc": write an absolute path'),
     ("hostPaths.sys", "", 'hostPaths.sys is "": write an absolute path'),
-    ("ledgers.hostPath", "/", "write an absolute path to a directory of its own"),
-    ("ledgers.hostPath", "/dev/shm", "which others use too"),
+    ("ledgers.hostPath", "/", "write an absolute path to a separate directory"),
+    ("ledgers.hostPath", "/dev/shm", "which other programs use too"),
     ("ledgers.mountPath", "ledgers", 'ledgers.mountPath is "ledgers"'),
     ("podAttribution", "yes", "at '/podAttribution': got string, want boolean"),
     ("nvidia.visibleDevices", 0, "at '/nvidia/visibleDevices': got number, want string"),
     ("nvidia.visibleDevices", "0, 1", 'nvidia.visibleDevices is "0, 1": write all, or indices or UUIDs'),
-    ("nvidia.driverCapabilities", "compute", "write a list with utility in it"),
-    ("nvidia.runtimeClassName", "NVIDIA", "write a name as Kubernetes has them"),
+    ("nvidia.driverCapabilities", "compute", "write a list that contains utility"),
+    ("nvidia.runtimeClassName", "NVIDIA", "write a name as in Kubernetes"),
     ("tolerations", [{"effect": "No"}], "at '/tolerations/0/effect': value must be one of 'NoSchedule'"),
     ("tolerations", {"key": "gpu"}, "at '/tolerations': got object, want array"),
     ("nodeSelector", {"gpu": True}, "at '/nodeSelector/gpu': got boolean, want string"),
@@ -259,7 +259,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("serviceMonitor.relabelings", [{"target": "a"}], "additional properties 'target' not allowed"),
     ("networkPolicy.from", [{}], "at '/networkPolicy/from/0': minProperties: got 0, want 1"),
     ("web.scheme", "HTTPS", "at '/web/scheme': value must be one of 'http', 'https'"),
-    ("web.tls.clientCA", True, "web.tls.clientCA asks for client certificates, which only TLS can do"),
+    ("web.tls.clientCA", True, "web.tls.clientCA requires client certificates, which need TLS"),
     ("rules.format", "yaml", "at '/rules/format': value must be one of 'operator', 'prometheus'"),
     (
         "dashboards.labels",
@@ -331,11 +331,11 @@ def test_schema_has_only_values_of_the_chart_and_every_collector() -> None:
 @pytest.mark.parametrize(
     ("feature", "baseline", "restricted"),
     [
-        # Without paths of the node there is nothing to see: never better than `privileged`.
+        # Without paths of the node the agent sees nothing, so it needs the standard `privileged`.
         ("default", {"hostPath"}, {"hostPath", "volumes", "capabilities", "runAsNonRoot", "runAsUser"}),
-        # No container that is root, and none with a capability.
+        # No container runs as root, and none has a capability.
         ("directory by the node", {"hostPath"}, {"hostPath", "volumes"}),
-        # The kubelet's socket is root's.
+        # The kubelet's socket belongs to root.
         ("pods", {"hostPath"}, {"hostPath", "volumes", "capabilities", "runAsNonRoot", "runAsUser"}),
         (
             "host's namespaces",
@@ -345,7 +345,7 @@ def test_schema_has_only_values_of_the_chart_and_every_collector() -> None:
     ],
 )
 def test_pod_security_of_each_mode(feature: str, baseline: set[str], restricted: set[str]) -> None:
-    """What keeps each mode from the next stricter standard. The sidecar's is `restricted`: test_helm_sidecar.py."""
+    """Why each mode does not meet the next stricter standard. The sidecar meets `restricted`: test_helm_sidecar.py."""
     spec = pod(FEATURES.get(feature))
     assert against_baseline(spec) == baseline
     assert against_restricted(spec) == restricted
@@ -381,7 +381,7 @@ def test_mounts_and_volumes_match() -> None:
 
 
 def prepare(directory: Path, uid: int) -> subprocess.CompletedProcess[str]:
-    """The init container's command, as it is in the manifest, but for the two words at its end."""
+    """The init container's command as in the manifest, except for the last two words."""
     [container] = pod()["initContainers"]
     _, *command = container["command"]
     script, _, _ = container["args"]
@@ -412,14 +412,14 @@ def test_ledger_directory_is_writable_by_all_and_owned_by_the_agent(tmp_path: Pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory to another user")
 def test_does_not_change_a_directory_that_holds_other_files(tmp_path: Path) -> None:
-    """As where ledgers.hostPath is wrong, or somebody on the node has put a link in its place."""
+    """ledgers.hostPath may be wrong, or somebody on the node may have replaced the directory by a link."""
     (tmp_path / "passwd").touch()
     tmp_path.chmod(0o755)
     before = owner_and_mode(tmp_path)
     done = prepare(tmp_path, 65532)
     assert done.returncode != 0
-    assert "holds what is no ledger, such as 'passwd'" in done.stderr
-    assert "ledgers.hostPath has to be a directory of its own" in done.stderr
+    assert "contains files that are not ledgers, such as 'passwd'" in done.stderr
+    assert "ledgers.hostPath must be a directory for ledgers only" in done.stderr
     assert owner_and_mode(tmp_path) == before
     (link := tmp_path.parent / "link").symlink_to(tmp_path)
     assert prepare(link, 65532).returncode != 0
@@ -462,7 +462,7 @@ def test_the_monitors_keep_the_labels_of_the_ranks_and_the_job_of_the_alerts() -
             assert re.fullmatch(alert, job)
 
 
-# -- what is packaged has one source
+# -- packaged files have one source
 
 
 def test_the_rules_are_the_generated_ones() -> None:
@@ -491,7 +491,7 @@ def test_a_package_holds_files_in_place_of_the_links(tmp_path: Path) -> None:
 
 
 def test_a_release_fits_into_its_secret() -> None:
-    """Helm keeps chart and manifests in a Secret, which holds 1 MiB: as JSON with files in base64, gzip, base64."""
+    """Helm keeps chart and manifests in a Secret of at most 1 MiB, as JSON with files in base64, gzip, base64."""
     values = merged(FEATURES["rules"], FEATURES["dashboards"], FEATURES["serviceMonitor"])
     files = [b64encode(each["data"].encode()).decode() for each in (*chart().files, *chart().templates)]
     release = json.dumps({"chart": files, "manifest": "\n".join(texts(values).values()), "values": values})
@@ -509,7 +509,7 @@ def test_notes_are_true() -> None:
     assert "rollout status" not in notes(FEATURES["no agent"])
     assert "RuntimeClass" in notes()
     assert "RuntimeClass" not in notes(FEATURES["default runtime"])
-    assert "It sees no GPUs" in notes(FEATURES["no GPUs"])
+    assert "The agent sees no GPUs" in notes(FEATURES["no GPUs"])
     assert "PrometheusRules whyidle-recording and whyidle-alerts" in notes(FEATURES["rules"])
     assert "ConfigMap whyidle-rules" in notes(FEATURES["rule files"])
 
@@ -533,7 +533,7 @@ def test_every_node_path_in_the_agents_flags_is_mounted() -> None:
                 assert below, f"{name}: {word}"
 
 
-# -- what the page on Kubernetes says
+# -- the statements of the page on Kubernetes
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 

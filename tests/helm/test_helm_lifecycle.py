@@ -1,4 +1,5 @@
-"""The chart's life with Helm's own engine, against a stand-in for a Kubernetes API: what is stored after each step."""
+"""The chart's life cycle with Helm's own engine and a simulated Kubernetes API: the objects that are stored after each
+step."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ WALK: list[tuple[str, Map, bool]] = [
     ("which pod holds which GPU", {"podAttribution": True}, True),
     ("an annotated account", {"podAttribution": True, "serviceAccount": {"annotations": {"a": "b"}}}, False),
 ]
-"""Upgrades, one after the other: what it is, its values, and whether agents stop or restart on the way there."""
+"""Upgrades in order: the name, the values, and whether agents stop or restart."""
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def agents(api: Api) -> Map | None:
 
 
 def pods(found: Map | None) -> Any:
-    """What pods are made from, and of which DaemonSet: with another they are made anew."""
+    """What pods are created from, and by which DaemonSet. If this changes, they are created again."""
     return found and (found["metadata"]["uid"], found["spec"]["template"])
 
 
@@ -174,7 +175,7 @@ def test_the_page_is_right_about_restarts() -> None:
 
 
 def test_waiting_ends_when_the_agents_are_ready(api: Api) -> None:
-    """`--wait` follows the DaemonSet's status, which its controller writes."""
+    """`--wait` uses the DaemonSet's status, which its controller writes."""
     release = Release(api)
     with controlling(api):
         release.install(wait="watcher", timeout_seconds=120)
@@ -238,7 +239,7 @@ def test_two_releases_in_one_cluster_do_not_collide(api: Api) -> None:
     before = first.objects
     second.install(values)
     assert second.said == second.expected(values)
-    # One policy for the cluster: with a second, pods would be given everything by both.
+    # There is one policy for the cluster: with a second one, pods would get everything twice.
     said = refused(second.upgrade, {**values, "kyverno": {"enabled": True}})
     assert 'ClusterPolicy "whyidle-inject"' in said
     assert 'must equal "other": current value is "monitoring"' in said
@@ -292,11 +293,11 @@ def test_accepts_the_longest_name_that_helm_allows(api: Api) -> None:
     assert release.said == release.expected(EVERYTHING)
 
 
-# -- what a release takes
+# -- the size of a release
 
 
 def test_a_release_of_everything_takes_less_than_half_of_what_a_secret_holds(api: Api) -> None:
-    """The page says so. Helm keeps the chart, its files and all manifests in it, compressed."""
+    """As the page says. Helm keeps the chart, its files and all manifests in the Secret, compressed."""
     release = Release(api)
     release.install(EVERYTHING)
     [secret] = api.store.list(SECRET, "monitoring", "owner=helm")

@@ -1,4 +1,4 @@
-"""NOTES.txt as somebody follows it who reads it for the first time, against what the release has stored."""
+"""NOTES.txt: a new user can follow it, because the objects that it names are stored by the release."""
 
 from __future__ import annotations
 

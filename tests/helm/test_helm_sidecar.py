@@ -1,4 +1,4 @@
-"""The sidecar's pieces: valid wherever they stand, asking for no right, and never in the way of the training."""
+"""The parts of the sidecar: valid in every chart, without privileges, and unable to stop the training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIELDS = {"spec.nodeName": "gpu-7", "metadata.namespace": "team", f"metadata.lab
 
 @pytest.fixture
 def pod(tmp_path: Path) -> Any:
-    """The pod of a chart that has ours as its dependency: pod(value of `sidecar`…)."""
+    """The pod of a chart with this chart as a dependency: pod(value of `sidecar`…)."""
     return lambda **sidecar: pod_of(job(tmp_path, whyidle={"sidecar": sidecar}))
 
 
@@ -36,12 +36,12 @@ def sidecar(template: Map) -> Map:
 
 
 def collectors_of(arguments: list[str]) -> set[str]:
-    """By the agent's own parser."""
+    """As the agent's own parser reads the arguments."""
     args = _parse(arguments, None)
     return {entry.name for entry in COLLECTORS if getattr(args, f"collector_{entry.name}")}
 
 
-# -- as pieces of a pod
+# -- as parts of a pod
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_probes_and_scrapes_use_the_port_of_the_agent(pod: Any) -> None:
 
 
 def test_cannot_prevent_the_training_from_starting_or_ending(pod: Any) -> None:
-    """A native sidecar with a startup probe holds back the containers behind it; without one, it has only to start."""
+    """A native sidecar with a startup probe delays the containers after it. Without one, it only has to start."""
     template = pod()
     container = sidecar(template)
     assert container["restartPolicy"] == "Always"
@@ -105,7 +105,7 @@ def test_cannot_prevent_the_training_from_starting_or_ending(pod: Any) -> None:
 
 
 def test_meets_the_restricted_pod_security_standard(pod: Any) -> None:
-    """By its containers and volumes; what the training container asks for is its own matter."""
+    """Its containers and volumes. The training container is not checked."""
     template = pod()
     for container in template["spec"]["initContainers"]:
         context = container["securityContext"]
@@ -120,7 +120,7 @@ def test_meets_the_restricted_pod_security_standard(pod: Any) -> None:
 
 
 def test_a_host_path_without_the_sidecar_violates_even_baseline(pod: Any) -> None:
-    """Said in docs/sidecar.md: only then."""
+    """As docs/sidecar.md says: only in this case."""
     kinds = {kind for volume in pod(enabled=False)["spec"]["volumes"] for kind in volume if kind != "name"}
     assert "hostPath" in kinds
 
@@ -158,7 +158,7 @@ def test_monitor_selects_the_labels_of_the_pieces(pod: Any) -> None:
 
 
 def test_the_monitor_takes_the_agents_metrics_and_no_others() -> None:
-    """Whoever may create a pod can put the label on it."""
+    """Anybody who can create a pod can set the label."""
     [monitor] = rendered("sidecar-podmonitor.yaml", {"sidecar": {"podMonitor": {"enabled": True}}})
     assert monitor["spec"]["sampleLimit"] == 10_000
     [rule] = monitor["spec"]["podMetricsEndpoints"][0]["metricRelabelings"]
@@ -168,13 +168,13 @@ def test_the_monitor_takes_the_agents_metrics_and_no_others() -> None:
     assert not [name for name in ("up", "ALERTS", "kube_pod_info", "run:ranks:count") if kept.fullmatch(name)]
 
 
-# -- put in by Kyverno
+# -- added by Kyverno
 
 KYVERNO = {"kyverno": {"enabled": True}}
 
 
 def plain(**container: Any) -> Map:
-    """A pod as a Job makes it, with a helper beside the training."""
+    """A pod as a Job creates it, with a second container next to the training."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -278,7 +278,7 @@ def test_the_run_is_named_by_the_outermost_owner(labels: dict[str, str], run: st
 
 
 def test_applying_the_policy_twice_changes_nothing() -> None:
-    """Admission may run a policy again on what it has made."""
+    """Admission may apply a policy again to its own result."""
     [policy] = rendered("kyverno-policy.yaml", KYVERNO)
     once = mutate(policy, plain(), "team")
     twice = mutate(policy, once, "team")

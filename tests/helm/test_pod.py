@@ -1,6 +1,6 @@
-"""What the chart runs is what is shipped: pods of its rendered manifests, in namespaces of their own on this machine.
+"""The chart's pods really run: pods of its rendered manifests, in separate namespaces on this machine.
 
-Command lines, users, mounts, ports, probes and environment are those of the manifest; nothing here repeats them.
+Command lines, users, mounts, ports, probes and environment come from the manifest and are not repeated here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Sample = tuple[str, dict[str, str], float]
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """A node that has just started. Its files are on a tmpfs, as the ledgers are to be."""
+    """A node that has just started. Its files are on a tmpfs, like the ledgers should be."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="node-") as folder:
         files = Path(folder)
         files.chmod(0o755)
@@ -53,12 +53,12 @@ def agent_pod(node: Node, values: Manifest, *objects: Manifest) -> Pod:
 
 
 def training_pod(node: Node, folder: Path, values: Manifest, security: Manifest | None = None) -> Pod:
-    """That of the example, a chart that has ours for its dependency; on processors, since there are no GPUs."""
+    """The pod of the example, a chart with this chart as a dependency. It trains on CPUs, because there are no GPUs."""
     copy = folder / "example"
     shutil.copytree(EXAMPLE, copy)
     shutil.copytree(CHART, copy / "charts" / "whyidle")
     template: dict[str, Any] = dict(one(rendered(copy, {"gpus": RANKS, "whyidle": values}), "Job")["spec"]["template"])
-    # The Job's controller says in this label whose pod it is.
+    # The Job's controller sets this label.
     labels = {**(template["metadata"].get("labels") or {}), "batch.kubernetes.io/job-name": JOB}
     template["metadata"] = {**template["metadata"], "labels": labels}
     if security:
@@ -69,7 +69,7 @@ def training_pod(node: Node, folder: Path, values: Manifest, security: Manifest 
 
 
 def started(pod: Pod) -> Container:
-    """The agent of a DaemonSet's pod, as soon as every probe succeeds."""
+    """The agent of a DaemonSet's pod, once all probes succeed."""
     pod.prepare(until)
     pod.begin()
     agent = pod.containers["agent"]
@@ -89,7 +89,7 @@ def values_of(found: list[Sample], name: str) -> dict[tuple[str, str], float]:
 
 
 def assert_rights(container: Container, uid: int) -> None:
-    """It has the rights that the manifest leaves it, and can write where the manifest lets it, and nowhere else."""
+    """It has only the rights that the manifest gives it, and can write only where the manifest allows it."""
     status = container.status()
     assert status["Uid"].split() == status["Gid"].split() == [str(uid)] * 4
     assert {status[name].strip("0") for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb")} == {""}
@@ -100,13 +100,13 @@ def assert_rights(container: Container, uid: int) -> None:
     found = container.inside(_TRY)
     assert found.returncode == 0, found.stderr
     could = set(json.loads(found.stdout))
-    if uid == 0:  # root's /dev; and readOnly does not reach what is mounted below the node's /sys
+    if uid == 0:  # root's /dev; and readOnly does not apply to mounts below the node's /sys
         could = {at for at in could if at != "/dev" and not at.startswith("/host/sys/fs/cgroup")}
     assert could == writable | {"/dev/shm"}, "where it can make files"
 
 
 def assert_blind(agent: Container) -> None:
-    """It reads the counters of the node's processes, and nothing that is theirs alone; and it has no token."""
+    """It reads counters of the node's processes, but nothing private. It has no token."""
     private = [f"/host/proc/1/{name}" for name in ("environ", "mem", "maps", "io", "fd/0", "cwd", "root")]
     found = agent.inside(_READ, json.dumps([*private, "/var/run/secrets", "/host/proc/1/stat"]))
     assert found.returncode == 0, found.stderr
@@ -162,18 +162,18 @@ def test_the_agent_of_a_node_sees_the_ranks_of_a_pod_with_which_it_shares_a_dire
             found = until(lambda: _steps(agent, trainer))
             assert_ranks(found)
             assert trainer.status()["NSpid"].split()[1:] == agent.status()["NSpid"].split()[1:] == ["1"]
-            # The processes of ranks, in the node's /proc, though they are another user's and in another PID namespace.
+            # The node's /proc shows the processes of ranks, although they have another user and another PID namespace.
             seen = until(lambda: values_of(samples(agent), "whyidle_process_resident_bytes"))
             assert len(seen) == RANKS
 
         ledgers = node.files / "dev" / "shm" / "whyidle"
         assert {path.stat().st_uid for path in ledgers.iterdir()} <= {1000}
-        until(lambda: not list(ledgers.iterdir()))  # removed by the agent, whose they are not
+        until(lambda: not list(ledgers.iterdir()))  # removed by the agent, which does not own them
         assert agent.terminate() == 0, agent.log()
 
 
 def _steps(agent: Container, trainer: Container) -> list[Sample]:
-    """What the agent serves, as soon as each rank has made a step."""
+    """What the agent serves, once each rank has made a step."""
     assert trainer.process.poll() is None, trainer.log()
     found = samples(agent)
     steps = values_of(found, "whyidle_steps_total")
@@ -199,17 +199,17 @@ def test_the_agent_beside_a_training_sees_its_ranks(node: Node, tmp_path: Path) 
         until(lambda: agent.running and agent.probe("livenessProbe"))
         assert_ranks(until(lambda: _steps(agent, trainer)))
         assert_rights(agent, 65532)
-        # Root in its container, as most training images are; its ledgers can be read all the same.
+        # It runs as root in its container, like most training images. Its ledgers can still be read.
         assert trainer.status()["Uid"].split() == ["0"] * 4
         assert trainer.status()["NSpid"].split()[1:] == agent.status()["NSpid"].split()[1:] == ["1"]
-        # Nothing of the pod has reached the node.
+        # The pod has written nothing to the node.
         assert list((node.files / "dev" / "shm").iterdir()) == []
         trainer.kill()
         until(lambda: set(values_of(samples(agent), "whyidle_rank_up").values()) == {0.0})
         assert agent.terminate() == 0, agent.log()
 
 
-# -- what values change
+# -- the effect of values
 
 
 def test_pods_by_name_run_as_uid_0_without_capabilities(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Moments are right for the reader, whatever clock the rank noted them on: a time namespace, a start of the machine."""
+"""Times are right for the reader, whatever clock the rank used: in a time namespace, or after a reboot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import support_uptime
-from support_ledgers import DEADLINE_SECONDS, SECOND, Child, Spec, children, ended
+from support_ledgers import DEADLINE_SECONDS, SECOND, Child, Spec, children, ended, sealed
 from support_uptime import since_start
 
 from whyidle.agent.files import Roots
@@ -116,7 +116,7 @@ def test_a_ledger_without_a_boot_id_counts_as_of_this_boot(tmp_path: Path) -> No
     [path] = ended(tmp_path, Spec(idle=20.0, boot=OTHER_BOOT))
     raw = Path(path).read_bytes()
     at, size = STRING_AT["boot"]
-    Path(path).write_bytes(raw[:at] + bytes(size) + raw[at + size :])
+    Path(path).write_bytes(sealed(raw[:at] + bytes(size) + raw[at + size :]))
     assert 20.0 <= look(tmp_path).idle_seconds < 20.0 + DEADLINE_SECONDS
 
 

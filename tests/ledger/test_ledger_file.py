@@ -1,4 +1,5 @@
-"""The file of a ledger: it follows the memory, at any moment whole, and nothing that happens to it ends a training."""
+"""The file of a ledger: it follows the memory, is complete at any time, and cannot end a training, whatever happens to
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from support_forks import Forks
 
 from whyidle.ledger.causes import PHASE
-from whyidle.ledger.layout import LEDGER_BYTES, RING_CALLS, RING_STEPS, SEQUENCE, WORD_AT
+from whyidle.ledger.layout import CHECKSUM_AT, LEDGER_BYTES, RING_CALLS, RING_STEPS, SEQUENCE, WORD_AT, checksum
 from whyidle.ledger.reader import Ledger, LedgerError, read_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
@@ -30,12 +31,16 @@ def new_writer(directory: Path) -> LedgerWriter:
 
 
 def same(writer: LedgerWriter) -> bool:
-    """Whether the file is the memory, but for the sequences, which are each one's own."""
+    """Whether the file equals the memory, apart from the words that only the file has, which say so."""
     file, memory = (
         memoryview(bytearray(raw)).cast("q") for raw in (Path(writer.path).read_bytes(), bytes(writer.words))
     )
-    assert not file[SEQUENCE] & 1
-    file[SEQUENCE] = memory[SEQUENCE] = 0
+    assert file[CHECKSUM_AT // 8] == checksum(file.cast("B"))
+    for counter in ("steps", "calls"):
+        (at, _), (of, _) = WORD_AT[f"{counter}_begun"], WORD_AT["calls_written" if counter == "calls" else counter]
+        assert file[at] == file[of]
+        file[at] = 0
+    file[CHECKSUM_AT // 8] = 0
     return file == memory
 
 
@@ -54,10 +59,11 @@ def same(writer: LedgerWriter) -> bool:
 def test_after_a_flush_the_file_equals_the_memory(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[int, int, str]]
 ) -> None:
-    """However many steps and waits lie between two flushes, and whatever was done to the file."""
+    """For any number of steps and waits between two flushes, and whatever has happened to the file."""
     writer = new_writer(tmp_path_factory.mktemp("ledgers"))
-    books, now = Books(writer.words), 0
-    books.open_window(0)
+    books, now = Books(writer.words), 1
+    books.hold(0, (), whole=True)
+    books.open_window(now)
     for steps, waits, what in rounds:
         for _ in range(steps):
             for _ in range(waits):
@@ -72,7 +78,7 @@ def test_after_a_flush_the_file_equals_the_memory(
             os.truncate(writer.path, 100)
         writer.file.flush()
         assert same(writer)
-    assert writer.words[WORD_AT["calls_written"][0]] in (0, sum(steps * waits for steps, waits, _ in rounds))
+    assert writer.words[WORD_AT["calls_written"][0]] == sum(steps * waits for steps, waits, _ in rounds)
     assert RING_CALLS > RING_STEPS
     writer.close()
 
@@ -95,7 +101,7 @@ def test_an_unfinished_update_is_not_flushed(tmp_path: Path) -> None:
 
 
 def test_a_file_truncated_during_a_flush_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other thread, which sees the short file, cannot write meanwhile: the next flush must do it."""
+    """The other thread sees the short file, but cannot write at that time: the next flush must do it."""
     writer = new_writer(tmp_path)
     books = Books(writer.words)
     books.open_window(0)
@@ -119,7 +125,7 @@ def test_a_file_truncated_during_a_flush_is_completed(tmp_path: Path, monkeypatc
 
 
 def test_the_next_flush_repairs_an_interrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By Ctrl-C, say, between two of its writes."""
+    """For example by Ctrl-C between two of its writes."""
     writer = new_writer(tmp_path)
     writer.set("steps", 7)
 
@@ -151,11 +157,11 @@ def test_a_forked_child_does_not_write_the_file(tmp_path: Path) -> None:
 
 
 def test_an_open_phase_is_visible_in_the_file(tmp_path: Path) -> None:
-    """No boundary comes that could flush: the thread does."""
+    """There is no boundary that could flush, so the thread does."""
     writer = new_writer(tmp_path)
     machine = PhaseMachine(writer.words, time.monotonic_ns(), writer.file.flush)
     flusher = Flusher(writer.file)
-    for phase in ("host", "data"):  # the second comes too soon after the first to be flushed at once
+    for phase in ("host", "data"):  # the second is too soon after the first to be flushed at once
         machine.enter(PHASE[phase])
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not same(writer) and time.monotonic() < deadline:
@@ -167,7 +173,7 @@ def test_an_open_phase_is_visible_in_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 100, LEDGER_BYTES - 8])
 def test_training_survives_a_truncated_ledger(tmp_path: Path, forks: Forks, size: int) -> None:
-    """By root, or by another process of the same user. With stores through a mapping this was a SIGBUS."""
+    """Truncated by root, or by another process of the same user. With stores through a mapping this was a SIGBUS."""
     with forks.training(("faults.py", "until_told"), tmp_path) as training:
         path = _steps_beyond(tmp_path, 0).path
         for _ in range(3):

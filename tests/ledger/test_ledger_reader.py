@@ -1,4 +1,4 @@
-"""Ledgers are untrusted input: whatever lies in the directory, a reader says what is wrong and spares the others."""
+"""Ledgers are untrusted input: for any file in the directory, a reader says what is wrong and reads the others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 import support_ledgers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support_ledgers import DEADLINE_SECONDS, Child, Spec, children, ended, until
+from support_ledgers import DEADLINE_SECONDS, Child, Spec, children, ended, sealed, until
 
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.ledger.causes import CAUSES
-from whyidle.ledger.directory import MAX_LEDGERS, read_directory, reap
+from whyidle.ledger.directory import MAX_LEDGERS, read_directory, reap, sentences
 from whyidle.ledger.layout import HEAD_BYTES, LEDGER_BYTES, MAGIC, RING_STEPS, VERSION, WORD_AT
 from whyidle.ledger.reader import LEDGER_REASONS, LedgerError, read_ledger
 from whyidle.verdict.report import build_report, runs
@@ -29,7 +29,7 @@ STEPPING = Spec(steps=20, step={"compute": 0.04, "network": 0.01})
 
 @pytest.fixture(scope="module")
 def sound() -> Iterator[bytes]:
-    """The bytes of a sound ledger."""
+    """The bytes of a valid ledger."""
     with tempfile.TemporaryDirectory() as directory:
         yield Path(ended(directory, STEPPING)[0]).read_bytes()
 
@@ -57,7 +57,7 @@ def test_the_ring_keeps_the_last_steps_in_order(tmp_path: Path) -> None:
     assert [step.number for step in read_ledger(path, steps=True).ring] == list(range(9, written + 1))
 
 
-# -- what is wrong with a file, and under which reason it is counted
+# -- what is wrong with a file, and the reason under which it is counted
 
 
 def _truncated(path: Path, sound: bytes) -> None:
@@ -97,7 +97,7 @@ def _directory(path: Path, sound: bytes) -> None:
 def _absurd(word: str, value: int) -> Callable[[Path, bytes], None]:
     def spoil(path: Path, sound: bytes) -> None:
         at = WORD_AT[word][0] * 8
-        path.write_bytes(sound[:at] + value.to_bytes(8, "little", signed=True) + sound[at + 8 :])
+        path.write_bytes(sealed(sound[:at] + value.to_bytes(8, "little", signed=True) + sound[at + 8 :]))
 
     return spoil
 
@@ -154,7 +154,7 @@ def test_names_a_file_without_read_permission(sound: bytes) -> None:
         root = os.geteuid() == 0
         try:
             if root:
-                os.seteuid(65534)  # nothing is forbidden to root
+                os.seteuid(65534)  # root may read everything
             with pytest.raises(LedgerError) as raised:
                 read_ledger(str(path))
         finally:
@@ -175,6 +175,10 @@ def test_reads_a_bounded_number_of_directory_entries(tmp_path: Path) -> None:
     ledgers, errors = read_directory(str(tmp_path))
     assert not ledgers
     assert [error.reason for error in errors] == ["short"] * MAX_LEDGERS + ["too_many"]
+    told = sentences(errors)
+    assert len(told) == 2, "people want to know once that 1024 ledgers are short"
+    assert told[0].startswith(f"{MAX_LEDGERS} ledgers have the same problem as this one: {tmp_path}/")
+    assert sentences(errors[-4:]) == [error.detail for error in errors[-4:]], "a few problems are told one by one"
 
 
 def test_reads_stale_ledgers_and_two_runs_in_one_directory(tmp_path: Path) -> None:
@@ -199,18 +203,30 @@ SCRIPT = """
     first, count = WORD_AT["cause_ns"]
     {body}
 """
-DIES_IN_A_FLUSH = """
+STOPS_IN_A_FLUSH = """
     import os
+    from whyidle.torch_hooks.books import Books
+    from whyidle.torch_hooks.wait_codes import wait_code
 
-    pwrite = os.pwrite
+    ledger.file.flush()
+    pwrite, calls = os.pwrite, 0
 
-    def and_waits(*arguments):
-        pwrite(*arguments)
-        print(ledger.path, flush=True)
-        sys.stdin.read()
+    def stops(fd, what, at):
+        global calls
+        calls += 1
+        written = pwrite(fd, what if calls <= WHOLE_WRITES else what[:4096], at)
+        if calls > WHOLE_WRITES or calls == WHOLE_WRITES == ALL_BUT_THE_HEAD:
+            print(ledger.path, flush=True)
+            sys.stdin.read()
+        return written
 
-    os.pwrite = and_waits
-    words[WORD_AT["samples"][0]] += 1
+    os.pwrite = stops
+    books, now = Books(words), words[WORD_AT["phase_since_ns"][0]]
+    books.hold(0, (), whole=True)
+    for number in range(1, NEW_STEPS + 1):
+        words[WORD_AT["cause_ns"][0]] += 10
+        books.charge_wait(wait_code(0), 10, None, now, ())
+        books.close_step(now + number * 20)
     ledger.file.flush()
 """
 NEVER_PAUSES = """
@@ -234,18 +250,48 @@ def _script(tmp_path: Path, body: str) -> Path:
     return script
 
 
-def test_reads_the_ledger_of_a_writer_killed_during_a_flush(tmp_path: Path) -> None:
+def _stops(tmp_path: Path, *, new_steps: int, after: int, in_the_head: bool) -> Path:
+    """A writer that stops during a flush: after this many writes, or in the middle of the next one."""
+    body = STOPS_IN_A_FLUSH.replace("NEW_STEPS", str(new_steps)).replace("WHOLE_WRITES", str(after))
+    return _script(tmp_path, body.replace("ALL_BUT_THE_HEAD", "0" if in_the_head else str(after)))
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_reads_the_ledger_of_a_writer_blocked_between_two_writes(tmp_path: Path, after: int) -> None:
+    """The state of its thread when it has released Python's lock, and training then blocks while it holds the lock."""
+    script = _stops(tmp_path, new_steps=5, after=after, in_the_head=False)
+    before = Spec(steps=RING_STEPS + 20, step={"compute": 0.04, "network": 0.01})
+    with children(tmp_path / "ledgers", before, script=script) as [child]:
+        ledger = read_ledger(child.path, steps=True)
+        assert ledger.alive
+        assert ledger.steps == RING_STEPS + 20
+        # The ring has the differences of RING_STEPS entries, minus the five that are overwritten.
+        assert [step.number for step in ledger.ring] == list(range(27, RING_STEPS + 21))
+        assert all(step.wall_ns == sum(step.causes) == 50_000_000 for step in ledger.ring)
+        assert ledger.first_whole_step == 27
+
+
+def test_steps_that_overwrite_the_whole_ring_leave_the_head_readable(tmp_path: Path) -> None:
+    script = _stops(tmp_path, new_steps=2 * RING_STEPS, after=1, in_the_head=False)
+    with children(tmp_path / "ledgers", STEPPING, script=script) as [child]:
+        ledger = read_ledger(child.path, steps=True)
+        assert (ledger.steps, ledger.ring, ledger.first_whole_step) == (20, [], 21)
+
+
+def test_reads_the_ledger_of_a_writer_killed_during_a_write(tmp_path: Path) -> None:
     directory = tmp_path / "ledgers"
-    with children(directory, STEPPING, script=_script(tmp_path, DIES_IN_A_FLUSH)) as [child]:
+    # The three writes before: the start, the steps, the waits.
+    script = _stops(tmp_path, new_steps=1, after=3, in_the_head=True)
+    with children(directory, STEPPING, script=script) as [child]:
         with pytest.raises(LedgerError) as raised:
             read_ledger(child.path)
-        assert raised.value.reason == "torn"  # it lives, and may finish yet
+        assert raised.value.reason == "torn"  # it is alive and may still finish
         child.process.send_signal(signal.SIGKILL)
         child.process.wait(DEADLINE_SECONDS)
         ledger = read_ledger(child.path)
         assert ledger.died_mid_write
         assert not ledger.alive
-        assert ledger.words["steps"][0] == 20
+        assert ledger.words["steps"][0] in (20, 21)
         ledgers, errors = read_directory(str(directory))
         assert len(ledgers) == 1
         assert [error.reason for error in errors] == ["died_mid_write"]
@@ -260,7 +306,7 @@ def test_reads_are_never_torn_while_a_writer_writes_without_pause(tmp_path: Path
 
 
 def _updates_seen(child: Child, wanted: int) -> list[int]:
-    """Reads until that many different updates were met; each copy must be of one update."""
+    """Reads until this many different updates were seen. Each copy must be from one update."""
     seen: list[int] = []
     deadline = time.monotonic() + DEADLINE_SECONDS
     while len(set(seen)) < wanted and time.monotonic() < deadline:
@@ -293,15 +339,15 @@ WORDS_OF_INTEREST = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integer
 MUTATIONS = st.lists(st.tuples(st.integers(0, HEAD_BYTES // 8 - 1), WORDS_OF_INTEREST), min_size=1, max_size=6)
 
 
-@given(mutations=MUTATIONS, cut=st.one_of(st.just(LEDGER_BYTES), st.integers(0, LEDGER_BYTES)))
+@given(mutations=MUTATIONS, cut=st.one_of(st.just(LEDGER_BYTES), st.integers(0, LEDGER_BYTES)), seal=st.booleans())
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_corrupt_ledger_stops_neither_agent_nor_report(
-    tmp_path: Path, sound: bytes, mutations: list[tuple[int, int]], cut: int
+    tmp_path: Path, sound: bytes, mutations: list[tuple[int, int]], cut: int, seal: bool
 ) -> None:
     raw = bytearray(sound)
     for word, value in mutations:
         raw[8 * word : 8 * word + 8] = value.to_bytes(8, "little", signed=True)
-    (tmp_path / "0-1-spoilt.ledger").write_bytes(raw[:cut])
+    (tmp_path / "0-1-spoilt.ledger").write_bytes((sealed(raw) if seal else raw)[:cut])
     (tmp_path / "1-1-sound.ledger").write_bytes(sound)
     snapshot = LedgerStore(str(tmp_path), 1e12).look()
     assert snapshot.ranks
@@ -310,7 +356,7 @@ def test_a_corrupt_ledger_stops_neither_agent_nor_report(
         build_report(run, ledgers, time.monotonic_ns(), problems)
 
 
-# -- the broom
+# -- removing ended ledgers
 
 
 @pytest.mark.ages
@@ -341,6 +387,22 @@ def test_reap_removes_an_invalid_ledger_by_the_age_of_its_file(tmp_path: Path) -
     assert {error.reason for error in read_directory(str(tmp_path))[1]} == {"nonsense"}
     assert reap(str(tmp_path), 100.0) == 1
     assert os.listdir(tmp_path) == ["young.ledger"]
+
+
+@pytest.mark.ages
+def test_reap_removes_an_old_ledger_of_another_version_that_nobody_holds(tmp_path: Path) -> None:
+    with children(tmp_path, Spec(run="lives")) as [child]:
+        [path] = ended(tmp_path, Spec(run="ended"))
+        for old in (child.path, path):
+            with open(old, "r+b") as file:
+                file.seek(8)
+                file.write((VERSION + 1).to_bytes(8, "little"))
+        assert {error.reason for error in read_directory(str(tmp_path))[1]} == {"version"}
+        assert reap(str(tmp_path), 100.0) == 0, "both were written just now"
+        os.utime(child.path, (1, 1))
+        os.utime(path, (1, 1))
+        assert reap(str(tmp_path), 100.0) == 1
+        assert os.listdir(tmp_path) == [os.path.basename(child.path)]
 
 
 def test_a_killed_rank_is_dead_at_once_and_keeps_its_last_values(tmp_path: Path) -> None:

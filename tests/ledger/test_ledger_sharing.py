@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 from support_agent import agent
-from support_ledgers import Spec, children, ended, until
+from support_ledgers import Spec, children, ended, sealed, until
 
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.ledger.directory import MAX_LEDGERS, MAX_NAMES, read_directory, reap
-from whyidle.ledger.layout import STRING_AT, SUFFIX, WORD_AT
+from whyidle.ledger.layout import CHECKSUM_AT, STRING_AT, SUFFIX
 from whyidle.ledger.reader import LedgerError, read_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.identity import identify
@@ -58,7 +58,7 @@ def test_other_users_can_read_a_ledger_under_any_umask_once_it_is_locked(tmp_pat
 def test_another_user_cannot_make_a_dead_rank_look_alive(tmp_path: Path) -> None:
     [path] = ended(tmp_path, STEPPING)
     with open(path, "rb") as file:
-        fcntl.lockf(file, fcntl.LOCK_SH)  # all that a descriptor for reading allows
+        fcntl.lockf(file, fcntl.LOCK_SH)  # the only thing that a read-only descriptor allows
         code = "import sys; from whyidle.ledger.reader import read_ledger; print(read_ledger(sys.argv[1]).alive)"
         words = [sys.executable, "-c", code, path]
         assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "False\n"
@@ -66,7 +66,7 @@ def test_another_user_cannot_make_a_dead_rank_look_alive(tmp_path: Path) -> None
 
 @contextlib.contextmanager
 def stranger() -> Iterator[None]:
-    """The block's rights on files are those of another user, who is not root."""
+    """Inside the block, access to files is that of another user, who is not root."""
     os.setegid(STRANGER)
     os.seteuid(STRANGER)
     try:
@@ -82,7 +82,7 @@ def test_another_user_can_neither_change_nor_remove_a_ledger(tmp_path: Path) -> 
         os.chmod(top, 0o755)
         other = Path(top, "ledgers", "other.ledger")
         with stranger():
-            other.touch()  # it may have files of its own there
+            other.touch()  # it may have its own files there
             for attempt in (
                 lambda: os.open(child.path, os.O_WRONLY),
                 lambda: os.truncate(child.path, 0),
@@ -101,7 +101,7 @@ def test_another_user_can_neither_change_nor_remove_a_ledger(tmp_path: Path) -> 
 
 @needs_root
 def test_training_continues_unrecorded_when_the_directory_is_full() -> None:
-    """In a mount namespace of its own: a tmpfs that has no room for a ledger's pages."""
+    """In a separate mount namespace: a tmpfs without space for the pages of a ledger."""
     code = (
         "import os, sys\n"
         "from whyidle.ledger.writer import LedgerWriter\n"
@@ -165,7 +165,7 @@ sys.stdin.read()
 def test_ledgers_whose_updates_never_end_take_little_more_time_than_a_few(tmp_path: Path) -> None:
     [sound] = ended(tmp_path, STEPPING)
     raw = bytearray(Path(sound).read_bytes())
-    raw[WORD_AT["sequence"][0] * 8] |= 1
+    raw[CHECKSUM_AT] ^= 1
     paths = [tmp_path / f"{number}.ledger" for number in range(200)]
     for path in paths:
         path.write_bytes(raw)
@@ -205,7 +205,7 @@ def test_a_rank_belongs_to_its_user_even_if_another_user_claims_it(tmp_path: Pat
     store = LedgerStore(str(tmp_path), 1e9)
     with children(tmp_path, Spec(steps=20, created=200)):
         assert _steps(store) == [20]
-        # One that lives and says it is older, one of a later attempt, and one that has ended and would be added.
+        # One is alive and says that it is older, one is of a later attempt, and one has ended and would be added.
         forged = [Spec(steps=1, created=100), Spec(steps=2, attempt=5)]
         with children(tmp_path, *forged) as strangers:
             left = [*(stranger.path for stranger in strangers), *ended(tmp_path, Spec(steps=3, created=1))]
@@ -218,7 +218,7 @@ def test_a_rank_belongs_to_its_user_even_if_another_user_claims_it(tmp_path: Pat
 
 @needs_root
 def test_the_owner_in_a_ledger_is_believed_where_that_owner_has_no_such_rank(tmp_path: Path) -> None:
-    """What nothing prevents: docs/security.md says so."""
+    """Nothing prevents this, as docs/security.md says."""
     [path] = ended(tmp_path, Spec(owner="somebody", run="theirs", rank=77, steps=5))
     os.chown(path, STRANGER, STRANGER)
     assert [rank.newest.owner for rank in LedgerStore(str(tmp_path), 1e9).look().ranks] == ["somebody"]
@@ -256,9 +256,9 @@ def test_a_thousand_valid_ledgers_of_one_user_do_not_hide_a_rank_of_another(tmp_
     with children(directory, Spec(run="mine", steps=20)):
         for number in range(MAX_LEDGERS + 100):
             raw[at : at + size] = f"run-{number}".encode().ljust(size, b"\0")
-            (directory / f"{number}.ledger").write_bytes(raw)
+            (directory / f"{number}.ledger").write_bytes(sealed(raw))
             os.chown(directory / f"{number}.ledger", STRANGER, STRANGER)
-        with agent(directory) as running:  # which may take longer than its deadline for so many, where cores are busy
+        with agent(directory) as running:  # with so many, this may exceed its deadline on busy cores
             page = until(lambda: page if UP in (page := running.get()[2].decode()) else "")
     assert 'whyidle_rank_up{owner="lab",run="mine",rank="0"} 1' in page
     assert len(re.findall("^whyidle_rank_up{", page, re.MULTILINE)) == MAX_LEDGERS

@@ -1,4 +1,4 @@
-"""The split of a pipeline's waits as arithmetic: blocks of several stages, reduced here as gloo would."""
+"""The arithmetic that splits the waits of a pipeline: blocks of several stages, reduced as gloo would."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def step(
     wall: int = 100 * MS,
     complete: bool = True,
 ) -> StepWaits:
-    """A wait per message; with fewer messages than waits, the rest have no peer."""
+    """One wait per message. If there are fewer messages than waits, the other waits have no peer."""
     peers = [message.peer for message in messages] + [-1] * (len(calls) - len(messages))
     return StepWaits(number, wall, calls, own_time, NOWHERE, peers, messages, complete)
 
@@ -84,9 +84,9 @@ def exchange(ranks: Ranks, length: int = 8, *, cost: int = 0) -> dict[int, Settl
 def delivered(
     links: Mapping[tuple[int, int], int], clocks: Sequence[int], *, late: int = 0, at: int = SECOND
 ) -> dict[int, list[Message]]:
-    """One message over each directed link, as each rank's own clock has it: it is under way for ``links[link]`` ns.
+    """One message over each directed link, in the clock of each rank. It is in transfer for ``links[link]`` ns.
 
-    ``late`` is how long the receiver leaves it lying.
+    ``late`` is how long the receiver waits before it asks for the message.
     """
     found: dict[int, list[Message]] = {rank: [] for rank in range(len(clocks))}
     for number, ((source, target), transfer) in enumerate(links.items()):
@@ -140,13 +140,13 @@ def test_ranks_of_a_group_need_not_be_numbered_from_zero() -> None:
 
 
 def test_a_link_with_two_different_directions_has_their_mean() -> None:
-    """The offset of the clocks is known no better than that."""
+    """The offset of the clocks is not known more exactly."""
     links = {(0, 1): 2 * MS, (1, 0): 6 * MS}
     assert floors_of(one_step(delivered(links, (0, 0)))) == {0: {1: 4 * MS}, 1: {0: 4 * MS}}
 
 
 def test_transfer_of_a_one_way_link_is_the_receivers_shortest_wait() -> None:
-    """The offset of the clocks cannot be told from it."""
+    """The offset of the clocks cannot be separated from it."""
     assert floors_of(one_step(delivered({(0, 1): 2 * MS}, (0, SECOND)))) == {0: {1: 2 * MS}, 1: {0: 2 * MS}}
 
 
@@ -167,7 +167,7 @@ def test_ignores_peers_that_are_unknown_or_outside_the_group() -> None:
 
 
 def test_transfer_is_that_of_the_median_message_of_a_block() -> None:
-    """One that lay there until its receiver asked for it was not under way for all that time."""
+    """A message that waits for its receiver was not in transfer for all of that time."""
     ways = [delivered(neighbours(2, 3 * MS), (0, SECOND), late=late, at=at * SECOND) for at, late in TIMES]
     ranks = {
         rank: [step([0, 0], messages=way[rank], number=1 + number) for number, way in enumerate(ways)]
@@ -180,7 +180,7 @@ TIMES = ((1, 0), (2, 500 * MS), (3, 0), (4, 0))
 
 
 def test_a_queued_message_is_in_transfer_from_the_arrival_of_the_one_before() -> None:
-    """Four messages, all issued at once, of 3 ms each: the last arrives after 12 ms."""
+    """Four messages of 3 ms each, all issued at once: the last arrives after 12 ms."""
     there = [Message(1, True, SECOND, SECOND + US, 0) for _ in range(4)]
     here = [Message(0, False, SECOND, SECOND + number * 3 * MS, 3 * MS) for number in range(1, 5)]
     back = delivered({(1, 0): 3 * MS}, (0, 0), at=9 * SECOND)
@@ -223,11 +223,11 @@ def test_a_rank_that_did_not_wait_for_its_messages_affects_only_its_own_links() 
     assert floors_of(ranks) == {0: {1: MS}, 1: {0: MS}, 2: {}}
 
 
-# -- network, pipeline, and for whom a stage waited
+# -- network, pipeline, and the stage that others waited for
 
 
 def test_a_slow_link_is_found_although_the_senders_waits_are_zero() -> None:
-    """The buffer of a send hides the link from the sender: only the receivers wait."""
+    """The buffer of a send hides the link from the sender, so only the receivers wait."""
     messages = delivered(neighbours(2, 10 * MS), (0, 44 * SECOND))
     ranks = {
         rank: [
@@ -240,7 +240,7 @@ def test_a_slow_link_is_found_although_the_senders_waits_are_zero() -> None:
 
 
 def pipeline(waits: Sequence[int], own_times: Sequence[Sequence[int]], microbatches: int = 1) -> dict[int, Settled]:
-    """Stages in a row that wait so long in a step, over links that take no time."""
+    """Stages in a row that wait this long in a step, over links that take no time."""
     messages = delivered(neighbours(len(waits), 0), (0,) * len(waits))
     ranks = {}
     for rank, (wait, own_time) in enumerate(zip(waits, own_times, strict=True)):
@@ -265,7 +265,7 @@ def test_stages_wait_for_the_busiest_one_whose_own_waits_are_the_bubble() -> Non
 
 
 def test_the_schedule_itself_costs_its_part_of_the_least_busy_stage() -> None:
-    """(p - 1) / m of its compute: with 4 stages and 8 microbatches 3/8 of 40 ms."""
+    """(p - 1) / m of its compute: with 4 stages and 8 microbatches, 3/8 of 40 ms."""
     found = pipeline([30 * MS, 15 * MS, 15 * MS, 15 * MS], [own(compute=40 * MS)] * 4, microbatches=8)
     assert [one.schedule for one in found.values()] == [15 * MS] * 4
     assert [sum(one.behind.values()) for one in found.values()] == [15 * MS, 0, 0, 0]
@@ -283,7 +283,7 @@ def test_a_stage_that_reads_is_late_because_of_storage() -> None:
 
 
 def test_a_stage_behind_a_slow_link_is_late_because_of_its_transfers() -> None:
-    """It has no time of its own to be late by: what it waited for on the link is `elsewhere`, in this very slot."""
+    """It is not late because of its own time: its wait on the link is `elsewhere`, in this slot."""
     links = neighbours(3, 0) | {(1, 2): 30 * MS, (2, 1): 30 * MS}
     messages = delivered(links, (0, 0, 0))
     waits = {0: [40 * MS, 0], 1: [0, 0, 0, 30 * MS], 2: [30 * MS, 0]}
@@ -296,7 +296,8 @@ def test_a_stage_behind_a_slow_link_is_late_because_of_its_transfers() -> None:
 
 
 def test_transfer_cost_beyond_own_messages_is_neither_bubble_nor_lateness() -> None:
-    """Of 40 and 50 ms that two stages wait, transfers cost 30 ms, and the messages of both were under way for 8 ms."""
+    """Two stages wait for 40 and 50 ms. Transfers cost 30 ms of these, and the messages of both were in transfer for 8
+    ms."""
     messages = delivered(neighbours(2, 4 * MS), (0, 0))
     ranks = {
         rank: [step([wait * MS, 4 * MS], own(compute=10 * MS), messages[rank])] for rank, wait in ((0, 36), (1, 46))
@@ -312,7 +313,8 @@ def test_transfer_cost_beyond_own_messages_is_neither_bubble_nor_lateness() -> N
 
 
 def test_transfer_cost_excludes_the_cpu_queue_of_own_threads() -> None:
-    """The 3 ms are the CPU's, and come off the transfers, so that the replay's 10 ms are 5 ms more than those."""
+    """The 3 ms belong to the CPU and are subtracted from the transfers, so that the replay's 10 ms are 5 ms more than
+    those."""
     messages = delivered(neighbours(2, 4 * MS), (0, 0))
     ranks = {rank: [step([40 * MS, 4 * MS], own(), messages[rank])._replace(queues=[3 * MS, 0])] for rank in range(2)}
     for one in exchange(ranks, cost=10 * MS).values():
@@ -354,7 +356,7 @@ waits = st.integers(0, 10**12)
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> dict[int, list[StepWaits]]:
-    """Whatever ranks may have seen: messages to anybody, in any number, with any times."""
+    """Anything that ranks may have seen: messages to any rank, in any number, with any times."""
     count = draw(st.integers(2, 5))
 
     def one(number: int) -> StepWaits:

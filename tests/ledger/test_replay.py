@@ -1,4 +1,4 @@
-"""One step of a pipeline, replayed with and without its transfers: sequences by hand, reduced here as gloo would."""
+"""One step of a pipeline, replayed with and without its transfers: sequences made by hand, reduced as gloo would."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def step(messages: Sequence[Message], wall: float, *, together: float = 0, compl
 
 
 def sent(peer: int, issued: float, end: float | None = None, *, clock: int = SECOND, queue: float = 0) -> Message:
-    """Times in ms; waited for at once."""
+    """Times in ms. The sender waits for it at once."""
     end = issued if end is None else end
     ns = int((end - issued) * MS)
     return Message(peer, True, clock + int(issued * MS), clock + int(end * MS), ns, int(queue * MS))
@@ -51,7 +51,7 @@ def received(peer: int, issued: float, end: float, *, clock: int = SECOND, queue
 
 
 def links(transfers: Mapping[tuple[int, int], float], clocks: Sequence[int] = (0,) * 8) -> dict[tuple[int, int], Link]:
-    """Transfers in ms, of both directions."""
+    """Transfers in ms, in both directions."""
     found = {}
     for (one, other), transfer in transfers.items():
         offset = (clocks[other] - clocks[one]) // 1000
@@ -83,13 +83,13 @@ def there_and_back(*, clock: int = 0, queue: float = 0) -> dict[int, StepWaits]:
 
 @pytest.mark.parametrize("ahead", [0, 1234 * SECOND, -SECOND // 2])
 def test_transfer_cost_is_the_wait_that_both_ends_save_without_transfers(ahead: int) -> None:
-    """Each waits 25 ms, of which 5 ms are the compute of the other: the bubble."""
+    """Each waits for 25 ms, of which 5 ms are the compute of the other stage: the bubble."""
     found = replay(there_and_back(clock=ahead), links({(0, 1): 10}, (0, ahead)))
     assert found == Replayed((20 * MS, 20 * MS), (0, 1))
 
 
 def test_a_stage_beyond_a_slow_link_waits_for_it_too() -> None:
-    """Three stages without any compute but 1 ms each; 20 ms each way between the first two, nothing after that."""
+    """Three stages with only 1 ms of compute each; 20 ms each way between the first two, and no time after that."""
     steps = {
         0: step([sent(1, 1), received(1, 1, 44)], 44),
         1: step([received(0, -21, 21), sent(2, 22), received(2, 22, 23), sent(0, 24)], 44),
@@ -130,14 +130,14 @@ def test_a_send_that_ends_when_its_receiver_asks_costs_no_transfer() -> None:
 
 
 def test_a_send_that_ends_before_its_receiver_asks_was_held_up_by_the_link() -> None:
-    """A small buffer drains for 10 ms; the receiver computes for 50 ms and finds the message there."""
+    """A small buffer drains for 10 ms. The receiver computes for 50 ms and finds the message there."""
     steps = {
         0: step([sent(1, 0, 10), received(1, 10, 60)], 60),
         1: step([received(0, 50, 50), sent(0, 60)], 60),
     }
     found = replay(steps, links({(0, 1): 10}))
     assert found is not None
-    assert found.cost == (0, 0)  # without it, stage 0 would have waited for stage 1 all the same
+    assert found.cost == (0, 0)  # without it, stage 0 would also have waited for stage 1
 
 
 def test_time_without_a_cpu_is_not_transfer() -> None:
@@ -147,13 +147,13 @@ def test_time_without_a_cpu_is_not_transfer() -> None:
 
 
 def test_transfer_time_of_a_message_is_bounded_by_its_link() -> None:
-    """10 ms where 1 ms is usual: the replay finds 2 ms, which is far from what was waited."""
+    """10 ms instead of the usual 1 ms: the replay finds 2 ms, which is much less than the wait."""
     assert replay(there_and_back(), links({(0, 1): 1})) is None
 
 
 @pytest.mark.parametrize("clock", [0, 99 * SECOND])
 def test_stages_in_a_collective_start_each_step_at_measured_times(clock: int) -> None:
-    """The last stage has waited in a norm for the first one's end: that wait is no time of its own."""
+    """The last stage has waited in a norm for the end of the first one. That wait is not its own time."""
     steps = {
         0: step([sent(1, 5), received(1, 5, 30)], 31, together=0),
         1: step([received(0, 1, 15, clock=SECOND + clock), sent(0, 20, clock=SECOND + clock)], 31, together=10),
@@ -163,7 +163,7 @@ def test_stages_in_a_collective_start_each_step_at_measured_times(clock: int) ->
     assert found.cost == (20 * MS, 10 * MS)
 
 
-# -- what cannot be told
+# -- what cannot be known
 
 
 def test_no_result_if_a_stage_sends_nothing() -> None:
@@ -182,12 +182,12 @@ def test_no_result_if_the_ends_of_a_link_have_different_messages() -> None:
 
 
 def test_no_result_for_links_whose_clocks_cannot_be_compared() -> None:
-    """They are used in one direction only: what a wait there was is not known better than from its length."""
+    """They are used in one direction only, so only the length of a wait is known."""
     assert replay(there_and_back(), {}) is None
 
 
 def test_no_result_if_the_stages_would_block_each_other() -> None:
-    """Each sends after it has received: no clocks of real ranks say so."""
+    """Each stage sends after it has received. No clocks of real ranks show this."""
     steps = {
         0: step([received(1, 0, 10), sent(1, 11)], 12),
         1: step([received(0, 0, 10), sent(0, 11)], 12),
@@ -218,7 +218,7 @@ def test_the_room_is_bounded_whatever_the_number_of_stages(stages: int) -> None:
     assert len(told(dict.fromkeys(range(stages)), 4)) == sequence_size(stages, 4)
 
 
-# -- nonsense
+# -- invalid input
 
 words = st.one_of(st.integers(-(1 << 63), NOTHING), st.integers(0, 6), st.just(NOTHING), st.integers(0, 1 << 40))
 

@@ -1,4 +1,4 @@
-"""The split of waits as arithmetic: blocks of several ranks, reduced here as gloo would, must give the known split."""
+"""The arithmetic that splits waits: blocks of several ranks, reduced as gloo would, must have the known split."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def exchange(ranks: dict[int, list[StepWaits]], *, length: int = 8, width: int =
 
 
 def test_the_worked_example() -> None:
-    """DESIGN's two ranks: 50 ms of compute, 10 ms of transfer, and rank 1 reads for 40 ms a step."""
+    """Two ranks: 50 ms of compute, 10 ms of transfer, and rank 1 reads for 40 ms in each step."""
     early = [step([50 * MS], own(compute=50 * MS))] * 8
     late = [step([10 * MS], own(compute=50 * MS, storage=40 * MS))] * 8
     found = exchange({0: early, 1: late})
@@ -61,7 +61,7 @@ def test_the_worked_example() -> None:
 
 
 def test_separates_ranks_that_are_late_in_turns_within_a_step() -> None:
-    """Over the step both waited 31 ms, which a minimum of sums would call the transfer."""
+    """Over the step both waited for 31 ms, which a minimum of sums would call the transfer."""
     found = exchange({0: [step([30 * MS, 1 * MS])], 1: [step([1 * MS, 30 * MS])]})
     assert [(one.network, one.straggler) for one in found.values()] == [(2 * MS, 29 * MS)] * 2
     assert (found[0].behind, found[1].behind) == ({1: 29 * MS}, {0: 29 * MS})
@@ -87,7 +87,7 @@ def test_a_truncated_last_block_is_split_up_to_the_steps_that_all_ranks_have() -
 
 
 def test_more_calls_than_words_are_compared_in_contiguous_runs() -> None:
-    """Eight calls in four words: pairs of neighbours. Within a pair, late ranks that take turns are not told apart."""
+    """Eight calls in four words: pairs of neighbours. Within a pair, late ranks that take turns cannot be separated."""
     fast = [step([3 * MS] * 4 + [1 * MS] * 4)]
     slow = [step([1 * MS] * 4 + [3 * MS] * 4)]
     found = exchange({0: fast, 1: slow}, width=4)

@@ -10,7 +10,12 @@ import pytest
 from whyidle.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "RELEASING", "SECURITY", "CHANGELOG")),
+    *(ROOT / folder / "README.md" for folder in ("examples", "helm/whyidle", "tools/preview")),
+    *DOCS,
+]
 
 
 def anchors(page: Path) -> set[str]:
@@ -19,7 +24,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_have_targets(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if target.startswith(("http://", "https://")):
@@ -33,7 +38,7 @@ def test_links_have_targets(page: Path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs/index.md").read_text()
-    assert [page.name for page in PAGES[2:] if page.name != "index.md" and f"({page.name}" not in index] == []
+    assert [page.name for page in DOCS if page.name != "index.md" and f"({page.name}" not in index] == []
 
 
 def test_pages_name_tests_that_exist() -> None:
@@ -43,6 +48,19 @@ def test_pages_name_tests_that_exist() -> None:
     assert len({file for file, _ in named}) > 10
     missing = [(file, name) for file, name in named if f"def {name}(" not in files.get(file, "")]
     assert missing == []
+
+
+def test_pages_name_targets_of_make_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named: dict[str, list[str]] = {}
+    for page in PAGES:
+        for words in re.findall(
+            r"(?:^ {4}|`)make ([a-z-]+(?: [a-z-]+)*)(?=`| +[A-Z_]+=| +#|$)", page.read_text(), re.MULTILINE
+        ):
+            for target in words.split():
+                named.setdefault(target, []).append(page.name)
+    assert {target: pages for target, pages in named.items() if target not in targets} == {}
+    assert {"demo", "test", "lint"} <= named.keys()
 
 
 def test_threats_have_a_test_or_say_that_they_have_none() -> None:

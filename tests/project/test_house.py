@@ -1,4 +1,4 @@
-"""The floors of the house: data flows upwards, and nothing imports in a circle."""
+"""The layers of the package: data flows upwards, and there are no import cycles."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = ("ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
-"""From the ground up."""
+"""From the lowest layer up."""
 
 APART = {floor: {"torch_hooks"} for floor in ("verdict", "agent", "advisor", "alerts", "dashboards")}
-"""Floors that import nothing of some floor below them."""
+"""Layers that do not import some layer below them."""
 
 FOREIGN = {"ledger": set[str](), "torch_hooks": {"torch"}, "verdict": set[str](), "advisor": {"torch", "safetensors"}}
-"""What else than the standard library a floor may import."""
+"""What a layer may import besides the standard library."""
 
 
 def modules(floor: str) -> Iterator[Path]:
@@ -35,7 +35,7 @@ def nodes(path: Path) -> list[ast.AST]:
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
-    """(module, name) of each import. A relative one is given from the root of the package, with a dot behind it."""
+    """(module, name) of each import. A relative import is given from the root of the package, with a dot in front."""
     package = list(path.relative_to(ROOT).parts[:-1])
     for node in nodes(path):
         if isinstance(node, ast.Import):
@@ -83,7 +83,7 @@ def test_no_file_imports_in_a_circle() -> None:
 
 
 def _only_for_types(path: Path, target: str) -> bool:
-    """Whether every import of ``target`` stands under ``if TYPE_CHECKING``."""
+    """Whether every import of ``target`` is under ``if TYPE_CHECKING``."""
     guarded = {
         id(child)
         for node in nodes(path)
@@ -101,7 +101,7 @@ def _only_for_types(path: Path, target: str) -> bool:
 
 
 def _circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The strongly connected parts of more than one file (Tarjan)."""
+    """The strongly connected parts with more than one file (Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,4 +1,4 @@
-"""What gets installed: our packages and nothing else. It needs nothing, and starts with Python only where told to."""
+"""What gets installed: only our packages. It needs no other package, and starts with Python only if it is told to."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ import whyidle
 
 ROOT = Path(whyidle.__file__).parent
 PACKAGES = ("ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
-"""The folders of the house that may hold Python packages."""
+"""The directories of the repository that may contain Python packages."""
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the source tree, so that building leaves nothing in it and finds nothing old."""
+    """A copy of the source tree, so that building leaves nothing in it and finds no old files."""
     copy = tmp_path_factory.mktemp("source") / "tree"
     skip = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "node_modules")
     shutil.copytree(ROOT, copy, ignore=skip)
@@ -31,7 +31,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(source: Path, kind: str, out: Path) -> Path:
-    """Runs the build backend as pip would, without its isolation: nothing is fetched."""
+    """Runs the build backend as pip would, but without isolation, so that nothing is downloaded."""
     code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(out)], cwd=source, capture_output=True, text=True, timeout=300, check=False
@@ -47,7 +47,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh environment that has the wheel, and sees the torch of this one."""
+    """The Python of a fresh environment that has the wheel, and sees this environment's torch."""
     folder = tmp_path_factory.mktemp("venv")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     python = folder / "bin" / "python"
@@ -55,7 +55,7 @@ def venv(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert site.is_dir()
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
-    # A plain path: the .pth files over there (an editable whyidle!) are not processed.
+    # A plain path: .pth files in it (such as that of an editable whyidle) are not processed.
     (site / "host.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
 
@@ -142,7 +142,7 @@ def test_the_pth_file_attaches_when_torch_is_imported(venv: Path, flags: tuple[s
 
 
 def test_starting_both_ways_installs_one_finder(venv: Path, tmp_path: Path) -> None:
-    """The installed command, with `whyidle run` and the .pth file both at work."""
+    """The installed command, with both `whyidle run` and the .pth file."""
     code = (
         "import sys, torch, whyidle\n"
         "finders = [f for f in sys.meta_path if type(f).__name__ == '_Finder']\n"

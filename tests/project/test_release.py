@@ -1,4 +1,4 @@
-"""What a release rests on: one version everywhere, and workflows that test what the package declares."""
+"""The conditions of a release: one version everywhere, and workflows that test what the package declares."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_workflow_tests_the_pythons_that_the_package_declares() -> None:
     matrix = WORKFLOWS["test"]["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["python"] == declared
     assert declared[0] == oldest
-    assert matrix["torch"][0].startswith("2.4.")  # the oldest that the README promises
+    assert matrix["torch"][0].startswith("2.4.")  # the oldest that the README names
     assert "torch 2.4 or later" in (ROOT / "README.md").read_text()
 
 
@@ -92,7 +92,7 @@ def test_actions_of_others_are_pinned_by_commit() -> None:
 
 
 def test_only_the_tag_publishes() -> None:
-    """Other workflows run for pull requests: they may read the repository and nothing else."""
+    """Other workflows run for pull requests. They may only read the repository."""
     for name, workflow in WORKFLOWS.items():
         assert workflow["permissions"] == {"contents": "read"}, name
         asked = [job.get("permissions") for job in workflow["jobs"].values()]

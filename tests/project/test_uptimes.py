@@ -1,4 +1,4 @@
-"""The tests that deal in ages pass on a machine that has just started, and on one that has been up for long."""
+"""The tests that depend on ages pass on a machine that has just started, and on one with a long uptime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UPTIMES = {"30 seconds": 30.0, "100 days": 100 * 86400.0}
 
 @pytest.mark.parametrize("uptime", UPTIMES.values(), ids=list(UPTIMES))
 def test_ages_are_right_at_any_uptime(uptime: float, tmp_path: Path) -> None:
-    """They have the mark `ages`. Files without one are not imported."""
+    """They have the mark `ages`. Files without the mark are not imported."""
     others = [path for path in sorted(TESTS.rglob("test_*.py")) if path != Path(__file__)]
     files = [str(path) for path in others if "pytest.mark.ages" in path.read_text()]
     pytest_words = [sys.executable, "-m", "pytest", "-m", "ages", "-q", "-p", "no:cacheprovider", "-n", "0"]

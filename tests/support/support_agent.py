@@ -1,4 +1,4 @@
-"""A real `whyidle agent` for tests: its process, pages and log, its samples as Prometheus's own parser reads them."""
+"""A real `whyidle agent` for tests: its process, pages and log, and its samples as read by Prometheus's own parser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Agent:
         self.address = address[1]
 
     def log(self) -> list[str]:
-        """The lines that it has written so far."""
+        """The lines that it has logged so far."""
         lines = self._log.read_text().splitlines(keepends=True)
         return [line for line in lines if line.endswith("\n")]
 
@@ -75,7 +75,7 @@ def agent(directory: Path, *flags: str) -> Iterator[Agent]:
 
 
 def fails(*words: str) -> tuple[int, str]:
-    """The exit status of `whyidle` with these words, and the last line that it writes."""
+    """The exit status of `whyidle` with these arguments, and the last line of its output."""
     done = subprocess.run([*WHYIDLE, *words], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
     assert not done.stdout
     return done.returncode, done.stderr.strip().splitlines()[-1]

@@ -1,8 +1,8 @@
-"""A training over two nodes while something is really slow, and what the recorded rules say of it.
+"""A training over two nodes while something is really slow, and the results of the recorded rules.
 
-The rules are those that `whyidle rules` writes but for the window of evidence: a minute here, and five in what is
-shipped, so that a training of a minute and a half fills it. As elsewhere in the tests all rules are evaluated each
-second, and alerts wait for seconds.
+The rules are those of `whyidle rules`, except for the window of evidence: it is a minute instead of five, so that a
+training of a minute and a half fills it. As elsewhere in the tests, all rules are evaluated each second, and alerts
+wait for seconds.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from whyidle.alerts.config import Config
 JOB = Path(__file__).with_name("support_bottlenecks_job.py")
 WINDOW = "1m"
 FILLED_SECONDS = 75
-"""From the first step until the window holds nothing but steps, a scrape and an evaluation included."""
+"""From the first step until the window contains only steps, including a scrape and an evaluation."""
 SHARDS, SHARD_BYTES = 64, 512 << 10
 FAMILIES = ("network", "storage", "cpu")
-"""Those that counters can confirm."""
+"""The families that counters can confirm."""
 _MARK = "BOTTLENECK_TEST_MARK"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a training happens."""
+    """The place of a training."""
 
     nodes: list[Node]
     data: Path
@@ -50,24 +50,24 @@ class Place:
 
 
 Disturb = Callable[[Place], AbstractContextManager[Place]]
-"""Makes something slow for as long as the block -> the place as the training should use it."""
+"""Makes something slow inside the block -> the place that the training should use."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is done to the machine, and what was found to be the right answer."""
+    """A disturbance of the machine, and the right answer."""
 
     name: str
     disturb: Disturb
     family: str
     corroboration: str
     signals: frozenset[str] = frozenset()
-    """Of the verdict's family: those that must speak. More of it may, where one is confirmed."""
+    """Signals of the verdict's family that must appear. If the verdict is confirmed, others may appear too."""
     alert: str = ""
     arguments: tuple[str, ...] = ()
-    """Of the training."""
+    """Arguments of the training."""
     deaf: frozenset[str] = frozenset()
-    """Signals that must not speak, although somebody else beside the training gives them reason to."""
+    """Signals that must not appear, although another program gives them a reason."""
 
 
 HEADINGS = ("disturbed", "verdict", "corroboration", "signals that spoke", "alerts on the run")
@@ -80,13 +80,13 @@ class Observed:
     case: Case
     verdict: Sample
     charged: dict[str, float]
-    signals: dict[str, set[str]]  # by family, of all nodes
+    signals: dict[str, set[str]]  # by family, for all nodes
     alerts: list[dict[str, Any]]
     report: dict[str, Any] = field(default_factory=dict)
 
     @property
     def firing(self) -> set[str]:
-        """The alerts on this run that fire."""
+        """The firing alerts on this run."""
         mine = [one for one in self.alerts if one["labels"].get("run") == self.case.name]
         return {alert_name(one["labels"]) for one in mine if one["state"] == "firing"}
 
@@ -99,7 +99,7 @@ class Observed:
 
 
 class Lab:
-    """Two nodes with an agent each, and a Prometheus that scrapes both."""
+    """Two nodes with one agent each, and a Prometheus that scrapes both."""
 
     def __init__(self, scratch: Path, ledgers: Path, made: list[Node], server: Prometheus):
         self.nodes, self.server = made, server
@@ -110,7 +110,7 @@ class Lab:
             (self._data / f"shard-{number:03}").write_bytes(os.urandom(SHARD_BYTES))
 
     def observe(self, case: Case) -> Observed:
-        """Trains while the case's disturbance lasts, for somewhat longer than the window."""
+        """Trains during the case's disturbance, for slightly longer than the window."""
         scratch = self._scratch / case.name
         checkpoints = scratch / "checkpoints"
         checkpoints.mkdir(parents=True)

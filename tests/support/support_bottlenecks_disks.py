@@ -1,4 +1,4 @@
-"""Storage that is really slow: a file system of our own that waits, and a disk with a limit on its bytes per second."""
+"""Storage that is really slow: a file system of the tests that waits, and a disk with a limit on bytes per second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISK_BYTES = 256 << 20
 
 
 def missing() -> str | None:
-    """What this machine lacks for it; None if nothing."""
+    """What this machine lacks, or None."""
     if lacking := [tool for tool in ("fusermount3", "losetup", "mkfs.ext4", "pkg-config") if not shutil.which(tool)]:
         return f"needs {', '.join(lacking)}"
     if not COMPILER or subprocess.run(["pkg-config", "--exists", "fuse3"]).returncode:
@@ -28,14 +28,14 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def slow_folder(below: Path, at: Path, *, read_ms: int, cached: bool, bytes_per_second: int = 0) -> Iterator[Path]:
-    """What is below, once more at ``at``: each read takes so much longer, and with a rate a write as well."""
+    """Mounts a directory again at ``at``: each read takes this much longer, and with a rate, writes too."""
     at.mkdir()
     program = at.with_name(f"{at.name}-slow_fs")
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True)
     assert COMPILER
     subprocess.run([COMPILER, "-O1", str(SOURCE), "-o", str(program), *flags.stdout.split()], check=True)
     words = [str(program), str(below), str(read_ms), str(int(not cached)), str(bytes_per_second), str(at)]
-    # In a session of its own: Ctrl-C is for who uses it, and ends it through the lines below.
+    # In a separate session: Ctrl-C is for its user, and ends it through the lines below.
     with subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True) as server:
         try:
             until(lambda: os.path.ismount(at))
@@ -47,7 +47,7 @@ def slow_folder(below: Path, at: Path, *, read_ms: int, cached: bool, bytes_per_
 
 @contextlib.contextmanager
 def slow_disk(at: Path, nodes: list[Node], bytes_per_second: int) -> Iterator[Path]:
-    """A fresh disk, mounted at ``at``, that the jobs of these nodes read and write at so many bytes per second."""
+    """A new disk, mounted at ``at``, which the jobs of these nodes read and write at this many bytes per second."""
     at.mkdir()
     image = at.with_name(f"{at.name}.img")
     with open(image, "wb") as file:

@@ -1,4 +1,4 @@
-"""What the proofs do to the machine, as a table: links, disks and CPUs that are slow, and what looks like it."""
+"""The disturbances as a table: links, disks and CPUs that are slow, and others that look like it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NETWORK, STORAGE, CPU = "WhyidleLostTo/network", "WhyidleLostTo/storage", "Whyid
 _SHAPED = "tbf rate 50mbit burst 256kb latency 50ms"
 _LOST = "INPUT -i eth0 -p tcp -m statistic --mode random --probability 0.04 -j DROP"
 _UNANSWERED = "INPUT -i eth0 -p tcp --dport 9 -j DROP"
-# A client that tries a host which is gone, once a second, and holds on to its attempts for a while.
+# A client that connects to a missing host once a second, and keeps its attempts for a while.
 _CALLING = """
 import socket, sys, time
 held = []
@@ -32,7 +32,7 @@ while True:
     del held[:-8]
     time.sleep(1)
 """
-# Somebody else's writes, to a disk that the training does not use.
+# Writes of another program, to a disk that the training does not use.
 _WRITING = "while :; do dd if=/dev/zero of=$0 bs=256k count=16 oflag=direct conv=fsync 2>&-; sleep 0.01; done"
 
 
@@ -43,7 +43,7 @@ def nothing(place: Place) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def shaped(place: Place) -> Iterator[Place]:
-    """50 Mbit/s, on links that say 10 Gbit/s of themselves. TCP fits itself in: no packet is lost."""
+    """50 Mbit/s, on links that report 10 Gbit/s. TCP adapts, so no packet is lost."""
     queue = ("tc", "qdisc", "{}", "dev", "eth0", "root")
     with contextlib.ExitStack() as stack:
         for node in place.nodes:
@@ -62,7 +62,7 @@ def lossy(place: Place) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def shaped_and_calling(place: Place) -> Iterator[Place]:
-    """A slow link that TCP's counters do not show, and a daemon beside the training that calls where nobody answers."""
+    """A slow link that TCP's counters do not show, and a separate daemon that connects to a missing host."""
     caller, called = place.nodes
     words = caller.inside([sys.executable, "-c", _CALLING, called.address])
     with contextlib.ExitStack() as stack:
@@ -73,13 +73,13 @@ def shaped_and_calling(place: Place) -> Iterator[Place]:
 
 
 def _for_a_while(stack: contextlib.ExitStack, node: Node, words: Sequence[str], do: str, undo: str, *how: str) -> None:
-    """Runs a command on a node, with ``do`` for its braces now, and with ``undo`` when the stack ends."""
+    """Runs a command on a node, with ``do`` in its braces now, and with ``undo`` when the stack ends."""
     node.command(*(word.format(do) for word in words), *how)
     stack.callback(node.command, *(word.format(undo) for word in words))
 
 
 def folder(read_ms: int, cached: bool) -> Disturb:
-    """Data on a file system where each read takes so long."""
+    """Data on a file system on which each read takes this long."""
 
     @contextlib.contextmanager
     def disturb(place: Place) -> Iterator[Place]:
@@ -91,7 +91,7 @@ def folder(read_ms: int, cached: bool) -> Disturb:
 
 @contextlib.contextmanager
 def folder_and_neighbour(place: Place) -> Iterator[Place]:
-    """The same, past the page cache, while somebody else writes to another disk."""
+    """The same, without the page cache, while another program writes to another disk."""
     words = ["sh", "-c", _WRITING, str(place.scratch / "neighbour")]
     with contextlib.ExitStack() as stack:
         slow = stack.enter_context(folder(150, cached=False)(place))
@@ -117,7 +117,7 @@ def checkpoint_disk(place: Place) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def limited(place: Place) -> Iterator[Place]:
-    """Six tenths of a CPU for each node's job."""
+    """0.6 CPUs for each node's job."""
     with contextlib.ExitStack() as stack:
         for node in place.nodes:
             stack.enter_context(node.group.cpu_limit(0.6))
@@ -126,7 +126,7 @@ def limited(place: Place) -> Iterator[Place]:
 
 @contextlib.contextmanager
 def two_cpus(place: Place) -> Iterator[Place]:
-    """Two CPUs for both jobs: what they start inherits it from here."""
+    """Two CPUs for both jobs, which their processes inherit from here."""
     all_of_them = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(all_of_them)[:2])
     try:
@@ -136,11 +136,11 @@ def two_cpus(place: Place) -> Iterator[Place]:
 
 
 BUSY_WORKERS = ("--packings", "12")
-"""Data workers with more to do for a batch than the training takes for a step."""
+"""Data workers that need more time for a batch than the training needs for a step."""
 
 CASES = (
     Case("nothing", nothing, "compute", NONE_NEEDED),
-    # 0.5 % of what the links say they carry, no loss, no timeout: only traffic control itself tells.
+    # 0.5 % of the reported speed of the links, no loss, no timeout: only traffic control itself shows it.
     Case("shaped-link", shaped, "network", CONFIRMED, frozenset({"qdisc_overlimits"}), NETWORK),
     Case("lossy-link", lossy, "network", CONFIRMED, frozenset({"tcp_retransmits"}), NETWORK),
     # Through the page cache the worker waits as for a disk: uninterruptible, and counted by pressure.
@@ -152,7 +152,7 @@ CASES = (
         frozenset({"blocked_workers", "cgroup_io_pressure"}),
         STORAGE,
     ),
-    # Past it, FUSE waits as one waits for a socket: only the requests that its daemon owes an answer to tell.
+    # Without it, a wait for FUSE looks like a wait for a socket: only the unanswered requests of its daemon show it.
     Case("slow-fuse-direct", folder(150, cached=False), "storage", CONFIRMED, frozenset({"fuse_waiting"}), STORAGE),
     Case(
         "slow-disk",
@@ -173,7 +173,7 @@ CASES = (
     ),
     Case("cpu-limit", limited, "cpu", CONFIRMED, frozenset({"throttled", "workers_queued"}), CPU, BUSY_WORKERS),
     Case("few-cpus", two_cpus, "cpu", CONFIRMED, frozenset({"workers_queued"}), CPU, BUSY_WORKERS),
-    # Neither slows the training, and what they make others count must not be taken for the training's.
+    # Neither slows the training, and what they count must not be attributed to the training.
     Case(
         "shaped-link-and-a-caller",
         shaped_and_calling,

@@ -1,6 +1,6 @@
-"""The training on a disturbed machine: plain PyTorch, data that is read cold, checkpoints that are synced.
+"""The training on a disturbed machine: plain PyTorch, data that is not in the page cache, checkpoints that are synced.
 
-It knows nothing of whyidle, nor of what is done to the machine. Started by torchrun, and trains until it is ended.
+It does not use whyidle, and does not know the disturbance. torchrun starts it, and it trains until it is ended.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from torch.utils.data import DataLoader, Dataset
 
 FEATURES, CLASSES = 512, 64
 SHARD_BYTES = 1 << 20
-"""A shard is a batch, packed: so many random bytes, of which each FEATURES are a sample."""
+"""A shard is one packed batch of random bytes. FEATURES bytes are a sample."""
 
 
 class Shards(Dataset[Tensor]):
-    """One batch per file, in turns without end. Nothing stays in the page cache: a dataset is larger than memory."""
+    """One batch per file, in turn, without end. Nothing stays in the page cache, because a dataset is larger than
+    memory."""
 
     def __init__(self, directory: Path, packings: int):
         self.files = sorted(directory.iterdir())
@@ -48,7 +49,7 @@ def _read_cold(path: Path) -> bytes:
 
 
 def _save(path: Path, state: dict[str, Any]) -> None:
-    """Writes a checkpoint that is either there as a whole or not at all."""
+    """Writes a checkpoint that exists either completely or not at all."""
     unfinished = path.with_suffix(".unfinished")
     with open(unfinished, "wb") as file:
         torch.save(state, file)
@@ -63,7 +64,7 @@ def _network() -> nn.Module:
 
 
 def _turns(count: int) -> Iterator[int]:
-    """The shards of this rank: none is read by two."""
+    """The shards of this rank. No shard is read by two ranks."""
     yield from range(dist.get_rank(), count, dist.get_world_size())
 
 

@@ -1,7 +1,7 @@
-"""Two nodes on one machine: network namespaces joined by a cable, each with a link of its own to whoever scrapes it.
+"""Two nodes on one machine: network namespaces joined by a cable, each with a separate link for scrapes.
 
-What they share is the kernel, so what it says of the whole machine (pressure, CPU, disks) both nodes say. What is a
-node's own: interfaces, TCP's counters, the control group of its job, its ledgers and its agent. Needs root.
+They share the kernel, so both report the values of the whole machine (pressure, CPU, disks). Each node has its own
+interfaces, TCP counters, control group of its job, ledgers and agent. Needs root.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ exec "$@"
 
 
 def missing() -> str | None:
-    """What this machine lacks for it; None if nothing."""
+    """What this machine lacks, or None."""
     if lacking := [tool for tool in TOOLS if not shutil.which(tool)]:
         return f"needs {', '.join(lacking)}"
     try:
@@ -45,7 +45,7 @@ def missing() -> str | None:
 
 @dataclass(frozen=True)
 class Group:
-    """A control group, in every hierarchy that is used here: version 2, or version 1 beside it."""
+    """A control group, in every hierarchy that is used here: version 2, or also version 1."""
 
     name: str
 
@@ -55,12 +55,12 @@ class Group:
         return [root / self.name for root in roots if (root / "cgroup.procs").exists()]
 
     def make(self) -> None:
-        self.remove()  # what a run of the tests that was killed has left
+        self.remove()  # remains of a test run that was killed
         for folder in self.folders:
             folder.mkdir()
 
     def remove(self) -> None:
-        """Waits for those that were killed in it: the kernel takes a while to be rid of them."""
+        """Waits for the processes that were killed in it, because the kernel needs a while to remove them."""
         until(lambda: all(_gone(folder) for folder in self.folders))
 
     @contextlib.contextmanager
@@ -75,7 +75,7 @@ class Group:
 
     @contextlib.contextmanager
     def disk_limit(self, device: str, bytes_per_second: int) -> Iterator[None]:
-        """Reads and writes of a block device, which is named by its numbers."""
+        """Limits reads and writes of a block device with these numbers."""
         self._limit_disk(device, str(bytes_per_second), str(bytes_per_second))
         try:
             yield
@@ -112,22 +112,22 @@ class Node:
 
     @property
     def address(self) -> str:
-        """On the network that the ranks use."""
+        """The address on the network that the ranks use."""
         return f"10.217.0.{self.number + 1}"
 
     @property
     def scraped(self) -> str:
-        """Where its agent listens: on a network that is not disturbed."""
+        """The address of its agent, on a network without disturbance."""
         return f"10.217.{self.number + 1}.2:{PORT}"
 
     def inside(self, words: Sequence[str], *, in_group: bool = False) -> list[str]:
-        """The command that runs a command on this node."""
+        """The prefix that runs a command on this node."""
         groups = " ".join(str(folder) for folder in self.group.folders) if in_group else ""
         enter = ["nsenter", f"--net=/run/netns/{self.name}", "unshare", "--mount"]
         return [*enter, "env", f"GROUPS={groups}", "sh", "-c", _INSIDE, "sh", *words]
 
     def command(self, *words: str) -> None:
-        """Runs a command in its network, to its end."""
+        """Runs a command in its network, and waits for its end."""
         _run("ip", "netns", "exec", self.name, *words)
 
 
@@ -143,7 +143,7 @@ def _run(*words: str) -> None:
 
 @contextlib.contextmanager
 def nodes(count: int = 2) -> Iterator[list[Node]]:
-    """Fresh ones, whose network nothing disturbs yet; the first two have a cable between them."""
+    """New nodes without disturbance of their network. A cable joins the first two."""
     made = [Node(number) for number in range(count)]
     with contextlib.ExitStack() as stack:
         for node in made:
@@ -166,7 +166,7 @@ def _management(node: Node) -> None:
     node.command("ip", "addr", "add", f"{net}.2/30", "dev", "eth1")
     for device in ("lo", "eth1"):
         node.command("ip", "link", "set", device, "up")
-    # Every kernel has Reno, and it slows down for a lost segment as Cubic does. BBR, some kernels' default, does not.
+    # Every kernel has Reno, which slows down for a lost segment like Cubic. BBR, the default of some kernels, does not.
     node.command("sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
 
 

@@ -1,4 +1,4 @@
-"""Certificates for tests, made by the openssl command: an authority, and what it signs."""
+"""Certificates for tests, made by the openssl command: an authority, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _openssl(*arguments: object) -> None:
 
 
 def authority(folder: Path, name: str = "ca") -> Pair:
-    """An authority of its own."""
+    """A new authority."""
     pair = Pair(folder / f"{name}.crt", folder / f"{name}.key")
     _openssl(
         *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"),
@@ -39,7 +39,7 @@ def signed(folder: Path, by: Pair, name: str, sans: str) -> Pair:
         *("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
         *("-subj", f"/CN={name}", "-keyout", pair.key, "-out", request),
     )
-    # Python 3.13 wants the authority's key identifier, as RFC 5280 does.
+    # Python 3.13 requires the authority's key identifier, as RFC 5280 does.
     extensions.write_text(f"subjectAltName={sans}\nauthorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n")
     _openssl(
         *("x509", "-req", "-in", request, "-CA", by.cert, "-CAkey", by.key, "-days", "2", "-CAcreateserial"),

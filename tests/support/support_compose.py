@@ -1,6 +1,6 @@
 """The Compose project as a pod of support_pod: its services' users, mounts and flags, on a node of files.
 
-Compose's own part, taking the file apart, is done here as far as the file goes; what it does not use fails loudly.
+The parts of Compose that the file needs are implemented here. Anything else in the file is an error.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from support_manifest import Node
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "compose"
 CHECKOUT = Path("/srv/whyidle")
-"""Where the node has the repository."""
+"""The path of the repository on the node."""
 NOBODY = 65534
-"""What Prometheus's and Alertmanager's images run as."""
+"""The users of Prometheus's and Alertmanager's images."""
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ def project(name: str = "compose.yaml") -> Json:
 
 
 def mounts(service: Json) -> Iterator[tuple[str, str, bool]]:
-    """Source, place in the container, whether it may only be read. A source without a slash is a named volume."""
+    """Source, path in the container, whether it is read-only. A source without a slash is a named volume."""
     for volume in service.get("volumes", ()):
         if isinstance(volume, dict):
             yield volume["source"], volume["target"], volume.get("read_only", False)
@@ -51,7 +51,7 @@ def on_node(source: str) -> str:
 
 
 def install(node: Node) -> Path:
-    """Gives the node a checkout, as far as the project looks at it; returns it."""
+    """Gives the node the parts of a checkout that the project uses, and returns the path."""
     checkout = node.files / CHECKOUT.relative_to("/")
     for part in ("deploy", "alerts/generated", "dashboards/generated"):
         shutil.copytree(ROOT / part, checkout / part)
@@ -59,7 +59,7 @@ def install(node: Node) -> Path:
 
 
 def container(name: str, service: Json, program: Iterable[str]) -> Json:
-    """The service as a container of a pod; ``program`` is what its image starts."""
+    """The service as a container of a pod. ``program`` is what its image starts."""
     assert service.keys() <= KNOWN, service.keys() - KNOWN
     assert service["security_opt"] == ["no-new-privileges:true"]
     uid, _, gid = service.get("user", f"{NOBODY}:{NOBODY}").partition(":")
@@ -91,7 +91,7 @@ def volumes(services: Iterable[Json]) -> list[Json]:
 
 
 def pod(services: dict[str, Json], programs: dict[str, list[str]], first: Iterable[str] = ()) -> Json:
-    """A pod of these services; those named ``first`` come to their end before the others start."""
+    """A pod of these services. Those in ``first`` end before the others start."""
     said = {name: container(name, service, programs.get(name, ())) for name, service in services.items()}
     return {
         "spec": {

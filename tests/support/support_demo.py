@@ -1,4 +1,5 @@
-"""A real `whyidle demo` for tests: its process, its agent's address and ledgers, nothing left of it, and its report."""
+"""A real `whyidle demo` for tests: its process, the address of its agent, its ledgers and its report. It must leave
+nothing behind."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ import psutil
 import pytest
 
 DEADLINE = 300.0
-"""Seconds after which a demo hangs. It has the machine for itself in CI, and shares it elsewhere."""
+"""Seconds after which a demo counts as hung. In CI it has the machine alone; elsewhere it shares the machine."""
 MARK = "DEMO_TEST_MARK"
 COMMAND = [sys.executable, "-m", "whyidle.cli.main", "demo"]
 
 
 @contextlib.contextmanager
 def machine() -> Iterator[None]:
-    """One demo at a time. The xdist group says so too, but not every pair of pytest and xdist heeds it."""
+    """One demo at a time. The xdist group has the same effect, but not with every version of pytest and xdist."""
     with open(Path(tempfile.gettempdir(), f"whyidle-tests-{os.getuid()}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -52,7 +53,7 @@ def kill_marked(name: str, value: str) -> None:
 
 
 class Demo:
-    """A demo under way, all of whose processes can be told from others by a mark in their environment."""
+    """A running demo. A mark in the environment of its processes identifies them."""
 
     def __init__(self, tmp_path: Path, *arguments: str, stderr: int = subprocess.PIPE, launcher: Sequence[str] = ()):
         self.tmp_path = tmp_path
@@ -63,7 +64,7 @@ class Demo:
         )
 
     def finish(self) -> tuple[int, str, str]:
-        """Exit status, stdout, stderr; nothing may be left of it."""
+        """Exit status, stdout, stderr. Nothing may remain."""
         out, err = self.process.communicate(timeout=DEADLINE)
         assert self.processes() == []
         assert self._memory() == []
@@ -90,7 +91,7 @@ class Demo:
         return next(process for process in ranks if process.parent() not in ranks)
 
     def ledgers(self) -> str:
-        """Their directory; empty as long as there is none."""
+        """Their directory. Empty until it exists."""
         return next((f"{folder}/ledgers" for folder in self._memory()), "")
 
     def agent(self) -> str:
@@ -126,4 +127,5 @@ def sums_are_whole(report: dict[str, Any]) -> None:
         assert abs(sum(rank["seconds"].values()) - rank["wall_seconds"]) <= max(0.001 * rank["wall_seconds"], 0.005)
         assert rank["seconds"]["unattributed"] < 0.01 * rank["wall_seconds"]
         assert rank["faults"] == 0
+        assert rank["cpu"]["asked"] > 0.0
     assert report["problems"] == []

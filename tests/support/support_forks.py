@@ -1,8 +1,8 @@
-"""Runs training scripts in forks of one process that has imported torch, which takes seconds where it is done anew.
+"""Runs training scripts in forks of one process that has already imported torch, because an import takes seconds.
 
-Each fork is the main thread of a process with an environment, a session and a start time of its own, and ends as a
-Python process does: exit handlers, then finalization. Tests of how whyidle gets into a process start true processes
-instead (support_training.py).
+Each fork is the main thread of a process with its own environment, session and start time, and ends as a Python process
+does: exit handlers, then finalization. Tests of how whyidle gets into a process start real processes instead
+(support_training.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PRELOADED = (
 
 
 class Forked:
-    """A script under way: what `subprocess.Popen` says of a process, as far as tests ask."""
+    """A running script, with the parts of `subprocess.Popen` that tests need."""
 
     def __init__(self, forks: Forks, pid: int):
         self.pid = pid
@@ -48,7 +48,7 @@ class Forked:
         self._returncode: int | None = None
 
     def wait(self, seconds: float = LIMIT_SECONDS) -> int:
-        """Its exit status; negative for a signal. Raises TimeoutError."""
+        """Its exit status, negative for a signal. Raises TimeoutError."""
         if self._returncode is None:
             poll = select.poll()
             poll.register(self._descriptor, select.POLLIN)
@@ -62,7 +62,7 @@ class Forked:
         signal.pidfd_send_signal(self._descriptor, number)
 
     def kill(self) -> None:
-        """Ends it, and whatever it has started."""
+        """Ends it, and everything that it has started."""
         for pid in pids_of_sessions({self.pid}):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -88,9 +88,9 @@ class Forks:
     def start(
         self, words: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, *, recorded: bool = True
     ) -> Forked:
-        """Runs a script of tests/support/scripts and its arguments; ``env`` adds to the environment.
+        """Runs a script of tests/support/scripts with arguments. ``env`` adds to the environment.
 
-        Recorded as below `whyidle run`. What it prints is in ``folder``/stdout and ``folder``/stderr.
+        It is recorded as under `whyidle run`. Its output is in ``folder``/stdout and ``folder``/stderr.
         """
         folder.mkdir(parents=True, exist_ok=True)
         whole = environment(folder, **({"WHYIDLE": "1"} if recorded else {}) | dict(env or {}))
@@ -108,9 +108,9 @@ class Forks:
         each: Mapping[int, Mapping[str, str]] | None = None,
         meanwhile: Callable[[list[Forked]], None] | None = None,
     ) -> tuple[Outcome, list[int]]:
-        """Runs a script once, or once per rank -> what came of it, and each exit status.
+        """Runs a script once, or once per rank -> the outcome, and each exit status.
 
-        ``env`` adds to the environment of all, ``each`` to that of some ranks; ``meanwhile`` is called with the
+        ``env`` adds to the environment of all ranks, ``each`` to that of some ranks. ``meanwhile`` is called with the
         processes once they run.
         """
         begun = time.monotonic()
@@ -135,7 +135,7 @@ class Forks:
 
     @contextlib.contextmanager
     def training(self, words: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> Iterator[Forked]:
-        """A recorded script that runs while the test looks; nothing of it outlives the block."""
+        """A recorded script that runs while the test observes it, and ends with the block."""
         started = self.start(words, folder, env)
         try:
             yield started

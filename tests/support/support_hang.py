@@ -1,4 +1,4 @@
-"""A file system that never answers, as a hard NFS mount whose server is gone: FUSE whose daemon reads no request."""
+"""A file system that never answers, like a hard NFS mount without its server: a FUSE whose daemon reads no requests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MNT_DETACH = 2
 
 @contextlib.contextmanager
 def hung_mount(point: Path) -> Iterator[None]:
-    """Everything that asks the file system at ``point`` waits, until the end of the block.
+    """Inside the block, every process that uses the file system at ``point`` waits.
 
-    Raises OSError where this process may not mount: it needs root and /dev/fuse.
+    Raises OSError if this process may not mount: it needs root and /dev/fuse.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -27,13 +27,13 @@ def hung_mount(point: Path) -> Iterator[None]:
         mounted = True
         yield
     finally:
-        os.close(device)  # whoever waits gets ENOTCONN
+        os.close(device)  # waiting processes get ENOTCONN
         if mounted:
             libc.umount2(os.fsencode(point), _MNT_DETACH)
 
 
 def may_mount(point: Path) -> bool:
-    """Whether there can be such a mount here."""
+    """Whether this process may create such a mount."""
     try:
         with hung_mount(point):
             return True

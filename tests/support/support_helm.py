@@ -1,4 +1,5 @@
-"""The chart, rendered by Helm's own engine, and what Kubernetes, the operator and Pod Security say of the manifests."""
+"""The chart, rendered by Helm's own engine, and the checks of Kubernetes, the operator and Pod Security on its
+manifests."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ ROOT = Path(whyidle.__file__).resolve().parent
 CHART = ROOT / "helm" / "whyidle"
 SCHEMAS = Path(__file__).parent / "schemas"
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
-"""The first that the chart takes, the newest there are schemas for, and one between."""
+"""The oldest version that the chart supports, the newest with schemas, and one between."""
 
 _FOLDER = "kubernetes-json-schema/v{}-local-strict"
 
@@ -40,7 +41,7 @@ def chart() -> Chart:
 
 
 def texts(values: Mapping[str, Any] | None = None, name: str = "whyidle", namespace: str = "monitoring") -> Map:
-    """What each template makes that makes something, by its file name, without the notes. Raises HelmError."""
+    """The output of each template that has any, by file name, without the notes. Raises HelmError."""
     made = chart().render(values=dict(values or {}), name=name, namespace=namespace)
     return {
         path.removeprefix("whyidle/templates/"): text
@@ -69,7 +70,7 @@ def kinds(objects: Iterable[Map]) -> set[str]:
 
 
 class _Strict(yaml.CSafeLoader):
-    """PyYAML takes the last of two equal keys; Kubernetes refuses them."""
+    """PyYAML uses the last of two equal keys; Kubernetes rejects them."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
@@ -80,13 +81,13 @@ class _Strict(yaml.CSafeLoader):
 
 @cache
 def documents(text: str) -> list[Map]:
-    """Not to be changed: each text is read once."""
+    """Do not change the result: each text is parsed once."""
     return [document for document in yaml.load_all(text, _Strict) if document]
 
 
 @cache
 def problems(text: str) -> list[str]:
-    """What there is against the manifests of a template, each text looked at once."""
+    """The problems of a template's manifests. Each text is checked once."""
     return [problem for manifest in documents(text) for problem in _problems(manifest)]
 
 
@@ -94,7 +95,8 @@ def problems(text: str) -> list[str]:
 
 
 def _problems(manifest: Map) -> list[str]:
-    """What Kubernetes, in each version, or the custom resource's schema has against it. Unknown fields count."""
+    """The problems according to Kubernetes, in each version, or to the custom resource's schema, including unknown
+    fields."""
     group = manifest["apiVersion"].rpartition("/")[0]
     if built_in(manifest["apiVersion"]):
         validators = {version: _built_in(manifest["kind"], manifest["apiVersion"], version) for version in VERSIONS}
@@ -109,19 +111,19 @@ def _problems(manifest: Map) -> list[str]:
 
 
 def built_in(api_version: str) -> bool:
-    """Whether every cluster has it."""
+    """Whether every cluster knows the kind."""
     group = api_version.rpartition("/")[0]
     return group in ("", "apps", "batch") or group.endswith(".k8s.io")
 
 
 def validator(kind: str, api_version: str, version: str) -> Draft202012Validator:
-    """What a cluster of that version takes, and nothing besides."""
+    """A validator that accepts what a cluster of that version accepts, and nothing else."""
     return _built_in(kind, api_version, version) if built_in(api_version) else _custom(kind)
 
 
 @cache
 def _built_in(kind: str, api_version: str, version: str) -> Draft202012Validator:
-    """As kubernetes_validate.validate(strict=True) does it, which reads its 5 MB of schemas for each manifest anew."""
+    """Like kubernetes_validate.validate(strict=True), which reads its 5 MB of schemas again for each manifest."""
     group, _, name = api_version.rpartition("/")
     file = "-".join(filter(None, (kind.lower(), group.partition(".")[0], name)))
     schema = schema_contents(f"{_FOLDER.format(version)}/{file}.json", version)
@@ -160,7 +162,7 @@ _RESTRICTED_VOLUMES = frozenset(
 
 
 def against_baseline(spec: Map) -> set[str]:
-    """What keeps a pod from the standard `baseline`."""
+    """Why a pod does not meet the standard `baseline`."""
     found = {name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)}
     found |= {"hostPath" for volume in spec.get("volumes", []) if "hostPath" in volume}
     for container in _containers(spec):
@@ -177,7 +179,7 @@ def against_baseline(spec: Map) -> set[str]:
 
 
 def against_restricted(spec: Map) -> set[str]:
-    """What keeps a pod from the standard `restricted`."""
+    """Why a pod does not meet the standard `restricted`."""
     found = against_baseline(spec)
     found |= {"volumes" for volume in spec.get("volumes", []) if not (volume.keys() - {"name"}) <= _RESTRICTED_VOLUMES}
     for container in _containers(spec):
@@ -208,7 +210,7 @@ def _security(spec: Map, container: Map) -> Map:
 
 
 def documented() -> dict[str, bool]:
-    """Each value of values.yaml that is no map of further ones -> whether a comment speaks of it, or of its map."""
+    """Each leaf of values.yaml -> whether a comment describes it or its map."""
     found: dict[str, bool] = {}
     path: list[tuple[int, str, bool]] = []
     said = False

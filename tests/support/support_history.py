@@ -1,8 +1,8 @@
-"""Runs over hours: what scrapes and rules would have kept of them, as blocks of a real Prometheus, and their ledgers.
+"""Runs over hours: the results of scrapes and rules, as blocks of a real Prometheus, and their ledgers.
 
-A rank's counters grow step by step, its startup comes on the books at the first step. Scrapes are 15 s apart,
-evaluations a minute. An agent keeps the series of an ended rank for 15 minutes, and what it has counted of a rank for
-longer. Rules that have not seen a rank for 5 minutes take all that its agent says then for new.
+A rank's counters grow step by step, and its startup is counted at the first step. Scrapes are 15 s apart, evaluations a
+minute. An agent keeps the series of an ended rank for 15 minutes, and its sums for longer. If rules have not seen a
+rank for 5 minutes, they count all seconds that its agent then reports as new.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from whyidle.ledger.causes import CAUSE_FAMILY
 
 SCRAPE, EVALUATION, RETENTION, REMEMBERED = 15.0, 60.0, 900.0, 300.0
 BOUNDS = ("0.5", "1.0", "1.5", "2.0", "3.0", "+Inf")
-"""Of the histogram of step times."""
+"""Bounds of the histogram of step times."""
 Series = dict[str, list[tuple[float, float]]]
 
 
@@ -30,18 +30,20 @@ class Try:
     startup: float
     steps: int
     step: dict[int, dict[str, float]]
-    """By rank, the seconds of a step by cause; all ranks' steps are equally long."""
+    """By rank, the seconds of a step by cause. The steps of all ranks take equally long."""
     nodes: tuple[str, ...]
     """By rank."""
     saves: int = 0
     repeated: int = 0
     halt: tuple[int, float] = (0, 0.0)
-    """After how many steps it stood still, and for how long: in a collective that nobody could split."""
+    """After how many steps it stood still, and for how long: in a collective that could not be split."""
     number: int = 0
     killed: bool | None = None
-    """None: the agents are of an older whyidle, and do not tell."""
+    """None: the agents are of an older whyidle, which does not export it."""
     attach: float = 0.0
-    """Seconds from its start until it has a ledger, on which these are at once: imports."""
+    """Seconds from its start until it has a ledger, which contains them at once: imports."""
+    restore: float = 0.0
+    """Seconds of the startup in which it restores a checkpoint."""
 
     @property
     def wall(self) -> float:
@@ -75,19 +77,21 @@ class Try:
         return "compute", self.window + done * self.wall + (long if long and done >= after else 0.0)
 
     def counted(self, rank: int, moment: float) -> dict[str, float]:
-        """By cause, what is on the books."""
+        """The counted seconds by cause."""
         if moment < self.window:
             return {"startup": self.attach}
         done = self.done(moment)
         found = {cause: done * seconds for cause, seconds in self.step[rank].items()}
         if self.halt[1] and moment >= self.window + self.halt[0] * self.wall + self.halt[1]:
             found["collective"] = found.get("collective", 0.0) + self.halt[1]
-        return {**found, "startup": self.startup}
+        if self.restore:
+            found["checkpoint_read"] = self.restore
+        return {**found, "startup": self.startup - self.restore}
 
 
 @dataclass(frozen=True)
 class History:
-    """A run. ``began`` and ``now`` are unix seconds."""
+    """A run. ``began`` and ``now`` are in Unix seconds."""
 
     run: str
     began: float
@@ -95,14 +99,14 @@ class History:
     tries: list[Try] = field(default_factory=list)
     world_size: int = 0
     another_agent: float = float("inf")
-    """From when on another agent speaks for each node, under another address."""
+    """The time from which another agent, under another address, reads each node."""
 
     @property
     def ranks(self) -> int:
         return len(self.tries[0].nodes)
 
     def specs(self) -> Iterator[Spec]:
-        """The ledgers of all nodes together, of ranks that have ended."""
+        """The ledgers of all nodes together, of ended ranks."""
         for one in self.tries:
             for rank in range(len(one.nodes)):
                 yield Spec(
@@ -159,6 +163,8 @@ class History:
             if rank == 0:
                 saves = sum(one.saves * one.done(at) // one.steps for one in begun)
                 put("whyidle_checkpoints_total", float(saves), ', kind="save"')
+            loads = sum(one.restore > 0 and at >= one.window for one in begun)
+            put("whyidle_checkpoints_total", float(loads), ', kind="load"')
             if at >= newest.end and newest.killed is not None:
                 put("whyidle_rank_killed", float(newest.killed and rank == 0))
             if at < newest.end:
@@ -207,7 +213,7 @@ def _moments(begin: float, end: float, every: float) -> Iterator[float]:
 
 
 def _add(found: Series, name: str, moment: float, value: float) -> None:
-    """To what other ranks of the node added at the same moment."""
+    """Adds to the values of other ranks of the node at the same moment."""
     points = found.setdefault(name, [])
     for place, (at, before) in enumerate(points):
         if at == moment:
@@ -217,12 +223,12 @@ def _add(found: Series, name: str, moment: float, value: float) -> None:
 
 
 def backfill(folder: Path, *histories: Series) -> None:
-    """Blocks in the folder `data`, which a Prometheus that is not yet running will find there."""
+    """Writes blocks into the directory `data`, where a Prometheus that starts later finds them."""
     text = folder / "history.txt"
     with open(text, "w") as file:
         for series in histories:
             for name, points in series.items():
-                compact = name.replace(", ", ",")  # the format knows no spaces between labels
+                compact = name.replace(", ", ",")  # the format allows no spaces between labels
                 file.writelines(f"{compact} {value!r} {moment:.3f}\n" for moment, value in sorted(points))
         file.write("# EOF\n")
     done = subprocess.run(

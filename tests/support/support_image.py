@@ -1,4 +1,4 @@
-"""Images as buildah has them: their settings, and a container whose files can be looked at and whose commands run."""
+"""Images in buildah: their settings, and a container with its files and commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENV = {"BUILDAH_ISOLATION": "chroot", **os.environ, "PATH": f"{os.environ['PATH'
 
 
 def missing() -> str | None:
-    """What this machine lacks; None if nothing."""
+    """What this machine lacks, or None."""
     if not shutil.which("buildah"):
         return "needs buildah"
     return None if os.geteuid() == 0 else "needs root, to look into what buildah has built"
@@ -25,14 +25,14 @@ def missing() -> str | None:
 
 @dataclass(frozen=True)
 class Engine:
-    """buildah, with the user's images or, if ``store`` is set, with images of its own below that folder."""
+    """buildah, with the user's images or, if ``store`` is set, with separate images in that directory."""
 
     store: Path | None = None
 
     def words(self, *words: str) -> list[str]:
         if self.store is None:
             return ["buildah", *words]
-        # vfs: an overlay on top of an overlay does not work everywhere, and these images are small.
+        # vfs, because an overlay on top of an overlay does not work everywhere, and these images are small.
         places = ("--root", str(self.store / "root"), "--runroot", str(self.store / "run"))
         return ["buildah", *places, "--storage-driver", "vfs", *words]
 
@@ -43,7 +43,7 @@ class Engine:
 
     @contextlib.contextmanager
     def container(self, image: str) -> Iterator[str]:
-        """A container of an image, for as long as the block."""
+        """A container of an image, which ends with the block."""
         name = self("from", "--pull-never", image)
         try:
             yield name
@@ -56,7 +56,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Settings:
-    """What an image says besides its files, in Docker's format."""
+    """The settings of an image, in Docker's format."""
 
     said: dict[str, Any]
 
@@ -94,6 +94,6 @@ class Settings:
 
 
 def size(root: Path) -> int:
-    """Bytes of the files below a folder, each counted once."""
+    """Bytes of the files in a directory, each counted once."""
     seen = {(s.st_dev, s.st_ino): s.st_size for s in map(os.lstat, map(str, root.rglob("*")))}
     return sum(seen.values())

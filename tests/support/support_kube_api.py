@@ -1,8 +1,9 @@
-"""A stand-in for a Kubernetes API server: HTTP, discovery and watches for Helm's client, over the objects of a Store.
+"""A simulated Kubernetes API server: HTTP, discovery and watches for Helm's client, over the objects of a Store.
 
-It is no Kubernetes. It answers what Helm asks in the life of this chart, and refuses what an API server would refuse in
-it; support_kube_store.py lists what is not there. No authentication; JSON alone, but for Secrets. Its OpenAPI documents
-have no types: they say that the server checks fields itself, as servers of today do, and so Helm leaves that to it.
+It is not Kubernetes. It answers the requests that Helm makes for this chart, and rejects what an API server would
+reject. support_kube_store.py lists what is missing. There is no authentication, and only JSON, except for Secrets. Its
+OpenAPI documents have no types: they say that the server checks fields itself, as current servers do, so Helm leaves
+that to it.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class Request:
 
 @dataclass
 class Api:
-    """The server. `url` is what a kubeconfig would name."""
+    """The server. A kubeconfig would contain `url`."""
 
     store: Store
     version: str = VERSION
-    """What it says that it is. What it takes is that of the store, whatever this says."""
+    """The version that it reports. What it accepts depends only on the store."""
     url: str = ""
     requests: list[Request] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
@@ -128,7 +129,7 @@ class Api:
         return self.store.update(kind, namespace, name, lambda live, shape: patch(live, given, shape), request.manager)
 
     def place(self, path: str) -> tuple[Kind, str, str]:
-        """The kind, the namespace and the name that a path speaks of; the name is empty for a list."""
+        """The kind, the namespace and the name in a path. The name is empty for a list."""
         version, _, rest = path.removeprefix("/api/").removeprefix("/apis/").partition("/")
         if path.startswith("/apis/"):
             second, _, rest = rest.partition("/")
@@ -165,7 +166,7 @@ def _path(kind: Kind) -> str:
 
 
 def _checks_fields(kinds: list[Kind]) -> Map:
-    """OpenAPI, for the one question that is asked: whether a PATCH of that kind takes `fieldValidation`."""
+    """OpenAPI with only one statement: whether a PATCH of that kind accepts `fieldValidation`."""
     paths = {}
     for kind in kinds:
         named = {"group": kind.group, "version": kind.version, "kind": kind.name}
@@ -198,7 +199,7 @@ def _resources(version: str, kinds: list[Kind]) -> Map:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Head and body are two packets: the second would wait 40 ms for an answer to the first.
+    # Head and body are two packets: the second would wait 40 ms for an acknowledgement of the first.
     disable_nagle_algorithm = True
     api: Api
 
@@ -243,12 +244,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: `requests` has them."""
+        """Nothing, because `requests` has the requests."""
 
 
 @contextmanager
 def serving(store: Store | None = None, version: str = VERSION) -> Iterator[Api]:
-    """An API server on a port of its own."""
+    """An API server on its own port."""
     api = Api(store or Store(), version)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": api}))
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""What a Kubernetes API refuses of an object besides what its schema says, in the words that Helm then shows."""
+"""What a Kubernetes API rejects besides violations of a schema, with the messages that Helm then shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support_helm import Map
 from support_kube_merge import Shape, get
 
 OBJECT_LIMIT = 3 << 19
-"""etcd's --max-request-bytes, 1.5 MiB. Counted in JSON here, which is longer than what etcd is given."""
+"""etcd's --max-request-bytes, 1.5 MiB. Counted in JSON here, which is longer than the request to etcd."""
 DATA_LIMIT = 1 << 20
 """Of a Secret or a ConfigMap, decoded."""
 ANNOTATIONS_LIMIT = 256 << 10
@@ -53,7 +53,7 @@ class Kind:
 
 
 class Refused(Exception):
-    """What the API answers, as a Status."""
+    """The API's answer, as a Status."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class Refused(Exception):
 
 
 def check(kind: Kind, live: Map | None, new: Map) -> None:
-    """Raises Refused for what may not be stored, or not in place of `live`."""
+    """Raises Refused for an object that may not be stored, or not instead of `live`."""
     if len(json.dumps(new)) > OBJECT_LIMIT:
         raise Refused(413, "RequestEntityTooLarge", "etcdserver: request is too large")
     found = [*_names(kind, new), *_sizes(kind, new)]
@@ -108,7 +108,7 @@ def data_size(given: Map) -> int:
 
 
 def _template(spec: Map) -> Iterator[str]:
-    """Names in a DaemonSet that do not meet, or meet twice."""
+    """Names in a DaemonSet that do not match, or occur twice."""
     meta, pod = spec["template"]["metadata"], spec["template"]["spec"]
     if not spec["selector"]["matchLabels"].items() <= meta["labels"].items():
         yield "spec.template.metadata.labels: Invalid value: `selector` does not match template `labels`"
@@ -139,7 +139,7 @@ def _changes(kind: Kind, live: Map, new: Map) -> Iterator[str]:
 
 
 def selected(selector: str) -> Callable[[Map], bool]:
-    """A label selector of equality, as Helm and `kubectl -l` write it. Raises Refused for others."""
+    """A label selector with equality, as Helm and `kubectl -l` write it. Raises Refused for others."""
     parts = [part for part in selector.split(",") if part]
     found = [re.fullmatch(r"([^=!,]+)(==?|!=)([^=!,]*)", part) for part in parts]
     if None in found:

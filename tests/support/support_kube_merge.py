@@ -1,7 +1,7 @@
-"""How a Kubernetes API merges: server-side apply with owners of fields, and the patches that older clients send.
+"""How a Kubernetes API merges: server-side apply with owners of fields, and the patches of older clients.
 
-Which lists are merged, by which keys, and which maps are one value, is read from the schemas that Kubernetes publishes:
-https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy. Sets are taken as one value here.
+The schemas of Kubernetes say which lists are merged, by which keys, and which maps are one value:
+https://kubernetes.io/docs/reference/using-api/server-side-apply/#merge-strategy. Sets count as one value here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from support_helm import Map
 
 Item = tuple[tuple[str, Any], ...]
 Path = tuple["str | Item", ...]
-"""Steps to a field: names, and for an item of a merged list the keys that it is known by."""
+"""Steps to a field: names and, for an item of a merged list, its keys."""
 
 IDENTITY = frozenset({"apiVersion", "kind"})
 _IDENTITY_META = frozenset({"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp"})
 _KEY_DEFAULTS = {"protocol": "TCP"}
 _CUSTOM_KEYS: Mapping[tuple[str, ...], list[str]] = {("PrometheusRule", "spec", "groups"): ["name"]}
-"""Of custom resources. Their schemas in tests/support/schemas are made from types, which do not say it; CRDs do."""
+"""For custom resources. Their schemas in tests/support/schemas are made from types, which lack this; CRDs have it."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Shape:
 
     @property
     def keys(self) -> list[str]:
-        """By which items of this list are told apart. None where it is replaced as a whole."""
+        """The keys that identify items of this list. None if the list is replaced as a whole."""
         return self.schema.get("x-kubernetes-list-map-keys") or _CUSTOM_KEYS.get(self.at, [])
 
     @property
     def patch_key(self) -> str:
-        """The same for a strategic merge patch, which knows one key at most. A custom resource has none."""
+        """The same for a strategic merge patch, which has at most one key. A custom resource has none."""
         merged = "merge" in self.schema.get("x-kubernetes-patch-strategy", "").split(",")
         return self.schema.get("x-kubernetes-patch-merge-key", "") if merged else ""
 
@@ -78,7 +78,7 @@ def written(path: Path) -> str:
 
 
 def fields(value: Any, shape: Shape, path: Path = ()) -> Iterator[Path]:
-    """The fields that an object sets, its identity apart. An item of a merged list is one, besides its own fields."""
+    """The fields that an object sets, without its identity. An item of a merged list is one, besides its own fields."""
     if isinstance(value, dict) and value and not shape.atomic:
         for name, inner in value.items():
             if not (path == () and name in IDENTITY) and not (path == ("metadata",) and name in _IDENTITY_META):
@@ -93,7 +93,7 @@ def fields(value: Any, shape: Shape, path: Path = ()) -> Iterator[Path]:
 
 
 def twice(value: Any, shape: Shape, path: Path = ()) -> Iterator[str]:
-    """Items that a merged list has more than once: server-side apply refuses such a list."""
+    """Items that a merged list has more than once: server-side apply rejects such a list."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from twice(inner, shape.child(name), (*path, name))
@@ -109,7 +109,7 @@ _ABSENT = object()
 
 
 def _index(value: Any, step: Any, shape: Shape) -> Any:
-    """The key or the position of a step in a map or a list; None where it is not there."""
+    """The key or the position of a step in a map or a list, or None if it does not exist."""
     if isinstance(step, str):
         return step if isinstance(value, dict) and step in value else None
     return next((n for n, item in enumerate(value or []) if shape.known_by(item) == step), None)
@@ -126,7 +126,7 @@ def get(value: Any, path: Path, shape: Shape) -> Any:
 
 
 def _remove(value: Any, path: Path, shape: Shape) -> None:
-    """Takes a field out, and what holds nothing after it: Kubernetes writes no empty maps."""
+    """Removes a field, and then the maps that it leaves empty, as Kubernetes does."""
     index = _index(value, path[0], shape)
     if index is None:
         return
@@ -141,12 +141,12 @@ def _remove(value: Any, path: Path, shape: Shape) -> None:
 
 
 class Conflict(Exception):
-    """Somebody else set a field to something else."""
+    """Another manager set a field to another value."""
 
 
 @dataclass
 class Owners:
-    """Who set which field last."""
+    """Which manager set which field last."""
 
     of: dict[str, set[Path]] = field(default_factory=dict)
 
@@ -154,7 +154,7 @@ class Owners:
         return {name: owned for name, owned in self.of.items() if name != manager}
 
     def wrote(self, manager: str, old: Map, new: Map, shape: Shape) -> None:
-        """An update: what differs is the writer's from now on."""
+        """An update: the writer owns the fields that differ."""
         there = set(fields(new, shape))
         changed = {path for path in there if get(old, path, shape) != get(new, path, shape)}
         for name, owned in self.of.items():
@@ -163,7 +163,7 @@ class Owners:
 
 
 def apply(live: Map, given: Map, owners: Owners, manager: str, shape: Shape, force: bool = False) -> Map:
-    """`live` with all that `given` sets, without what the manager set before and does not now. Raises Conflict."""
+    """`live` with all fields of `given`, without those that the manager set earlier and not now. Raises Conflict."""
     mine = set(fields(given, shape))
     others = owners.others(manager)
     conflicts = {
@@ -183,7 +183,7 @@ def apply(live: Map, given: Map, owners: Owners, manager: str, shape: Shape, for
     gone = owners.of.get(manager, set()) - mine - kept
     made = merged(live, given, shape)
     for path in sorted(gone, key=len):
-        # An item goes as a whole, if nobody else has a part in it.
+        # An item is removed as a whole, unless another manager owns a part of it.
         if not any(other[: len(path)] == path for other in kept):
             _remove(made, path, shape)
     owners.of[manager] = mine
@@ -191,7 +191,7 @@ def apply(live: Map, given: Map, owners: Owners, manager: str, shape: Shape, for
 
 
 def merged(live: Any, given: Any, shape: Shape) -> Any:
-    """Items of merged lists come in the order of what was given; those that only `live` has come last."""
+    """Items of merged lists are in the order of `given`. Those that only `live` has are last."""
     if isinstance(given, dict) and isinstance(live, dict) and not shape.atomic:
         return {**live, **{name: merged(live.get(name), inner, shape.child(name)) for name, inner in given.items()}}
     if isinstance(given, list) and isinstance(live, list) and shape.keys:
@@ -240,7 +240,7 @@ def strategic(live: Any, patch: Any, shape: Shape) -> Any:
 
 
 def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
-    """A custom order for a list that has a key; what it does not name comes last."""
+    """A custom order for a list that has a key. Items that it does not name are last."""
     if not key:
         return items
     wanted = [item[key] for item in order]

@@ -1,4 +1,4 @@
-"""Secrets as Helm's client writes them: in Kubernetes's protobuf envelope. All else it writes is JSON.
+"""Secrets as Helm's client writes them, in Kubernetes's protobuf envelope. It writes all other objects as JSON.
 
 Field numbers are those of generated.proto in k8s.io/apimachinery/pkg/runtime (Unknown), k8s.io/api/core/v1 (Secret) and
 k8s.io/apimachinery/pkg/apis/meta/v1 (ObjectMeta).

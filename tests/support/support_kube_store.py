@@ -1,8 +1,8 @@
-"""The objects of a cluster, and every way to write them. What Kubernetes would not take is refused.
+"""The objects of a cluster, and all ways to write them. What Kubernetes would reject is rejected.
 
-Not here: controllers (a DaemonSet makes no pods; `report` writes what its controller would), the scheduler, garbage
+Missing: controllers (a DaemonSet creates no pods; `report` writes what its controller would), the scheduler, garbage
 collection, admission plugins and webhooks, roles, defaults of fields, finalizers, managedFields as a client reads them,
-other kinds than those listed, and other versions than one. A namespace that is deleted takes its objects along at once.
+other kinds and other versions than those listed. A deleted namespace removes its objects at once.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ OPERATOR = (
     Kind("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors"),
     Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules"),
 )
-"""There once the Prometheus operator's CRDs are."""
+"""Kinds that exist once the Prometheus operator's CRDs are installed."""
 KYVERNO = (Kind("kyverno.io", "v1", "ClusterPolicy", "clusterpolicies", namespaced=False),)
 
 Key = tuple[str, str, str]
-"""A kind's name, a namespace (empty for what is the cluster's), a name."""
+"""The name of a kind, a namespace (empty for objects of the cluster), a name."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Event:
 
 @dataclass
 class Store:
-    """One cluster. Its objects are never changed in place: who has one keeps what it was."""
+    """One cluster. Its objects are never changed in place, so a reader keeps the version that it got."""
 
     kinds: tuple[Kind, ...] = (*CORE, *OPERATOR, *KYVERNO)
     objects: dict[Key, Map] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Store:
         return found
 
     def list(self, kind: Kind, namespace: str = "", selector: str = "", name: str = "") -> list[Map]:
-        """Of one namespace, or of all where it is empty; likewise of all names."""
+        """The objects of one namespace, or of all if it is empty; the same for names."""
         chosen = selected(selector)
         return [
             found
@@ -93,7 +93,7 @@ class Store:
         return self._write(kind, key, given, owners)
 
     def update(self, kind: Kind, namespace: str, name: str, change: Callable[[Map, Shape], Map], manager: str) -> Map:
-        """`change` is given a copy of the live object, and makes the new one of it."""
+        """`change` gets a copy of the live object, and turns it into the new one."""
         live = self.get(kind, namespace, name)
         new = change(copy.deepcopy(live), self._shape(kind))
         if new["metadata"].get("resourceVersion", "") not in ("", live["metadata"]["resourceVersion"]):
@@ -105,7 +105,7 @@ class Store:
         return self._write(kind, key, new, owners)
 
     def apply(self, kind: Kind, namespace: str, given: Map, manager: str, force: bool) -> Map:
-        """Server-side apply: creates what is not there."""
+        """Server-side apply: creates the object if it does not exist."""
         key = self._key(kind, namespace, given)
         for problem in twice(given, self._shape(kind)):
             what = f"({namespace}/{key[2]}; {kind.api_version}, Kind={kind.name})"
@@ -160,7 +160,7 @@ class Store:
         return self._happened("MODIFIED" if live else "ADDED", key, new)
 
     def _happened(self, what: str, key: Key, made: Map) -> Map:
-        """A new version of the cluster. What did not change anything makes none."""
+        """A new version of the cluster, unless nothing has changed."""
         with self.changed:
             version = self.version + 1
             made = {**made, "metadata": {**made["metadata"], "resourceVersion": str(version)}}
@@ -176,7 +176,7 @@ def _body(given: Map) -> Map:
 
 
 def with_data(given: Map) -> Map:
-    """stringData of a Secret is never stored: it goes into data, and over what is there."""
+    """stringData of a Secret is never stored: it goes into data, and replaces existing keys."""
     if "stringData" not in given:
         return given
     text = {name: b64encode(value.encode()).decode() for name, value in given["stringData"].items()}

@@ -1,4 +1,4 @@
-"""Whether a line of kubectl, as NOTES and pages print it, finds what it names among the objects that are stored."""
+"""Checks that a kubectl command in NOTES or a page finds the objects that it names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from support_kube_store import DAEMON_SET, NAMESPACE
 
 _LINE = re.compile(r"(?m)^ {4}(kubectl (?:.*\\\n)*.*)$|: (kubectl .*)$")
 _NOT_STORED = {"nodes", "prometheus"}
-"""What a line may ask for that no chart makes."""
+"""Kinds that a command may list although no chart creates them."""
 
 
 def lines(notes: str) -> list[str]:
-    """The commands in a text: on a line of their own, or after a colon."""
+    """The commands in a text: on a separate line, or after a colon."""
     return [(match[1] or match[2]).replace("\\\n", " ") for match in _LINE.finditer(notes)]
 
 
 def follow(api: Api, line: str) -> None:
-    """Raises AssertionError, Refused or SystemExit for a line that would find nothing, or is not known here."""
+    """Raises AssertionError, Refused or SystemExit for a command that would find nothing, or is not known here."""
     command, _, _ = line.partition("|")
     words = shlex.split(command)
     inside = words[words.index("--") + 1 :] if "--" in words else []
@@ -78,7 +78,7 @@ def _kind(api: Api, name: str) -> Kind:
 
 
 def _selecting(api: Api, namespace: str, selector: str) -> list[Map]:
-    """DaemonSets whose pods a selector takes."""
+    """DaemonSets whose pods match a selector."""
     chosen = selected(selector)
     found = api.store.list(DAEMON_SET, namespace)
     return [each for each in found if chosen(each["spec"]["template"]["metadata"]["labels"])]

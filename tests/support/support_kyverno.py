@@ -1,8 +1,8 @@
-"""What a Kyverno policy makes of a pod: as much of its engine as the chart's policy uses, and nothing that it does not.
+"""The result of a Kyverno policy for a pod: as much of its engine as the chart's policy uses.
 
-Kyverno itself needs a cluster, or its command line, which no registry of packages has. So this follows its documents:
-rules in their order, each on what the one before has left; ``foreach`` with ``element``; strategic merges, in which
-lists go by the merge key of Kubernetes and what is new stands in front. An expression that is not in the table fails.
+Kyverno itself needs a cluster, or its command line, which is in no package registry. So this follows its documentation:
+rules in order, each on the result of the previous one; ``foreach`` with ``element``; strategic merges, in which lists
+use the merge key of Kubernetes and new items come first. An expression that is not in the table is an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _literals(element: Map) -> list[str]:
 
 
 def mutate(policy: Map, pod: Map, namespace: str) -> Map:
-    """The pod as it would be made."""
+    """The pod as it would be created."""
     pod = copy.deepcopy(pod)
     for rule in policy["spec"]["rules"]:
         if not any(_matches(one["resources"], pod) for one in rule["match"]["any"]):
@@ -85,7 +85,7 @@ def _condition(one: Map, request: Map, element: Map) -> bool:
 
 
 def _filled(value: Any, request: Map, element: Map) -> Any:
-    """With every expression in its place; what is one expression alone keeps its type."""
+    """With all expressions replaced. A value that is only an expression keeps its type."""
     if isinstance(value, dict):
         return {name: _filled(part, request, element) for name, part in value.items()}
     if isinstance(value, list):

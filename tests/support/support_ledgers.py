@@ -1,7 +1,7 @@
 """Real ledgers for tests, written by LedgerWriter and Books in child processes.
 
-A process must not open and close a ledger that it writes itself, and only another process's lock tells alive from dead:
-so each rank is a child that builds its ledger as told and then waits, ends or is killed.
+A process must not open and close a ledger that it writes itself, and only the lock of another process separates alive
+from dead. So each rank is a child that builds its ledger as instructed and then waits, ends or is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
 from whyidle.ledger.clock import own_clock
-from whyidle.ledger.layout import GROUP_LABELS, SEQUENCE, WORD_AT
+from whyidle.ledger.layout import CHECKSUM_AT, GROUP_LABELS, SEQUENCE, WORD_AT, checksum
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
@@ -32,9 +32,9 @@ SECOND = 1_000_000_000
 
 @dataclass
 class Spec:
-    """One rank, as its ledger should say. Times in seconds; the steps end now, or ``idle`` seconds ago.
+    """The contents of one rank's ledger. Times in seconds. The steps end now, or ``idle`` seconds ago.
 
-    All that may lie before the machine's start: a ledger may hold negative moments.
+    All times may be before the machine's start: a ledger may contain negative times.
     """
 
     rank: int = 0
@@ -46,13 +46,13 @@ class Spec:
     device: str = "cpu"
     uuid: str = ""  # default: GPU-<rank>
     created: int = 0  # unix ns; 0: now
-    ahead: float = 0.0  # of the writer's clock, against that of this process
+    ahead: float = 0.0  # offset of the writer's clock from this process's clock
     boot: str = ""  # of which start of a machine that clock is; default: this one's, but in another time namespace
     startup: float = 3.0
     steps: int = 0
     step: dict[str, float] = field(default_factory=dict)  # cause -> seconds of each step; waits by their split
-    late: dict[str, float] = field(default_factory=dict)  # family -> seconds in all
-    waited_for: dict[str, float] = field(default_factory=dict)  # family -> seconds in all
+    late: dict[str, float] = field(default_factory=dict)  # family -> seconds in total
+    waited_for: dict[str, float] = field(default_factory=dict)  # family -> seconds in total
     late_steps: int = 0
     bubble: float = 0.0
     groups: list[tuple[str, dict[str, float], int]] = field(default_factory=list)  # label, seconds by part, calls
@@ -62,7 +62,7 @@ class Spec:
     collectives: int | None = None  # default: the steps
     hooks: dict[str, str] = field(default_factory=dict)
     slots: list[dict[str, int]] = field(default_factory=list)  # of each slot in turn: key, size, calls, pairwise, …
-    words: dict[str, int] = field(default_factory=dict)  # set as they stand, last
+    words: dict[str, int] = field(default_factory=dict)  # set unchanged, last
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
     workers: int = -1  # of the loader
@@ -153,12 +153,17 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
     return ledger
 
 
+def sealed(raw: bytes | bytearray) -> bytes:
+    """A ledger with the right checksum, for tests that change one."""
+    return bytes(raw[:CHECKSUM_AT]) + checksum(raw).to_bytes(8, "little") + bytes(raw[CHECKSUM_AT + 8 :])
+
+
 def _set(words: memoryview, name: str, value: int, index: int = 0) -> None:
     words[WORD_AT[name][0] + index] = value
 
 
 class Child:
-    """A rank: a process that wrote its ledger and holds it open until it is told otherwise."""
+    """A rank: a process that wrote its ledger and keeps it open until it is told otherwise."""
 
     def __init__(self, directory: str | Path, spec: Spec, script: str | Path = __file__, launcher: Sequence[str] = ()):
         self.process = subprocess.Popen(
@@ -193,7 +198,7 @@ class Child:
 def children(
     directory: str | Path, *specs: Spec, script: str | Path = __file__, launcher: Sequence[str] = ()
 ) -> Iterator[list[Child]]:
-    """Live ranks, gone at the end of the block."""
+    """Live ranks, which end with the block."""
     started: list[Child] = []
     try:
         for spec in specs:
@@ -205,7 +210,7 @@ def children(
 
 
 def ended(directory: str | Path, *specs: Spec) -> list[str]:
-    """The ledgers of ranks that have come and gone, written by one child; their paths."""
+    """The paths of ledgers of ended ranks, written by one child."""
     done = subprocess.run(
         [sys.executable, __file__, str(directory), json.dumps([vars(spec) for spec in specs]), "end"],
         capture_output=True,
@@ -217,7 +222,7 @@ def ended(directory: str | Path, *specs: Spec) -> list[str]:
 
 
 def until(look: Callable[[], T], seconds: float = DEADLINE_SECONDS) -> T:
-    """Polls until ``look`` gives something true, and returns it."""
+    """Polls until the result of ``look`` is true, and returns it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := look():

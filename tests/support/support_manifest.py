@@ -1,4 +1,4 @@
-"""What a rendered manifest says of a pod: its volumes, environment, users and rights, as a kubelet understands it."""
+"""What a rendered manifest says about a pod: its volumes, environment, users and rights, as a kubelet reads it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ DEFAULT_CAPABILITIES = frozenset(
         "setfcap", "setgid", "setpcap", "setuid",
     }
 )  # fmt: skip
-"""What containerd leaves to a container that says nothing of capabilities (chroot apart)."""
+"""The capabilities that containerd gives to a container that does not set any (without chroot)."""
 
 
 def rendered(chart: Path, values: Manifest | None = None) -> list[Manifest]:
-    """The objects of a chart, as Helm's own engine makes them."""
+    """The objects of a chart, as Helm's own engine renders them."""
     with Chart.load(str(chart)) as loaded:
         texts = loaded.render(dict(values or {}), name="whyidle", namespace="monitoring")
     documents = [
@@ -46,7 +46,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Security:
-    """The pod's securityContext and, over it, the container's."""
+    """The securityContext of the pod, overridden by that of the container."""
 
     said: Manifest
 
@@ -81,13 +81,14 @@ class Security:
 
 @dataclass
 class Node:
-    """The files of a node: what hostPath volumes show, other than its /proc and /sys, which are this machine's."""
+    """The files of a node: what hostPath volumes show, except /proc and /sys, which are this machine's."""
 
     files: Path
     name: str = "gpu-node-1"
 
     def path(self, host_path: str, kind: str = "") -> Path:
-        """Where a path of the node is on this machine; made, or missed, as the kubelet does for the volume's type."""
+        """The path on this machine for a path of the node. It is created, or must exist, depending on the volume's
+        type, as in the kubelet."""
         if host_path.rstrip("/") in ("/proc", "/sys"):
             return Path(host_path)
         path = self.files / host_path.lstrip("/")
@@ -110,7 +111,7 @@ class PodSpec:
     name: str = "pod-0"
     entry_point: Sequence[str] = ("whyidle",)
     image: Path | None = None
-    """The root of the image, where there is one."""
+    """The root of the image, if there is one."""
     image_env: Mapping[str, str] | None = None
 
     @property
@@ -126,7 +127,7 @@ class PodSpec:
         return [expand(word, env) for word in [*said.get("command", self.entry_point), *said.get("args", [])]]
 
     def mounts(self, said: Manifest) -> list[Mount]:
-        """What is mounted in a container, outer ones first."""
+        """The mounts of a container, outer ones first."""
         volumes = {volume["name"]: volume for volume in self.spec.get("volumes", [])}
         found = []
         for mount in said.get("volumeMounts", []):
@@ -192,7 +193,7 @@ class PodSpec:
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
-    """$(NAME), as Kubernetes does it."""
+    """$(NAME), as in Kubernetes."""
     for name, value in env.items():
         text = text.replace(f"$({name})", value)
     return text

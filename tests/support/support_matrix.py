@@ -1,7 +1,7 @@
-"""The fault matrix of a collector that reads files: each file of its tree spoilt in turn, in each way there is.
+"""The fault matrix of a collector that reads files: each file of its tree is corrupted in turn, in every way.
 
-What must hold for each: the collector answers, the series that the file holds are absent, every other series has the
-value it had, the loss is counted, and once the file is sound again everything is back.
+For each fault, the collector must answer, the series from the file must be absent, every other series must keep its
+value, and the loss must be counted. When the file is correct again, everything must be back.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ CONTENTS: dict[str, bytes] = {
     "binary": bytes(range(256)),
 }
 FAULTS: tuple[str, ...] = (*CONTENTS, "missing", "EINVAL")
-"""EINVAL is what the kernel says of the speed of the loopback interface."""
+"""The kernel returns EINVAL for the speed of the loopback interface."""
 
 _INVALID = "/sys/class/net/lo/speed"
 
 
 def read(collector: Collector) -> tuple[dict[Series, object], Counter[ReadError]]:
-    """One scrape of one collector: its series, and its errors. An absent collector has neither."""
+    """One scrape of one collector: its series and its errors. An absent collector has neither."""
     reading = Reading()
     try:
         collector.collect(reading)
@@ -44,7 +44,7 @@ def read(collector: Collector) -> tuple[dict[Series, object], Counter[ReadError]
 
 
 class Anew:
-    """A collector that starts afresh at each scrape: for files that cannot go while they are open."""
+    """A collector that starts again at each scrape: for files that cannot be removed while they are open."""
 
     def __init__(self, create: Callable[[], Collector]):
         self._create = create
@@ -62,7 +62,7 @@ def files(*roots: Path) -> Iterator[Path]:
 
 @contextmanager
 def spoilt(path: Path, fault: str) -> Iterator[None]:
-    """The file at ``path``, spoilt for a while."""
+    """The file at ``path``, corrupted inside the block."""
     kept = path.parent.with_name(f".kept-{path.parent.name}-{path.name}")
     sound = path.read_bytes()
     if fault in CONTENTS:
@@ -91,18 +91,18 @@ def check(
     comes: Callable[[Series], bool] = lambda series: False,
     counted: bool = True,
 ) -> None:
-    """Asserts what must hold when ``path`` is spoilt.
+    """Asserts the conditions for a corrupted ``path``.
 
-    ``holds`` says which series come from the file; ``varies`` which change from scrape to scrape by themselves.
-    ``comes`` says which may come instead: a series of info with a label less. ``counted`` is False for a file that may
-    well be missing and then costs nothing.
+    ``holds`` says which series come from the file, and ``varies`` which change from scrape to scrape by themselves.
+    ``comes`` says which may come instead: an info series with one label less. ``counted`` is False for a file that may
+    be missing at no cost.
     """
     collector = create()
     before, errors_before = read(collector)
     lost = {series for series in before if holds(series)}
     where = f"{path} {fault}"
     with spoilt(path, fault):
-        # One that knew the file when it was sound, and one that starts with it as it is.
+        # One that knew the file when it was correct, and one that starts with it as it is.
         for reader in (collector, create()):
             during, errors = read(reader)
             assert before.keys() - during.keys() == lost, where

@@ -1,9 +1,9 @@
-"""Runs the containers of a rendered manifest on this machine, as far as namespaces, mounts and users go.
+"""Runs the containers of a rendered manifest on this machine, with their namespaces, mounts and users.
 
-It is what a kubelet and a container runtime would do with it, in a shell script that can be read: a mount namespace
-whose root holds the image and the volumes and nothing else; a PID namespace for each container; network, IPC and host
-name for the pod; and the users, groups, capabilities and flags of its securityContext. Needs root. Not done: seccomp,
-AppArmor, limits of resources, and images: files are this machine's /usr and the Python that runs the tests.
+A readable shell script does what a kubelet and a container runtime would do: a mount namespace whose root contains only
+the image and the volumes; a PID namespace for each container; network, IPC and host name for the pod; and the users,
+groups, capabilities and flags of its securityContext. Needs root. Missing: seccomp, AppArmor, limits of resources, and
+images: files are this machine's /usr and the Python that runs the tests.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _CLONE_NEWNET = 0x40000000
 
 
 def missing() -> str | None:
-    """What this machine lacks for it; None if nothing."""
+    """What this machine lacks, or None."""
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
     if lacking := [tool for tool in TOOLS if not shutil.which(tool, path=path)]:
         return f"needs {', '.join(lacking)}"
     try:
-        # A mount says more than a uid: root in a container may not make any.
+        # A mount is a better test than a uid: root in a container may not be able to mount.
         words = ["unshare", "--mount", "--pid", "--net", "--fork", "mount", "-t", "tmpfs", "none", "/mnt"]
         subprocess.run(words, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
@@ -54,7 +54,7 @@ def missing() -> str | None:
 
 @dataclass
 class Pod(PodSpec):
-    """A pod that runs, for as long as the block."""
+    """A running pod, which ends with the block."""
 
     containers: dict[str, Container] = field(default_factory=dict)
     _sandbox: subprocess.Popen[bytes] | None = None
@@ -84,7 +84,7 @@ class Pod(PodSpec):
         return self._sandbox.pid
 
     def prepare(self, until: Callable[[Callable[[], object]], object]) -> None:
-        """The init containers, in their order: each to its end, a sidecar until its startup probe has been answered."""
+        """Runs the init containers in order: each to its end, a sidecar until its startup probe succeeds."""
         for said in self.spec.get("initContainers", []):
             container = self.start(said)
             if said.get("restartPolicy") == "Always":
@@ -103,7 +103,7 @@ class Pod(PodSpec):
         return container
 
     def in_network(self, ask: Callable[[], T]) -> T:
-        """Calls it in a thread that has the pod's network."""
+        """Calls it in a thread with the pod's network."""
         answers: list[T] = []
         errors: list[BaseException] = []
 
@@ -125,7 +125,7 @@ class Pod(PodSpec):
 
 
 class Container:
-    """A container of a pod, running."""
+    """A running container of a pod."""
 
     def __init__(self, pod: Pod, said: Manifest):
         self.pod, self.said = pod, said
@@ -174,7 +174,7 @@ class Container:
             source, at = shlex.quote(str(mount.source)), shlex.quote(mount.at.lstrip("/"))
             lines.append(f"mkdir -p {at}" if mount.source.is_dir() else f"mkdir -p $(dirname {at}); touch {at}")
             lines.append(f"mount --rbind {source} {at}")
-            if mount.read_only:  # of the uppermost mount only, as Kubernetes does
+            if mount.read_only:  # of the uppermost mount only, as in Kubernetes
                 lines.append(f"mount -o remount,bind,ro {at}")
         if self.security.said.get("readOnlyRootFilesystem"):
             lines.append("mount -o remount,ro .")
@@ -190,7 +190,7 @@ class Container:
         yield "echo root:x:0:0:root:/root:/bin/sh >etc/passwd && echo root:x:0: >etc/group"
         yield "echo 127.0.0.1 localhost >etc/hosts && hostname >etc/hostname"
         yield f"echo 127.0.0.1 {self.pod.name} >>etc/hosts"
-        # A training image has no whyidle: an editable install without what it points to.
+        # A training image has no whyidle: an editable install without its target.
         own = [str(PACKAGE)] if "/whyidle:" in self.said["image"] else []
         for path in dict.fromkeys(("/usr", sys.base_prefix, sys.prefix, *own, *_IMAGE_FILES)):
             at = shlex.quote(path.lstrip("/"))
@@ -214,7 +214,7 @@ class Container:
 
     @property
     def running(self) -> bool:
-        """Whether its command has been reached."""
+        """Whether its command has started."""
         assert self.process.poll() is None, (self.process.returncode, self.log())
         with contextlib.suppress(OSError, AssertionError):
             words = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
@@ -228,13 +228,13 @@ class Container:
         return self.process.wait(DEADLINE_SECONDS)
 
     def terminate(self) -> int:
-        """As the kubelet ends a container; its exit status."""
+        """Ends it like the kubelet, and returns its exit status."""
         os.kill(self.pid, signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> None:
-        """With its first process all others of its PID namespace end."""
-        # By hand: what --kill-child arranges is forgotten by a process that changes its user.
+        """With its first process, all other processes of its PID namespace end."""
+        # By hand, because a process that changes its user loses the effect of --kill-child.
         with contextlib.suppress(OSError, AssertionError):
             os.kill(self.pid, signal.SIGKILL)
         self.process.kill()
@@ -260,7 +260,7 @@ class Container:
         return port
 
     def probe(self, kind: str) -> bool:
-        """Whether the probe of that name succeeds now, asked as it is rendered."""
+        """Whether the probe with that name succeeds now, as rendered."""
         probe = self.said[kind]
         assert "httpGet" in probe or "tcpSocket" in probe, f"not done here: {probe}"
         said = probe.get("httpGet") or {"port": probe["tcpSocket"]["port"]}
@@ -275,11 +275,11 @@ class Container:
     def ask(
         self, port: int | str, path: str | None, headers: Mapping[str, str] | None = None, *, tls: bool = False
     ) -> tuple[int, str]:
-        """GET from within the pod's network; without a path, a connection only. Raises OSError."""
+        """GET from inside the pod's network. Without a path, only a connection. Raises OSError."""
 
         def get() -> tuple[int, str]:
             number = self.port(port)
-            if tls:  # like a kubelet, it takes any certificate
+            if tls:  # like a kubelet, it accepts any certificate
                 context = ssl._create_unverified_context()
                 connection: HTTPConnection = HTTPSConnection("127.0.0.1", number, timeout=10, context=context)
             else:
@@ -296,7 +296,7 @@ class Container:
 
 
 def _image_env() -> dict[str, str]:
-    """The environment that an image brings."""
+    """The environment variables of an image."""
     return {"PATH": f"{sys.prefix}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"}
 
 

@@ -26,19 +26,19 @@ SHIPPED = Path(__file__).parents[2] / "deploy" / "prometheus"
 EVERY_SECOND = "1s"
 ALERTS_WAIT = "5s"
 FAMILY_ALERT = "WhyidleLostTo"
-"""The alert on families, which has them as a label."""
+"""The alert on families, which has the family as a label."""
 
 Labels = dict[str, str]
 _no_proxy = build_opener(ProxyHandler({}))
 
 
 def alert_name(labels: Mapping[str, str]) -> str:
-    """`WhyidleLostTo/storage`, or the name alone of an alert without a family."""
+    """`WhyidleLostTo/storage`, or only the name of an alert without a family."""
     return "/".join(labels[label] for label in ("alertname", "family") if label in labels)
 
 
 class QueryError(Exception):
-    """What Prometheus says about a query that it does not take."""
+    """Prometheus's error for an invalid query."""
 
 
 class Sample:
@@ -53,7 +53,7 @@ class Sample:
 
 
 class Prometheus:
-    """A running Prometheus, ready to be asked."""
+    """A running Prometheus that answers queries."""
 
     def __init__(self, folder: Path):
         assert PROMETHEUS, "needs prometheus, of the Debian package of that name"
@@ -67,21 +67,21 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{until(self._port)}"
         until(self._ready)
 
-    # -- what it scrapes
+    # -- scrapes
 
     def scrape(self, targets: Mapping[str, Labels]) -> None:
-        """Scrapes these addresses from now on, with these labels, instead of those before."""
+        """Scrapes these addresses from now on, with these labels, instead of the earlier ones."""
         groups = [{"targets": [address], "labels": labels} for address, labels in targets.items()]
         whole = self._folder / "nodes.unfinished"
         whole.write_text(yaml.safe_dump(groups))
-        # Prometheus watches the file, and reads it when it is renamed into.
+        # Prometheus watches the file, and reads it after a rename.
         whole.rename(self._folder / "targets" / "nodes.yml")
 
     def wait_for(self, *addresses: str) -> None:
         """Returns once each of these targets has answered a scrape."""
         until(lambda: {sample.labels["instance"] for sample in self.query("up == 1")} >= set(addresses))
 
-    # -- what it says
+    # -- queries
 
     def query(self, expression: str, time: float | None = None) -> list[Sample]:
         """An instant query, now or at a unix time. A scalar is a sample without labels. Raises QueryError."""
@@ -97,7 +97,7 @@ class Prometheus:
         return sample.value
 
     def values(self, expression: str, label: str, time: float | None = None) -> dict[str, float]:
-        """Values by one label, which tells the series apart."""
+        """Values by one label, which identifies the series."""
         samples = self.query(expression, time)
         found = {sample.labels.get(label, ""): sample.value for sample in samples}
         assert len(found) == len(samples), f"{label} does not tell apart {samples}"
@@ -119,7 +119,7 @@ class Prometheus:
         return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
 
     def alerts(self) -> list[dict[str, Any]]:
-        """Pending and firing ones, with `labels`, `annotations`, `state`, `value`."""
+        """Pending and firing alerts, with `labels`, `annotations`, `state`, `value`."""
         return self._ask("alerts")["alerts"]
 
     def targets(self) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ class Prometheus:
         return (self._folder / "log").read_text()
 
     def close(self) -> None:
-        """Ends it as a service manager would; it leaves no process."""
+        """Ends it like a service manager. It leaves no process."""
         self._process.terminate()
         try:
             self._process.wait(DEADLINE_SECONDS)
@@ -137,11 +137,11 @@ class Prometheus:
             self._process.kill()
             self._process.wait()
 
-    # -- how
+    # -- requests
 
     def _ask(self, path: str, **parameters: str | Sequence[str]) -> Any:
         body = urllib.parse.urlencode(parameters, doseq=True)
-        posted = path in ("query", "query_range")  # long queries do not fit into an address
+        posted = path in ("query", "query_range")  # long queries do not fit into a URL
         request = Request(f"{self.url}/api/v1/{path}{'' if posted else f'?{body}'}", body.encode() if posted else None)
         try:
             with _no_proxy.open(request, timeout=DEADLINE_SECONDS) as answer:
@@ -168,7 +168,7 @@ class Prometheus:
 
 @contextlib.contextmanager
 def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) -> Iterator[Prometheus]:
-    """The shipped configuration in ``folder``, with these rules, all in a hurry; it scrapes nothing yet.
+    """The shipped configuration in ``folder``, with these rules, all evaluated often. It scrapes nothing yet.
 
     The rules must be made for evaluations each ``interval``: ``Config(interval=interval, details_interval=interval,
     counters_interval=interval)``.
@@ -198,7 +198,7 @@ def rules(folder: Path, config: Config) -> list[Path]:
 
 
 def hurried(text: str) -> str:
-    """The rules, evaluated as often as all others; alerts fire after seconds, and no longer than they hold."""
+    """The rules, all evaluated equally often. Alerts fire after seconds, and end with their condition."""
     groups = yaml.safe_load(text)["groups"]
     for group in groups:
         group.pop("interval", None)
@@ -210,5 +210,5 @@ def hurried(text: str) -> str:
 
 
 def finite(samples: Sequence[Sample]) -> list[Sample]:
-    """Those that are numbers: a share of nothing is none."""
+    """The values that are numbers: a share of nothing is not."""
     return [sample for sample in samples if math.isfinite(sample.value)]

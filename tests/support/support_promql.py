@@ -1,4 +1,4 @@
-"""What an expression of PromQL names, as far as a linter needs to know. promtool says whether it is one at all."""
+"""The names in a PromQL expression, as far as a linter needs them. promtool checks that the expression is valid."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WINDOW = re.compile(r"\s*\[([^\]:]*)\]")
 
 @dataclass(frozen=True)
 class Selector:
-    """One selector: the metric's name, or a pattern of names, and what stands around it."""
+    """One selector: the metric's name, or a pattern of names, and the surrounding expression."""
 
     name: str
     matchers: str
     window: str
-    inside: str  # the function or aggregation whose argument it begins
+    inside: str  # the function or aggregation whose argument begins with it
     after: str  # the rest of the expression
 
 
@@ -45,7 +45,7 @@ def selectors(expr: str) -> Iterator[Selector]:
 
 
 def groupings(expr: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """by, without, on, ...: and the labels that follow."""
+    """by, without, on and so on, with the labels that follow."""
     for found in GROUPING.finditer(TEXT.sub('""', expr)):
         yield found[1], tuple(label.strip() for label in found[2].split(",") if label.strip())
 

@@ -1,4 +1,4 @@
-"""promtool on rules, and which rules an expression needs."""
+"""Runs promtool on rules, and finds which rules an expression needs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from whyidle.alerts.rule import Alert, Group, Record
 
 RECORDED = re.compile(r"[a-z_]+:whyidle_\w+:\w+")
 _LITTLE_COLLECTION = {"GOGC": "1000"}
-"""With Go's default, promtool spends up to half of its time on collecting garbage."""
+"""With Go's default, promtool spends up to half of its time on garbage collection."""
 
 
 def run_tests(paths: Sequence[str | Path], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Has one promtool run test files of rules."""
+    """Lets one promtool run test files of rules."""
     return subprocess.run(
         ["promtool", "test", "rules", *map(str, paths)],
         cwd=directory,
@@ -32,8 +32,8 @@ def run_tests(paths: Sequence[str | Path], directory: Path) -> subprocess.Comple
 
 
 def needed(groups: Iterable[Group], expressions: Iterable[str]) -> list[Group]:
-    """The groups with the alerts, and those recording rules alone whose series alerts or expressions use, through
-    other rules or at once. The others change nothing that is asked, and cost as much to evaluate."""
+    """The groups with the alerts, and only those recording rules whose series the alerts or expressions use, directly
+    or through other rules. The others do not change the results, and cost as much to evaluate."""
     given = list(groups)
     asked = [*expressions, *(text for group in given for rule in group.rules for text in _texts_of_alert(rule))]
     by_name: dict[str, list[Record]] = {}
@@ -54,7 +54,7 @@ def needed(groups: Iterable[Group], expressions: Iterable[str]) -> list[Group]:
 
 
 def _names(text: str, recorded: Iterable[str]) -> set[str]:
-    """Of recorded series, written out or as a pattern."""
+    """The names of recorded series, written in full or as a pattern."""
     patterns = NAMED_BY_PATTERN.findall(text)
     return {*RECORDED.findall(text), *(name for name in recorded for one in patterns if re.fullmatch(one, name))}
 

@@ -1,4 +1,4 @@
-"""What stands in generated rules and dashboards: their queries, the series that these name, and Grafana's variables."""
+"""The queries in generated rules and dashboards, the series that they name, and Grafana's variables."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PAST = re.compile(r" offset \d+[smhdw]")
 _GRAFANA = re.compile(r"\$(?:\{(\w+)(?::(\w+))?\}|([a-zA-Z_]\w*))")
 _SPECIAL = re.compile(r"[\\^$*+?.()|\[\]{}/]")
 ALL = ".*"
-"""What All stands for: Grafana writes it as it is."""
+"""The value of All, which Grafana writes unchanged."""
 _LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)")
 _LOOKS = re.compile(r"(?<=:)\w+\]")
 
 
 @dataclass(frozen=True)
 class Query:
-    """One expression, and where it stands."""
+    """One expression, and its place."""
 
     where: str
     expression: str
@@ -41,7 +41,7 @@ class Query:
 
 
 def dashboard_queries(path: Path) -> list[Query]:
-    """Of all panels and annotations."""
+    """The queries of all panels and annotations."""
     dashboard = json.loads(path.read_text())
     found = [
         Query(f"{panel['title']} {target.get('refId', '')}", target["expr"])
@@ -72,7 +72,7 @@ def listed(path: Path) -> list[tuple[str, str, str]]:
 
 
 def fixed(path: Path) -> dict[str, str]:
-    """What the variables with values of their own stand at."""
+    """The values of variables with fixed values."""
     found = {}
     for variable in _variables(path, "custom", "interval", "constant", "textbox"):
         options = variable.get("options") or [variable["current"]]
@@ -85,11 +85,11 @@ def _variables(path: Path, *types: str) -> list[dict[str, Any]]:
 
 
 Value = str | list[str]
-"""Of a variable; a list where several may be chosen."""
+"""The value of a variable. A list if it allows several."""
 
 
 def filled(expression: str, variables: Mapping[str, Value]) -> str:
-    """With Grafana's variables replaced, as it formats them. Raises KeyError for one that nobody defines."""
+    """With Grafana's variables replaced, in Grafana's format. Raises KeyError for an undefined variable."""
 
     def written(match: re.Match[str]) -> str:
         value = variables[match[1] or match[3]]
@@ -109,7 +109,7 @@ def _pattern(value: Value) -> str:
 
 
 def looking_often(expression: str, step: str) -> str:
-    """With another step in subqueries: for a history that is too short for theirs."""
+    """With a shorter step in subqueries, for a history that is too short for theirs."""
     return _LOOKS.sub(f"{step}]", expression)
 
 
@@ -129,9 +129,9 @@ def selectors(expression: str) -> set[str]:
 
 
 def without_thresholds(expression: str) -> str:
-    """The expression with every comparison turned from a filter into a value, and the past into now.
+    """The expression with every comparison turned from a filter into a value, and without offsets.
 
-    What is left is joins and sums: empty it is only if there is nothing to compare.
+    Only joins and sums remain: the result is empty only if there is nothing to compare.
     """
     parts, end = [], 0
     for literal in _NO_OPERATORS.finditer(expression):

@@ -1,4 +1,4 @@
-"""Waits until the machine has idle cores: what others compute there would be measured as ours."""
+"""Waits until the machine has idle cores, because the work of other programs would be measured as ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def _cpu_seconds() -> list[float]:
-    """Of all cores, since they started: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5))."""
+    """Seconds of all cores since they started: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5))."""
     return [int(word) / os.sysconf("SC_CLK_TCK") for word in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
 
 
@@ -21,7 +21,7 @@ def _idle_seconds() -> float:
 
 
 class Stolen:
-    """A block, and which share of the CPU time of all cores a hypervisor gave to others while it ran."""
+    """A block, and the share of all cores' CPU time that a hypervisor gave to others meanwhile."""
 
     share = 0.0
 
@@ -38,8 +38,8 @@ _patience = [PATIENCE_SECONDS]
 
 
 def wait_for_quiet() -> None:
-    """Returns when the cores were idle for a moment, or patience ends. Where it ends the next has half as much: there
-    somebody else computes for good."""
+    """Returns when the cores were idle for a moment, or when patience ends. After that, the next call has half the
+    patience, because another program is busy permanently."""
     deadline = time.monotonic() + _patience[0]
     while time.monotonic() < deadline:
         begun, idle = time.monotonic(), _idle_seconds()

@@ -1,4 +1,4 @@
-"""Ranks whose processes are looked at: collectors as a round of the agent runs them, and a rank with real workers."""
+"""Ranks whose processes are observed: collectors as in a round of the agent, and a rank with real workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from whyidle.agent.reading import Reading
 
 
 class Scrapes:
-    """A collector and, before it, a look at the ledgers, as in each round of the agent."""
+    """A collector that reads the ledgers before each scrape, as in each round of the agent."""
 
     def __init__(self, create: Callable[[Options], Collector], directory: str | Path, roots: Roots | None = None):
         self.options = Options(LedgerStore(str(directory), 60.0), roots or Roots())
@@ -30,7 +30,7 @@ class Scrapes:
 
 
 def tell(child: Child, order: str) -> int:
-    """Has a rank do something; the pid of its newest worker."""
+    """Lets a rank do something, and returns the pid of its newest worker."""
     assert child.process.stdin is not None
     assert child.process.stdout is not None
     child.process.stdin.write(order + "\n")
@@ -39,8 +39,8 @@ def tell(child: Child, order: str) -> int:
 
 
 def _main(directory: str, raw: str) -> None:
-    """A rank that does as its standard input says: `start <code>` and `thread <code>` start a worker that runs it, the
-    latter from a thread other than the main one; `run <code>` runs it itself; `end <n>` ends the n-th worker."""
+    """A rank that follows its standard input: `start <code>` and `thread <code>` start a worker that runs the code, the
+    latter from a thread other than the main one. `run <code>` runs it itself. `end <n>` ends the n-th worker."""
     ledger = write(directory, Spec(**json.loads(raw)[0]))
     print(ledger.path, flush=True)
     names: dict[str, object] = {"sys": sys}
@@ -59,7 +59,7 @@ def _main(directory: str, raw: str) -> None:
     def start_and_stay(code: str, ready: threading.Event) -> None:
         start(code)
         ready.set()
-        threading.Event().wait()  # the children of a thread that ends are handed to another one
+        threading.Event().wait()  # the children of a thread that ends get another parent
 
     for line in sys.stdin:
         what, _, rest = line.strip().partition(" ")
@@ -79,7 +79,7 @@ def _main(directory: str, raw: str) -> None:
         if what in ("start", "thread"):
             stdout = workers[-1].stdout
             assert stdout is not None
-            stdout.readline()  # it has done what it is to do
+            stdout.readline()  # it has finished its task
         print(workers[-1].pid if workers else 0, flush=True)
     for worker in workers:
         worker.kill()

@@ -1,4 +1,4 @@
-"""A release of the chart: Helm's own engine, through its life, against a stand-in for a Kubernetes API."""
+"""A release of the chart: Helm's own engine through its life cycle, with a simulated Kubernetes API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support_kube_api import Api
 from support_kube_store import Key, with_data
 
 PATCHES = {"server_side_apply": False}
-"""For `install`: to write as Helm 3 does. Upgrades and rollbacks go on as the installation did."""
+"""For `install`: write as Helm 3 does. Upgrades and rollbacks use the same way as the installation."""
 OTHERS: Map = {"kyverno": {"enabled": True}, "sidecar": {"podMonitor": {"enabled": True}}}
 
 
@@ -28,14 +28,14 @@ def passwords(hash: str = HASH) -> Map:
 
 
 EVERYTHING: Map = {**on("rules", "dashboards", "serviceMonitor", "networkPolicy"), **passwords(), **OTHERS}
-"""Each kind of object that the chart makes."""
+"""Each kind of object that the chart creates."""
 
 _GIVEN_BY_SERVER = ("uid", "creationTimestamp", "resourceVersion", "generation")
 
 
 @dataclass
 class Release:
-    """`helm install NAME --namespace NAMESPACE --create-namespace`, and what follows. Methods raise HelmError."""
+    """`helm install NAME --namespace NAMESPACE --create-namespace`, and later steps. Methods raise HelmError."""
 
     api: Api
     name: str = "whyidle"
@@ -49,7 +49,7 @@ class Release:
         return self._call("helm_install", values, of, **{"create_namespace": True, **options})
 
     def upgrade(self, values: Mapping[str, Any] | None = None, of: Chart | None = None, **options: Any) -> Map:
-        """With `reset_values` unless another way is asked for: what `values` says, over the chart's own."""
+        """With `reset_values` by default: `values` over the chart's own."""
         return self._call("helm_upgrade", values, of, **(options or {"reset_values": True}))
 
     def _call(self, function: str, values: Mapping[str, Any] | None, of: Chart | None, **options: Any) -> Map:
@@ -65,12 +65,12 @@ class Release:
 
     @property
     def _owner(self) -> Map:
-        """What Helm notes on each object."""
+        """What Helm records on each object."""
         return {"meta.helm.sh/release-name": self.name, "meta.helm.sh/release-namespace": self.namespace}
 
     @property
     def objects(self) -> dict[Key, Map]:
-        """All that is stored and names this release as its owner."""
+        """All stored objects that have this release as their owner."""
         return {
             key: found
             for key, found in self.api.store.objects.items()
@@ -79,11 +79,11 @@ class Release:
 
     @property
     def said(self) -> dict[Key, Map]:
-        """What of them somebody wrote: without what the server adds."""
+        """The parts of them that a client wrote, without what the server adds."""
         return {key: _said(found) for key, found in self.objects.items()}
 
     def expected(self, values: Mapping[str, Any] | None = None, of: Chart | None = None) -> dict[Key, Map]:
-        """What a release with these values is to consist of."""
+        """The objects that a release with these values should have."""
         made = (of or chart()).render(values=dict(values or {}), name=self.name, namespace=self.namespace)
         texts = [text for path, text in made.items() if not path.endswith("NOTES.txt")]
         found = [document for text in texts for document in documents(text)]

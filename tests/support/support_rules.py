@@ -1,10 +1,10 @@
-"""Cases of recording rules, and what promtool makes of them.
+"""Cases of recording rules, run by promtool.
 
-A case says what ranks spent, by cause, and what nodes counted. A number is the rate of a counter, per second; text is a
-series in promtool's notation, a sample each 15 s or `every` so many, the same for all of a file. `run/rank@node` is a
-rank, `owner:run/rank@node` a rank of an owner's run; `@node` in a series stands for the labels of that node's agent.
-`windows` are those that are looked at, and when; W stands for them in what is expected. Rules are evaluated once a
-minute, as the shipped ones are.
+A case has what ranks spent, by cause, and what nodes counted. A number is the rate of a counter, per second. A text is
+a series in promtool's notation, with a sample each 15 s or `every` that often, the same for all of a file.
+`run/rank@node` is a rank, `owner:run/rank@node` a rank of an owner's run; `@node` in a series stands for the labels of
+that node's agent. `windows` are those that are checked, and when. W stands for them in expected results. Rules are
+evaluated once a minute, like the shipped ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def assert_promtool(cases: list[dict[str, Any]], directory: Path) -> None:
 
 
 def promtool_test(cases: list[dict[str, Any]], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Has promtool run the cases, each with the rules of the windows that it looks at."""
+    """Lets promtool run the cases, each with the rules of its windows."""
     files: dict[tuple[tuple[str, ...], bool], list[dict[str, Any]]] = {}
     for case in cases:
         files.setdefault((tuple(case["windows"]), _is_long(case)), []).append(case)
@@ -48,7 +48,7 @@ def promtool_test(cases: list[dict[str, Any]], directory: Path) -> subprocess.Co
 
 
 def assert_all_rules(test: dict[str, Any], directory: Path) -> None:
-    """Has promtool run one of its tests with all alerts and the recording rules that they use, as they are shipped."""
+    """Lets promtool run one of its tests with all alerts and the recording rules that they use, as shipped."""
     groups = needed(all_groups(), [])
     (directory / "rules.yaml").write_text(to_yaml(groups))
     document = {
@@ -63,7 +63,7 @@ def assert_all_rules(test: dict[str, Any], directory: Path) -> None:
 
 
 def _is_long(case: dict[str, Any]) -> bool:
-    """Whether rules are evaluated so often that those which this case needs are enough."""
+    """Whether there are so many evaluations that only the rules that this case needs should run."""
     return any("h" in at or int(at.partition("m")[0]) >= LONG_MINUTES for at in case["windows"].values())
 
 
@@ -87,7 +87,7 @@ def _promtool_file(cases: list[dict[str, Any]], windows: tuple[str, ...], long: 
 
 
 def _looked_at(windows: tuple[str, ...]) -> list[Group]:
-    """The rules without those of other windows, which differ from them in nothing but the window."""
+    """The rules without those of other windows, which differ only in the window."""
     used_by_others = (*windows, DEFAULT.window, DEFAULT.long_window)
     others = tuple(window for window in DEFAULT.windows if window not in used_by_others)
     found = [
@@ -169,7 +169,7 @@ def _agent(node: str) -> str:
 
 
 def _rank(place: str) -> str:
-    """`run/rank@node`, or `@node` for a device that nobody's rank drives."""
+    """`run/rank@node`, or `@node` for a device that no rank uses."""
     who, _, node = place.partition("@")
     run, _, rank = who.partition("/")
     owner, _, run = run.rpartition(":")

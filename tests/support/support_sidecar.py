@@ -1,4 +1,4 @@
-"""The chart's pieces for training pods, rendered by Helm's own engine within another chart."""
+"""The chart's parts for training pods, rendered by Helm's own engine inside another chart."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CHART = ROOT / "helm" / "whyidle"
 EXAMPLES = ROOT / "examples"
 SCHEMAS = Path(__file__).parent / "schemas"
 VERSIONS = ("1.29", "1.32", "1.35")
-"""From the first that has native sidecars by default."""
+"""Versions from the first with native sidecars by default."""
 
 Map = dict[str, Any]
 
 
 def job(folder: Path, values: Map | None = None, whyidle: Map | None = None, release: str = "train") -> Map:
-    """The Job of examples/chart; ``whyidle`` are values of our chart, ``values`` its own. ``folder`` is its to use."""
+    """The Job of examples/chart. ``whyidle`` are values of this chart, ``values`` its own. It writes to ``folder``."""
     chart = folder / "chart"
     if not chart.exists():
         shutil.copytree(EXAMPLES / "chart", chart)
@@ -43,7 +43,7 @@ def job(folder: Path, values: Map | None = None, whyidle: Map | None = None, rel
 
 
 def rendered(template: str, values: Map) -> list[Map]:
-    """The manifests that one template of our chart makes."""
+    """The manifests that one template of this chart creates."""
     with Chart.load(CHART) as loaded:
         texts = loaded.render(values=values, name="whyidle", namespace="monitoring")
     return [one for name, text in texts.items() if name.endswith(template) for one in yaml.safe_load_all(text) if one]
@@ -54,7 +54,7 @@ def pod_of(owner: Map) -> Map:
 
 
 def check(manifest: Map) -> None:
-    """Strictly, for each version: an unknown field fails."""
+    """Strict, for each version: an unknown field is an error."""
     for version in VERSIONS:
         kubernetes_validate.validate(manifest, version, strict=True)
 
@@ -85,7 +85,7 @@ def named(items: list[Map], name: str) -> Map:
 
 
 def environment(container: Map, fields: dict[str, str]) -> dict[str, str]:
-    """As the kubelet makes it: fields of the pod from ``fields``, and $(NAME) of what stands before."""
+    """As the kubelet makes it: fields of the pod from ``fields``, and $(NAME) of earlier variables."""
     made: dict[str, str] = {}
     for one in container.get("env", []):
         if "valueFrom" in one:

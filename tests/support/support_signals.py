@@ -1,4 +1,4 @@
-"""Commands that are started with signals ignored, as by `nohup` or by a shell's `&`."""
+"""Commands that start with ignored signals, like those of `nohup` or of a shell's `&`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import signal
 
 
 def ignoring(*numbers: signal.Signals) -> list[str]:
-    """The words in front of a command that starts with these signals ignored."""
+    """The prefix that starts a command with these signals ignored."""
     names = " ".join(number.name.removeprefix("SIG") for number in numbers)
     return ["sh", "-c", f'trap "" {names}; exec "$@"', "sh"]

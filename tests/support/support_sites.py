@@ -1,4 +1,4 @@
-"""Environments as training images have them, torch and no whyidle; and what is asked once they have trained."""
+"""Environments like those of training images, with torch and without whyidle, and reports on their training."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from unittest import mock
 
 WHYIDLE = (sys.executable, "-m", "whyidle.cli.main")
 TORCH_ABORTED = "terminate called without an active exception"
-"""Now and then torch 2.13 aborts by itself as a rank with gloo ends, on busy cores."""
+"""torch 2.13 sometimes aborts when a rank with gloo ends, on busy cores."""
 
 
 def bare_python(folder: Path, *, torch: bool = False) -> Path:
-    """The Python of a fresh environment; with ``torch``, it sees the packages around this one, and has a `torchrun`."""
+    """The Python of a fresh environment. With ``torch``, it sees the packages of this one, and has a `torchrun`."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     python = folder / "bin" / "python"
     if torch:
-        # A plain path: the .pth files over there (an editable whyidle!) are not processed.
+        # A plain path: .pth files in it (such as that of an editable whyidle) are not processed.
         site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
         (site / "host.pth").write_text(sysconfig.get_path("purelib") + "\n")
         torchrun = folder / "bin" / "torchrun"
@@ -33,13 +33,14 @@ def bare_python(folder: Path, *, torch: bool = False) -> Path:
 
 
 def clean_env(**extra: str) -> dict[str, str]:
-    """This environment without anything of whyidle's or of a launcher's."""
+    """This environment without variables of whyidle or of a launcher."""
     foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_", "PET_", "MASTER_")
     return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"} | extra
 
 
 def report(ledgers: Path) -> dict[str, Any]:
-    """What `whyidle report` says of a folder of ledgers. In this process: tests that train ask for many reports."""
+    """The report of `whyidle report` on a directory of ledgers. In this process, because training tests make many
+    reports."""
     from whyidle.cli.main import main  # here: processes that fork ranks import this module
 
     out, err = io.StringIO(), io.StringIO()

@@ -1,8 +1,8 @@
-"""A simulated CUDA stream whose truth is known: every nanosecond of its device is listed as it is spent.
+"""A simulated CUDA stream with a known truth: every nanosecond of its device is recorded.
 
 The truth does not come from boundary events. The device's timeline is a list of busy pieces, each tagged with the host
-interval in which it was enqueued; where no piece lies the device is idle, and that is the fault of whichever host
-interval was open at the time.
+interval in which it was enqueued. Between pieces the device is idle, because of the host interval that was open at that
+time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ QUERY_COST_NS = 300
 
 
 def float32_ms(ns: int) -> int:
-    """ns after a trip through CUDA's float32 milliseconds."""
+    """ns after a conversion to CUDA's float32 milliseconds and back."""
     return round(struct.unpack("f", struct.pack("f", ns / 1e6))[0] * 1e6)
 
 
 @dataclass
 class SimEvent:
     passed_ns: int
-    """When the device passes it, on the host's clock."""
+    """The time at which the device passes it, on the host's clock."""
     released: bool = False
 
 
@@ -36,14 +36,14 @@ class SimStream:
     """Operations that fit into the launch queue: a launch into a full one blocks the host."""
     ring: int = 1024
     drift_ppm: int = 0
-    """By how much the device's clock runs fast."""
+    """How much faster the device's clock runs."""
     quantum_ns: int = 1
     """Resolution of elapsed times; coarser than 1 ns also means float32 milliseconds."""
     fail_after: int = -1
-    """Calls of the source after which every one raises; -1: never."""
+    """Calls of the source after which every call raises; -1: never."""
     capturing: bool = False
     stuck: bool = False
-    """A hung device: passes nothing any more."""
+    """A hung device, which passes no further event."""
     start_ns: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class SimStream:
         self.free = self.ring
         self.events: list[SimEvent] = []
         self.calls = 0
-        self.skipped = 0  # records that gave no event
+        self.skipped = 0  # records without an event
 
     # -- the training loop
 
@@ -81,7 +81,7 @@ class SimStream:
         self.now_ns = max(self.now_ns, self.drained_ns)
 
     def boundary(self) -> int:
-        """The host's open interval ends now; returns the time."""
+        """Ends the host's open interval now, and returns the time."""
         self.marks.append(self.now_ns)
         return self.now_ns
 
@@ -118,7 +118,7 @@ class SimStream:
             self.skipped += 1
             return None
         self.free -= 1
-        # The boundary's number is already counted, and an event takes no device time: it tags nothing.
+        # The boundary's number is already counted, and an event takes no device time, so it tags nothing.
         event = SimEvent(self._enqueue(lambda begin: begin))
         self.events.append(event)
         self.host(RECORD_COST_NS)
@@ -147,7 +147,7 @@ class SimStream:
         elapsed += elapsed * self.drift_ppm // 1_000_000
         if self.quantum_ns == 1:
             return elapsed
-        # Rounded down each time, the worst case: stamps that are rounded once would cancel out in a chain.
+        # Rounded down each time, the worst case: in a chain, stamps that are rounded once would cancel out.
         return float32_ms(elapsed // self.quantum_ns * self.quantum_ns)
 
     def release(self, event: SimEvent) -> None:
@@ -158,7 +158,7 @@ class SimStream:
     # -- the truth
 
     def truth(self, until_ns: int) -> list[int]:
-        """Device ns of each host interval, from the start to ``until_ns``; the last is that after the last mark."""
+        """Device ns of each host interval, from the start to ``until_ns``. The last interval is after the last mark."""
         spent = [0] * (len(self.marks) + 1)
         for begin, end, interval in self.busy:
             spent[interval] += max(0, min(end, until_ns) - begin)

@@ -1,5 +1,5 @@
-"""What an agent exports of each run beside the series of its ranks, for tests that write those down in promtool's
-notation: the sums over the ranks of a node, which do not fall (agent/run_sums.py)."""
+"""The sums that an agent exports for each run besides the series of its ranks, for tests in promtool's notation. They
+are sums over the ranks of a node, and do not fall (agent/run_sums.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Values = list["float | None"]
 
 
 def expanded(text: str) -> Values:
-    """Samples in promtool's notation, None where there is none."""
+    """Samples in promtool's notation, or None for a missing one."""
     found: Values = []
     for word in text.split():
         what, _, times = word.partition("x")
@@ -40,7 +40,7 @@ def expanded(text: str) -> Values:
 
 
 def with_sums(series: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The series, names and values, and the sums that an agent makes of them."""
+    """The series, names and values, and the sums that an agent computes from them."""
     given = list(series)
     yield from given
     parsed = [(name.partition("{")[0], dict(LABEL.findall(name)), values) for name, values in given]

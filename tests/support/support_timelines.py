@@ -1,7 +1,9 @@
-"""Random runs, second by second: what their counters say at each scrape, and what their ledgers say in the end.
+"""Random runs, second by second: the values of their counters at each scrape, and the contents of their ledgers at the
+end.
 
-A rank's time is a course of segments. While it trains, its counters grow steadily; a long phase comes on the books at
-its end, and is open until then. What made late whom a rank waited for is known some time after the waits.
+A rank's time is a sequence of segments. While it trains, its counters grow steadily. A long phase is counted at its
+end, and is open until then. When a rank has waited for a late rank, the reason of that rank is known some time after
+the wait.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ SCRAPE_SECONDS = 15
 LOOK_SECONDS = 30 * 60
 WAITS = ("straggler", "pipeline")
 PHASES = {"checkpoint": "checkpoint_write", "host": "host", "restore": "checkpoint_read"}
-"""Long phases, and what they count as."""
+"""Long phases, and the cause that they count as."""
 TRAINS = ("compute", "recompute", "data_read", "data_cpu", "network", "collective", "host_gc", "unattributed", *WAITS)
 MADE_LATE = ("storage", "cpu", "network", "straggler")
 
@@ -29,7 +31,7 @@ Seconds = dict[str, float]
 
 @dataclass(frozen=True)
 class Segment:
-    """``seconds`` of training, parted by cause; or of one phase that is open for so long."""
+    """``seconds`` of training, divided by cause, or one phase that is open for that time."""
 
     seconds: float
     parts: Seconds
@@ -49,7 +51,7 @@ class Attempt:
         return self.start + sum(segment.seconds for segment in self.segments)
 
     def spent(self, moment: float) -> Seconds:
-        """What is on the books at a moment, by cause."""
+        """The seconds that are counted at a moment, by cause."""
         found: Seconds = {}
         begin = self.start
         for segment in self.segments:
@@ -75,11 +77,11 @@ class Rank:
     rank: int
     attempts: list[Attempt]
     lag: float
-    """After how many seconds it knows what made late whom it waited for."""
+    """The delay in seconds until it knows what made the ranks late that it waited for."""
     known: float
-    """How much of it it ever knows."""
+    """The share of these reasons that it learns at all."""
     made_late: Seconds
-    """The same by family, in parts of 1."""
+    """The same by family, as parts of 1."""
 
     def waited_for(self, attempt: Attempt, moment: float) -> Seconds:
         spent = attempt.spent(min(moment, attempt.end) - self.lag)
@@ -94,7 +96,7 @@ class Run:
     ranks: list[Rank] = field(default_factory=list)
 
     def specs(self) -> Iterator[Spec]:
-        """Its ledgers as they are in the end."""
+        """Its ledgers at the end."""
         for rank in self.ranks:
             for number, attempt in enumerate(rank.attempts):
                 spent = attempt.spent(attempt.end)
@@ -114,7 +116,7 @@ class Run:
                 )
 
     def series(self) -> Iterator[tuple[str, list[float | None]]]:
-        """Its series and their values at each scrape, None where there is none; of agents that were there before."""
+        """Its series and their values at each scrape, or None without a sample, for earlier agents."""
         for rank in self.ranks:
             for node in dict.fromkeys(attempt.node for attempt in rank.attempts):
                 here = [attempt for attempt in rank.attempts if attempt.node == node]
@@ -194,7 +196,7 @@ def _ranks(draw: st.DrawFn, number: int) -> Rank:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> list[Run]:
-    """Two owners have runs of the same names: neither may be added to the other."""
+    """Two owners have runs with the same names, which must not be added to each other."""
     runs = []
     for owner in ("a", "b"):
         for name in ("r", "s(2)+"):

@@ -1,4 +1,5 @@
-"""Runs training scripts as a user would, plain and under `whyidle run`, and gathers what both sides say."""
+"""Runs training scripts as a user would, plain and under `whyidle run`, and collects the scripts' own records and the
+ledgers."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _TAG = "TRAINING_TEST_TAG"
 
 @dataclass
 class Told:
-    """What one process of a script said of itself (tests/support/scripts/account.py)."""
+    """What one process of a script recorded about itself (tests/support/scripts/account.py)."""
 
     pid: int
     rank: int
@@ -41,16 +42,16 @@ class Told:
     start_ticks: int
     boottime_ns: int
     gathered_ns: int
-    """CLOCK_BOOTTIME, ns, of the test when the processes had ended."""
+    """CLOCK_BOOTTIME of the test, in ns, after the processes had ended."""
 
     @property
     def wall_ns(self) -> int:
-        """From the start of the process, which the kernel keeps to 10 ms, to its last exit handler."""
+        """From the start of the process, which the kernel records to 10 ms, to its last exit handler."""
         return self.boottime_ns - self.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
     @property
     def most_ns(self) -> int:
-        """It lived no longer."""
+        """An upper bound of its life time."""
         return self.wall_ns + self.gathered_ns - self.boottime_ns
 
 
@@ -79,7 +80,7 @@ def command(script: str, *arguments: str, ranks: int = 0, options: Sequence[str]
 
 
 def environment(folder: Path, **extra: str) -> dict[str, str]:
-    """Without anything of whyidle's; the ledgers go to ``folder``/ledgers, should there be any."""
+    """Without variables of whyidle. Ledgers, if there are any, are written to ``folder``/ledgers."""
     return clean_env() | {
         "ACCOUNT_DIR": str(folder),
         "WHYIDLE_DIR": str(folder / "ledgers"),
@@ -95,7 +96,7 @@ def recorded(words: Sequence[str]) -> list[str]:
 
 
 def run(words: Sequence[str], folder: Path, **extra: str) -> Outcome:
-    """Runs a command to its end; ``folder`` is its own and is made here."""
+    """Runs a command to its end, with ``folder`` for itself, which is created here."""
     begun = time.monotonic()
     with start(words, folder, **extra) as process:
         try:
@@ -107,9 +108,9 @@ def run(words: Sequence[str], folder: Path, **extra: str) -> Outcome:
 
 
 def run_past_torch(words: Sequence[str], folder: Path) -> Outcome:
-    """Now and then (some one in 25, on busy cores) torch 2.13 aborts by itself as a rank with gloo ends.
+    """Retries: on busy cores, torch 2.13 aborts in one of about 25 runs when a rank with gloo ends.
 
-    For runs without whyidle, and for those in which no thread of ours could be the reason.
+    Only for runs without whyidle, and for those in which no thread of whyidle could be the reason.
     """
     for attempt in range(3):
         outcome = run(words, folder / str(attempt))
@@ -137,7 +138,7 @@ def meeting(ranks: int) -> dict[str, str]:
 
 
 def kill_all(folder: Path) -> None:
-    """Ends what was started for this folder, and is still there."""
+    """Ends the remaining processes of this directory."""
     for pid in pids_of(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -151,7 +152,7 @@ def gather(
     seconds: float = 0.0,
     sessions: set[int] | frozenset[int] = frozenset(),
 ) -> Outcome:
-    """What a command has left: its accounts and ledgers, and the processes of its folder or of its sessions."""
+    """What a command has left: its accounts and ledgers, and the processes of its directory or of its sessions."""
     now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     ledgers, errors = read_directory(str(folder / "ledgers"), steps=True)
     assert not errors, errors
@@ -160,12 +161,12 @@ def gather(
     def left_behind() -> list[int]:
         return pids_of(folder) + pids_of_sessions(sessions)
 
-    until(lambda: not left_behind(), 10.0)  # a process that is just being reaped is not left behind
+    until(lambda: not left_behind(), 10.0)  # a process that is just being reaped does not count
     return Outcome(returncode, stdout, stderr, seconds, told, ledgers, left_behind())
 
 
 def pids_of(folder: Path) -> list[int]:
-    """The processes that were started, by whomever, for this folder."""
+    """The processes that were started for this directory, by any process."""
     tag = f"{_TAG}={folder}\0".encode()
     found = []
     for entry in Path("/proc").iterdir():
@@ -190,7 +191,7 @@ def pids_of_sessions(sessions: set[int] | frozenset[int]) -> list[int]:
 
 
 def until(ask: Callable[[], T], seconds: float = 60.0) -> T:
-    """Asks until the answer is true, or for that long; -> the last answer."""
+    """Calls it until the answer is true, or until this time is over, and returns the last answer."""
     deadline = time.monotonic() + seconds
     while not (answer := ask()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -198,14 +199,14 @@ def until(ask: Callable[[], T], seconds: float = 60.0) -> T:
 
 
 def ledgers_of(folder: Path) -> dict[int, Ledger]:
-    """The ledgers as they stand now: rank -> the newest attempt's."""
+    """The current ledgers: rank -> the newest attempt's."""
     ledgers, _ = read_directory(str(folder / "ledgers"), steps=True)
     return {ledger.rank: ledger for ledger in sorted(ledgers, key=lambda one: one.attempt)}
 
 
 @contextlib.contextmanager
 def training(words: Sequence[str], folder: Path, **extra: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs while the test looks; nothing of it outlives the block."""
+    """A command that runs while the test observes it, and ends with the block."""
     process = start(words, folder, **extra)
     try:
         yield process
@@ -245,8 +246,9 @@ def sum_of_causes(ledger: Ledger) -> int:
 def assert_every_second_is_in_one_place(told: Told, ledger: Ledger) -> None:
     """The first law: the causes sum to the wall time that the process itself has measured.
 
-    The script's clock is read just before our own exit handler. What that takes, the process lives as well: some
-    0.3 ms, up to 200 ms while the last waits are settled, and more on busy cores. But it ends before the test looks.
+    The script's clock is read just before our own exit handler, whose time also belongs to the process: about 0.3 ms,
+    up to 200 ms while the last waits are settled, and more on busy cores. It always ends before the test reads the
+    ledger.
     """
     assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns
     allowed = max(told.wall_ns // 1000, 5_000_000)

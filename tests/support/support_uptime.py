@@ -1,4 +1,4 @@
-"""Commands that run as if the machine had started a given time ago: in a time namespace, which takes root to make."""
+"""Commands that run as if the machine had started a given time ago: in a time namespace, which only root can create."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SECOND = 1_000_000_000
 
 
 def since_start(uptime: float, *command: str) -> list[str]:
-    """The words that run a command with that uptime, or up to a second more.
+    """The prefix that runs a command with that uptime, or up to a second more.
 
-    Skips the test where that is not permitted.
+    Skips the test if this is not permitted.
     """
     if not shutil.which("unshare"):
         pytest.skip("there is no unshare command here to run with another uptime")

@@ -1,4 +1,4 @@
-"""The fake NVML itself, through the real binding: what it answers is what nvml.h promises."""
+"""The simulated NVML itself, through the real binding: its answers are those that nvml.h promises."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.fixture
 def seen(node: Node) -> Iterator[Node]:
-    """A node that this process sees, NVML initialised."""
+    """A node that this process sees, with NVML initialised."""
     with node.loaded():
         pynvml.nvmlInit()
         yield node
@@ -46,7 +46,7 @@ def handle(index: int = 0) -> Any:
 
 
 def program(node: Node, code: str, missing: Sequence[str] = ()) -> subprocess.Popen[str]:
-    """A process of its own, under the real loader; ``code`` sees pynvml as p."""
+    """A separate process under the real loader. ``code`` sees pynvml as p."""
     return subprocess.Popen(
         [sys.executable, "-c", f"import json, sys\nimport pynvml as p\n{code}"],
         env={**os.environ, **node.environment(missing)},
@@ -57,13 +57,13 @@ def program(node: Node, code: str, missing: Sequence[str] = ()) -> subprocess.Po
 
 
 def answer(node: Node, code: str, missing: Sequence[str] = ()) -> Any:
-    """What the program prints, which is JSON."""
+    """The output of the program, which is JSON."""
     with program(node, code, missing) as process:
         return json.loads(process.communicate(timeout=DEADLINE_SECONDS)[0])
 
 
 def error(call: Callable[..., Any], *arguments: Any) -> int:
-    """The code of the error that the call raises; 0: none."""
+    """The code of the error that the call raises, or 0."""
     try:
         call(*arguments)
     except pynvml.NVMLError as raised:

@@ -1,4 +1,4 @@
-"""The stand-in for a Kubernetes API: it refuses what it says that it refuses, and merges as Kubernetes documents it."""
+"""The simulated Kubernetes API: it rejects what its documentation says, and merges as Kubernetes documents it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support_kube_store import DAEMON_SET, NAMESPACE, SECRET, Store
 
 @pytest.fixture
 def store() -> Store:
-    """With the namespace `monitoring`, and the chart's objects as they come."""
+    """With the namespace `monitoring`, and the chart's objects unchanged."""
     made = Store()
     made.create(NAMESPACE, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "monitoring"}}, "test")
     values = {"serviceMonitor": {"enabled": True}, "web": {"tls": {"secretName": "t", "serverName": "a.example"}}}
@@ -44,7 +44,7 @@ def config_map(**fields: Any) -> Map:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}, **fields}
 
 
-# -- refused
+# -- rejected
 
 WRONG: dict[str, tuple[str, str, Any, str]] = {
     "an unknown field": ("DaemonSet", "spec.selectors", {}, "'selectors' was unexpected"),
@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[str, str, Any, str]] = {
     "annotations": ("Service", "metadata.annotations.a", "b" * ANNOTATIONS_LIMIT, "metadata.annotations: Too long"),
     "an old version": ("Service", "metadata.resourceVersion", "1", "the object has been modified"),
 }
-"""What changes, to what, and what is said of it."""
+"""What changes, the new value, and the message."""
 
 
 @pytest.mark.parametrize(("kind", "path", "value", "said"), WRONG.values(), ids=WRONG)

@@ -1,7 +1,7 @@
-"""The simulated device against its own truth: its clock, torch's operators on it, and torch's parallelisms.
+"""The simulated device compared with its own truth: its clock, torch's operators on it, and torch's parallelisms.
 
-Nothing here is about whyidle. Times are of the device's virtual clock, so no assertion depends on how loaded the
-machine is."""
+whyidle has no part in it. Times are of the device's virtual clock, so no assertion depends on the load of the machine.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ CASES_OF_TWO = (
 )
 CASES_OF_FOUR = ("hsdp", "tensor_parallel")
 STEPS, BLOCKS, FORWARD, BACKWARD, TRANSFER = 3, 3, 8_000_000, 16_000_000, 4_000_000
-"""As scripts/cases.py and scripts/train.py have them, in nanoseconds."""
+"""As in scripts/cases.py and scripts/train.py, in nanoseconds."""
 
 pytestmark = pytest.mark.xdist_group("simdevice")
 
 
 @pytest.fixture(scope="module")
 def device() -> None:
-    """Builds the device here, so that its time is counted once and no rank waits for another's build."""
+    """Builds the device here, so that its time counts once and no rank waits for another's build."""
     from simdevice import build
 
     lacking = build.lacks()
@@ -56,7 +56,7 @@ def test_passes_the_checks_of_a_device(name: str, checks: dict[str, str | None])
 
 
 def run(forks: Forks, size: int, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """What each case gave, by rank."""
+    """The results of each case, by rank."""
     script = str(SIMDEVICE / "scripts" / "train.py")
     ranks: list[Forked] = []
     try:
@@ -64,7 +64,7 @@ def run(forks: Forks, size: int, folder: Path) -> dict[str, list[dict[str, Any]]
             words = (script, str(rank), str(size), str(folder))
             ranks.append(forks.start(words, folder / f"log.{rank}", recorded=False))
         codes = [rank.wait(200) for rank in ranks]
-    except TimeoutError:  # a rank that fails leaves the others waiting
+    except TimeoutError:  # if a rank fails, the others wait for ever
         codes = []
     finally:
         for rank in ranks:
@@ -142,12 +142,12 @@ def test_collectives_run_at_the_same_time_on_all_ranks(name: str, of_two: dict[s
 
 
 def test_ddp_hides_all_buckets_but_the_last(of_two: dict[str, list[dict[str, Any]]]) -> None:
-    """In the last step the buckets have the order of the gradients, so each but the last runs beside a backward."""
+    """In the last step the buckets have the order of the gradients, so each but the last is hidden."""
     for rank in of_two["ddp"]:
         schedule = Schedule(rank)
         reduced = [each for each in schedule.beside if each.tag.endswith("all_reduce")][-BLOCKS:]
         backward = [each for each in schedule.home if each.tag == "block backward"][-BLOCKS:]
-        if reduced[0].enqueued < backward[0].end:  # else this rank's host was too late for any to be hidden
+        if reduced[0].enqueued < backward[0].end:  # otherwise this rank's host was too late to hide any
             hidden = reduced[:-1]
             assert sum(min(each.end, backward[-1].end) - each.start for each in hidden) > 0
         exposed = [each for each in schedule.home if each.kind == "wait" and each.start >= backward[-1].end]

@@ -1,6 +1,7 @@
-"""Real training on the simulated device: what the hooks say of each rank is what its device did, by its own schedule.
+"""Real training on the simulated device: what the hooks record for each rank is what its device did, by its own
+schedule.
 
-The device is virtual in time: a loaded machine may change what it did, and hardly whether that is what we say.
+The device uses virtual time: a loaded machine may change what the device does, but hardly the agreement with the hooks.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from whyidle.ledger.directory import read_directory
 
 pytestmark = [
     pytest.mark.alone,
-    pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler: apt-get install g++"),
+    pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}"),
 ]
 
-ERROR = 0.02
-"""Of the wall; docs/accelerators.md has what it was on idle cores. What a hypervisor took of them is added."""
+ERROR = 0.01
+"""Of the wall time. CPU time that a hypervisor took is added, and the time for which a device got no CPU."""
 CASES = [(shape, fault) for shape in RANKS for fault in FAULTS if shape != "recomputed" or fault == "slow-link"]
 BOUNDARIES, WITHOUT_TIMING = 4, 6
-"""A group of FSDP2's and microbatch, at most; the second where the streams that FSDP makes have no Python."""
+"""Events per group of FSDP2 and microbatch, at most. The second value is for streams of FSDP without a Python class."""
 NAMED_WITHIN = 10.0
 """Seconds after a hang."""
 CALLS = {"record_event", "query_event", "elapsed_time", "wait_event"}
-"""What the hooks may ask of a device. (FSDP's waits are done once more, on the stream that is about to do them.)"""
+"""What the hooks may ask of a device. (FSDP's waits are made once more, on the stream that will make them.)"""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def cases(request: pytest.FixtureRequest, all_cases: list[Case]) -> dict[str, Ca
 
 
 def test_device_seconds_equal_those_of_the_schedule(cases: dict[str, Case]) -> None:
-    errors = {fault: max(rank.error for rank in case.ranks) - case.stolen for fault, case in cases.items()}
+    errors = {fault: max(rank.error - rank.late for rank in case.ranks) - case.stolen for fault, case in cases.items()}
     assert max(errors.values()) < ERROR, errors
 
 
@@ -55,7 +56,7 @@ def test_the_causes_sum_to_the_wall(cases: dict[str, Case]) -> None:
     for case in cases.values():
         for rank in case.ranks:
             assert sum(rank.seconds.values()) == pytest.approx(rank.wall, rel=0.001)
-            assert rank.seconds["unattributed"] < (ERROR + case.stolen) * rank.wall
+            assert rank.seconds["unattributed"] < (2 * ERROR + case.stolen) * rank.wall
 
 
 def test_family_and_culprit_are_right(cases: dict[str, Case]) -> None:
@@ -73,7 +74,8 @@ def test_family_and_culprit_are_right(cases: dict[str, Case]) -> None:
 def test_hidden_communication_is_not_a_loss(cases: dict[str, Case]) -> None:
     for case in cases.values():
         network = sum(rank.seconds["network"] for rank in case.ranks) / sum(rank.wall for rank in case.ranks)
-        assert network < case.transfer + ERROR + case.stolen, (case.fault, network, case.transfer)
+        late = max(rank.late for rank in case.ranks)
+        assert network < case.transfer + 2 * ERROR + case.stolen + late, (case.fault, network, case.transfer)
 
 
 def test_makes_no_device_call_that_waits(cases: dict[str, Case]) -> None:
@@ -97,7 +99,7 @@ def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(tmp_path: Path) -
 
 @pytest.mark.parametrize(("how", "phase"), [("device", "compute"), ("host", "data")])
 def test_names_a_hang_although_the_hosts_run_ahead(how: str, phase: str, tmp_path: Path) -> None:
-    """No host waits for its device: each goes on to enqueue steps. Only the devices stand still."""
+    """No host waits for its device: each continues to enqueue steps. Only the devices have stopped."""
     with ranks("hang.py", 2, tmp_path, [how]):
         assert until(lambda: (tmp_path / "hangs-0").exists(), 120)
         begun = time.monotonic()

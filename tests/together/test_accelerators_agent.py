@@ -1,6 +1,6 @@
-"""A loader that no hook sees keeps a device idle: the agent sees it, and the report beside it does not say compute.
+"""A loader that no hook sees keeps a device idle: the agent sees it, and then the report does not say compute.
 
-The training is real, on the simulated device; so is the agent. NVML is the fake one, told how busy that device is.
+The training is real, on the simulated device, and so is the agent. NVML is simulated, and told how busy that device is.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from support_ledgers import DEADLINE_SECONDS, until
 from whyidle.ledger.directory import read_directory
 
 pytestmark = [
-    pytest.mark.skipif(build.compiler() is None, reason="needs a C++ compiler: apt-get install g++"),
+    pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}"),
     pytest.mark.skipif(not COMPILER, reason="needs a C compiler for the fake NVML"),
 ]
 
 JOB = Path(accelerators.__file__).with_name("loader.py")
 SEEN_SECONDS = 30.0
-"""The job ends when the agent has seen so many seconds of its compute. The last 15 of them it does not count."""
+"""The job ends when the agent has seen this many seconds of its compute. It does not count the last 15 of them."""
 IDLE_SECONDS = 5.0
-"""Less than the idle seconds that it must have counted then: 13.8, but for a look that came late."""
+"""Less than the idle seconds that it must have counted by then: 13.8, or fewer after a late sample."""
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def agent(node: Node, ledgers: Path) -> Iterator[Agent]:
 
 
 class Watch:
-    """Looks at the agent's page, and so makes it look, until it has seen enough of the job."""
+    """Requests the agent's page, so that the agent takes samples, until it has seen enough of the job."""
 
     def __init__(self, agent: Agent, job: subprocess.Popen[bytes]):
         self.agent, self.job, self.first = agent, job, 0.0

@@ -1,8 +1,8 @@
-"""Real bottlenecks: a training over two nodes on a machine that is really disturbed, and what is concluded from it.
+"""Real bottlenecks: a training over two nodes on a machine with real disturbances, and the conclusions.
 
-Real agents export it, a real Prometheus records it with the rules that `whyidle rules` writes. A confirmation that is
-false is worse than none, so that what must not speak is looked at as much as what must. Takes root and twenty minutes
-of a machine on which nobody else works, as its disks and CPUs are evidence too: only with WHYIDLE_TEST_BOTTLENECKS=1.
+Real agents export the data, and a real Prometheus records it with the rules of `whyidle rules`. A false confirmation is
+worse than none, so signals that must be absent are checked too. Needs root and twenty minutes of a machine without
+other work, because its disks and CPUs are evidence: only with WHYIDLE_TEST_BOTTLENECKS=1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support_prometheus import FAMILY_ALERT, PROMETHEUS
 
 ASKED = os.environ.get("WHYIDLE_TEST_BOTTLENECKS")
 SHARED = {"cpu"}
-"""The ranks compute on the machine's few CPUs, so that signals of those may speak whatever is disturbed."""
+"""The ranks compute on the machine's few CPUs, so signals of CPUs may appear for every disturbance."""
 
 pytestmark = [
     pytest.mark.skipif(not ASKED, reason="takes twenty minutes: only with WHYIDLE_TEST_BOTTLENECKS=1"),
@@ -34,7 +34,7 @@ pytestmark = [
 
 @dataclass
 class Seen:
-    """The cases as they are asked for, each once."""
+    """The cases that tests ask for, each run once."""
 
     lab: Lab
     observed: dict[str, Observed] = field(default_factory=dict)
@@ -67,7 +67,7 @@ each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 @each
 def test_the_verdict_names_what_is_slow(seen: Seen, case: Case) -> None:
-    """As recorded, and as `whyidle report` says it of the same ledgers."""
+    """In Prometheus, and in `whyidle report` on the same ledgers."""
     observed = seen[case]
     assert observed.verdict.labels["family"] == case.family, observed.charged
     assert observed.report["verdict"]["family"] == case.family, observed.report["verdict"]

@@ -1,4 +1,4 @@
-"""A hang shows while it lasts: in the ledgers, and in what the agent says over HTTP."""
+"""A hang is visible while it lasts: in the ledgers, and in what the agent serves over HTTP."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_names_a_rank_that_sleeps_before_a_collective(tmp_path: Path, forks: For
         told, ledger = outcome.rank(rank)
         assert_every_second_is_in_one_place(told, ledger)
         assert ledger.steps == told.counts["steps"]
-    # It was rank 0 that waited: for that long, and in that one step.
+    # Rank 0 waited: for this long, and only in that step.
     _, ledger = outcome.rank(0)
     waits_ns = ledger.cause_ns["collective"] + ledger.cause_ns["straggler"] + ledger.cause_ns["network"]
     assert waits_ns > 2_000_000_000
 
 
-# -- who is missing, group by group
+# -- the missing rank, by group
 
-# Two data-parallel groups beside the world: ranks 0 and 2, and ranks 1 and 3. The keys name the sets of ranks.
+# Two data-parallel groups and the world: ranks 0 and 2, and ranks 1 and 3. The keys stand for the sets of ranks.
 WORLD, EVEN, ODD = 11, 22, 33
 LIMIT_SECONDS = 10.0
 
@@ -89,7 +89,7 @@ def rank_of_two_groups(rank: int, calls: int, *, waits: bool, idle: float = 12.0
 
 
 def missing(directory: Path, *specs: Spec) -> dict[int, tuple[int, ...]]:
-    """Rank that is missing -> the ranks that wait for it."""
+    """Missing rank -> the ranks that wait for it."""
     with children(directory, *specs):
         ledgers, errors = read_directory(str(directory))
         assert not errors
@@ -100,7 +100,7 @@ def missing(directory: Path, *specs: Spec) -> dict[int, tuple[int, ...]]:
 
 def test_names_the_missing_rank_of_the_group_and_no_rank_of_another_group(tmp_path: Path) -> None:
     """Ranks 0 and 1 wait, each in its own group, for 2 and 3. Rank 2 has entered more collectives than rank 1 waits in,
-    and rank 3 fewer than any: without groups, rank 3 would be missed by rank 0 and rank 2 by nobody."""
+    and rank 3 fewer than any. Without groups, rank 3 would be missing for rank 0, and rank 2 for no rank."""
     late_of_even = rank_of_two_groups(2, 19, waits=False)
     late_of_odd = rank_of_two_groups(3, 6, waits=False)
     found = missing(
@@ -173,11 +173,11 @@ def test_names_no_rank_for_a_short_wait(tmp_path: Path) -> None:
     assert found == {}
 
 
-# -- devices that have stopped, while their hosts went on
+# -- devices that have stopped while their hosts continued
 
 
 def on_device(rank: int, *, device: str, slot: int, ahead: int) -> Spec:
-    """A rank of the world whose host has entered 9 waits and runs on; its device is in ``device``, ``ahead`` behind."""
+    """A rank whose host has entered 9 waits and continues. Its device is in ``device``, ``ahead`` behind."""
     words = {"device_phase": PHASE[device] + 1 if device else 0, "device_slot": slot + 1}
     spec = rank_of_two_groups(rank, 0, waits=False, idle=6.0)
     spec.collectives, spec.words = 9, {**spec.words, **words}
@@ -186,7 +186,7 @@ def on_device(rank: int, *, device: str, slot: int, ahead: int) -> Spec:
 
 
 def test_names_a_rank_whose_device_has_not_reached_the_collective(tmp_path: Path) -> None:
-    """Though its host, like those of all others, is past it by far."""
+    """Its host is far past it, like the hosts of all other ranks."""
     waiting = [on_device(rank, device="collective", slot=0, ahead=3) for rank in (0, 1, 3)]
     for spec in waiting:
         spec.words["device_since_ns"] = time.monotonic_ns() - 12 * 1_000_000_000

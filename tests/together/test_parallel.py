@@ -1,7 +1,8 @@
-"""Real trainings of four ranks in eight parallel shapes, each with nothing, slow reads, slow compute or a slow link.
+"""Real trainings of four ranks in eight parallel shapes, each without a fault, or with slow reads, slow compute or a
+slow link.
 
 What each lost, and to what, is known from the clocks of the ranks themselves (parallel/truth.py). The report must name
-the same family and the same rank, with a share that is near it (parallel/verdicts.py says how near).
+the same family and the same rank, with a similar share (parallel/verdicts.py has the tolerances).
 
 One case: ``pytest tests/together/test_parallel.py -k "hsdp and slow-reads"``.
 """
@@ -23,10 +24,10 @@ from support_demo import machine
 pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine"), pytest.mark.timeout(300)]
 CASES = [(shape, fault) for shape in SHAPES for fault in FAULTS]
 RINGS_OF_TWO = ("hsdp", "two-ddp", "pp-dp")
-"""Both ends of the slow link send the same, at the same time, and nothing else goes over it."""
+"""Both ends of the slow link send the same amount at the same time, and nothing else uses it."""
 MS = 1_000_000
 STOLEN = 0.05
-"""Of the CPU time of all cores: with that much, four ranks on two cores are late for no reason of their own."""
+"""The share of all cores' CPU time: if this much is taken, four ranks on two cores are late for external reasons."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def needs(lab: Lab, fault: str) -> None:
 
 @pytest.mark.parametrize(("shape", "fault"), CASES, ids=["-".join(case) for case in CASES])
 def test_verdict_agrees_with_the_clocks_of_the_ranks(lab: Lab, shape: str, fault: str) -> None:
-    """A run during which the hypervisor took CPU time away proves nothing: it is repeated, and skipped in the end."""
+    """A run during which the hypervisor took CPU time away proves nothing. It is repeated, and finally skipped."""
     needs(lab, fault)
     for again in (False, True, True):
         run = lab.run(shape, fault, again=again)
@@ -84,14 +85,14 @@ def test_transfers_by_the_clocks_take_as_long_as_the_bytes_on_the_wire(lab: Lab,
 
 
 def test_a_rank_loses_its_wait_for_a_late_rank() -> None:
-    """Rank 1 reads 60 ms longer, and all meet: 60 ms of each rank."""
+    """Rank 1 reads 60 ms longer, and all ranks meet: each loses 60 ms."""
     together = {0: 100 * MS, 1: 160 * MS, 2: 100 * MS, 3: 100 * MS}
     lost = replay([Injected(60 * MS, 1, 60 * MS), Met(together, dict.fromkeys(together, 165 * MS))])
     assert lost == pytest.approx([0.060] * 4)
 
 
 def test_a_delay_within_the_slack_costs_nobody_else() -> None:
-    """Rank 1 is 60 ms late, and would have waited 50 ms for rank 0 in any case: rank 0 loses 10 ms, not 60."""
+    """Rank 1 is 60 ms late, but would have waited 50 ms for rank 0 anyway: rank 0 loses 10 ms, not 60."""
     lost = replay([Injected(60 * MS, 1, 60 * MS), Met({0: 150 * MS, 1: 160 * MS}, {0: 165 * MS, 1: 165 * MS})])
     assert lost == pytest.approx([0.010, 0.060, 0, 0])
 

@@ -1,11 +1,11 @@
 """A real Prometheus scrapes real agents while real jobs run with a known fault: what it records must name the fault.
 
-The job trains for 80 s with one rank's storage slowed down; with WHYIDLE_TEST_EVERY_FAULT=1, one after the other with
-every fault. (test_demo.py has the other faults' verdicts, test_rules_alerts.py their alerts.) Beside the job's agent
-Prometheus scrapes the whole fake node, so that series of GPUs, RDMA and NFS exist.
+The job trains for 80 s with slow storage on one rank; with WHYIDLE_TEST_EVERY_FAULT=1, it runs with every fault in
+turn. (test_demo.py has the verdicts of the other faults, test_rules_alerts.py their alerts.) Prometheus also scrapes
+the whole simulated node, so that series of GPUs, RDMA and NFS exist.
 
-Every alert waits but 5 s instead of minutes, and every rule is evaluated each second, and made for that: nothing else
-differs from what `whyidle rules` writes.
+Every alert waits for 5 s instead of minutes, and every rule is evaluated each second, with windows to match. Otherwise
+the rules are those that `whyidle rules` writes.
 """
 
 from __future__ import annotations
@@ -76,15 +76,16 @@ SETTLED_SECONDS = 5
 LAG_SECONDS = 1.5
 """A scrape and an evaluation."""
 STOLEN = 0.2
-"""With so much of the CPU time taken away two ranks and all that watches them say nothing of the rules."""
+"""If this share of the CPU time is taken away, two ranks and everything that observes them prove nothing about the
+rules."""
 WITHIN = 0.02
-"""Of wall, as far as recorded shares may be from those of `whyidle report`."""
+"""How far recorded shares of the wall time may be from those of `whyidle report`."""
 LOOKED_THROUGH_WITHIN = 0.06
-"""The same, of shares after looking through waits: the ranks tell each other what made them late some blocks later, and
-a short run ends before the last of it is told. The report solves it exactly."""
+"""The same for shares after the look-through. The ranks tell each other what made them late some blocks later, and a
+short run ends before the last blocks. The report solves it exactly."""
 DUE = "collective"
-"""What the report counts waits in collectives as until their split into network and straggler comes, some steps later.
-Prometheus has them once they are split: they are left out of the comparison."""
+"""The report counts waits in collectives under this until they are split, some steps later. Prometheus has them only
+after the split, so they are left out of the comparison."""
 CLUSTER = "lab"
 EVERY_FAULT = "WHYIDLE_TEST_EVERY_FAULT"
 
@@ -97,14 +98,15 @@ class Fault:
     alert: str
     late: int | None = None
     """The rank that the others wait for."""
-    always: bool = False  # in every test run, not only in those of all faults
+    always: bool = False  # in every test run, not only with all faults
 
 
 FAULTS = {
     fault.name: fault
     for fault in (
-        # One rank's storage: the others wait for it, and the verdict must look through that. The delay outweighs the
-        # compute of a step also where others take most of the CPU time away.
+        # Slow storage on one rank: the others wait for it, and the verdict must look through that. The delay is longer
+        # than
+        # the compute of a step even if other programs take most of the CPU time.
         Fault(
             "storage",
             ("--inject-rank", "1", "--inject-delay", "280"),
@@ -129,17 +131,17 @@ HUNG = (
 """A run on two nodes: rank 0 waits in a collective that rank 1 does not enter."""
 
 RANGE = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "10m", "__range_s": "600"}
-"""What Grafana fills in."""
+"""Values that Grafana fills in."""
 HURRIED = Config(interval=EVERY_SECOND, details_interval=EVERY_SECOND, counters_interval=EVERY_SECOND)
 LOOKS = "5s"
-"""How often subqueries look: theirs, every 10 minutes, would not look once in this test."""
+"""The step of subqueries: with their usual 10 minutes, they would find nothing in this test."""
 
 NO_SERIES: dict[str, str] = {
     "whyidle_rank_killed": "all ranks live when they are looked at",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the fake node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the fake node discarded by priority",
 }
-"""Metric -> why it has no series in this test. A query on it may be empty; a series of it fails the test."""
+"""Metric -> why it has no series in this test. A query on it may be empty. A series of it fails the test."""
 EMPTY: dict[str, str] = {
     "WhyidleAgentAbsent": "an agent is there",
     "WhyidleAgentDown": "as info: ranks live wherever an agent was",
@@ -178,12 +180,12 @@ EMPTY: dict[str, str] = {
     "Bus bandwidth against the link B": "the only run on two nodes hangs, and moves nothing",
     "Bus bandwidth against the link C": "the only run on two nodes hangs, and moves nothing",
 }
-"""Alert, panel with its query's letter, or the like -> why it is empty in this test even without its thresholds."""
+"""An alert, a panel with its query's letter, or similar -> why it is empty in this test even without thresholds."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where and when to look: values of a dashboard's variables, and unix time."""
+    """Where and when to look: values of a dashboard's variables, and Unix time."""
 
     chosen: Mapping[str, Value] = field(hash=False)
     at: float
@@ -191,12 +193,12 @@ class Place:
 
 @dataclass
 class Run:
-    """A job that was observed: what the report and Prometheus say of the same moment."""
+    """A job that was observed: what the report and Prometheus say about the same moment."""
 
     fault: Fault
-    before: dict[str, Any]  # the report, a window before
+    before: dict[str, Any]  # the report, a window earlier
     report: dict[str, Any]  # and at the end of the window
-    at: float = 0.0  # when Prometheus has seen as much, unix time
+    at: float = 0.0  # when Prometheus had seen the same, Unix time
     alerts: list[dict[str, Any]] = field(default_factory=list)  # at that time
     stolen: float = 0.0  # share of the CPU time that the hypervisor gave to others in the window
     outcome: dict[str, Any] = field(default_factory=dict)  # the demo's own report
@@ -215,7 +217,7 @@ class Run:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of the window by cause, from what the two reports differ by."""
+        """Shares of the window by cause, from the difference of the two reports."""
         now, then = self.report["seconds"], self.before["seconds"]
         spent = {cause: now[cause] - then[cause] for cause in CAUSES if cause != DUE}
         return {DUE: 0.0, **{cause: seconds / sum(spent.values()) for cause, seconds in spent.items()}}
@@ -236,7 +238,7 @@ class Run:
 
 
 class World:
-    """Prometheus, the agents of fake nodes, and the jobs as they are asked for, each once."""
+    """Prometheus, the agents of simulated nodes, and the jobs that tests ask for, each run once."""
 
     def __init__(self, folder: Path, server: Prometheus, *fakes: Agent):
         self.server = server
@@ -245,7 +247,7 @@ class World:
 
     @property
     def fakes(self) -> str:
-        """What matches the addresses of the fake nodes' agents."""
+        """A pattern for the addresses of the simulated nodes' agents."""
         return "|".join(fake.address for fake in self._fakes)
 
     def run(self, name: str) -> Run:
@@ -287,7 +289,7 @@ class World:
 
     @cached_property
     def places(self) -> list[Place]:
-        """What a dashboard may be looked at for, and when: each run at its end, then the fake node."""
+        """The places and times for which a dashboard may be opened: each run at its end, then the simulated node."""
         runs = [self.run(name) for name in OBSERVED]
         hung = HUNG[1]
         fake = (
@@ -297,7 +299,7 @@ class World:
         return [*(run.place for run in runs), *(Place(chosen, runs[-1].at) for chosen in fake)]
 
     def variables(self, path: Path, place: Place) -> dict[str, Value]:
-        """What the variables of a dashboard stand at; one that lists nothing matches nothing."""
+        """The values of a dashboard's variables. A variable that lists nothing matches nothing."""
         found: dict[str, Value] = {**RANGE, **fixed(path), **place.chosen}
         for name, selector, label in listed(path):
             values = {sample.labels[label] for sample in self.server.query(filled(selector, found), place.at)}
@@ -306,11 +308,11 @@ class World:
         return found
 
     def why_empty(self, query: Query, expressions: Mapping[Place, str]) -> str | None:
-        """Why a query has no data anywhere: "" if it has some, else a reason, or None if there is none."""
+        """Why a query has no data anywhere: "" if it has some, otherwise a reason, or None if there is none."""
         if any(finite(self.server.query(text, place.at)) for place, text in expressions.items()):
             return ""
         for place, text in expressions.items():
-            # Over a while, for what a rank is in the middle of at one moment.
+            # Over some time, for the state of a rank at one moment.
             lately = f"last_over_time(({without_thresholds(text)})[{WINDOW_SECONDS}s:1s])"
             if finite(self.server.query(lately, place.at)):
                 return "nothing here is beyond its threshold"
@@ -345,7 +347,7 @@ def run(request: pytest.FixtureRequest, world: World) -> Run:
 
 
 def test_promtool_accepts_the_shipped_configuration(tmp_path: Path) -> None:
-    """With the generated rules where it looks for them."""
+    """With the generated rules in their place."""
     shutil.copytree(SHIPPED, tmp_path / "shipped")
     shutil.copytree(RULES[0].parent, tmp_path / "shipped" / "rules")
     command = ["promtool", "check", "config", "--lint=all", "--lint-fatal", "prometheus.yml"]
@@ -360,7 +362,7 @@ def test_the_recorded_verdict_is_the_injected_fault(world: World, run: Run) -> N
     for window in ("1m", "5m"):
         [verdict] = world.look(f'run_family:whyidle_verdict:ratio{window}{{run="{run.name}"}}', run)
         assert verdict.labels["family"] == run.fault.family, verdict
-    # The longer window holds the whole run, as the report does.
+    # The longer window contains the whole run, like the report.
     assert verdict.value == pytest.approx(run.verdict_share, abs=LOOKED_THROUGH_WITHIN)
 
 
@@ -399,7 +401,7 @@ def test_the_recorded_bill_is_that_of_the_report(world: World, run: Run) -> None
 
 
 SHOWN: list[tuple[str, str, str, Callable[[Run], Mapping[str, float]]]] = [
-    # dashboard, panel and query, label of the series, what the report says
+    # dashboard, panel and query, label of the series, the value in the report
     ("whyidle-run", "Goodput A", "", lambda run: {"": run.shares["compute"]}),
     ("whyidle-run", "Where its time goes, by cause A", "cause", lambda run: run.shares),
 ]
@@ -472,6 +474,6 @@ def test_series_listed_as_missing_are_missing(world: World) -> None:
 def test_prometheus_logs_no_errors(world: World) -> None:
     assert world.places
     assert [(rule["name"], rule["lastError"]) for rule in world.server.rules() if rule["health"] != "ok"] == []
-    # On busy cores a scrape may well take longer than the second that it has here.
+    # On busy cores a scrape may take longer than the second that it has here.
     assert world.server.query(f'avg_over_time(up{{instance=~"{world.fakes}"}}[5m]) < 0.9', world.places[-1].at) == []
     assert world.server.log() == ""

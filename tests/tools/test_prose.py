@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "tools" / "prose"))
 
 from prose import rules, sentences, stumbles  # noqa: E402 (the folder is not a package)
 from sample import KINDS, draw, passages  # noqa: E402
-from texts import Text, markdown, messages, plain  # noqa: E402
+from texts import Text, comments, markdown, messages, plain  # noqa: E402
 
 RULES = rules()
 
@@ -76,6 +76,11 @@ left out
         Text("p:9", "cell two"),
         Text("p:11", "bold"),
     ]
+
+
+def test_reads_comments_of_yaml() -> None:
+    text = "# one\n# comment\na: 1  # not this\n\n# -- first\n# -- second\nb: 2"
+    assert list(comments("v", text)) == [Text("v:1", "one comment"), Text("v:5", "first"), Text("v:6", "second")]
 
 
 def test_reads_messages_and_not_docstrings() -> None:

@@ -1,4 +1,4 @@
-"""How the suite itself is run: which failures a test may have before it passes, and which end the suite."""
+"""How the suite is run: which failures a test may have before it passes, and which failures end the suite."""
 
 from __future__ import annotations
 

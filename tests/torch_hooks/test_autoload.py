@@ -1,4 +1,4 @@
-"""Running something when a module gets imported, and the two ways into a process that does not mention whyidle."""
+"""Callbacks at the import of a module, and the two ways into a process that does not mention whyidle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AUTOLOAD = ROOT / "torch_hooks" / "autoload"
 
 
 class Seen(list):
-    """What ``when_imported`` was given to call, and what it was called with."""
+    """The callback for ``when_imported``, which records its calls."""
 
     def __call__(self, module: ModuleType) -> None:
         self.append((module.__name__, getattr(module, "DONE", None)))
@@ -39,7 +39,7 @@ class Seen(list):
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Writes modules into a folder on sys.path; whatever was imported from there goes with the test."""
+    """Writes modules into a directory on sys.path. After the test, modules from there are forgotten."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -193,7 +193,7 @@ def test_spec_and_loader_are_unchanged(write: Callable[..., None]) -> None:
 
 
 def test_works_with_a_spec_that_was_looked_up_by_hand(write: Callable[..., None]) -> None:
-    """As lazy loaders do it: the execution comes long after the search."""
+    """As lazy loaders do: the module is executed long after the search."""
     write("late_j.py")
     write("late_s.py")
     seen = Seen()
@@ -213,7 +213,7 @@ def test_works_with_a_spec_that_was_looked_up_by_hand(write: Callable[..., None]
 
 
 def test_a_lazy_module_stays_lazy(write: Callable[..., None]) -> None:
-    """A finder that hands out lazy loaders stands between us and the execution."""
+    """A finder with lazy loaders is between us and the execution."""
     write("late_t.py")
     write("late_u.py")
 
@@ -290,7 +290,7 @@ def test_namespace_and_built_in_modules_are_noticed_at_the_next_import(write: Ca
 
 
 def test_waits_for_a_half_imported_module(write: Callable[..., None]) -> None:
-    """We are asked from within the module's own import, whose execution nobody watched."""
+    """The request comes during the module's own import, whose execution was not observed."""
     write("late_m.py", "import late_n\nlate_n.ask()\nimport late_o\nDONE = True\n")
     write("late_n.py", "ask = None\n")
     write("late_o.py")
@@ -304,7 +304,7 @@ def test_waits_for_a_half_imported_module(write: Callable[..., None]) -> None:
 
 
 def test_two_copies_of_late_import_work_together(write: Callable[..., None]) -> None:
-    """The one that came with the start of the process, and the one inside the package."""
+    """The one from the start of the process, and the one inside the package."""
     write("late_q.py")
     write("late_r.py")
     spec = importlib.util.spec_from_file_location("late_import_copy", late_import.__file__)
@@ -325,7 +325,7 @@ def test_two_copies_of_late_import_work_together(write: Callable[..., None]) -> 
 
 
 def test_each_callback_runs_once_under_threads(write: Callable[..., None]) -> None:
-    """Everyone who asks, before, during or after the import, is called exactly once with a finished module."""
+    """Each caller, before, during or after the import, is called exactly once with a complete module."""
     names = [f"late_thread_{i}" for i in range(20)]
     for name in names:
         write(f"{name}.py", "import time\ntime.sleep(0.002)\nDONE = True\n")
@@ -353,11 +353,11 @@ def test_each_callback_runs_once_under_threads(write: Callable[..., None]) -> No
         assert [list(one) for one in mine] == [[(name, True)] for name in names]
 
 
-# -- in processes of their own
+# -- in separate processes
 
 
 def python(code: str, *arguments: str, path: tuple[Path, ...] = (), **env: str) -> subprocess.CompletedProcess[str]:
-    """Runs ``python arguments… -c code`` with the autoload folder first on PYTHONPATH, ``path`` behind it."""
+    """Runs ``python arguments… -c code`` with the autoload directory first on PYTHONPATH, and ``path`` after it."""
     full = {k: v for k, v in os.environ.items() if not k.startswith("WHYIDLE")}
     full["PYTHONPATH"] = os.pathsep.join(map(str, (AUTOLOAD, *path)))
     full |= env
@@ -372,7 +372,7 @@ TELL = "import torch, sys; print(torch.EARLY, 'whyidle.torch_hooks.attach' in sy
 
 @pytest.fixture
 def fake_torch(tmp_path: Path) -> Path:
-    """A folder with a module called torch: what is tested is when we wake, not what we then do to the real one."""
+    """A directory with a module called torch: the test checks when the hooks attach, not what they then do to torch."""
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "torch.py").write_text(FAKE_TORCH)
     return tmp_path / "fake"
@@ -399,10 +399,10 @@ def test_a_process_without_torch_loads_next_to_nothing() -> None:
 
 
 def test_loads_itself_by_path_if_whyidle_is_not_installed(fake_torch: Path, tmp_path: Path) -> None:
-    (tmp_path / "cwd" / "whyidle").mkdir(parents=True)  # a folder of ledgers is not the package
+    (tmp_path / "cwd" / "whyidle").mkdir(parents=True)  # a directory with ledgers is not the package
     code = "import os, sys; os.chdir(sys.argv[1]); import torch, whyidle; print(os.path.dirname(whyidle.__file__))"
     full = dict(os.environ, PYTHONPATH=f"{AUTOLOAD}{os.pathsep}{fake_torch}", WHYIDLE="1", WHYIDLE_DEBUG="1")
-    # -S: no site-packages, so no whyidle; sitecustomize is then ours to import.
+    # -S: no site-packages, so no whyidle; our sitecustomize is the one that is imported
     done = subprocess.run(
         [
             sys.executable,
@@ -467,7 +467,7 @@ def test_importing_sitecustomize_fails_if_the_user_has_none() -> None:
 
 
 def test_the_entry_parses_on_old_pythons() -> None:
-    """A command may start a Python that is older than we support: there it must at least not fail to parse."""
+    """A command may start a Python that is older than the supported ones, which must at least parse the file."""
     source = (AUTOLOAD / "sitecustomize.py").read_text()
     tree = ast.parse(source, feature_version=(3, 0))
     assert not [node for node in ast.walk(tree) if isinstance(node, (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr))]

@@ -1,4 +1,4 @@
-"""What no hook brackets is compute or host, unless the loop was blocked in it: real loops that know for how long."""
+"""Time outside all brackets is compute or host, unless the loop was blocked: real loops that know for how long."""
 
 from __future__ import annotations
 

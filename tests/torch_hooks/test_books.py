@@ -1,4 +1,4 @@
-"""The books: what an interval is charged to, how a step closes, and how held-back waits are settled."""
+"""The account of a rank: the cause of an interval, how a step closes, and how held-back waits are settled."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def word(words: memoryview, name: str) -> int:
 
 
 def ring(words: memoryview) -> list[Step]:
-    """The ring as a reader has it."""
+    """The ring as a reader sees it."""
     return parse_ledger(bytes(words), "here", alive=True).ring
 
 
@@ -96,7 +96,7 @@ def test_the_ring_keeps_the_newest_steps(words: memoryview) -> None:
         books.charge(COMPUTE, 10)
         books.close_step(number * 10)
     steps = ring(words)
-    # It takes two entries to tell one step, so that of a full ring the oldest cannot be told.
+    # Two entries are needed for one step, so the oldest step in a full ring is lost.
     assert [step.number for step in steps] == list(range(4, RING_STEPS + 3))
     assert all(spent(step) == {"compute": 10} for step in steps)
 
@@ -144,7 +144,7 @@ def test_a_settlement_does_not_count_in_the_step_in_which_it_arrives(words: memo
 
 
 def test_own_time_is_between_collectives(words: memoryview) -> None:
-    """The optimizer's step after the last collective makes a rank late at the *next* step's: it belongs there."""
+    """The optimizer's step after the last collective makes a rank late in the *next* step, and belongs to that one."""
     books = Books(words)
     books.hold(0, (), whole=True)
     books.open_window(1)
@@ -158,6 +158,34 @@ def test_own_time_is_between_collectives(words: memoryview) -> None:
     held = books.held[0].steps  # type: ignore[union-attr]
     assert [one.own[0] for one in held] == [10, 1000]
     assert [one.own[LATE_FAMILIES.index("storage")] for one in held] == [0, 7]
+
+
+class Told:
+    """A meter that finds these blocked times, (from host, from compute) for each step."""
+
+    def __init__(self, *found: tuple[int, int]):
+        self.found = list(found)
+
+    def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
+        return self.found.pop(0)
+
+
+def test_a_rank_that_is_blocked_before_a_collective_is_late_by_its_host(words: memoryview) -> None:
+    """That it was blocked is known at the end of the step, after the collective for which the others waited."""
+    books, meter = Books(words), Told((0, 0), (0, 60), (0, 0), (30, 0))
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    books.take_blocked(meter, 1)  # type: ignore[arg-type]
+    for phase, before, after in ((COMPUTE, 90, 10), (COMPUTE, 50, 0), (HOST, 40, 0)):
+        books.charge(phase, before)
+        books.charge_wait(WORLD, 5)
+        books.charge(phase, after)
+        books.take_blocked(meter, 1)  # type: ignore[arg-type]
+        books.close_step(1)
+    late_by = [LATE_FAMILIES.index(family) for family in ("compute", "host")]
+    steps = books.held[0].steps  # type: ignore[union-attr]
+    assert [[one.own[family] for family in late_by] for one in steps] == [[36, 54], [54, 6], [0, 40]]
+    assert (cause(words, "compute"), cause(words, "host"), cause(words, "host_blocked")) == (90, 10, 90)
 
 
 def test_waits_in_groups_outside_count_as_elsewhere(words: memoryview) -> None:
@@ -185,7 +213,7 @@ def test_a_wait_cut_in_two_is_one_call(words: memoryview) -> None:
 
 
 def test_a_message_arrives_at_the_end_of_the_last_part_of_its_wait(words: memoryview) -> None:
-    """Else a garbage collection at the start of a wait would make its link look quicker than any clock allows."""
+    """Otherwise a garbage collection at the start of a wait would make its link look faster than any clock allows."""
     books = Books(words)
     books.hold(0, (), whole=True, pairwise=True)
     books.open_window(1)
@@ -209,7 +237,7 @@ def test_records_transfer_cost_and_slowest_link_of_waits_for_stages(words: memor
 
 
 def test_the_thread_that_the_training_waits_for_may_record(words: memoryview) -> None:
-    """On a GPU autograd's thread issues the first collective of some groups: they are held back from there."""
+    """On a GPU, autograd's thread issues the first collective of some groups, so they are held back there."""
     machine = PhaseMachine(words, time.monotonic_ns())
 
     def in_a_thread(*, helps: bool) -> list[int]:
@@ -279,7 +307,7 @@ def test_the_ring_of_calls_has_waits_of_a_step_and_time_between_them_in_order(wo
     books.open_window(100_000)
     books.charge_wait(wait_code(1), 3_000, None, 110_000, (Issue(5, True, 104_000), Issue(2, False)))
     books.charge_wait(WORLD, 2_000, None, 120_000)
-    books.charge_wait(WORLD | CONTINUES, 1_000, None, 123_000)  # a garbage collection lay in between
+    books.charge_wait(WORLD | CONTINUES, 1_000, None, 123_000)  # a garbage collection was in between
     books.charge_wait(wait_code(1), 0, None, 130_000, (Issue(2, False, 130_000),))
     books.close_step(140_000)
     books.charge_wait(WORLD, 1_000, None, 145_000)
@@ -335,7 +363,7 @@ _MOVES = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(moves=_MOVES)
 def test_every_nanosecond_is_in_exactly_one_place(tmp_path_factory: pytest.TempPathFactory, moves: list) -> None:
-    """Law 1, for any sequence of calls, also nonsensical ones: the causes sum to the time since the start."""
+    """Law 1, for any sequence of calls, even meaningless ones: the causes sum to the time since the start."""
     writer = new_writer(tmp_path_factory.mktemp("w"))
     words = writer.words
     start = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""Asynchronous saves from a process of its own: that is no rank, and who waits for it waits for a checkpoint."""
+"""Asynchronous saves from a separate process: it is not a rank, and a wait for it is a wait for a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device clock against a simulated stream: what it charges is what the device did."""
+"""The device clock with a simulated stream: the time of each phase is what the device did."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Loop:
         self.mark(phase, until=(WAITED, ends))
         begun = stream.marks[-1]
         stream.wait_for(ends.passed_ns)
-        # The truth: what the host does once the event is passed is no part of the wait.
+        # The truth: the host's work after the event is not part of the wait.
         stream.marks.append(max(begun, min(stream.now(), ends.passed_ns)))
         self.phases.append(WAITED)
         self.lost.append(self.lost[-1])
@@ -57,7 +57,7 @@ class Loop:
         self.clock.harvest(self.stream.now())
 
     def settle(self) -> None:
-        """A last boundary, and everything done and harvested."""
+        """A last boundary, after which everything is done and harvested."""
         self.stream.capturing = False
         self.stream.synchronize()
         self.clock.close(self.stream.now(), wait_ns=0)
@@ -191,7 +191,8 @@ def test_error_from_drift_and_coarse_stamps_is_bounded(program, depth, drift_ppm
     wall = loop.clock.last_ns - loop.stream.start_ns
     drift = 2 * abs(drift_ppm) * wall // 1_000_000
     for phase in {*charged, *true}:
-        # Both ends of each interval are off by less than a step of the stamps, and so is each move of the anchor.
+        # Both ends of each interval are wrong by less than the resolution of the stamps, and so is each move of the
+        # anchor.
         assert abs(charged[phase] - true[phase]) <= drift + 3 * quantum * (len(loop.phases) + 2)
     loop.check_sum()
 
@@ -211,7 +212,7 @@ def test_rounding_does_not_accumulate(monkeypatch):
     loop.settle()
     charged, true = loop.charged(), loop.expected()
     for phase in (1, 2):
-        # 20,000 intervals, half a microsecond each at the worst, would be 10 ms: 5 % of either phase.
+        # 20,000 intervals, half a microsecond each at worst, would be 10 ms: 5 % of either phase.
         assert abs(charged[phase] - true[phase]) < 0.002 * true[phase]
     loop.check_sum()
 
@@ -258,7 +259,7 @@ def test_exposed_part_of_a_collective_is_charged_to_the_wait():
     loop.mark(0)
     loop.stream.launch(10 * MS)
     loop.mark(1)
-    loop.stream.wait_for(loop.stream.drained_ns + 7 * MS)  # the host goes on at once
+    loop.stream.wait_for(loop.stream.drained_ns + 7 * MS)  # the host continues at once
     loop.mark(2)
     loop.stream.launch(3 * MS)
     loop.mark(1)
@@ -272,12 +273,12 @@ def test_a_wait_ends_with_the_event_that_is_waited_for():
     loop.stream.launch(10 * MS, cost_ns=0)
     loop.wait_until(1, 17 * MS)  # 7 of them are behind the work
     loop.stream.launch(3 * MS, cost_ns=0)
-    loop.wait_until(1, 2 * MS)  # over before the stream comes to it
+    loop.wait_until(1, 2 * MS)  # over before the stream reaches it
     loop.stream.launch(4 * MS, cost_ns=0)
     recorded = loop.stream.ring - loop.stream.free
     loop.mark(1)
     loop.settle()
-    assert recorded == 3  # one event a wait, and the first boundary's
+    assert recorded == 3  # one event per wait, and that of the first boundary
     assert loop.charged()[WAITED] == 7 * MS
     assert [i.ns for i in loop.given if i.phase == WAITED][1] == 0
     assert nonzero(loop.charged()) == nonzero(loop.expected())
@@ -306,7 +307,7 @@ def test_parts_are_scaled_to_the_device_interval():
     loop.mark(2, parts=((5, 10 * MS), (6, 4 * MS), (7, -1)))
     loop.settle()
     interval = next(i for i in loop.given if i.phase == 2)
-    # 20 ms of host time, of which the device was idle for 10 (and the microsecond of the mark).
+    # 20 ms of host time, during 10 of which the device was idle (and the microsecond of the mark).
     assert interval.parts is not None
     causes = [cause for cause, _ in interval.parts]
     shares = [ns / interval.ns for _, ns in interval.parts[:-1]]
@@ -446,7 +447,7 @@ def test_work_of_one_harvest_is_bounded():
     loop.harvest()
     calls = loop.stream.calls
     loop.harvest()
-    assert loop.stream.calls == calls  # all charged
+    assert loop.stream.calls == calls  # all have a phase
 
 
 @pytest.mark.parametrize("done", [0, 1, 7, 300, 500])
@@ -463,12 +464,12 @@ def test_a_harvest_asks_little_of_a_device_that_is_far_behind(done):
     loop.harvest()
     charged = len(loop.given) - given
     assert charged == done
-    assert loop.stream.calls - calls - charged <= 18  # questions; the others are about times
+    assert loop.stream.calls - calls - charged <= 18  # the number of queries; the other numbers are times
 
 
 @pytest.mark.parametrize("boundaries", [1, 4, 10])
 def test_a_device_that_never_drains_is_behind_by_at_most_one_interval(boundaries):
-    """The host has five steps' work queued from the start, and a full launch queue from then on."""
+    """The host has five steps of work queued from the start, and then a full launch queue."""
     loop = Loop(depth=25)
     loop.stream.launch(500 * MS)
     length = 100 * MS // boundaries
@@ -481,7 +482,7 @@ def test_a_device_that_never_drains_is_behind_by_at_most_one_interval(boundaries
             if loop.given:
                 behind.append(loop.stream.events[len(loop.given) - 1].passed_ns - loop.given[-1].end_ns)
         loop.harvest()
-    # Of the first batch nobody knows when it was passed. What came after it was seen unfinished then.
+    # It is not known when the first batch was passed. What came after it was seen unfinished then.
     assert 0 <= max(behind[5:]) <= length
 
 
@@ -498,14 +499,14 @@ def test_events_that_cannot_be_compared_start_a_new_anchor():
     loop.mark(2)
     loop.settle()
     assert nonzero(loop.charged()) == nonzero(loop.expected())
-    assert loop.stream.free == loop.stream.ring - 1  # the anchor alone is kept
+    assert loop.stream.free == loop.stream.ring - 1  # only the anchor is kept
     loop.check_sum()
 
 
 def test_work_seen_unfinished_is_not_charged_before_that_moment():
     loop = Loop()
     loop.stream.launch(10 * MS)
-    loop.mark(0)  # behind work of unknown length
+    loop.mark(0)  # after work of unknown length
     loop.stream.host(9 * MS)
     seen_unfinished = loop.stream.now()
     loop.harvest()
@@ -521,7 +522,7 @@ def test_boundaries_on_another_stream_do_not_run_backwards():
     loop.mark(1)
     loop.stream.host(MS)
     loop.mark(2)
-    loop.clock._pending[-1].event.passed_ns = loop.stream.marks[-1]  # its stream had nothing to do
+    loop.clock._pending[-1].event.passed_ns = loop.stream.marks[-1]  # its stream had no work
     loop.settle()
     assert loop.charged()[2] == 0
     loop.check_sum()

@@ -1,6 +1,6 @@
-"""Ranks leave and come back: two launchers hold 3 + 1 ranks of an elastic job, and the second is killed and restarted.
+"""Ranks leave and return: two launchers have 3 + 1 ranks of an elastic job, and the second is killed and restarted.
 
-Whatever happens to a rank, whyidle must not keep the others from training on: nothing hangs, and each incarnation has
+Whatever happens to a rank, whyidle must not keep the others from training: nothing hangs, and each incarnation has
 ledgers of its own attempt.
 """
 
@@ -50,7 +50,8 @@ class Job:
     port: int
 
     def launcher(self, ranks: int, serves: bool = False) -> subprocess.Popen[bytes]:
-        """A launcher that joins the job with so many ranks; it takes one as dead after eight seconds of silence.
+        """A launcher that joins the job with this many ranks. It takes another one as dead after eight seconds of
+        silence.
 
         The one that ``serves`` has the store in which they meet.
         """
@@ -59,16 +60,16 @@ class Job:
         words += ["--max-restarts=5", "--rdzv-conf", f"{TIMEOUTS},is_host={serves}"]
         words += ["--monitor-interval=0.1", "--local-addr=127.0.0.1", str(SCRIPTS / "elastic.py")]
         with open(self.folder / "launchers.err", "ab") as errors:
-            # Else torch 2.13 deadlocks if a launcher that has come back sorts before the one with the store.
+            # Otherwise torch 2.13 deadlocks if a launcher that returns sorts before the one with the store.
             env = environment(self.folder, WHYIDLE_RUN="elastic", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
             return subprocess.Popen(words, env=env, stderr=errors, start_new_session=True)
 
     def parts(self) -> dict[int, Part]:
-        """By pid."""
+        """The ledgers by pid."""
         return {int(file.stem): Part(*map(int, file.read_text().split())) for file in self.folder.glob("*.part")}
 
     def trains_with(self, world_size: int, not_in: set[int]) -> set[int]:
-        """Waits until so many new processes have trained STEPS together -> their pids."""
+        """Waits until this many new processes have trained STEPS together, and returns their pids."""
 
         def found() -> set[int]:
             parts = {pid: part for pid, part in self.parts().items() if pid not in not_in}
@@ -124,7 +125,7 @@ def test_records_training_that_continues_with_three_of_four_ranks_and_four_again
 
 
 def kill_session(launcher: subprocess.Popen[bytes]) -> None:
-    """The machine of a launcher is gone: it dies at once, and its ranks with it."""
+    """Simulates the loss of a launcher's machine: the launcher and its ranks die at once."""
     ranks = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(launcher.pid)], capture_output=True, text=True, check=True
     )

@@ -1,7 +1,7 @@
 """The split of waits in overlapping groups, by real runs of four ranks: rows and columns of a mesh of 2 x 2.
 
-Rank 3 reads slowly, so that rank 2 waits for it in their row, and rank 1 in their column; rank 0 waits for rank 2 in
-their column, and for nobody in its row.
+Rank 3 reads slowly, so that rank 2 waits for it in their row, and rank 1 in their column. Rank 0 waits for rank 2 in
+their column, and for no rank in its row.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def attached(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
 
 @pytest.fixture(scope="module")
 def without_rank_3(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
-    """It is late as ever, but is not recorded."""
+    """It is as late as before, but is not recorded."""
     return ended_well(forks, tmp_path_factory.mktemp("without"), recorded=True, each={3: {"WHYIDLE": "0"}})
 
 
 def slots(ledger: Ledger) -> tuple[Slot, Slot]:
-    """Of the row and of the column, in which a rank waits in this order."""
+    """The slots of the row and of the column, in which a rank waits in this order."""
     row, column = (slot for slot in sorted(ledger.slots, key=lambda slot: slot.index) if slot.label != "world")
     return row, column
 
@@ -64,7 +64,7 @@ def slots(ledger: Ledger) -> tuple[Slot, Slot]:
 def assert_sums_hold(outcome: Outcome, *, attached: bool = False) -> None:
     for ledger in outcome.ledgers:
         told, _ = outcome.rank(ledger.rank)
-        if attached:  # the exit handler of who attaches runs before the script's
+        if attached:  # the exit handler of the process that attaches runs before the script's
             assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns <= told.most_ns
         else:
             assert_every_second_is_in_one_place(told, ledger)
@@ -76,7 +76,7 @@ def assert_sums_hold(outcome: Outcome, *, attached: bool = False) -> None:
 
 
 def mostly_split(slot: Slot) -> bool:
-    """The first steps of a world pass before members have met, and its last ones have no time to be exchanged."""
+    """The first steps of a world pass before members have met, and its last steps are not exchanged."""
     return slot.unsplit < slot.waited / 2
 
 
@@ -105,7 +105,7 @@ def test_a_rank_is_late_because_of_its_reads_or_a_wait_in_another_group(attached
     row, column = slots(attached.rank(3)[1])
     for slot in (row, column):
         assert max(slot.late_own, key=lambda family: slot.late_own[family]) == "storage"
-    # Rank 2 read as quickly as the others: it came late to its column because it waited in its row.
+    # Rank 2 read as fast as the others: it came late to its column because it waited in its row.
     row, column = slots(attached.rank(2)[1])
     assert column.late_elsewhere.keys() == {row.index}
     assert column.late_elsewhere[row.index] > sum(column.late_own.get(family, 0) for family in LATE_FAMILIES)
@@ -148,7 +148,7 @@ def test_other_ranks_end_with_their_own_error_when_one_is_killed(tmp_path: Path,
         processes[3].send_signal(signal.SIGKILL)
 
     outcome, codes = forks.run(("mesh.py", "1000000"), tmp_path, RANKS, meanwhile=kill)
-    # Gloo closes the connections of a rank that fails, on which the next one fails.
+    # Gloo closes the connections of a rank that fails, which makes the next one fail.
     assert codes == [1, 1, 1, -signal.SIGKILL], outcome.stderr
     assert "whyidle:" not in outcome.stderr
     assert "torch_hooks/exchange" not in outcome.stderr

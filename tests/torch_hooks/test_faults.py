@@ -1,4 +1,4 @@
-"""A fault of ours never touches the training, and a fault of the training's never spoils what others have recorded."""
+"""A fault of whyidle never affects the training, and a fault of the training never destroys the records of others."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ import os, signal, sys
 from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.writer import LedgerWriter
 ledger = LedgerWriter(sys.argv[1], {"run": "r", "node": "n", "device": "cpu", "uuid": ""}, {"rank": 7})
-ledger.words[WORD_AT["steps"][0]] += 1
+ledger.words[WORD_AT["phase"][0]] += 1
 pwrite = os.pwrite
-def dies_after_the_first(*words):
-    pwrite(*words)
+def dies_in_the_middle(fd, what, at):
+    pwrite(fd, what[:4096], at)
     os.kill(os.getpid(), signal.SIGKILL)
-os.pwrite = dies_after_the_first
+os.pwrite = dies_in_the_middle
 ledger.file.flush()
 """
 
@@ -56,7 +56,7 @@ def test_reads_a_rank_that_died_during_a_write(tmp_path: Path) -> None:
 
 
 def test_killing_one_of_two_runs_in_a_directory_leaves_the_other(tmp_path: Path, forks: Forks) -> None:
-    """At a random moment, with the agent looking on, which is killed as well: the other run goes on."""
+    """At a random moment, and together with the agent: the other run continues."""
     mine, other = tmp_path / "mine", tmp_path / "other"
     words = ("faults.py", "until_told")
     shared = {"WHYIDLE_DIR": str(tmp_path / "ledgers")}
@@ -91,7 +91,7 @@ def test_killing_one_of_two_runs_in_a_directory_leaves_the_other(tmp_path: Path,
 
 
 def test_a_rank_that_exits_early_exits_at_once(tmp_path: Path, forks: Forks) -> None:
-    """Its blocks of the exchange are in flight, and nobody will ever answer them."""
+    """Its blocks of the exchange are in flight, and no rank will ever answer them."""
     plain, _ = forks.run(("early.py",), tmp_path / "plain", 2, recorded=False)
     outcome, codes = forks.run(("early.py",), tmp_path / "recorded", 2)
     assert (plain.returncode, codes) == (0, [0, 0]), (plain.stderr, outcome.stderr)
@@ -116,7 +116,7 @@ def test_training_works_with_one_of_two_ranks_attached(tmp_path: Path, forks: Fo
     assert ledger.hook_states["exchange"] == "absent"
     assert (ledger.cause_ns["network"], ledger.cause_ns["straggler"]) == (0, 0)
     assert ledger.cause_ns["collective"] > 0
-    # The handshake still runs when the process ends, and is waited for.
+    # The handshake still runs when the process ends, which waits for it.
     assert_every_second_is_in_one_place(next(t for t in outcome.told if t.rank == 0), ledger)
 
 
@@ -227,6 +227,9 @@ def test_records_a_run_beside_sixty_four_stale_ledgers(tmp_path: Path, forks: Fo
         ("no_tensor_is_held", {}),
         ("what_fails_inside_is_off", {}),
         ("a_thread_of_the_program_takes_no_slot", {}),
+        ("a_thread_that_fetches_batches_is_not_the_training", {}),
+        ("a_process_that_a_rank_starts_is_a_rank_if_it_trains", {}),
+        ("no_second_is_in_two_ledgers_of_one_process", {}),
     ],
 )
 def test_the_contract(promise: str, env: dict[str, str], tmp_path: Path, forks: Forks) -> None:

@@ -1,6 +1,6 @@
-"""How members of a group meet, over a real store: every member is polled in turns, as its background thread would.
+"""How members of a group meet, over a real store: every member is polled in turn, as its background thread would do.
 
-Whoever is not polled any more has died.
+A member that is no longer polled has died.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from whyidle.torch_hooks.exchange.formation import Formation
 
 KEY = 0xC0FFEE
 POLLS = 40
-"""More than it takes, however the members come."""
+"""More rounds than it takes, in any order of arrival."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def _size(value: object) -> int:
         return len(value)
     if isinstance(value, (list, tuple)):
         return sum(map(_size, value))
-    return 1  # whether a key is there
+    return 1  # tests whether a key exists
 
 
 class Member:
@@ -118,7 +118,7 @@ def test_two_groups_do_not_meet_each_other(store: dist.Store) -> None:
 
 def test_waits_without_a_deadline_for_a_missing_member(store: dist.Store) -> None:
     members = join(store, (0, 1, 2))
-    members.pop(1)  # it wrote who it is
+    members.pop(1)  # it wrote its own number
     members = {rank: Member(store, (0, 1, 2, 3), rank) for rank in (0, 1, 2)}
     poll(members.values(), 200)
     assert [member.first for member in members.values()] == [None] * 3
@@ -154,7 +154,7 @@ def test_asks_a_member_to_hold_back_its_waits(store: dist.Store) -> None:
 
 @pytest.mark.parametrize("polls", range(6), ids=lambda polls: f"after {polls} polls")
 def test_forms_after_an_attempt_that_died_at_any_moment(store: dist.Store, polls: int) -> None:
-    """Its keys are still there: who its members were, that they were called, what they answered."""
+    """Its keys still exist: its members, that they were called, and their answers."""
     before = join(store, (0, 1, 2), of_1=500)
     poll(before.values(), polls)
     now = join(store, (0, 1, 2), of_2=3)
@@ -199,7 +199,7 @@ def test_a_member_that_restarts_while_forming_takes_part_under_its_new_name(stor
     assert_met(members, first=8)
 
 
-# -- what it costs the store: docs/scale.md has these numbers
+# -- the cost for the store: docs/scale.md has these numbers
 
 
 def counted(store: dist.Store, count: int) -> tuple[dict[int, Member], dict[int, Counting]]:
@@ -216,7 +216,7 @@ def test_forming_costs_each_member_a_bounded_number_of_requests(store: dist.Stor
     for rank, asked in stores.items():
         assert asked.requests.total() == members[rank].formation.requests, "what it says of itself is true"
         assert asked.requests.total() <= 15
-        # The leader alone reads and writes what grows with the group.
+        # Only the leader reads and writes what grows with the group.
         assert asked.bytes <= (400 * count if rank == 0 else 500)
 
 

@@ -1,6 +1,6 @@
-"""Checkpoints as frameworks make them: each is one bracket, which takes as long as the framework's own clock says.
+"""Checkpoints of frameworks: each is one bracket, which takes as long as the framework's own clock says.
 
-Stand-ins with the frameworks' names and call shapes serve every run of the tests. With the frameworks themselves:
+In every run of the tests, stand-ins with the frameworks' names and signatures are used. With the frameworks themselves:
 
     python3 -m venv frameworks && frameworks/bin/pip install torch transformers accelerate lightning pytorch-lightning
     WHYIDLE_TEST_FRAMEWORKS=frameworks/bin/python make test
@@ -64,7 +64,7 @@ def test_a_barrier_in_a_checkpoint_is_a_wait_for_the_rank_that_writes(tmp_path: 
     writer, waiter = (json.loads((tmp_path / f"told-{rank}").read_text()) for rank in (0, 1))
     assert [ledger.words["checkpoints"][0] for ledger in ledgers] == [10, 0]
     assert abs(spent(ledgers[0], SAVE) - (writer["save_ns"] - writer["barrier_ns"])) < 0.1 * writer["save_ns"]
-    # What the other one computes for itself is split off from the wait, although the wait follows it.
+    # The other rank's own computation is split off from the wait, although the wait follows it.
     own = waiter["save_ns"] - waiter["barrier_ns"]
     assert abs(spent(ledgers[1], SAVE) - own) < 0.1 * waiter["save_ns"]
     assert ledgers[1].cause_ns["checkpoint_cpu"] > 0.8 * waiter["save_cpu_ns"]
@@ -92,7 +92,7 @@ def test_ranks_wait_while_one_evaluates(tmp_path: Path, forks: Forks) -> None:
 def test_detach_restores_every_method() -> None:
     class Trainer:
         def save_checkpoint(self) -> None:
-            """Not everybody has restores."""
+            """Not every framework has restores."""
 
     class Inherits(Trainer):
         pass
@@ -121,7 +121,7 @@ def test_detach_restores_every_method() -> None:
 )
 @pytest.mark.parametrize("name", ["transformers", "accelerate", "lightning", "pytorch_lightning"])
 def test_agrees_with_the_timers_of_the_framework(name: str, tmp_path: Path) -> None:
-    """Of batches, steps up to the optimizer's, and checkpoints, within 2 points of the wall time of the training."""
+    """Batches, steps up to the optimizer's, and checkpoints agree within 2 points of the wall time of the training."""
     wait_for_quiet()
     words = [FRAMEWORKS, str(SCRIPTS / "frameworks.py"), name]
     env = environment(tmp_path, HF_HUB_OFFLINE="1")
@@ -165,5 +165,5 @@ def test_records_a_checkpoint_written_by_hand(how: str, tmp_path: Path, forks: F
         assert ledger.words["host_write_bytes"] == (0,)
         assert "to files" not in evidence
     if how == "bracketed":
-        assert abs(spent(ledger, SAVE) - told["wrote"]) < 20_000_000
+        assert abs(spent(ledger, SAVE) - told["wrote"]) < 20_000_000 + told["wrote"] / 10
         assert ledger.cause_ns["checkpoint_cpu"] > 0.5 * told["wrote"]

@@ -25,7 +25,7 @@ RANKS = 4
 
 
 class ProcessGroup:
-    """As torch.distributed has it: some ranks, in an order of their own."""
+    """As in torch.distributed: some ranks, in any order."""
 
     def __init__(self, *ranks: int, described: str = "undefined"):
         self.ranks = list(ranks)
@@ -117,7 +117,7 @@ def test_the_peer_of_a_message_is_a_global_rank() -> None:
 
 
 def test_a_new_group_at_the_address_of_an_old_one_has_its_own_ranks() -> None:
-    """Python gives the id of a dead object to the next one."""
+    """Python gives the id of a dead object to a new one."""
     groups = slots_of()
     gone = ProcessGroup(0, 2)
     groups.slot_of(gone, pairwise=True)
@@ -213,11 +213,11 @@ class Calls:
     names: Sequence[str]
     more: frozenset[str] = frozenset()
     plain: bool = False
-    """Whether they run without whyidle too."""
+    """Whether the calls also run without whyidle."""
 
 
 CALLS = {
-    # The parameters of tensor-parallel layers are sent around; a view of their result is waited for again.
+    # The parameters of tensor-parallel layers are sent; there is another wait for a view of their result.
     "kinds": Calls(
         ("slots", "kinds", "messages", "functional", "compiled", "again"), more=frozenset({"tp", "?"}), plain=True
     ),
@@ -328,7 +328,7 @@ def test_losses_and_graph_counts_are_unchanged(pair: Pair) -> None:
 
 @real
 def test_bytes_are_counted_by_group_and_operation(pair: Pair) -> None:
-    """What is reduced, all that was gathered, all that is scattered: of each call 32 bytes a rank."""
+    """What is reduced, what was gathered, and what is scattered: 32 bytes a rank for each call."""
     expected = {"all_reduce": 7 * 32, "all_gather": 2 * 64, "reduce_scatter": 32, "all_to_all": 32}
     for _, ledger in pair.ranks():
         found = {slot.label: slot.bytes for slot in ledger.slots}

@@ -1,4 +1,4 @@
-"""Hops: how far live counters are from the exact chain when each rank hands on what made it late once a block."""
+"""Hops: how far live counters are from the exact chain if each rank passes on what made it late once a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a process is, from the environments that launchers make."""
+"""The identity of a process, from the environments that launchers create."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_start_of_this_process_is_after_its_parents_start_and_before_now() -> No
         ("5a1e-2", "0,1", "GPU-5a1e-2"),
         ("5a1e-2", "MIG-5a1e-2", "MIG-5a1e-2"),
         ("GPU-5a1e-2", "", "GPU-5a1e-2"),
-        ("", "", ""),  # torch 2.4 does not tell
+        ("", "", ""),  # torch 2.4 does not report it
     ],
 )
 def test_a_gpu_has_the_uuid_that_nvml_gives_it(uuid: str, visible: str, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""The wait for data, split: a table of ways to make a batch -> the cause that must have most of the wait."""
+"""The split of the wait for data: a table of ways to make a batch -> the cause that must have most of the wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support_forks import Forks
 
-pytestmark = pytest.mark.xdist_group("machine")  # shares of time: nothing else of ours may take the CPU meanwhile
+pytestmark = pytest.mark.xdist_group("machine")  # shares of time: no other test may use the CPU meanwhile
 
 DOMINANT = {
     "sleeps": "data_read",
@@ -23,7 +23,7 @@ DOMINANT = {
     "burns:0": "data_cpu",
     "compresses_in_threads:0": "data_cpu",
 }
-"""A name ends in `:0` where there are no workers: the loop makes its batches itself."""
+"""A name ends in `:0` if there are no workers and the loop makes its batches itself."""
 
 
 def waits(forks: Forks, folder: Path, *names: str, **env: str) -> dict[str, dict[str, int]]:
@@ -33,12 +33,12 @@ def waits(forks: Forks, folder: Path, *names: str, **env: str) -> dict[str, dict
 
 
 ATTEMPTS = 3
-"""A thread of a pool that waits for a CPU is not seen to wait: on a machine that others use too, it looks blocked."""
+"""A thread of a pool that waits for a CPU is not seen to wait. If other programs use the CPUs, it looks blocked."""
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Callable[[int], dict[str, dict[str, int]]]:
-    """The waits of all kinds, measured anew for each attempt that is asked for."""
+    """The waits of all kinds, measured again for each attempt."""
 
     @functools.cache
     def attempt(number: int) -> dict[str, dict[str, int]]:
@@ -55,16 +55,16 @@ def share(wait: dict[str, int], *causes: str) -> float:
 def test_most_of_a_wait_has_the_expected_cause(
     tables: Callable[[int], dict[str, dict[str, int]]], name: str, cause: str
 ) -> None:
-    # On a machine that others use as well, whoever makes the batch also queues for a CPU: true, but not its doing.
+    # If other programs use the CPUs, the process that makes the batch also waits for a CPU.
     shares = (share(tables(number)[name] | {"data_queue": 0}, cause) for number in range(ATTEMPTS))
     assert any(share > 0.6 for share in shares), [tables(number)[name] for number in range(ATTEMPTS)]
 
 
 def test_workers_on_one_core_give_data_queue(tmp_path: Path, forks: Forks) -> None:
-    """Four of them compute: each gets a quarter of the core, and waits for it the rest of the time."""
+    """Four of them compute: each gets a quarter of the core, and waits for it for the rest of the time."""
     (wait,) = waits(forks, tmp_path, "crowded", ONE_CORE="1").values()
     assert share(wait, "data_queue") > 0.5, wait
-    assert share(wait, "data_queue", "data_cpu") > 0.6, wait  # the loop, too, queues for its turn to take a batch
+    assert share(wait, "data_queue", "data_cpu") > 0.6, wait  # the loop also waits for its turn to take a batch
 
 
 def test_direct_reads_give_data_read(tmp_path: Path, forks: Forks) -> None:

@@ -1,4 +1,4 @@
-"""Queues in collectives and blocked time of a CPU rank: the arithmetic, real threads, and real training loops."""
+"""CPU queues in collectives and blocked time of a CPU rank: the arithmetic, real threads, and real training loops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from whyidle.torch_hooks.threads import OwnThread, OwnThreads
 MS = 1_000_000
 
 pytestmark = pytest.mark.alone
-"""Threads that other tests have left in this process would be asked for their share."""
+"""Ends threads that other tests have left in this process, because their time would count."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def task() -> Iterator[TaskClock]:
 
 
 def start(work: Callable[[threading.Event], object], name: str = "") -> tuple[threading.Thread, threading.Event]:
-    """A thread with a name that the kernel knows; it works until its event is set."""
+    """A thread with a name that the kernel knows. It works until its event is set."""
     named, over = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -51,14 +51,14 @@ def start(work: Callable[[threading.Event], object], name: str = "") -> tuple[th
 
 
 def end(thread: threading.Thread, over: threading.Event) -> None:
-    """Ends a thread, for the kernel too, which is a moment after Python has joined it."""
+    """Ends a thread, also for the kernel, which is a moment after Python has joined it."""
     over.set()
     thread.join()
     assert until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
 
 
 def spin(seconds: float) -> None:
-    """On a CPU, for so much CPU time."""
+    """Uses this much CPU time."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
@@ -84,7 +84,7 @@ def test_a_wait_without_a_reading_is_left_whole(task: TaskClock) -> None:
 
 
 class Queueing(TaskClock):
-    """Has queued for 20 µs more at each reading."""
+    """Has waited for a CPU for 20 µs more at each reading."""
 
     readings = 0
 
@@ -107,7 +107,7 @@ def test_short_waits_are_split_as_the_measured_ones_were() -> None:
 
 
 class Dear(TaskClock):
-    """A reading takes 150 µs; of each wait a tenth was a queue."""
+    """A reading takes 150 µs. A tenth of each wait was a CPU queue."""
 
     now_ns = readings = 0
 
@@ -172,7 +172,7 @@ def test_a_thread_that_ends_during_a_wait_does_not_affect_the_others(task: TaskC
 
 
 def test_communication_threads_on_one_core_have_queue_time(task: TaskClock) -> None:
-    """Two of them and this one share a core: while this thread waits, one of the two is always in the queue."""
+    """Two of them and this one share a core: while this thread waits, one of the two always waits for the CPU."""
     cores = os.sched_getaffinity(0)
     ended = []
     try:
@@ -205,7 +205,7 @@ def burn_until(over: threading.Event) -> None:
 
 
 class Loop:
-    """What the books of a rank would say of a loop without any bracket."""
+    """The account of a rank's loop without any bracket."""
 
     def __init__(self, task: TaskClock):
         self.meter = BlockedMeter(task, OwnThreads())
@@ -263,7 +263,7 @@ def test_a_loop_that_computes_is_not_blocked(task: TaskClock) -> None:
 
 def test_blocked_time_is_taken_from_causes_that_the_step_has(task: TaskClock) -> None:
     loop = Loop(task)
-    for _ in range(20):  # a span in which another thread of this process worked may give nothing
+    for _ in range(20):  # a span in which another thread of this process worked may have no blocked time
         time.sleep(0.02)
         _, from_compute = loop.step(host=True)
         assert from_compute == 0
@@ -271,7 +271,7 @@ def test_blocked_time_is_taken_from_causes_that_the_step_has(task: TaskClock) ->
 
 
 def test_waiting_for_own_busy_threads_is_not_blocked_time(task: TaskClock) -> None:
-    """Also when they queue for a CPU."""
+    """Also while they wait for a CPU."""
     loop = Loop(task)
     for _ in range(30):
         over = threading.Event()
@@ -289,14 +289,14 @@ def test_time_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> Non
     loop, slept = Loop(task), 0
     for _ in range(10):
         queue, cpu = task.queue(), time.thread_time_ns()
-        spin(0.02)  # in a data phase, say, that measures it
+        spin(0.02)  # for example in a data phase that measures it
         task.booked_ns += time.thread_time_ns() - cpu + task.queue() - queue
         loop.since = begun = time.monotonic_ns()
         queue = task.queue()
         time.sleep(0.02)
         slept += time.monotonic_ns() - begun - (task.queue() - queue)
         loop.step()
-    # A rank that loses its CPU between two phases of this test has a queue that is in neither: blocked time is less.
+    # If a rank loses its CPU between two phases of this test, its queue is in neither, and blocked time is less.
     assert 0.5 * slept < loop.blocked < 1.1 * slept
 
 
@@ -308,8 +308,8 @@ def thread_of(name: str = "", pool: bool = False) -> OwnThread:
 
 def test_counts_work_that_other_threads_did_for_the_loop() -> None:
     spent = [
-        (thread_of("pt_gloo_runloop"), 30 * MS, 40 * MS),  # carries collectives: does not work for the loop's own code
-        (thread_of(pool=True), 12 * MS, 3 * MS),  # beside the training thread's 10 ms
+        (thread_of("pt_gloo_runloop"), 30 * MS, 40 * MS),  # runs collectives, and does not work for the loop's own code
+        (thread_of(pool=True), 12 * MS, 3 * MS),  # in addition to the training thread's 10 ms
         (thread_of(), 5 * MS, 6 * MS),
     ]
     assert helped(spent, 10 * MS, 50 * MS) == ((2 + 3 + 5 + 6) * MS, 3 * MS)

@@ -1,4 +1,4 @@
-"""A run that comes back repeats what it had not saved: those steps, and no others, are `recompute`."""
+"""A run that restarts repeats what it had not saved. These steps, and no others, are `recompute`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Launch = Callable[[Case, Path, Forks], Outcome]
 
 
 def repeated_steps(ledger: Ledger) -> list[int]:
-    """The numbers of the steps that have time charged to `recompute`."""
+    """The numbers of the steps with time in `recompute`."""
     return [step.number for step in ledger.ring if step.causes[CAUSE["recompute"]]]
 
 
@@ -65,7 +65,7 @@ def launched(case: Case, folder: Path, forks: Forks) -> Outcome:
 
 
 def launched_by_hand(case: Case, folder: Path, forks: Forks) -> Outcome:
-    """As torchrun does it: when one rank has died it ends the other, and starts both with the next number."""
+    """As torchrun does: when one rank has died it ends the other, and starts both with the next number."""
 
     def end_both(ranks: list[Forked]) -> None:
         assert ranks[1].wait()
@@ -92,7 +92,7 @@ def test_restarted_ranks_repeat_what_was_not_saved(case: Case, launch: Launch, t
         assert (before.attempt, after.attempt) == (0, 1)
         assert before.run == after.run
         assert not repeated_steps(before)
-        # Rank 1 was the first to go; rank 0 may have been one step behind, or waiting in the next.
+        # Rank 1 ended first. Rank 0 may have been one step behind, or waiting in the next one.
         reached = max(one.base_step + one.steps for one in (before, attempts(tmp_path, 1 - rank)[0]))
         assert case.kill_at - 1 <= reached <= case.kill_at
         assert after.base_step == case.save_at
@@ -102,7 +102,7 @@ def test_restarted_ranks_repeat_what_was_not_saved(case: Case, launch: Launch, t
             assert step.causes[CAUSE["compute"]]
     for told in outcome.told:
         (ledger,) = (one for one in outcome.ledgers if one.pid == told.pid)
-        if ledger.ended:  # the file of a rank that was killed may lack its last moments
+        if ledger.ended:  # the file of a killed rank may lack its last moments
             assert_every_second_is_in_one_place(told, ledger)
         assert told.facts["from"] == (case.save_at if ledger.attempt else 0)
 
@@ -118,7 +118,7 @@ def test_steps_repeated_by_a_run_of_the_same_name_are_recompute(tmp_path: Path, 
     before, after = attempts(tmp_path)
     assert (before.run, after.run, after.attempt) == ("mine", "mine", 1)
     assert before.ended == 0
-    assert before.steps in (8, 9)  # what a rank does in its last moments before it is killed may be missing
+    assert before.steps in (8, 9)  # the last moments of a rank before it is killed may be missing
     assert repeated_steps(after) == list(range(5, before.steps + 1))
 
 

@@ -1,8 +1,8 @@
-"""Scripts that have never heard of whyidle: they compute what they compute without it, and every second is accounted.
+"""Scripts that do not mention whyidle: they compute the same as without it, and every second is accounted for.
 
-Each group of loops runs twice: plain and recorded. What is recorded is compared with what the script itself has
-counted. Of each way to start a script one group is under `whyidle run`: Python, torchrun, and ranks that the script
-starts itself. The others run in forks of a process that has imported torch.
+Each group of loops runs twice: plain and recorded. The records are compared with what the script itself has counted.
+For each way to start a script, one group runs under `whyidle run`: Python, torchrun, and ranks that the script starts
+itself. The others run in forks of a process that has imported torch.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ RANKS = {"step", "backward", "work_wait", "process_group", "ddp"}
 class Group:
     script: str
     loops: str
-    ranks: int  # of torchrun; 0: started by itself
+    ranks: int  # number of ranks of torchrun; 0: started by itself
     recorded: tuple[int, ...]  # ranks that must have a ledger
     active: set[str]
-    groups: frozenset[str] | set[str] = frozenset()  # in which ranks wait for each other
+    groups: frozenset[str] | set[str] = frozenset()  # ranks that wait for each other
     returncode: int = 0
     forked: bool = False  # also when it is recorded
 
@@ -104,8 +104,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     group = GROUPS[request.param]
     words = command(group.script, *group.loops.split(), ranks=group.ranks)
     folder = tmp_path_factory.mktemp(request.param)
-    if group.script == "spawn.py":  # it starts its ranks itself, which import torch
-        # These have no exchange, hence no thread of ours that could be the reason.
+    if group.script == "spawn.py":  # it starts its ranks itself, and they import torch
+        # These have no exchange, so no thread of whyidle could be the reason.
         return Pair(
             group, run_past_torch(words, folder / "plain"), run_past_torch(recorded(words), folder / "recorded")
         )

@@ -18,8 +18,8 @@ MS = 1_000_000
 NOTHING = CpuTimes(0, 0, 0)
 NAMES = ("handoff", "cpu", "queue", "read")
 
-# What the worker had during a wait of 100 ms, this thread's own work on the batch, and what helpers of the worker
-# queued for -> where the wait goes, ms
+# What the worker got during a wait of 100 ms, this thread's own work on the batch, and how long helpers of the worker
+# waited for a CPU -> the split of the wait, ms
 WAITS = {
     "it slept": (CpuTimes(0, 0, 0), 0, 0, {"data_read": 100}),
     "it computed": (CpuTimes(98 * MS, 0, 98 * MS), 0, 0, {"data_cpu": 98, "data_read": 2}),
@@ -39,7 +39,7 @@ WAITS = {
 
 
 def charged(parts: tuple[tuple[int, int], ...] | None, wall: int = 100 * MS) -> dict[str, int]:
-    """As Books.charge does it, ms."""
+    """The split of Books.charge, in ms."""
     assert parts is not None
     spent, rest = {}, wall
     for cause, ns in parts:
@@ -77,7 +77,7 @@ def test_splits_a_save() -> None:
 
 
 def spend(code: str, read: Callable[[int], CpuTimes | None]) -> tuple[CpuTimes, CpuTimes]:
-    """What a child reads before and after it runs ``code`` between two lines of its output."""
+    """The readings of a child before and after it runs ``code`` between two lines of its output."""
     script = f"import time, threading\nprint(flush=True); input()\n{code}\nprint(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

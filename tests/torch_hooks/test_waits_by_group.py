@@ -1,4 +1,4 @@
-"""Each group of ranks is split by itself: a step with a collective that only some ranks make is no exception."""
+"""Each group of ranks is split separately, also in a step with a collective that only some ranks make."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
 
 
 def slots_of(ledger: Ledger) -> tuple[Slot, Slot]:
-    """The world, and the pair."""
+    """The slots of the world and of the pair."""
     slots = {slot.label: slot for slot in ledger.slots}
     assert set(slots) == {"world", "2 ranks"}
     return slots["world"], slots["2 ranks"]
@@ -41,7 +41,7 @@ def test_groups_have_the_same_key_on_all_their_ranks_and_on_no_others(outcome: O
 
 
 def test_most_waits_are_split_although_only_one_pair_makes_a_collective(outcome: Outcome) -> None:
-    """Not split are what waits there were before both sides had met, and what the end of the run cut off."""
+    """Waits before both sides had met, and those at the end of the run, are not split."""
     for rank in range(4):
         told, ledger = outcome.rank(rank)
         assert_every_second_is_in_one_place(told, ledger)
@@ -57,7 +57,7 @@ def test_the_late_rank_is_named_in_its_own_group(outcome: Outcome) -> None:
     assert max(waits.behind, key=lambda rank: waits.behind[rank]) == 1
     _, late = slots_of(outcome.rank(1)[1])
     assert late.straggler < LATE_IN_ALL_NS // 5
-    slept = late.late_own.get("compute", 0) + late.late_own.get("host", 0)  # no hook sees what the loop itself sleeps
+    slept = late.late_own.get("compute", 0) + late.late_own.get("host", 0)  # no hook sees the sleep of the loop itself
     assert slept > LATE_IN_ALL_NS // 2
 
 
@@ -70,7 +70,7 @@ def test_the_pair_without_a_late_rank_waits_in_the_world_and_not_in_its_own_grou
 
 
 def test_names_the_wait_in_its_pair_that_made_a_rank_late_in_the_world(outcome: Outcome) -> None:
-    """Ranks 0 and 1 come to the world together. Rank 0 has spent that time in its pair, rank 1 on its own."""
+    """Ranks 0 and 1 enter the world's collective together. Rank 0 was in its pair before, rank 1 computed alone."""
     world, pair = slots_of(outcome.rank(0)[1])
     by_own = sum(world.late_own.values())
     assert world.late_elsewhere.get(pair.index, 0) > 2 * by_own

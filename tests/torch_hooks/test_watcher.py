@@ -1,4 +1,5 @@
-"""A device that stops while its host goes on: which boundary it has not passed is seen, asking only after silence."""
+"""A device that stops while its host continues: the boundary that it has not passed is found, with queries only after
+silence."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Rank:
     """A host that has enqueued compute, a wait, compute and another wait, on a simulated stream."""
 
     def __init__(self, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(watcher, "LOOK_SECONDS", 1e9)  # the test looks by itself
+        monkeypatch.setattr(watcher, "LOOK_SECONDS", 1e9)  # the test calls look() itself
         self.writer = writer
         self.stream = SimStream(now_ns=10 * SECOND)
         self.machine = PhaseMachine(writer.words, self.stream.start_ns)
@@ -43,7 +44,7 @@ class Rank:
         return self.stream.done(event)  # type: ignore[arg-type]
 
     def look(self, after_ns: int) -> Position:
-        """Where the rank is said to be when the watcher has looked, so long after the start and once more."""
+        """The phase of the rank after the watcher has looked this long after the start, and once more."""
         for _ in range(2):
             self.stream.now_ns = max(self.stream.now_ns, self.stream.start_ns + after_ns)
             self.watcher.look(self.stream.now_ns)
@@ -61,14 +62,14 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
 
 
 def stop_device_at(rank: Rank, ns: int) -> None:
-    """What the device has not passed by then it never will."""
+    """The device never passes what it has not passed by then."""
     passed = rank.stream._passed
     rank.stream._passed = lambda event: event.passed_ns <= rank.stream.start_ns + ns and passed(event)  # type: ignore[method-assign]
 
 
 def test_asks_nothing_while_the_host_makes_progress(rank: Rank) -> None:
     stop_device_at(rank, 6 * MS)
-    assert rank.look(SILENT_NS // 2).phase == "startup"  # the host's
+    assert rank.look(SILENT_NS // 2).phase == "startup"  # the phase of the host
     assert not rank.asked
 
 

@@ -21,7 +21,7 @@ def only(family: str, seconds: float) -> dict[str, float]:
 
 
 def test_waits_for_a_late_rank_are_charged_to_its_reads():
-    """The example of the design: rank 1 reads 40 ms a step, rank 0 waits for it."""
+    """Rank 1 reads for 40 ms in each step, and rank 0 waits for it."""
     conclusion = conclude(
         [
             RankWaits(0, only("compute", 5.0), (GroupWaits(DP, network=1.0, behind={1: 4.0}),)),
@@ -88,7 +88,7 @@ def test_a_rank_late_because_of_a_slow_pipeline_link_is_charged_to_the_network()
 
 
 def test_transfers_are_followed_after_the_waits_behind_others():
-    """Rank 1 was late by 2 s of waiting elsewhere: it waited 3 s there behind rank 2, so none of it is transfer."""
+    """Rank 1 was late because it waited for 2 s elsewhere: it waited 3 s there for rank 2, so none is transfer."""
     ranks = [
         RankWaits(0, {}, (GroupWaits(DP, behind={1: 2.0}),)),
         RankWaits(1, {}, (GroupWaits(DP, late_elsewhere={TP: 2.0}), GroupWaits(TP, network=5.0, behind={2: 3.0}))),
@@ -111,7 +111,7 @@ def test_excess_beyond_the_waits_behind_others_is_transfer():
     ("group", "families"),
     [
         (Group("world", (0, 1, 2, 3)), {"pipeline": 3.0}),  # its stages have different parts of the bubble
-        (Group("dp", (0, 3)), {"network": 3.0}),  # rank 3 has a pipeline of its own, with the same bubble
+        (Group("dp", (0, 3)), {"network": 3.0}),  # rank 3 has a separate pipeline with the same bubble
     ],
 )
 def test_bubble_explains_lateness_only_where_the_whole_pipeline_is_compared(group: Group, families: dict[str, float]):
@@ -155,7 +155,7 @@ def test_unexplained_lateness_stays_with_the_late_rank():
 
 
 def test_slow_link_of_a_pipeline_is_named_by_its_two_ends():
-    """Rank 2 waits for stage 1, which was late by the transfers of its own messages."""
+    """Rank 2 waits for stage 1, which was late because of the transfers of its own messages."""
     slow = GroupWaits(PIPE, network=4.0, links={0: 3.0, 2: 1.0}, late_elsewhere={PIPE: 2.0})
     ranks = [
         RankWaits(0, {}, (GroupWaits(PIPE, network=3.0, links={1: 3.0}),)),
@@ -168,7 +168,7 @@ def test_slow_link_of_a_pipeline_is_named_by_its_two_ends():
 
 
 def test_closed_circle_ends_and_is_counted():
-    """Each of two ranks is late only because of the other: nothing explains it."""
+    """Each of two ranks is late only because of the other, so nothing explains it."""
     other = Group("ep", (0, 1))
     ranks = [
         RankWaits(0, {}, (GroupWaits(DP, behind={1: 1.0}), GroupWaits(other, late_elsewhere={DP: 1.0}))),
@@ -180,7 +180,7 @@ def test_closed_circle_ends_and_is_counted():
 
 
 def test_circle_with_a_way_out_is_solved_exactly():
-    """Half of each lateness is the other rank's: rank 0 ends with 2/3 or 1/3 of what began at either."""
+    """Half of each lateness comes from the other rank: rank 0 ends with 2/3 or 1/3 of what began at either."""
     other = Group("ep", (0, 1))
     ranks = [
         RankWaits(
@@ -311,7 +311,7 @@ def test_result_does_not_depend_on_rank_numbers(ranks: list[RankWaits], order: l
 
 
 def test_a_thousand_ranks_in_four_groups_each_are_solved_in_seconds():
-    """16 replicas x 8 stages x 8 TP ranks, every rank late now and then in each of its groups."""
+    """16 replicas x 8 stages x 8 TP ranks. Every rank is sometimes late in each of its groups."""
     dp, pp, tp = 16, 8, 8
     number = lambda d, p, t: (d * pp + p) * tp + t  # noqa: E731
     world = Group("world", tuple(range(dp * pp * tp)))

@@ -1,4 +1,4 @@
-"""The last steps that a report keeps: waits told apart step by step where the ranks' rings allow it."""
+"""The last steps that a report keeps: waits are split step by step if the ranks' rings allow it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = 77
 def ledger(
     rank: int, waits: Sequence[Sequence[int]], *, size: int = 2, pairwise: bool = False, attempt: int = 0
 ) -> Ledger:
-    """A rank that computes for 50 ms in each step, and waits in one group for so many ms in each call."""
+    """A rank that computes for 50 ms in each step, and waits in one group for this many ms in each call."""
     words = {name: (0,) * count for name, count in WORDS.items()}
     words |= {"rank": (rank,), "world_size": (size,), "steps": (len(waits),), "attempt": (attempt,)}
     words |= {"slot_key": (KEY, *[0] * 7), "slot_size": (size, *[0] * 7), "slot_pairwise": (int(pairwise), *[0] * 7)}

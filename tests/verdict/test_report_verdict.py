@@ -1,4 +1,4 @@
-"""The account and its verdict: a table of what ledgers hold, and what is concluded from it."""
+"""The account and its verdict: a table of the contents of ledgers and the conclusions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of(tmp_path: Path, *specs: Spec) -> dict[str, Any]:
 
 @pytest.mark.ages
 def test_the_worked_example(tmp_path: Path) -> None:
-    """Two ranks, 100 steps; rank 1's reads take 40 ms a step, and rank 0 waits for it."""
+    """Two ranks, 100 steps. Rank 1's reads take 40 ms a step, and rank 0 waits for it."""
     got = of(
         tmp_path,
         Spec(rank=0, steps=100, step={**STEP, "straggler": 0.04}),
@@ -64,7 +64,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
 
 
 def both(**step: float) -> tuple[Spec, Spec]:
-    """Two ranks whose steps are alike."""
+    """Two ranks with the same steps."""
     return Spec(rank=0, steps=50, step=step), Spec(rank=1, steps=50, step=step)
 
 
@@ -109,7 +109,7 @@ def test_verdicts(tmp_path: Path, specs: tuple[Spec, ...], family: str, share: f
     assert set(got["seconds"]) == set(CAUSES)
 
 
-# own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in all -> by what rank 1 was late
+# own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in total -> what made rank 1 late
 LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
     ("storage", {"checkpoint_write": 0.04}, {}, 0.0, "its checkpoints"),
     ("storage", {"checkpoint_write": 0.04}, {"data_read": 0.1}, 0.0, "its checkpoints"),
@@ -128,7 +128,7 @@ LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
 def test_names_checkpoints_and_evaluations_of_a_late_rank(
     tmp_path: Path, family: str, own: dict[str, float], common: dict[str, float], evaluation: float, by: str
 ) -> None:
-    """It is what rank 1 had beyond rank 0 that made it late, not what both had."""
+    """Rank 1 is late because of the time that it needs beyond rank 0, not because of what both need."""
     first, second = one_late(family, **own)
     for spec in (first, second):
         for cause, seconds in common.items():
@@ -144,7 +144,7 @@ def test_names_checkpoints_and_evaluations_of_a_late_rank(
 
 
 def test_waits_are_charged_in_proportion_to_the_causes_of_lateness(tmp_path: Path) -> None:
-    """Three ranks: one waits 6 s, of which a third is for compute on rank 1 and two thirds for reads on rank 2."""
+    """Three ranks: one waits for 6 s, of which a third is for compute on rank 1 and two thirds for reads on rank 2."""
     got = of(
         tmp_path,
         Spec(rank=0, world_size=3, steps=100, step={"compute": 0.04, "straggler": 0.06}),
@@ -174,7 +174,7 @@ def test_names_the_node_of_the_late_rank_in_a_run_on_several_nodes(tmp_path: Pat
 
 
 def test_waits_for_stages_behind_a_slow_link_are_network(tmp_path: Path) -> None:
-    """Of 3 s that each of four stages waits for others, 2 s are put down to the link between ranks 1 and 2."""
+    """Each of four stages waits for others for 3 s. The link between ranks 1 and 2 explains 2 s of these."""
     slot = {"key": 5, "size": 4, "pairwise": 1, "pipeline_ns": 3 * 10**9, "latency_ns": 2 * 10**9}
     slot["link"] = link_word((1, 2))
     specs = [
@@ -254,7 +254,7 @@ def test_report_has_an_entry_per_rank(tmp_path: Path) -> None:
     assert len(problems) == 3
 
 
-# -- ranks that live
+# -- live ranks
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_report_has_an_entry_per_rank(tmp_path: Path) -> None:
      ("collective", "collective"), ("gc", "host_gc")],
 )  # fmt: skip
 def test_the_open_phase_of_a_live_rank_counts_up_to_now(tmp_path: Path, phase: str, cause: str) -> None:
-    """Ten seconds of steps in network, and an open phase of unknown length, ten seconds at least."""
+    """Ten seconds of steps in network, and an open phase of unknown length, at least ten seconds."""
     spec = Spec(rank=0, world_size=1, steps=100, step={"network": 0.1}, phase=phase, idle=10.0)
     with children(tmp_path, spec):
         got = report(tmp_path)
@@ -317,7 +317,7 @@ def test_a_hang_is_charged_to_the_missing_rank(tmp_path: Path, phase: str, famil
         assert verdict["summary"].startswith("rank 1 is late: others have been waiting 2")
         assert verdict["late_ranks"][0]["rank"] == 1
         assert verdict["evidence"][0].startswith("rank 1 is missing: rank 0 waiting 2")
-        assert got["families"]["communication"] > 0.3  # the raw cause stays as it was measured
+        assert got["families"]["communication"] > 0.3  # the raw cause stays as measured
 
 
 @pytest.mark.ages

@@ -1,4 +1,4 @@
-"""Injected faults in simulated DP x PP x TP runs: what the look-through concludes, against an exact replay."""
+"""Injected faults in simulated DP x PP x TP runs: the look-through, compared with an exact replay."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def test_fewer_microbatches_than_stages_do_not_block():
 
 @dataclass
 class Table:
-    """What is concluded of all cases. Each case is replayed once, with its fault and without it."""
+    """The conclusions for all cases. Each case is replayed once with its fault and once without it."""
 
     outcomes: dict[Case, Outcome] = field(default_factory=dict)
     messages: dict[Case, float] = field(default_factory=dict)
-    """By how much what transfers cost a pipeline is off, in points of wall."""
+    """The error of the transfer cost of a pipeline, in points of wall time."""
     replays: dict[Case, tuple[Replay, Replay]] = field(default_factory=dict)
-    """Of the cases that corrections are taken away from."""
+    """The cases in which corrections are removed."""
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,8 @@ def test_drawn_cases_are_judged_as_well_as_the_table(table: Table):
 
 
 def error_of_messages(run: Replay) -> float:
-    """Of what transfers cost a pipeline, against the exact replay without them; in points of wall."""
+    """The error of the transfer cost of a pipeline, compared with the exact replay without transfers, in points of wall
+    time."""
     case = run.case
     without = replay(replace(case, pp_transfer=0))
     members = measure(run)
@@ -160,14 +161,14 @@ def error_of_messages(run: Replay) -> float:
 
 
 def test_transfer_cost_of_a_pipeline_is_close_to_the_exact_replay_without_transfers(table: Table):
-    """Of all waits for messages, of which the transfers themselves are a part; in points of wall."""
+    """As a share of all waits for messages, which include the transfers; in points of wall time."""
     errors = [*table.messages.values()]
     slow = [error for case, error in table.messages.items() if case.fault and case.fault.kind == "link_pp"]
     print(f"\n{len(errors)} cases: off by {mean(errors):.2f} points, at most {max(errors):.2f}", end="")
     print(f"; with a slow link by {mean(slow):.2f}", end="")
     assert mean(errors) <= 0.3
     assert mean(slow) <= 0.6
-    assert max(errors) <= 3.0  # with tensor parallelism, whose waits are own time to a pipeline
+    assert max(errors) <= 3.0  # with tensor parallelism, whose waits are own time for a pipeline
 
 
 def _for_messages(run: Replay, rank: int) -> int:
@@ -184,7 +185,7 @@ def test_names_no_culprit_without_a_fault():
 
 @pytest.mark.parametrize("norm", [True, False])
 def test_bubble_of_a_healthy_pipeline_is_the_one_of_the_schedule(norm: bool):
-    """With a collective at the end of the step, a part of the bubble is waited there."""
+    """With a collective at the end of the step, a part of the bubble is in the wait there."""
     case = Case(pp=4, microbatches=8, jitter=0.01, pp_transfer=10_000, norm=norm, steps=10)
     run = replay(case)
     conclusion = conclude(exchange(run))
@@ -203,8 +204,8 @@ def test_uneven_microbatches_show_as_a_bubble_beyond_the_schedule():
 # -- each correction, with and without it
 
 CORRECTIONS = [
-    # what is taken away, cases, gain in points of wall of the mean error
-    ("floor of messages from clocks", Options(floor="least"), PIPELINES, 0.2),  # the replay makes up for most of it
+    # what is removed, cases, gain in points of wall time of the mean error
+    ("floor of messages from clocks", Options(floor="least"), PIPELINES, 0.2),  # the replay compensates for most of it
     ("busiest stage instead of peers", Options(late_stage="netted"), PIPELINES, 2.0),
     ("waits of the whole pipeline", Options(together=False), NORMS, 2.0),
     ("what transfers cost beyond the own messages", Options(latency=False), SLOW_LINKS, 1.0),
@@ -215,7 +216,7 @@ CORRECTIONS = [
 
 
 def mean_error(chosen: list[Case], table: Table, options: Options | None = None) -> float:
-    """With ``options``, or as it is."""
+    """With ``options``, or unchanged."""
     if options is None:
         return mean(table.outcomes[case].error for case in chosen)
     return mean(judge(case, options, table.replays[case]).error for case in chosen)
@@ -239,7 +240,7 @@ def test_netting_over_the_step_lowers_the_error_of_blame_by_peer(table: Table):
 
 @pytest.mark.parametrize("mesh", [Case(tp=4), Case(dp=4)], ids=["tp", "dp"])
 def test_groups_that_contain_this_one_are_left_out(mesh: Case):
-    """Rank 0 is late in its group; rank 1 is late afterwards, in the world, and rank 0 waits for it there."""
+    """Rank 0 is late in its group. Rank 1 is late afterwards, in the world, and rank 0 waits for it there."""
     kind = "compute" if mesh.tp > 1 else "read"
     case = replace(mesh, late_norm=(1, 0.3), fault=Fault(kind, 0, 0.3))
     run = replay(case), replay(case.healthy())

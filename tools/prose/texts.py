@@ -14,6 +14,20 @@ import yaml
 CODE = ("cli", "agent", "torch_hooks", "verdict", "advisor", "alerts/settings.py", "alerts/config.py")
 """Folders and modules in which a string of four words or more is a message or a text of `--help`."""
 
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "RELEASING.md",
+    "SECURITY.md",
+    "examples/README.md",
+    "helm/whyidle/README.md",
+    "helm/whyidle/templates/NOTES.txt",
+    "tools/preview/README.md",
+)
+"""Pages outside docs/."""
+COMMENTED = ("helm/whyidle/values.yaml", "alerts/generated/recording.yaml")
+"""Files whose comments people read."""
+
 _SKIPPED = re.compile(r"^\s*(\||-|:|\s)*$|^\s*<|^\s*!\[")
 
 
@@ -26,9 +40,11 @@ class Text(NamedTuple):
 
 def texts(root: Path) -> Iterator[Text]:
     """All prose under ``root``, the repository."""
-    yield from _page(root, root / "README.md")
-    for page in sorted((root / "docs").glob("*.md")):
-        yield from _page(root, page)
+    for page in (*(root / name for name in PAGES), *sorted((root / "docs").glob("*.md"))):
+        yield from markdown(page.relative_to(root).as_posix(), page.read_text())
+    for name in COMMENTED:
+        yield from comments(name, (root / name).read_text())
+    yield from _schema("values.schema.json", json.loads((root / "helm/whyidle/values.schema.json").read_text()))
     changes = (root / "CHANGELOG.md").read_text().split("\n## ")
     yield from markdown("CHANGELOG.md", "\n## ".join(changes[:2]))
     yield from _alerts(root)
@@ -60,6 +76,18 @@ def markdown(name: str, page: str) -> Iterator[Text]:
         block.append(re.sub(r"^\s*([-*#]+|\d+\.) ", "", line.strip()))
 
 
+def comments(name: str, text: str) -> Iterator[Text]:
+    """The comments of a YAML file. Consecutive lines are one passage."""
+    block: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        comment = re.match(r"\s*# ?(?:-- )?(.*)", line)
+        if block and (not comment or line.lstrip().startswith("# -- ")):
+            yield Text(f"{name}:{number - len(block)}", plain(" ".join(block)))
+            block = []
+        if comment:
+            block.append(comment[1])
+
+
 def plain(text: str) -> str:
     """Text without markup. `code` and templates become the word X, and a link its words. A branch ends a sentence."""
     text = re.sub(r"\{\{ *(if|else).*?\}\}", ". X ", text)
@@ -88,8 +116,12 @@ def messages(name: str, source: str) -> Iterator[Text]:
             yield Text(f"{name}:{node.lineno}", plain(text))
 
 
-def _page(root: Path, path: Path) -> Iterator[Text]:
-    return markdown(path.relative_to(root).as_posix(), path.read_text())
+def _schema(place: str, node: Any) -> Iterator[Text]:
+    if isinstance(node, dict):
+        if isinstance(node.get("description"), str):
+            yield Text(place, plain(node["description"]))
+        for key, value in node.items():
+            yield from _schema(place if key == "properties" else f"{place} {key}", value)
 
 
 def _alerts(root: Path) -> Iterator[Text]:

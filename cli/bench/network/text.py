@@ -134,9 +134,9 @@ def _sentence(group: Mapping[str, Any], share: float) -> list[str]:
     waited = f"waits {in_time(group['job_step_seconds'])} a step for transfers that the bench does in"
     text = f"{group['label']}: the job {waited} {in_time(group['bench_step_seconds'])}: "
     if share < _AS_FAST:
-        text += f"it gets {percent(share, 0)} of what this network gives"
+        text += f"its transfers reach {percent(share, 0)} of the speed of this network"
     elif share <= 1 / _AS_FAST:
-        text += "it gets what this network gives"
+        text += "its transfers are as fast as this network allows"
     else:
         text += "it hides a part of them behind compute, so this does not show how fast its transfers are"
     return wrap(text, tables.WIDTH, subsequent_indent="  ")

@@ -153,7 +153,7 @@ def _missing(store: dist.Store, size: int, seconds: float) -> str:
     while absent:
         absent = [rank for rank in absent if not store.check([f"{_HERE}{rank}"])]
         if absent and time.monotonic() > end:
-            return f"{len(absent)} of {size} ranks have not come within {seconds:g} s: {ranks_named(absent)}"
+            return f"{len(absent)} of {size} ranks have not connected within {seconds:g} s: {ranks_named(absent)}"
         if absent:
             time.sleep(_ASK_SECONDS)
     return ""

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         type=_parts,
         metavar="PARTS",
-        help=f"parts to measure, of {','.join(PARTS)} (default: all except replay)",
+        help=f"parts to measure, of {','.join(PARTS)} (default: all except replay; not with --mlperf)",
     )
     parser.add_argument("--replay", action="store_true", help="also measure the loop as if storage took no time")
     parser.add_argument(
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     save.add_argument("--repeat", type=whole, default="3", metavar="N", help="saves of each format (default: 3)")
     rules = parser.add_argument_group("MLPerf Storage's rules")
-    rules.add_argument("--mlperf", action="store_true", help="measure AU: what storage leaves of an accelerator's time")
+    rules.add_argument("--mlperf", action="store_true", help="measure AU, how busy storage keeps an accelerator")
     rules.add_argument("--dlio", metavar="FILE", help="take the dataset and the step from a workload of DLIO, in YAML")
     rules.add_argument("--compute", type=duration, metavar="TIME", help="how long a step computes, for --mlperf")
     rules.add_argument("--memory", type=size, metavar="SIZE", help="memory of the host (default: as found)")
@@ -125,6 +125,8 @@ def plan_of(args: argparse.Namespace) -> dlio.Workload:
         raise BenchError("--drop-caches needs --mlperf, because it slows down everything on this machine")
     if args.drop_caches and os.geteuid() != 0:
         raise BenchError("--drop-caches needs root")
+    if args.mlperf and args.only:
+        raise BenchError("--mlperf measures only the loop over samples: leave out --only")
     sample = args.sample_size or 128_000
     whole = args.size or _DEFAULT_SIZE
     parts = args.only or tuple(part for part in PARTS if part != "replay")
@@ -186,6 +188,7 @@ def _measure(paths: list[str], plan: Plan, stop: StopSignals) -> dict[str, Any]:
     """Measures the paths one after another. Raises BenchError and Stopped."""
     with ExitStack() as stack:
         for path in paths:
+            places.remove_left(path)
             places.check(path, plan.room)
         made = []
         for path in paths:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -10,10 +13,13 @@ from typing import NamedTuple
 
 from ....advisor.bench.storage.caches import FileSystem, file_system
 from ....advisor.bench.storage.plan import BenchError
+from ....ledger.clock import own_clock
 from ...quantities import in_bytes
 
 PREFIX = "whyidle-bench-"
 _MEMORY = "/dev/shm"
+_NAME = re.compile(rf"{PREFIX}(\d+)-([0-9a-f]{{8}})-\w+")
+"""The pid of the bench that made a directory, and where that pid means something (see `_here`)."""
 
 
 class Place(NamedTuple):
@@ -40,10 +46,45 @@ def check(path: str, room: int) -> None:
         )
 
 
+@functools.cache
+def _here() -> str:
+    """A short name for this boot of this kernel and this pid namespace. Others may share a path, and use the same
+    pids."""
+    try:
+        pids = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        pids = 0
+    return hashlib.sha256(f"{own_clock().boot} {pids}".encode()).hexdigest()[:8]
+
+
+def _prefix() -> str:
+    return f"{PREFIX}{os.getpid()}-{_here()}-"
+
+
+def remove_left(path: str) -> None:
+    """Removes what killed benches of this user, on this node since its last boot, left on the path."""
+    try:
+        with os.scandir(path) as entries:
+            left = [entry.path for entry in entries if _is_left(entry)]
+    except OSError:  # `check` says why
+        return
+    for directory in left:
+        shutil.rmtree(directory, ignore_errors=True)
+        if not os.path.lexists(directory):
+            print(f"whyidle bench storage: removed {directory}, which a killed bench had left", file=sys.stderr)
+
+
+def _is_left(entry: os.DirEntry[str]) -> bool:
+    name = _NAME.fullmatch(entry.name)
+    if name is None or name[2] != _here() or os.path.exists(f"/proc/{name[1]}"):
+        return False
+    return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+
+
 def make(path: str) -> Place:
     """Creates a directory on the path. Raises BenchError."""
     try:
-        directory = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=os.path.abspath(path))
+        directory = tempfile.mkdtemp(prefix=_prefix(), dir=os.path.abspath(path))
     except OSError as error:
         raise BenchError(f"{path} cannot be written to: {error.strerror}") from error
     return Place(path, directory, file_system(directory))
@@ -52,8 +93,9 @@ def make(path: str) -> Place:
 def make_own() -> str:
     """Creates a directory for ledgers and logs, in memory if possible. Raises BenchError."""
     for parent in (_MEMORY, tempfile.gettempdir()):
+        remove_left(parent)
         try:
-            return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent)
+            return tempfile.mkdtemp(prefix=_prefix(), dir=parent)
         except OSError:
             continue
     raise BenchError(f"cannot write to {_MEMORY} or {tempfile.gettempdir()}: set TMPDIR")

@@ -1,7 +1,7 @@
-"""Makes the directory of ledgers as /tmp is: whoever trains may write there, and nobody removes another's file.
+"""Prepares the directory of ledgers like /tmp: every user can write there, and no user can remove another user's file.
 
-It becomes the agent's, which alone may then remove what ranks left behind. The kubelet makes the directory as root's,
-with mode 755. Needs uid 0 and CAP_CHOWN: the mode is changed while the directory is root's.
+The agent's user becomes the owner, so that the agent can remove the ledgers of ended ranks. The kubelet creates the
+directory with owner root and mode 755. Needs uid 0 and CAP_CHOWN: the mode is changed while root owns the directory.
 """
 
 import os
@@ -16,11 +16,11 @@ folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 status = os.fstat(folder)
 shared = stat.S_IMODE(status.st_mode) == SHARED
 if not (shared and status.st_uid == AGENT):
-    # A wrong path, or a link that somebody put in its place on the node, must not open to everybody what is not ours.
+    # The path may be wrong, or somebody may have replaced the directory by a link: do not make another one writable.
     foreign = [name for name in os.listdir(folder) if not name.endswith((".ledger", ".new"))]
     if foreign:
-        print(f"{directory} is left as it is: it holds what is no ledger, such as {foreign[0]!r}", file=sys.stderr)
-        sys.exit(0 if shared else "ledgers.hostPath has to be a directory of its own")
+        print(f"{directory} contains files that are not ledgers, such as {foreign[0]!r}: not changed", file=sys.stderr)
+        sys.exit(0 if shared else "ledgers.hostPath must be a directory for ledgers only")
 if not shared:
     os.fchown(folder, 0, 0)
     os.fchmod(folder, SHARED)

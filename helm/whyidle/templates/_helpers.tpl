@@ -1,4 +1,4 @@
-{{/* The name of what the chart makes, at most 63 characters. A release that is called whyidle is not named twice. */}}
+{{/* The name of the chart's objects, at most 63 characters. The release "whyidle" does not become "whyidle-whyidle". */}}
 {{- define "whyidle.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
@@ -8,7 +8,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What a DaemonSet's selector holds can never change: the two labels that stay. */}}
+{{/* The labels of the DaemonSet's selector. A selector cannot change, so these labels must never change. */}}
 {{- define "whyidle.selectorLabels" -}}
 app.kubernetes.io/name: {{ default "whyidle" .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -19,12 +19,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: agent
 {{- end -}}
 
-{{/* Of every object. */}}
+{{/* The labels of every object. */}}
 {{- define "whyidle.labels" -}}
 {{ include "whyidle.objectLabels" (list . "" dict) }}
 {{- end -}}
 
-{{/* Labels of an object: (list $ component labels-of-the-values). Where a key is there twice, the chart's own stays. */}}
+{{/* Labels of an object: (list $ component labels-of-the-values). If a key occurs twice, the chart's own label is used. */}}
 {{- define "whyidle.objectLabels" -}}
 {{- $context := index . 0 -}}
 {{- $own := include "whyidle.selectorLabels" $context | fromYaml -}}
@@ -35,13 +35,13 @@ app.kubernetes.io/component: agent
 {{- merge $own (index . 2) $context.Values.extraLabels | toYaml -}}
 {{- end -}}
 
-{{/* Labels of the agent's pods: without versions, so that an upgrade that changes nothing else restarts nothing. */}}
+{{/* Labels of the agent's pods. They contain no versions, so that a new version of the chart alone restarts no pods. */}}
 {{- define "whyidle.podLabels" -}}
 {{- $own := include "whyidle.agentLabels" . | fromYaml -}}
 {{- merge $own .Values.podLabels .Values.extraLabels | toYaml -}}
 {{- end -}}
 
-{{/* The image of the agent and of the sidecar: by its digest, if there is one. */}}
+{{/* The image of the agent and of the sidecar, with its digest if one is set. */}}
 {{- define "whyidle.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
@@ -60,12 +60,12 @@ app.kubernetes.io/component: agent
 {{- end -}}
 {{- end -}}
 
-{{/* The uid and gid of the agent: the kubelet's socket is root's. */}}
+{{/* The uid and gid of the agent. 0 with podAttribution, because the kubelet's socket belongs to root. */}}
 {{- define "whyidle.uid" -}}
 {{- ternary 0 65532 .Values.podAttribution -}}
 {{- end -}}
 
-{{/* "true" where the agent is given a web configuration. */}}
+{{/* "true" if the agent gets a web configuration. */}}
 {{- define "whyidle.web" -}}
 {{- if or .Values.web.existingSecret .Values.web.tls.secretName .Values.web.basicAuth.users -}}true{{- end -}}
 {{- end -}}
@@ -74,14 +74,14 @@ app.kubernetes.io/component: agent
 {{- default (printf "%s-web" (include "whyidle.fullname" .)) .Values.web.existingSecret -}}
 {{- end -}}
 
-{{/* Whether agents speak TLS: the chart cannot read an existing Secret, so that one says it by `web.scheme`. */}}
+{{/* The scheme of the agents. The chart cannot read an existing Secret, so `web.scheme` has the scheme for that case. */}}
 {{- define "whyidle.scheme" -}}
 {{- if .Values.web.existingSecret -}}{{ .Values.web.scheme }}{{- else -}}{{ ternary "https" "http" (ne .Values.web.tls.secretName "") }}{{- end -}}
 {{- end -}}
 
 {{/*
-Whether a probe may ask for a page: the kubelet has neither a password nor a client's certificate, and can open a
-connection only where either is asked for. What an existing Secret asks for is not known.
+"true" if a probe can only open a connection, and not request a page. The kubelet has no password and no client
+certificate. The chart does not know whether an existing Secret requires one.
 */}}
 {{- define "whyidle.probeByTcp" -}}
 {{- if or .Values.web.existingSecret .Values.web.basicAuth.users .Values.web.tls.clientCA -}}true{{- end -}}
@@ -101,7 +101,7 @@ httpGet:
 {{- end -}}
 {{- end -}}
 
-{{/* What the agent, and `whyidle doctor` beside it, are told of where the node is. */}}
+{{/* The paths of the node, as arguments of the agent and of `whyidle doctor`. */}}
 {{- define "whyidle.nodeArguments" -}}
 - --ledger.dir={{ .Values.ledgers.mountPath }}
 - --path.procfs=/host/proc

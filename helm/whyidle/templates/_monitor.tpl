@@ -6,7 +6,7 @@ port: metrics
 path: /metrics
 interval: {{ $monitor.interval }}
 scrapeTimeout: {{ $monitor.scrapeTimeout }}
-# Series of the agent have labels `namespace`, `pod` and `container` of their own: those of the ranks.
+# Series of the agent have the labels `namespace`, `pod` and `container` of the ranks.
 honorLabels: true
 {{- if eq (include "whyidle.scheme" .context) "https" }}
 scheme: https
@@ -30,7 +30,7 @@ relabelings:
   # The rules and alerts look for this job.
   - targetLabel: job
     replacement: whyidle
-  # By its node, an agent's series go on when its pod is replaced.
+  # The instance is the node, so that series continue when the agent's pod is replaced.
   - sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: instance
   - regex: pod|container|endpoint|service

@@ -1,4 +1,4 @@
-{{/* The groups of one file of rules, "recording" or "alerts", as YAML. With rules.config, with those settings. */}}
+{{/* The groups of one file of rules, "recording" or "alerts", as YAML, with the settings in rules.config. */}}
 {{- define "whyidle.rules" -}}
 {{- $root := index . 0 -}}
 {{- $file := index . 1 -}}
@@ -28,7 +28,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* JSON with the values of settings in place of their tokens. */}}
+{{/* JSON in which the tokens of settings are replaced by their values. */}}
 {{- define "whyidle.filled" -}}
 {{- $text := index . 0 -}}
 {{- $config := index . 1 -}}
@@ -41,7 +41,7 @@
 {{- $text -}}
 {{- end -}}
 
-{{/* All settings by their names, those of rules.config checked, as JSON. */}}
+{{/* All settings by name, as JSON. Checks the settings in rules.config. */}}
 {{- define "whyidle.config" -}}
 {{- $root := . -}}
 {{- $chart := $root.Files.Get "files/rules/chart.json" | fromJson -}}
@@ -51,7 +51,7 @@
 {{- range $key, $value := $values -}}
 {{- $name := printf "%s%s" $section $key -}}
 {{- if has $name $chart.fixed -}}
-{{- fail (printf "rules.config.%s is fixed in the chart: the dashboards ask for what the rules record with the default. `whyidle rules --config` can change it" $name) -}}
+{{- fail (printf "rules.config.%s cannot be changed in the chart, because the dashboards query the series of the default. `whyidle rules --config` can change it" $name) -}}
 {{- end -}}
 {{- if not (hasKey $chart.settings $name) -}}
 {{- fail (printf "rules.config.%s is not a setting: `whyidle rules --print-config` prints all settings" $name) -}}
@@ -70,7 +70,7 @@
 {{- $found | toJson -}}
 {{- end -}}
 
-{{/* One setting against what it may be: its name, its value, and how the chart describes it. */}}
+{{/* Checks one setting: (list name value limits-of-the-setting). */}}
 {{- define "whyidle.rulesSetting" -}}
 {{- $name := index . 0 -}}
 {{- $value := index . 1 -}}

@@ -1,5 +1,5 @@
 {{/*
-What a training pod needs, in pieces: for a chart that has this one as its dependency, and for the Kyverno policy.
+The parts that a training pod needs, for charts that have this one as a dependency, and for the Kyverno policy.
 
     labels:
       {{- include "whyidle.sidecar.labels" .Subcharts.whyidle | nindent 6 }}
@@ -15,17 +15,17 @@ What a training pod needs, in pieces: for a chart that has this one as its depen
     volumes:
       {{- include "whyidle.sidecar.volumes" .Subcharts.whyidle | nindent 6 }}
 
-Each gives items of a list (of a map: the labels), or nothing where a value leaves it out.
+Each template gives items of a list (the labels: of a map), or nothing if a value turns it off.
 */}}
 
-{{/* For the pod: by it the PodMonitor finds the sidecar. */}}
+{{/* The pod's label by which the PodMonitor finds the sidecar. */}}
 {{- define "whyidle.sidecar.labels" -}}
 {{- if .Values.sidecar.enabled -}}
 {{ .Values.sidecar.label }}: "true"
 {{- end -}}
 {{- end }}
 
-{{/* The agent beside the training: a native sidecar, an init container that stays. It needs no right of any kind. */}}
+{{/* The agent as a native sidecar, which is an init container that keeps running. It needs no privileges. */}}
 {{- define "whyidle.sidecar.container" -}}
 {{- if .Values.sidecar.enabled -}}
 - name: whyidle
@@ -56,7 +56,7 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
   ports:
     - name: whyidle
       containerPort: {{ .Values.sidecar.port }}
-  {{- /* Liveness alone: a startup or readiness probe could keep the training from starting, or its pod from being ready. */}}
+  {{- /* Only a liveness probe: a startup or readiness probe could keep the training from starting, or its pod from being ready. */}}
   livenessProbe:
     httpGet:
       path: /healthz
@@ -80,11 +80,11 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{- end -}}
 {{- end }}
 
-{{/* Puts the hooks where the training image, which has none, finds them. If it cannot, the pod trains without. */}}
+{{/* Copies the hooks into the pod, for a training image without whyidle. If this fails, the pod trains without hooks. */}}
 {{- define "whyidle.hooks.initContainer" -}}
 {{- if .Values.sidecar.hooks.enabled -}}
 {{- if hasPrefix "/opt/whyidle/" (printf "%s/" .Values.sidecar.hooks.path) -}}
-{{- fail "sidecar.hooks.path: the image has the agent itself at /opt/whyidle, which a volume there would hide: choose another folder" -}}
+{{- fail "sidecar.hooks.path: a volume at /opt/whyidle would hide the agent, which the image has there: choose another directory" -}}
 {{- end -}}
 - name: whyidle-hooks
   image: {{ include "whyidle.image" . }}
@@ -103,7 +103,7 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{- end -}}
 {{- end }}
 
-{{/* For the training container. All but PYTHONPATH are names of our own. */}}
+{{/* Environment variables of the training container. Only PYTHONPATH is not specific to whyidle. */}}
 {{- define "whyidle.sidecar.env" -}}
 {{- include "whyidle.sidecar.ownEnv" . }}
 {{- with .Values.sidecar.run.label }}
@@ -135,7 +135,7 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
       fieldPath: metadata.namespace
 {{- end }}
 
-{{/* For the training container: it writes ledgers, and reads the hooks. */}}
+{{/* Mounts of the training container, which writes ledgers and reads the hooks. */}}
 {{- define "whyidle.sidecar.mounts" -}}
 - name: whyidle-ledgers
   mountPath: {{ .Values.sidecar.ledgers.path }}
@@ -146,7 +146,7 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{- end }}
 {{- end }}
 
-{{/* With the sidecar the ledgers stay in the pod's memory; without, they go to the node's directory, which its agent reads. */}}
+{{/* With the sidecar, the ledgers are in the pod's memory. Without it, they are in the node's directory, for its agent. */}}
 {{- define "whyidle.sidecar.volumes" -}}
 - name: whyidle-ledgers
 {{- if .Values.sidecar.enabled }}
@@ -165,12 +165,12 @@ Each gives items of a list (of a map: the labels), or nothing where a value leav
 {{- end }}
 {{- end }}
 
-{{/* By which a Python finds the hooks that `whyidle inject` has put there. */}}
+{{/* The directory in PYTHONPATH by which Python finds the hooks that `whyidle inject` has copied. */}}
 {{- define "whyidle.sidecar.pythonPath" -}}
 {{- printf "%s/whyidle/torch_hooks/autoload" .Values.sidecar.hooks.path -}}
 {{- end }}
 
-{{/* All there are, as `whyidle agent --help` has them. */}}
+{{/* The names of all collectors, as in `whyidle agent --help`. */}}
 {{- define "whyidle.sidecar.collectors" -}}
 ["ranks","gpu","nic","tcp","qdisc","rdma","disk","nfs","lustre","fuse","filesystem","pressure","cgroup","cpu","memory","process","clock","identity","advice"]
 {{- end }}

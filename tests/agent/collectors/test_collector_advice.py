@@ -1,4 +1,4 @@
-"""The collector `advice`: what others work out for it, told without waiting."""
+"""The collector `advice`: it serves what a separate process has computed, without waiting for it."""
 
 from __future__ import annotations
 

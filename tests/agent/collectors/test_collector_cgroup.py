@@ -1,4 +1,4 @@
-"""The control groups of ranks: both versions, from within cgroup namespaces, file by file spoilt, and real ones."""
+"""Control groups of ranks: both versions, from inside cgroup namespaces, with corrupted files, and real groups."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ranks(series: dict[Series, object]) -> set[tuple[str, ...]]:
 
 
 def put(roots: Roots, text: str) -> None:
-    """Both ranks into these groups."""
+    """Puts both ranks into these groups."""
     for pid in fake.RANKS:
         Path(roots.procfs, str(pid), "cgroup").write_text(text)
 
@@ -116,7 +116,7 @@ def test_each_bad_file_costs_only_its_own_series(ledgers: Path, roots: Roots, fa
         ):
             continue
         if fault == "missing" and (group, file) == (fake.POD, "cpu.max"):
-            continue  # a group without a limit: it is not read at all
+            continue  # a group without a limit is not read
         check(
             lambda: Anew(make) if fault in ("missing", "EINVAL") else make(),
             path,
@@ -136,7 +136,7 @@ def test_a_rank_with_an_unknown_group_costs_only_itself(ledgers: Path, roots: Ro
         Path(roots.procfs, "4100/cgroup"),
         fault,
         lambda series: series[1][:3] == ("lab", "r1", "0"),
-        counted=fault != "missing",  # it has ended
+        counted=fault != "missing",  # the process has ended
     )
 
 
@@ -289,7 +289,7 @@ def test_a_search_is_bounded(tmp_path: Path) -> None:
 
 
 def _own_group(tmp_path: Path) -> Path | None:
-    """A new control group of version 2, if there may be one."""
+    """A new control group of version 2, if this machine allows one."""
     path = Path(UNIFIED) / f"whyidle-test-{os.getpid()}"
     try:
         path.mkdir()

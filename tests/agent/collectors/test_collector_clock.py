@@ -1,4 +1,4 @@
-"""The clock: what the kernel says of its discipline."""
+"""The clock: what the kernel reports about its synchronisation."""
 
 from __future__ import annotations
 

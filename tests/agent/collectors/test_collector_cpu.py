@@ -1,4 +1,4 @@
-"""The collector `cpu`; and all that read /proc for the whole node, side by side with node_exporter."""
+"""The collector `cpu`, and all collectors that read /proc for the whole node, compared with node_exporter."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def test_idle_and_iowait_never_decrease_slightly(procfs: Path) -> None:
     rewrite(procfs, " 4000001 49999 ", " 4000104 50105 ")
     after = seconds(read(collector)[0])
     assert (after["idle"], after["iowait"]) == (40001.04, 501.05)
-    rewrite(procfs, " 4000104 50105 ", " 77 7 ")  # counted anew
+    rewrite(procfs, " 4000104 50105 ", " 77 7 ")  # counted again from 0
     after = seconds(read(collector)[0])
     assert (after["idle"], after["iowait"]) == (0.77, 0.07)
 
 
-# Side by side with node_exporter on this machine.
+# Comparison with node_exporter on this machine.
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def theirs(url: str) -> dict[str, float]:
 
 
 def ours() -> dict[str, float]:
-    """Our counters, under their names."""
+    """Our counters, by name."""
     found: dict[str, float] = {}
     collectors = (CpuCollector("/proc"), DiskCollector("/proc", "/sys"), MemoryCollector("/proc"))
     for collector in (*collectors, PressureCollector("/proc/pressure")):
@@ -187,15 +187,15 @@ def _their_name(name: str, labels: tuple[str, ...]) -> str | None:
 
 
 def test_agrees_with_node_exporter(node_exporter: str) -> None:
-    """What only grows lies, in ours, between two readings of theirs."""
+    """The values that only grow are, in our result, between two readings of node_exporter."""
     first, mine, last = theirs(node_exporter), ours(), theirs(node_exporter)
-    for answer in (first, last):  # theirs is per CPU
+    for answer in (first, last):  # node_exporter counts by CPU
         for mode in ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"):
             pattern = re.compile(rf'node_cpu_seconds_total{{cpu="\d+",mode="{mode}"}}')
             per_cpu = [value for name, value in answer.items() if pattern.fullmatch(name)]
             answer[f'node_cpu_seconds_total{{mode="{mode}"}}'] = sum(per_cpu)
             answer["cpus"] = len(per_cpu)
-    # Each of their CPUs is rounded down to a tick; their pressure is a sum of floats as ours.
+    # node_exporter rounds each CPU down to a tick. Its pressure is a sum of floats like ours.
     slack = {name: first["cpus"] * 0.01 if "cpu_seconds" in name else 1e-6 for name in mine}
     assert mine.keys() <= first.keys(), mine.keys() - first.keys()
     wrong = {

@@ -29,7 +29,7 @@ def make(roots: Roots) -> DiskCollector:
 
 
 def of(series: dict[Series, object], device: str) -> dict[str, object]:
-    """What is said of one disk."""
+    """The values of one disk."""
     return {
         name.removeprefix("whyidle_disk_"): value for (name, labels), value in series.items() if labels[0] == device
     }
@@ -85,7 +85,7 @@ def test_a_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
     def create() -> Collector:
         return Anew(lambda: make(roots)) if fault in ("missing", "EINVAL") else make(roots)
 
-    counted = fault != "empty"  # that is a node without disks
+    counted = fault != "empty"  # a node without disks
     check(create, Path(roots.procfs, "diskstats"), fault, lambda series: True, counted=counted)
     for disk, attributes in storage.BLOCK.items():
 
@@ -94,7 +94,7 @@ def test_a_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
 
         for file in attributes:
             path = Path(roots.sysfs, "block", disk, file)
-            if disk not in DISKS or file == "md/level":  # is not read
+            if disk not in DISKS or file == "md/level":  # not read
                 check(create, path, fault, lambda series: False, counted=False)
             else:
                 any_word = fault == "garbage" and file != "queue/rotational"

@@ -1,4 +1,4 @@
-"""The file systems of ranks: found from their open and mapped files, and the space there, also where a mount hangs."""
+"""File systems of ranks: found from their open and mapped files, with their free space, even if a mount hangs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOCAL = ("/mnt/local", "ext4", "/dev/nvme0n1p1", "nvme0n1")
 
 
 def uses(series: dict[Series, object], rank: int = 0) -> set[tuple[str, ...]]:
-    """The file systems of a rank and what it uses them for, as far as known."""
+    """The file systems of a rank and what it uses them for, if known."""
     return {
         labels[3:]
         for (name, labels) in series
@@ -48,14 +48,14 @@ def space(series: dict[Series, object]) -> set[tuple[str, ...]]:
 
 
 def scrape_until(scrapes: Scrapes, wanted: Callable[[dict[Series, object]], bool]) -> dict[Series, object]:
-    """Scrapes again and again: the processes take turns."""
+    """Scrapes repeatedly, because processes are sampled in turn."""
     return until(lambda: [series for series, _ in [read(scrapes)] if wanted(series)])[0]
 
 
 def test_finds_file_systems_of_open_and_mapped_files(ledgers: Path, roots: Roots) -> None:
     scrapes = Scrapes(create, ledgers, roots)
     everything = {(*NFS, "read"), (*LUSTRE, "write"), (*LOCAL, "read")}
-    # A worker has the data open, the main process all else.
+    # A worker has the data open, the main process has everything else.
     series = scrape_until(scrapes, lambda series: uses(series, 0) == uses(series, 1) == everything)
     assert space(series) == {NFS, LUSTRE, LOCAL}
     assert {name for name, _ in series} == {metric.name for metric in METRICS}
@@ -69,12 +69,12 @@ def test_counts_open_files_on_network_file_systems(ledgers: Path, roots: Roots) 
         return {labels[3:]: value for (name, labels), value in series.items() if "open_files" in name and "0" in labels}
 
     scrapes = Scrapes(create, ledgers, roots)
-    # Each of three workers has a shard open, and the main process a log and a checkpoint.
+    # Each of three workers has a shard open, and the main process has a log and a checkpoint open.
     scrape_until(scrapes, lambda series: opened(series) == {NFS: 3, LUSTRE: 2})
     for pid in (4100, 4101, 4102):
         for descriptor in Path(roots.procfs, str(pid), "fd").iterdir():
             descriptor.unlink()
-    # What is remembered of a mount is not what is open on it.
+    # What is remembered about a mount does not count as open on it.
     scrape_until(scrapes, lambda series: opened(series) == {NFS: 1, LUSTRE: 0})
 
 
@@ -142,7 +142,7 @@ def test_number_of_files_and_mounts_is_bounded(ledgers: Path, roots: Roots) -> N
 def test_a_bad_file_costs_only_its_rank(ledgers: Path, roots: Roots, file: str, fault: str) -> None:
     scrapes = Scrapes(create, ledgers, roots)
     path = Path(roots.procfs, "4100", file)
-    # The two ranks are in mount namespaces of their own.
+    # The two ranks run in their own mount namespaces.
     (path.parent if file != "fdinfo/7" else path.parent.parent).joinpath("ns/mnt").unlink()
     Path(roots.procfs, "4100/ns/mnt").symlink_to("mnt:[99]")
     everything = {(*NFS, "read"), (*LUSTRE, "write"), (*LOCAL, "read")}
@@ -157,7 +157,7 @@ def test_a_bad_file_costs_only_its_rank(ledgers: Path, roots: Roots, file: str, 
         until(rest_is_there)
         for _ in range(4):
             assert rest_is_there()
-    # One that is missing has ended, or closed the file; of maps only the lines that make sense are looked at.
+    # A missing process has ended, or has closed the file. Lines of maps that make no sense are skipped.
     silent = fault == "missing" or (file == "maps" and fault not in ("huge", "EINVAL"))
     assert {error.device for error in errors} == (set() if silent else {"lab/r1/0"})
 
@@ -185,7 +185,7 @@ def test_a_hung_mount_costs_itself_and_one_thread(ledgers: Path, roots: Roots) -
         for _ in range(5):
             series, errors = read(scrapes)
             assert space(series) == {LUSTRE, LOCAL}
-            assert (*NFS, "read") in uses(series)  # where the data is is known all the same
+            assert (*NFS, "read") in uses(series)  # the path of the data is still known
             assert [tuple(error) for error in errors] == [("/mnt/data sets", "statvfs", "hung")]
             assert threading.active_count() <= threads + 1
     until(lambda: space(read(scrapes)[0]) == {NFS, LUSTRE, LOCAL})

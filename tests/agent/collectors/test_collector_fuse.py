@@ -38,7 +38,7 @@ def make(root: Path) -> FuseCollector:
 def test_exports_waiting_requests_by_file_system(root: Path) -> None:
     series, errors = read(make(root))
     assert not errors
-    # One is mounted in a container alone, and one is on a disk, whose number has a major part.
+    # One is mounted only in a container, and one is on a disk, whose number has a major part.
     assert series == {(WAITING, OBJECTS): 3, (WAITING, ("0:95", "", "")): 0, (WAITING, ("8:17", "", "")): 1}
 
 

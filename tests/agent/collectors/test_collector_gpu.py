@@ -1,4 +1,4 @@
-"""The collector `gpu`, through the real nvidia-ml-py and a library that answers from a script."""
+"""The collector `gpu`, with the real nvidia-ml-py and a simulated library that follows a script."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.metrics.gpu import METRICS, UNHOOKED_CAUSES
 from whyidle.agent.reading import Absent, Blind, ReadError, Reading
 
-# One process has one library, and pynvml keeps it in globals.
+# A process loads the library once, and pynvml keeps it in globals.
 pytestmark = pytest.mark.xdist_group("nvml")
 
 SERIES_MOST = 72
-WHOLE, DIVIDED = 0, 1  # of a node of two GPUs
+WHOLE, DIVIDED = 0, 1  # for a node with two GPUs
 CODES = {1: "uninitialised", 2: "invalid argument", 3: "not supported", 4: "no permission", 6: "not found",
          9: "driver not loaded", 10: "timeout", 15: "lost", 16: "reset required", 999: "unknown error"}  # fmt: skip
 
@@ -44,14 +44,14 @@ class Answer:
     blind: list[Blind] = field(default_factory=list)
 
     def of(self, gpu: int) -> dict[Series, float]:
-        """The series of one GPU and its MIG devices, those of its device-seconds included."""
+        """The series of one GPU and its MIG devices, including those of its device-seconds."""
         return {one: value for one, value in self.series.items() if _gpu_of(one) == str(gpu)}
 
     def names(self, gpu: int) -> Counter[str]:
         return Counter(name.removeprefix("whyidle_gpu_") for name, _ in self.of(gpu))
 
     def value(self, name: str, *labels: str) -> float:
-        """The one sample of this name whose labels hold these."""
+        """The only sample with this name and these labels."""
         [value] = [value for (n, have), value in self.series.items() if n == name and set(labels) <= set(have)]
         return value
 
@@ -99,13 +99,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Iterator[Bench]:
-    """No GPU is divided."""
+    """No GPU is partitioned."""
     yield from _bench(tmp_path, mig=None)
 
 
 @pytest.fixture
 def older(tmp_path: Path) -> Iterator[Bench]:
-    """A GPU from before Hopper."""
+    """A GPU older than Hopper."""
     for bench in _bench(tmp_path, mig=None):
         bench.node.gpu(None, architecture=7, gpm=0)
         yield bench
@@ -216,7 +216,7 @@ def test_follows_a_gpu_whose_mig_devices_change(bench: Bench) -> None:
 
 @pytest.mark.parametrize("source", ["gpm", "nvml"])
 def test_misses_nothing_between_scrapes(bench: Bench, older: Bench, source: str) -> None:
-    del older  # the fixture of the other source sets the same node up; here it is set by hand
+    del older  # the fixture of the other source sets up the same node; here it is set up by hand
     node = bench.node
     node.gpu(0, gpm=int(source == "gpm"), util=0)
     bench.look()
@@ -251,7 +251,7 @@ def test_throttling_without_a_counter_is_sampled(bench: Bench) -> None:
     answer = bench.look(10)
     assert answer.value("whyidle_gpu_throttled_seconds_total", "0", "hw_thermal", "sampled") == 10
     bench.node.gpu(0, clocks_event_reasons=0x40)
-    answer = bench.look(1000)  # nobody knows of all that time
+    answer = bench.look(1000)  # what happened in this time is not known
     assert answer.value("whyidle_gpu_throttled_seconds_total", "0", "hw_thermal", "sampled") == 10
 
 
@@ -346,7 +346,7 @@ def test_garbage_is_counted_and_absent(bench: Bench) -> None:
     assert {error.reason for error in answer.errors} == {"garbage"}
 
 
-# What each call holds, by the names of the metrics; what is told from the start holds the rest.
+# The metrics that each call provides, by name. Everything else is known from the start.
 FIELDS = {"energy_joules_total", "power_watts", "power_limit_watts", "memory_temperature_celsius", "ecc_errors_total",
           "nvlink_bytes_total", "nvlink_errors_total", "remapped_rows", "row_remap_pending", "row_remap_failure",
           "pcie_replays_total", "throttled_seconds_total"}  # fmt: skip
@@ -368,7 +368,7 @@ HELD: dict[str, set[str]] = {
     "nvmlGpmSampleGet": GPM,
     "nvmlGpmMetricsGet": GPM,
     "nvmlEventSetWait_v2": {"faults_total", "xid_events_total"},
-    "nvmlDeviceGetMigMode": set(),  # not at each look
+    "nvmlDeviceGetMigMode": set(),  # not at each sample
     "nvmlDeviceGetCount_v2": set(),
 }
 AT_START = {
@@ -392,7 +392,7 @@ def test_the_fault_matrix_names_every_call(bench: Bench) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_failed_call_costs_only_its_own_series(bench: Bench, code: int) -> None:
-    """Every call that is made at each look, with each code, on a collector that knew the GPU when it was sound."""
+    """Makes every call of a sample fail with each code, on a collector that knew the GPU before the fault."""
     node = bench.node
     node.xid(WHOLE, 31)
     for call in HELD:
@@ -401,7 +401,7 @@ def test_a_failed_call_costs_only_its_own_series(bench: Bench, code: int) -> Non
         node.xid(WHOLE, 13)
         before = bench.look(10)
         node.fail(call, code, None if call in OF_NODE else WHOLE)
-        if code == 1:  # the library is started anew, which helps if it was that
+        if code == 1:  # the library is started again, which helps if the library was the problem
             with contextlib.suppress(Uninitialised, GpuFault):
                 bench.look(1)
         else:
@@ -429,16 +429,16 @@ def _check_loss(before: Answer, answer: Answer, call: str, code: int) -> None:
     lost = {name.removeprefix("whyidle_gpu_") for name, _ in series}
     told = {error.reason for error in answer.errors}
     held, reason = HELD[call], CODES[code]
-    if (call, code) == ("nvmlEventSetWait_v2", 10):  # that is how it says that there are no events
+    if (call, code) == ("nvmlEventSetWait_v2", 10):  # this means that there are no events
         held, reason = set[str](), ""
-    if (call, code) == ("nvmlDeviceGetFieldValues", 3):  # an old driver has calls for these
+    if (call, code) == ("nvmlDeviceGetFieldValues", 3):  # old drivers have these calls
         held = held - {"power_watts", "power_limit_watts"}
     quiet = (code == 3 and call != "nvmlDeviceGetCount_v2") or (call, code) == ("nvmlEventSetWait_v2", 4)
     if quiet or call in NOT_ASKED:
         reason = ""
     assert lost == held, where
     came = answer.series.keys() - before.series.keys()
-    if code not in (3, 4):  # of a call that is refused for good, others may do the work
+    if code not in (3, 4):  # other calls may replace a call that always fails
         assert not came, (where, came)
     assert told == ({reason} - {""}), where
 
@@ -515,7 +515,7 @@ def test_exports_seconds_of_gpus_without_a_ledger(whole: Bench) -> None:
     assert answer.seconds("cuda:0") == (2, 6, 0)
     node.gpu(0, processes="", memory_used=0)
     node.level(0, "util", 0)
-    bench.look(4)  # somebody was there at its start
+    bench.look(4)  # a process was there at the start
     answer = bench.look(10)
     assert answer.seconds("cuda:0") == (2, 10, 10)
     assert not answer.blind
@@ -531,7 +531,7 @@ def test_memory_used_by_no_visible_process_is_a_blind_spot(bench: Bench) -> None
 
 
 def test_a_gpu_with_a_ledger_is_not_counted_by_the_agent(bench: Bench) -> None:
-    bench.node.gpu(0, uuid="GPU-0")  # as the ledgers of tests have it
+    bench.node.gpu(0, uuid="GPU-0")  # as in the ledgers of tests
     bench.look()
     assert sum(bench.look(10).seconds("cuda:0")) == 10
     with children(bench.ledgers.directory, Spec(rank=0)):
@@ -541,7 +541,7 @@ def test_a_gpu_with_a_ledger_is_not_counted_by_the_agent(bench: Bench) -> None:
         assert sum(answer.seconds("cuda:0")) == 10
         assert answer.value("whyidle_compute_idle_seconds_total", "lab", "r1", "0", "sampled") == 0
     answer = bench.look(10)
-    assert sum(answer.seconds("cuda:0")) == 10  # it was hooked until we looked
+    assert sum(answer.seconds("cuda:0")) == 10  # it had hooks until now
     assert answer.value("whyidle_compute_idle_seconds_total", "lab", "r1", "0", "sampled") == 0, "as its other counters"
     answer = bench.look(10)
     assert sum(answer.seconds("cuda:0")) == 20
@@ -552,7 +552,7 @@ def test_matches_gpu_uuids_without_the_prefix() -> None:
     assert normal("MIG-0a") == normal("0A")
 
 
-# As a process of its own: what cannot be had, and what hangs.
+# In a separate process: what is missing, and what hangs.
 
 SCRIPT = """
 import json, sys
@@ -611,9 +611,9 @@ def _pci(directory: Path, driver: str | None = None) -> None:
     [
         (False, None, False, "absent"),
         (False, "vfio-pci", False, "absent"),
-        (False, "nvidia", True, "fault"),  # a container that was not given the library
+        (False, "nvidia", True, "fault"),  # a container without the library
         (True, None, False, "absent"),
-        (True, "", False, "fault"),  # the driver is not loaded, or died
+        (True, "", False, "fault"),  # the driver is not loaded, or has crashed
         (True, "vfio-pci", False, "absent"),
     ],
 )
@@ -699,7 +699,7 @@ class _Sound:
 
 
 def test_each_call_that_hangs_stops_only_this_collector(tmp_path: Path) -> None:
-    """In one process, one call after the other; each on a collector of its own."""
+    """In one process, one call after the other, each with its own collector."""
     node = Node(tmp_path, 2, real_time=True)
     options = Options(LedgerStore(str(tmp_path), 900.0), Roots(str(tmp_path), str(tmp_path)))
     with node.loaded():

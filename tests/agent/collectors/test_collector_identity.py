@@ -1,4 +1,4 @@
-"""The collector `identity`: real processes with ledgers, their files as Slurm, the kubelet and the kernel leave them,
+"""The collector `identity`: real processes with ledgers, with files as Slurm, the kubelet and the kernel create them,
 and a kubelet that answers."""
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ IN_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "llama-0", "PATH":
 
 
 class Node:
-    """A node with its files below a directory, and an agent's collector that reads them."""
+    """A node with its files in a directory, and an agent's collector that reads them."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -80,7 +80,7 @@ class Node:
         return identity.create(Options(self.store, self.roots))
 
     def rank(self, child: Child, environment: dict[str, str], cgroup: str) -> Path:
-        """Lets a real process have this environment and cgroup; its directory."""
+        """Gives a real process this environment and cgroup, and returns its directory."""
         pid = child.process.pid
         kubelet.process(self.roots, pid, environment, cgroup)
         folder = Path(self.roots.procfs, str(pid))
@@ -106,7 +106,7 @@ def asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def series(reading: Reading, metric: Any) -> list[dict[str, str]]:
-    """The labels of a metric's series, those that are not empty."""
+    """The labels of a metric's series that are not empty."""
     found = reading.samples.get(metric, {})
     assert set(found.values()) <= {1}
     return [{name: value for name, value in zip(metric.labels, labels, strict=True) if value} for labels in found]
@@ -200,7 +200,7 @@ def test_devices_are_bounded_in_number(node: Node):
 
 
 def test_recognises_devices_by_file_number(node: Node):
-    """As the device plugin of GKE names them."""
+    """Names as the device plugin of GKE uses them."""
     information = Path(node.roots.procfs, "driver/nvidia/gpus/0000:07:00.0/information")
     information.parent.mkdir(parents=True)
     information.write_text(
@@ -289,7 +289,7 @@ SAID = {"workload": "llama", "evidence": "downward_api"}
         (BARE, POD_CGROUP, "", False, False, INSIDE | {"evidence": "cgroup"}),
         (BARE, POD_CGROUP, gpu(0), False, True, LLAMA | INSIDE | TRAINER | {"evidence": "pod_resources"}),
         (BARE, POD_CGROUP, gpu(0)[4:], False, True, LLAMA | INSIDE | TRAINER | {"evidence": "pod_resources"}),
-        # A GPU that is shared: by itself it says nothing.
+        # The id of a shared GPU does not identify the pod.
         (BARE, POD_CGROUP, gpu(3), False, True, INSIDE | {"evidence": "cgroup"}),
         (
             {"HOSTNAME": "jupyter-bob"},
@@ -302,10 +302,10 @@ SAID = {"workload": "llama", "evidence": "downward_api"}
         ),
         (DOWNWARD, POD_CGROUP, "", False, False, LLAMA | INSIDE | SAID),
         (DOWNWARD, PLAIN_CGROUP, "", False, False, LLAMA | {"pod_uid": UID} | SAID),
-        # The environment of another pod is not believed.
+        # The environment of another pod is not trusted.
         (DOWNWARD | {"POD_UID": "b" * 32}, POD_CGROUP, "", False, False, INSIDE | {"evidence": "cgroup"}),
         (IN_POD, POD_CGROUP, "", False, True, LLAMA | INSIDE | TRAINER | {"evidence": "hostname"}),
-        # What a Job names its pods after, and the host name of a pod on the node's own network.
+        # How a Job names its pods, and the host name of a pod in the node's network.
         (
             IN_POD | {"HOSTNAME": "small-5d4f9c7b8"},
             PLAIN_CGROUP,
@@ -374,7 +374,7 @@ def test_follows_ranks_that_come_and_go(node: Node):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_bad_file_costs_only_its_own_series(node: Node, fault: str):
     class Forgetful:
-        """A rank's files are read once: only a collector that has not read them yet misses them."""
+        """The files of a rank are read once, so only a collector that has not read them can miss them."""
 
         def collect(self, reading: Reading) -> None:
             node.create().collect(reading)
@@ -392,14 +392,14 @@ def test_a_bad_file_costs_only_its_own_series(node: Node, fault: str):
         node.store.look()
         for name in ("osrelease", "hostname"):
             check(
-                Forgetful if fault in ("missing", "EINVAL") else node.create,  # the kernel does not take these away
+                Forgetful if fault in ("missing", "EINVAL") else node.create,  # the kernel does not remove these
                 kernel / name,
                 fault,
                 lambda one: one[0] == "whyidle_node_info",
             )
         check(Forgetful, folders[0] / "environ", fault, of_rank("0"))
         check(Forgetful, folders[1] / "cgroup", fault, of_rank("1"))
-        # One tells what the other cannot.
+        # One source has what the other lacks.
         check(Forgetful, folders[2] / "environ", fault, of_rank("2"), comes=of_rank("2"))
         check(Forgetful, folders[2] / "cgroup", fault, of_rank("2"), comes=of_rank("2"))
 
@@ -454,7 +454,7 @@ def as_nobody(look: Callable[[], Any]) -> Any:
 
 @pytest.fixture
 def open_node() -> Iterator[Node]:
-    """One that everybody can get at."""
+    """A node whose files everybody can read."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
     with tempfile.TemporaryDirectory() as folder:
@@ -465,7 +465,7 @@ def open_node() -> Iterator[Node]:
 def test_identifies_a_rank_by_cgroup_without_privileges(open_node: Node):
     pods = Path(open_node.roots.rootfs, SOCKET).parent
     pods.mkdir(parents=True)
-    pods.chmod(0o750)  # as the kubelet makes it
+    pods.chmod(0o750)  # as the kubelet creates it
     with children(open_node.ledgers, Spec()) as (child,):
         folder = open_node.rank(child, SLURM | IN_POD, SLURM_CGROUP + POD_CGROUP)
         (folder / "environ").chmod(0o400)
@@ -525,7 +525,7 @@ def test_reports_a_socket_without_permission(open_node: Node):
             (UID, CONTAINER_ID),
         ),
         (f"0::/kubepods/pod{UID}/docker-{CONTAINER_ID}.scope/inner\n", (UID, CONTAINER_ID)),
-        # From within a cgroup namespace; runc told of systemd by a containerd that is not; a static pod.
+        # From inside a cgroup namespace; runc with systemd under a containerd without it; a static pod.
         (f"0::/../../pod{UID}/{CONTAINER_ID}\n", (UID, CONTAINER_ID)),
         (f"0::/system.slice/kubepods-burstable-pod{UID}.slice:cri-containerd:{CONTAINER_ID}\n", (UID, CONTAINER_ID)),
         (f"0::/kubepods/pod{'a1' * 16}/{CONTAINER_ID}\n", ("a1" * 16, CONTAINER_ID)),

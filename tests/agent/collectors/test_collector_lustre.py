@@ -59,7 +59,7 @@ def test_exports_counters_of_old_versions_from_procfs(root: Path) -> None:
     assert found["read_bytes_total"] == 94371840
     assert found["writes_total"] == 109
     assert found["operation_calls_total", "fsync"] == 8
-    assert found["operation_calls_total", "other"] == 5 + 1  # the pages of brw_read are no calls
+    assert found["operation_calls_total", "other"] == 5 + 1  # the pages of brw_read are not calls
     assert not [key for key in found if isinstance(key, tuple) and key[0] == "operation_seconds_total"]
     assert found["connections", "evicted"] == 1
 
@@ -134,7 +134,7 @@ def test_reports_an_invisible_debugfs(root: Path, how: str, monkeypatch: pytest.
         pytest.skip("only root can give up its rights")
     debug = root / "sys/kernel/debug"
     root.chmod(0o755)
-    monkeypatch.chdir(root)  # the folders above are for nobody else
+    monkeypatch.chdir(root)  # other users cannot enter the directories above
     if how == "denied":
         debug.chmod(0o700)
         os.seteuid(65534)

@@ -82,7 +82,7 @@ def test_works_on_kernels_without_a_line(procfs: Path) -> None:
     path.write_text("pgmajfault 5\nallocstall 7\n")
     found = values(procfs)
     assert found["major_faults_total"] == 5
-    assert found["allocation_stalls_total"] == 7  # before Linux 4.10, of all zones
+    assert found["allocation_stalls_total"] == 7  # before Linux 4.10, summed over all zones
     assert "oom_kills_total" not in found
     assert not read(MemoryCollector(str(procfs)))[1]
 

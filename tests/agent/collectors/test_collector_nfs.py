@@ -31,7 +31,7 @@ def create_for(procfs: Path, fault: str) -> Collector:
 
 
 def of(series: dict[Series, object], mount: str) -> dict[object, object]:
-    """What is said of one mount, by the metric's name or, for operations, name and operation."""
+    """The values of one mount, by the name of the metric or, for operations, by name and operation."""
     found = ((name.removeprefix("whyidle_nfs_"), labels, value) for (name, labels), value in series.items())
     return {
         name if len(labels) == 1 else (name, *labels[1:]): value for name, labels, value in found if labels[0] == mount
@@ -80,7 +80,7 @@ def test_exports_nfs_4_over_four_connections(procfs: Path) -> None:
     assert found["transport_sends_total"] == 20001 + 20002 + 20003 + 20004
     assert found["bad_xids_total"] == 2
     assert found["pending_requests_total"] == 10001 + 10002 + 10003 + 10004
-    assert found["transport_idle_seconds"] == 3  # -1 is of one that is not connected
+    assert found["transport_idle_seconds"] == 3  # -1 stands for a transport that is not connected
 
 
 def test_counts_a_file_system_mounted_twice_once(procfs: Path) -> None:
@@ -168,12 +168,12 @@ def test_number_of_mounts_is_bounded(procfs: Path) -> None:
 def test_reports_missing_rights_to_the_mounts_of_the_node(
     procfs: Path, same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own mounts are read; that others are not seen is told only if it may have others."""
+    """Its own mounts are read. It reports that it cannot see others only if there may be others."""
     (procfs / "self/mountstats").write_text(storage.MOUNTSTATS_OF_CONTAINER + storage.NFS_3)
     first = storage.MOUNTINFO if same else "9" + storage.MOUNTINFO
     (procfs / "self/mountinfo").write_text(first)
     (procfs / "1/mountstats").chmod(0o400)
-    monkeypatch.chdir(procfs)  # pytest's own folders are for nobody else
+    monkeypatch.chdir(procfs)  # other users cannot enter pytest's directories
     reading = Reading()
     os.seteuid(65534)
     try:

@@ -1,4 +1,4 @@
-"""Network interfaces: which are reported, what is read of them, and what their drivers count."""
+"""Network interfaces: which are reported, what is read about them, and what their drivers count."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def devices(series: dict[Series, object]) -> set[str]:
 
 
 def test_counters_come_from_the_node_and_not_from_the_reader(roots: Roots) -> None:
-    Path(roots.procfs, "net/dev").write_text(nic.net_dev(nic.FAKES[:1]))  # what `self` would lead to
+    Path(roots.procfs, "net/dev").write_text(nic.net_dev(nic.FAKES[:1]))  # the target of `self`
     series, errors = read(collector(roots))
     assert not errors
     assert series[f"{NIC}bytes_total", ("eth0", "receive")] == 912_345_678_901
@@ -207,7 +207,7 @@ def test_a_corrupt_line_costs_only_its_interface(roots: Roots) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
     def create() -> Collector:
-        # A file that is kept open does not miss its name; one of sysfs says ENODEV then.
+        # The removal of a name does not affect an open file. Files of sysfs then return ENODEV.
         return Anew(lambda: collector(roots)) if fault in ("missing", "EINVAL") else collector(roots)
 
     node = Path(roots.procfs, "1/net/dev")
@@ -333,7 +333,7 @@ def test_a_failed_call_costs_only_its_interface(roots: Roots, script: Path) -> N
             for code, reason in ERRORS.items():
                 where = (call, reason)
                 kernel.write(script, nic.SCRIPT, [kernel.fail("eth2", call, code)])
-                # One that has asked for the driver and the names before does not ask again.
+                # A collector that already knows the driver and the names does not ask again.
                 during, _, _ = scrape()
                 assert before.keys() - during.keys() == (counted if call in ("count", "stats") else set()), where
                 during, errors, blind = scrape(anew=True)
@@ -345,7 +345,7 @@ def test_a_failed_call_costs_only_its_interface(roots: Roots, script: Path) -> N
                 else:
                     assert [(error[0], error[2]) for error in errors] == [("eth2", reason)], where
                 kernel.write(script, nic.SCRIPT)
-                # "unsupported" is believed for a while, the others are tried again.
+                # "unsupported" is trusted for a while, other errors are tried again.
                 after, errors, blind = scrape(anew=reason == "unsupported")
                 assert after == before, where
                 assert not errors + blind, where
@@ -400,7 +400,7 @@ def ip(*words: str) -> None:
 
 @needs_compiler
 def test_reads_a_real_namespace(namespace: str, tmp_path: Path) -> None:
-    """Without hardware all interfaces are reported; a carrier that comes and goes is counted; real ioctls are asked."""
+    """Without hardware all interfaces are reported. A carrier that changes is counted. Real ioctls are used."""
     ip("-n", namespace, "link", "add", "v0", "type", "veth", "peer", "name", "v1")
     inside = ("ip", "netns", "exec", namespace)
     (tmp_path / "none").write_text("")
@@ -412,10 +412,10 @@ def test_reads_a_real_namespace(namespace: str, tmp_path: Path) -> None:
         assert series[f"{NIC}up", "v0"] == 0
         ip("-n", namespace, "link", "set", "v0", "up")
         ip("-n", namespace, "link", "set", "v1", "up")
-        until(lambda: scrape()[0][f"{NIC}up", "v0"] == 1)  # the kernel looks at links in a thread of its own
+        until(lambda: scrape()[0][f"{NIC}up", "v0"] == 1)  # the kernel updates links in a separate thread
         series, errors, _ = scrape()
         assert series[f"{NIC}carrier_changes_total", "v0"] > changes
-        assert series[f"{NIC}speed_bytes_per_second", "v0"] == 1_250_000_000  # what a veth says of itself
+        assert series[f"{NIC}speed_bytes_per_second", "v0"] == 1_250_000_000  # what a veth reports about itself
         ip("-n", namespace, "link", "del", "v0")
         series, errors, _ = scrape()
         assert {key[1] for key in series if key[0] == f"{NIC}info"} == {"lo"}
@@ -438,7 +438,7 @@ assert asked.values("v0", len(names) + 1) is None
 
 
 def test_real_drivers_answer_without_privileges(namespace: str) -> None:
-    """Asking a driver for its counters needs no privilege."""
+    """Reading the counters of a driver needs no privileges."""
     ip("-n", namespace, "link", "add", "v0", "type", "veth", "peer", "name", "v1")
     subprocess.run([sys.executable, "-c", ANYBODY, f"/var/run/netns/{namespace}"], check=True, timeout=60)
 
@@ -478,7 +478,7 @@ def test_exports_traffic_of_ranks_in_a_separate_namespace(namespace: str, tmp_pa
         held = os.listdir("/proc/self/fd")
     store.look()
 
-    def gone() -> bool:  # ranks are looked up anew once a second
+    def gone() -> bool:  # ranks are listed again once a second
         return not any("lab/r1/1" in labels for _, labels in read(one)[0].keys() | read(two)[0].keys())
 
     assert until(gone)
@@ -492,7 +492,7 @@ def number(value: object) -> float:
 
 @pytest.mark.skipif(not shutil.which("prometheus-node-exporter"), reason="needs prometheus-node-exporter")
 def test_agrees_with_node_exporter() -> None:
-    """What only grows lies between two answers of theirs around it."""
+    """The values that only grow are between two answers of node_exporter."""
     with node_exporter("netdev", "netclass") as theirs:
         before = theirs()
         ours, _ = read(nic_create(Options(LedgerStore("/nonexistent", 1))))
@@ -514,7 +514,7 @@ def test_agrees_with_node_exporter() -> None:
 
 
 def test_declared_metrics_are_consistent(roots: Roots, script: Path) -> None:
-    """Each metric of the table can have a series, and has its labels."""
+    """Each metric of the table can have a series, with its labels."""
     series, _ = read(collector(roots))
     metrics = {metric.name: metric for metric in METRICS}
     for name, labels in series:

@@ -70,7 +70,7 @@ def test_says_what_to_do_on_a_kernel_without_pressure(folder: Path) -> None:
 
 
 def test_says_what_to_do_if_pressure_is_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file of this machine fails with EOPNOTSUPP, so the system call is made to."""
+    """No file of this machine fails with EOPNOTSUPP, so the system call is replaced."""
     pread = os.pread
 
     def refusing(fd: int, length: int, offset: int) -> bytes:

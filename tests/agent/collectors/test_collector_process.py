@@ -1,4 +1,5 @@
-"""What ranks and their workers use: from a fake /proc, file by file spoilt, and of real processes that come and go."""
+"""What ranks and their workers use, from a simulated /proc, with corrupted files, and from real processes that come and
+go."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def _may_be_another_user() -> bool:
 
 
 def of_rank(series: dict[Series, object], rank: int = 0) -> dict[tuple[str, ...], object]:
-    """The series of one rank, by what follows the common start of the names, and the labels after the rank."""
+    """The series of one rank, by the part of the name after the prefix, and the labels after the rank."""
     return {
         (name.removeprefix(PREFIX), *labels[3:]): value
         for (name, labels), value in series.items()
@@ -99,7 +100,7 @@ _WORKER = ("workers", "major_faults_total", "syscall_", "storage_")
 
 
 def _spoils(path: Path, fault: str, series: Series) -> bool:
-    """Whether a series needs what the file says."""
+    """Whether a series needs the contents of the file."""
     name, labels = series[0].removeprefix(PREFIX), series[1]
     pid = int(path.parts[path.parts.index("proc") + 1])
     if labels[2] != ("0" if pid < 4200 else "1"):
@@ -113,12 +114,12 @@ def _spoils(path: Path, fault: str, series: Series) -> bool:
     if path.name == "schedstat":
         return name.startswith(("runqueue", "block")) and labels[3] == ("main" if main else "worker")
     if path.name == "children":
-        return of_workers and fault != "empty"  # which is what most are
+        return of_workers and fault != "empty"  # which most are
     return main or of_workers
 
 
 def _varies(series: Series) -> bool:
-    """By itself, or since a worker is gone: what remains of the others is then no loss."""
+    """Whether a series varies by itself or because a worker has gone. Then the rest of the others is not a loss."""
     return "samples" in series[0] or "blocked" in series[0]
 
 
@@ -138,7 +139,7 @@ def test_each_bad_file_costs_only_its_own_series(ledgers: Path, roots: Roots, fa
     assert len(paths) == 8 * 2 + 6 + 2 * 2
     for path in paths:
         gone = fault == "missing" or (fault == "empty" and path.name == "children")
-        # This kernel may well have no such file; but it has, if the rank that was read before has it.
+        # This kernel may lack the file. It has the file if the previous rank had it.
         counted = not gone or (path.parent.name == mains[1] and path.name in ("io", "schedstat"))
         check(
             lambda: Anew(make) if fault in ("missing", "EINVAL") else make(),
@@ -192,7 +193,7 @@ def test_an_agent_of_another_user_reports_what_it_cannot_see(tmp_path: Path) -> 
         "print('io' if any('syscall' in name for name in names) else 'no io', 'cpu' if any('cpu' in name for name in"
         " names) else '', len(reading.errors), reading.blind_spots[0].what)\n"
     )
-    directory = Path("/dev/shm") / f"whyidle-test-{os.getpid()}"  # where another user may go
+    directory = Path("/dev/shm") / f"whyidle-test-{os.getpid()}"  # where another user may enter
     try:
         with children(directory, Spec()):
             done = subprocess.run(
@@ -264,7 +265,7 @@ def test_counters_do_not_fall_while_workers_come_and_go(tmp_path: Path) -> None:
             tell(rank, f"end {number}")
             after = scrape()
             assert after["workers",] == 2 - number
-        # One more that comes and goes between two scrapes.
+        # One more process that comes and goes between two scrapes.
         tell(rank, f"start {_SPIN}")
         tell(rank, "end 3")
         scrape()

@@ -1,4 +1,4 @@
-"""The collector `qdisc`: what the kernel says of queueing disciplines, read apart and from sockets."""
+"""The collector `qdisc`: what the kernel reports about queueing disciplines, from captured messages and sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from whyidle.agent.files import Roots, Unreadable
 from whyidle.agent.parsers.qdisc import Qdisc, Reply, answer, request
 
 OVERLIMITS, BACKLOG = "whyidle_qdisc_overlimits_total", "whyidle_qdisc_backlog_bytes"
-# Of Linux 6.18: the loopback, and a veth with a token bucket in front of which 57 packets had to wait.
+# From Linux 6.18: the loopback, and a veth with a token bucket in front of which 57 packets had to wait.
 CAPTURED = bytes.fromhex(
     "94000000240002000100000048410000000000000100000000000000ffffffff020000000c0001006e6f71756575650005000c000000"
     "00003000070014000100000000000000000000000000000000001800030000000000000000000000000000000000000000002c000300"
@@ -107,7 +107,7 @@ def test_exports_queueing_disciplines(roots: Roots, tmp_path: Path) -> None:
     with scraper("qdisc", roots, script) as scrape:
         series, errors, blind = scrape()
         assert (errors, blind) == ([], [])
-        # What mq says is the sum of what its queues say.
+        # The values of mq are the sums over its queues.
         assert collected(series) == {
             ("overlimits_total", "eth0", "fq_codel"): 3,
             ("overlimits_total", "eth2", "fq_codel"): 5000,
@@ -149,7 +149,7 @@ def test_an_error_costs_only_the_series_it_affects(roots: Roots, tmp_path: Path,
 @needs_compiler
 @pytest.mark.parametrize("lines", [[f"netlink errno {errno.EACCES}"], qdisc.script([qdisc.Fake(77, "tbf")])])
 def test_reports_what_it_cannot_see(roots: Roots, tmp_path: Path, lines: list[str]) -> None:
-    """Netlink that is refused, and interfaces of another network namespace."""
+    """Netlink that is not allowed, and interfaces in another network namespace."""
     kernel.write(tmp_path / "kernel", lines)
     with scraper("qdisc", roots, tmp_path / "kernel") as scrape:
         series, errors, [blind] = scrape()
@@ -192,7 +192,7 @@ assert not reading.errors, reading.errors
 
 @pytest.fixture
 def inside() -> list[str]:
-    """The command that runs a command in a network namespace with a token bucket of 50 kbit/s."""
+    """The prefix that runs a command in a network namespace with a token bucket of 50 kbit/s."""
     command = ["unshare", "--net", "--mount", "sh", "-ec", _IN_A_NAMESPACE, "sh"]
     if os.getuid() or not all(map(shutil.which, ("unshare", "ip", "tc"))):
         pytest.skip("needs root, unshare, ip and tc")

@@ -1,4 +1,4 @@
-"""The collector `rdma`: what each vendor's files mean, and what a bad one costs."""
+"""The collector `rdma`: what the files of each vendor mean, and what a bad file costs."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def device_of(roots: Roots, name: str) -> Path:
 @pytest.mark.parametrize(
     ("device", "file", "metric", "labels", "times"),
     [
-        # InfiniBand's own: octets come in fours, waits in ticks.
+        # InfiniBand's own counters: octets in units of four, waits in ticks.
         ("mlx5_0", "ports/1/counters/port_rcv_data", "receive_bytes_total", ("1", ""), 4),
         ("mlx5_0", "ports/1/counters/port_xmit_data", "transmit_bytes_total", ("1", ""), 4),
         ("mlx5_0", "ports/1/counters/port_xmit_wait", "transmit_wait_ticks_total", ("1",), 1),
         ("mlx5_0", "ports/1/counters/VL15_dropped", "port_errors_total", ("1", "vl15_dropped"), 1),
         ("mlx4_0", "ports/2/counters/symbol_error", "symbol_errors_total", ("2",), 1),
-        # The vendors': bytes are bytes, and a fact has one name.
+        # Counters of the vendors: bytes are bytes, and each fact has one name.
         ("mlx5_2", "ports/1/hw_counters/np_cnp_sent", "cnp_sent_total", ("1",), 1),
         ("bnxt_re0", "ports/1/hw_counters/tx_cnp_pkts", "cnp_sent_total", ("1",), 1),
         ("ionic_0", "ports/1/hw_counters/tx_rdma_cnp_pkts", "cnp_sent_total", ("1",), 1),
@@ -136,7 +136,7 @@ def test_exports_identity_and_state_of_devices_and_ports(full: Roots) -> None:
     assert port["mlx5_2", "1"] == ("Ethernet", "eth2", "0x0", "4X", "NDR")
     assert port["mlx4_0", "2"] == ("InfiniBand", "ibp161s0d1", "0x4", "4X", "QDR")
     assert series["whyidle_rdma_port_rate_bytes_per_second", ("mlx5_0", "1")] == 400e9 / 8
-    # A link that is down has no rate, whatever its driver says.
+    # A link that is down has no rate, whatever its driver reports.
     assert port["mlx5_4", "1"] == ("InfiniBand", "", "0xffff", "", "")
     assert ("whyidle_rdma_port_rate_bytes_per_second", ("mlx5_4", "1")) not in series
     assert series["whyidle_rdma_port_up", ("mlx5_4", "1")] == 0
@@ -163,7 +163,7 @@ def test_counters_of_ports_are_not_counted_again_for_their_device(full: Roots) -
 
 def test_infinibands_own_counter_is_preferred_to_the_vendors(roots: Roots) -> None:
     one = hca("bnxt_re0")
-    one.ports[0].counters = fake.PMA_EXTENDED  # as drivers that answer MADs have them too
+    one.ports[0].counters = fake.PMA_EXTENDED  # also in the form of drivers that answer MADs
     device = fake.build_hca(roots, one, count(1))
     series, _ = look(roots)
     raw = int((device / "ports/1/counters/port_rcv_data").read_text())
@@ -199,7 +199,7 @@ def test_unknown_names_are_listed_and_bounded(roots: Roots) -> None:
 
 
 def row_of(path: Path) -> Series | None:
-    """The series that a file of the fake tree holds, if any."""
+    """The series that a file of the simulated tree has, if any."""
     parts = path.parts[path.parts.index("infiniband") + 1 :]
     device, port = parts[0], parts[2] if parts[1] == "ports" else ""
     if path.parent.name in ("counters", "hw_counters"):
@@ -217,11 +217,11 @@ KINDS = ("mlx5_0", "mlx5_2", "mlx4_0", "rdmap16s27", "bnxt_re0", "hfi1_0", "irdm
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_bad_file_costs_only_its_own_series(tmp_path: Path, fault: str) -> None:
-    """Every file of counters and of states, of each kind of adapter."""
+    """Every file with counters and states, for each kind of adapter."""
     for kind in KINDS:
         roots = roots_in(tmp_path / kind)
         [device] = build(roots, kind)
-        if kind == "irdma0":  # whose counters are bad to begin with
+        if kind == "irdma0":  # whose counters are bad from the start
             shutil.rmtree(device / "ports/1/counters")
         made: list[RdmaCollector] = []
 
@@ -236,7 +236,7 @@ def test_a_bad_file_costs_only_its_own_series(tmp_path: Path, fault: str) -> Non
             held = {row_of(path)}
             if path.name == "state":
                 held.add(("whyidle_rdma_port_up", next(iter(held))[1]))  # pyright: ignore[reportOptionalSubscript]
-            # A file that is not listed is not looked for: which there are depends on driver, firmware and kernel.
+            # A file that is not listed is not read: the files depend on driver, firmware and kernel.
             counted = held != {None} and not (fault == "missing" and is_counter)
             check(one_more, path, fault, lambda series, held=held: series in held, counted=counted)
             while made:
@@ -262,7 +262,7 @@ def test_a_bad_identity_file_costs_only_its_label(roots: Roots, file: str, fault
                 else:
                     assert changed == {"whyidle_rdma_port_info" if "ports" in file else "whyidle_rdma_info"}
                 assert len(during) == len(before) - (file == "ports/1/rate")
-                # An empty or missing version is that of a driver which has none.
+                # A driver without a version has an empty file or none.
                 optional = "/" not in file and (fault == "missing" or (fault == "empty" and file == "fw_ver"))
                 assert [error.file for error in errors] == ([] if optional else [file])
         assert read(known)[0] == before
@@ -300,7 +300,7 @@ def test_follows_devices_and_ports_that_come_and_go(roots: Roots) -> None:
         device_of(roots, "mlx4_0").unlink()
         shutil.rmtree(second)
         assert read(made)[0] == alone
-        # Another adapter under the same name, as after a reset: no file of the old one is read.
+        # Another adapter with the same name, as after a reset: no file of the old one is read.
         shutil.rmtree(first)
         fake.build_hca(roots, hca("mlx5_0"), count(1000))
         anew, errors = read(made)
@@ -480,7 +480,7 @@ def test_reads_the_adapters_of_this_machine() -> None:
 
 @contextmanager
 def node_exporter(sysfs: str) -> Iterator[str]:
-    """The address of a node_exporter that reads RDMA adapters alone."""
+    """The address of a node_exporter that reads only RDMA adapters."""
     if not shutil.which("prometheus-node-exporter"):
         pytest.skip("needs prometheus-node-exporter")
     with socket.socket() as free:
@@ -500,7 +500,7 @@ def node_exporter(sysfs: str) -> Iterator[str]:
 
 
 def theirs(sysfs: str) -> dict[tuple[str, str, str], float]:
-    """node_exporter's samples of RDMA ports, by name, device and port; and whether its collector had success."""
+    """node_exporter's samples of RDMA ports by name, device and port, and whether its collector succeeded."""
     with node_exporter(sysfs) as url:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
@@ -561,7 +561,7 @@ def test_agrees_with_node_exporter_on_healthy_adapters(roots: Roots) -> None:
 
 
 def test_an_adapter_without_a_version_and_a_bad_counter_cost_nothing_else(roots: Roots) -> None:
-    """They cost node_exporter 1.5 all its series of RDMA."""
+    """In node_exporter 1.5, each of them costs all series of RDMA."""
     devices = build(roots, "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
     sound, _ = look(roots)
     (devices[0] / "fw_ver").unlink()

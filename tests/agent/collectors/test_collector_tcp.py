@@ -1,4 +1,4 @@
-"""TCP's own counters, of the node and of namespaces."""
+"""TCP counters of the node and of network namespaces."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def collector(roots: Roots) -> Collector:
 
 
 def test_every_counter_comes_from_its_column(roots: Roots) -> None:
-    Path(roots.procfs, "net/snmp").write_text("")  # the reader's own, which is not asked
+    Path(roots.procfs, "net/snmp").write_text("")  # the reader's own namespace, which is not read
     series, errors = read(collector(roots))
     assert series == {(f"whyidle_tcp_{name}", ("host",)): value for name, value in EXPECTED.items()}
     assert len(EXPECTED) == len(COUNTED)
@@ -100,7 +100,7 @@ def test_a_node_without_tcp_is_absent(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("prometheus-node-exporter"), reason="needs prometheus-node-exporter")
 def test_agrees_with_node_exporter() -> None:
-    """What only grows lies between two answers of theirs around it."""
+    """The values that only grow are between two answers of node_exporter."""
     with node_exporter("netstat") as theirs:
         before = theirs()
         ours, errors = read(create(Options(LedgerStore("/nonexistent", 1))))

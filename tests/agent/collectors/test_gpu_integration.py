@@ -1,4 +1,4 @@
-"""The arithmetic of GPU activity: nothing between two looks is missed, nothing counts twice, nothing is made up."""
+"""The arithmetic of GPU activity: between two samples nothing is missed, counted twice or invented."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ START_US = 1_700_000_000_000_000
 
 
 class Driver:
-    """A GPU that takes a sample each period, and a driver that keeps the last of them."""
+    """A GPU that takes a sample each period, and a driver that keeps the last samples."""
 
     def __init__(self, levels: list[int]):
         self.samples = [(START_US + (at + 1) * PERIOD_US, level) for at, level in enumerate(levels)]
 
     def after(self, seen_us: int, now: int) -> list[tuple[int, float]]:
-        """What is there at the time of sample number ``now``."""
+        """The samples at the time of sample number ``now``."""
         return [sample for sample in self.samples[max(0, now - BUFFER) : now] if sample[0] > seen_us]
 
 
@@ -43,7 +43,7 @@ def test_scrapes_at_any_time_see_every_sample_once(trace: list[int], pauses: lis
         increase = integral.add(driver.after(integral.seen_us, now))
         busy += increase.busy
         observed += increase.observed
-        again = integral.add(driver.after(0, now))  # the driver serves the same samples again
+        again = integral.add(driver.after(0, now))  # the driver returns the same samples again
         assert (again.busy, again.observed) == (0, 0)
     assert observed == pytest.approx((now - 1) * PERIOD_US / 1e6)
     assert busy == pytest.approx(sum(trace[1:now]) * PERIOD_US / 1e8)
@@ -94,11 +94,11 @@ def test_observed_time_never_exceeds_elapsed_time(batches: list[list[tuple[int, 
     ("increase", "occupied", "interval", "split"),
     [
         (Increase(3.0, 10.0), True, 10.0, (3.0, 7.0, 0.0)),
-        (Increase(3.0, 4.0), True, 10.0, (3.0, 1.0, 0.0)),  # 6 s that no sample covers are nobody's
+        (Increase(3.0, 4.0), True, 10.0, (3.0, 1.0, 0.0)),  # 6 s without samples belong to nobody
         (Increase(0.0, 10.0), False, 10.0, (0.0, 0.0, 10.0)),
         (Increase(0.5, 10.0), False, 10.0, (0.5, 9.5, 0.0)),  # who worked is gone: it was not empty
         (Increase(), True, 10.0, (0.0, 0.0, 0.0)),
-        (Increase(), False, 300.0, (0.0, 0.0, 0.0)),  # nobody knows
+        (Increase(), False, 300.0, (0.0, 0.0, 0.0)),  # not known
     ],
 )
 def test_charges_seconds_without_a_ledger(
@@ -121,7 +121,7 @@ def _causes(**seconds: float) -> list[float]:
 def test_idle_compute_is_found_within_a_few_seconds_however_late_the_ledger_is(
     gaps: float, data: float, lag: float, looks: list[float]
 ) -> None:
-    """Of each second the GPU is idle for ``data`` in the loader, and for ``gaps`` of the rest between kernels."""
+    """In each second the GPU is idle for ``data`` in the loader, and for ``gaps`` of the rest between kernels."""
     points, counter, now, before = ActivityPoints(), ComputeIdle(), 1000.0, 0.0
     points.add(now, 0.0, 0.0)
     for pause in looks:
@@ -139,7 +139,7 @@ def test_idle_compute_is_found_within_a_few_seconds_however_late_the_ledger_is(
 
 @pytest.mark.parametrize("seconds", [45.0, 300.0])
 def test_an_ended_rank_has_all_idle_compute_but_its_last_seconds(seconds: float) -> None:
-    """Idle for 9 tenths of its compute, and looked at each 5 s."""
+    """Idle for 9 tenths of its compute, and sampled every 5 s."""
     points, counter, look = ActivityPoints(), ComputeIdle(), 5.0
     points.add(0.0, 0.0, 0.0)
     now = 0.0
@@ -157,7 +157,7 @@ def test_an_ended_rank_that_was_never_read_has_no_idle_compute() -> None:
 
 
 def test_a_ledger_that_is_updated_rarely_gives_no_idle_compute() -> None:
-    """Steps of 8 s of which 4 s wait for data, told only at their ends; the GPU is looked at each 10 s."""
+    """Steps of 8 s that wait for data for 4 s and are recorded only at their ends. The GPU is sampled every 10 s."""
     points, counter = ActivityPoints(), ComputeIdle()
     points.add(0.0, 0.0, 0.0)
 
@@ -170,7 +170,7 @@ def test_a_ledger_that_is_updated_rarely_gives_no_idle_compute() -> None:
         points.add(now, 10.0 - idle, 10.0)
         steps = now // 8
         seconds = counter.add(steps * 8, _causes(data_read=steps * 4, compute=steps * 4), points)
-        assert seconds <= 2.0  # the error of telling the GPU's side between two looks; it does not grow
+        assert seconds <= 2.0  # the error of the GPU's values between two samples; it does not grow
 
 
 def test_time_that_was_not_observed_gives_no_idle_compute() -> None:

@@ -1,4 +1,4 @@
-"""--web.config.file: what it may say, what it does to connections, and what becomes of it when it changes."""
+"""--web.config.file: what it may contain, what it does to connections, and what happens when it changes."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def hello(request: Request) -> Response:
 
 
 class Served:
-    """A server behind a gate of a file, in this process."""
+    """A server with the settings of a file, in this process."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -396,7 +396,7 @@ def test_checks_client_certificates(tmp_path: Path, ca: Pair, pair: Pair) -> Non
             assert served.refuses(trusting(ca, ours)), san
 
 
-# -- what becomes of it when it changes
+# -- what happens when it changes
 
 
 def test_reloads_users_and_an_invalid_file_lets_nobody_in(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP server under the agent's pages, over real sockets: good clients, bad ones, slow ones, and many."""
+"""The HTTP server of the agent, over real sockets, with good, bad, slow and many clients."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from whyidle.agent.web.negotiation import accepts_gzip, wants_openmetrics
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 SHORT = Times(request=0.5, answer=0.5, idle=0.5, linger=0.5)
 LONG = b"x" * (8 << 20)
-"""More than the buffers of a connection hold."""
+"""More bytes than the buffers of a connection hold."""
 
 
 class Running:
-    """A server, and the connections made to it."""
+    """A server, and the connections to it."""
 
     def __init__(self, listener: Listener, connections: contextlib.ExitStack):
         self.listener = listener
@@ -48,7 +48,7 @@ class Running:
         return client
 
     def ask(self, data: bytes) -> bytes:
-        """Everything that comes back until the server closes."""
+        """Everything that the server sends until it closes the connection."""
         return rest(self.connect(data))
 
     def get(self, method: str = "GET", path: str = "/", **headers: str) -> tuple[int, dict[str, str], bytes]:
@@ -160,7 +160,7 @@ def test_answers_bad_requests_and_closes(what: str) -> None:
 
 
 def test_closes_the_connection_after_a_body() -> None:
-    """What would follow could be a second request, hidden in the body of the first."""
+    """The next bytes could be a second request, hidden in the body of the first."""
     with serving() as running:
         request = b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(GET)
         assert running.ask(request + GET).count(b"HTTP/1.1 200") == 1
@@ -218,7 +218,7 @@ def test_held_connections_do_not_lock_others_out(said: bytes) -> None:
         for _ in range(10):
             assert running.get()[0] == 200
         until(lambda: http_threads() <= PLACES)
-        assert held[0].recv(1) == b""  # the first of them made room
+        assert held[0].recv(1) == b""  # the first one was closed to make room
         held[-1].sendall(b"TP/1.1\r\nHost: x\r\n\r\n" if said == b"GET / HT" else GET)
         assert held[-1].recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 

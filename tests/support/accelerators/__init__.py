@@ -1,1 +1,1 @@
-"""Real training on the simulated device, with whyidle attached, beside the device's own schedule."""
+"""Real training on the simulated device, with whyidle attached, compared with the device's own schedule."""

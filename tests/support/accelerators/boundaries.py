@@ -28,7 +28,7 @@ FORWARD_MS, BACKWARD_MS, LINK_MS = 0.6, 1.2, 1.0
 
 
 def counted(layers: int, reshard: bool, microbatches: int, reduced: bool) -> float:
-    """Events in a step; the first steps, whose gathers began before the hooks knew of their streams, do not count."""
+    """Events in a step. The first steps, whose gathers began before the hooks knew their streams, do not count."""
     from torch.distributed.fsdp import fully_shard
 
     model = torch.nn.Sequential(*(simdevice.Block(WIDTH, FORWARD_MS, BACKWARD_MS) for _ in range(layers))).to("sim")
@@ -74,7 +74,7 @@ def main(rank: int, size: int, port: int, folder: Path) -> None:
     found = []
     cases = [(*case, True) for case in itertools.product((True, False), (1, 3), (True, False))]
     for reshard, microbatches, reduced, timed in [*cases, (True, 1, True, False)]:
-        if not timed:  # streams of a type that has no Python, as a device's module may have them
+        if not timed:  # streams of a type without a Python class, as a device's module may have them
             module.Stream = lambda *args, **kwargs: torch.Stream(device="sim")
         few, many = (counted(layers, reshard, microbatches, reduced) for layers in (FEW, MANY))
         found.append((reshard, microbatches, reduced, timed, (many - few) / (MANY - FEW) / microbatches))

@@ -1,4 +1,5 @@
-"""One rank whose forked child lives on beside it: `fork.py FOLDER`. Prints what the hooks asked of the device there."""
+"""One rank whose forked child continues next to it: `fork.py FOLDER`. Prints the hooks' calls of the device in the
+child."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import whyidle
 
-BEFORE, AFTER = 300, 50  # steps; some four boundaries each
+BEFORE, AFTER = 300, 50  # steps, with about four boundaries each
 
 
 def main(folder: Path) -> None:
@@ -42,6 +43,11 @@ def main(folder: Path) -> None:
     train(AFTER)
     torch.accelerator.synchronize()
     whyidle.detach()
+    # Without finalization. A backward pass is over for its caller while autograd's thread still drops what belonged to
+    # it. If that thread gets no CPU until the interpreter ends, it asks for Python's lock then, in a destructor. Python
+    # 3.11 ends the thread there, and C++ the process: "terminate called without an active exception".
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

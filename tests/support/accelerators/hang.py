@@ -1,6 +1,7 @@
-"""One rank of a run that hangs after some steps: `hang.py RANK SIZE PORT FOLDER HOW`. Its host goes on, its device not.
+"""One rank of a run that hangs after some steps: `hang.py RANK SIZE PORT FOLDER HOW`. The host continues, the device
+does not.
 
-HOW: `device`: rank 1's device computes without an end; `host`: rank 1's host never gets its next batch.
+HOW: `device`: rank 1's device computes for ever; `host`: rank 1's host never gets its next batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One rank of some cases: `job.py RANK SIZE PORT FOLDER SHAPE:FAULT…`. Writes what its device did in each."""
+"""One rank of some cases: `job.py RANK SIZE PORT FOLDER SHAPE:FAULT…`. Writes what its device did in each case."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from accelerators.shapes import BUILDERS, WIDTH
 
 STEPS, SAVE_EVERY, BATCH = 12, 5, 8
 LATE, SAVES = 1, 0
-"""The rank whose reads or compute are slow, and the one that saves."""
+"""The rank with slow reads or slow compute, and the rank that saves."""
 LINK_MS, SLOW_LINK_MS, HIDDEN_MS = 1.0, 15.0, 5.0
 READ_SECONDS, SAVE_SECONDS, SLOWER = 0.06, 0.3, 1.6
 
@@ -43,14 +43,14 @@ class Samples(Dataset[torch.Tensor]):
 
 
 class SlowFile(io.BytesIO):
-    """A file whose disk takes its time, once a save."""
+    """A file on a slow disk, once in each save."""
 
     def flush(self) -> None:
         time.sleep(SAVE_SECONDS)
 
 
 class Spans:
-    """When the host was where, ns of CLOCK_MONOTONIC."""
+    """Where the host was and when, in ns of CLOCK_MONOTONIC."""
 
     def __init__(self) -> None:
         self.data: list[tuple[int, int]] = []
@@ -102,12 +102,10 @@ def run(shape: str, fault: str) -> dict[str, Any]:
             save(model, spans)
     torch.accelerator.synchronize()
     barrier(spans)
-    whyidle.detach()  # here, so that it accounts for no more than is compared
-    end = time.monotonic_ns()
+    whyidle.detach()  # here, so that it accounts only for the time that is compared
     return {
         "losses": losses,
         "spans": vars(spans),
-        "window": (spans.data[0][0], end),
         "home": torch.accelerator.current_stream().stream_id,
         "schedule": simdevice.schedule(),
     }
@@ -133,7 +131,7 @@ def main(rank: int, size: int, port: int, folder: Path, cases: list[str]) -> Non
 
 
 def _handed_on(where: str) -> bool:
-    """Whether a line of a hook does what the training asked for."""
+    """Whether a line of a hook calls the training's own function."""
     file, _, line = where.rpartition(":")
     text = linecache.getline(file, int(line))
     return "original(" in text or "self._stream.wait_" in text

@@ -1,7 +1,7 @@
-"""A loop whose loader is written by hand and blocks: `loader.py FOLDER`. Its device is idle most of the time.
+"""A loop with a hand-written loader that blocks: `loader.py FOLDER`. Its device is idle most of the time.
 
-No hook sees the loader, so that all of the loop is compute to the hooks. The loop ends when FOLDER/enough is there, and
-writes how many seconds it took to FOLDER/seconds.
+No hook sees the loader, so for the hooks the whole loop is compute. The loop ends when FOLDER/enough exists, and writes
+how many seconds it took to FOLDER/seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from accelerators.load import BUSY_MS, PERIOD_MS
 
 
 def batches(enough: Path) -> Iterator[torch.Tensor]:
-    """One batch a period, however long a step takes."""
+    """One batch per period, however long a step takes."""
     begun = time.monotonic()
     for number in itertools.count(1):
         if enough.exists():

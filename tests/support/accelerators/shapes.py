@@ -1,4 +1,5 @@
-"""How the ranks are parallel: each builder returns the model that trains, and a step on a batch that gives its loss."""
+"""How the ranks are parallel: each builder returns the model, and a function that makes a step on a batch and returns
+its loss."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from torch import nn
 
 WIDTH, BLOCKS, MICROBATCHES = 16, 4, 4
 FORWARD_MS, BACKWARD_MS = 6.0, 12.0
-"""Of two ranks; three times that of four, so that their hosts are ahead of their devices on two cores too."""
+"""For two ranks. Four ranks have three times as much, so that their hosts are ahead of their devices on two cores too.
+"""
 Step = Callable[[torch.Tensor], "torch.Tensor | None"]
 Built = tuple[nn.Module, Step]
 

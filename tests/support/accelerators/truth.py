@@ -1,4 +1,7 @@
-"""What a rank's device did, by its own schedule. Pure: what a job has written in, seconds out."""
+"""What a rank's device did, according to its own schedule. Pure functions: records of a job in, seconds out.
+
+While the thread of a stream gets no CPU for what it has to do, the stream counts as idle.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Truth:
-    """Seconds of one rank, from its first step to its last. They add up to ``wall``."""
+    """Seconds of one rank, from its first step to its last. They add up to ``wall``, all but ``unscheduled``."""
 
     wall: float
     compute: float
@@ -24,31 +27,37 @@ class Truth:
     transfer: float
     """Waiting for a transfer that every rank had entered."""
     late: float
-    """Waiting for a rank that had not come, and idle while the host was in a barrier."""
+    """Waiting for a late rank, and idle while the host was in a barrier."""
+    unscheduled: float
+    """Part of the others: the home stream had something to do, and its thread got no CPU. No real device has this."""
 
     @property
     def waited(self) -> float:
         return self.transfer + self.late
 
 
-def truth_of(told: dict[str, Any]) -> Truth:
-    start, end = told["window"]
-    entries = [Entry(*each) for each in told["schedule"]]
+def truth_of(told: dict[str, Any], start: int, end: int) -> Truth:
+    """The seconds between two moments, ns of CLOCK_MONOTONIC."""
+    everything = [Entry(*each) for each in told["schedule"]]
+    entries = [each for each in everything if each.kind != "late"]
     home = [each for each in entries if each.stream == told["home"]]
     elsewhere = [each for each in entries if each.stream != told["home"]]
     idle = _gaps([(each.start, each.end) for each in home], start, end)
     data = _overlap(idle, told["spans"]["data"])
     save = _overlap(idle, told["spans"]["save"])
-    # A barrier keeps the host: what the stream waits for in it is over before the host can enqueue more.
+    # A barrier keeps the host, so the stream's waits in it are over before the host can enqueue more.
     barred = _overlap(idle, told["spans"]["barrier"])
     waits = _cut([(each.start, each.end) for each in home if each.kind in WAITS], start, end)
     waited = sum(b - a for a, b in waits)
-    # What the home stream waits for is a collective of its own or one on another stream, which meets others or moves.
+    # The home stream waits for its own collective, or for one on another stream, which meets others or moves data.
     late = _union([(each.start, each.end) for each in (*home, *elsewhere) if each.kind == "rendezvous"])
     behind = _overlap(waits, late)
     wall = end - start
     compute = wall - data - save - waited - barred
-    return Truth(*(ns / 1e9 for ns in (wall, compute, data, save, waited - behind, behind + barred)))
+    lagged = [(each.start, each.end) for each in everything if each.kind == "late" and each.stream == told["home"]]
+    unscheduled = sum(b - a for a, b in _cut(lagged, start, end))
+    spent = wall, compute, data, save, waited - behind, behind + barred, unscheduled
+    return Truth(*(ns / 1e9 for ns in spent))
 
 
 def _cut(spans: Sequence[Span], start: int, end: int) -> list[Span]:

@@ -1,2 +1,2 @@
-"""A node that does not exist: trees of /proc and /sys as kernel and drivers write them, and libraries that answer
-as NVML and the kernel would. Each module builds its part with ``build(roots)``."""
+"""A simulated node: trees of /proc and /sys as kernel and drivers write them, and libraries that answer like NVML and
+the kernel. Each module creates its part with ``build(roots)``."""

@@ -1,4 +1,4 @@
-"""A clock that chronyd keeps, and the hardware that it ticks by."""
+"""A clock that chronyd controls, and its hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPUs, memory and pressure of the fake node: /proc/stat, loadavg, meminfo, vmstat and pressure."""
+"""CPUs, memory and pressure of the simulated node: /proc/stat, loadavg, meminfo, vmstat and pressure."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _BUILD_SECONDS = 120
 
 
 def library() -> Path:
-    """The library, compiled once for all workers and for as long as its source stays the same."""
+    """The library, compiled once for all workers, as long as its source does not change."""
     assert COMPILER, "no C compiler"
     source = SOURCE.read_bytes()
     folder = Path(tempfile.gettempdir(), f"whyidle-fake-kernel-{os.getuid()}")
@@ -54,13 +54,13 @@ def library() -> Path:
 
 
 def environment(script: Path) -> dict[str, str]:
-    """What a process needs that shall see the script's kernel."""
+    """The environment of a process that should see the script's kernel."""
     preload = " ".join(filter(None, (str(library()), os.environ.get("LD_PRELOAD"))))
     return {"LD_PRELOAD": preload, "FAKE_KERNEL": str(script)}
 
 
 def write(path: Path, *scripts: Iterable[str]) -> None:
-    """Replaces the script at once by the lines of these."""
+    """Replaces the script atomically with these lines."""
     new = path.with_name(f"{path.name}.new")
     new.write_text("".join(f"{line}\n" for script in scripts for line in script))
     new.replace(path)
@@ -72,7 +72,7 @@ def driver(interface: str, name: str, bus: str, stats: Mapping[str, int]) -> lis
 
 
 def fail(interface: str, call: str, code: int) -> str:
-    """The line that lets a call of an interface fail: drvinfo, count, strings or stats."""
+    """The line that makes a call for an interface fail: drvinfo, count, strings or stats."""
     return f"fail {interface} {call} {code}"
 
 
@@ -83,7 +83,7 @@ def timex(**fields: int) -> list[str]:
 
 @contextlib.contextmanager
 def scraper(collector: str, roots: Roots, script: Path, *command: str) -> Iterator[Callable[..., Scrape]]:
-    """One collector in a process under the script's kernel; each call is a scrape, by a new collector if told.
+    """One collector in a process with the script's kernel. Each call is a scrape, by a new collector if asked.
 
     ``command`` goes before Python.
     """

@@ -1,8 +1,8 @@
-"""A kubelet that does not exist: a gRPC server of the pod-resources API in a process of its own, and what a kubelet,
-the kernel and Slurm leave in files that say whose a process is.
+"""A simulated kubelet: a gRPC server of the pod-resources API in a separate process, and the files of a kubelet, the
+kernel and Slurm that show which pod or job a process belongs to.
 
-``python kubelet.py SOCKET`` is that process; it is told by lines of JSON what to answer. The messages are written by
-hand, so that neither protoc nor the agent's own decoder has a part in them.
+``python kubelet.py SOCKET`` is that process. It reads from lines of JSON what to answer. The messages are written by
+hand, so that they do not depend on protoc or on the agent's own decoder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEADLINE_SECONDS = 60.0
 
 @dataclass
 class Pod:
-    """A pod as the kubelet lists it: container -> resource -> device ids; claims are driver -> pool/device."""
+    """A pod as the kubelet lists it: container -> resource -> device ids. Claims are driver -> pool/device."""
 
     namespace: str
     name: str
@@ -35,7 +35,7 @@ class Pod:
 
 
 def gpu(number: int) -> str:
-    """The UUID of a GPU, by a number of ours."""
+    """The UUID of a GPU, by a number."""
     return f"GPU-{number:08x}-1111-2222-3333-444455556666"
 
 
@@ -82,7 +82,7 @@ def part(number: int, content: bytes | str) -> bytes:
 
 
 def _devices(number: int, resources: Mapping[str, Sequence[str]]) -> bytes:
-    """One ContainerDevices for each device, with its NUMA node, as the kubelet has it."""
+    """One ContainerDevices for each device, with its NUMA node, as in the kubelet."""
     topology = part(3, part(1, varint(1 << 3) + varint(1)))
     return b"".join(
         part(number, part(1, resource) + part(2, device) + topology)
@@ -140,7 +140,8 @@ class Kubelet:
         allocatable_status: str = "",
         seconds: float = 0.0,
     ) -> None:
-        """What to answer from now on: these pods, or this message, or gRPC's status of that name, and how late."""
+        """What to answer from now on: these pods, this message, or the gRPC status with that name, and after what
+        delay."""
         message = {
             "list": (list_response(pods) if raw is None else raw).hex(),
             "allocatable": allocatable_response(allocatable or {}).hex(),
@@ -155,7 +156,7 @@ class Kubelet:
         return self._say({})
 
     def kill(self) -> None:
-        """Ends it as a crash would: its socket stays behind."""
+        """Ends it like a crash: its socket stays."""
         self.process.kill()
         self.process.wait(DEADLINE_SECONDS)
 

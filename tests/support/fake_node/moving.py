@@ -1,7 +1,7 @@
-"""The whole fake node in motion: its counters grow, so that a rate, a ratio of rates and a mean time are numbers.
+"""The simulated node with growing counters, so that rates, ratios of rates and mean times are numbers.
 
-It is a bad day on that node: the first adapter sends at its line rate, tasks stall on I/O, a container is
-throttled, a GPU reports XID 79.
+The node has many problems: the first adapter sends at its line rate, tasks stall on I/O, a container is throttled, and
+a GPU reports XID 79.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .whole import Whole
 
 N = r"(\d+)"
 PER_SECOND: tuple[tuple[str, str, tuple[int, ...]], ...] = (
-    # files, where their counters stand, by how much each grows in a second
+    # files, the place of their counters, by how much each grows in a second
     ("proc/stat", rf"^cpu\d* +{N} {N} {N} {N} {N} ", (60, 1, 20, 10, 9)),
     ("proc/diskstats", rf"nvme0n1 {N} \d+ {N} {N} {N} \d+ {N} {N} \d+ {N} ", (900, 9000, 900, 90, 900, 90, 950)),
     ("proc/pressure/*", rf"total={N}", (300_000,)),
@@ -51,7 +51,7 @@ XID_EVERY = 60
 
 @contextlib.contextmanager
 def moving(whole: Whole) -> Iterator[None]:
-    """Every second a second passes on the node, until the end of the block."""
+    """The node's clock advances by a second each second, until the end of the block."""
     folder = Path(whole.roots.procfs).parent
     stop = threading.Event()
 
@@ -98,7 +98,7 @@ def _count(path: str) -> None:
 
 
 def _overwrite(path: str, text: str) -> None:
-    """At once, as the kernel: nobody may find the file empty, or half written."""
+    """Atomically, like the kernel: no reader may find the file empty or half written."""
     number = os.open(path, os.O_WRONLY)
     try:
         os.pwrite(number, text.encode(), 0)

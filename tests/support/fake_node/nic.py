@@ -1,5 +1,5 @@
-"""Network interfaces of a node of Kubernetes: an ENA, two ConnectX in a bond with a VLAN on it, IPoIB, adapters of
-other makers, and what containers bring."""
+"""Network interfaces of a Kubernetes node: an ENA, two ConnectX in a bond with a VLAN, IPoIB, adapters of other
+vendors, and interfaces of containers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENA, IPOIB = "0000:00:05.0", "0000:1b:00.0"
 ROCE = ("0000:5e:00.0", "0000:7f:00.0")
 BNXT, ICE, IONIC = "0000:c1:00.0", "0000:c3:00.0", "0000:c4:00.0"
 _BRIDGE = "pci0000:00/0000:00:01.0"
-"""The adapters are those of rdma.py, at the same places."""
+"""The adapters are those of rdma.py, at the same PCI addresses."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Fake:
 
     name: str
     counts: tuple[int, ...]
-    place: str = "virtual"  # below /sys/devices: where its device is
+    place: str = "virtual"  # below /sys/devices: the path of its device
     driver: str = ""
-    speed: str = ""  # as the file has it; empty: EINVAL, and so for duplex
+    speed: str = ""  # as in the file; empty: EINVAL, and so for duplex
     mtu: int = 1500
     state: str = "up"
     kind: str = ""  # DEVTYPE
@@ -37,7 +37,7 @@ class Fake:
 
 
 def _counts(rx: int, tx: int, **others: int) -> tuple[int, ...]:
-    """Bytes, with packets and the rest made from them; ``others`` by column, as c3=7."""
+    """Bytes, with packets and other values computed from them; ``others`` by column, as c3=7."""
     counts = [rx, rx // 1000, 0, 0, 0, 0, 0, 5, tx, tx // 900, 0, 0, 0, 0, 0, 0]
     for column, value in others.items():
         counts[int(column[1:])] = value
@@ -162,7 +162,7 @@ SCRIPT: list[str] = [
     *driver("eth3", "mlx5_core", ROCE[1], _QUIET),
     *driver("ibp27s0", "mlx5_core[ib_ipoib]", IPOIB, {"rx_packets": 5, "rx_out_of_buffer": 0}),
 ]
-"""For kernel.write."""
+"""The lines for kernel.write."""
 
 _HEAD = (
     "Inter-|   Receive                                                |  Transmit\n"
@@ -219,7 +219,7 @@ def net_dev(fakes: tuple[Fake, ...]) -> str:
 
 
 def add(roots: Roots, fake: Fake, index: int) -> None:
-    """What sysfs has of one interface."""
+    """The files of one interface in sysfs."""
     device = Path(roots.sysfs, "devices", fake.place)
     folder = device / "net" / fake.name
     (folder / "statistics").mkdir(parents=True)

@@ -37,7 +37,7 @@ from .nvml_values import EVERY_GPU, MIG_MODE, SYSTEM, mig_devices, own
 SOURCES = Path(__file__).with_name("nvml")
 SONAME = "libnvidia-ml.so.1"
 START = 1_700_000_000
-"""What the clock of a new node says, in seconds."""
+"""The time of a new node's clock, in seconds."""
 BUILD_DEADLINE_SECONDS = 120
 XID = 8
 """The event type of an XID."""
@@ -54,11 +54,11 @@ def _functions() -> tuple[str, ...]:
 
 
 FUNCTIONS = _functions()
-"""All that the library has, by its C name."""
+"""All functions of the library, by their C names."""
 
 
 def library(missing: Sequence[str] = ()) -> Path:
-    """The library, compiled once for these sources; ``missing``: functions it does not have. Safe in parallel."""
+    """The library, compiled once for these sources. ``missing``: functions that it does not have. Safe in parallel."""
     unknown = set(missing) - set(FUNCTIONS)
     assert not unknown, f"no such functions: {unknown}"
     sources = sorted(SOURCES.glob("*.[ch]"))
@@ -81,7 +81,7 @@ class Node:
     """The script of one node, and the environment in which a process sees it."""
 
     def __init__(self, directory: Path | str, gpus: int = 8, *, mig: int | None = -1, real_time: bool = False):
-        """``mig``: the GPU in MIG mode (-1: the last, None: none). ``real_time``: no clock of its own."""
+        """``mig``: the GPU in MIG mode (-1: the last, None: none). ``real_time``: without a separate clock."""
         self.path = Path(directory, "nvml.script")
         self.calls_path = Path(directory, "nvml.calls")
         self.values: dict[str, str] = {}
@@ -101,7 +101,7 @@ class Node:
         self._set("", values)
 
     def gpu(self, gpu: int | None, **values: Value) -> None:
-        """Sets values of a GPU; ``gpu=None``: of every GPU that has none of its own."""
+        """Sets values of a GPU; ``gpu=None``: of every GPU that does not have its own."""
         self._set("gpu." if gpu is None else f"gpu{gpu}.", values)
 
     def mig(self, gpu: int, mig: int, **values: Value) -> None:
@@ -109,7 +109,7 @@ class Node:
         self._set(f"gpu{gpu}.mig{mig}.", values)
 
     def level(self, gpu: int, key: str, level: float, mig: int | None = None) -> None:
-        """Changes a level from now on; what it was before stays true of the time before. Needs a clock."""
+        """Changes a level from now on. The earlier level stays valid for the time before. Needs a clock."""
         assert self.clock is not None
         assert key in LEVELS or key.startswith("gpm")
         own = f"gpu{gpu}.{key}" if mig is None else f"gpu{gpu}.mig{mig}.{key}"
@@ -124,47 +124,47 @@ class Node:
         self.write()
 
     def add(self, gpu: int) -> None:
-        """A GPU more; a process sees it when it next initialises NVML."""
+        """Adds a GPU. A process sees it when it next initialises NVML."""
         self.values.update(_named(f"gpu{gpu}.", own(gpu)))
         self.write()
 
     def lose(self, gpu: int) -> None:
-        """The GPU falls off the bus: "GPU is lost", for as long as the library is initialised and after."""
+        """The GPU falls off the bus: "GPU is lost", also after the library is initialised again."""
         self.gpu(gpu, lost=1)
 
     def find(self, gpu: int) -> None:
-        """A lost or removed GPU is there again."""
+        """A lost or removed GPU is present again."""
         self.gpu(gpu, lost=None, removed=None)
 
     def remove(self, gpu: int) -> None:
-        """The GPU goes: lost now, and not counted by who initialises NVML from now on."""
+        """Removes the GPU: it is lost now, and not counted after the next initialisation of NVML."""
         self.gpu(gpu, removed=1)
 
     def event(self, gpu: int, kind: int, data: int, instance: int | None = None, compute: int | None = None) -> None:
-        """An event, to all event sets that have registered for it so far."""
+        """Sends an event to all event sets that have registered for it so far."""
         place = "" if instance is None else f" {instance} {compute or 0}"
         self._events.append(f"event {len(self._events) + 1} {gpu} {kind} {data}{place}")
         self.write()
 
     def xid(self, gpu: int, code: int, instance: int | None = None, compute: int | None = None) -> None:
-        """An XID."""
+        """Sends an XID."""
         self.event(gpu, XID, code, instance, compute)
 
     def fail(self, function: str, code: int, gpu: int | None = None) -> None:
-        """The function answers with the code; "*": every function."""
+        """The function returns the code; "*": every function."""
         self._fault(f"fail {function} {code}", gpu)
 
     def hang(self, function: str, gpu: int | None = None) -> None:
-        """The function does not come back until `heal`; "*": every function."""
+        """The function does not return until `heal`; "*": every function."""
         self._fault(f"hang {function}", gpu)
 
     def heal(self) -> None:
-        """No fault any more."""
+        """Removes all faults."""
         self._faults.clear()
         self.write()
 
     def calls(self) -> Counter[str]:
-        """How often each function was called, those that hang included."""
+        """How often each function was called, including calls that hang."""
         if not self.calls_path.exists():
             return Counter()
         return Counter(line.split()[0] for line in self.calls_path.read_text().splitlines())
@@ -174,9 +174,9 @@ class Node:
         os.truncate(self.calls_path, 0)
 
     def environment(self, missing: Sequence[str] = (), *, frozen: bool = False, log: bool = True) -> dict[str, str]:
-        """What a subprocess needs to see this node.
+        """The environment with which a subprocess sees this node.
 
-        ``missing``: functions that the library lacks. ``frozen``: the script is read but once (for benchmarks).
+        ``missing``: functions that the library lacks. ``frozen``: the script is read only once (for benchmarks).
         """
         paths = [str(library(missing).parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         environment = {"LD_LIBRARY_PATH": os.pathsep.join(paths), "FAKE_NVML": str(self.path)}
@@ -188,7 +188,7 @@ class Node:
 
     @contextlib.contextmanager
     def loaded(self, missing: Sequence[str] = (), *, frozen: bool = False, log: bool = True) -> Iterator[None]:
-        """This process sees the node, through the real binding; its library is put where the binding keeps it."""
+        """This process sees the node through the real binding. Its library is put where the binding keeps it."""
         import pynvml
 
         loaded = ctypes.CDLL(str(library(missing)))
@@ -201,7 +201,7 @@ class Node:
         try:
             yield
         finally:
-            # Whoever hangs, or waits for an event, goes on and finds the library uninitialised.
+            # Calls that hang, or wait for an event, continue and find the library uninitialised.
             self.heal()
             loaded.fake_nvml_reset()
             loaded.fake_nvml_log(None)
@@ -214,7 +214,7 @@ class Node:
         self._writes += 1
         clock = [] if self.clock is None else [f"clock {self.clock:.6f}"]
         values = [f"{key} {value}" for key, value in self.values.items()]
-        # Another length at each write: a clock tick and an inode may both be used twice.
+        # The length differs at each write, because a clock tick and an inode may both be used twice.
         lines = ["#" * (self._writes % 61 + 1), *clock, *values, *self._faults, *self._events, ""]
         unfinished = self.path.with_suffix(".new")
         unfinished.write_text("\n".join(lines))
@@ -244,5 +244,5 @@ def _mig_values(gpu: int) -> dict[str, str]:
 
 
 def _named(prefix: str, values: Mapping[str, Value]) -> dict[str, str]:
-    # "-": not supported, even where every GPU has one.
+    # "-": not supported, even if all GPUs have a value
     return {f"{prefix}{key}": "-" if value is None else str(value) for key, value in values.items()}

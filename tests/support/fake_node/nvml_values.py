@@ -1,4 +1,4 @@
-"""The values of the fake GPUs: those of an H100 SXM5 in an HGX board, distinct from GPU to GPU."""
+"""The values of the simulated GPUs: those of an H100 SXM5 in an HGX board, different for each GPU."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ EVERY_GPU: Values = {
 
 
 def own(gpu: int) -> Values:
-    """What each GPU has for itself; its number can be read in most of it."""
+    """The GPU's own values. Most of them contain the number of the GPU."""
     return {
         "uuid": f"GPU-{gpu:08x}-feed-4bee-8bad-{0xC0FFEE00 + gpu:012x}",
         "serial": 1650023000100 + gpu,

@@ -1,8 +1,8 @@
-"""The processes of the fake node's ranks under /proc, and their control groups under /sys/fs/cgroup.
+"""The processes of the simulated node's ranks under /proc, and their control groups under /sys/fs/cgroup.
 
-Two ranks of one pod, started by torchrun; each has three workers, one of which a thread other than the main one
-started. They read from NFS, write to Lustre, and have an index on the local disk mapped. The file systems are
-those of `storage`. Their ledgers come from real processes: `specs` ties them to the fake ones.
+Two ranks of one pod, started by torchrun. Each has three workers, one of which was started by a thread other than the
+main one. They read from NFS, write to Lustre, and have an index on the local disk mapped. The file systems are those of
+`storage`. Their ledgers come from real processes: `specs` connects them to the simulated ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from whyidle.agent.files import Roots
 LAUNCHER = 4000
 RANKS = (4100, 4200)
 START_TICKS = 1200
-"""Of the first rank; soon after the machine's start, so that it is past on a real clock too."""
+"""Start time of the first rank: soon after the machine's start, so that it is in the past on a real clock too."""
 
 POD = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1f2e3d4c_0000_4000_8000_00000000abcd.slice"
 CONTAINER = f"{POD}/cri-containerd-{'5c' * 32}.scope"
@@ -26,7 +26,7 @@ CONTAINER = f"{POD}/cri-containerd-{'5c' * 32}.scope"
 
 @dataclass(frozen=True)
 class Process:
-    """One process; the numbers in its files are made of its pid, so that each is distinct."""
+    """One process. The numbers in its files are computed from its pid, so that each is different."""
 
     pid: int
     parent: int
@@ -58,7 +58,7 @@ def specs() -> list[Spec]:
 
 
 def _stat(process: Process) -> str:
-    """As Linux 6.8 writes it. A name may hold blanks and parentheses."""
+    """As Linux 6.8 writes it. A name may contain blanks and parentheses."""
     pid = process.pid
     start = (
         f"{pid} (pt_data (worker) 0) {process.state} {process.parent} {pid} {pid} 0 -1 4194560 "
@@ -121,7 +121,7 @@ MAIN_FILES: tuple[tuple[int, str, int, int], ...] = (
     (7, "/lustre/scratch/step 400/model.pt", 0o2102001, 1006),
     (8, "/mnt/local", 0o100000 | os.O_DIRECTORY, 1007),
 )
-"""Descriptor, what it leads to, flags, mount."""
+"""Descriptor, target, flags, mount."""
 WORKER_FILES = (_NULL, (3, "pipe:[7341]", 0o2000000, 14), (12, "/mnt/data sets/shard-0007.tar", 0o2100000, 1005))
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -145,7 +145,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "cgroup.type": "domain\n",
         "cgroup.procs": "".join(f"{pid}\n" for pid in (LAUNCHER, *RANKS)),
         "cpu.max": "max 100000\n",
-        # Without a limit of its own some kernels leave the throttling out.
+        # Some kernels leave the throttling out for a group without its own limit.
         "cpu.stat": "usage_usec 8001002\nuser_usec 7000000\nsystem_usec 1001002\n",
         "cpu.pressure": "some avg10=1.00 avg60=2.00 avg300=3.00 total=2100001\n",
         "io.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=2300001\n"
@@ -156,7 +156,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "memory.max": "137438953472\n",
         "memory.events": "low 0\nhigh 11\nmax 12\noom 13\noom_kill 14\noom_group_kill 0\n",
     },
-    # A pod beside, and what is between the root and the pods: none of them sets a limit.
+    # Another pod, and the groups between the root and the pods: none of them sets a limit.
     "/kubepods.slice": {"cgroup.type": "domain\n", "cpu.max": "max 100000\n", "memory.max": "max\n"},
     "/kubepods.slice/kubepods-burstable.slice": {"cpu.max": "max 100000\n", "memory.max": "max\n"},
     "/kubepods.slice/kubepods-besteffort.slice": {"cpu.max": "max 100000\n", "memory.max": "max\n"},

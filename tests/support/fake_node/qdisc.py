@@ -1,4 +1,4 @@
-"""Queueing disciplines of the fake node's interfaces, as the kernel tells of them over netlink."""
+"""Queueing disciplines of the simulated node's interfaces, as the kernel reports them over netlink."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def message(kind: int, body: bytes, flags: int = 2, sequence: int = SEQUENCE) ->
 
 
 def new(fake: Fake) -> bytes:
-    """RTM_NEWQDISC with the attributes of Linux 6.8: the kind, the counters of old, and those of today."""
+    """RTM_NEWQDISC with the attributes of Linux 6.8: the kind, the old counters, and the current ones."""
     queue = struct.pack("=IIIII", 3, fake.backlog, 7, 0, fake.overlimits)
     stats = attribute(1, struct.pack("=QI4x", 1 << 33, 1 << 20)) + attribute(3, queue)
     body = struct.pack("=BxxxiIII", 0, fake.index, fake.handle, fake.parent, 2)
@@ -46,7 +46,7 @@ def error(errno: int) -> bytes:
 FAKES: tuple[Fake, ...] = (
     Fake(1, "noqueue"),
     Fake(2, "fq_codel", 1514, 3, 0x80010000),
-    # A queue for each CPU: what mq says is their sum.
+    # A queue for each CPU. The values of mq are their sums.
     Fake(3, "mq", 9000, 5000),
     Fake(3, "fq_codel", 4500, 2000, 0, 0x00000001),
     Fake(3, "fq_codel", 4500, 3000, 0, 0x00000002),
@@ -57,7 +57,7 @@ NAMES = {1: "lo", 2: "eth0", 3: "eth2", 4: "eth3"}
 
 
 def script(fakes: Iterable[Fake] = FAKES, *more: bytes) -> list[str]:
-    """For kernel.write: two datagrams, the second of which says that this is all."""
+    """Two datagrams for kernel.write. The second one ends the answer."""
     datagram = b"".join(map(new, fakes))
     return [
         *(f"index {name} {index}" for index, name in NAMES.items()),

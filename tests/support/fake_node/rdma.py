@@ -1,4 +1,4 @@
-"""RDMA adapters as they look under /sys: one of each vendor, linked as the kernel links them.
+"""RDMA adapters as under /sys: one of each vendor, with the kernel's links.
 
 Files and formats are those of drivers/infiniband/core/sysfs.c and of the drivers named below.
 """
@@ -108,7 +108,7 @@ class Port:
     counters: tuple[str, ...] = PMA_EXTENDED
     hw_counters: tuple[str, ...] = ()
     netdev: str = ""
-    pma: bool = True  # without one, kernels before 5.14 had the files nevertheless
+    pma: bool = True  # without a link layer, kernels before 5.14 still had the files
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Hca:
     """One device."""
 
     name: str
-    pci: str  # empty for one of software
+    pci: str  # empty for software devices
     driver: str
     ports: tuple[Port, ...]
     files: dict[str, str] = field(default_factory=dict)
@@ -134,7 +134,7 @@ def hcas() -> list[Hca]:
     ethernet = {"link_layer": "Ethernet", "lid": "0x0", "counters": ()}
     return [
         _mlx5("mlx5_0", 0x1B, hw_counters=MLX5_IB, netdev="ibp27s0"),
-        # The blank behind the link layer was seen in the wild.
+        # Some real files have this blank after the link layer.
         _mlx5("mlx5_1", 0x3D, hw_counters=(*MLX5_IB, "rx_flux_capacitor"), lid="0x2c", link_layer="InfiniBand "),
         _mlx5("mlx5_2", 0x5E, board="MT_0000000437", netdev="eth2", **roce),
         _mlx5("mlx5_3", 0x7F, board="MT_0000000437", netdev="eth3", **roce),
@@ -150,7 +150,7 @@ def hcas() -> list[Hca]:
             {"board_id": "MT_1090120019", "fw_ver": "2.42.5000", "hca_type": "MT4099", "hw_rev": "1"},
             (*MLX4, "num_cqovf"),
         ),
-        # Neither of these says more of itself than its GUID; the second has an empty version, as Linux from 4.10 on.
+        # Both report only their GUID. The second one has an empty version, as in Linux from 4.10 on.
         Hca(
             "rdmap16s27",
             "0000:10:1b.0",
@@ -213,7 +213,7 @@ def build(roots: Roots) -> None:
 
 
 def build_hcas(roots: Roots, number: int) -> None:
-    """Writes so many adapters for RoCE as a GPU server has: 21 counters and 31 hw_counters each."""
+    """Writes as many RoCE adapters as a GPU server has: 21 counters and 31 hw_counters each."""
     values = count(1)
     for index in range(number):
         roce = {"link_layer": "Ethernet", "lid": "0x0", "hw_counters": MLX5_ROCE, "netdev": f"eth{index}"}
@@ -259,7 +259,7 @@ def _build_port(folder: Path, port: Port, values: Iterator[int]) -> None:
 
 
 def _value(file: str, number: int) -> int:
-    """A value of its own for each file, as far as its bits allow."""
+    """A different value for each file, within its number of bits."""
     if bits := NARROW.get(file):
         return 1 + number % ((1 << bits) - 2)
     is_data = any(word in file for word in ("data", "bytes", "Octets"))
@@ -278,5 +278,5 @@ def _write(path: Path, text: str) -> None:
 def _link(path: Path, target: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    # As the kernel: up to a directory above the target, so that the target's name stands at the end.
+    # As in the kernel: up to a directory above the target, so that the path ends with the target's name.
     path.symlink_to(os.path.join(os.path.relpath(target.parent, path.parent), target.name))

@@ -1,4 +1,4 @@
-"""Disks, NFS and Lustre of the fake node: /proc/diskstats and /sys/block, mountstats, llite and its connections."""
+"""Disks, NFS and Lustre of the simulated node: /proc/diskstats, /sys/block, mountstats, llite and its connections."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ MOUNTSTATS = (
     + "device overlay mounted on /var/lib/docker/overlay2/abc/merged with fstype overlay\n"
     + _nfs_4("[fd00::5]:/scratch", "/mnt/scratch")
     + "device 10.0.0.1@o2ib:/lscratch mounted on /lustre/scratch with fstype lustre\n"
-    # What Kubernetes does with a volume: the same file system, bound into a pod.
+    # How Kubernetes mounts a volume: the same file system, bound into a pod.
     + _nfs_4("[fd00::5]:/scratch/team", "/var/lib/kubelet/pods/0b1c/volumes/kubernetes.io~nfs/scratch")
 )
 MOUNTSTATS_OF_CONTAINER = (
@@ -145,7 +145,7 @@ MOUNTINFO = r"""22 1 253:1 / / rw,relatime shared:1 - ext4 /dev/mapper/vg0-root 
 82 22 0:81 / /mnt/objects rw,nosuid,nodev,relatime shared:36 - fuse.gcsfuse gcsfuse rw,user_id=0,group_id=0
 90 22 0:52 /team /var/lib/kubelet/pods/0b1c/volumes/kubernetes.io~nfs/scratch rw shared:33 - nfs4 [fd00::5]:/scratch rw
 """
-"""The mounts above, as process 1 of the node sees them. Not written here: a node has one mountinfo, with all mounts."""
+"""The mounts above, as process 1 of the node sees them. `whole` writes the mountinfo of the node."""
 
 SCRATCH = "lscratch-ffff9bc043537800"
 HOME = "lhome-ffff9bc0a1b2c3d4"
@@ -206,11 +206,11 @@ CONNECTIONS: tuple[tuple[str, str, str, str], ...] = (
 
 
 FUSE = {"81": "3\n", "95": "0\n", str(8 << 20 | 17): "1\n"}
-"""Requests that wait, by the number of the file system: one of the node, one of a container alone, one on a disk."""
+"""Waiting requests, by the number of the file system: one of the node, one only in a container, one on a disk."""
 
 
 def build(roots: Roots) -> None:
-    """One file system of Lustre has its counters in debugfs, the other, as before 2.12, in procfs."""
+    """One file system of Lustre has its counters in debugfs; the other has them in procfs, as before 2.12."""
     procfs, sysfs = Path(roots.procfs), Path(roots.sysfs)
     write(procfs / "diskstats", DISKSTATS)
     for disk, attributes in BLOCK.items():

@@ -1,4 +1,4 @@
-"""The whole fake node, and an agent on it: every part's tree, the libraries under it, a kubelet, two live ranks."""
+"""The whole simulated node with an agent: the trees of all parts, the libraries, a kubelet, two live ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Whole:
 
 @contextlib.contextmanager
 def whole(folder: Path) -> Iterator[Whole]:
-    """Builds the node under ``folder``; its ranks live until the end of the block."""
+    """Creates the node in ``folder``. Its ranks live until the end of the block."""
     roots = Roots(*(str(folder / name) for name in ("proc", "sys", "root")))
     for root in (roots.procfs, roots.sysfs, roots.rootfs):
         Path(root).mkdir()
@@ -69,7 +69,7 @@ def _uuid(gpu: int) -> str:
 
 
 def _specs() -> list[Spec]:
-    """Rank 1 is late at reading; both are on GPUs of the node."""
+    """Rank 1 is late because of reads. Both ranks have GPUs of the node."""
     steps = ({"compute": 0.0625, "straggler": 0.03125}, {"compute": 0.0625, "data_read": 0.03125})
     return [
         replace(
@@ -91,7 +91,7 @@ def _specs() -> list[Spec]:
 
 
 def _own_network(folder: Path) -> None:
-    """The pod's own network namespace: its interface's other end is one of the node's veths."""
+    """The pod's own network namespace. The other end of its interface is one of the node's veths."""
     folder.mkdir()
     folder.joinpath("dev").write_text(nic.net_dev((nic.Fake("eth0", counts=tuple(range(101, 117))),)))
     folder.joinpath("snmp").write_text(nic.SNMP)

@@ -1,1 +1,1 @@
-"""Real trainings of four ranks in many shapes, each with a known fault, whose truth comes from their own clocks."""
+"""Real trainings of four ranks in many shapes, each with a known fault. Their own clocks give the truth."""

@@ -1,4 +1,4 @@
-"""The shapes as a table: which rank has which fault. Without torch: the test reads it too."""
+"""The shapes as a table: which rank has which fault. Without torch, because the test reads it too."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Shape:
     reads: int
-    """The rank whose reads are slow in the case of that name."""
+    """The rank with slow reads in the case with that name."""
     compute: int
-    """The rank whose compute is slow."""
+    """The rank with slow compute."""
     link: tuple[int, int]
-    """The two ranks between which the link is slow: a group, or neighbours in a ring or pipeline."""
+    """The two ranks with a slow link between them: a group, or neighbours in a ring or pipeline."""
     bits_per_second: int
     rows: int = 32
-    """In a batch of one rank."""
+    """The number of samples in a batch of one rank."""
     reader_of: Callable[[int], int] = lambda rank: rank
     """Ranks with the same value read the same data."""
     pipelines: tuple[tuple[int, ...], ...] = ()

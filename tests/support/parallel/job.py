@@ -61,13 +61,13 @@ def train(spec: Spec, rank: int) -> None:
         try:
             _steps(spec, rank, stamps, losses)
         finally:
-            whyidle.detach()  # here, and not at exit: torch takes 0.2 s there to take its libraries down
+            whyidle.detach()  # here and not at exit, because torch takes 0.2 s there to unload its libraries
             stamps.write(spec.log(rank))
             _wait_for_all(spec, rank)
 
 
 def _wait_for_all(spec: Spec, rank: int) -> None:
-    """Rank 0 has the store, which a launcher keeps for as long as any rank trains."""
+    """Rank 0 has the store, which a launcher keeps while any rank trains."""
     (Path(spec.folder) / f"done-{rank}").touch()
     deadline = time.monotonic() + DONE_SECONDS
     while len(list(Path(spec.folder).glob("done-*"))) < RANKS and time.monotonic() < deadline:
@@ -79,13 +79,14 @@ _kept: list[object] = []
 
 
 CALLS = ("all_gather_single", "reduce_scatter_single", "all_reduce", "all_to_all_single")
-"""What the script, and FSDP2 for it, calls by these names of torch.distributed; all of them return when it is done."""
+"""Functions that the script, or FSDP2 for it, calls by these names of torch.distributed. All of them return when they
+are done."""
 
 
 def stamp_calls(stamps: Stamps) -> None:
-    """Notes when each of CALLS is entered and left; of DTensor's all-reduces, which are awaited later, the entry alone.
+    """Records when each of CALLS starts and ends. For DTensor's all-reduces, which are awaited later, only the start.
 
-    What DDP does inside a backward the shapes stamp themselves. Sends and receives of pipelines are not stamped.
+    The shapes themselves record what DDP does inside a backward pass. Sends and receives of pipelines are not recorded.
     """
     for name in CALLS:
         setattr(dist, name, _stamped(stamps, name, getattr(dist, name), dist.group))
@@ -105,7 +106,7 @@ def _stamped(stamps: Stamps, name: str, original: Callable[..., Any], default: A
 
 
 def _ranks(group: Any) -> list[int]:
-    """Of a process group, or of what DTensor says instead: a mesh with a dimension of it."""
+    """The ranks of a process group, or of the mesh dimension that DTensor passes instead."""
     found = group if isinstance(group, dist.ProcessGroup) else functional._resolve_group(group)
     found = dist.distributed_c10d._resolve_process_group(found) if isinstance(found, str) else found
     return sorted(dist.get_process_group_ranks(found))

@@ -21,7 +21,7 @@ from parallel.spec import LINK, NOTHING, RANKS, Spec
 from parallel.truth import Truth, truth
 
 STEPS, SOUND_STEPS = 24, 60
-"""Of a run with a fault, and of one without, whose steps are shorter."""
+"""Steps of a run with a fault, and of one without, whose steps are shorter."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Run:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What `whyidle report` says of it."""
+        """The report of `whyidle report` on it."""
         return report(self.spec.ledgers)
 
     @property
     def losses(self) -> list[list[str]]:
-        """Per rank, per step, to the bit."""
+        """By rank and step, exact to the bit."""
         return [Path(self.spec.folder, f"losses-{rank}.txt").read_text().split() for rank in range(RANKS)]
 
 
 @dataclass
 class Lab:
-    """Without the right to make namespaces the ranks meet on the loopback interface, and no link can be slow."""
+    """Without the right to create namespaces the ranks use the loopback interface, and no link can be slow."""
 
     folder: Path
     lacks: str | None = field(default_factory=links.missing)
@@ -66,7 +66,7 @@ class Lab:
         self._stack.close()
 
     def run(self, shape: str, fault: str, steps: int = 0, recorded: bool = True, again: bool = False) -> Run:
-        """The run of a case: the one that there was, or, with ``again``, a new one."""
+        """The existing run of a case, or a new one with ``again``."""
         steps = steps or (SOUND_STEPS if fault == NOTHING else STEPS)
         spec = Spec(shape, fault, "", steps, recorded)
         if again or spec not in self._done:

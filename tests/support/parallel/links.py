@@ -1,8 +1,8 @@
-"""A network of four namespaces, and cables in it that are slow.
+"""A network of four namespaces with slow cables.
 
 Each rank has a namespace with an interface on one common bridge, which nothing slows. A slow link between two ranks is
-a second cable that joins only these two: host routes send what they tell each other, and nothing else, over it, and a
-token bucket at both ends shapes it. Thus no packet classifier is needed. Needs root, ip and tc.
+a second cable that joins only these two: host routes send the traffic between them, and nothing else, over it, and a
+token bucket at both ends limits its rate. So no packet classifier is needed. Needs root, ip and tc.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from parallel.stamps import CABLE
 BRIDGE = "whyidle-pb"
 INTERFACE = "eth0"
 BURST = 4 << 10
-"""Bytes that may pass at once, of a link that was idle."""
+"""Bytes that may pass at once on a link that was idle."""
 SEND_BUFFER, USUAL_BUFFER = 8 << 10, 4 << 20
-"""Most bytes that a socket takes before they have left. With megabytes of it, a sender does not notice a slow link."""
+"""The most bytes that a socket accepts before they are sent. With megabytes, a sender would not notice a slow link."""
 
 
 def namespace(rank: int) -> str:
@@ -33,7 +33,7 @@ def address(rank: int) -> str:
 
 
 def missing() -> str | None:
-    """Why this machine cannot have such a network; None if it can."""
+    """Why this machine cannot have such a network, or None if it can."""
     if lacking := [tool for tool in ("ip", "tc") if not shutil.which(tool)]:
         return f"needs {' and '.join(lacking)}"
     if os.geteuid() != 0:
@@ -47,9 +47,9 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def network() -> Iterator[tuple[str, ...]]:
-    """The four namespaces, joined by a bridge; all of it is gone afterwards."""
+    """The four namespaces, joined by a bridge. All of it is removed afterwards."""
     names = tuple(namespace(rank) for rank in range(RANKS))
-    _remove((*names, BRIDGE))  # what a killed run of the tests has left
+    _remove((*names, BRIDGE))  # remains of a test run that was killed
     with contextlib.ExitStack() as stack:
         for name in (BRIDGE, *names):
             _run("ip", "netns", "add", name)
@@ -67,7 +67,7 @@ def network() -> Iterator[tuple[str, ...]]:
 
 @contextlib.contextmanager
 def slow_cable(ranks: tuple[int, int], bits_per_second: int) -> Iterator[None]:
-    """Two ranks reach each other over a cable of their own, of that rate in each direction."""
+    """Two ranks reach each other over a separate cable, with that rate in each direction."""
     one, other = ranks
     ends = (f"link add {CABLE} type veth peer name {CABLE} netns {namespace(other)}", f"link set {CABLE} up")
     _ip(namespace(one), ends[0])

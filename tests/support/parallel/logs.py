@@ -1,4 +1,4 @@
-"""The logs that ranks have written (stamps.py), read back."""
+"""Reads the logs that ranks have written (stamps.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True)
 class Log:
-    """What one rank has stamped. All times in ns of CLOCK_MONOTONIC, unless a name says seconds."""
+    """The records of one rank. All times are in ns of CLOCK_MONOTONIC, unless a name says seconds."""
 
     entries: list[Entry]
 
@@ -25,12 +25,12 @@ class Log:
         return self.of("step")
 
     def idle(self) -> list[int]:
-        """Of each step, the time in which this rank's training thread was not on a CPU."""
+        """For each step, the time in which this rank's training thread was not on a CPU."""
         return [step["end"] - step["start"] - step["cpu"] for step in self.steps]
 
     @property
     def step_seconds(self) -> float:
-        """The mean; the first step, in which connections are made, is left out."""
+        """The mean without the first step, in which connections are made."""
         steps = self.steps[1:]
         return sum(step["end"] - step["start"] for step in steps) / len(steps) / 1e9
 

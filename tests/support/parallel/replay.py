@@ -1,16 +1,17 @@
-"""How a delay of one rank becomes a loss of others: the run again, event by event, with and without the delay.
+"""How a delay of one rank becomes a loss of others: replays the run, event by event, with and without the delay.
 
-Each rank carries its *delay*: how much later it is than it would be had nothing been injected. Three kinds of events
-change it, in the order of time:
+Each rank has its *delay*: how much later it is than without the injected fault. Three kinds of events change it, in the
+order of time:
 
-* An injection makes one rank later by what was injected.
-* In a call, nobody goes on before the last member has entered. That is at max(entries); without the delays it would be
-  at max(entries - delays). All members leave with the difference as their delay, and who had less before has lost the
-  rest by waiting. A member that would have waited for somebody else anyway thus loses nothing.
-* A transfer over a slow link makes the members of a call later by how long each was in it after the last had entered.
+* An injection makes one rank later by the injected time.
+* In a call, no rank continues before the last member has entered, at max(entries). Without the delays this would be at
+max(entries - delays). All members leave with the difference as their delay. A member that had a smaller delay has lost
+the rest by waiting. A member that would have waited for another rank anyway loses nothing.
+* A transfer over a slow link delays each member of a call by the time that it was in the call after the last had
+entered.
 
-What a rank loses is the sum of what was injected in it and of what it lost by waiting. This takes no model of the
-computation: only what the stamps say of who met when.
+The loss of a rank is the sum of what was injected in it and of what it lost by waiting. This needs no model of the
+computation, only the records of which ranks met when.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ class Injected:
     rank: int
     ns: int
     lost: bool = True
-    """Not so if the rank did work in that time: then only others lose by it."""
+    """False if the rank did work in that time: then only others lose time."""
 
 
 @dataclass(frozen=True)
 class Met:
-    """The members of a call, with when each entered and left it."""
+    """The members of a call, and when each entered and left it."""
 
     entered: Mapping[int, int]
     left: Mapping[int, int]
     slow: bool = False
-    """A slow link is among these ranks."""
+    """A slow link is between these ranks."""
 
     @property
     def at(self) -> int:
@@ -88,7 +89,7 @@ class Losses:
 
 
 def replay(events: Sequence[Event]) -> list[float]:
-    """-> seconds that each rank lost."""
+    """The seconds that each rank lost."""
     losses = Losses()
     for event in sorted(events, key=lambda one: (one.at, not isinstance(one, Injected))):
         if isinstance(event, Injected):

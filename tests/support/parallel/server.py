@@ -1,7 +1,7 @@
-"""Forks the ranks of one run after another from a process that has imported torch already.
+"""Forks the ranks of one run after another from a process that has already imported torch.
 
-Importing torch and its parallel modules takes four processes on two cores ten seconds; forking them takes none. This is
-sound as long as this process has one thread, no process group and no whyidle hooks: each rank sets up its own.
+Importing torch and its parallel modules takes four processes on two cores ten seconds. Forking them takes no time. This
+is safe while this process has one thread, no process group and no whyidle hooks: each rank sets up its own.
 
 It reads one run per line from stdin (spec.Spec as JSON), and answers each with a line {"seconds": …, "statuses": […]}.
 """
@@ -39,7 +39,8 @@ class Server:
         )
 
     def run(self, spec: Spec) -> float:
-        """Trains to the end -> seconds that it took. Raises RuntimeError with the ranks' errors if one fails."""
+        """Trains to the end, and returns the seconds that it took. Raises RuntimeError with the ranks' errors if one
+        fails."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         Path(spec.folder).mkdir(parents=True)
@@ -89,7 +90,7 @@ def _fork(job: Any, spec: Spec, rank: int, port: int) -> int:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # past the destructors of C++: in one run of some 25, torch aborts in those of gloo
+        os._exit(status)  # skip the destructors of C++: in one of about 25 runs, torch aborts in those of gloo
 
 
 def _redirect(path: Path) -> None:
@@ -100,7 +101,7 @@ def _redirect(path: Path) -> None:
 
 
 def _wait(children: list[int]) -> list[int]:
-    """Their exit statuses. Those that take too long are killed, and the others with the first that fails."""
+    """Their exit statuses. Ranks that take too long are killed, and if one fails, the others too."""
     statuses: dict[int, int] = {}
     deadline = time.monotonic() + LIMIT_SECONDS
     while len(statuses) < len(children):

@@ -1,7 +1,7 @@
 """The parallel shapes, one short function each: how the four ranks share a model and a step.
 
-Each function builds its part of the model and returns ``step(x, y) -> loss or None``: a forward and a backward, with
-whatever communication the shape has. What precedes it (reading) and what follows (the optimizer) is the same for all.
+Each function builds its part of the model and returns ``step(x, y) -> loss or None``: a forward and a backward pass,
+with the communication of the shape. What comes before (reading) and after (the optimizer) is the same for all.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Step = Callable[[Tensor, Tensor], "Tensor | None"]
 
 @dataclass(frozen=True)
 class Worker:
-    """What a shape gets to build from."""
+    """What a shape needs to build its model."""
 
     rank: int
     stamps: Stamps
     burn: float
-    """Seconds of CPU time that this rank burns in each step, beyond the others."""
+    """Additional seconds of CPU time that this rank uses in each step."""
 
     def section(self, per_step: int = 1) -> Section:
         return Section(self.stamps, self.burn / per_step)
@@ -87,9 +87,9 @@ def tp_dp(worker: Worker) -> Built:
 
 
 def _replicated(worker: Worker, net: nn.Sequential, group: Any) -> tuple[nn.Module, Callable[[], None]]:
-    """DDP, with all gradients in one bucket -> (the model, what to call after the backward).
+    """DDP with all gradients in one bucket. Returns the model, and what to call after the backward pass.
 
-    Its all-reduce begins when the last gradient is there: one of the first layer, whose hooks know the moment.
+    Its all-reduce begins when the last gradient is ready: one of the first layer, whose hooks know the moment.
     """
     arrived = [0]
     for parameter in net[0].parameters():
@@ -99,7 +99,7 @@ def _replicated(worker: Worker, net: nn.Sequential, group: Any) -> tuple[nn.Modu
 
 
 def two_ddp(worker: Worker) -> Built:
-    """Two trainings of two ranks each, [0,1] and [2,3], which share a job and nothing else."""
+    """Two trainings of two ranks each, [0,1] and [2,3], which share only a job."""
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     net, stamp = _replicated(worker, _layers(worker), groups[worker.rank // 2])
     return net, _mse(net, worker.stamps, stamp)
@@ -118,7 +118,7 @@ def experts(worker: Worker) -> Built:
 
     def forward(x: Tensor, y: Tensor) -> Tensor:
         with stamps.interval("forward"):
-            with torch.no_grad():  # routing alone: the experts' gradients end at the tokens that they were sent
+            with torch.no_grad():  # only the routing: the experts' gradients end at the tokens that they got
                 tokens, wanted = exchanged(x), exchanged(y)
             loss = nn.functional.mse_loss(expert(tokens), wanted) + nn.functional.mse_loss(dense(x), y)
         with stamps.interval("backward"):

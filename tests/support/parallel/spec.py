@@ -1,4 +1,4 @@
-"""What a run is asked to do. Written by the test, read by the ranks; plain JSON in between."""
+"""The description of a run. Written by the test and read by the ranks, as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Spec:
     namespaces: tuple[str, ...] = ()
     """One network namespace per rank; empty if all ranks share the loopback interface."""
     address: str = "127.0.0.1"
-    """Where rank 0 serves the store."""
+    """The address at which rank 0 serves the store."""
     interface: str = "lo"
 
     @property

@@ -1,6 +1,6 @@
-"""What a rank notes of itself: intervals of CLOCK_MONOTONIC, kept in memory and written once, at the end.
+"""What a rank records about itself: intervals of CLOCK_MONOTONIC, kept in memory and written once, at the end.
 
-All ranks are on one machine, so the stamps of different ranks can be compared. Nothing here knows whyidle.
+All ranks are on one machine, so records of different ranks can be compared. Nothing here uses whyidle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Stamps:
 
     @contextlib.contextmanager
     def interval(self, what: str, **known: Any) -> Iterator[dict[str, Any]]:
-        """Notes start, end and the CPU time of this thread in between; all in ns."""
+        """Records start, end and the CPU time of this thread in between, all in ns."""
         entry: dict[str, Any] = {"what": what, "step": self.step, **known}
         cpu, entry["start"] = time.thread_time_ns(), time.monotonic_ns()
         try:
@@ -36,7 +36,7 @@ class Stamps:
             self._entries.append(entry)
 
     def call(self, op: str, group: list[int], start: int) -> None:
-        """Notes a call that began at a moment which is known, and ends now."""
+        """Records a call that began at a known time, and ends now."""
         self._entries.append(
             {"what": "call", "step": self.step, "op": op, "group": group, "start": start, "end": time.monotonic_ns()}
         )
@@ -49,7 +49,7 @@ class Stamps:
 
 
 def cable_bytes() -> int:
-    """Bytes that this rank has sent over the slow cable, by its interface's counter; 0 if it has no such cable."""
+    """Bytes that this rank has sent over the slow cable, by its interface's counter. 0 without such a cable."""
     with open("/proc/self/net/dev") as file:
         for line in file:
             name, _, numbers = line.partition(":")

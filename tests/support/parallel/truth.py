@@ -1,17 +1,17 @@
-"""What a run lost, and to what, by the clocks of its own ranks. Pure: logs in, an expectation out.
+"""What a run lost, and to what, according to the clocks of its ranks. Pure functions: logs in, an expectation out.
 
-What is injected is known exactly, because the rank in which it happens stamps it: a slow read, a slow compute section.
-The transfers over a slow link are stamped by those who wait for them, or, between the stages of a pipeline, known from
-the bytes that the interface has counted and the rate that it is shaped to. What the other ranks lose by it follows from
-when each entered which call (replay.py).
+Injected faults are known exactly, because the rank records them: a slow read, a slow compute section. Transfers over a
+slow link are recorded by the ranks that wait for them. Between the stages of a pipeline they are computed from the
+bytes that the interface has counted and the rate of the link. The losses of other ranks follow from when each entered
+which call (replay.py).
 
-The share is of the time of all ranks from the start of the first step to the end of the job. For slow reads the time of
-the late rank itself is lost to storage too; a rank that is slow to compute does compute, and only the others lose time.
+The share is of the time of all ranks from the start of the first step to the end of the job. For slow reads, the time
+of the late rank itself is lost to storage too. A rank with slow compute does compute, so only the others lose time.
 
-A step of a pipeline is two events, forwards and backwards: a stage that is slower than the others, by x in each of m
-microbatches, paces it, and all stages take m * x longer.
+A step of a pipeline is two events, forwards and backwards: a stage that is slower than the others by x in each of m
+microbatches determines the speed, and all stages take m * x longer.
 
-The two directions of a link between stages carry forwards and backwards, one after the other: they add up.
+The two directions of a link between stages are used forwards and backwards, one after the other, so they add up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Truth:
     family: str | None
     """None if nothing was injected."""
     culprit: int | None
-    """The late rank, if one is."""
+    """The late rank, if there is one."""
     link: tuple[int, int] | None
     injected: float
     """Seconds, in all steps, on the culprit or in transfers."""

@@ -1,4 +1,4 @@
-"""Where a report and the truth of a run disagree. The one place that knows the shape of a report."""
+"""Where a report and the truth of a run disagree. Only this file knows the structure of a report."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from typing import Any
 from parallel.truth import Truth
 
 TOLERANCE = 0.12
-"""Of the wall: four ranks share two cores, maybe with others. On two quiet cores most cases are within 0.05."""
+"""A part of the wall time: four ranks share two cores, perhaps with other programs. On two idle cores most cases are
+within 0.05."""
 KNOWN = {"gpipe-slow-link": 0.20, "1f1b-slow-link": 0.30, "gpipe-slow-reads": 0.15, "1f1b-slow-reads": 0.15}
-"""Cases whose share is known to come out too low, with what is tolerated. The truth of a pipeline's slow link is an
-upper bound (bytes by rate, without overlap), and what the ranks' own threads queue for a CPU is no transfer: on two
-quiet cores 0.04 to 0.09 were missing, on cores that others use too up to 0.17 (GPipe) and 0.26 (1F1B)."""
+"""Cases whose share is known to be too low, with the tolerance. The truth of a pipeline's slow link is an upper bound
+(bytes by rate, without overlap), and the time in which the ranks' own threads wait for a CPU is not transfer. On two
+idle cores 0.04 to 0.09 were missing, on cores that other programs use too up to 0.17 (GPipe) and 0.26 (1F1B)."""
 SUM_TOLERANCE = 0.001
 NOTHING_SHARE = 0.15
-"""More than that of storage, stragglers or network is a false alarm where nothing was injected."""
+"""If nothing was injected, a larger share of storage, stragglers or network is a false alarm."""
 KNOWN_ALARMS = {"fsdp2-nothing": 0.4, "hsdp-nothing": 0.4, "tp-dp-nothing": 0.4}
-"""Shapes that gather all the time: where four ranks share two cores that others use too, their transfers over the
-loopback interface have taken up to 27 % of the time, by gloo's own threads, and are told `network`."""
+"""Shapes that gather all the time: if four ranks share two busy cores, their transfers over the loopback interface have
+taken up to 27 % of the time, because of gloo's own threads, and count as `network`."""
 FALSE_ALARMS = ("storage", "straggler", "network")
 
 
 def disagreements(report: dict[str, Any], truth: Truth, case: str = "") -> list[str]:
-    """Sentences; none if the report is right."""
+    """Sentences. There are none if the report is right."""
     tolerance = KNOWN.get(case, TOLERANCE)
     most = KNOWN_ALARMS.get(case, NOTHING_SHARE)
     return [*_sums(report), *(_nothing(report, most) if truth.family is None else _fault(report, truth, tolerance))]
@@ -39,7 +40,7 @@ def _sums(report: dict[str, Any]) -> list[str]:
 
 
 def _nothing(report: dict[str, Any], most: float) -> list[str]:
-    """Four ranks on two cores: computing, queueing for a CPU, and waits that nobody can split may be the verdict."""
+    """Four ranks on two cores: computing, waiting for a CPU, and unsplit waits may be the verdict."""
     family, share = report["verdict"]["family"], report["verdict"]["share"]
     if family in FALSE_ALARMS and share > most:
         return [f"nothing was injected, and the verdict is {family} {share:.1%}"]
@@ -47,8 +48,8 @@ def _nothing(report: dict[str, Any], most: float) -> list[str]:
 
 
 def _queued(report: dict[str, Any]) -> float:
-    """Share of the wall in which transfers went on while the ranks' own threads got no CPU. To the clocks of the ranks
-    that is a transfer; the report says `cpu`."""
+    """The share of the wall time in which transfers continued while the ranks' own threads got no CPU. By the clocks of
+    the ranks this is a transfer; the report says `cpu`."""
     return report["seconds"]["collective_queue"] / report["rank_seconds"]
 
 

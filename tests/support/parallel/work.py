@@ -1,4 +1,4 @@
-"""What a step of every shape is made of: a dataset that may be slow, and a layer that may burn CPU."""
+"""The parts of a step of every shape: a dataset that may be slow, and a layer that may use CPU time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BURN_SECONDS = 0.120
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
-    """Whole batches, drawn from their index. A slow one sleeps first, as a read from a slow disk does."""
+    """Whole batches, drawn from their index. A slow one sleeps first, like a read from a slow disk."""
 
     def __init__(self, stamps: Stamps, rows: int, seed: int, slow: bool) -> None:
         self._stamps, self._rows, self._seed, self._slow = stamps, rows, seed, slow
@@ -42,7 +42,7 @@ def batches(samples: Samples) -> Iterator[Any]:
 
 
 class Section(nn.Module):
-    """Passes its input on. A slow one burns CPU time first, like a kernel that is slow on this rank only."""
+    """Returns its input. A slow one uses CPU time first, like a kernel that is slow on this rank only."""
 
     def __init__(self, stamps: Stamps, seconds: float = 0.0) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""What a simulated run is: a mesh of ranks, a schedule, times of compute and transfers, and at most one fault."""
+"""The definition of a simulated run: a mesh of ranks, a schedule, times of compute and transfers, and at most one
+fault."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One simulated run. Times in ns; ``forward`` is of one microbatch on one stage, the backward takes twice that."""
+    """One simulated run. Times are in ns. ``forward`` is for one microbatch on one stage; the backward pass takes twice
+    that."""
 
     dp: int = 1
     pp: int = 1

@@ -1,4 +1,4 @@
-"""The table of injected cases: every fault in every mesh where it can happen."""
+"""The table of injected cases: every fault in every mesh in which it can happen."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def possible(case: Case, kind: str) -> bool:
 
 
 def cases() -> list[Case]:
-    """All of them, always the same."""
+    """All cases, always the same."""
     table = []
     for number, mesh in enumerate(MESHES):
         for kind, sizes in SIZES.items():
@@ -68,7 +68,7 @@ def cases() -> list[Case]:
 
 
 def random_cases(count: int, seed: int = 7) -> list[Case]:
-    """Cases that no formula was tried on when it was chosen: meshes, times and faults are drawn."""
+    """Cases that were not used to choose any formula: meshes, times and faults are random."""
     random = Random(seed)
     table: list[Case] = []
     while len(table) < count:

@@ -1,6 +1,6 @@
-"""What the exchange between ranks lets each of them know: pack, MIN over the members of a group, split.
+"""What each rank learns in the exchange: pack, MIN over the members of a group, split.
 
-Only two things enter the result of a rank: what it measured itself, and MINs of words over the members of its groups.
+The result of a rank depends only on what it measured itself, and on MINs of words over the members of its groups.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def split_block(case: Case, members: list[Member], options: Options | None = Non
 
 
 def _dimensions(group: Group, members: list[Member], options: Options) -> list[str]:
-    """In which other dimensions a member's waits may have made it late in this group.
+    """The other dimensions in which a member's waits may have made it late in this group.
 
-    All members leave a collective of a larger group together, so what they waited there makes none of them late here.
+    All members leave a collective of a larger group together, so their waits there make none of them late here.
     """
     if not options.elsewhere:
         return []

@@ -51,7 +51,7 @@ def unknown(group: Group) -> Mix:
 
 
 def one_hop(rank: RankWaits, waits: GroupWaits, heard: Mapping[tuple[int, Group], Mix]) -> Mix:
-    """The mix of a rank in a group, by what it has heard from others."""
+    """The mix of a rank in a group, from what it has received from others."""
     total = sum((*waits.late_own.values(), *waits.late_elsewhere.values(), waits.late_unexplained))
     if total <= 0:
         return {}
@@ -111,7 +111,7 @@ def live(blocks: Iterable[list[RankWaits]], rounds: int = 1) -> list[dict[str, f
 
 
 def blocks_of(replay: Replay, steps: int) -> list[list[RankWaits]]:
-    """A run in blocks of so many steps."""
+    """A run in blocks of this many steps."""
     members = measure(replay)
     return [
         split_block(replay.case, [member.block(slice(begin, begin + steps)) for member in members])

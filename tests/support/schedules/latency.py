@@ -1,4 +1,5 @@
-"""What transfers cost the stages of a pipeline, by the exchange's own code: what they say, its minimum, the replay."""
+"""The cost of transfers for the stages of a pipeline, by the code of the exchange: its messages, its minimum, the
+replay."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ TOGETHER = 0
 
 
 def replayed_step(group: Group, members: list[Member], together: list[str]) -> Replayed | None:
-    """Of the step in the middle, with the capacity that blocks have once one has told how much it takes."""
+    """The step in the middle, with the capacity that blocks have after one has shown how much it takes."""
     steps = {member.rank: step_waits(group, member, together) for member in members}
     times = []
     for rank in group.ranks:
@@ -42,7 +43,7 @@ def _least(said: Sequence[Sequence[int]]) -> list[int]:
 
 
 def step_waits(group: Group, member: Member, together: list[str]) -> list[StepWaits]:
-    """A member's waits in a pipeline, as the exchange is given them, on a clock of the rank's own."""
+    """A member's waits in a pipeline, as input of the exchange, on a separate clock of the rank."""
     ahead = OFFSETS * group.ranks.index(member.rank)
     found = []
     for number, (slice_, wall) in enumerate(zip(member.slices[group], member.walls, strict=True), start=1):

@@ -21,16 +21,16 @@ Words = dict[tuple, int]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the split uses; the tests take single corrections away to show their gain."""
+    """The options of the split. Tests remove single corrections to show their effect."""
 
-    floor: str = "clock"  # how long a message takes: by "clock", or the "least" single wait of its link in the block
-    late_stage: str = "stage"  # who is late in a pipeline: "stage", or by peer: "netted", "gross"
-    together: bool = True  # the late stage is found with its waits in collectives of the whole pipeline
-    bubble: bool = True  # the schedule's bound counts
-    latency: bool = True  # what transfers cost beyond the waits for own messages is told from a replay
+    floor: str = "clock"  # transfer time of a message: by "clock", or the "least" single wait of its link
+    late_stage: str = "stage"  # how the late rank in a pipeline is found: by "stage", or by peer: "netted", "gross"
+    together: bool = True  # the late stage is found including its waits in collectives of the whole pipeline
+    bubble: bool = True  # the bound of the schedule is used
+    latency: bool = True  # the cost of transfers beyond the waits for own messages comes from a replay
     elsewhere: bool = True  # waits in other groups may have made a rank late
     leave_out: bool = True  # but not waits in collectives of groups that contain this one
-    excess: bool = True  # over the least of the members; otherwise all of the rank's own time
+    excess: bool = True  # over the minimum of the members; otherwise all of the rank's own time
     messages: int = 4  # of each direction of a link in a step that are compared
 
 
@@ -68,7 +68,7 @@ class Member:
                     self.slices[group] = [Slice() for _ in replay.steps[rank]]
                 waited[group.name] = waited.get(group.name, 0) + event.ns
                 self.slices[group][number].calls.append(event)
-                # A snapshot at the end of the last call only: what made a rank late in a group lies before it.
+                # Only a snapshot at the end of the last call: what made a rank late in a group was before it.
                 here[group] = (own.copy(), waited.copy())
             for group, (own_now, waited_now) in here.items():
                 own_then, waited_then = marks.get(group, ([0] * len(FAMILIES), {}))
@@ -84,7 +84,7 @@ class Member:
         return [sum(column) for column in zip(*self.steps_own, strict=True)]
 
     def block(self, steps: slice) -> Member:
-        """The same rank, in some of the steps only."""
+        """The same rank, with only some of the steps."""
         part = copy(self)
         part.slices = {group: slices[steps] for group, slices in self.slices.items()}
         part.walls, part.steps_own = self.walls[steps], self.steps_own[steps]
@@ -122,7 +122,7 @@ def pack_own(words: Words, number: int, slice_: Slice, dimensions: list[str]) ->
 
 
 class Reasons:
-    """By what a rank was late in a group, ns, over all steps."""
+    """What made a rank late in a group, ns, over all steps."""
 
     def __init__(self, member: Member, group: Group, dimensions: list[str]):
         self.member = member

@@ -50,7 +50,7 @@ from .programs import Message
 from .replay import Wait
 
 WAITED = 10_000
-"""ns: what is shorter is no wait."""
+"""ns: a shorter time does not count as a wait."""
 OFFSETS = 7_000_000_000
 """ns by which the clocks of two neighbours differ in the simulator: no formula may depend on it."""
 

@@ -1,6 +1,7 @@
 """What each rank does in its steps: own time, collectives and batches of messages, in order.
 
-Random draws depend on the seed, the rank and the step only, so a run with and without its fault draws the same numbers.
+Random numbers depend only on the seed, the rank and the step, so a run with and without its fault uses the same
+numbers.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Programs:
         return int(self._transfers[group.name] * draw * self._factor(group))
 
     def delivery(self, message: Message) -> int:
-        """How long a message takes. Asked several times for each."""
+        """How long a message takes. Called several times for each."""
         found = self._deliveries.get(message)
         if found is None:
             found = self._deliveries[message] = self._delivery(message)
@@ -104,7 +105,7 @@ class Programs:
     def _before(self, rank: int, step: int, random: Random) -> Iterator[Op]:
         case, fault = self.case, self.case.fault
         read, decode = case.step * 0.005 * (0.5 + random.random()), case.step * 0.003 * (0.5 + random.random())
-        more = 0.8 + 0.4 * random.random()  # drawn with and without the fault
+        more = 0.8 + 0.4 * random.random()  # used with and without the fault
         if fault and fault.at == rank and fault.kind == "read":
             read += case.step * fault.size * more
         if fault and fault.at == rank and fault.kind == "decode":

@@ -1,5 +1,5 @@
-"""Replays the programs of a case on a virtual clock. No rank shares a resource with another, so the order in which
-ranks are advanced does not change any time: a rank runs until it meets a call whose end is not known yet."""
+"""Replays the programs of a case on a virtual clock. Ranks share no resources, so the order in which they are advanced
+does not change any time: a rank runs until it reaches a call whose end is not known yet."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Wait:
     """One wait of one rank; times in ns of the virtual clock."""
 
     group: Group
-    index: int  # of the call in the group (collectives), of this rank's waits on this peer (messages)
+    index: int  # the number of the call in the group (collectives), or of this rank's wait for this peer (messages)
     peer: int | None  # None in collectives
     ns: int
-    transfer: int  # how much of the wait was the transfer: the truth, which no rank knows
+    transfer: int  # the part of the wait that was the transfer: the truth, which no rank knows
     issued: int
     end: int
     message: Message | None = None
@@ -80,7 +80,7 @@ class _Rank:
 
 
 def replay(case: Case) -> Replay:
-    """Runs a case. Raises RuntimeError if its ranks block one another for ever."""
+    """Runs a case. Raises RuntimeError if its ranks block each other for ever."""
     programs = Programs(case)
     ranks = [_Rank(programs.of(rank)) for rank in range(case.ranks)]
     arrivals: dict[tuple[Group, int], dict[int, int]] = {}

@@ -1,6 +1,6 @@
-"""A simulated run as the rings of its ledgers would hold it, for what-if.
+"""A simulated run as in the rings of its ledgers, for what-if.
 
-A step of a ledger ends with the optimizer's: the pause after it, which ends a simulated step, is in the next one.
+A step in a ledger ends with the optimizer's step. The pause after it, which ends a simulated step, is in the next one.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ FAMILY |= {"link_tp": "network", "link_dp": "network", "link_pp": "network"}
 @dataclass(frozen=True, slots=True)
 class Truth:
     family: str
-    ranks: frozenset[int]  # whose fault it is; empty for a link
+    ranks: frozenset[int]  # the ranks with the fault; empty for a link
     group: Group | None
     seconds: float
-    uneven: bool = False  # microbatches of unequal length make the bubble longer, too
+    uneven: bool = False  # microbatches of unequal length also make the bubble longer
 
 
 def guilty(case: Case) -> frozenset[int]:
@@ -87,7 +87,7 @@ def slow_group(faulty: Replay) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How well one case was judged; errors in points of the wall time of all ranks."""
+    """How well one case was concluded, with errors in points of the wall time of all ranks."""
 
     case: Case
     truth: float
@@ -110,7 +110,7 @@ def found(conclusion: Conclusion, wanted: Truth) -> float:
 
 
 def judge(case: Case, options: Options | None = None, pair: tuple[Replay, Replay] | None = None) -> Outcome:
-    """Runs a case with and without its fault (or takes ``pair``), concludes, and compares."""
+    """Runs a case with and without its fault (or uses ``pair``), concludes, and compares."""
     faulty, healthy = pair or (replay(case), replay(case.healthy()))
     wanted = truth(faulty, healthy)
     ledgers = exchange(faulty, options)

@@ -1,7 +1,7 @@
-"""What a training script says of itself, to be compared with what was recorded from outside. Knows nothing of whyidle.
+"""What a training script records about itself, to compare with what was recorded from outside. It does not use whyidle.
 
-Import it first: its exit handler, registered before all others, runs last, and takes the time up to which the process
-has lived. Writes ``$ACCOUNT_DIR/<pid>.json``.
+Import it first: then its exit handler runs last, and takes the time at which the process ends. Writes
+``$ACCOUNT_DIR/<pid>.json``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _write() -> None:
     }
     path = os.path.join(os.environ["ACCOUNT_DIR"], f"{os.getpid()}.json")
     text = json.dumps(told)[:-1] + ', "boottime_ns": %d}'
-    with contextlib.suppress(OSError):  # as root: nobody else's turn comes between this and the end of the process
+    with contextlib.suppress(OSError):  # as root: no other process gets the CPU between this and the end of the process
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     with open(path, "wb", buffering=0) as file:
         file.write((text % time.clock_gettime_ns(time.CLOCK_BOOTTIME)).encode())

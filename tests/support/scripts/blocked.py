@@ -26,7 +26,7 @@ def _on_or_queued() -> int:
 
 
 def _stolen() -> int:
-    """Nanoseconds, of all cores together (proc_stat(5))."""
+    """Nanoseconds, summed over all cores (proc_stat(5))."""
     with open("/proc/stat") as file:
         return int(file.readline().split()[8]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
@@ -66,7 +66,7 @@ def computes(loop: Loop) -> None:
 
 
 def logs(loop: Loop) -> None:
-    """The loop has a loader: what it does between a step and the next batch is host time."""
+    """The loop has a loader: time between a step and the next batch is host time."""
     for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(80, 64)), 8):
         loop.step(batch)
         loop.sleep(0.01)

@@ -1,6 +1,6 @@
-"""Saves by hand, without fsync, in every tenth step: `by_hand.py FILE [bracket]`. Says for how many ns it wrote.
+"""Saves by hand, without fsync, in every tenth step: `by_hand.py FILE [bracket]`. Prints how many ns it wrote for.
 
-With `bracket` it says so to whyidle; with `sends` it writes as much to a socket, which is no file.
+With `bracket` it marks the phase for whyidle. With `sends` it writes the same amount to a socket instead of a file.
 """
 
 from __future__ import annotations

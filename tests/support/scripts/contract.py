@@ -1,11 +1,13 @@
-"""What attach and detach promise to the process that calls them: ``contract.py NAME``. Prints `kept` at its end."""
+"""What attach and detach guarantee to the process that calls them: ``contract.py NAME``. Prints `kept` at its end."""
 
 from __future__ import annotations
 
 import gc
 import os
+import queue
 import sys
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ OWNERS: tuple[Any, ...] = (
 
 
 def everything() -> dict[tuple[str, str], int]:
-    """The identity of every attribute of whatever is patched, and of every list that callbacks are put into."""
+    """The identity of every attribute that is patched, and of every list of callbacks."""
     found = {(str(owner), name): id(value) for owner in OWNERS for name, value in vars(owner).items()}
     handler = torch._dynamo.callback.callback_handler
     lists = (gc.callbacks, handler.start_callbacks, handler.end_callbacks, optim._global_optimizer_post_hooks.values())
@@ -109,7 +111,7 @@ def no_tensor_is_held() -> None:
 
 
 class Broken:
-    """Something of ours that raises whatever it is asked."""
+    """Code of ours that raises at every call."""
 
     def __getattr__(self, name: str) -> Any:
         raise ZeroDivisionError("ours")
@@ -136,7 +138,8 @@ def what_fails_inside_is_off() -> None:
 
 
 def a_thread_of_the_program_takes_no_slot() -> None:
-    """Whichever thread meets a group first, its waits are held back from the step on in which the loop waits there."""
+    """If another thread uses a group first, waits in it are held back from the first step in which the loop waits
+    there."""
     import torch.distributed as dist
     from torch.testing._internal.distributed import fake_pg  # noqa: F401 - a backend whose collectives do nothing
 
@@ -150,7 +153,7 @@ def a_thread_of_the_program_takes_no_slot() -> None:
     assert exchange is not None
 
     def collective(group: Any, helper: bool) -> None:
-        if helper:  # what the backward pass does on an accelerator: autograd's thread runs while the loop waits
+        if helper:  # as in the backward pass on an accelerator: autograd's thread runs while the loop waits
             machine.helper = threading.get_ident()  # type: ignore[union-attr]
         dist.all_reduce(torch.ones(2), group=group)
         machine.helper = 0  # type: ignore[union-attr]
@@ -170,8 +173,61 @@ def a_thread_of_the_program_takes_no_slot() -> None:
     dist.destroy_process_group()
 
 
+def a_thread_that_fetches_batches_is_not_the_training() -> None:
+    """With `whyidle run`, a thread of the program asks for a batch before the loop does anything."""
+    attached.arm()
+    batches: queue.Queue[Any] = queue.Queue(1)
+
+    def fetch() -> None:
+        for batch in DataLoader(torch.ones(20, 8), 2):
+            batches.put(batch)
+
+    thread = threading.Thread(target=fetch)
+    thread.start()
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(10):
+        model(batches.get()).sum().backward()
+        optimizer.step()
+    thread.join()
+    words = attached._session.writer.words  # type: ignore[union-attr]
+    assert [words[WORD_AT[name][0]] for name in ("steps", "backwards", "batches")] == [10, 10, 0]
+
+
+def a_process_that_a_rank_starts_is_a_rank_if_it_trains() -> None:
+    """A rank may start a process that evaluates, with its environment, or data workers that import its script."""
+    assert whyidle.attach()
+    for trains in (False, True):
+        if pid := os.fork():
+            assert os.waitpid(pid, 0)[1] == 0
+            continue
+        try:
+            assert not whyidle.attach()
+            for batch in DataLoader(torch.ones(20, 8), 2):
+                assert attached._session.writer is None
+                if trains:
+                    torch.nn.Linear(8, 1)(batch).sum().backward()
+                    break
+            assert (attached._session.writer is not None) == trains
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+
+def no_second_is_in_two_ledgers_of_one_process() -> None:
+    """As in a notebook: attached, detached and attached again."""
+    before = 0
+    for _ in range(2):
+        assert whyidle.attach()
+        words = attached._session.writer.words  # type: ignore[union-attr]
+        assert words[WORD_AT["start_ns"][0]] >= before
+        steps(2)
+        whyidle.detach()
+        before = time.monotonic_ns()
+
+
 def no_ledger_can_be_made() -> None:
-    """One directory after the other, each unusable in its own way."""
+    """One directory after the other, each unusable for a different reason."""
     for directory in os.environ["BAD_DIRS"].split(":"):
         os.environ["WHYIDLE_DIR"] = directory
         assert not whyidle.attach(), directory

@@ -1,4 +1,4 @@
-"""The last rank is through while the others go on: after 20 steps it leaves, and they see it leave."""
+"""The last rank ends early: after 20 steps it leaves, and the others see it leave."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An elastic training: it goes on from the last saved step with however many ranks there are, until it is told to stop.
+"""An elastic training: it continues from the last saved step with any number of ranks, until it is told to stop.
 
-Each process keeps a file of its own, ``$ACCOUNT_DIR/<pid>.part``: ``rank world_size first_step last_step``. The file
+Each process writes its own file ``$ACCOUNT_DIR/<pid>.part``: ``rank world_size first_step last_step``. The file
 ``$ACCOUNT_DIR/stop`` ends the training, on all ranks after the same step.
 """
 
@@ -27,7 +27,7 @@ def write(path: Path, text: str) -> None:
 
 whyidle.attach()
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-# Not by the launcher's store: there, torch 2.13 may find the addresses of the ranks that died.
+# Not with the launcher's store: there, torch 2.13 may find the addresses of the ranks that died.
 shrunk = HERE / "shrunk"
 meeting = HERE / f"meeting-{world}-{shrunk.exists()}"
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)

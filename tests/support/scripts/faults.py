@@ -1,4 +1,4 @@
-"""A training loop to which things happen, one after the other: ``faults.py NAME…``. Knows nothing of whyidle."""
+"""A training loop with several disturbances, one after the other: ``faults.py NAME…``. It does not use whyidle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plain() -> None:
 
 
 def until_told() -> None:
-    """Goes on until it is told to stop, or for a minute and a half."""
+    """Continues until it is told to stop, or for a minute and a half."""
     deadline = time.monotonic() + 90
     while not (HERE / "stop").exists() and time.monotonic() < deadline:
         steps(5, lambda: time.sleep(0.002))
@@ -45,14 +45,14 @@ def until_told() -> None:
 
 
 def saves_in_a_signal_handler() -> None:
-    """What a preempted job does: every 3 ms, wherever the loop happens to be."""
+    """Like a preempted job: every 3 ms, wherever the loop is."""
     saved = [0]
 
     def save(*_: object) -> None:
         torch.save(net.state_dict(), HERE / "preempted.pt")
         saved[0] += 1
 
-    torch.save({}, HERE / "preempted.pt")  # imports what it needs: an import is not to be interrupted by itself
+    torch.save({}, HERE / "preempted.pt")  # imports what it needs now, because the signal must not interrupt an import
     signal.signal(signal.SIGALRM, save)
     signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
     while saved[0] < 50:
@@ -61,7 +61,7 @@ def saves_in_a_signal_handler() -> None:
 
 
 def interrupted() -> None:
-    """The loop is interrupted between two steps, in the wait for a batch and in a save; each time it goes on."""
+    """The loop is interrupted between two steps, in the wait for a batch and in a save, and continues each time."""
 
     class Interrupts(Dataset[torch.Tensor]):
         def __len__(self) -> int:
@@ -121,13 +121,13 @@ def a_worker_dies() -> None:
     try:
         for _ in DataLoader(Dies(), 2, num_workers=1):
             pass
-    except (RuntimeError, OSError, EOFError):  # by the loader's watch over its workers, or by the pipe that broke
+    except (RuntimeError, OSError, EOFError):  # by the loader's watch over its workers, or by the broken pipe
         account.counts["died"] += 1
     steps(3)
 
 
 def forks() -> None:
-    """A child by os.fork and one by multiprocessing, while the training goes on; each trains a little itself."""
+    """A child by os.fork and one by multiprocessing, while the training continues. Each of them trains a little."""
 
     def child() -> None:
         while not (HERE / "end-children").exists():

@@ -1,4 +1,4 @@
-"""Trains a small model by a framework, which is timed as its users would. Knows nothing of whyidle.
+"""Trains a small model by a framework, which is timed as its users would. It does not use whyidle.
 
 frameworks.py NAME [ONLY]
 
@@ -60,7 +60,8 @@ class Net(nn.Module):
 
 
 def transformers() -> None:
-    """The callbacks for steps, and methods that a user overrides for the rest. Evaluation waits for no slow batches."""
+    """The callbacks for steps, and methods that a user overrides for the rest. Evaluation does not wait for slow
+    batches."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Timed(Trainer):
@@ -106,7 +107,7 @@ def transformers() -> None:
 
 
 def accelerate() -> None:
-    """Has no timers of its own: these are the loop's."""
+    """It has no timers, so these are the loop's."""
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -134,7 +135,7 @@ def accelerate() -> None:
 
 
 def lightning(package: str = "lightning.pytorch") -> None:
-    """By its own SimpleProfiler."""
+    """With its SimpleProfiler."""
     import importlib
 
     pl = importlib.import_module(package)

@@ -1,4 +1,4 @@
-"""Calls in groups of many kinds, by four ranks on a mesh of 2 x 2: ``groups.py NAME…``. It counts what it waits for."""
+"""Calls in groups of many kinds, by four ranks on a mesh of 2 x 2: ``groups.py NAME…``. The script counts its waits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 RANK = int(os.environ["RANK"])
 NEXT, BEFORE = (RANK + 1) % 4, (RANK - 1) % 4
 waits: dict[str, int] = {}
-"""Name of a group -> how often this rank waited there. ``?``: in groups that come too late for a name."""
+"""Name of a group -> how often this rank waited there. ``?``: in groups without a slot."""
 groups: dict[str, Any] = {}
 
 
@@ -40,7 +40,7 @@ def reduce(group: Any, name: str) -> None:
 
 
 def families(make: Callable[[list[int]], Any], *members: list[int]) -> Any:
-    """The one of several groups that has this rank. All ranks must make all of them."""
+    """The one of several groups that contains this rank. All ranks must create all of them."""
     made = [(ranks, make(ranks)) for ranks in members]
     return next((group for ranks, group in made if RANK in ranks), None)
 
@@ -49,6 +49,9 @@ def slots() -> None:
     """World, mesh dimensions, groups of the same ranks, subgroups, groups of one rank."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     groups.update(mesh=mesh, dp=mesh.get_group("dp"), tp=mesh.get_group("tp"))
+    for name in ("dp", "tp"):
+        if not groups[name].group_desc.startswith("mesh_"):  # torch 2.4
+            groups[name]._set_group_desc(f"mesh_{name}")
     for _ in range(3):
         reduce(None, "world")
         reduce(groups["dp"], "dp")
@@ -92,7 +95,7 @@ def kinds() -> None:
 
 
 def messages() -> None:
-    """Round the ring of all four, and between the two of a mesh dimension."""
+    """Around the ring of all four, and between the two ranks of a mesh dimension."""
     for _ in range(2):
         sent, came = dist.isend(ones(), NEXT), dist.irecv(torch.empty(8), BEFORE)
         for work in (sent, came):
@@ -111,7 +114,7 @@ def messages() -> None:
         dist.recv(torch.empty(8), other, group=groups["tp"])
     waited("tp p2p")
     if RANK == 0:
-        dist.recv(torch.empty(8))  # from whoever sends
+        dist.recv(torch.empty(8))  # from any sender
         waited("world p2p")
     elif RANK == 2:
         dist.send(ones(), 0)
@@ -119,14 +122,17 @@ def messages() -> None:
 
 
 def functional() -> None:
-    """Functional collectives, on their own and in DTensor."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    """Functional collectives, called directly and in DTensor."""
+    try:
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+    except ImportError:  # torch 2.4
+        from torch.distributed._tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     mesh = groups["mesh"]
     for group, name in ((groups["dp"], "dp"), ((mesh, 1), "tp"), (mesh["dp"], "dp")):
         value = funcol.all_reduce(ones(), "sum", group)
-        account.loss("functional", (value + 1).sum())  # waits when it is used
+        account.loss("functional", (value + 1).sum())  # the wait is when the result is used
         waited(name)
     later = funcol.all_reduce(ones(), "sum", groups["tp"])
     gathered = funcol.all_gather_tensor(ones(), 0, groups["dp"])
@@ -140,7 +146,7 @@ def functional() -> None:
 
     torch.manual_seed(1)
     layers = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    # Parameters are sent around first, in one call or another.
+    # Parameters are sent first, in one call or another.
     net = parallelize_module(layers, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(3):
@@ -173,7 +179,7 @@ def compiled() -> None:
 
 
 def many() -> None:
-    """More groups than there are slots for: six of whatever ranks, and a seventh for messages."""
+    """More groups than slots: six of any ranks, and a seventh for messages."""
     sizes: dict[int, int] = {}
     for members in (
         ([0, 1], [2, 3]),
@@ -197,7 +203,7 @@ def many() -> None:
 
 
 def left_alone() -> None:
-    """Works that nobody waits for, those kept and those dropped, and one that only some ranks wait for twice."""
+    """Works that nobody waits for, both kept and dropped, and one that only some ranks wait for twice."""
     kept = [dist.all_reduce(ones(), async_op=True) for _ in range(300)]
     for _ in range(600):
         dist.all_reduce(ones(), async_op=True)
@@ -213,7 +219,7 @@ def left_alone() -> None:
 
 
 def threads() -> None:
-    """A thread beside the loop talks to other ranks in a group of its own."""
+    """A thread next to the loop communicates with other ranks in a separate group."""
     group = families(dist.new_group, [0, 1], [2, 3])
     beside = threading.Thread(target=dist.all_reduce, args=(ones(),), kwargs={"group": group})
     beside.start()
@@ -221,8 +227,15 @@ def threads() -> None:
     reduce(None, "world")
 
 
+def leave() -> None:
+    """The end of the process group, after a barrier: ranks.py says what hangs without one in torch 2.4."""
+    dist.barrier()
+    waited("world")
+    dist.destroy_process_group()
+
+
 def again() -> None:
-    """Another world of the same ranks; its groups are the same sets of ranks, made in another order."""
+    """Another world of the same ranks. Its groups are the same sets of ranks, created in another order."""
     meeting: list[Any] = [None]
     if RANK == 0:
         with socket.socket() as probe:
@@ -230,7 +243,7 @@ def again() -> None:
             meeting = [f"tcp://127.0.0.1:{probe.getsockname()[1]}"]
     dist.broadcast_object_list(meeting)
     waited("world", 2)
-    dist.destroy_process_group()
+    leave()
     groups.clear()
     dist.init_process_group("gloo", init_method=meeting[0], rank=RANK, world_size=4)
     rows = families(dist.new_group, [0, 1], [2, 3])
@@ -248,5 +261,5 @@ if __name__ == "__main__":
     for named in sys.argv[1:]:
         with account.scenario(named):
             globals()[named]()
+    leave()
     account.facts["waits"] = waits
-    dist.destroy_process_group()

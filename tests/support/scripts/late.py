@@ -1,4 +1,5 @@
-"""All ranks reduce something in each step; before one of them the last rank sleeps, until it is told or for 20 s."""
+"""All ranks reduce something in each step. Before one of them the last rank sleeps, until it is told to continue or for
+20 s."""
 
 from __future__ import annotations
 

@@ -26,14 +26,14 @@ NOISE = os.urandom(1 << 20)
 
 
 def burn(seconds: float) -> None:
-    """CPU of this thread, however long it takes to get it."""
+    """Uses CPU time of this thread, however long it takes to get it."""
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         sum(range(500))
 
 
 class Made(Dataset[torch.Tensor]):
-    """A sample that takes 20 ms to make, in the way that ``how`` says."""
+    """A sample that takes 20 ms to make, in the way of ``how``."""
 
     def __init__(self, how: str):
         self.how = how
@@ -72,7 +72,7 @@ def large(samples: list[torch.Tensor]) -> torch.Tensor:
 
 
 class SlowToLoad:
-    """A batch that the worker has made in no time, and that takes the parent 20 ms to unpickle."""
+    """A batch that the worker makes at once, and that the parent needs 20 ms to unpickle."""
 
     def __reduce__(self) -> Any:
         return _slow, ()

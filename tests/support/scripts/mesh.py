@@ -48,7 +48,7 @@ def main() -> None:
     attach(early=False)
     train("first", *groups)
     dist.destroy_process_group()
-    # Not where the first one was: in that store the keys of its groups are still there.
+    # Not with the first world's store, which still has the keys of its groups.
     port = int(os.environ["SECOND_PORT"])
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=RANK, world_size=4)
     train("second", *new_groups())

@@ -1,5 +1,5 @@
-"""Four ranks in two pairs. Rank 1 comes late to its pair, which also meets once more a step than the other one; then
-all four meet. Knows nothing of whyidle."""
+"""Four ranks in two pairs. Rank 1 is late in its pair, which also has one more collective per step than the other pair.
+Then all four meet. The script does not use whyidle."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import account
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import all_reduce  # before anything else has touched torch
+from torch.distributed import all_reduce  # before anything else has used torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -58,7 +58,7 @@ def step(name: str, optimizer: torch.optim.Optimizer, *losses: torch.Tensor) -> 
 
 
 def ddp(name: str) -> None:
-    """The loop of every tutorial: two workers, DistributedSampler, SGD; two epochs."""
+    """The loop of most tutorials: two workers, DistributedSampler, SGD, two epochs."""
     net = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for _ in range(2):
@@ -70,7 +70,7 @@ def ddp(name: str) -> None:
 
 
 def by_hand(name: str) -> None:
-    """Gradients averaged by the all_reduce that was imported before anything else."""
+    """Averages gradients by an all_reduce that was imported before anything else."""
     net = model()
     optimizer = torch.optim.AdamW(net.parameters())
     for x, y in loader():
@@ -119,7 +119,7 @@ def gan(name: str) -> None:
 
 
 def evaluation(name: str) -> None:
-    """Every third step: an evaluation whose result all ranks share."""
+    """In every third step: an evaluation whose result all ranks share."""
     net = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for number, (x, y) in enumerate(loader(), 1):
@@ -140,13 +140,13 @@ def evaluation(name: str) -> None:
 
 
 def checkpoints(name: str) -> None:
-    """DCP: a save, an asynchronous save that the loop runs on beside, and a load."""
+    """DCP: a save, an asynchronous save during which the loop continues, and a load."""
     import torch.distributed.checkpoint as dcp
 
     net = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     folder = Path(os.environ["ACCOUNT_DIR"], "dcp")
-    # The save goes on in a thread: its collectives must not come between those of the loop.
+    # The save continues in a thread. Its collectives must not be mixed with those of the loop.
     group = dist.new_group()
     waiting = None
     for number, (x, y) in enumerate(loader(), 1):
@@ -169,7 +169,7 @@ def checkpoints(name: str) -> None:
 
 
 def objects(name: str) -> None:
-    """Other collectives than all_reduce, in each of the ways in which they can be called."""
+    """Collectives other than all_reduce, in all ways in which they can be called."""
     world, tensor = dist.get_world_size(), torch.full((64,), float(RANK))
     dist.broadcast(tensor, 0)
     dist.all_gather([torch.empty(64) for _ in range(world)], tensor)
@@ -217,7 +217,7 @@ def fsdp1(name: str) -> None:
 
 
 def tensor_parallel(name: str) -> None:
-    """DTensor, whose functional collectives wait in an operator of their own."""
+    """DTensor, whose functional collectives wait in a separate operator."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -254,7 +254,7 @@ def ddp_compiled(name: str) -> None:
 
 
 def compiled_collective(name: str) -> None:
-    """An all_reduce inside a compiled function, which Dynamo makes a functional one."""
+    """An all_reduce inside a compiled function, which Dynamo replaces by a functional one."""
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def mean(x: torch.Tensor) -> torch.Tensor:
@@ -266,16 +266,16 @@ def compiled_collective(name: str) -> None:
 
 
 def leave() -> None:
-    """The end of the process group. In torch 2.4 it waits for gloo's threads and holds the interpreter's lock, and one
-    that is just dropping a tensor of Python's waits for that lock. After a barrier they have dropped theirs."""
+    """Ends the process group. In torch 2.4 this waits for gloo's threads while it holds the interpreter's lock, and a
+    thread that is releasing a tensor of Python waits for that lock. After a barrier they have released theirs."""
     dist.barrier()
     dist.destroy_process_group()
 
 
 def again(name: str) -> None:
-    """The process group goes, and another comes."""
+    """Ends the process group and creates another one."""
     leave()
-    # By another way than before: in the launcher's store the keys of the first group are still there.
+    # In another way than before, because the launcher's store still has the keys of the first group.
     meeting = os.path.join(os.environ["ACCOUNT_DIR"], "again")
     dist.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=RANK, world_size=int(os.environ["WORLD_SIZE"])

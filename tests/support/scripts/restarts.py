@@ -1,7 +1,7 @@
-"""A training that dies, and goes on when it is started again: ``restarts.py STEPS KILL_AT SAVE_AT HOW``.
+"""A training that dies and continues when it is started again: ``restarts.py STEPS KILL_AT SAVE_AT HOW``.
 
-Attempt 0 saves after step SAVE_AT (0: never) and the last rank ends after step KILL_AT, by HOW: exit or kill. Later
-attempts restore what was saved, if anything was, and run to the end of STEPS.
+Attempt 0 saves after step SAVE_AT (0: never), and the last rank ends after step KILL_AT, by HOW: exit or kill. Later
+attempts restore the save, if there is one, and run until step STEPS.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILE, BEEN = HERE / "state.pt", HERE / f"been-{RANK}"
 first = not BEEN.exists()
 BEEN.touch()
 if WORLD > 1:
-    # Not by the launcher's store: there, torch 2.13 may find the addresses of the ranks that died.
+    # Not with the launcher's store: there, torch 2.13 may find the addresses of the ranks that died.
     meeting = HERE / f"meeting-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=RANK, world_size=WORLD)
 torch.manual_seed(1)
@@ -41,7 +41,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 account.facts["from"] = done
 for batch in DataLoader(torch.randn((STEPS - done) * 2, 64), 2):
     model(batch).square().mean().backward()
-    until = time.perf_counter() + 0.06  # a larger model; so long that the ledger's file is written in each step
+    until = time.perf_counter() + 0.06  # a larger model, so that the ledger's file is written in each step
     while time.perf_counter() < until:
         pass
     optimizer.step()

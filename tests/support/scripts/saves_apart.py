@@ -1,4 +1,4 @@
-"""Saves from a process of its own, as DCP can, and waits for that save. Knows nothing of whyidle."""
+"""Saves from a separate process, as DCP can, and waits for that save. The script does not use whyidle."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def accumulation(name: str) -> None:
 
 
 def gan(name: str) -> None:
-    """Two optimizers in turn: one cycle of both is one step."""
+    """Two optimizers in turn: a cycle of both is one step."""
     torch.manual_seed(3)
     maker, judge = nn.Linear(8, 16), nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 1))
     maker_opt, judge_opt = torch.optim.Adam(maker.parameters()), torch.optim.Adam(judge.parameters())
@@ -128,7 +128,7 @@ def lbfgs(name: str) -> None:
 
 
 def in_backward(name: str) -> None:
-    """One optimizer per parameter, each run by a hook as soon as its gradient is there."""
+    """One optimizer per parameter. A hook runs each when its gradient is ready."""
     net = model()
     optimizers = {p: torch.optim.SGD([p], 0.1) for p in net.parameters()}
 
@@ -173,7 +173,7 @@ def stateful(name: str) -> None:
 
 
 class Twice(torch.optim.SGD):
-    """The global hook of torch.optim fires for it and for its parent."""
+    """The global hook of torch.optim runs for it and for its parent."""
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         return super().step(closure)
@@ -185,7 +185,7 @@ def twice(name: str) -> None:
 
 
 def scheduled(name: str) -> None:
-    """A clipped gradient, a penalty by autograd.grad, a learning rate that follows a schedule, an average model."""
+    """A clipped gradient, a penalty by autograd.grad, a learning-rate schedule, an averaged model."""
     net = model()
     optimizer = torch.optim.AdamW(net.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10)
@@ -220,7 +220,7 @@ def saving(name: str) -> None:
             save_file(net.state_dict(), other)
             account.counts["saves"] += 2
             account.counts["save_bytes"] += one.stat().st_size + other.stat().st_size
-            net.load_state_dict(torch.load(one, weights_only=True)["model"])  # torch 2.4 warns without
+            net.load_state_dict(torch.load(one, weights_only=True)["model"])  # torch 2.4 warns without it
             net.load_state_dict(load_file(other))
             account.counts["loads"] += 2
             account.counts["load_bytes"] += one.stat().st_size + other.stat().st_size
@@ -233,7 +233,8 @@ def compiled(name: str) -> None:
 
 
 def compiled_step(name: str) -> None:
-    """The whole step under torch.compile: it breaks at backward, and what we patch is called from in there."""
+    """The whole step under torch.compile: the graph breaks at backward, and the patched functions are called from
+    there."""
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
 

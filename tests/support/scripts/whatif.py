@@ -1,4 +1,4 @@
-"""Two ranks that read slowly in the loop, and one of them comes late. Knows nothing of whyidle."""
+"""Two ranks that read slowly in the loop, one of which is late. The script does not use whyidle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANK = int(os.environ["RANK"])
 
 
 def nap(seconds: float) -> float:
-    """How long it really was."""
+    """Sleeps, and returns how long it really was."""
     start = time.monotonic()
     time.sleep(seconds)
     return time.monotonic() - start

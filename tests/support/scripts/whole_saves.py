@@ -1,8 +1,8 @@
-"""Checkpoints by stand-ins for frameworks: modules with their names and call shapes, and a clock of their own.
+"""Checkpoints by stand-ins for frameworks: modules with the same names and signatures, and their own clock.
 
-whole_saves.py [saves|evaluates]. Writes down what the stand-ins have measured. With an argument it is a rank of a
-group, in which rank 0 alone writes, and the others wait for it in a barrier, as in Lightning; or in which rank 0 alone
-evaluates, and the others wait for it in their next step. Knows nothing of whyidle.
+whole_saves.py [saves|evaluates]. Writes what the stand-ins have measured. With an argument it is a rank of a group.
+`saves`: only rank 0 writes, and the others wait for it in a barrier, as in Lightning. `evaluates`: only rank 0
+evaluates, and the others wait for it in their next step. The script does not use whyidle.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CheckpointManager:
         return True
 """,
 }
-"""Name -> source."""
+"""Name of the module -> its source."""
 
 SAVE_STEPS = (
     ("transformers.trainer", "Trainer", "_save_checkpoint", (None, None)),
@@ -103,7 +103,7 @@ SAVE_STEPS = (
 
 
 class Work:
-    """What the stand-ins do, as a module of its own."""
+    """What the stand-ins do, as a separate module."""
 
     def __init__(self) -> None:
         self.file = FOLDER / f"{os.getpid()}.pt"
@@ -155,7 +155,7 @@ class Work:
 
 
 def build() -> None:
-    """Puts the stand-ins where Python finds them, before the packages that may be installed."""
+    """Writes the stand-ins to a directory that Python searches before installed packages."""
     sys.modules["whole_saves_work"] = Work()  # type: ignore[assignment]
     site = FOLDER / f"site-{os.getpid()}"
     for name, source in MODULES.items():

@@ -15,11 +15,11 @@ torch's own DDP, FSDP, pipelines and so on run on it as on any accelerator::
 
 Time is virtual. An item of a stream starts at the latest of the end of the item before it, the host's time when it was
 enqueued, and the events it waits for; it ends when its set duration is over. A collective starts when the last rank is
-there. The streams' threads sleep until the wall clock has come that far, so the host sees nothing finished early, but
-how loaded the machine is changes no duration. They have a higher priority than the host's threads where the process may
-raise it: where it may not, they can get no CPU on a loaded machine, and the host then sees things finished late. CPU
-kernels take no virtual time unless ``set_kernel_time`` says otherwise: a stream is busy only with ``busy``, ``occupy``,
-copies that were given a time, and collectives.
+there. An idle stream passes an event at once. The streams' threads sleep until the wall clock has come that far, so the
+host sees nothing finished early, but how loaded the machine is changes no duration. They have a higher priority than
+the host's threads where the process may raise it: where it may not, they can get no CPU on a loaded machine, and the
+host then sees things finished late. CPU kernels take no virtual time unless ``set_kernel_time`` says otherwise: a
+stream is busy only with ``busy``, ``occupy``, copies that were given a time, and collectives.
 
 What runs unmodified, with losses and parameters equal to the CPU's to the bit: DDP, FSDP1, FSDP2, HSDP, TP with DP,
 GPipe and 1F1B, reentrant checkpoints, DCP, all collectives and messages. AMP, FSDP2's CPU offload, ZeRO and functional
@@ -62,7 +62,7 @@ _native: Any = None
 
 
 def load() -> None:
-    """Builds the device, if this source was never built with this torch, and registers it. Once per process."""
+    """Builds the device, if this source was never built with this torch, and registers it, once per process."""
     global _native
     if _native is not None:
         return
@@ -87,32 +87,32 @@ def load() -> None:
         group.register()
         names.update(vars(group))
     globals().update({name: value for name, value in names.items() if not name.startswith("_")})
-    # Streams' threads must not run while the interpreter and torch's globals go.
+    # Threads of streams must not run while the interpreter and torch's globals are destroyed.
     atexit.register(_native.drain, 5.0)
 
 
 def set_real_time(on: bool) -> None:
-    """Whether what a stream's thread comes to more than 1 ms late is late in the schedule too, instead of on time. Then
-    the host sees that an event was passed when it was: what it concludes from an event that is not done holds."""
+    """Whether a delay of a stream's thread of more than 1 ms counts as a delay in the schedule. Then the host sees the
+    end of an event when it happens, so conclusions from an unfinished event are right."""
     _native.set_real_time(on)
 
 
 def set_queue_limit(items: int) -> None:
-    """How many items a stream's queue holds; a launch that finds it full waits. 1024 at first."""
+    """How many items a stream's queue holds. A launch waits while the queue is full. The default is 1024."""
     _native.set_queue_limit(items)
 
 
 def release_gil_when_full(on: bool) -> None:
-    """Whether a launch that finds the queue full lets other Python threads run meanwhile. At first it does not, as with
-    CUDA: torch releases the lock around operators, and not around Event.record()."""
+    """Whether a launch that finds the queue full lets other Python threads run meanwhile. By default it does not, as
+    with CUDA: torch releases the lock around operators, but not around Event.record()."""
     _native.release_gil_when_full(on)
 
 
 def set_kernel_time(us: float) -> None:
-    """How long an ordinary kernel takes its stream; negative: as long as it took its thread."""
+    """How long an ordinary kernel takes on its stream. Negative: as long as it took on its thread."""
     _native.set_kernel_time(round(us * 1e3))
 
 
 def set_copy_rate(gb_per_s: float) -> None:
-    """How fast copies between host and device are; 0: they take no virtual time."""
+    """The speed of copies between host and device. 0: they take no virtual time."""
     _native.set_copy_time(1.0 / gb_per_s if gb_per_s else 0.0)

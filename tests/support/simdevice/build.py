@@ -1,4 +1,4 @@
-"""Builds the device's C++ with one call of the compiler, once per source and torch, into a folder of the user's."""
+"""Builds the device's C++ with one call of the compiler, once per source and torch, in a directory of the user."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from torch.utils import cpp_extension
 
 SOURCES = Path(__file__).parent / "csrc"
 NAME = "_simdevice"
+NEWEST_HEADER = "c10/core/CachingDeviceAllocator.h"
+"""The header that the device includes and older versions of torch lack: 2.4 does."""
 FLAGS = ("-std=c++20", "-O1", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wno-sign-compare")
 
 
@@ -26,18 +28,20 @@ def compiler() -> str | None:
 
 
 def lacks() -> str | None:
-    """What a build needs and this machine does not have; None if a build is possible or was done."""
+    """What a build needs and this machine lacks, or None if a build is possible or already done."""
     if (folder() / f"{NAME}.so").exists():
         return None
     if compiler() is None:
         return "no C++ compiler (Debian: g++)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "no header files of Python (Debian: python3-dev)"
+    if not any((Path(path) / NEWEST_HEADER).exists() for path in cpp_extension.include_paths()):
+        return f"torch {torch.__version__} has no {NEWEST_HEADER}"
     return None
 
 
 def folder() -> Path:
-    """Where the library of this source, this torch and this Python is, or shall be."""
+    """The path of the library of this source, this torch and this Python, whether it exists or not."""
     words = hashlib.sha256()
     for part in (torch.__version__, sys.version, str(FLAGS), str(compiler()), str(Path(torch.__file__).parent)):
         words.update(part.encode())
@@ -67,7 +71,8 @@ def command(out: Path) -> list[str]:
 
 
 def library() -> Path:
-    """The path of the library, built if it is not there yet (about 40 s of CPU time). Ranks may ask at once."""
+    """The path of the library, which is built first if necessary (about 40 s of CPU time). Several ranks may call it at
+    once."""
     home = folder()
     built = home / f"{NAME}.so"
     if not built.exists():

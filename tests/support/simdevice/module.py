@@ -1,4 +1,5 @@
-"""``torch.sim``: what torch, FSDP, device meshes and users ask of a device's module, as ``torch.cuda`` has it."""
+"""``torch.sim``: the functions of a device's module that torch, FSDP, device meshes and users call, as in
+``torch.cuda``."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def init() -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    # Streams are threads: a forked child has none of them.
+    # Streams are threads, which a forked child does not have.
     return os.getpid() != _loaded_by
 
 
@@ -59,7 +60,7 @@ def get_device_name(device: Any = None) -> str:
 
 
 def get_device_properties(device: Any = None) -> SimpleNamespace:
-    """With the UUID that ``SIMDEVICE_UUID`` gives it, so that an agent can find it among the GPUs of a node."""
+    """With the UUID in ``SIMDEVICE_UUID``, so that an agent can find it among the GPUs of a node."""
     return SimpleNamespace(name=get_device_name(device), uuid=os.environ.get("SIMDEVICE_UUID", ""))
 
 
@@ -81,7 +82,7 @@ def device(where: Any) -> Iterator[None]:
         _C.set_device(before)
 
 
-# A factory and not a class: elapsed_time() refuses subclasses of torch.Event.
+# A function and not a class: elapsed_time() rejects subclasses of torch.Event.
 
 
 def Event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
@@ -89,7 +90,7 @@ def Event(enable_timing: bool = False, blocking: bool = False, interprocess: boo
 
 
 class Stream(torch.Stream):
-    """A class of Python's, as torch.cuda.Stream is."""
+    """A Python class, like torch.cuda.Stream."""
 
     def __new__(cls, device: Any = None, priority: int = 0) -> Stream:
         return super().__new__(cls, device=f"sim:{_index(device)}", priority=priority)

@@ -1,4 +1,4 @@
-"""Spans of a schedule, and sums of them. Needs neither the device nor torch. Times are nanoseconds."""
+"""Spans of a schedule, and their sums. Needs neither the device nor torch. Times are nanoseconds."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def total(entries: Iterable[Entry], *kinds: str) -> int:
 
 
 def within(entries: Iterable[Entry], start: int, end: int) -> list[Entry]:
-    """The entries, cut to what of them lies between start and end."""
+    """The entries, limited to the time between start and end."""
     cut = (each._replace(start=max(each.start, start), end=min(each.end, end)) for each in entries)
     return [each for each in cut if each.start < each.end]
 
 
 def gaps(entries: Iterable[Entry], start: int, end: int) -> list[tuple[int, int]]:
-    """When one stream, whose entries these are, had nothing to do between start and end."""
+    """The times between start and end at which the stream with these entries was idle."""
     found, at = [], start
     for each in sorted(within(entries, start, end), key=lambda each: each.start):
         if each.start > at:
@@ -48,6 +48,6 @@ def gaps(entries: Iterable[Entry], start: int, end: int) -> list[tuple[int, int]
 
 
 def overlap(first: Iterable[Entry], second: Iterable[Entry]) -> int:
-    """Nanoseconds in which both streams did what is given."""
+    """Nanoseconds in which both streams did the given kinds."""
     others = list(second)
     return sum(total(within(others, each.start, each.end), *{other.kind for other in others}) for each in first)

@@ -1,4 +1,4 @@
-"""What the device did: its schedule, and who called what. Times are nanoseconds of CLOCK_MONOTONIC."""
+"""What the device did: its schedule, and which code called it. Times are nanoseconds of CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _C: Any = sys.modules["_simdevice"]
 
 
 def schedule(stream: torch.Stream | int | None = None, device: int = 0) -> list[Entry]:
-    """Everything that took time so far, by start. Synchronize first to have all of it."""
+    """Everything that took time so far, by start. Call synchronize first to get all of it."""
     wanted = stream.stream_id if isinstance(stream, torch.Stream) else stream
     entries = [Entry(*each) for each in _C.schedule()]
     return sorted(
@@ -28,14 +28,14 @@ def clear_schedule() -> None:
     _C.clear_schedule()
 
 
-# -- who called what
+# -- which code called
 
 _labels = ["user"]
 
 
 @contextmanager
 def blame(label: str) -> Iterator[None]:
-    """Counts this thread's calls under ``label`` meanwhile. Calls of all others are counted under ``user``."""
+    """Counts this thread's calls under ``label`` inside the block. All other calls are counted under ``user``."""
     if label not in _labels:
         _labels.append(label)
     before = _C.label()
@@ -58,8 +58,8 @@ def reset_counters() -> None:
 
 @contextmanager
 def callers(part_of_path: str) -> Iterator[list[tuple[str, str]]]:
-    """Lists (call, file:line) of every counted call that is made by a file whose path has this part: with
-    ``callers("/torch_hooks/")``, what whyidle's hooks called, from whichever thread, and not what they stand around."""
+    """Lists (call, file:line) of every counted call from a file whose path has this part. ``callers("/torch_hooks/")``
+    has what whyidle's hooks called, from any thread, but not the calls inside the functions that they wrap."""
     seen: list[tuple[str, str]] = []
 
     def observe(call: str) -> None:
@@ -75,7 +75,7 @@ def callers(part_of_path: str) -> Iterator[list[tuple[str, str]]]:
 
 
 def contexts() -> list[bool]:
-    """Which device indices have a context: something was allocated, queued or synchronized there."""
+    """The device indices with a context: something was allocated, queued or synchronized there."""
     return [_C.touched(index) for index in range(_C.DEVICES)]
 
 
@@ -87,14 +87,14 @@ def forget_contexts() -> None:
 
 
 class Graph:
-    """What was captured; ``replay`` queues it again on the streams it was captured from."""
+    """A captured graph. ``replay`` queues it again on the streams from which it was captured."""
 
     def __init__(self) -> None:
         self._captured: Any = None
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Meanwhile nothing runs, queries and synchronizations raise, and recording an event counts as a fault."""
+        """Inside the block nothing runs, queries and synchronizations raise, and recording an event is a fault."""
         _C.begin_capture()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Work of a known length."""
+"""Work with a known duration."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def _spend(input: torch.Tensor, ms: float, tag: str) -> torch.Tensor:
 
 
 def busy(input: torch.Tensor, forward_ms: float, backward_ms: float = 0.0, tag: str = "busy") -> torch.Tensor:
-    """A copy of the input, which takes the current stream exactly so long, and its gradient so long. On a CPU tensor
-    it takes no time, so that a script computes the same there."""
+    """A copy of the input that takes exactly this long on the current stream, as does its gradient. On a CPU tensor it
+    takes no time, so that a script has the same results there."""
     return _Busy.apply(input, forward_ms, backward_ms, tag)  # pyright: ignore
 
 
 def occupy(ms: float, tag: str = "busy") -> None:
-    """Keeps the current stream of the current device busy for so long."""
+    """Keeps the current stream of the current device busy for this long."""
     _C.occupy(ms, tag)
 
 
 class Block(nn.Module):
-    """A linear layer and a nonlinearity that take a set time."""
+    """A linear layer and a nonlinearity with a set duration."""
 
     def __init__(self, width: int, forward_ms: float = 0.0, backward_ms: float = 0.0):
         super().__init__()

@@ -100,7 +100,9 @@ class Stream {
   // From the host. Blocks while the queue is full; during a capture the work is kept and not run.
   void push(Work work);
   void push_busy(Nanos duration, std::string tag);
-  void push_record(MarkRef mark);
+  // With timing, the event is late in real time if the thread is: the host may have asked for it. An event without is for
+  // streams alone, and none of them waits because a thread got no CPU.
+  void push_record(MarkRef mark, bool timing = false);
   void push_wait(MarkRef mark, std::string tag);
   bool idle();
   // Blocks until what was pushed so far is done. Throws what an item threw.
@@ -109,7 +111,8 @@ class Stream {
   bool drain(Nanos timeout);
 
   // From the stream's own thread.
-  Nanos begin(Nanos enqueued) const;
+  // When an item begins. In real time, logs for how long the thread was late for it.
+  Nanos begin(Nanos enqueued);
   // Advances the clock to `end`, or later in real time, and logs the span unless it is empty.
   void spend(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued);
   // The same for a wait: it ends with what is awaited, however late the thread hears of it. What is next is late then.
@@ -121,6 +124,10 @@ class Stream {
     Nanos enqueued;
   };
   void run();
+  // What takes no time is over at once on an idle stream, without its thread: no real device waits for a CPU to pass an
+  // event. `pass` gets the time and says whether it is over.
+  bool at_once(const std::function<bool(Nanos)>& pass);
+  void log(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued);
   void make_room(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
@@ -129,7 +136,7 @@ class Stream {
   std::uint64_t pushed_ = 0, finished_ = 0;
   bool started_ = false;
   std::string error_;
-  Nanos clock_ = 0;  // only the stream's thread looks at it
+  Nanos clock_ = 0;  // for the stream's thread, and for others under the lock while the queue is empty
 };
 
 Stream& stream(int device, std::int64_t id);

@@ -71,7 +71,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       event->stream = each.id();
       event->timing = flag == c10::EventFlag::BACKEND_DEFAULT;  // torch.Event's enable_timing=True
     }
-    of(each).push_record(std::move(mark));
+    of(each).push_record(std::move(mark), flag == c10::EventFlag::BACKEND_DEFAULT);
   }
 
   void block(void* event, const c10::Stream& each) const override {

@@ -1,3 +1,4 @@
+#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -100,6 +101,13 @@ void Stream::make_room(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
+bool Stream::at_once(const std::function<bool(Nanos)>& pass) {
+  touch(device);
+  if (capture_on) return false;
+  std::lock_guard lock(mutex_);
+  return queue_.empty() && pass(std::max(now(), clock_));
+}
+
 void Stream::push_busy(Nanos duration, std::string tag) {
   push([duration, tag = std::move(tag)](Stream& self, Nanos enqueued) {
     Nanos start = self.begin(enqueued);
@@ -107,17 +115,23 @@ void Stream::push_busy(Nanos duration, std::string tag) {
   });
 }
 
-void Stream::push_record(MarkRef mark) {
-  push([mark = std::move(mark)](Stream& self, Nanos enqueued) {
-    Nanos at = self.begin(enqueued);
+void Stream::push_record(MarkRef mark, bool timing) {
+  if (at_once([&](Nanos at) {
+        mark->set(at);
+        return true;
+      }))
+    return;
+  push([mark = std::move(mark), timing](Stream& self, Nanos enqueued) {
+    Nanos at = timing ? self.begin(enqueued) : std::max(enqueued, self.clock_);
     self.spend("record", "", at, at, enqueued);
     mark->set(at);
   });
 }
 
 void Stream::push_wait(MarkRef mark, std::string tag) {
+  if (at_once([&](Nanos at) { return mark->done() && mark->wait() <= at; })) return;
   push([mark = std::move(mark), tag = std::move(tag)](Stream& self, Nanos enqueued) {
-    Nanos start = self.begin(enqueued);
+    Nanos start = std::max(enqueued, self.clock_);  // to begin a wait, a device needs nobody
     self.spend_exactly("wait", tag, start, std::max(start, mark->wait()), enqueued);
   });
 }
@@ -130,7 +144,11 @@ Nanos real(Nanos when) {
 }
 }  // namespace
 
-Nanos Stream::begin(Nanos enqueued) const { return real(std::max(enqueued, clock_)); }
+Nanos Stream::begin(Nanos enqueued) {
+  Nanos due = std::max(enqueued, clock_), start = real(due);
+  if (start > due) log("late", "", due, start, enqueued);
+  return start;
+}
 
 void Stream::spend(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
   sleep_until(end);
@@ -141,14 +159,18 @@ void Stream::spend(const char* kind, const std::string& tag, Nanos start, Nanos 
 void Stream::spend_exactly(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
   sleep_until(end);
   clock_ = std::max(clock_, end);
-  if (end <= start) return;
+  if (end > start) log(kind, tag, start, end, enqueued);
+}
+
+void Stream::log(const char* kind, const std::string& tag, Nanos start, Nanos end, Nanos enqueued) {
   std::lock_guard lock(world().log_mutex);
   world().log.push_back({device, id, kind, tag, start, end, enqueued});
 }
 
 void Stream::run() {
   // A device does not wait for a CPU that its host keeps busy. Where this is not allowed, it may be late in real time.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+  sched_param first{1};
+  if (sched_setscheduler(0, SCHED_FIFO, &first) != 0) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   stream_thread = true;
   device_now = device;
   stream_now[device] = id;

@@ -1,4 +1,4 @@
-"""Small training runs, the same on any device: each returns its losses, and a checksum of its parameters."""
+"""Small training runs, the same on any device. Each returns its losses, and a checksum of its parameters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def train(model: Callable[[torch.Tensor], torch.Tensor], parameters: Any, device
 
 
 def checksum(parameters: Any) -> list[float]:
-    """The parameters' sums; of sharded ones, of this rank's part."""
+    """The sums of the parameters. For sharded ones, those of this rank's part."""
     local = (getattr(each, "_local_tensor", each).detach() for each in parameters)
     return [each.double().sum().item() for each in local]
 
@@ -116,7 +116,7 @@ def _pipeline(device: str, schedule: Any) -> Result:
 
     rank, size = dist.get_rank(), dist.get_world_size()
     model = blocks(size)[rank].to(device)
-    # What passes between stages; else a first pass finds it out.
+    # The shapes that stages exchange. Otherwise a first pass determines them.
     part = torch.empty(BATCH // MICROBATCHES, WIDTH, device=device, requires_grad=True)
     stage = PipelineStage(model, rank, size, torch.device(device), input_args=part, output_args=part)
     run = schedule(stage, n_microbatches=MICROBATCHES, loss_fn=lambda output, _: output.square().mean())
@@ -157,7 +157,7 @@ def checkpointed(device: str) -> Result:
 
 
 def saved(device: str) -> Result:
-    """Trains, saves with DCP, trains on; a second model that loads it trains on alike."""
+    """Trains, saves with DCP, and continues. A second model that loads the save trains in the same way."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
     from torch.distributed.device_mesh import init_device_mesh
@@ -243,7 +243,7 @@ def collectives(device: str) -> Result:
 
 
 def hang(device: str) -> Result:
-    """One rank's collective never arrives: both hosts go on, no device does."""
+    """One rank's collective never arrives: both hosts continue, no device does."""
     if device == "cpu":
         return {"alive": True, "value": 2.0}
     x, over = torch.ones(1, device=device), torch.Event("sim")
@@ -263,7 +263,7 @@ def hang(device: str) -> Result:
 
 
 def slow_rank(device: str) -> Result:
-    """Rank 1 comes 200 ms of device time late to a collective that the home stream waits for, then one is hidden."""
+    """Rank 1 is 200 ms of device time late in a collective that the home stream waits for; then one is hidden."""
     x = torch.ones(1, device=device)
     if device == "sim":
         torch.accelerator.synchronize()

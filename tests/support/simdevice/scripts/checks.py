@@ -1,6 +1,8 @@
-"""What the device does in one process, against what it should: `checks.py [name ...]` prints {name: error or null}.
+"""Compares what the device does in one process with what it should do: `checks.py [name ...]` prints {name: error or
+null}.
 
-In a process of its own, since torch knows the device for good once it is loaded."""
+It runs in a separate process, because torch cannot unload the device.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch import nn
 
 MS = 1_000_000
 AHEAD_MS = 100
-"""A stream is given so much to do first, where the host shall be done before it, however loaded the machine is."""
+"""Work that a stream gets first if the host must finish before it, even on a loaded machine."""
 
 
 def event() -> torch.Event:
@@ -81,6 +81,21 @@ def check_an_idle_stream_is_a_gap() -> None:
     assert second.start - first.end >= 10 * MS
     assert first.end <= before
     assert simdevice.gaps([first, second], first.start, second.end) == [(first.end, second.start)]
+
+
+def check_an_idle_stream_passes_events_without_its_thread() -> None:
+    passed, unfinished, side = event(), event(), torch.Stream(device="sim")
+    passed.record()
+    assert passed.query()
+    side.wait_event(passed)
+    assert side.query()
+    simdevice.occupy(AHEAD_MS)
+    unfinished.record()
+    side.wait_event(unfinished)
+    assert not unfinished.query()
+    assert not side.query()
+    torch.accelerator.synchronize()
+    assert [each.kind for each in simdevice.schedule()] == ["busy", "wait"]
 
 
 def check_streams_overlap_and_wait_for_events() -> None:
@@ -195,7 +210,7 @@ def check_callers_are_named() -> None:
         torch.ones(1, device="sim").item()
     assert [call for call, _ in calls][-1] == "operator_blocking"
     assert "of_device.py:" in calls[-1][1]
-    with simdevice.callers("checks.py") as calls:  # which stands further up
+    with simdevice.callers("checks.py") as calls:  # which is further up
         torch.ones(1, device="sim").item()
     assert calls == []
     with simdevice.callers("/elsewhere/") as calls:

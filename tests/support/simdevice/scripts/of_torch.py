@@ -1,4 +1,4 @@
-"""Checks of torch's operators and models on the device, against the CPU's."""
+"""Checks of torch's operators and models on the device, compared with the CPU."""
 
 from __future__ import annotations
 

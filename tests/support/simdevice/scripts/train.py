@@ -1,4 +1,4 @@
-"""One rank of all cases: `train.py RANK SIZE FOLDER [case ...]`. Writes what each gave on the device and on the CPU."""
+"""One rank of all cases: `train.py RANK SIZE FOLDER [case ...]`. Writes the results on the device and on the CPU."""
 
 from __future__ import annotations
 

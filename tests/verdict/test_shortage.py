@@ -1,0 +1,96 @@
+"""CPU time that ranks did not get: when a verdict mentions it, and when it is the reason why ranks take turns."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from whyidle.verdict import shortage
+from whyidle.verdict.accounts import GroupAccount, RankAccount, RunAccount
+from whyidle.verdict.verdict import verdict
+
+WALL, STEPS, KEY = 30.0, 300, 7
+WAITED = 6.5
+HYPERVISOR, QUEUE = "the hypervisor takes their CPUs", "their threads wait for a CPU"
+
+
+def run(*ranks: dict[str, Any], nodes: int = 1, late_steps: tuple[int, ...] = (160, 140)) -> RunAccount:
+    """Ranks that wait for each other for as long; ``ranks``: asked, stolen and queued seconds of each."""
+    found = []
+    for number, of in enumerate(ranks):
+        newest = SimpleNamespace(rank=number, node=f"n{number % nodes}", hook_states={"exchange": "active"})
+        behind = {other: WAITED / (len(ranks) - 1) for other in range(len(ranks)) if other != number}
+        rank = RankAccount(cast(Any, newest), steps=STEPS, wall=WALL, late_steps=late_steps[number % len(late_steps)])
+        rank.seconds |= {"compute": WALL - WAITED, "straggler": WAITED}
+        rank.groups[KEY] = GroupAccount(
+            KEY, "world", len(ranks), False, straggler=WAITED, behind=behind, late_own={"compute": WAITED}
+        )
+        rank.cpu_asked, rank.cpu_stolen = of.get("asked", 0.0), of.get("stolen", 0.0)
+        rank.cpu_queued = of.get("queued", 0.0)
+        found.append(rank)
+    return RunAccount("r1", found, [])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([{}, {}], "compute takes longer than on the others"),  # nobody could read /proc/stat
+        ([{"asked": 55.0}] * 2, "compute takes longer than on the others"),
+        ([{"asked": 55.0, "stolen": 2.0}] * 2, "compute takes longer than on the others"),  # 4 %
+        ([{"asked": 55.0, "stolen": 5.0}] * 2, "compute takes longer than on the others"),  # not enough for 13 s
+        ([{"asked": 55.0, "stolen": 13.7}] * 2, HYPERVISOR),
+        ([{"asked": 55.0, "queued": 6.0}] * 2, QUEUE),
+        ([{"asked": 55.0, "queued": 2.0}] * 2, "compute takes longer than on the others"),
+        ([{"asked": 55.0, "stolen": 11.0, "queued": 6.0}] * 2, QUEUE),
+        ([{"asked": 55.0, "stolen": 13.0, "queued": 6.0}] * 2, HYPERVISOR),
+    ],
+)
+def test_headline_names_a_shortage_that_explains_why_ranks_take_turns(ranks: list[dict[str, Any]], said: str) -> None:
+    found = cast(Any, verdict(run(*ranks)))
+    assert (found["family"], found["take_turns"]) == ("straggler", True)
+    assert found["summary"] == f"ranks take turns at being late: {said}"
+
+
+@pytest.mark.parametrize(("stolen", "said"), [(0.0, shortage.BLOCKED), (7.0, shortage.BLOCKED), (8.0, shortage.STOLEN)])
+def test_headline_on_blocked_code_says_if_a_hypervisor_may_have_been_it(stolen: float, said: str) -> None:
+    account = run({"asked": 55.0, "stolen": stolen})
+    [rank] = account.ranks
+    rank.seconds |= {"compute": WALL - 10.0, "straggler": 0.0, "host_blocked": 10.0}
+    rank.groups.clear()
+    found = cast(Any, verdict(account))
+    assert (found["family"], found["summary"]) == ("host", said)
+
+
+def test_a_rank_that_is_always_late_is_not_explained_by_a_shortage_of_all() -> None:
+    found = cast(Any, verdict(run(*[{"asked": 55.0, "stolen": 13.7}] * 2, late_steps=(280, 0))))
+    assert found["summary"] != f"ranks take turns at being late: {HYPERVISOR}"
+    assert any("(steal)" in sentence for sentence in found["evidence"])  # it is mentioned all the same
+
+
+def test_evidence_says_how_much_was_stolen_and_where() -> None:
+    stolen = {"asked": 50.0, "stolen": 12.5}
+    assert [*shortage.sentences(run(stolen, stolen))] == [
+        "the hypervisor took 25 % of the CPU time that was asked for on the CPUs (steal). "
+        "Ranks cannot see when it did: this time counts as compute, or as what else they did then"
+    ]
+    [sentence] = shortage.sentences(run({"asked": 50.0}, stolen, nodes=2))
+    assert "25 % of the CPU time that was asked for on the CPUs of n1" in sentence
+    assert [*shortage.sentences(run({"asked": 50.0, "stolen": 2.4}, {"asked": 50.0, "stolen": 2.4}))] == []
+
+
+def test_evidence_says_which_ranks_queued() -> None:
+    assert [*shortage.sentences(run({"queued": 6.0}, {"queued": 9.0}))] == [
+        "the training threads of all 2 ranks queued for a CPU in 25 % of the time: more threads run than there are CPUs"
+    ]
+    [sentence] = shortage.sentences(run({"queued": 1.0}, {"queued": 6.0}))
+    assert sentence.startswith("the training threads of 1 of 2 ranks queued for a CPU in 20 % of the time")
+
+
+def test_stolen_time_of_one_node_counts_once_however_many_ranks_see_it() -> None:
+    """Two ranks that may use the same CPUs read the same counters: together they lost 5 s and not 10 s."""
+    both = run(*[{"asked": 55.0, "stolen": 5.0}] * 2)
+    assert shortage.reason(both, 13.0) == ""
+    assert shortage.reason(both, 6.0) == HYPERVISOR
+    assert shortage.reason(run(*[{"asked": 55.0, "stolen": 5.0}] * 2, nodes=2), 13.0) == HYPERVISOR

@@ -1,0 +1,89 @@
+"""CPU time that ranks did not get: a hypervisor took it, or other processes of the node used it. Pure functions.
+
+The kernel counts stolen time per CPU and not per thread, so no cause can have it. A rank whose CPU was stolen seems to
+compute longer, and if this happens to one rank after the other, they take turns at being late. So a shortage is
+evidence. It is named as the reason why ranks take turns only if it is large enough to explain that: a second that one
+rank loses makes each of the others wait for at most a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .accounts import RankAccount, RunAccount
+
+STOLEN_SHARE = 0.05
+"""Evidence mentions a node on which at least this share of the CPU time that was asked for was stolen."""
+QUEUED_SHARE = 0.10
+"""Evidence mentions ranks whose training threads queued for a CPU for at least this share of their time."""
+EXPLAINED = 0.75
+"""A shortage explains waits if it can have caused at least this part of them."""
+
+BLOCKED = "the loop's own code is blocked outside any known phase"
+STOLEN = "the loop stands still, and the hypervisor took enough of its CPU time to explain that"
+
+
+def reason(account: RunAccount, waited: float) -> str:
+    """The part of a headline that says why ranks take turns at being late; empty if no shortage explains it.
+
+    ``waited``: the seconds that ranks waited for ranks that were late in compute.
+    """
+    others = max(1, len(account.ranks) - 1)
+    stolen = _seconds_stolen(account)
+    queued = sum(rank.cpu_queued for rank in account.ranks if _queues(rank))
+    if waited <= 0 or (stolen + queued) * others < EXPLAINED * waited:
+        return ""
+    return "the hypervisor takes their CPUs" if stolen >= queued else "their threads wait for a CPU"
+
+
+def reason_of_blocked(account: RunAccount) -> str:
+    """The part of a headline on `host_blocked`. A thread without its CPU neither runs nor queues: it seems blocked.
+
+    Nobody can tell the two apart, so the headline then says both.
+    """
+    blocked = sum(rank.seconds["host_blocked"] for rank in account.ranks)
+    return STOLEN if 0 < EXPLAINED * blocked <= _seconds_stolen(account) else BLOCKED
+
+
+def sentences(account: RunAccount) -> Iterator[str]:
+    """The evidence: nodes whose CPUs were stolen, and ranks that queued for a CPU."""
+    nodes = _by_node(account)
+    for node, ranks in nodes.items():
+        if (share := _stolen(ranks)) >= STOLEN_SHARE:
+            where = f" of {node}" if len(nodes) > 1 and node else ""
+            yield (
+                f"the hypervisor took {100 * share:.0f} % of the CPU time that was asked for on the CPUs{where} "
+                "(steal). Ranks cannot see when it did: this time counts as compute, or as what else they did then"
+            )
+    short = [rank for rank in account.ranks if _queues(rank)]
+    if short:
+        queued, wall = sum(rank.cpu_queued for rank in short), sum(rank.wall for rank in short)
+        who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
+        yield f"{who} queued for a CPU in {100 * queued / wall:.0f} % of the time: more threads run than there are CPUs"
+
+
+def _seconds_stolen(account: RunAccount) -> float:
+    """On the nodes of which evidence mentions it. Ranks of a node may use the same CPUs, so one of them counts."""
+    nodes = _by_node(account).values()
+    return sum(max(rank.cpu_stolen for rank in ranks) for ranks in nodes if _stolen(ranks) >= STOLEN_SHARE)
+
+
+def _by_node(account: RunAccount) -> dict[str, list[RankAccount]]:
+    found: dict[str, list[RankAccount]] = {}
+    for rank in account.ranks:
+        found.setdefault(rank.newest.node, []).append(rank)
+    return found
+
+
+def _stolen(ranks: list[RankAccount]) -> float:
+    """The stolen share on the CPUs that these ranks of one node may use."""
+    asked = sum(rank.cpu_asked for rank in ranks)
+    return sum(rank.cpu_stolen for rank in ranks) / asked if asked > 0 else 0.0
+
+
+def _queues(rank: RankAccount) -> bool:
+    return rank.wall > 0 and rank.cpu_queued >= QUEUED_SHARE * rank.wall
+
+
+def _count(some: list[RankAccount], account: RunAccount) -> str:
+    return f"all {len(some)} ranks" if len(some) == len(account.ranks) else f"{len(some)} of {len(account.ranks)} ranks"
