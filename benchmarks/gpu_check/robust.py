@@ -107,6 +107,8 @@ def _fill(rig: Rig, rounds: int) -> _Filled:
 # -- captures
 
 REPLAYS = 10
+REPLAYED_MS = 40.0
+"""Work after each replay. The few milliseconds of the capture, whose phases cannot be timed, are a small share then."""
 
 
 def captures(rig: Rig, fast: bool) -> Iterator[Row]:
@@ -146,9 +148,11 @@ def _captured(rig: Rig) -> list[float]:
     context, replay = _graph(rig)
     with context:
         loss = _capturable(model, optimizer, x)
+    whyidle.step()  # the next boundary with an event: what lies between it and the capture is unattributed
     losses = []
     for _ in range(REPLAYS):
         replay()
+        rig.sleep(REPLAYED_MS)
         losses.append(loss.item())
         whyidle.step()
     return losses
