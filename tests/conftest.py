@@ -8,14 +8,16 @@ SIGHUP, and all processes that a test starts would inherit this.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from fake_node import processes
 from hypothesis import HealthCheck, settings
+from suite import STOLEN_KEY
 from support_forks import Forks
 from support_ledgers import children
+from support_quiet import Stolen
 
 from whyidle.agent.files import Roots
 
@@ -34,6 +36,29 @@ for _number, _handler in _USUAL.items():
 # How long an example takes, or its creation, depends on other programs on the machine.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+
+_STOLEN = pytest.StashKey[dict[Path, Stolen]]()
+"""For each module that has tests marked `alone`: the CPU time that a hypervisor took since its first test."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if item.get_closest_marker("alone"):
+        modules = item.config.stash.setdefault(_STOLEN, {})
+        modules.setdefault(item.path, Stolen())
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tells tools/suite.py whether a failed test had the cores."""
+    report = yield
+    stolen = item.config.stash.get(_STOLEN, {}).get(item.path)
+    if report.failed and stolen is not None and item.config.cache is not None:
+        known = item.config.cache.get(STOLEN_KEY, {})
+        item.config.cache.set(STOLEN_KEY, {**known, item.nodeid: stolen.so_far()})
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -25,13 +25,19 @@ class Stolen:
 
     share = 0.0
 
+    def __init__(self) -> None:
+        self._before = _cpu_seconds()
+
+    def so_far(self) -> float:
+        spent = [after - before for before, after in zip(self._before, _cpu_seconds(), strict=True)]
+        return spent[7] / max(sum(spent), 1e-9)
+
     def __enter__(self) -> Stolen:
         self._before = _cpu_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
-        spent = [after - before for before, after in zip(self._before, _cpu_seconds(), strict=True)]
-        self.share = spent[7] / max(sum(spent), 1e-9)
+        self.share = self.so_far()
 
 
 _patience = [PATIENCE_SECONDS]

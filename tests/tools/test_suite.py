@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,27 @@ def test_alone():
 """
 
 
+TAKEN = """
+def pytest_sessionfinish(session):
+    session.config.cache.set("whyidle/stolen", {"tests/test_some.py::test_starved": %s})
+"""
+STARVED = """
+import pytest
+
+@pytest.mark.alone
+def test_starved():
+    assert False
+"""
+
+
+def suite(folder: Path, tests: str, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_some.py").write_text(tests)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone\n    long\n")
+    command = [sys.executable, str(SUITE), "-q", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize(
     ("more", "status"),
     [
@@ -44,10 +66,26 @@ def test_alone():
     ids=["unsteady", "wrong", "wrong too often", "too many", "broken"],
 )
 def test_runs_a_few_failed_tests_again_until_they_pass(tmp_path: Path, more: str, status: int) -> None:
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_some.py").write_text(TESTS + more)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = alone\n")
-    done = subprocess.run([sys.executable, str(SUITE), "-q"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = suite(tmp_path, TESTS + more)
     assert done.returncode == status, done.stdout
     unsteady = [line.rpartition("::")[2] for line in done.stdout.splitlines() if line.startswith("unsteady,")]
     assert unsteady == (["test_unsteady[a@b]", "test_unsteady[c]", "test_alone"] if not status else unsteady)
+
+
+@pytest.mark.parametrize(("taken", "status"), [(0.12, 0), (0.08, 1)])
+def test_a_test_that_fails_while_the_cores_are_taken_away_is_not_judged(
+    tmp_path: Path, taken: float, status: int
+) -> None:
+    (tmp_path / "conftest.py").write_text(TAKEN % taken)
+    done = suite(tmp_path, STARVED)
+    assert done.returncode == status, done.stdout
+    said = [line for line in done.stdout.splitlines() if line.startswith("NOT JUDGED")]
+    name = "tests/test_some.py::test_starved"
+    assert said == ([] if status else [f"NOT JUDGED, the hypervisor took 12% of the CPU time while it ran: {name}"])
+
+
+@pytest.mark.parametrize(("words", "count"), [((), 1), (("--all",), 3)])
+def test_long_tests_run_only_on_request(tmp_path: Path, words: tuple[str, ...], count: int) -> None:
+    marked = "@pytest.mark.long\ndef test_a(): pass\n@pytest.mark.long\n@pytest.mark.alone\ndef test_b(): pass\n"
+    done = suite(tmp_path, f"import pytest\ndef test_usual(): pass\n{marked}", *words)
+    assert (done.returncode, sum(map(int, re.findall(r"(\d+) passed", done.stdout)))) == (0, count), done.stdout
