@@ -28,7 +28,7 @@ SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prom
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-matrix matrix-tests lint docs bench study preview image release-dry-run clean
+.PHONY: help demo test test-all test-matrix matrix-tests lint docs bench study preview image release-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,8 +36,11 @@ help: ## this list
 demo: $(VENV)/.installed ## train a small model here, and see where its seconds went (DEMO_ARGS="--inject storage")
 	@$(BIN)/whyidle demo $(DEMO_ARGS)
 
-test: $(VENV)/.installed $(VENV)/.system ## all tests (TEST_ARGS="-k ledger")
+test: $(VENV)/.installed $(VENV)/.system ## the tests that CI runs (TEST_ARGS="-k ledger")
 	@$(BIN)/python tools/suite.py $(TEST_ARGS)
+
+test-all: $(VENV)/.installed $(VENV)/.system ## those, and what takes longer: every shape with every fault, soaks, random runs
+	@WHYIDLE_TEST_SCRAPES=3000 WHYIDLE_TEST_RANDOM_RUNS=40 $(BIN)/python tools/suite.py --all $(TEST_ARGS)
 
 test-matrix: ## the tests of hooks and ledgers on other Pythons and torches (MATRIX="3.12:2.9.1 3.13:newest")
 	@set -e; for each in $(MATRIX); do \

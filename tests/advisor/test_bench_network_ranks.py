@@ -75,6 +75,7 @@ def test_busbw_of_a_link_of_100_mbit_is_near_100_mbit(network: None, forks: Fork
     assert 0.3 * ALL < 8 * tool["bytes_per_second"] < 1.05 * ALL  # its mean: others may take the cores meanwhile
 
 
+@pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.parametrize("slow", [(), (1, 2)], ids=["healthy", "one-slow-link"])
 def test_names_the_slow_link_among_four_nodes(

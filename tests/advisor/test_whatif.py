@@ -297,6 +297,7 @@ def test_rejects_invalid_arguments(words: tuple[str, str], capsys: pytest.Captur
 # -- a real run
 
 
+@pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.xdist_group("pairs")
 def test_predicts_a_real_run_without_its_late_rank_and_slow_reads(tmp_path: Path, forks: Forks) -> None:

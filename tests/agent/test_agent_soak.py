@@ -26,7 +26,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from support_agent import Agent, agent, host_port
 from support_ledgers import DEADLINE_SECONDS, Spec, until
 
-SCRAPES = int(os.environ.get("WHYIDLE_TEST_SCRAPES", "3000"))
+SCRAPES = int(os.environ.get("WHYIDLE_TEST_SCRAPES", "1000"))
 AT_ONCE = 50
 RANKS = 100
 WARM_UP = 2

@@ -42,7 +42,9 @@ def case(name: str, nodes: int, speak: int) -> dict[str, Any]:
     [
         ("one node of 64 with congestion notifications does not confirm a run", 64, 1),
         ("all of them do", 64, 64),
-        ("one false signal in a hundred does not confirm a run of 512 nodes", 512, 5),
+        pytest.param(
+            "one false signal in a hundred does not confirm a run of 512 nodes", 512, 5, marks=pytest.mark.long
+        ),
     ],
     ids=["one of 64", "64 of 64", "5 of 512"],
 )

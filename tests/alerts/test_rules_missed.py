@@ -74,6 +74,7 @@ def alert(family: str, share: float, shape: str) -> dict[str, Any]:
     return {"labels": f'ALERTS{{alertstate="firing", {labels}}}', "value": 1}
 
 
+@pytest.mark.long
 def test_each_family_fires_its_own_alert_once(tmp_path: Path) -> None:
     cases = [(family, share, shape) for family in CAUSES for share in SHARES for shape in SHAPES]
     beyond = [case for case in cases if case[1] >= THRESHOLDS[case[0]]]

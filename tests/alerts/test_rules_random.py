@@ -18,7 +18,7 @@ from whyidle.ledger.directory import read_directory
 from whyidle.verdict.accounts import RunAccount, account
 
 RUNS_EACH = 4
-RANDOM_RUNS = int(os.environ.get("WHYIDLE_TEST_RANDOM_RUNS", "40"))
+RANDOM_RUNS = int(os.environ.get("WHYIDLE_TEST_RANDOM_RUNS", "12"))
 """How many runs are tested."""
 WITHIN = 0.001
 """Tolerance: seconds of a bill, and parts of 1 of a share, because of rounding in sums of decimals."""

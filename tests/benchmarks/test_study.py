@@ -45,6 +45,7 @@ def left(pid: int) -> list[str]:
     return places + mounts
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_study_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--steps", "1000", "--out", str(tmp_path / "out")]

@@ -26,6 +26,7 @@ def missing() -> str | None:
     return None
 
 
+@pytest.mark.long
 def test_two_ranks_move_what_the_formula_says(tmp_path: Path) -> None:
     if why := missing():
         pytest.skip(why)

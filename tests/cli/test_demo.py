@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from support_demo import DEADLINE, Demo, machine, names_what_was_injected, sums_are_whole
+from support_long import long_unless
 from support_signals import ignoring
 
 from whyidle.cli.demo.faults import FAULTS
@@ -53,10 +54,11 @@ FOUND = [
     (["--inject", "straggler"], "straggler", 1),
     (["--inject", "checkpoint"], "storage", None),
 ]
+IDS = [" ".join(row[0][1:]) for row in FOUND]
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("arguments", "family", "late"), FOUND, ids=[" ".join(row[0][1:]) for row in FOUND])
+@pytest.mark.parametrize(("arguments", "family", "late"), long_unless(FOUND[1:2], FOUND), ids=IDS)
 def test_the_verdict_names_what_was_injected(start: Any, arguments: list[str], family: str, late: int | None) -> None:
     code, out, err = start("--seconds", "12", "--json", *arguments).finish()
     assert code == 0, err
@@ -114,6 +116,7 @@ def test_a_signal_in_the_middle_of_starting_ends_everything(start: Any) -> None:
     assert "stopped by SIGINT" in err
 
 
+@pytest.mark.long
 def test_survives_a_lost_terminal_under_nohup_and_ends_at_sigterm(start: Any) -> None:
     demo = start("--seconds", "600", launcher=ignoring(signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
     assert len(demo.wait_for_steps()) >= 7  # demo, agent, torchrun, two ranks with a worker each
@@ -125,6 +128,7 @@ def test_survives_a_lost_terminal_under_nohup_and_ends_at_sigterm(start: Any) ->
     assert "stopped by SIGTERM" in err
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_ends_the_demo_with_its_log(start: Any) -> None:
     demo = start("--seconds", "600")
     demo.wait_for_steps()

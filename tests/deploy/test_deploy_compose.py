@@ -357,6 +357,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         webhook.server.server_close()
 
 
+@pytest.mark.long
 @needs_programs
 def test_alerts_of_the_agent_reach_the_receiver_of_alertmanager(stack: Stack) -> None:
     """From a rank's ledger to Prometheus, and from an agent that ends to one message about it, not two."""

@@ -112,6 +112,7 @@ def pod(tmp_path: Path) -> Map:
     return pod_of(job(tmp_path / "charts", {"gpus": 2}, {"sidecar": sidecar}))
 
 
+@pytest.mark.long
 def test_records_a_pod_whose_image_has_no_whyidle(pod: Map, tmp_path: Path) -> None:
     """Runs the init container, the sidecar and the training as rendered, but with other paths. There is a verdict, and
     /metrics has the ranks.

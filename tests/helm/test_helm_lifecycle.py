@@ -69,7 +69,9 @@ def refused(action: Any, *args: Any, **options: Any) -> str:
 # -- upgrade, rollback
 
 
-@pytest.mark.parametrize("options", [{}, PATCHES], ids=["server-side apply", "patches"])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param(PATCHES, marks=pytest.mark.long)], ids=["server-side apply", "patches"]
+)
 def test_each_upgrade_stores_what_is_rendered_and_restarts_agents_only_if_needed(api: Api, options: Map) -> None:
     release = Release(api)
     release.install(**options)

@@ -191,6 +191,7 @@ def assert_ranks(found: list[Sample]) -> None:
 # -- the sidecar
 
 
+@pytest.mark.long
 def test_the_agent_beside_a_training_sees_its_ranks(node: Node, tmp_path: Path) -> None:
     with training_pod(node, tmp_path, {}) as pod:
         pod.prepare(until)

@@ -135,7 +135,7 @@ def test_the_pth_file_starts_only_if_switched_on(
     assert ask(venv, *flags, "-c", STARTED, **env) == started
 
 
-@pytest.mark.parametrize("flags", [(), ("-E",)])
+@pytest.mark.parametrize("flags", [(), pytest.param(("-E",), marks=pytest.mark.long)])
 def test_the_pth_file_attaches_when_torch_is_imported(venv: Path, flags: tuple[str, ...], tmp_path: Path) -> None:
     assert ask(venv, *flags, "-c", ARMED, WHYIDLE="1", WHYIDLE_DIR=str(tmp_path)) == "False True"
     assert ask(venv, *flags, "-c", ARMED) == "False False"

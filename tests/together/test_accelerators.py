@@ -6,10 +6,12 @@ The device uses virtual time: a loaded machine may change what the device does, 
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import accelerators
@@ -29,6 +31,15 @@ pytestmark = [
 ERROR = 0.01
 """Of the wall time. CPU time that a hypervisor took is added, and the time for which a device got no CPU."""
 CASES = [(shape, fault) for shape in RANKS for fault in FAULTS if shape != "recomputed" or fault == "slow-link"]
+USUAL = {
+    "ddp": "slow-reads",
+    "recomputed": "slow-link",
+    "fsdp1": "hidden",
+    "fsdp2": "slow-link",
+    "hsdp": "checkpoint",
+    "tp-dp": "slow-compute",
+    "pipeline": "none",
+}
 BOUNDARIES, WITHOUT_TIMING = 4, 6
 """Events per group of FSDP2 and microbatch, at most. The second value is for streams of FSDP without a Python class."""
 NAMED_WITHIN = 10.0
@@ -38,13 +49,26 @@ CALLS = {"record_event", "query_event", "elapsed_time", "wait_event"}
 
 
 @pytest.fixture(scope="module")
-def all_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
-    return list(run(CASES, tmp_path_factory.mktemp("accelerators")))
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], list[Case]]:
+    """All usual cases, or all others."""
+
+    @functools.cache
+    def train(usual: bool) -> list[Case]:
+        wanted = [case for case in CASES if (case in USUAL.items()) == usual]
+        return list(run(wanted, tmp_path_factory.mktemp("accelerators")))
+
+    return train
 
 
-@pytest.fixture(params=RANKS)
-def cases(request: pytest.FixtureRequest, all_cases: list[Case]) -> dict[str, Case]:
-    return {case.fault: case for case in all_cases if case.shape == request.param}
+@pytest.fixture(
+    params=[
+        *(pytest.param((shape, True), id=f"{shape}-{fault}") for shape, fault in USUAL.items()),
+        *(pytest.param((shape, False), id=shape, marks=pytest.mark.long) for shape in RANKS if shape != "recomputed"),
+    ]
+)
+def cases(request: pytest.FixtureRequest, trained: Callable[[bool], list[Case]]) -> dict[str, Case]:
+    shape, usual = request.param
+    return {case.fault: case for case in trained(usual) if case.shape == shape}
 
 
 def test_device_seconds_equal_those_of_the_schedule(cases: dict[str, Case]) -> None:

@@ -17,12 +17,23 @@ from parallel.cases import SHAPES
 from parallel.lab import Lab
 from parallel.links import BURST
 from parallel.replay import Injected, Met, Piped, replay
-from parallel.spec import FAULTS, LINK, NOTHING
+from parallel.spec import COMPUTE, FAULTS, LINK, NOTHING, READS
 from parallel.verdicts import disagreements
 from support_demo import machine
+from support_long import long_unless
 
 pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine"), pytest.mark.timeout(300)]
 CASES = [(shape, fault) for shape in SHAPES for fault in FAULTS]
+USUAL = {
+    "fsdp2": LINK,
+    "hsdp": READS,
+    "tp-dp": COMPUTE,
+    "two-ddp": NOTHING,
+    "experts": READS,
+    "pp-dp": LINK,
+    "gpipe": COMPUTE,
+    "1f1b": READS,
+}
 RINGS_OF_TWO = ("hsdp", "two-ddp", "pp-dp")
 """Both ends of the slow link send the same amount at the same time, and nothing else uses it."""
 MS = 1_000_000
@@ -41,7 +52,7 @@ def needs(lab: Lab, fault: str) -> None:
         pytest.skip(f"a slow link {lab.lacks}")
 
 
-@pytest.mark.parametrize(("shape", "fault"), CASES, ids=["-".join(case) for case in CASES])
+@pytest.mark.parametrize(("shape", "fault"), long_unless(USUAL.items(), CASES), ids=["-".join(case) for case in CASES])
 def test_verdict_agrees_with_the_clocks_of_the_ranks(lab: Lab, shape: str, fault: str) -> None:
     """A run during which the hypervisor took CPU time away proves nothing. It is repeated, and finally skipped."""
     needs(lab, fault)
@@ -62,14 +73,14 @@ def _taken(stolen: float, found: str) -> str:
     return f"the hypervisor took {stolen:.0%} of this machine's CPU time away: {found}"
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", long_unless(["two-ddp", "gpipe"], SHAPES))
 def test_losses_are_equal_to_the_bit_with_and_without_whyidle(lab: Lab, shape: str) -> None:
     plain = lab.run(shape, NOTHING, steps=6, recorded=False).losses
     assert any(plain)
     assert [of_rank[:6] for of_rank in lab.run(shape, NOTHING).losses] == plain
 
 
-@pytest.mark.parametrize("shape", RINGS_OF_TWO)
+@pytest.mark.parametrize("shape", long_unless(["pp-dp"], RINGS_OF_TWO))
 def test_transfers_by_the_clocks_take_as_long_as_the_bytes_on_the_wire(lab: Lab, shape: str) -> None:
     needs(lab, LINK)
     ends = SHAPES[shape].link

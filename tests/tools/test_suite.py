@@ -50,7 +50,7 @@ def suite(folder: Path, tests: str, *words: str) -> subprocess.CompletedProcess[
     (folder / "tests").mkdir()
     (folder / "tests" / "test_some.py").write_text(tests)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone\n    long\n")
-    command = [sys.executable, str(SUITE), "-q", *words]
+    command = [sys.executable, str(SUITE), "-q", "-p", "no:hypothesispytest", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -59,33 +59,35 @@ def suite(folder: Path, tests: str, *words: str) -> subprocess.CompletedProcess[
     [
         ("", 0),
         ("def test_wrong(): assert False", 1),
-        ("def test_wrong_too_often(): fails('often', 3)", 1),
-        ("@pytest.mark.parametrize('x', range(9))\ndef test_many(x): fails(f'many{x}')", 1),
-        ("import what_is_not_there", 2),
+        pytest.param("def test_wrong_too_often(): fails('often', 3)", 1, marks=pytest.mark.long),
+        pytest.param(
+            "@pytest.mark.parametrize('x', range(9))\ndef test_many(x): fails(f'many{x}')", 1, marks=pytest.mark.long
+        ),
+        pytest.param("import what_is_not_there", 2, marks=pytest.mark.long),
     ],
     ids=["unsteady", "wrong", "wrong too often", "too many", "broken"],
 )
 def test_runs_a_few_failed_tests_again_until_they_pass(tmp_path: Path, more: str, status: int) -> None:
-    done = suite(tmp_path, TESTS + more)
+    done = suite(tmp_path, TESTS + more, *["-n", "0"] * bool(more))
     assert done.returncode == status, done.stdout
     unsteady = [line.rpartition("::")[2] for line in done.stdout.splitlines() if line.startswith("unsteady,")]
     assert unsteady == (["test_unsteady[a@b]", "test_unsteady[c]", "test_alone"] if not status else unsteady)
 
 
-@pytest.mark.parametrize(("taken", "status"), [(0.12, 0), (0.08, 1)])
+@pytest.mark.parametrize(("taken", "status"), [(0.12, 0), pytest.param(0.08, 1, marks=pytest.mark.long)])
 def test_a_test_that_fails_while_the_cores_are_taken_away_is_not_judged(
     tmp_path: Path, taken: float, status: int
 ) -> None:
     (tmp_path / "conftest.py").write_text(TAKEN % taken)
-    done = suite(tmp_path, STARVED)
+    done = suite(tmp_path, STARVED, "-n", "0")
     assert done.returncode == status, done.stdout
     said = [line for line in done.stdout.splitlines() if line.startswith("NOT JUDGED")]
     name = "tests/test_some.py::test_starved"
     assert said == ([] if status else [f"NOT JUDGED, the hypervisor took 12% of the CPU time while it ran: {name}"])
 
 
-@pytest.mark.parametrize(("words", "count"), [((), 1), (("--all",), 3)])
+@pytest.mark.parametrize(("words", "count"), [pytest.param((), 1, marks=pytest.mark.long), (("--all",), 3)])
 def test_long_tests_run_only_on_request(tmp_path: Path, words: tuple[str, ...], count: int) -> None:
     marked = "@pytest.mark.long\ndef test_a(): pass\n@pytest.mark.long\n@pytest.mark.alone\ndef test_b(): pass\n"
-    done = suite(tmp_path, f"import pytest\ndef test_usual(): pass\n{marked}", *words)
+    done = suite(tmp_path, f"import pytest\ndef test_usual(): pass\n{marked}", "-n", "0", *words)
     assert (done.returncode, sum(map(int, re.findall(r"(\d+) passed", done.stdout)))) == (0, count), done.stdout

@@ -93,7 +93,10 @@ class Pair:
 
 pytestmark = pytest.mark.parametrize(
     "pair",
-    [pytest.param(name, marks=pytest.mark.xdist_group(f"scripts-{name}")) for name in GROUPS],
+    [
+        pytest.param(name, marks=[pytest.mark.xdist_group(f"scripts-{name}"), *[pytest.mark.long] * (name == "spawn")])
+        for name in GROUPS
+    ],
     indirect=True,
     scope="module",
 )

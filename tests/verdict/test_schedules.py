@@ -118,20 +118,31 @@ def outcomes(table: Table) -> list[Outcome]:
     return found
 
 
+def test_a_tenth_of_the_cases_is_judged_right():
+    found = [judge(case, None, (replay(case), replay(case.healthy()))) for case in cases()[3::10]]
+    assert mean(outcome.error for outcome in found) <= 2.0  # points of wall
+    assert mean(outcome.right for outcome in found) >= 0.95
+    assert mean(outcome.network_error for outcome in found) <= 0.1
+
+
+@pytest.mark.long
 def test_share_of_the_right_family_and_rank_is_close_to_the_replay(outcomes: list[Outcome]):
     assert len(outcomes) >= 200
     assert mean(outcome.error for outcome in outcomes) <= 2.0  # points of wall; the limit is 8
 
 
+@pytest.mark.long
 def test_culprit_is_named(outcomes: list[Outcome]):
     assert mean(outcome.right for outcome in outcomes) >= 0.95
 
 
+@pytest.mark.long
 def test_network_is_within_a_point_of_the_transfers(outcomes: list[Outcome]):
     assert mean(outcome.network_error for outcome in outcomes) <= 0.1
     assert max(outcome.network_error for outcome in outcomes) <= 1.0
 
 
+@pytest.mark.long
 def test_drawn_cases_are_judged_as_well_as_the_table(table: Table):
     drawn = [table.outcomes[case] for case in DRAWN]
     large = [one for one in drawn if one.truth >= 0.05]  # below, another loss of the run may well be the largest
@@ -160,6 +171,7 @@ def error_of_messages(run: Replay) -> float:
     return 100 * abs(found - exact) / run.total
 
 
+@pytest.mark.long
 def test_transfer_cost_of_a_pipeline_is_close_to_the_exact_replay_without_transfers(table: Table):
     """As a share of all waits for messages, which include the transfers; in points of wall time."""
     errors = [*table.messages.values()]
@@ -222,6 +234,7 @@ def mean_error(chosen: list[Case], table: Table, options: Options | None = None)
     return mean(judge(case, options, table.replays[case]).error for case in chosen)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "chosen", "gain"), [row[1:] for row in CORRECTIONS], ids=[r[0] for r in CORRECTIONS]
 )
@@ -231,6 +244,7 @@ def test_correction_lowers_the_error(options: Options, chosen: list[Case], gain:
     assert without - with_it >= gain
 
 
+@pytest.mark.long
 def test_netting_over_the_step_lowers_the_error_of_blame_by_peer(table: Table):
     netted = mean_error(PIPELINES, table, Options(late_stage="netted"))
     gross = mean_error(PIPELINES, table, Options(late_stage="gross"))
@@ -268,6 +282,7 @@ def bubble_first(waits: GroupWaits, excess: float, **how: bool) -> dict[str, Any
     return {"excess": excess, **how, "bubble_last": False}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "chosen", "gain"),
     [(in_proportion, MIXED, 0.3), (bubble_first, LINKS, 1.5)],
