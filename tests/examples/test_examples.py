@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import support_training
 from support_forks import Forks
 from support_sites import TORCH_ABORTED, report
@@ -47,6 +48,7 @@ def of(outcome: Outcome) -> Map:
 # -- scripts
 
 
+@pytest.mark.long
 def test_runs_the_torchrun_script(tmp_path: Path) -> None:
     outcome = train([str(EXAMPLES / "train_ddp.sh"), "--steps", "40", "--batch", "8"], tmp_path)
     assert sorted(ledger.rank for ledger in outcome.ledgers) == [0, 1]

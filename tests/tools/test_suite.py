@@ -58,7 +58,7 @@ def suite(folder: Path, tests: str, *words: str) -> subprocess.CompletedProcess[
     ("more", "status"),
     [
         ("", 0),
-        ("def test_wrong(): assert False", 1),
+        pytest.param("def test_wrong(): assert False", 1, marks=pytest.mark.long),
         pytest.param("def test_wrong_too_often(): fails('often', 3)", 1, marks=pytest.mark.long),
         pytest.param(
             "@pytest.mark.parametrize('x', range(9))\ndef test_many(x): fails(f'many{x}')", 1, marks=pytest.mark.long

@@ -81,7 +81,8 @@ def launched_by_hand(case: Case, folder: Path, forks: Forks) -> Outcome:
 @pytest.mark.parametrize(
     ("case", "launch"),
     [
-        pytest.param(Case(15, 10, "kill"), launched, id="killed after a checkpoint, torchrun"),
+        pytest.param(Case(15, 10, "kill"), launched, id="killed after a checkpoint, torchrun", marks=pytest.mark.long),
+        pytest.param(Case(15, 10, "kill"), launched_by_hand, id="killed after a checkpoint"),
         pytest.param(Case(6, 0, "exit"), launched_by_hand, id="left without a word, and without a checkpoint"),
     ],
 )
