@@ -51,6 +51,7 @@ def bench(forks: Forks, ranks: int, folder: Path, *options: str) -> dict[str, An
     return json.loads(outcome.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_busbw_of_a_link_of_100_mbit_is_near_100_mbit(network: None, forks: Forks, tmp_path: Path) -> None:
     options = ("--operations", "all_reduce,broadcast", "--sizes", "4MB", "--link", "100Mbit/s", "--pairs", "none")

@@ -121,7 +121,9 @@ def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(tmp_path: Path) -
     assert [(ledger.faults, ledger.unmeasured) for ledger in ledgers] == [(0, 0), (0, 0)]
 
 
-@pytest.mark.parametrize(("how", "phase"), [("device", "compute"), ("host", "data")])
+@pytest.mark.parametrize(
+    ("how", "phase"), [("device", "compute"), pytest.param("host", "data", marks=pytest.mark.long)]
+)
 def test_names_a_hang_although_the_hosts_run_ahead(how: str, phase: str, tmp_path: Path) -> None:
     """No host waits for its device: each continues to enqueue steps. Only the devices have stopped."""
     with ranks("hang.py", 2, tmp_path, [how]):
