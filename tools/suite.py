@@ -30,7 +30,7 @@ TESTS = "tests"
 BESIDE = ("-n", "3", "--dist", "loadgroup")
 AGAIN = 2
 MOST_AGAIN = 10
-STOLEN = 0.1
+STOLEN = 0.05
 STOLEN_KEY = "whyidle/stolen"
 """Where tests/conftest.py puts, for each failed test marked ``alone``, the share of the CPU time that was taken."""
 PASSED, FAILED, NO_TESTS = 0, 1, 5

@@ -13,12 +13,9 @@ from typing import Any
 
 import pytest
 from simdevice import build
-from support_quiet import Stolen
 from support_sites import clean_env
 
 ROOT = Path(__file__).parents[2]
-STOLEN = 0.1
-"""If a hypervisor took more of the CPU time than this, a figure outside its threshold says nothing."""
 CHECK = ROOT / "benchmarks" / "gpu.py"
 
 
@@ -42,8 +39,7 @@ def check(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}")
 def test_all_sections_pass_on_the_simulated_device(gpu: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "report.json"
-    with Stolen() as stolen:
-        done = check("--device", "sim", "--quick", "--minutes", "0.02", "--out", str(out))
+    done = check("--device", "sim", "--quick", "--minutes", "0.02", "--out", str(out))
     assert done.returncode in (0, 1), done.stdout + done.stderr[-3000:]
     report = json.loads(out.read_text())
     assert list(report["sections"]) == list(gpu.SECTIONS)
@@ -51,8 +47,6 @@ def test_all_sections_pass_on_the_simulated_device(gpu: ModuleType, tmp_path: Pa
     assert checked == set(gpu.SECTIONS) - {"duty", "kineto", "model"}  # those need a GPU
     for name in ("duty", "kineto", "model"):
         assert all(row["note"].startswith("skipped: ") for row in report["sections"][name]["rows"])
-    if done.returncode and stolen.share > STOLEN:
-        pytest.skip(f"the hypervisor took {stolen.share:.0%} of this machine's CPU time away")
     assert done.returncode == 0, done.stdout
 
 

@@ -74,7 +74,7 @@ def test_runs_a_few_failed_tests_again_until_they_pass(tmp_path: Path, more: str
     assert unsteady == (["test_unsteady[a@b]", "test_unsteady[c]", "test_alone"] if not status else unsteady)
 
 
-@pytest.mark.parametrize(("taken", "status"), [(0.12, 0), pytest.param(0.08, 1, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("taken", "status"), [(0.12, 0), pytest.param(0.04, 1, marks=pytest.mark.long)])
 def test_a_test_that_fails_while_the_cores_are_taken_away_is_not_judged(
     tmp_path: Path, taken: float, status: int
 ) -> None:
