@@ -50,7 +50,7 @@ test-matrix: ## the tests of hooks and ledgers on other Pythons and torches (MAT
 
 matrix-tests: $(VENV)/.installed
 	@$(BIN)/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not alone" $(MATRIX_TESTS)
+	@$(BIN)/python tools/suite.py --all -q --beside $(MATRIX_TESTS)
 
 lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and that generated files are up to date
 	@$(BIN)/ruff check .

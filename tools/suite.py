@@ -1,6 +1,9 @@
 """Runs tests: first those that may run beside each other, three at a time, then those that need the cores alone.
 
     python tools/suite.py [--all] [ARGUMENTS OF PYTEST ...]
+    python tools/suite.py [--all] --beside FILE ...
+
+With ``--beside``, only tests of these files run, and only those that may run beside each other.
 
 Tests marked ``long`` run only with ``--all``: they repeat another test with other data, and take minutes together.
 
@@ -67,7 +70,7 @@ def _cached(cache: Path, key: str) -> dict[str, Any]:
 
 def part(words: Sequence[str], cache: Path) -> Part:
     """Runs a part of the suite, and again what failed."""
-    status, failed = run([*words, TESTS], cache / "0")
+    status, failed = run(words, cache / "0")
     if status == NO_TESTS:
         return Part(PASSED)
     unsteady: list[str] = []
@@ -89,11 +92,16 @@ def main(words: Sequence[str]) -> int:
     if "--all" in words:
         words.remove("--all")
         usual = "(long or not long)"
+    only_beside = "--beside" in words
+    if only_beside:
+        words.remove("--beside")
+    else:
+        words.append(TESTS)
     with tempfile.TemporaryDirectory() as folder:
         beside = part([*BESIDE, "-m", f"{usual} and not alone", *words], Path(folder, "beside"))
         if beside.status not in (PASSED, FAILED):
             return beside.status
-        alone = part(["-m", f"{usual} and alone", *words], Path(folder, "alone"))
+        alone = Part(PASSED) if only_beside else part(["-m", f"{usual} and alone", *words], Path(folder, "alone"))
     for name in [*beside.unsteady, *alone.unsteady]:
         print(f"unsteady, passed when it ran again: {name}")
     for name, share in alone.not_judged.items():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,70 @@ def test_notes_are_the_section_of_the_version() -> None:
 def test_release_without_a_dated_section_is_refused(asked: str, said: str) -> None:
     with pytest.raises(release.Failed, match=said):
         release.notes(CHANGELOG, asked)
+
+
+VERDICT = """\
+rank   steps   wall s   compute   storage
+ all             10.0    17.0 %    78.0 %
+
+verdict  {headline}
+         · rank 1: 3.9 s waiting for a worker that was blocked (data_read)
+         · the hypervisor took 25 % of the CPU time that was asked for on the CPUs (steal)
+
+INJECTED storage: 180 ms sleep in the worker's read of each batch, on rank 1
+"""
+STORAGE, CPU = "storage 78 % — rank 1 is late: data workers are blocked on reads", "cpu 41 % — data workers get no CPU"
+
+
+def test_verdict_of_a_demo_is_read_with_its_evidence() -> None:
+    family, verdict = release.verdict_of(VERDICT.format(headline=STORAGE))
+    assert family == "storage"
+    assert verdict.splitlines()[0] == STORAGE
+    assert verdict.endswith("(steal)")
+
+
+@pytest.mark.parametrize("said", ["", VERDICT.replace("INJECTED", "NOTHING"), VERDICT.replace("verdict", "said")])
+def test_demo_without_a_verdict_or_without_a_fault_fails(said: str) -> None:
+    with pytest.raises(release.Failed, match="should end with a verdict and what was injected"):
+        release.verdict_of(said.format(headline=STORAGE))
+
+
+def demo_that_prints(folder: Path, *headlines: str) -> Path:
+    """A program that notes its arguments and prints these verdicts, one each time it is called."""
+    for number, headline in enumerate(headlines, 1):
+        (folder / f"said-{number}").write_text(VERDICT.format(headline=headline))
+    program = folder / "whyidle"
+    program.write_text('#!/bin/sh\necho "$@" >>calls\ncat "said-$(wc -l <calls | tr -d " ")"\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_a_wrong_verdict_is_tried_again_with_a_longer_delay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert release.demo(demo_that_prints(tmp_path, CPU, STORAGE), tmp_path) == STORAGE
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call.split()[-1] for call in calls] == ["180", "360"]
+    assert all("--inject storage --inject-rank 1" in call for call in calls)
+    said = capsys.readouterr().out
+    assert f"the demo injected 180 ms of storage, but its verdict is: {CPU}" in said
+    assert "the hypervisor took 25 % of the CPU time" in said
+
+
+def test_verdicts_that_never_name_the_fault_fail(tmp_path: Path) -> None:
+    with pytest.raises(release.Failed, match="none of 3 demos had the verdict storage"):
+        release.demo(demo_that_prints(tmp_path, CPU, CPU, CPU), tmp_path)
+
+
+def test_a_python_without_torch_is_told_and_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The real pip, with no index to install from."""
+    monkeypatch.setattr(release, "TORCH", tmp_path)
+    nothing = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(tmp_path), "PIP_NO_INDEX": "1"}
+    monkeypatch.setattr(release, "OUTSIDE", {**release.OUTSIDE, **nothing})
+    assert release.with_torch("3.x", Path(sys.executable)) is None
+    said = capsys.readouterr().out
+    assert "cannot be installed, so the demo does not run: ERROR: No matching distribution found for torch==" in said
+    assert not (tmp_path / "3.x" / "installed").exists()
 
 
 def test_workflow_tests_the_pythons_that_the_package_declares() -> None:

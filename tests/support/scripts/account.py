@@ -21,6 +21,9 @@ losses: dict[str, list[str]] = {}
 spans: dict[str, tuple[int, int, int]] = {}
 """Scenario -> CLOCK_MONOTONIC, ns, at its start and end; and its steps."""
 facts: dict[str, Any] = {}
+kept: list[Any] = []
+"""Tensors that outlive the process group. Torch can hang where it destroys a group whose thread still has to drop the
+last reference to a tensor of Python: both need the interpreter's lock."""
 
 
 def loss(scenario: str, value: Any) -> None:

@@ -26,6 +26,7 @@ for step in range(8):
         while not (HERE / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
     dist.all_reduce(weight.grad)
+    account.kept.append(weight.grad)
     optimizer.step()
     optimizer.zero_grad()
     account.counts["steps"] += 1

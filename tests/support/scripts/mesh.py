@@ -75,6 +75,7 @@ def train(name: str, row: Any, column: Any) -> None:
             for group in (row, column):
                 for parameter in net.parameters():
                     dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM, group=group)
+            account.kept += [parameter.grad for parameter in net.parameters()]
             optimizer.step()
             optimizer.zero_grad()
             account.counts["steps"] += 1

@@ -25,6 +25,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 FOLDER = Path(os.environ["ACCOUNT_DIR"])
 told: Counter[str] = Counter()
+kept: list[Any] = []
+"""Gradients that outlive the process group; account.py says what hangs without them."""
 
 WORK = "import whole_saves_work as work\n"
 MODULES = {
@@ -175,6 +177,7 @@ def train(steps: int) -> None:
         if dist.is_initialized():
             for parameter in net.parameters():
                 dist.all_reduce(parameter.grad)
+                kept.append(parameter.grad)
         optimizer.step()
         optimizer.zero_grad()
 
