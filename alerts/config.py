@@ -147,8 +147,8 @@ class Config:
     worker_cpu_share: Share = 0.8
     """CPU seconds per second and data worker from which on the workers themselves are the limit."""
     stolen_share: Share = STOLEN_SHARE
-    """The share that the hypervisor took of the CPU time that was asked for on the CPUs of a run's ranks. As in `whyidle
-    report`."""
+    """How much the hypervisor took of the CPU time that was asked for on the CPUs of a run's ranks, as a share.
+    The same as in `whyidle report`."""
     queued_share: Share = QUEUED_SHARE
     """The share of time in which the training thread of a rank was ready to run and got no CPU. The same as in `whyidle
     report`."""
