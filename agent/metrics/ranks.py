@@ -206,7 +206,8 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         RANK,
         "Time for which the training thread of the rank was ready to run and had no CPU, in all phases, since its "
-        "first step. It grows where there are more threads than CPUs. No series where it never queued.",
+        "first step. It grows where there are more threads than CPUs, or where the cgroup is throttled. No series "
+        "where it never queued.",
         "cpu_queued_ns",
         sparse=True,
         per=NS,
