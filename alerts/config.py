@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..agent.metrics import METRIC
 from ..verdict.accounts import HANG_SECONDS
+from ..verdict.shortage import EXPLAINED, QUEUED_SHARE, STOLEN_SHARE
 from ..verdict.verdict import LATE_SHARE, VERDICT_SHARE
 from .kinds import Amount, Duration, Label, Multiple, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
 from .promql import seconds
@@ -145,6 +146,12 @@ class Config:
     """The share of periods in which a cgroup used up its CPU limit."""
     worker_cpu_share: Share = 0.8
     """CPU seconds per second and data worker from which on the workers themselves are the limit."""
+    stolen_share: Share = STOLEN_SHARE
+    """How much the hypervisor took of the CPU time that was asked for on the CPUs of a run's ranks, as a share.
+    The same as in `whyidle report`."""
+    queued_share: Share = QUEUED_SHARE
+    """The share of time in which the training thread of a rank was ready to run and got no CPU. The same as in `whyidle
+    report`."""
     shaped_packets_per_second: Amount = 10.0
     """Packets that a queueing discipline held back or dropped to keep a rate (tc's overlimits)."""
     backlog_bytes: Amount = 65_536.0
@@ -163,6 +170,11 @@ class Config:
     """A node has enough CPUs if at least this share of their time is idle."""
     gpu_busy_margin: Share = 0.1
     """By how much the busy share of a GPU and the idle share that its ranks report may sum to more than 1."""
+
+    # -- shortages of CPU time: when one is named as the reason for a verdict
+    explained_share: Share = EXPLAINED
+    """A shortage of CPU time is named as the reason for a verdict if it can have caused at least this part of the
+    verdict's time. The same as in `whyidle report`."""
 
     alerts: Thresholds = field(default_factory=Thresholds)
     """The thresholds of alerts."""

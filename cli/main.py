@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import __version__
 from .terminal import print_anything
@@ -57,6 +57,18 @@ EXTRAS: dict[str, str] = {
 """A module that may be missing -> the extra that brings it."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains about unknown arguments itself. argparse leaves that to the parser of `whyidle`, with its usage."""
+
+    complains = True
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self.complains:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status. Words after `--` are passed on unchanged in ``args.rest``."""
     print_anything()
@@ -102,7 +114,7 @@ def _split(words: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _parse(words: list[str], rest: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="whyidle", description="Why is my GPU idle?", allow_abbrev=False)
+    parser = _Parser(prog="whyidle", description="Why is my GPU idle?", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"whyidle {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
@@ -114,6 +126,8 @@ def _parse(words: list[str], rest: list[str] | None) -> argparse.Namespace:
             description=command.help[0].upper() + command.help[1:] + ".",
             allow_abbrev=False,
         )
+        # After an unknown option of `whyidle`, no command is chosen, and no command knows its arguments.
+        subparser.complains = chosen
         if chosen:
             module = import_module(command.module, __package__)
             module.add_arguments(subparser)

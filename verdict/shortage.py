@@ -19,6 +19,11 @@ QUEUED_SHARE = 0.10
 EXPLAINED = 0.75
 """A shortage explains waits if it can have caused at least this part of them."""
 
+SHORTAGES: dict[str, str] = {
+    "stolen": "the hypervisor takes their CPUs",
+    "queued": "their threads wait for a CPU",
+}
+"""Shortage -> the part of a headline that says why ranks take turns. The rules for Prometheus have these words too."""
 BLOCKED = "the loop's own code is blocked outside any known phase"
 STOLEN = "the loop stands still, and the hypervisor took enough of its CPU time to explain that"
 
@@ -33,7 +38,7 @@ def reason(account: RunAccount, waited: float) -> str:
     queued = sum(rank.cpu_queued for rank in account.ranks if _queues(rank))
     if waited <= 0 or (stolen + queued) * others < EXPLAINED * waited:
         return ""
-    return "the hypervisor takes their CPUs" if stolen >= queued else "their threads wait for a CPU"
+    return SHORTAGES["stolen" if stolen >= queued else "queued"]
 
 
 def reason_of_blocked(account: RunAccount) -> str:

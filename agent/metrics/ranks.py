@@ -47,6 +47,8 @@ GROUP_CALLS = Metric(
     "<group calls>",
 )
 
+_SHARED = "Ranks of a node may share CPUs, so use a ratio or a maximum and not a sum."
+
 METRICS: tuple[Metric, ...] = (
     DEVICE_SECONDS,
     Metric(
@@ -176,6 +178,40 @@ METRICS: tuple[Metric, ...] = (
     ),
     GROUP_WAITS,
     GROUP_CALLS,
+    Metric(
+        "whyidle_rank_cpu_asked_seconds_total",
+        "counter",
+        "seconds",
+        RANK,
+        "CPU time that anybody asked for on the CPUs that the rank may use, since its first step: they were busy, or "
+        f"their time was stolen. {_SHARED} No series where the rank cannot read it.",
+        "cpu_asked_ns",
+        sparse=True,
+        per=NS,
+    ),
+    Metric(
+        "whyidle_rank_cpu_stolen_seconds_total",
+        "counter",
+        "seconds",
+        RANK,
+        "The part of whyidle_rank_cpu_asked_seconds_total in which the hypervisor gave the CPUs to other machines "
+        f"(steal). {_SHARED} No series where nothing was stolen.",
+        "cpu_stolen_ns",
+        sparse=True,
+        per=NS,
+    ),
+    Metric(
+        "whyidle_rank_cpu_queued_seconds_total",
+        "counter",
+        "seconds",
+        RANK,
+        "Time for which the training thread of the rank was ready to run and had no CPU, in all phases, since its "
+        "first step. It grows where there are more threads than CPUs, or where the cgroup is throttled. No series "
+        "where it never queued.",
+        "cpu_queued_ns",
+        sparse=True,
+        per=NS,
+    ),
     Metric(
         "whyidle_rank_info",
         "gauge",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ...agent.metrics.ranks import RANK, RUN
+from ...verdict.shortage import SHORTAGES
 from ..config import Config
 from ..promql import seconds
 from ..recording.contradictions import CONTRADICTIONS
@@ -18,6 +19,7 @@ from ..recording.names import (
     device_seconds,
     goodput,
     share,
+    shortage,
     spent,
     step_seconds,
 )
@@ -28,6 +30,7 @@ from .pace import patient, prompt
 
 FAMILY = (*RUN, "family")
 STEPS, ALIVE = "run:whyidle_steps:total", "run:whyidle_rank_up:max"
+REASON = " {{ .Value | humanizePercentage }} of it may have this reason: "
 CONFIRMED = " Counters of its nodes confirm {{ .Value | humanizePercentage }} of it."
 
 
@@ -119,6 +122,7 @@ def _lost(config: Config) -> Alert:
         + _idle_gpus(config)
         + each(config, confirmed(f"ratio{window}"), FAMILY, CONFIRMED)
         + each(config, contradicted(window), FAMILY, " But " + _by("contradiction", CONTRADICTIONS, ".Labels") + ".")
+        + each(config, shortage(window), FAMILY, REASON + _by("shortage", SHORTAGES, ".Labels") + ".")
         + each(config, culprit(window), FAMILY, f" This made rank {{{{ .Labels.rank }}}}{node} late most often.")
         + " Waits for a late rank count for what made that rank late.",
         keep_firing_for=config.keep_firing,

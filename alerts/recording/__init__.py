@@ -6,7 +6,19 @@ from collections.abc import Iterator
 
 from ..config import Config
 from ..rule import Group, Record
-from . import bandwidth, bills, books, contradictions, corroboration, rank_books, ranks, shares, stragglers, verdict
+from . import (
+    bandwidth,
+    bills,
+    books,
+    contradictions,
+    corroboration,
+    rank_books,
+    ranks,
+    shares,
+    shortages,
+    stragglers,
+    verdict,
+)
 
 
 def groups(config: Config) -> list[Group]:
@@ -18,6 +30,7 @@ def groups(config: Config) -> list[Group]:
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),
         Group("whyidle-evidence", config.counters_interval, corroboration.rules(config)),
         Group("whyidle-contradictions", config.details_interval, contradictions.rules(config)),
+        Group("whyidle-shortages", config.details_interval, shortages.rules(config)),
         Group("whyidle-verdict", config.interval, tuple(_verdicts(config))),
     ]
 

@@ -149,6 +149,16 @@ def confirmed(operation: str) -> str:
     return f"run_family:whyidle_confirmed:{operation}"
 
 
+def short_of_cpu(window: str) -> str:
+    """CPU-seconds per second that the ranks of a run did not get, by `shortage`: stolen or queued."""
+    return f"run:whyidle_cpu_shortage:rate{window}"
+
+
+def shortage(window: str) -> str:
+    """The part of the leading family's time that a shortage of CPU time can have caused, if this part is large."""
+    return f"run_family:whyidle_shortage:ratio{window}"
+
+
 def contradicted(window: str) -> str:
     """The part of the leading family's time that was lost where a counter contradicts it, if this part is large."""
     return f"run_family:whyidle_contradicted:ratio{window}"

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...agent.metrics.ranks import RANK
+from ...agent.metrics.ranks import RANK, RUN
+from ...verdict.shortage import SHORTAGES
 from ..config import Config
+
+STOLEN, QUEUED = "cpus_stolen", "ranks_queued"
+SHORTAGE_WORDS: dict[str, str] = {STOLEN: SHORTAGES["stolen"], QUEUED: SHORTAGES["queued"]}
+"""Signals of a shortage of CPU time -> the words of the report for it."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +251,24 @@ def _cpu(config: Config) -> tuple[Signal, ...]:
             config.worker_cpu_share,
             "Workers that compute all the time limit the training, even if other CPUs are idle.",
         ),
+        Signal(
+            "cpu",
+            STOLEN,
+            _stolen(config),
+            config.stolen_share,
+            "The steal of the CPUs that the ranks of a run may use. Ranks on bare metal have no such counter.",
+        ),
+        Signal("cpu", QUEUED, rate("whyidle_rank_cpu_queued_seconds_total", window), config.queued_share),
     )
+
+
+def _stolen(config: Config) -> str:
+    by = config.by("instance", *RUN)
+    stolen, asked = (
+        f"sum {by} ({config.rate(f'whyidle_rank_cpu_{what}_seconds_total', config.window)})"
+        for what in ("stolen", "asked")
+    )
+    return f"{stolen}\n  / {asked}"
 
 
 def _per_worker(config: Config, what: str) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ...alerts.config import DEFAULT
+from ...alerts.promql import any_of, relabel
 from ...alerts.recording.corroboration import FAMILIES as WITH_COUNTERS
+from ...alerts.recording.signals import SHORTAGE_WORDS
 from ...ledger.causes import FAMILIES
+from ...verdict.shortage import SHORTAGES
 from .. import variables as v
 from ..colours import FAMILY_COLOUR, FAMILY_WORDS
 from ..vocabulary import (
@@ -33,6 +36,10 @@ from .parts import MOST_RANKS, VERDICT
 BUSY = "also busy: "
 """Written before a signal of another family than that of the verdict."""
 AGAINST = "against the verdict: "
+REASON = "may be the reason: "
+"""Written before a shortage of CPU time that can have caused most of the verdict's time."""
+SHORT, OTHER = (f', signal{matches}"{any_of(SHORTAGE_WORDS)}"' for matches in ("=~", "!~"))
+"""Matchers for the signals of a shortage of CPU time, which are shown in words, and for all others."""
 SIGNALS = 8
 """The most signals per family: those that agree on most nodes."""
 
@@ -178,9 +185,16 @@ def _signals() -> Panel:
         f"""The share of the run's nodes on which each counter shows a limit. Counters of the verdict's family agree
         with it. Counters of other families are marked “also busy” and may be the next limit. At most {SIGNALS} of
         each family. Counters that contradict the verdict are named too, with the share of the nodes that lose the
-        time.""",
+        time. Two lines are in words, whatever the verdict: the hypervisor takes CPUs of the ranks, or training
+        threads wait for a CPU. “May be the reason” shows how much of the verdict's time such a shortage can have
+        caused.""",
         *(target for family in WITH_COUNTERS for target in _speaking(family)),
         query(f"run_family:whyidle_contradicted:ratio5m{{{v.RUN}}}", f"{AGAINST}{{{{contradiction}}}}"),
+        query(relabel(_share_of("cpu", SHORT), "signal", "signal", SHORTAGE_WORDS), "{{signal}}"),
+        query(
+            relabel(f"run_family:whyidle_shortage:ratio5m{{{v.RUN}}}", "shortage", "shortage", SHORTAGES),
+            f"{REASON}{{{{shortage}}}}",
+        ),
         unit="percentunit",
         most=1,
         legend="table",
@@ -211,10 +225,15 @@ def _advice() -> Panel:
 
 def _speaking(family: str) -> tuple[Target, Target]:
     """Two queries for the signals of a family: one if the verdict is this family, one if it is another."""
-    ranks = f"run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
-    evidence = f"node:whyidle_{family}_evidence:max5m{{{v.NODES}}} and on ({v.BY_NODE}) {ranks}"
-    nodes = f"count by ({v.CLUSTER_LABEL}) ({ranks})"
-    share_of = f"count by ({v.CLUSTER_LABEL}, signal) ({evidence}) / on ({v.CLUSTER_LABEL}) group_left () {nodes}"
+    share_of = _share_of(family, OTHER if family == "cpu" else "")
     verdict = f'{VERDICT}{{{v.RUN}, family="{family}"}}'
     found = [f"topk({SIGNALS}, {share_of} {word} on ({v.CLUSTER_LABEL}) {verdict})" for word in ("and", "unless")]
     return query(found[0], f"{family}: {{{{signal}}}}"), query(found[1], f"{BUSY}{{{{signal}}}}")
+
+
+def _share_of(family: str, matchers: str) -> str:
+    """The share of the run's nodes on which each signal of a family agrees."""
+    ranks = f"run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
+    evidence = f"node:whyidle_{family}_evidence:max5m{{{v.NODES}{matchers}}} and on ({v.BY_NODE}) {ranks}"
+    nodes = f"count by ({v.CLUSTER_LABEL}) ({ranks})"
+    return f"count by ({v.CLUSTER_LABEL}, signal) ({evidence}) / on ({v.CLUSTER_LABEL}) group_left () {nodes}"

@@ -157,6 +157,15 @@ SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...]
             "whyidle_cpu_online_cpus{}": ("8x250", "8x250"),
         },
     ),
+    (
+        "data_queue",
+        "cpus_stolen",
+        {
+            f"whyidle_rank_cpu_stolen_seconds_total{{{OF_RANK}}}": (0.25, 0.0625),
+            f"whyidle_rank_cpu_asked_seconds_total{{{OF_RANK}}}": (2, 2),
+        },
+    ),
+    ("data_queue", "ranks_queued", {f"whyidle_rank_cpu_queued_seconds_total{{{OF_RANK}}}": (0.25, 0.0625)}),
 )
 FAMILY = {"network": "network", "data_read": "storage", "checkpoint_write": "storage"}
 

@@ -2,51 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from support_shortage import HYPERVISOR, SHORTAGES, WALL, run
 
 from whyidle.verdict import shortage
-from whyidle.verdict.accounts import GroupAccount, RankAccount, RunAccount
 from whyidle.verdict.verdict import verdict
 
-WALL, STEPS, KEY = 30.0, 300, 7
-WAITED = 6.5
-HYPERVISOR, QUEUE = "the hypervisor takes their CPUs", "their threads wait for a CPU"
 
-
-def run(*ranks: dict[str, Any], nodes: int = 1, late_steps: tuple[int, ...] = (160, 140)) -> RunAccount:
-    """Ranks that wait for each other for as long; ``ranks``: asked, stolen and queued seconds of each."""
-    found = []
-    for number, of in enumerate(ranks):
-        newest = SimpleNamespace(rank=number, node=f"n{number % nodes}", hook_states={"exchange": "active"})
-        behind = {other: WAITED / (len(ranks) - 1) for other in range(len(ranks)) if other != number}
-        rank = RankAccount(cast(Any, newest), steps=STEPS, wall=WALL, late_steps=late_steps[number % len(late_steps)])
-        rank.seconds |= {"compute": WALL - WAITED, "straggler": WAITED}
-        rank.groups[KEY] = GroupAccount(
-            KEY, "world", len(ranks), False, straggler=WAITED, behind=behind, late_own={"compute": WAITED}
-        )
-        rank.cpu_asked, rank.cpu_stolen = of.get("asked", 0.0), of.get("stolen", 0.0)
-        rank.cpu_queued = of.get("queued", 0.0)
-        found.append(rank)
-    return RunAccount("r1", found, [])
-
-
-@pytest.mark.parametrize(
-    ("ranks", "said"),
-    [
-        ([{}, {}], "compute takes longer than on the others"),  # nobody could read /proc/stat
-        ([{"asked": 55.0}] * 2, "compute takes longer than on the others"),
-        ([{"asked": 55.0, "stolen": 2.0}] * 2, "compute takes longer than on the others"),  # 4 %
-        ([{"asked": 55.0, "stolen": 5.0}] * 2, "compute takes longer than on the others"),  # not enough for 13 s
-        ([{"asked": 55.0, "stolen": 13.7}] * 2, HYPERVISOR),
-        ([{"asked": 55.0, "queued": 6.0}] * 2, QUEUE),
-        ([{"asked": 55.0, "queued": 2.0}] * 2, "compute takes longer than on the others"),
-        ([{"asked": 55.0, "stolen": 11.0, "queued": 6.0}] * 2, QUEUE),
-        ([{"asked": 55.0, "stolen": 13.0, "queued": 6.0}] * 2, HYPERVISOR),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "said"), SHORTAGES)
 def test_headline_names_a_shortage_that_explains_why_ranks_take_turns(ranks: list[dict[str, Any]], said: str) -> None:
     found = cast(Any, verdict(run(*ranks)))
     assert (found["family"], found["take_turns"]) == ("straggler", True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support_agent import Agent
-from support_ledgers import Spec, children
+from support_ledgers import SECOND, Spec, children
 
 from whyidle.agent.files import Roots
 
@@ -17,6 +17,8 @@ from . import clock, cpu, kernel, kubelet, nic, nvml, processes, qdisc, rdma, st
 from .nvml_values import own
 
 NODE = "gpu-node-17"
+SHORTAGE = {"cpu_asked_ns": 32 * SECOND, "cpu_stolen_ns": 4 * SECOND, "cpu_queued_ns": SECOND // 4}
+"""What each rank lacks of CPU time."""
 
 
 @dataclass
@@ -84,6 +86,7 @@ def _specs() -> list[Spec]:
             late={"storage": 64 * step.get("data_read", 0.0)},
             waited_for={"storage": 64 * step.get("straggler", 0.0)},
             late_steps=64 if "data_read" in step else 0,
+            words={**spec.words, **SHORTAGE},
             groups=[("dp", {"straggler": 64 * step.get("straggler", 0.0)}, 64), ("unknown", {}, 1)],
         )
         for spec, step in zip(processes.specs(), steps, strict=True)
