@@ -26,6 +26,8 @@ CONCENTRATION = 0.60
 that have at least half as many seconds as the rank with the most are considered."""
 EVIDENCE_SHARE = 0.01
 """The evidence mentions a cause that has at least this share of the window."""
+EVEN = 0.9
+"""The evidence mentions the numbers of steps if one rank took at most this share of the steps of another."""
 UNSPLIT_SHARE = 0.05
 """The evidence mentions unsplit waits that have at least this share of the window."""
 
@@ -430,12 +432,23 @@ def _unsplit(case: Case) -> Iterator[str]:
     if waited < UNSPLIT_SHARE * case.window:
         return
     exchanged = all(rank.newest.hook_states["exchange"] == "active" for rank in case.account.ranks)
-    why = (
-        "they came after the last step, or the ranks have not exchanged them yet"
-        if exchanged
-        else "not every rank has the hooks, or the exchange between them could not be set up"
-    )
+    if not exchanged:
+        why = "not every rank has the hooks, or the exchange between them could not be set up"
+    else:
+        why = _uneven(case) or "they came after the last step, or the ranks have not exchanged them yet"
     yield f"{waited:.1f} s of waits in collectives could not be split into network and straggler: {why}"
+
+
+def _uneven(case: Case) -> str:
+    """Why waits could not be split, if some ranks took far fewer steps than others; otherwise empty."""
+    steps = {rank.rank: rank.newest.steps for rank in case.account.ranks}
+    fewest, most = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
+    if steps[fewest] > EVEN * steps[most] or len({rank.newest.attempt for rank in case.account.ranks}) > 1:
+        return ""
+    return (
+        f"rank {fewest} took {steps[fewest]} steps and rank {most} {steps[most]}, and waits can be split only in steps"
+        " that all ranks take"
+    )
 
 
 RULES: tuple[Callable[[Case], Iterator[str]], ...] = (

@@ -239,6 +239,34 @@ def test_attempts_of_a_rank_are_summed(tmp_path: Path) -> None:
     assert got["verdict"]["family"] == "lost"
 
 
+@pytest.mark.parametrize(
+    ("steps", "attempts", "expected"),
+    [
+        (
+            (40, 80),
+            (0, 0),
+            "rank 0 took 40 steps and rank 1 80, and waits can be split only in steps that all ranks take",
+        ),
+        ((79, 80), (0, 0), "they came after the last step, or the ranks have not exchanged them yet"),
+        ((40, 80), (1, 0), "they came after the last step, or the ranks have not exchanged them yet"),
+    ],
+    ids=["uneven inputs", "even", "another attempt"],
+)
+def test_evidence_says_why_waits_could_not_be_split(
+    steps: tuple[int, int], attempts: tuple[int, int], expected: str, tmp_path: Path
+) -> None:
+    """With uneven inputs (torch's Join), a rank without batches follows the collectives of the others."""
+    waits = {"compute": 0.1, "collective": 0.1}
+    ranks = [
+        Spec(rank=rank, steps=count, step=waits, hooks={"exchange": "active"}, attempt=attempt)
+        for rank, (count, attempt) in enumerate(zip(steps, attempts, strict=True))
+    ]
+    verdict = of(tmp_path, *ranks)["verdict"]
+    assert verdict["family"] == "communication"
+    [sentence] = [one for one in verdict["evidence"] if "could not be split into" in one]
+    assert sentence.endswith(expected)
+
+
 BEFORE = Spec(steps=20, step={"compute": 0.1}, idle=9.0)
 AFTER = replace(BEFORE, rank=1, idle=7.0)
 FIRST = ". Rank 0 was the first to end, 2.0 s before the next one"
