@@ -108,6 +108,9 @@ def _title(report: dict[str, Any]) -> list[str]:
     known = f"{ranks} rank{'' if ranks == 1 else 's'}"
     if report["world_size"] > ranks:
         known += f" of {report['world_size']} here"
+    attempts = max((rank["attempts"] for rank in report["per_rank"]), default=1)
+    if attempts > 1:
+        known += f", {attempts} attempts together"
     return [
         f"run {choice.name_of((report['owner'], report['run']))} · {known}, {report['state']} · {report['steps']} steps"
         f" in {report['wall_seconds']:.1f} s"

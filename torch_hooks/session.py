@@ -33,7 +33,7 @@ from .meters.collective import WaitMeter
 from .meters.shortage import ShortageMeter
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import restart_of, started_by_rank
+from .restart import name_of, restart_of, started_by_rank
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
@@ -110,6 +110,7 @@ class Session:
             return False
         try:
             who = identify()
+            who.run = name_of(directory, who)
             # If this process was recorded before, that ledger has the time since its start.
             start_ns = time.monotonic_ns() if self._was_recorded else who.start_ns
             before = restart_of(directory, who)
