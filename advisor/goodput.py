@@ -21,6 +21,7 @@ from statistics import median
 
 from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
 from ..ledger.directory import Run, age, drop_duplicates, run_of
+from ..ledger.layout import CLEAN, FAILED
 from ..ledger.reader import Ledger
 from ..verdict.accounts import HANG_SECONDS, RankAccount, account
 from ..verdict.recent import SAVING
@@ -41,8 +42,7 @@ class Attempt:
     ranks: int
     alive: bool
     clean: bool | None
-    """Whether all of its ranks closed their ledgers: they reached the end of the script, or an exception ended them.
-    None if it is not known."""
+    """Whether all of its ranks exited without an uncaught exception. None if it is not known."""
     steps: int
     repeated: int
     """How many of the steps an earlier attempt had finished."""
@@ -52,6 +52,8 @@ class Attempt:
     end: float
     startup: float
     """Seconds from its start to the first step, on the rank that took longest."""
+    failed: bool = False
+    """Whether an exception is known to have ended one of its ranks."""
 
     @property
     def seconds(self) -> float:
@@ -96,7 +98,8 @@ class Goodput:
 
     @property
     def failures(self) -> int:
-        """The number of attempts that another attempt followed, or in which ranks are known to have been killed."""
+        """The number of attempts that another attempt followed, or in which ranks failed or are known to have been
+        killed."""
         last = len(self.attempts) - 1
         return sum(
             number < last or (attempt.clean is False and not attempt.alive)
@@ -142,13 +145,14 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
         number=number,
         ranks=len(ledgers),
         alive=any(ledger.alive for ledger in ledgers),
-        clean=all(ledger.ended for ledger in ledgers),
+        clean=all(ledger.ended == CLEAN for ledger in ledgers),
         steps=max(ledger.steps for ledger in ledgers),
         repeated=max(_repeated(ledger) for ledger in ledgers),
         saves=max(ledger.words["checkpoints"][_SAVE] for ledger in ledgers),
         start=min(ledger.start_ns for ledger in ledgers) / 1e9,
         end=max(_end(ledger, now_ns) for ledger in ledgers) / 1e9,
         startup=max((ledger.window_ns or _end(ledger, now_ns)) - ledger.start_ns for ledger in ledgers) / 1e9,
+        failed=any(ledger.ended == FAILED for ledger in ledgers),
     )
 
 

@@ -214,6 +214,8 @@ def _attempts(report: dict[str, Any]) -> list[str]:
 def _state(attempt: dict[str, Any]) -> str:
     if attempt["alive"]:
         return "live"
+    if attempt["failed"]:
+        return "failed"
     return {True: "ended", False: "killed", None: "over"}[attempt["clean"]]
 
 

@@ -104,13 +104,15 @@ def _paint(text: str, family: str) -> str:
 
 
 def _title(report: dict[str, Any]) -> list[str]:
-    ranks, alive = report["ranks"], sum(rank["alive"] for rank in report["per_rank"])
+    ranks = report["ranks"]
     known = f"{ranks} rank{'' if ranks == 1 else 's'}"
     if report["world_size"] > ranks:
         known += f" of {report['world_size']} here"
-    state = "live" if alive == ranks else "ended" if not alive else f"{alive} live"
+    attempts = max((rank["attempts"] for rank in report["per_rank"]), default=1)
+    if attempts > 1:
+        known += f", {attempts} attempts together"
     return [
-        f"run {choice.name_of((report['owner'], report['run']))} · {known}, {state} · {report['steps']} steps"
+        f"run {choice.name_of((report['owner'], report['run']))} · {known}, {report['state']} · {report['steps']} steps"
         f" in {report['wall_seconds']:.1f} s"
         f" · startup {report['startup_seconds']:.1f} s"
     ]

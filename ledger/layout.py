@@ -21,6 +21,9 @@ RING_STEPS = 512
 RING_CALLS = 4096
 """How many of the last waits the ring of calls keeps. A report splits from it the waits that were never exchanged."""
 
+CLEAN, FAILED = 1, 2
+"""Values of `ended`: the process has exited, or an exception that nothing caught has ended it."""
+
 SLOTS = 8
 """Groups of ranks that a ledger tells apart. Slot 0: the world; 1 to 6: other groups; 7: groups of unknown ranks."""
 UNKNOWN_SLOT = SLOTS - 1
@@ -55,7 +58,7 @@ WORDS: dict[str, int] = {
     "created_ns": 1,  # CLOCK_MONOTONIC at the same moment
     "clock_offsets_ns": 2,  # offsets of the writer's time namespace: CLOCK_MONOTONIC, CLOCK_BOOTTIME
     "start_ns": 1,  # CLOCK_MONOTONIC when the process started; the accounting begins here
-    "ended": 1,  # 1 after a clean close
+    "ended": 1,  # 0 while the process lives and after it was killed; CLEAN or FAILED after it has exited
     "phase": 1,  # the open phase: index into PHASES
     "phase_since_ns": 1,  # CLOCK_MONOTONIC when it was entered
     "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account (CUDA lags behind); 0: up to phase_since_ns

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ..ledger.causes import PHASE, USER_PHASES
+from .ending import failed
 from .machine import CHECKPOINT, NOT_ENTERED
 from .meters.save import SaveMeter
 from .notices import say
@@ -134,7 +135,7 @@ def own_ledger() -> tuple[str, bytes] | None:
 
 def end() -> None:
     """Runs when the process exits: accounts for everything and ends the ledger. Never raises."""
-    _session.close()
+    _session.close(failed=failed())
 
 
 if not getattr(sys.modules.get("_whyidle_autoload"), "_started", False):

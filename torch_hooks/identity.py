@@ -21,6 +21,8 @@ _POD_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _SLURM_ACCOUNT = "SLURM_JOB_ACCOUNT"
 _OWNER_CHARACTERS = 64
 
+_LOOPBACK = ("127.", "localhost", "::1")
+
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -42,6 +44,8 @@ class Identity:
     """Whether an earlier process with the same run and rank was the same training, not just in the same allocation."""
     start_ns: int
     """When the process started, ns of CLOCK_MONOTONIC."""
+    by_port: bool = False
+    """Whether the run is named after a port of this machine. Scripts often have a fixed one, so later trainings too."""
 
 
 def identify(env: Mapping[str, str] | None = None) -> Identity:
@@ -64,6 +68,7 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
         # restart unless the scheduler counts it as one.
         resumable=attempt > 0 or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
         start_ns=start_ns,
+        by_port=run_variable(env) is None and bool(_meeting(env)) and env["MASTER_ADDR"].startswith(_LOOPBACK),
     )
 
 
@@ -81,14 +86,20 @@ def run_id(env: Mapping[str, str]) -> str:
     name = run_variable(env)
     if name:
         return env[name].strip()
-    if env.get("MASTER_ADDR") and env.get("MASTER_PORT") and "RANK" in env:
-        return f"{env['MASTER_ADDR']}-{env['MASTER_PORT']}"
+    if meeting := _meeting(env):
+        return meeting
     # Ranks that one Python program starts itself have that program's pid in the name of their run.
     multiprocessing = sys.modules.get("multiprocessing.process")
     parent = multiprocessing.parent_process() if multiprocessing else None
     pid = parent.pid if parent is not None else os.getpid()
     script = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
     return f"{script or 'python'}-{pid}"
+
+
+def _meeting(env: Mapping[str, str]) -> str:
+    """The address and port where the ranks meet; empty if they are not known."""
+    known = env.get("MASTER_ADDR") and env.get("MASTER_PORT") and "RANK" in env
+    return f"{env['MASTER_ADDR']}-{env['MASTER_PORT']}" if known else ""
 
 
 def owner_of(env: Mapping[str, str], namespace_file: str = _POD_NAMESPACE_FILE) -> str:

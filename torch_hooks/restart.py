@@ -6,7 +6,8 @@ import os
 from typing import NamedTuple
 
 from ..ledger.directory import ledger_paths, read_directory, run_of
-from ..ledger.reader import LedgerError, read_ledger
+from ..ledger.layout import CLEAN
+from ..ledger.reader import Ledger, LedgerError, read_ledger
 from .identity import Identity
 
 
@@ -29,6 +30,37 @@ def started_by_rank(directory: str) -> bool:
     except LedgerError:
         return False
     return any(ledger.alive and ledger.visible_pid == parent and ledger.uid == os.geteuid() for ledger in ledgers)
+
+
+def name_of(directory: str, who: Identity) -> str:
+    """The name of the run. Never raises.
+
+    A run that is named after a port has a number behind it if a training before it had the same port and ended well:
+    it is another training. If that one failed, this one may be its restart, and has the same name.
+    """
+    if not who.by_port:
+        return who.run
+    ledgers, _ = read_directory(directory, uid=os.geteuid())
+    before: dict[int, list[Ledger]] = {}
+    for one in ledgers:
+        number = _number_of(one.run, who.run)
+        # A rank of this training may have ended already, but not before this process started.
+        over = not one.alive and max(one.until_ns, one.phase_since_ns) < who.start_ns
+        if over and number and (one.owner, one.node) == (who.owner, who.node):
+            before.setdefault(number, []).append(one)
+    if not before:
+        return who.run
+    newest = max(before)
+    last = max(one.attempt for one in before[newest])
+    well = all(one.ended == CLEAN for one in before[newest] if one.attempt == last)
+    number = newest + 1 if well and not who.attempt else newest
+    return who.run if number == 1 else f"{who.run}-{number}"
+
+
+def _number_of(run: str, name: str) -> int:
+    """1 for the name itself, n for `<name>-<n>`, 0 for other names."""
+    rest = run.removeprefix(f"{name}-")
+    return 1 if run == name else int(rest) if rest != run and rest.isdecimal() and len(rest) < 7 else 0
 
 
 def restart_of(directory: str, who: Identity) -> Restart:

@@ -21,6 +21,7 @@ from ..ledger.causes import COLLECTIVE_OP, HOOK_STATES, HOOKS
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
+from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .flusher import Flusher
 from .groups import ALONE
@@ -32,7 +33,7 @@ from .meters.collective import WaitMeter
 from .meters.shortage import ShortageMeter
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import restart_of, started_by_rank
+from .restart import name_of, restart_of, started_by_rank
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
@@ -74,6 +75,7 @@ class Session:
         self.off: set[str] = set()
         """Hooks that are switched off because they have failed too often."""
         self._helper: bool | None = None  # whether a rank has started this process; None: not known yet
+        self._failed = False  # whether an exception ends this process, a child of multiprocessing
         self._was_recorded = False  # whether this process has had a ledger
         self._faults: dict[str, int] = {}
         self.loop = Loop(self)
@@ -108,6 +110,7 @@ class Session:
             return False
         try:
             who = identify()
+            who.run = name_of(directory, who)
             # If this process was recorded before, that ledger has the time since its start.
             start_ns = time.monotonic_ns() if self._was_recorded else who.start_ns
             before = restart_of(directory, who)
@@ -145,8 +148,14 @@ class Session:
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         self.find_group()
-        _close_with_child(self.close)
+        _end_with_child(self._child_ends)
         return True
+
+    def _child_ends(self, last: bool) -> None:
+        """This child of multiprocessing ends. ``last``: its exit handlers do not run."""
+        self._failed = failed_now()
+        if last:
+            self.close()
 
     def _helps_a_rank(self, directory: str) -> bool:
         """Whether a rank that is recorded has started this process. Never raises."""
@@ -154,8 +163,8 @@ class Session:
             self._helper = started_by_rank(directory)
         return self._helper
 
-    def close(self) -> None:
-        """Accounts for everything and ends the ledger."""
+    def close(self, failed: bool = False) -> None:
+        """Accounts for everything and ends the ledger. ``failed``: an exception ends this process."""
         self.asleep = False
         try:
             if self.loop.compiled_steps:
@@ -177,7 +186,7 @@ class Session:
                 machine.update(self._read_shortage, self._shortage)
             machine.close()
             if self.writer is not None:
-                self.writer.close()
+                self.writer.close(failed or self._failed)
             if self.task is not None:
                 self.task.close()
         except Exception as error:  # the fence around the training
@@ -201,7 +210,7 @@ class Session:
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.device = self._watcher = self._flusher = self._shortage = None
         self._forget()
-        self._helper, self._was_recorded = None, False
+        self._helper, self._was_recorded, self._failed = None, False, False
         self.asleep = armed
 
     def begin(self) -> None:
@@ -423,8 +432,9 @@ def _why(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _close_with_child(close: Callable[[], None]) -> None:
-    """Registers ``close`` in a process that multiprocessing has forked: it runs finalizers, but no exit handlers."""
+def _end_with_child(end: Callable[[bool], None]) -> None:
+    """Registers ``end`` if multiprocessing has started this process. Its argument tells whether this is the last chance
+    to end the ledger: a forked child runs finalizers, but no exit handlers."""
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return
@@ -432,8 +442,7 @@ def _close_with_child(close: Callable[[], None]) -> None:
     from multiprocessing import util
 
     method = getattr(process.current_process(), "_start_method", None) or multiprocessing.get_start_method()
-    if method != "spawn":
-        util.Finalize(None, close, exitpriority=-100)
+    util.Finalize(None, end, (method != "spawn",), exitpriority=-100)
 
 
 def _in_checkpoint_process() -> bool:

@@ -8,6 +8,7 @@ from ..ledger.causes import CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
+from .ends import end_sentences, state_of
 from .recent import SAVING, first_batch, recent
 from .verdict import hang_sentences, verdict
 
@@ -38,10 +39,11 @@ def build_report(
     ``now_ns`` is CLOCK_MONOTONIC. ``idle``: rank -> seconds of its compute in which the GPU's own counters saw no
     kernel; ``why_not`` says why that is not known for any rank.
 
-    In the report, ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the
-    window. ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first
-    step. ``startup`` has the causes of the rank with the longest startup. ``saves`` and ``restores`` have the seconds
-    of the rank that they blocked longest. ``recent`` is the sample that recent.py describes, or None.
+    In the report, ``state`` is `live`, `ended` and so on (ends.py). ``seconds`` are summed over ranks and attempts.
+    ``families`` are shares of all ranks' time in the window. ``wall_seconds`` and ``startup_seconds`` are the largest
+    of any rank. ``verdict`` is None before the first step. ``startup`` has the causes of the rank with the longest
+    startup. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest. ``recent`` is the sample
+    that recent.py describes, or None.
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
@@ -51,6 +53,7 @@ def build_report(
         "format": FORMAT,
         "owner": whole.owner,
         "run": whole.run,
+        "state": state_of(newest),
         "ranks": len(whole.ranks),
         "world_size": max((rank.newest.world_size for rank in whole.ranks), default=0),
         "steps": max((rank.steps for rank in whole.ranks), default=0),
@@ -78,6 +81,7 @@ def build_report(
         ],
         "problems": [
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
+            *end_sentences(newest),
             *_hook_problems(whole),
             *([f"{why_not}: idle time between kernels counts as compute here"] if why_not else ()),
             *sentences(problems),

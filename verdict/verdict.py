@@ -14,6 +14,7 @@ from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from . import shortage
 from .accounts import RankAccount, RunAccount, Seconds
 from .chain import conclusion_of
+from .ends import named
 from .lookthrough import Conclusion
 
 VERDICT_SHARE = 0.10
@@ -25,6 +26,8 @@ CONCENTRATION = 0.60
 that have at least half as many seconds as the rank with the most are considered."""
 EVIDENCE_SHARE = 0.01
 """The evidence mentions a cause that has at least this share of the window."""
+EVEN = 0.9
+"""The evidence mentions the numbers of steps if one rank took at most this share of the steps of another."""
 UNSPLIT_SHARE = 0.05
 """The evidence mentions unsplit waits that have at least this share of the window."""
 
@@ -240,10 +243,10 @@ def summary(case: Case) -> str:
     late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
     if late:
         numbers = [rank.rank for rank in late]
-        lead = f"{_ranks(numbers)}{_where(case, numbers)} {'is' if len(late) == 1 else 'are'} late: "
+        lead = f"{named(numbers)}{_where(case, numbers)} {'is' if len(late) == 1 else 'are'} late: "
         return lead + _missing_reason(case, late[0])
     concentrated = _concentrated(case)
-    return f"{_ranks(concentrated)}{_where(case, concentrated)}: {_reason(case)}" if concentrated else _reason(case)
+    return f"{named(concentrated)}{_where(case, concentrated)}: {_reason(case)}" if concentrated else _reason(case)
 
 
 def _missing_reason(case: Case, late: RankAccount) -> str:
@@ -307,15 +310,6 @@ def _by(family: str) -> str:
     return " for an unknown reason" if family == "unattributed" else f" by {family}"
 
 
-def _ranks(numbers: list[int]) -> str:
-    """`rank 3`, `ranks 3 and 5`, `ranks 1, 2, 3 and 4 more`."""
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    if len(numbers) > 4:
-        return f"ranks {', '.join(map(str, numbers[:3]))} and {len(numbers) - 3} more"
-    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
-
-
 def _where(case: Case, numbers: list[int]) -> str:
     """` on node-7` if the run has several nodes and all of these ranks are on that one; otherwise empty."""
     nodes = case.conclusion.nodes
@@ -333,7 +327,7 @@ def _causes(case: Case) -> Iterator[str]:
         return
     few = _concentrated(case)
     chosen = [rank for rank in case.account.ranks if rank.rank in few] or case.account.ranks
-    who = _ranks(few) if few else "the rank" if len(chosen) == 1 else f"all {len(chosen)} ranks"
+    who = named(few) if few else "the rank" if len(chosen) == 1 else f"all {len(chosen)} ranks"
     spent = {
         cause: sum(rank.seconds[cause] for rank in chosen)
         for cause, family in CAUSE_FAMILY.items()
@@ -364,7 +358,7 @@ def _waits(case: Case) -> Iterator[str]:
             work = _work(_excess(case, late, family), family) if late is not None else ""
             by = work or ("compute" if family == "straggler" else family)
             where = _where(case, [rank])
-            yield f"{_ranks(waiting)} waited {waited:.1f} s for rank {rank}{where}, which was late{_by(by)}"
+            yield f"{named(waiting)} waited {waited:.1f} s for rank {rank}{where}, which was late{_by(by)}"
 
 
 def _writes(case: Case) -> Iterator[str]:
@@ -373,7 +367,7 @@ def _writes(case: Case) -> Iterator[str]:
     if wrote:
         spent, size = sum(rank.host_write for rank in wrote), sum(rank.host_write_bytes for rank in wrote)
         yield (
-            f"{_ranks([rank.rank for rank in wrote])}: in {spent:.1f} s of host time the loop itself wrote "
+            f"{named([rank.rank for rank in wrote])}: in {spent:.1f} s of host time the loop itself wrote "
             f'{size / 1e9:.1f} GB to files. If these are checkpoints, put them in `with whyidle.phase("checkpoint")`'
         )
 
@@ -385,7 +379,7 @@ def _groups(case: Case) -> Iterator[str]:
             ranks = entry["ranks"]
             if entry["family"] == "network" and isinstance(ranks, list) and ranks:
                 share = entry["share"]
-                yield f"transfers in the group {entry['group']} ({_ranks(ranks)}): {100 * share:.0f} % of the time"  # type: ignore[operator]
+                yield f"transfers in the group {entry['group']} ({named(ranks)}): {100 * share:.0f} % of the time"  # type: ignore[operator]
 
 
 def _bubble(case: Case) -> Iterator[str]:
@@ -406,7 +400,7 @@ def _gaps(case: Case) -> Iterator[str]:
     ranks = [rank for rank in case.account.ranks if rank.gaps is not None]
     seconds = sum(rank.gaps or 0.0 for rank in ranks)
     if seconds >= EVIDENCE_SHARE * case.window:
-        where = _ranks([rank.rank for rank in ranks])
+        where = named([rank.rank for rank in ranks])
         yield (
             f"{where}: {seconds:.1f} s between kernels, in which the GPU's own counters show that nothing ran "
             "(sampled; counted as host)"
@@ -419,7 +413,7 @@ def _hangs(case: Case) -> Iterator[str]:
 
 def hang_sentences(account: RunAccount) -> list[str]:
     return [
-        f"rank {missing.ledger.rank} is missing: {_ranks([ledger.rank for ledger in missing.waiting])} "
+        f"rank {missing.ledger.rank} is missing: {named([ledger.rank for ledger in missing.waiting])} "
         f"waiting {missing.seconds:.1f} s in a collective that it has not entered "
         + (f"(it is in {missing.ledger.position.phase})" if missing.ledger.alive else "(its process has ended)")
         for missing in account.missing
@@ -438,12 +432,23 @@ def _unsplit(case: Case) -> Iterator[str]:
     if waited < UNSPLIT_SHARE * case.window:
         return
     exchanged = all(rank.newest.hook_states["exchange"] == "active" for rank in case.account.ranks)
-    why = (
-        "they came after the last step, or the ranks have not exchanged them yet"
-        if exchanged
-        else "not every rank has the hooks, or the exchange between them could not be set up"
-    )
+    if not exchanged:
+        why = "not every rank has the hooks, or the exchange between them could not be set up"
+    else:
+        why = _uneven(case) or "they came after the last step, or the ranks have not exchanged them yet"
     yield f"{waited:.1f} s of waits in collectives could not be split into network and straggler: {why}"
+
+
+def _uneven(case: Case) -> str:
+    """Why waits could not be split, if some ranks took far fewer steps than others; otherwise empty."""
+    steps = {rank.rank: rank.newest.steps for rank in case.account.ranks}
+    fewest, most = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
+    if steps[fewest] > EVEN * steps[most] or len({rank.newest.attempt for rank in case.account.ranks}) > 1:
+        return ""
+    return (
+        f"rank {fewest} took {steps[fewest]} steps and rank {most} {steps[most]}, and waits can be split only in steps"
+        " that all ranks take"
+    )
 
 
 RULES: tuple[Callable[[Case], Iterator[str]], ...] = (

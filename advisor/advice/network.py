@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from ...ledger.causes import COLLECTIVE_OPS
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis
 from .case import Case
@@ -27,6 +28,7 @@ _TCP_IP = 52
 """The bytes of IP and TCP headers with time stamps in a packet."""
 _ETHERNET = 38
 """The bytes that Ethernet adds to a packet: preamble, header, checksum, gap."""
+_ALL_REDUCE = COLLECTIVE_OPS.index("all_reduce")
 FSDP = ("all_gather", "reduce_scatter")
 
 
@@ -40,15 +42,32 @@ def _accumulation(case: Case) -> Found | None:
     network, size = case.share("network"), _reduces(case)
     if network < FLOOR or not size or case.pipeline:
         return None
-    # If k batches share one transfer, it takes the share n / (n + k (1 - n)) of the time.
-    steps = min(MOST_ACCUMULATED, max(2, ceil(network * (1 - LEFT) / (LEFT * (1 - network)))))
-    gain = replayed(case, Changes(network=1 / steps)) or formula(network * (1 - 1 / steps))
+    # If k times as many batches share one transfer, it takes the share n / (n + k (1 - n)) of the time.
+    before = _accumulated(case)
+    steps = min(MOST_ACCUMULATED, before * max(2, ceil(network * (1 - LEFT) / (LEFT * (1 - network)))))
+    if steps <= before:
+        return None
+    left = before / steps
+    gain = replayed(case, Changes(network=left)) or formula(network * (1 - left))
+    more = f"{steps} batches" if before == 1 else f"{steps} batches instead of {before}"
     return Found(
-        f"Accumulate the gradients of {steps} batches, with no_sync() in all but the last",
+        f"Accumulate the gradients of {more}, with no_sync() in all but the last",
         gain,
         (f"all ranks wait {percent(network)} of the time for the transfer of {_size(size)} a step",),
         {"accumulation_steps": steps},
     )
+
+
+def _accumulated(case: Case) -> int:
+    """How many batches share one all-reduce now. 1 if each backward pass of a step may have its own."""
+    steps = sum(rank.newest.steps for rank in case.ranks)
+    if not steps:
+        return 1
+    backwards = round(sum(rank.newest.words["backwards"][0] for rank in case.ranks) / steps)
+    reduced = sum(rank.newest.words["collective_calls"][_ALL_REDUCE] for rank in case.ranks) / steps
+    # If fewer all-reduces than backward passes are in a step, some passes do not reduce. The all-reduces of a step
+    # may include others, such as one of the loss.
+    return backwards if reduced <= backwards - 0.5 else 1
 
 
 def _buckets(case: Case) -> Found | None:
@@ -164,10 +183,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network.accumulation",
         ("network",),
-        "All ranks wait for all-reduces that every rank has entered",
-        "Accumulate the gradients of several batches, at most 8, until transfers take a tenth of the time",
-        "Replay with transfers that take 1/k of the time, for the same number of batches. The batch that the optimizer"
-        " sees becomes k times larger: judge yourself whether the training allows it",
+        "All ranks wait for all-reduces that every rank has entered, and fewer than 8 batches share one",
+        "Accumulate the gradients of more batches, at most 8, until transfers take a tenth of the time",
+        "Replay with transfers that take 1/k of the time if k times as many batches share them, for the same number of"
+        " batches. The batch that the optimizer sees becomes k times larger: judge yourself whether the training allows"
+        " it",
         "`network` falls for the same number of samples",
         _accumulation,
     ),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
+from ...ledger.layout import CLEAN
 from ...ledger.reader import Ledger
 from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
@@ -143,7 +144,7 @@ def _up(snapshot: Snapshot) -> Samples:
 
 
 def _killed(snapshot: Snapshot) -> Samples:
-    return [(rank_labels(ledger), float(not ledger.ended)) for ledger in _newest(snapshot) if not ledger.alive]
+    return [(rank_labels(ledger), float(ledger.ended != CLEAN)) for ledger in _newest(snapshot) if not ledger.alive]
 
 
 def _errors(snapshot: Snapshot) -> Samples:

@@ -268,6 +268,29 @@ def test_a_loop_without_a_cpu_to_receive_batches_has_no_slow_workers(tmp_path: P
     assert gains.get("data.decode", Gain(0.0, 0.0, 0.0, "")).share < 0.05
 
 
+@pytest.mark.parametrize(
+    ("backwards", "reduced", "advised", "change"),
+    [
+        (1, 1, 8, "Accumulate the gradients of 8 batches, with"),
+        (2, 1, 8, "Accumulate the gradients of 8 batches instead of 2, with"),
+        (4, 2, 8, "Accumulate the gradients of 8 batches instead of 4, with"),  # one of the all-reduces is of the loss
+        (4, 4, 8, "Accumulate the gradients of 8 batches, with"),  # every backward pass reduces
+        (8, 1, None, ""),
+        (12, 1, None, ""),
+    ],
+)
+def test_advises_more_accumulation_than_the_loop_has(
+    backwards: int, reduced: int, advised: int | None, change: str, tmp_path: Path
+) -> None:
+    words = {"backwards": backwards * STEPS, "collective_calls": reduced * STEPS}
+    case = case_of(replace(FAULTS["network.accumulation"], by_rank=[{"words": words}] * 2), tmp_path)
+    found = [one for one in advise(case) if one.id == "network.accumulation"]
+    assert [one.settings["accumulation_steps"] for one in found] == ([] if advised is None else [advised])
+    assert all(one.change.startswith(change) for one in found)
+    if backwards == 4 and reduced == 2:
+        assert found[0].gain.share == pytest.approx(0.25, abs=0.03)  # half of the transfers remain
+
+
 def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
     case = replace(case_of(FAULTS["host.gc"], tmp_path), basis=None, why_not="a rank is missing")
     [one] = advise(case)

@@ -82,6 +82,16 @@ def test_a_run_that_ended_well_has_no_failure_and_one_that_was_killed_has_one(tm
     assert (found.failures, found.recoveries) == (1, [])
 
 
+def test_an_exception_that_ends_one_rank_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(tmp_path, FIRST, replace(FIRST, rank=1, failed=True))
+    [attempt] = looked_at(tmp_path).attempts
+    assert (attempt.clean, attempt.failed, looked_at(tmp_path).failures) == (False, True, 1)
+    assert main(["goodput", "--dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "failed\n" in printed
+    assert "failures  1 in 40.0 s" in printed
+
+
 def test_a_live_rank_that_has_stood_still_for_long_has_stalled(tmp_path: Path) -> None:
     with children(tmp_path, *both(Spec(steps=40, step={"compute": 0.5}, phase="collective", idle=60.0))):
         found = looked_at(tmp_path)

@@ -154,12 +154,19 @@ def test_a_killed_rank_keeps_its_last_values_beside_a_bad_file(tmp_path: Path) -
 
 @pytest.mark.ages
 def test_ended_ranks_and_their_ledgers_are_removed_after_their_retention(tmp_path: Path) -> None:
-    ended(tmp_path, Spec(run="old", idle=80.0), Spec(run="older", idle=200.0), Spec(run="recent"))
+    ended(
+        tmp_path,
+        Spec(run="old", idle=80.0),
+        Spec(run="older", idle=200.0),
+        Spec(run="recent"),
+        Spec(run="failed", failed=True),
+    )
     with agent(tmp_path, "--ledger.retention=1m", "--ledger.delete-after=2m30s") as running:
         assert running.values("whyidle_rank_up", run="recent") == [0]
         assert running.values("whyidle_rank_killed", run="recent") == [0]
+        assert running.values("whyidle_rank_killed", run="failed") == [1]
         assert not running.values("whyidle_rank_up", run="old")
-        until(lambda: len(list(tmp_path.iterdir())) == 2)
+        until(lambda: len(list(tmp_path.iterdir())) == 3)
         assert running.values("whyidle_rank_up", run="recent") == [0]
 
 

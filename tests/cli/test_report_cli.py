@@ -65,6 +65,12 @@ def test_prints_text(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr, done.stdout) == (0, "", TEXT)
 
 
+def test_title_says_how_many_attempts_it_adds_up(tmp_path: Path) -> None:
+    ended(tmp_path, FAST, SLOW, Spec(rank=1, steps=10, step={"compute": 0.05}, attempt=1))
+    title = whyidle("report", "--dir", str(tmp_path)).stdout.splitlines()[0]
+    assert title.startswith("run lab/r1 · 2 ranks, 2 attempts together, ended · 110 steps")
+
+
 def test_prints_json(tmp_path: Path) -> None:
     ended(tmp_path, FAST, SLOW)
     report = json.loads(whyidle("report", "--json", "--dir", str(tmp_path)).stdout)

@@ -66,6 +66,7 @@ class Spec:
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
     workers: int = -1  # of the loader
+    failed: bool = False  # an exception ends the rank
 
 
 def write(directory: str, spec: Spec) -> LedgerWriter:
@@ -232,13 +233,14 @@ def until(look: Callable[[], T], seconds: float = DEADLINE_SECONDS) -> T:
 
 
 def _main(directory: str, raw: str, then: str) -> None:
-    ledgers = [write(directory, Spec(**spec)) for spec in json.loads(raw)]
+    specs = [Spec(**spec) for spec in json.loads(raw)]
+    ledgers = [write(directory, spec) for spec in specs]
     for ledger in ledgers:
         print(ledger.path, flush=True)
     if then == "hold":
         sys.stdin.read()
-    for ledger in ledgers:
-        ledger.close()
+    for ledger, spec in zip(ledgers, specs, strict=True):
+        ledger.close(spec.failed)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
 from whyidle.torch_hooks.identity import identify
-from whyidle.torch_hooks.restart import restart_of
+from whyidle.torch_hooks.restart import name_of, restart_of
 
 STEPS = 24
 
@@ -50,6 +51,60 @@ def test_a_run_of_another_owner_is_not_an_earlier_attempt(tmp_path: Path) -> Non
     who = replace(identify({}), owner="team-a", run="llama", node="n1", rank=0, attempt=0, resumable=True)
     assert restart_of(str(tmp_path), who) == (4, 30, -1)
     assert restart_of(str(tmp_path), replace(who, owner="team-b")) == (0, 0, -1)
+
+
+PORT = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "12355"}
+FIRST = Spec(run="localhost-12355", steps=30, idle=60.0)
+SECOND = replace(FIRST, run="localhost-12355-2")
+
+
+@pytest.mark.parametrize(
+    ("before", "changed", "expected"),
+    [
+        ([], {}, "localhost-12355"),
+        ([FIRST], {}, "localhost-12355-2"),
+        ([FIRST, replace(SECOND, rank=1)], {}, "localhost-12355-3"),
+        ([replace(SECOND, rank=1)], {}, "localhost-12355-3"),
+        ([FIRST, replace(FIRST, rank=1, failed=True)], {}, "localhost-12355"),
+        ([FIRST, replace(SECOND, failed=True)], {}, "localhost-12355-2"),
+        ([replace(FIRST, failed=True), replace(FIRST, attempt=1)], {}, "localhost-12355-2"),
+        ([FIRST, SECOND], {"attempt": 1}, "localhost-12355-2"),
+        ([replace(FIRST, idle=0.0)], {}, "localhost-12355"),
+        ([FIRST], {"node": "n2"}, "localhost-12355"),
+        ([FIRST], {"owner": "team-b"}, "localhost-12355"),
+        ([replace(FIRST, run="localhost-12355-x"), replace(FIRST, run="localhost-123")], {}, "localhost-12355"),
+        ([replace(FIRST, run="n0-12355")], {"run": "n0-12355", "by_port": False}, "n0-12355"),
+    ],
+    ids=[
+        "the first",
+        "the second",
+        "the third",
+        "the first is gone",
+        "after a failure",
+        "after a failed second",
+        "after a restart that ended well",
+        "restarted by its launcher",
+        "a rank that has ended at once",
+        "another node",
+        "another owner",
+        "other names",
+        "several nodes",
+    ],
+)
+def test_trainings_after_each_other_on_one_port_have_different_names(
+    before: list[Spec], changed: dict[str, object], expected: str, tmp_path: Path
+) -> None:
+    ended(tmp_path, *before)
+    who = replace(identify(PORT), owner="lab", node="n1", start_ns=time.monotonic_ns() - 10 * 10**9)
+    assert (who.run, who.by_port) == ("localhost-12355", True)
+    assert name_of(str(tmp_path), replace(who, **changed)) == expected  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "env", [{**PORT, "MASTER_ADDR": "n0"}, {**PORT, "WHYIDLE_RUN": "mine"}, {**PORT, "SLURM_JOB_ID": "7"}, {}]
+)
+def test_only_a_port_of_this_machine_makes_an_uncertain_name(env: dict[str, str]) -> None:
+    assert not identify(env).by_port
 
 
 def arguments(case: Case) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,76 @@ def test_attempts_of_a_rank_are_summed(tmp_path: Path) -> None:
     assert rank["startup_seconds"] == pytest.approx(5.0)
     assert rank["families"]["lost"] == pytest.approx(0.5)
     assert got["verdict"]["family"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("steps", "attempts", "expected"),
+    [
+        (
+            (40, 80),
+            (0, 0),
+            "rank 0 took 40 steps and rank 1 80, and waits can be split only in steps that all ranks take",
+        ),
+        ((79, 80), (0, 0), "they came after the last step, or the ranks have not exchanged them yet"),
+        ((40, 80), (1, 0), "they came after the last step, or the ranks have not exchanged them yet"),
+    ],
+    ids=["uneven inputs", "even", "another attempt"],
+)
+def test_evidence_says_why_waits_could_not_be_split(
+    steps: tuple[int, int], attempts: tuple[int, int], expected: str, tmp_path: Path
+) -> None:
+    """With uneven inputs (torch's Join), a rank without batches follows the collectives of the others."""
+    waits = {"compute": 0.1, "collective": 0.1}
+    ranks = [
+        Spec(rank=rank, steps=count, step=waits, hooks={"exchange": "active"}, attempt=attempt)
+        for rank, (count, attempt) in enumerate(zip(steps, attempts, strict=True))
+    ]
+    verdict = of(tmp_path, *ranks)["verdict"]
+    assert verdict["family"] == "communication"
+    [sentence] = [one for one in verdict["evidence"] if "could not be split into" in one]
+    assert sentence.endswith(expected)
+
+
+BEFORE = Spec(steps=20, step={"compute": 0.1}, idle=9.0)
+AFTER = replace(BEFORE, rank=1, idle=7.0)
+FIRST = ". Rank 0 was the first to end, 2.0 s before the next one"
+"""The ledgers of one child are written at the same time."""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "state", "problem"),
+    [
+        (BEFORE, AFTER, "ended", ""),
+        (replace(BEFORE, failed=True), AFTER, "failed", "an exception ended rank 0" + FIRST),
+        (BEFORE, replace(AFTER, failed=True), "failed", "an exception ended rank 1"),
+        (
+            replace(BEFORE, failed=True),
+            replace(AFTER, failed=True),
+            "failed",
+            "an exception ended ranks 0 and 1" + FIRST,
+        ),
+        (replace(BEFORE, failed=True), replace(AFTER, idle=11.0), "failed", "an exception ended rank 0"),
+        (replace(BEFORE, failed=True), replace(AFTER, node="n2"), "failed", "an exception ended rank 0"),
+    ],
+    ids=["clean", "one", "the later one", "both", "after a clean one", "two nodes"],
+)
+def test_report_says_which_rank_an_exception_ended_first(
+    first: Spec, second: Spec, state: str, problem: str, tmp_path: Path
+) -> None:
+    got = of(tmp_path, first, second)
+    assert (got["state"], got["problems"]) == (state, [problem] if problem else [])
+
+
+def test_report_says_which_ranks_were_killed(tmp_path: Path) -> None:
+    with children(tmp_path, BEFORE, AFTER) as ranks:
+        ranks[0].kill()
+        got = report(tmp_path)
+        assert (got["state"], got["problems"]) == ("1 live", ["rank 0 was killed, or crashed"])
+        ranks[1].kill()
+        got = report(tmp_path)
+    [problem] = got["problems"]
+    assert got["state"] == "killed"
+    assert problem.startswith("ranks 0 and 1 were killed, or crashed. Rank 0 was the first to end, 2")
 
 
 def test_report_has_an_entry_per_rank(tmp_path: Path) -> None:

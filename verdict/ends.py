@@ -1,0 +1,67 @@
+"""How the ranks of a run ended: whether an exception ended them, or they were killed, and which of them was first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..ledger.layout import CLEAN, FAILED
+from ..ledger.reader import Ledger
+
+FIRST_SECONDS = 0.05
+"""A rank is named as the first to end if the next one ended at least this much later."""
+
+
+def state_of(newest: Collection[Ledger]) -> str:
+    """One word for a run: `live`, `2 live`, `ended`, `failed` (an exception ended a rank) or `killed`.
+
+    ``newest``: the newest ledger of each rank.
+    """
+    alive = sum(ledger.alive for ledger in newest)
+    if alive:
+        return "live" if alive == len(newest) else f"{alive} live"
+    return max((end_of(ledger) for ledger in newest), key=("ended", "killed", "failed").index, default="ended")
+
+
+def end_of(ledger: Ledger) -> str:
+    """How a rank that is not alive ended: `ended`, `failed` or `killed`."""
+    return {CLEAN: "ended", FAILED: "failed"}.get(ledger.ended, "killed")
+
+
+def end_sentences(newest: Collection[Ledger]) -> list[str]:
+    """Which ranks an exception ended, which were killed, and which rank was first. ``newest``: see `state_of`."""
+    over = [ledger for ledger in newest if not ledger.alive]
+    by_end = {end: [one.rank for one in over if end_of(one) == end] for end in ("failed", "killed")}
+    sentences = []
+    if failed := by_end["failed"]:
+        sentences.append(f"an exception ended {named(failed)}{_first(newest)}")
+    if killed := by_end["killed"]:
+        said = "" if failed else _first(newest)
+        sentences.append(f"{named(killed)} {'was' if len(killed) == 1 else 'were'} killed, or crashed{said}")
+    return sentences
+
+
+def _first(newest: Collection[Ledger]) -> str:
+    """Names the rank that ended before the others, if that is known. Clocks of different nodes may differ."""
+    if len(newest) < 2 or len({(ledger.node, ledger.attempt) for ledger in newest}) > 1:
+        return ""
+    if any(ledger.alive for ledger in newest):
+        return ""
+    first, second = sorted(newest, key=_end)[:2]
+    seconds = (_end(second) - _end(first)) / 1e9
+    if seconds < FIRST_SECONDS or end_of(first) == "ended":
+        return ""
+    return f". Rank {first.rank} was the first to end, {seconds:.1f} s before the next one"
+
+
+def _end(ledger: Ledger) -> int:
+    """The last moment that is known of a rank, ns."""
+    return max(ledger.until_ns, ledger.phase_since_ns)
+
+
+def named(numbers: list[int]) -> str:
+    """`rank 3`, `ranks 3 and 5`, `ranks 1, 2, 3 and 4 more`."""
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    if len(numbers) > 4:
+        return f"ranks {', '.join(map(str, numbers[:3]))} and {len(numbers) - 3} more"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
