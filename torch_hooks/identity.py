@@ -93,7 +93,8 @@ def run_id(env: Mapping[str, str]) -> str:
     parent = multiprocessing.parent_process() if multiprocessing else None
     pid = parent.pid if parent is not None else os.getpid()
     script = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
-    return f"{script or 'python'}-{pid}"
+    # Without a file it is `-c` or `-`. Commands would take a name that begins with a dash for an option.
+    return f"{'python' if script in ('', '-c', '-') else script.lstrip('-')}-{pid}"
 
 
 def _meeting(env: Mapping[str, str]) -> str:

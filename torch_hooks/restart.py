@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..ledger.directory import ledger_paths, read_directory, run_of
@@ -18,6 +19,13 @@ class Restart(NamedTuple):
     """Steps that an earlier attempt had finished; 0 if there was none."""
     checkpoint_step: int
     """The last step that an earlier attempt had saved; -1 if there was none."""
+    finished: bool
+    """Whether the earlier attempts had come to their end, as far as is known. This one is then another training, unless
+    it restores a checkpoint."""
+
+
+FIRST = Restart(0, 0, -1, finished=False)
+"""No earlier attempt is known."""
 
 
 def started_by_rank(directory: str) -> bool:
@@ -51,9 +59,7 @@ def name_of(directory: str, who: Identity) -> str:
     if not before:
         return who.run
     newest = max(before)
-    last = max(one.attempt for one in before[newest])
-    well = all(one.ended == CLEAN for one in before[newest] if one.attempt == last)
-    number = newest + 1 if well and not who.attempt else newest
+    number = newest + 1 if not who.attempt and _ended_well(before[newest]) else newest
     return who.run if number == 1 else f"{who.run}-{number}"
 
 
@@ -81,7 +87,16 @@ def restart_of(directory: str, who: Identity) -> Restart:
     attempt = max(who.attempt, max(own, default=-1) + 1)
     earlier = [one for one in ended if one.attempt < attempt]
     if not earlier or not who.resumable:
-        return Restart(attempt, 0, -1)
+        return Restart(attempt, 0, -1, finished=False)
     return Restart(
-        attempt, max(one.base_step + one.steps for one in earlier), max(one.checkpoint_step for one in earlier)
+        attempt,
+        max(one.base_step + one.steps for one in earlier),
+        max(one.checkpoint_step for one in earlier),
+        finished=not who.attempt and _ended_well(earlier),
     )
+
+
+def _ended_well(ledgers: Sequence[Ledger]) -> bool:
+    """Whether no rank of the newest attempt failed or was killed."""
+    last = max(one.attempt for one in ledgers)
+    return all(one.ended == CLEAN for one in ledgers if one.attempt == last)

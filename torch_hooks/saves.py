@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..ledger.causes import CHECKPOINT_KINDS
 from ..ledger.layout import WORD_AT
+from .restart import FIRST, Restart
 
 if TYPE_CHECKING:
     from .session import Session
@@ -26,16 +27,16 @@ class Saves:
     def forget(self) -> None:
         self._restored = False
         self._restored_early = False
-        self._restore_step = -1
+        self._before = FIRST
         self._saving_step = -1
         self._whole = ""
         """The kind of a framework's open save or load. What is saved inside it is a part of it."""
         self._part_open = False
         self._parts: list[int] = []
 
-    def resume(self, restore_step: int) -> None:
-        """The ledger was created. ``restore_step``: the last step that an earlier attempt saved; -1 if not known."""
-        self._restore_step = restore_step
+    def resume(self, before: Restart) -> None:
+        """The ledger was created. ``before``: how far earlier attempts had come."""
+        self._before = before
         if self._restored_early:
             self._go_on()
 
@@ -95,8 +96,9 @@ class Saves:
         if words[_STEPS_AT] or self._restored:
             return
         self._restored = True
-        if self._restore_step >= 0:
-            words[_BASE_AT] = self._restore_step
+        if self._before.checkpoint_step >= 0:
+            words[_BASE_AT] = self._before.checkpoint_step
+            words[_UNTIL_AT] = self._before.steps
         else:
             # No ledger here knows of the save that was restored (for example, rank 0 is on another node). So it is not
             # known which steps are repeated, and none counts as repeated.

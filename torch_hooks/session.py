@@ -126,7 +126,7 @@ class Session:
                 "start_ns": start_ns,
                 "checkpoint_step": -1,
                 "loader_workers": -1,
-                "recompute_until": before.steps,
+                "recompute_until": 0 if before.finished else before.steps,
             }
             # Before the own ledger exists: reading that one would drop its lock.
             reap(directory, _REAP_AFTER_SECONDS)
@@ -137,7 +137,7 @@ class Session:
                 traceback.print_exc()
             return False
         self._was_recorded = True
-        self.saves.resume(before.checkpoint_step)
+        self.saves.resume(before)
         self.world_size = who.world_size
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
         self._flusher = Flusher(self.writer.file)

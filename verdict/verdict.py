@@ -21,6 +21,8 @@ VERDICT_SHARE = 0.10
 """A family other than compute can be the verdict only if it has at least this share of the window."""
 LATE_SHARE = 0.01
 """A rank is named as late if others waited for it for at least this share of the window."""
+ALSO_SHARE = 0.3
+"""The evidence names each family that has at least this share of the waits for a late rank."""
 CONCENTRATION = 0.60
 """Ranks are named if they are at most half of all ranks and have at least this share of a family's seconds. Only ranks
 that have at least half as many seconds as the rank with the most are considered."""
@@ -353,12 +355,20 @@ def _waits(case: Case) -> Iterator[str]:
         waited = sum(families.values())
         waiting = [one.rank for one in case.account.ranks if one.rank != rank and one.seconds["straggler"] > 0]
         if waiting and waited >= LATE_SHARE * case.window:
-            family = max(families, key=lambda name: families[name])
-            [late] = [one for one in case.account.ranks if one.rank == rank] or [None]
-            work = _work(_excess(case, late, family), family) if late is not None else ""
-            by = work or ("compute" if family == "straggler" else family)
+            ordered = sorted(families, key=lambda name: -families[name])
+            chosen = [name for name in ordered if name == ordered[0] or families[name] >= ALSO_SHARE * waited]
+            reasons = [_by(_named_work(case, rank, name)) for name in chosen]
+            if len(chosen) > 1:
+                reasons = [f"{by} ({families[name]:.1f} s)" for by, name in zip(reasons, chosen, strict=True)]
             where = _where(case, [rank])
-            yield f"{named(waiting)} waited {waited:.1f} s for rank {rank}{where}, which was late{_by(by)}"
+            yield f"{named(waiting)} waited {waited:.1f} s for rank {rank}{where}, which was late{' and'.join(reasons)}"
+
+
+def _named_work(case: Case, rank: int, family: str) -> str:
+    """What to call the reason why a rank was late by ``family``."""
+    [late] = [one for one in case.account.ranks if one.rank == rank] or [None]
+    work = _work(_excess(case, late, family), family) if late is not None else ""
+    return work or ("compute" if family == "straggler" else family)
 
 
 def _writes(case: Case) -> Iterator[str]:

@@ -29,6 +29,18 @@ def test_reads_the_name_of_the_run(env: dict[str, str], expected: str) -> None:
     assert run_id(env) == expected
 
 
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [("/work/train.py", "train"), ("-c", "python"), ("-", "python"), ("", "python"), ("-m", "m"), ("--odd.py", "odd")],
+)
+def test_a_run_without_a_launcher_is_named_after_its_program(
+    program: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands would take a name that begins with a dash for an option."""
+    monkeypatch.setattr(sys, "argv", [program])
+    assert run_id({}) == f"{expected}-{os.getpid()}"
+
+
 OWNERS = [
     ({"WHYIDLE_OWNER": "me", "POD_NAMESPACE": "ns", "SLURM_JOB_ACCOUNT": "acct"}, "me"),
     ({"POD_NAMESPACE": "ns", "WHYIDLE_NAMESPACE": "other", "SLURM_JOB_ACCOUNT": "acct"}, "ns"),

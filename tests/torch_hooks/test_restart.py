@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from support_forks import Forked, Forks
 from support_ledgers import Spec, ended
-from support_training import Outcome, assert_every_second_is_in_one_place, command, recorded, run
+from support_training import Outcome, assert_every_second_is_in_one_place, command, environment, recorded, run
 
 from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
@@ -20,6 +22,21 @@ from whyidle.torch_hooks.identity import identify
 from whyidle.torch_hooks.restart import name_of, restart_of
 
 STEPS = 24
+
+TWICE = """
+import pathlib, sys
+import torch
+saved = pathlib.Path(__file__).with_suffix(".pt")
+net = torch.nn.Linear(8, 1)
+if saved.exists() and int(sys.argv[1]):
+    net.load_state_dict(torch.load(saved))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(1, 7):
+    net(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    if step == 4 and not saved.exists():
+        torch.save(net.state_dict(), saved)
+"""
 
 
 @dataclass(frozen=True)
@@ -49,8 +66,45 @@ def attempts(folder: Path, rank: int = 0) -> list[Ledger]:
 def test_a_run_of_another_owner_is_not_an_earlier_attempt(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="llama", owner="team-a", steps=30, attempt=3))
     who = replace(identify({}), owner="team-a", run="llama", node="n1", rank=0, attempt=0, resumable=True)
-    assert restart_of(str(tmp_path), who) == (4, 30, -1)
-    assert restart_of(str(tmp_path), replace(who, owner="team-b")) == (0, 0, -1)
+    assert restart_of(str(tmp_path), who) == (4, 30, -1, True)
+    assert restart_of(str(tmp_path), replace(who, owner="team-b")) == (0, 0, -1, False)
+
+
+@pytest.mark.parametrize(
+    ("before", "attempt", "finished"),
+    [
+        ([Spec(run="llama", steps=30), Spec(run="llama", rank=1, steps=30)], 0, True),
+        ([Spec(run="llama", steps=30), Spec(run="llama", rank=1, steps=30, failed=True)], 0, False),
+        ([Spec(run="llama", steps=30, failed=True), Spec(run="llama", steps=30, attempt=1)], 0, True),
+        ([Spec(run="llama", steps=30)], 1, False),
+    ],
+    ids=["all ranks ended", "one failed", "restarted and ended", "the launcher counts a restart"],
+)
+def test_a_training_after_one_that_has_come_to_its_end_is_no_restart(
+    before: list[Spec], attempt: int, finished: bool, tmp_path: Path
+) -> None:
+    ended(tmp_path, *before)
+    who = replace(identify({}), owner="lab", run="llama", node="n1", rank=0, attempt=attempt, resumable=True)
+    assert restart_of(str(tmp_path), who).finished == finished
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_repeats_steps_after_a_finished_training_only_if_it_restores(restored: bool, tmp_path: Path) -> None:
+    """A script that trains several models, one after the other, under one name."""
+    (tmp_path / "train.py").write_text(TWICE)
+    for _ in range(2):
+        done = subprocess.run(
+            recorded([sys.executable, str(tmp_path / "train.py"), str(int(restored))]),
+            env=environment(tmp_path, WHYIDLE_RUN="sweep"),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    before, after = attempts(tmp_path)
+    assert (before.run, after.run, after.attempt, before.steps) == ("sweep", "sweep", 1, 6)
+    assert (after.base_step, repeated_steps(after)) == ((4, [5, 6]) if restored else (0, []))
 
 
 PORT = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "12355"}

@@ -267,6 +267,30 @@ def test_evidence_says_why_waits_could_not_be_split(
     assert sentence.endswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("storage", "host", "expected"),
+    [
+        (2.4, 1.6, "by storage (2.4 s) and by host (1.6 s)"),
+        (1.5, 2.5, "by host (2.5 s) and by storage (1.5 s)"),
+        (3.6, 0.4, "by storage"),
+    ],
+)
+def test_evidence_names_each_family_that_made_a_rank_late(
+    storage: float, host: float, expected: str, tmp_path: Path
+) -> None:
+    got = of(
+        tmp_path,
+        Spec(rank=0, steps=100, step={"compute": 0.06, "straggler": 0.04}),
+        Spec(
+            rank=1,
+            steps=100,
+            step={"compute": 0.06, "data_read": storage / 100, "host": host / 100},
+            late={"storage": storage, "host": host},
+        ),
+    )
+    assert f"rank 0 waited 4.0 s for rank 1, which was late {expected}" in got["verdict"]["evidence"]
+
+
 BEFORE = Spec(steps=20, step={"compute": 0.1}, idle=9.0)
 AFTER = replace(BEFORE, rank=1, idle=7.0)
 FIRST = ". Rank 0 was the first to end, 2.0 s before the next one"
