@@ -90,16 +90,16 @@ def save(path: Path, state: dict[str, Any], fault: Fault) -> None:
     os.replace(unfinished, path)
 
 
-def agree(loss: Tensor, over: bool) -> tuple[float, bool]:
+def agree(totals: Tensor, loss: Tensor, over: bool) -> tuple[float, bool]:
     """Returns the mean loss of all ranks, and whether the time is over for any rank, so that all stop after one
-    step."""
-    totals = torch.stack((loss.detach(), loss.new_tensor(float(over))))
+    step. ``totals``, of two elements, is overwritten."""
+    torch.stack((loss.detach(), loss.new_tensor(float(over))), out=totals)
     dist.all_reduce(totals)
     total, votes = totals.tolist()
     return total / dist.get_world_size(), votes > 0
 
 
-def train(args: argparse.Namespace, device: torch.device) -> None:
+def train(args: argparse.Namespace, device: torch.device, totals: Tensor) -> None:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     fault = FAULTS[args.inject if rank in args.inject_ranks else "none"](
@@ -132,7 +132,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         optimizer.step()
 
         if step % AGREE_EVERY == 0:
-            mean, over = agree(loss, time.monotonic() > end)
+            mean, over = agree(totals, loss, time.monotonic() > end)
             if rank == 0:
                 print(f"step {step}: loss {mean:.3f}", flush=True)
             if over:
@@ -161,8 +161,10 @@ def main() -> None:
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
+    # It outlives the group: torch can hang where it destroys a group whose thread drops the last reference to a tensor.
+    totals = torch.zeros(2, device=device)
     try:
-        train(args, device)
+        train(args, device, totals)
     finally:
         dist.destroy_process_group()
 
