@@ -125,7 +125,7 @@ def same(scratch: Path) -> Target:
 def whole(scratch: Path) -> Iterator[Target]:
     """The agent with all collectors, on a node of 8 GPUs, 8 adapters and 8 live ranks."""
     from fake_node import nvml, rdma
-    from support_ledgers import Spec, children
+    from support_ledgers import SECOND, Spec, children
 
     from whyidle.agent.files import Roots
 
@@ -139,7 +139,8 @@ def whole(scratch: Path) -> Iterator[Target]:
     gpus = nvml.Node(scratch, gpus=GPUS, mig=None, real_time=True)
     ledgers = scratch / "ledgers"
     ledgers.mkdir()
-    ranks = [Spec(rank=rank, world_size=RANKS, steps=100, step={"compute": 0.05}) for rank in range(RANKS)]
+    short = {"cpu_asked_ns": 10 * SECOND, "cpu_stolen_ns": SECOND, "cpu_queued_ns": SECOND}
+    ranks = [Spec(rank=rank, world_size=RANKS, steps=100, step={"compute": 0.05}, words=short) for rank in range(RANKS)]
     with children(ledgers, *ranks):
         target = agent(
             "whole", [f"--path.sysfs={sysfs}", f"--ledger.dir={ledgers}"], gpus.environment(frozen=True, log=False)
