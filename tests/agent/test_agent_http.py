@@ -33,6 +33,7 @@ FAST = Spec(
     hooks={"step": "active", "exchange": "failed"},
     op_bytes={"all_reduce": 1 << 20},
     waited_for={"storage": 4.0},
+    words={"cpu_asked_ns": 9_000_000_000, "cpu_stolen_ns": 1_000_000_000, "cpu_queued_ns": 2_000_000_000},
 )
 SLOW = Spec(
     rank=1,

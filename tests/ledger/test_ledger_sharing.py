@@ -26,7 +26,7 @@ from whyidle.ledger.layout import CHECKSUM_AT, STRING_AT, SUFFIX
 from whyidle.ledger.reader import LedgerError, read_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.identity import identify
-from whyidle.torch_hooks.restart import restart_of
+from whyidle.torch_hooks.restart import FIRST, restart_of
 
 STEPPING = Spec(steps=20, step={"compute": 0.04})
 STRANGER = 65532
@@ -241,7 +241,7 @@ def test_training_ignores_ledgers_of_other_users(tmp_path: Path) -> None:
     who = replace(identify({}), owner="lab", run="r", node="n1", rank=0, attempt=0, resumable=True)
     assert restart_of(str(tmp_path), who).attempt == 4
     os.chown(path, STRANGER, STRANGER)
-    assert restart_of(str(tmp_path), who) == (0, 0, -1)
+    assert restart_of(str(tmp_path), who) == FIRST
 
 
 UP = 'whyidle_collector_up{collector="ranks"} 1'

@@ -15,6 +15,7 @@ from support_forks import Forked, Forks
 from support_training import Outcome, assert_every_second_is_in_one_place, sum_of_causes, until
 
 from whyidle.ledger.causes import LATE_FAMILIES
+from whyidle.ledger.layout import FAILED
 from whyidle.ledger.reader import Ledger, Slot
 
 pytestmark = pytest.mark.xdist_group("exchange-groups")
@@ -156,6 +157,6 @@ def test_other_ranks_end_with_their_own_error_when_one_is_killed(tmp_path: Path,
     for rank in range(3):
         told, ledger = outcome.rank(rank)
         assert_every_second_is_in_one_place(told, ledger)
-        assert (ledger.alive, ledger.ended, ledger.faults, ledger.pending_ns) == (False, 1, 0, 0)
+        assert (ledger.alive, ledger.ended, ledger.faults, ledger.pending_ns) == (False, FAILED, 0, 0)
     (killed,) = (ledger for ledger in outcome.ledgers if ledger.rank == 3)
     assert (killed.alive, killed.ended) == (False, 0)
