@@ -98,11 +98,11 @@ class Goodput:
 
     @property
     def failures(self) -> int:
-        """The number of attempts that another attempt followed, or in which ranks failed or are known to have been
-        killed."""
+        """The number of attempts in which ranks failed or are known to have been killed. An attempt of which it is not
+        known how it ended counts if another attempt followed it."""
         last = len(self.attempts) - 1
         return sum(
-            number < last or (attempt.clean is False and not attempt.alive)
+            not attempt.clean if number < last else attempt.clean is False and not attempt.alive
             for number, attempt in enumerate(self.attempts)
         )
 
@@ -114,10 +114,10 @@ class Goodput:
 
     @property
     def recoveries(self) -> list[float]:
-        """For each attempt but the last, the seconds from its last sign of life to the first step of the next
+        """For each failed attempt but the last, the seconds from its last sign of life to the first step of the next
         attempt."""
         pairs = zip(self.attempts, self.attempts[1:], strict=False)
-        return [max(0.0, after.start - before.end) + after.startup for before, after in pairs]
+        return [max(0.0, after.start - before.end) + after.startup for before, after in pairs if not before.clean]
 
 
 def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:

@@ -322,6 +322,7 @@ def test_the_bounds_of_an_interval_are_those_of_the_failures(tmp_path: Path) -> 
     case = case_of(FAULTS["checkpoint.interval"], tmp_path)
     assert case.goodput is not None
     case.goodput.attempts[0].end = case.goodput.attempts[0].start + 1000
+    case.goodput.attempts[0].clean = False
     case.goodput.attempts.append(replace(case.goodput.attempts[0], number=1, startup=5.0, clean=True))
     [gain] = [one.gain for one in advise(case) if one.id == "checkpoint.interval"]
     assert 0 <= gain.least < gain.share < gain.most < 0.2

@@ -82,6 +82,13 @@ def test_a_run_that_ended_well_has_no_failure_and_one_that_was_killed_has_one(tm
     assert (found.failures, found.recoveries) == (1, [])
 
 
+def test_an_attempt_that_ended_well_is_no_failure_although_another_one_followed(tmp_path: Path) -> None:
+    ended(tmp_path, *both(FIRST))
+    with children(tmp_path, *both(SECOND)):
+        found = looked_at(tmp_path)
+    assert (len(found.attempts), found.failures, found.recoveries) == (2, 0, [])
+
+
 def test_an_exception_that_ends_one_rank_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(tmp_path, FIRST, replace(FIRST, rank=1, failed=True))
     [attempt] = looked_at(tmp_path).attempts

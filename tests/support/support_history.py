@@ -106,7 +106,7 @@ class History:
         return len(self.tries[0].nodes)
 
     def specs(self) -> Iterator[Spec]:
-        """The ledgers of all nodes together, of ended ranks."""
+        """The ledgers of all nodes together, of ended ranks. All tries but the last failed."""
         for one in self.tries:
             for rank in range(len(one.nodes)):
                 yield Spec(
@@ -120,6 +120,7 @@ class History:
                     steps=one.steps,
                     step=one.step[rank],
                     idle=self.now - self.began - one.end,
+                    failed=one is not self.tries[-1],
                     words={
                         "checkpoints": one.saves if rank == 0 else 0,
                         "base_step": 1000 * one.number,
