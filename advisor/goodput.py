@@ -157,8 +157,7 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
 
 
 def _end(ledger: Ledger, now_ns: int) -> int:
-    end = max(ledger.until_ns, ledger.phase_since_ns)
-    return max(end, now_ns) if ledger.alive else end
+    return max(ledger.last_sign_ns, now_ns) if ledger.alive else ledger.last_sign_ns
 
 
 def _repeated(ledger: Ledger) -> int:

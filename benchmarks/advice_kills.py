@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
-import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from advice_job import SlowFile
 from advice_outcome import Outcome
-from ranks import Failed
+from ranks import Failed, fork
 from torch import nn
 
 import whyidle
@@ -44,7 +43,7 @@ class Killed:
         times = random.Random(SEED)
         while True:
             failure = time.monotonic() + times.expovariate(1 / self.between_failures)
-            pid = self._fork(folder, end)
+            pid = fork(partial(self._train, folder, end), folder / "errors")
             time.sleep(max(0.0, min(failure, end) - time.monotonic()))
             if failure < end:
                 os.kill(pid, signal.SIGKILL)
@@ -59,24 +58,8 @@ class Killed:
             raise Failed("every attempt was killed before it had saved: the run made no progress")
         return Outcome(folder / "ledgers", (time.monotonic() - began) / done)
 
-    def _fork(self, folder: Path, end: float) -> int:
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        try:
-            with open(folder / "errors", "w") as errors:
-                os.dup2(errors.fileno(), 2)
-            os.environ.update(WHYIDLE_DIR=str(folder / "ledgers"), WHYIDLE_RUN="advice")
-            self._train(folder, end)
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
-
     def _train(self, folder: Path, end: float) -> None:
+        os.environ.update(WHYIDLE_DIR=str(folder / "ledgers"), WHYIDLE_RUN="advice")
         assert whyidle.attach()
         saved = folder / "saved"
         done = int(saved.read_text()) if saved.exists() else 0

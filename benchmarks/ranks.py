@@ -38,7 +38,9 @@ def run_ranks(
             _kill(pid)
 
 
-def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: Path, run: str) -> int:
+def fork(main: Callable[[], None], said: Path) -> int:
+    """Calls ``main`` in a child, in a process group of its own, and ends it. What it prints is in ``said``. Returns its
+    pid; its status is 1 if ``main`` raised."""
     pid = os.fork()
     if pid:
         with contextlib.suppress(PermissionError, ProcessLookupError):  # the child did it itself, or has ended
@@ -47,9 +49,20 @@ def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: 
     status = 1
     try:
         os.setpgid(0, 0)
-        with open(folder / f"errors-{rank}", "w") as errors:
-            os.dup2(errors.fileno(), 1)
-            os.dup2(errors.fileno(), 2)
+        with open(said, "w") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        main()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: Path, run: str) -> int:
+    def begin() -> None:
         os.environ.update(
             RANK=str(rank),
             LOCAL_RANK=str(rank),
@@ -62,12 +75,8 @@ def _fork(main: Callable[[int], None], rank: int, names: Sequence[str], folder: 
         )
         enter(names[rank])
         main(rank)
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+
+    return fork(begin, folder / f"errors-{rank}")
 
 
 def _kill(pid: int) -> None:

@@ -165,6 +165,11 @@ class Ledger:
         return self.accounted_ns or self.phase_since_ns
 
     @property
+    def last_sign_ns(self) -> int:
+        """The last moment that the ledger tells of: the end of what is accounted for, or a later change of phase."""
+        return max(self.until_ns, self.phase_since_ns)
+
+    @property
     def first_whole_step(self) -> int:
         """The first step (counted in its process from 1) that is still whole in the rings; else the next step."""
         first = self.steps - len(self.ring) + 1

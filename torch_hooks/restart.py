@@ -40,20 +40,24 @@ def started_by_rank(directory: str) -> bool:
     return any(ledger.alive and ledger.visible_pid == parent and ledger.uid == os.geteuid() for ledger in ledgers)
 
 
-def name_of(directory: str, who: Identity) -> str:
-    """The name of the run. Never raises.
+def own_ledgers(directory: str) -> list[Ledger]:
+    """The ledgers of this user, for `name_of` and `restart_of`. Those of others are ignored. Never raises."""
+    return read_directory(directory, uid=os.geteuid())[0]
+
+
+def name_of(ledgers: Sequence[Ledger], who: Identity) -> str:
+    """The name of the run.
 
     A run that is named after a port has a number behind it if a training before it had the same port and ended well:
     it is another training. If that one failed, this one may be its restart, and has the same name.
     """
     if not who.by_port:
         return who.run
-    ledgers, _ = read_directory(directory, uid=os.geteuid())
     before: dict[int, list[Ledger]] = {}
     for one in ledgers:
         number = _number_of(one.run, who.run)
         # A rank of this training may have ended already, but not before this process started.
-        over = not one.alive and max(one.until_ns, one.phase_since_ns) < who.start_ns
+        over = not one.alive and one.last_sign_ns < who.start_ns
         if over and number and (one.owner, one.node) == (who.owner, who.node):
             before.setdefault(number, []).append(one)
     if not before:
@@ -69,13 +73,12 @@ def _number_of(run: str, name: str) -> int:
     return 1 if run == name else int(rest) if rest != run and rest.isdecimal() and len(rest) < 7 else 0
 
 
-def restart_of(directory: str, who: Identity) -> Restart:
-    """Reads the ended ledgers of earlier attempts of the same run. Never raises.
+def restart_of(ledgers: Sequence[Ledger], who: Identity) -> Restart:
+    """What the ended ledgers of earlier attempts of the same run say.
 
     The number of the attempt follows from this rank's own ledgers. The finished and saved steps are the highest of any
-    rank, because often only rank 0 saves. Ledgers of other users are ignored.
+    rank, because often only rank 0 saves.
     """
-    ledgers, _ = read_directory(directory, uid=os.geteuid())
     me = (who.pid, who.pid_start_ticks)  # this process may have been detached and attached again
     ended = [
         one

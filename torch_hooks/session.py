@@ -33,7 +33,7 @@ from .meters.collective import WaitMeter
 from .meters.shortage import ShortageMeter
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import name_of, restart_of, started_by_rank
+from .restart import name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
@@ -110,10 +110,11 @@ class Session:
             return False
         try:
             who = identify()
-            who.run = name_of(directory, who)
+            others = own_ledgers(directory)
+            who.run = name_of(others, who)
             # If this process was recorded before, that ledger has the time since its start.
             start_ns = time.monotonic_ns() if self._was_recorded else who.start_ns
-            before = restart_of(directory, who)
+            before = restart_of(others, who)
             strings = {"run": who.run, "owner": who.owner, "node": who.node, "device": "cpu", "uuid": ""}
             numbers = {
                 "rank": who.rank,

@@ -157,7 +157,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.steps += ledger.words["steps"][0]
     account.faults += ledger.faults
     account.unmeasured += ledger.unmeasured
-    end_ns = max(ledger.until_ns, ledger.phase_since_ns)
+    end_ns = ledger.last_sign_ns
     if ledger.alive:
         end_ns = max(end_ns, now_ns)
     account.startup += ((ledger.window_ns or end_ns) - ledger.start_ns) / 1e9

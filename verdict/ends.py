@@ -46,16 +46,11 @@ def _first(newest: Collection[Ledger]) -> str:
         return ""
     if any(ledger.alive for ledger in newest):
         return ""
-    first, second = sorted(newest, key=_end)[:2]
-    seconds = (_end(second) - _end(first)) / 1e9
+    first, second = sorted(newest, key=lambda ledger: ledger.last_sign_ns)[:2]
+    seconds = (second.last_sign_ns - first.last_sign_ns) / 1e9
     if seconds < FIRST_SECONDS or end_of(first) == "ended":
         return ""
     return f". Rank {first.rank} was the first to end, {seconds:.1f} s before the next one"
-
-
-def _end(ledger: Ledger) -> int:
-    """The last moment that is known of a rank, ns."""
-    return max(ledger.until_ns, ledger.phase_since_ns)
 
 
 def named(numbers: list[int]) -> str:

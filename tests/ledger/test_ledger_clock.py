@@ -25,7 +25,7 @@ from whyidle.ledger.directory import read_directory, reap
 from whyidle.ledger.layout import STRING_AT
 from whyidle.ledger.reader import Ledger, read_ledger
 from whyidle.torch_hooks.identity import identify
-from whyidle.torch_hooks.restart import restart_of
+from whyidle.torch_hooks.restart import own_ledgers, restart_of
 from whyidle.verdict.hang import open_seconds
 from whyidle.verdict.report import build_report
 
@@ -101,7 +101,7 @@ def test_a_restart_continues_from_any_clock(tmp_path: Path, clock: Spec, monkeyp
     monkeypatch.setenv("WHYIDLE_RUN", "r1")
     monkeypatch.setenv("WHYIDLE_OWNER", "lab")
     ended(tmp_path, of(clock, steps=30, step=STEP, idle=1000.0, words={"checkpoint_step": 20}))
-    assert restart_of(str(tmp_path), identify()) == (1, 30, 20, True)
+    assert restart_of(own_ledgers(str(tmp_path)), identify()) == (1, 30, 20, True)
 
 
 def test_no_moment_is_in_the_future_after_the_wall_clock_was_set_back(tmp_path: Path) -> None:

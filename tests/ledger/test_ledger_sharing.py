@@ -26,7 +26,7 @@ from whyidle.ledger.layout import CHECKSUM_AT, STRING_AT, SUFFIX
 from whyidle.ledger.reader import LedgerError, read_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.identity import identify
-from whyidle.torch_hooks.restart import FIRST, restart_of
+from whyidle.torch_hooks.restart import FIRST, own_ledgers, restart_of
 
 STEPPING = Spec(steps=20, step={"compute": 0.04})
 STRANGER = 65532
@@ -239,9 +239,9 @@ def test_counters_restart_when_another_user_reuses_a_run_name(tmp_path: Path) ->
 def test_training_ignores_ledgers_of_other_users(tmp_path: Path) -> None:
     [path] = ended(tmp_path, Spec(run="r", steps=30, attempt=3))
     who = replace(identify({}), owner="lab", run="r", node="n1", rank=0, attempt=0, resumable=True)
-    assert restart_of(str(tmp_path), who).attempt == 4
+    assert restart_of(own_ledgers(str(tmp_path)), who).attempt == 4
     os.chown(path, STRANGER, STRANGER)
-    assert restart_of(str(tmp_path), who) == FIRST
+    assert restart_of(own_ledgers(str(tmp_path)), who) == FIRST
 
 
 UP = 'whyidle_collector_up{collector="ranks"} 1'

@@ -19,7 +19,7 @@ from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
 from whyidle.torch_hooks.identity import identify
-from whyidle.torch_hooks.restart import name_of, restart_of
+from whyidle.torch_hooks.restart import name_of, own_ledgers, restart_of
 
 STEPS = 24
 
@@ -66,8 +66,8 @@ def attempts(folder: Path, rank: int = 0) -> list[Ledger]:
 def test_a_run_of_another_owner_is_not_an_earlier_attempt(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="llama", owner="team-a", steps=30, attempt=3))
     who = replace(identify({}), owner="team-a", run="llama", node="n1", rank=0, attempt=0, resumable=True)
-    assert restart_of(str(tmp_path), who) == (4, 30, -1, True)
-    assert restart_of(str(tmp_path), replace(who, owner="team-b")) == (0, 0, -1, False)
+    assert restart_of(own_ledgers(str(tmp_path)), who) == (4, 30, -1, True)
+    assert restart_of(own_ledgers(str(tmp_path)), replace(who, owner="team-b")) == (0, 0, -1, False)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_training_after_one_that_has_come_to_its_end_is_no_restart(
 ) -> None:
     ended(tmp_path, *before)
     who = replace(identify({}), owner="lab", run="llama", node="n1", rank=0, attempt=attempt, resumable=True)
-    assert restart_of(str(tmp_path), who).finished == finished
+    assert restart_of(own_ledgers(str(tmp_path)), who).finished == finished
 
 
 @pytest.mark.parametrize("restored", [False, True])
@@ -151,7 +151,7 @@ def test_trainings_after_each_other_on_one_port_have_different_names(
     ended(tmp_path, *before)
     who = replace(identify(PORT), owner="lab", node="n1", start_ns=time.monotonic_ns() - 10 * 10**9)
     assert (who.run, who.by_port) == ("localhost-12355", True)
-    assert name_of(str(tmp_path), replace(who, **changed)) == expected  # pyright: ignore[reportArgumentType]
+    assert name_of(own_ledgers(str(tmp_path)), replace(who, **changed)) == expected  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def _case(shape: str, fault: str, folder: Path, stolen: float) -> Case:
     name = f"{shape}:{fault}"
     said = report(folder / name)
     ledgers, _ = read_directory(str(folder / name))
-    windows = {ledger.rank: (ledger.window_ns, max(ledger.until_ns, ledger.phase_since_ns)) for ledger in ledgers}
+    windows = {ledger.rank: (ledger.window_ns, ledger.last_sign_ns) for ledger in ledgers}
     ranks = []
     for rank in said["per_rank"]:
         told = json.loads((folder / f"{name}.{rank['rank']}.json").read_text())
