@@ -1,6 +1,6 @@
 """Shortages of CPU time that can be the reason for a verdict, as in the headline of `whyidle report`.
 
-No cause has this time, because no thread can see it (verdict/shortage.py). So it explains a verdict only if it is large
+No cause includes this time, because no thread can see it (verdict/shortage.py). So it explains a verdict only if it is large
 enough.
 """
 

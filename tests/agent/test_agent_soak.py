@@ -1,4 +1,4 @@
-"""A short version of a day of an agent: thousands of scrapes, fifty at once, slow clients, disconnects, and hundreds of
+"""A short version of a day of an agent: a thousand scrapes, fifty at once, slow clients, disconnects, and hundreds of
 ranks that come and go. Nothing may remain: no memory, descriptors, threads, series or errors.
 
 `WHYIDLE_TEST_SCRAPES=6000` sets the number of scrapes, to find smaller leaks per scrape.
