@@ -1,7 +1,7 @@
 """Shortages of CPU time that can be the reason for a verdict, as in the headline of `whyidle report`.
 
-No cause includes this time, because no thread can see it (verdict/shortage.py). So it explains a verdict only if it is large
-enough.
+No cause includes this time, because no thread can see it (verdict/shortage.py). So it explains a verdict only if it is
+large enough.
 """
 
 from __future__ import annotations
