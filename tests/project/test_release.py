@@ -115,6 +115,7 @@ def test_verdicts_that_never_name_the_fault_fail(tmp_path: Path) -> None:
         release.demo(demo_that_prints(tmp_path, CPU, CPU, CPU), tmp_path)
 
 
+@pytest.mark.long
 def test_a_python_without_torch_is_told_and_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ def test_the_agent_exports_the_cpu_time_that_a_real_rank_did_not_get(tmp_path: P
     assert exported == {name: [pytest.approx(seconds)] if seconds else [] for name, seconds in said.items()}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name")
 def test_prometheus_says_that_threads_wait_for_a_cpu(tmp_path: Path) -> None:
     """As the panel of the dashboard Run does, for all nodes of the run."""

@@ -43,11 +43,11 @@ def train(rank):
         raise ValueError("a bad sample")
 
 if __name__ == "__main__":
-    for rank, method in enumerate(("fork", "spawn", "spawn")):
+    for rank, method in enumerate(("fork", "spawn")):
         process = multiprocessing.get_context(method).Process(target=train, args=(rank,))
         process.start()
         process.join()
-    train(3)
+    train(2)
 """
 
 
@@ -94,13 +94,8 @@ def test_the_ledgers_of_a_program_and_its_children_say_how_each_ended(tmp_path: 
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.count("ValueError: a bad sample") == 3
+    assert done.stderr.count("ValueError: a bad sample") == 2
     ledgers, problems = read_directory(str(tmp_path / "ledgers"))
     assert not problems
     # The number of steps tells which process wrote the ledger.
-    assert sorted((ledger.steps, ledger.ended) for ledger in ledgers) == [
-        (2, FAILED),
-        (3, CLEAN),
-        (4, FAILED),
-        (5, FAILED),
-    ]
+    assert sorted((ledger.steps, ledger.ended) for ledger in ledgers) == [(2, FAILED), (3, CLEAN), (4, FAILED)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 from support_forks import Forked, Forks
 from support_ledgers import Spec, ended
-from support_training import Outcome, assert_every_second_is_in_one_place, command, environment, recorded, run
+from support_training import Outcome, assert_every_second_is_in_one_place, command, recorded, run
 
 from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
@@ -89,19 +87,14 @@ def test_a_training_after_one_that_has_come_to_its_end_is_no_restart(
 
 
 @pytest.mark.parametrize("restored", [False, True])
-def test_repeats_steps_after_a_finished_training_only_if_it_restores(restored: bool, tmp_path: Path) -> None:
+def test_repeats_steps_after_a_finished_training_only_if_it_restores(
+    restored: bool, tmp_path: Path, forks: Forks
+) -> None:
     """A script that trains several models, one after the other, under one name."""
     (tmp_path / "train.py").write_text(TWICE)
     for _ in range(2):
-        done = subprocess.run(
-            recorded([sys.executable, str(tmp_path / "train.py"), str(int(restored))]),
-            env=environment(tmp_path, WHYIDLE_RUN="sweep"),
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        training = forks.start((str(tmp_path / "train.py"), str(int(restored))), tmp_path, {"WHYIDLE_RUN": "sweep"})
+        assert training.wait() == 0, (tmp_path / "stderr").read_text()
     before, after = attempts(tmp_path)
     assert (before.run, after.run, after.attempt, before.steps) == ("sweep", "sweep", 1, 6)
     assert (after.base_step, repeated_steps(after)) == ((4, [5, 6]) if restored else (0, []))
