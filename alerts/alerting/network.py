@@ -134,7 +134,7 @@ def _errors(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleRdmaRetriesExceeded",
-            f"sum {config.by(*PORT)} (increase({exceeded}[{hour}])) > 0",
+            f"sum {config.by(*PORT)} (increase({exceeded}[{hour}]) > 0)",
             "0s",
             "warning",
             "{port} gave up on a peer.",

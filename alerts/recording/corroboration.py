@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..promql import indented, labelled, lines
 from ..rule import Record
 from . import baselines
 from .names import (
     INSTANCE_NODE,
-    RANK_PLACE,
     confirmed,
     device_seconds,
     evidence,
+    link_use,
     share,
     spent,
     transfer_bandwidth,
     waiting_group,
 )
-from .signals import Signal, signals
+from .signals import Signal, signals, utilisation
 
 FAMILIES = ("network", "storage", "cpu")
 """The families that node counters can confirm or refute. For other families, only the ranks have data."""
@@ -37,9 +37,20 @@ def rules(config: Config) -> tuple[Record, ...]:
     hardly ever one agrees.
     """
     return (
+        *(_link_use(config, link, expr) for link, expr in utilisation(config).items()),
         *(_node_rule(config, signal) for signal in signals(config)),
         *(baselines.rule(config, family) for family in FAMILIES),
         *_run_rules(config),
+    )
+
+
+def _link_use(config: Config, link: str, expr: str) -> Record:
+    here = f"{INSTANCE_NODE} * {config.on('instance')} group_left ()"
+    return Record(
+        link_use(config.window),
+        f"max {config.by('node')} (\n  {here}\n  max {config.by('instance')} ({expr})\n)",
+        {"link": link},
+        why="How busy the busiest link of a node is. Several signals use it.",
     )
 
 
@@ -48,9 +59,10 @@ def _node_rule(config: Config, signal: Signal) -> Record:
     here = f"{INSTANCE_NODE} * {config.on('instance')} group_left ()"
     if signal.of_waits:
         waits = f'({share("node_family", config.window)}{{family="network"}} >= {config.verdict_share:g})'
-        busiest = f"max {of_node} (\n  {here}\n  max {target} ({signal.expr})\n)"
-        inside = f"{indented(busiest)}\n  / {config.on('node')} {waits}\n  {agrees} <= {ALL_IN_WAITS:g}"
-        expr = f"group {of_node} (\n{inside}\n)"
+        busy = f"{signal.expr} / {config.on('node')} {waits}"
+        expr = f"group {of_node} (\n  {busy}\n  {agrees} <= {ALL_IN_WAITS:g}\n)"
+    elif signal.of_node:
+        expr = f"group {of_node} ({signal.expr} {agrees})"
     else:
         expr = f"group {of_node} (\n  {here}\n  group {target} ({signal.expr} {agrees})\n)"
     return Record(evidence(signal.family, config.window), expr, {"signal": signal.name}, why=signal.why)
@@ -146,10 +158,6 @@ def _network(config: Config) -> str:
 def _waits_of_group(config: Config) -> str:
     """Waits in transfers by node: for the nodes that host the group, or for all nodes if no group is known."""
     lost, group = lost_by_node(config, "network"), f'{waiting_group(config.window)}{{group!="unknown"}}'
-    calls = f"group {config.by('instance', *RANK, 'group')} ({config.series('whyidle_group_calls_total')})"
-    members = (
-        f"group {config.by(*RUN, 'node')} (\n"
-        f"  ({calls} and {config.on(*RUN, 'group')} {group})\n"
-        f"  * {config.on('instance', *RANK)} group_left (node) {RANK_PLACE}\n)"
-    )
+    calls = config.series("whyidle_group_calls_total")
+    members = f"group {config.by(*RUN, 'node')} (\n  {calls} and {config.on(*RUN, 'group')} {group}\n)"
     return f"{lost}\n and {config.on(*RUN, 'node')} {members}\nor\n{lost}\n unless {config.on(*RUN)} {group}"

@@ -1,4 +1,4 @@
-"""Where device-seconds go within a window: per node, run and cluster, by family and by cause."""
+"""Where device-seconds go within a window: per run and cluster, and per node in one window, by family and by cause."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
     """The rules for a window, in the order in which they depend on each other."""
     return (
         *_seconds(config, window),
-        *_shares(config, window),
+        *_shares(config, window, nodes=window == config.window),
         *_goodput(window),
         *_rates(config, window),
     )
@@ -50,8 +50,10 @@ def _seconds(config: Config, window: str) -> Iterator[Record]:
     )
     yield Record(spent("run_cause", window), f"sum {config.by(*RUN, 'cause', 'family')} ({nodes}{_OF_RUNS})")
     yield from _level(config, "run", RUN, spent("run_cause", window), window)
-    yield from _level(config, "node", ("node",), nodes, window, ASKED_OF_NODES)
-    yield from _level(config, "cluster", (), spent("node_family", window), window)
+    if window == config.window:
+        yield from _level(config, "node", ("node",), nodes, window, ASKED_OF_NODES)
+    unhooked = f'{nodes}{{family="{UNHOOKED_FAMILY}"}}'
+    yield from _level(config, "cluster", (), f"{spent('run_family', window)} or {unhooked}", window)
 
 
 def _level(
@@ -76,9 +78,10 @@ def _families(
     return f"sum {by} {source}\nor {on} (\n{indented(zeros)}\n)"
 
 
-def _shares(config: Config, window: str) -> Iterator[Record]:
+def _shares(config: Config, window: str, *, nodes: bool) -> Iterator[Record]:
+    """``nodes`` says whether to record the shares of nodes. Only signals need them; panels compute those they show."""
     levels = (
-        ("node_family", "node", ("node",)),
+        *((("node_family", "node", ("node",)),) if nodes else ()),
         ("run_family", "run", RUN),
         ("run_cause", "run", RUN),
         ("cluster_family", "cluster", ()),

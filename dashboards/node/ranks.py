@@ -33,6 +33,8 @@ from .faults import faults
 
 RANK = "owner, run, rank"
 NAMED = "{{owner}}/{{run}} rank {{rank}}"
+SPENT = f"run_node_cause:whyidle_device_seconds:increase$window{{{v.NODE}"
+"""Device-seconds of the node. More matchers and the closing brace follow."""
 COMPUTING = rank_shares(v.NODE, RANK, 'family="compute"')
 EVIDENCE = {"network": "Network", "storage": "Storage", "cpu": "CPU"}
 """The families that counters of a node can confirm or refute."""
@@ -69,7 +71,7 @@ def _computing_now() -> Panel:
     return stat(
         "Computing",
         "Share of its ranks' time that went into compute.",
-        query(f'sum(node_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
+        query(f'sum({SPENT}, family="compute"}}) / sum({SPENT}}}) or 0 * sum({SPENT}}})'),
         unit="percentunit",
         width=5,
         thresholds=GOOD,
@@ -132,7 +134,7 @@ def _shares() -> Panel:
         "Device-seconds of all ranks on the node, by family, and of its GPUs without whyidle (unhooked). They "
         "add up to 100 %. Compare with the run: a node that "
         "differs from the others is the place to look.",
-        query(f"sum by (family) (node_family:whyidle_share:ratio$window{{{v.NODE}}})", "{{family}}"),
+        query(f"sum by (family) ({SPENT}}}) / on () group_left () sum({SPENT}}})", "{{family}}"),
         width=12,
     )
 

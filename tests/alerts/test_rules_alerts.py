@@ -21,6 +21,7 @@ from urllib.parse import quote_plus
 import pytest
 import yaml
 from support_promtool import run_tests
+from support_sums import with_sums
 
 from whyidle.agent.metrics import METRIC
 from whyidle.alerts import alerting, recording
@@ -94,7 +95,8 @@ def group(case: dict[str, Any]) -> dict[str, Any]:
         "name": f"{case['alert']}: {case.get('was') or case.get('never', 'fires')}",
         "interval": "1m",
         "input_series": [
-            {"series": series.replace("@", TARGET), "values": values} for series, values in case["series"].items()
+            {"series": name, "values": values}
+            for name, values in with_sums((name.replace("@", TARGET), text) for name, text in case["series"].items())
         ],
         "alert_rule_test": [
             {"eval_time": f"{time}m", "alertname": case["alert"], "exp_alerts": alerts} for time, alerts in times
