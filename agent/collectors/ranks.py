@@ -110,8 +110,7 @@ def _open_phase(snapshot: Snapshot) -> Samples:
 
 def _hang(snapshot: Snapshot) -> Samples:
     missing = missing_ranks(_newest(snapshot), snapshot.now_ns, longer_than=MISSING_AFTER_SECONDS)
-    found = {rank_labels(one.ledger): one.seconds for one in missing}
-    return [(rank_labels(ledger), found.get(rank_labels(ledger), 0.0)) for ledger in _newest(snapshot)]
+    return [(rank_labels(one.ledger), one.seconds) for one in missing]
 
 
 def _identity(snapshot: Snapshot) -> Samples:

@@ -113,7 +113,8 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "seconds",
         RANK,
-        "For how long a live rank of this node has waited in a collective that this rank has not entered; 0 if none.",
+        "For how long a live rank of this node has waited in a collective that this rank has not entered. A rank that "
+        "nobody waits for has no series.",
         "<hang>",
     ),
     Metric(

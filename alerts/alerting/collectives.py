@@ -9,6 +9,7 @@ from ..rule import Alert, Group, Record
 from .expressions import RUN_NAME, TARGET, each
 from .pace import prompt
 
+PIPELINE = 'family="pipeline"'
 BUSY = "compute|eval|compile"
 """Phases of a pipeline stage in which it works, so that it is normal that other stages wait for its messages."""
 
@@ -43,7 +44,7 @@ def _hung(config: Config) -> Alert:
     missing = config.series("whyidle_collective_missing_seconds")
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     ended = config.series("whyidle_rank_killed")
-    run_pipelines = config.series("whyidle_run_device_seconds_total", 'family="pipeline"')
+    run_pipelines = f"sum {run} ({config.series('whyidle_run_device_seconds_total', PIPELINE)}) > 0"
     names = f"group {config.by(*TARGET, 'node')} ({config.series('whyidle_run_ranks')})"
     phases, info = config.series("whyidle_phase_open_seconds"), config.series("whyidle_rank_info")
     phase = each(config, phases, RANK, " It is in {{ .Labels.phase }}.", " It has ended.")
@@ -53,7 +54,7 @@ def _hung(config: Config) -> Alert:
         f"((\n  max {rank} ({missing} > {hang})\n  or\n"
         f"  0 * max {rank} (\n"
         f'    {HANGING}{{phase!="collective"}}\n'
-        f'    unless {on} ({HANGING}{{phase=~"{BUSY}"}} and {config.on(*RUN)} {run_pipelines})\n'
+        f'    unless {on} ({HANGING}{{phase=~"{BUSY}"}} and {config.on(*RUN)} ({run_pipelines}))\n'
         f"    or {ended}\n  )\n"
         f'  + {config.on(*RUN)} group_left max {run} ({HANGING}{{phase="collective"}})\n)\n'
         f"unless {config.on(*RANK)} {waits}\n"
