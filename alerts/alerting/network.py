@@ -14,7 +14,7 @@ INTERFACE = (*TARGET, "device")
 
 
 PORT_UP, INTERFACE_UP = "port:whyidle_rdma_port_up:last_seconds", "device:whyidle_nic_up:last_seconds"
-PORT_LOST = "port:whyidle_rdma_port_lost:last_seconds"
+PORT_DOWN, PORT_LOST = "port:whyidle_rdma_port_up:zero", "port:whyidle_rdma_port_lost:last_seconds"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
@@ -22,7 +22,7 @@ def groups(config: Config) -> tuple[Group, ...]:
     # A node that is drained may take its links down before it reboots.
     down = (alert for row in _links(config) for alert in by_use(config, _alert(config, row), "", config.for_slow))
     critical, *patient = paced(config, "network", (*down, *(_alert(config, row) for row in rows)), _records(config))
-    return replace(critical, rules=(_lost(config), *critical.rules)), *patient
+    return replace(critical, rules=(*_not_up(config), *critical.rules)), *patient
 
 
 def _records(config: Config) -> tuple[Record, ...]:
@@ -32,13 +32,16 @@ def _records(config: Config) -> tuple[Record, ...]:
     )
 
 
-def _lost(config: Config) -> Record:
-    up = f"{config.series('whyidle_rdma_port_up')} == 1"
-    return Record(
-        PORT_LOST,
-        f"{remembered(config, PORT_UP)}\nunless {config.on(*PORT)} {up}",
-        why="Ports that were up before and are not up now. Usually there are none, so the alerts that use them cost "
-        "little.",
+def _not_up(config: Config) -> tuple[Record, Record]:
+    """Usually there are no such ports, so the alerts that use them cost little."""
+    up = config.series("whyidle_rdma_port_up")
+    return (
+        Record(PORT_DOWN, f"{up} == 0", why="Ports that are down."),
+        Record(
+            PORT_LOST,
+            f"{remembered(config, PORT_UP)}\nunless {config.on(*PORT)} {up} == 1",
+            why="Ports that were up before and are not up now.",
+        ),
     )
 
 
@@ -61,13 +64,12 @@ def _alert(config: Config, row: Alert) -> Alert:
 
 def _links(config: Config) -> tuple[Alert, ...]:
     """Links that are down or gone. This stops a run that uses the node."""
-    up = config.series("whyidle_rdma_port_up")
     collector = config.series("whyidle_collector_up", 'collector="rdma"')
     booting = f"unless {config.on(*TARGET)} ({booted(config)})"
     return (
         Alert(
             "WhyidleRdmaLinkDown",
-            f"{up} == 0\nand {config.on(*PORT)} {PORT_LOST}\n{booting}",
+            f"{PORT_DOWN}\nand {config.on(*PORT)} {PORT_LOST}\n{booting}",
             config.for_now,
             "critical",
             "{port} is down.",
@@ -77,7 +79,7 @@ def _links(config: Config) -> tuple[Alert, ...]:
         Alert(
             "WhyidleRdmaPortGone",
             f"0 * {PORT_LOST}\n"
-            f"unless {config.on(*PORT)} {up} == 0\nunless {config.on(*TARGET)} {collector} == 0\n{booting}\n"
+            f"unless {config.on(*PORT)} {PORT_DOWN}\nunless {config.on(*TARGET)} {collector} == 0\n{booting}\n"
             f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
             config.for_soon,
             "critical",

@@ -8,7 +8,6 @@ from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..promql import indented
 from ..rule import Record
-from .corroboration import lost_by_node
 from .names import INSTANCE_NODE, RUN_LINK, contradicted, evidence, leading, link_use, share, spent
 
 IDLE_FAMILIES = "storage|cpu|host"
@@ -45,7 +44,8 @@ def rules(config: Config) -> tuple[Record, ...]:
 
 def _rule(config: Config, of: Contradiction) -> Record:
     families, run = config.on(*RUN, "family"), config.on(*RUN)
-    lost = lost_by_node(config, of.families, of.causes)
+    matchers = f'run!="", family=~"{of.families}"' + (f', cause=~"{of.causes}"' if of.causes else "")
+    lost = f"sum {config.by(*RUN, 'node', 'family')} ({spent('run_node_cause', config.window)}{{{matchers}}})"
     whole = f'{spent("run_family", config.window)}{{family=~"{of.families}"}}'
     return Record(
         contradicted(config.window),

@@ -13,6 +13,7 @@ from .names import (
     device_seconds,
     evidence,
     link_use,
+    lost_by_node,
     share,
     spent,
     transfer_bandwidth,
@@ -36,7 +37,13 @@ def rules(config: Config) -> tuple[Record, ...]:
     A signal that does not agree, or whose counter the node lacks, has no series: of the some forty signals of a node,
     hardly ever one agrees.
     """
+    by = config.by(*RUN, "node", "family")
     return (
+        Record(
+            lost_by_node(config.window),
+            f'sum {by} ({spent("run_node_cause", config.window)}{{{_families()}, run!=""}})',
+            why="What runs lose to the families that counters can confirm.",
+        ),
         *(_link_use(config, link, expr) for link, expr in utilisation(config).items()),
         *(_node_rule(config, signal) for signal in signals(config)),
         *(baselines.rule(config, family) for family in FAMILIES),
@@ -107,18 +114,12 @@ def _families() -> str:
     return f'family=~"{"|".join(FAMILIES)}"'
 
 
-def lost_by_node(config: Config, family: str, causes: str = "") -> str:
-    """Device-seconds that runs lost to ``family``, or only to its ``causes``, by node. Both are regular expressions."""
-    matchers = f'run!="", family=~"{family}"' + (f', cause=~"{causes}"' if causes else "")
-    return f"sum {config.by(*RUN, 'node', 'family')} ({spent('run_node_cause', config.window)}{{{matchers}}})"
-
-
 def _agrees(config: Config, family: str) -> str:
     return f"{config.on('node')} group_left () {baselines.unusual(config, family)}"
 
 
 def _where_lost(config: Config, family: str) -> str:
-    lost, by = lost_by_node(config, family), config.by(*RUN, "family")
+    lost, by = f'{lost_by_node(config.window)}{{family="{family}"}}', config.by(*RUN, "family")
     whole = f'{spent("run_family", config.window)}{{family="{family}"}}'
     return f"sum {by} ({lost} * {_agrees(config, family)}) / {config.on(*RUN, 'family')} {whole}"
 
@@ -157,7 +158,8 @@ def _network(config: Config) -> str:
 
 def _waits_of_group(config: Config) -> str:
     """Waits in transfers by node: for the nodes that host the group, or for all nodes if no group is known."""
-    lost, group = lost_by_node(config, "network"), f'{waiting_group(config.window)}{{group!="unknown"}}'
+    lost = f'{lost_by_node(config.window)}{{family="network"}}'
+    group = f'{waiting_group(config.window)}{{group!="unknown"}}'
     calls = config.series("whyidle_group_calls_total")
     members = f"group {config.by(*RUN, 'node')} (\n  {calls} and {config.on(*RUN, 'group')} {group}\n)"
     return f"{lost}\n and {config.on(*RUN, 'node')} {members}\nor\n{lost}\n unless {config.on(*RUN)} {group}"

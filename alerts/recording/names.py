@@ -137,6 +137,11 @@ def link_use(window: str) -> str:
     return f"node_link:whyidle_link_use:max{window}"
 
 
+def lost_by_node(window: str) -> str:
+    """Device-seconds that runs lost to the families that counters can confirm, by node and family."""
+    return f"run_node_family:whyidle_lost_seconds:increase{window}"
+
+
 def baseline(family: str) -> str:
     """The baseline of a signal on a node: the share of time in which it appears while nothing is lost to its family.
 
