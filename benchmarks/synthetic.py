@@ -19,9 +19,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from remote_write import Batch
 
 from whyidle.agent.metrics.ranks import DEVICE_SECONDS, PLACE
-from whyidle.agent.metrics.runs import LIVE_RANKS
+from whyidle.agent.metrics.runs import LIVE_RANKS, RUN_PLACE
 from whyidle.agent.metrics.runs import METRICS as RUN_METRICS
-from whyidle.agent.metrics.runs import RUN_PLACE
 from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS
 
 HERE = Path(__file__).resolve().parent
