@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
-from ...agent.metrics.ranks import RANK
+from ...agent.metrics.ranks import RANK, RUN
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
 from ..promql import indented, labelled, lines
@@ -129,6 +129,11 @@ def _increases(config: Config) -> Iterator[Record]:
         f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
         why="Device-seconds since the last evaluation. A counter that fell has started again from 0. Compute that "
         "counts as host is subtracted.",
+    )
+    yield Record(
+        spent("run_cause"),
+        f"sum {config.by(*RUN, 'cause', 'family')} ({spent('run_node_cause')})",
+        why="The same for all nodes of a run, for windows in which nodes are not distinguished.",
     )
     yield Record(
         lateness(),

@@ -33,8 +33,6 @@ from .faults import faults
 
 RANK = "owner, run, rank"
 NAMED = "{{owner}}/{{run}} rank {{rank}}"
-SPENT = f"run_node_cause:whyidle_device_seconds:increase$window{{{v.NODE}"
-"""Device-seconds of the node. More matchers and the closing brace follow."""
 COMPUTING = rank_shares(v.NODE, RANK, 'family="compute"')
 EVIDENCE = {"network": "Network", "storage": "Storage", "cpu": "CPU"}
 """The families that counters of a node can confirm or refute."""
@@ -70,8 +68,8 @@ def _live() -> Panel:
 def _computing_now() -> Panel:
     return stat(
         "Computing",
-        "Share of its ranks' time that went into compute.",
-        query(f'sum({SPENT}, family="compute"}}) / sum({SPENT}}}) or 0 * sum({SPENT}}})'),
+        "Share of its ranks' time that went into compute, in windows of five minutes.",
+        query(f'sum(node_family:whyidle_share:ratio5m{{{v.NODE}, family="compute"}})'),
         unit="percentunit",
         width=5,
         thresholds=GOOD,
@@ -133,8 +131,8 @@ def _shares() -> Panel:
         "Where the time of its ranks goes",
         "Device-seconds of all ranks on the node, by family, and of its GPUs without whyidle (unhooked). They "
         "add up to 100 %. Compare with the run: a node that "
-        "differs from the others is the place to look.",
-        query(f"sum by (family) ({SPENT}}}) / on () group_left () sum({SPENT}}})", "{{family}}"),
+        "differs from the others is the place to look. Each point is the mean of five minutes.",
+        query(f"sum by (family) (node_family:whyidle_share:ratio5m{{{v.NODE}}})", "{{family}}"),
         width=12,
     )
 
