@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..ledger.reader import Ledger
-from .metrics.runs import METRICS
+from .metrics.runs import SUMS
 
-WORDS: tuple[str, ...] = tuple(metric.source for metric in METRICS)
+WORDS: tuple[str, ...] = tuple(metric.source for metric in SUMS)
 """The words of a ledger that are summed."""
 
 Place = tuple[str, str, str]  # owner, run, node: metrics.runs.RUN_PLACE

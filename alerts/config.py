@@ -45,10 +45,10 @@ class Config:
     all windows, verdicts and bills. Windows must be multiples of it. At most 2m: Prometheus drops a series after 5m
     without a sample, and one evaluation may be missed."""
     details_interval: Duration = "4m"
-    """How often series are recorded that only dashboards and the texts of alerts use: the seconds of single ranks, and
-    contradictions of a verdict. At most 4m: Prometheus drops a series after 5m without a sample."""
+    """How often rules are evaluated that read many series: evidence of node counters, contradictions of a verdict, and
+    the seconds of single ranks. At most 4m: Prometheus drops a series after 5m without a sample."""
     counters_interval: Duration = "2m"
-    """How often rules on node counters, steps and bandwidth are evaluated."""
+    """How often rules on steps and bandwidth are evaluated."""
     window: Duration = "5m"
     """The window of evidence from node counters, and of most alerts."""
     long_window: Duration = "1h"

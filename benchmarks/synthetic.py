@@ -19,9 +19,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from remote_write import Batch
 
 from whyidle.agent.metrics.ranks import DEVICE_SECONDS, PLACE
+from whyidle.agent.metrics.runs import LIVE_RANKS, RUN_PLACE
 from whyidle.agent.metrics.runs import METRICS as RUN_METRICS
-from whyidle.agent.metrics.runs import RUN_PLACE
-from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES
+from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS
 
 HERE = Path(__file__).resolve().parent
 GPUS = 8
@@ -112,7 +112,8 @@ def _waits(lines: list[Line]) -> Iterator[Line]:
             for family in WAITED_FOR:
                 yield Line("whyidle_waited_for_seconds_total", "counter", {**line.labels, "family": family}, 0.0)
             for family in LATE if line.labels["rank"] == "0" else ():
-                yield Line("whyidle_late_seconds_total", "counter", {**line.labels, "family": family}, 0.0)
+                labels = {**line.labels, "node": "", "family": family}
+                yield Line("whyidle_late_seconds_total", "counter", labels, 0.0)
 
 
 def _device_seconds(lines: list[Line]) -> Iterator[Line]:
@@ -134,9 +135,13 @@ def _sums(lines: list[Line]) -> Iterator[Line]:
         ("whyidle_run_device_seconds_total", [{"cause": each, "family": CAUSE_FAMILY[each]} for each in TAKEN]),
         ("whyidle_run_waited_for_seconds_total", [{"family": each} for each in WAITED_FOR]),
         ("whyidle_run_collective_bytes_total", [{"op": each} for each in COLLECTIVES]),
+        ("whyidle_run_steps_total", [{}]),
+        ("whyidle_run_checkpoints_total", [{"kind": each} for each in CHECKPOINT_KINDS]),
+        ("whyidle_run_hook_faults_total", [{}]),
     ):
         for of in labels:
             yield Line(name, "counter", {**place, **of}, 0.0)
+    yield Line(LIVE_RANKS.name, "gauge", place, float(GPUS))
 
 
 def chance(*words: object) -> float:

@@ -256,7 +256,9 @@ def _heat() -> Panel:
 def _nodes() -> Panel:
     hours = device_hours(f"node:whyidle_lost_seconds:increase{{{v.CLUSTER}}}")
     first = f"topk($worst, sum by ({v.BY_NODE}) ({hours}))"
-    family = f"topk by ({v.BY_NODE}) (1, node_family:whyidle_share:ratio1h{{{v.CLUSTER}, {LOST}}})"
+    spent = f"sum_over_time(run_node_cause:whyidle_device_seconds:increase{{{v.CLUSTER}"
+    worst = f"topk by ({v.BY_NODE}) (1, sum by ({v.BY_NODE}, family) ({spent}, {LOST}}}[1h])))"
+    family = f"({worst} / on ({v.BY_NODE}) group_left () sum by ({v.BY_NODE}) ({spent}}}[1h])))"
     panel = table(
         "Nodes by what they lost",
         "The nodes whose ranks lost most device-hours in the time range, and the family that each lost most to "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
@@ -12,9 +13,10 @@ from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
 from ..metrics.metric import Metric
-from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, RANK
-from ..metrics.runs import METRICS as RUN_METRICS
+from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, PLACE, RANK
+from ..metrics.runs import LIVE_RANKS, SUMS
 from ..reading import Histogram, Labels, Reading
+from ..run_sums import place_of
 
 Samples = Iterable[tuple[Labels, float]]
 Series = dict[Labels, "float | Histogram"]
@@ -49,7 +51,8 @@ class RankCollector:
                     samples[kept.rank] = _histogram(metric, rank)
                 else:
                     _add_words(samples, metric, kept.of[metric], rank.totals[metric.source])
-        for metric in RUN_METRICS:
+        reading.series(LIVE_RANKS).update(_live(snapshot))
+        for metric in SUMS:
             samples = reading.series(metric)
             for place, sums in snapshot.runs.items():
                 labels_of = [None if labels is None else (*place, *labels) for labels in metric.series]
@@ -62,12 +65,14 @@ class _RankLabels:
     def __init__(self, place: Labels):
         self.rank = place[: len(RANK)]
         self.of = {
-            metric: [
-                None if labels is None else (*(place if "device" in metric.labels else self.rank), *labels)
-                for labels in metric.series
-            ]
+            metric: [None if labels is None else (*_identity_of(metric, place), *labels) for labels in metric.series]
             for metric in METRICS
         }
+
+
+def _identity_of(metric: Metric, place: Labels) -> Labels:
+    """The part of a rank's place that its series of a metric have: the rank, and often its node and its device."""
+    return tuple(value for label, value in zip(PLACE, place, strict=True) if label in metric.labels)
 
 
 def _histogram(metric: Metric, rank: Rank) -> Histogram:
@@ -91,6 +96,12 @@ def _newest(snapshot: Snapshot) -> Iterator[Ledger]:
     return (rank.newest for rank in snapshot.ranks)
 
 
+def _live(snapshot: Snapshot) -> Series:
+    counts: dict[Labels, float | Histogram] = dict.fromkeys(snapshot.runs, 0.0)
+    live = Counter(place_of(ledger) for ledger in _newest(snapshot) if ledger.alive)
+    return counts | {place: float(count) for place, count in live.items()}
+
+
 def _open_phase(snapshot: Snapshot) -> Samples:
     for ledger in _newest(snapshot):
         if ledger.alive:
@@ -99,8 +110,7 @@ def _open_phase(snapshot: Snapshot) -> Samples:
 
 def _hang(snapshot: Snapshot) -> Samples:
     missing = missing_ranks(_newest(snapshot), snapshot.now_ns, longer_than=MISSING_AFTER_SECONDS)
-    found = {rank_labels(one.ledger): one.seconds for one in missing}
-    return [(rank_labels(ledger), found.get(rank_labels(ledger), 0.0)) for ledger in _newest(snapshot)]
+    return [(rank_labels(one.ledger), one.seconds) for one in missing]
 
 
 def _identity(snapshot: Snapshot) -> Samples:
@@ -132,7 +142,7 @@ def _group_calls(snapshot: Snapshot) -> Samples:
     for rank in snapshot.ranks:
         labels = rank_labels(rank.newest)
         for group, (*_, calls) in rank.groups.items():
-            yield (*labels, group), calls
+            yield (*labels, rank.newest.node, group), calls
 
 
 def _world_size(snapshot: Snapshot) -> Samples:

@@ -277,6 +277,15 @@ RUN_COMPUTE_IDLE = Metric(
     "whyidle_compute_idle_seconds_total of all ranks of a run on this node. It does not fall when a rank ends.",
     "cause_ns, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
+UNHOOKED = Metric(
+    "whyidle_unhooked_seconds_total",
+    "counter",
+    "seconds",
+    ("node", "cause"),
+    "whyidle_device_seconds_total of all GPUs of the node without a ledger. It does not fall when a GPU disappears. A "
+    "cause that took nothing has no series.",
+    "nvmlDeviceGetSamples, or nvmlGpmMetricsGet",
+)
 
 
 class Throttle(NamedTuple):
@@ -344,4 +353,5 @@ METRICS: tuple[Metric, ...] = (
     XIDS,
     COMPUTE_IDLE,
     RUN_COMPUTE_IDLE,
+    UNHOOKED,
 )

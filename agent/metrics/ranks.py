@@ -42,7 +42,7 @@ GROUP_CALLS = Metric(
     "whyidle_group_calls_total",
     "counter",
     "calls",
-    (*RANK, "group"),
+    (*RANK, "node", "group"),
     "Collectives for which a rank has waited, by process group.",
     "<group calls>",
 )
@@ -113,7 +113,8 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "seconds",
         RANK,
-        "For how long a live rank of this node has waited in a collective that this rank has not entered; 0 if none.",
+        "For how long a live rank of this node has waited in a collective that this rank has not entered. A rank that "
+        "nobody waits for has no series.",
         "<hang>",
     ),
     Metric(
@@ -138,7 +139,7 @@ METRICS: tuple[Metric, ...] = (
         "whyidle_late_seconds_total",
         "counter",
         "seconds",
-        (*RANK, "family"),
+        (*RANK, "node", "family"),
         "Time by which this rank was late at collectives while others waited for it, by the family that made it late. "
         "A family that did not make it late has no series.",
         "late_ns",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ledger.causes import CAUSE_FAMILY, COLLECTIVE_OPS, FAMILIES
+from ...ledger.causes import CAUSE_FAMILY, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES
 from .metric import Metric
 from .ranks import NS, RUN
 
@@ -12,7 +12,15 @@ _GROWS = (
     "`--ledger.retention` it begins again from 0."
 )
 
-METRICS: tuple[Metric, ...] = (
+LIVE_RANKS = Metric(
+    "whyidle_run_ranks",
+    "gauge",
+    "ranks",
+    RUN_PLACE,
+    "Live ranks of a run on this node. 0 while the agent still shows ranks that have ended, and none lives.",
+    "<live ranks>",
+)
+SUMS: tuple[Metric, ...] = (
     Metric(
         "whyidle_run_device_seconds_total",
         "counter",
@@ -47,4 +55,31 @@ METRICS: tuple[Metric, ...] = (
         tuple((op,) for op in COLLECTIVE_OPS),
         sparse=True,
     ),
+    Metric(
+        "whyidle_run_steps_total",
+        "counter",
+        "steps",
+        RUN_PLACE,
+        "whyidle_steps_total of all ranks of a run on this node. Every rank counts the steps of the run.",
+        "steps",
+    ),
+    Metric(
+        "whyidle_run_checkpoints_total",
+        "counter",
+        "checkpoints",
+        (*RUN_PLACE, "kind"),
+        "whyidle_checkpoints_total of all ranks of a run on this node.",
+        "checkpoints",
+        tuple((kind,) for kind in CHECKPOINT_KINDS),
+    ),
+    Metric(
+        "whyidle_run_hook_faults_total",
+        "counter",
+        "faults",
+        RUN_PLACE,
+        "whyidle_hook_faults_total of all ranks of a run on this node.",
+        "faults",
+    ),
 )
+"""The sums of counters of ledgers."""
+METRICS: tuple[Metric, ...] = (LIVE_RANKS, *SUMS)

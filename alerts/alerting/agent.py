@@ -23,9 +23,11 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 
 def _had_ranks(config: Config) -> Record:
-    up = config.series("whyidle_rank_up")
+    live = config.series("whyidle_run_ranks")
     return Record(
-        HAD_RANKS, f"max {config.by(*TARGET)} ({up})", why="1 if the agent reported live ranks in its last scrape."
+        HAD_RANKS,
+        f"clamp_max(max {config.by(*TARGET)} ({live}), 1)",
+        why="1 if the agent reported live ranks in its last scrape.",
     )
 
 
@@ -119,11 +121,11 @@ def _reading(config: Config) -> tuple[Alert, ...]:
 
 def _hooks(config: Config) -> tuple[Alert, ...]:
     failed = config.series("whyidle_hook_state", 'state="failed"')
-    live = f"{config.series('whyidle_rank_up')} == 1"
+    ended = config.series("whyidle_rank_killed")
     return (
         Alert(
             "WhyidleHookFailed",
-            f"count {config.by(*RUN, 'hook')} (\n  {failed} and {config.on(*TARGET, *RANK)} {live}\n)",
+            f"count {config.by(*RUN, 'hook')} (\n  {failed} unless {config.on(*TARGET, *RANK)} {ended}\n)",
             config.for_soon,
             "warning",
             f"The hook {{{{ $labels.hook }}}} failed in run {RUN_NAME}.",
@@ -132,7 +134,7 @@ def _hooks(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleHookFaults",
-            started(config, "whyidle_hook_faults_total", "", config.long_window, *RUN),
+            started(config, "whyidle_run_hook_faults_total", "", config.long_window, *RUN),
             "0s",
             "info",
             f"The hooks in run {RUN_NAME} caught errors in whyidle.",

@@ -50,8 +50,8 @@ def _idle(config: Config) -> Alert:
 
 
 def _missing(config: Config) -> Alert:
-    live = f"{config.series('whyidle_rank_up')} == 1"
-    size = f"max {config.by(*RUN)} ({config.series('whyidle_world_size')} and {config.on(*TARGET, *RANK)} {live})"
+    ended = config.series("whyidle_rank_killed")
+    size = f"max {config.by(*RUN)} ({config.series('whyidle_world_size')} unless {config.on(*TARGET, *RANK)} {ended})"
     return Alert(
         "WhyidleRanksMissing",
         f"{size}\n- {config.on(*RUN)} {RUN_RANKS}\n> 0",

@@ -5,34 +5,47 @@ from __future__ import annotations
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
 from ..recording.names import device_seconds, late
-from ..rule import Alert, Group
+from ..rule import Alert, Group, Record
 from .expressions import RUN_NAME, TARGET, each
 from .pace import prompt
 
-PIPELINE = 'part="pipeline"'
+PIPELINE = 'family="pipeline"'
 BUSY = "compute|eval|compile"
 """Phases of a pipeline stage in which it works, so that it is normal that other stages wait for its messages."""
 
 
+HANGING = "rank_phase:whyidle_hanging:seconds"
+
+
 def groups(config: Config) -> tuple[Group, ...]:
-    return (prompt(config, "collectives", (_hung(config), _stuck(config), _compute(config), _late(config))),)
+    alerts = (_hung(config), _stuck(config), _compute(config), _late(config))
+    return (prompt(config, "collectives", (_hanging(config), *alerts)),)
+
+
+def _hanging(config: Config) -> Record:
+    phases = f"{config.series('whyidle_phase_open_seconds')} > {config.alerts.hang_seconds}"
+    return Record(
+        HANGING,
+        f"max {config.by(*TARGET, *RANK, 'node', 'phase')} ({phases})",
+        why="Phases that are open for so long that they may be hangs. Usually there are none, so the alerts that use "
+        "them cost little.",
+    )
 
 
 def _hung(config: Config) -> Alert:
     """Within a node, the agent reports which ranks are missing. Across nodes, the series of all agents are combined.
 
     In a pipeline, a stage may wait for the messages of a busy stage, and the series do not show which waits are of this
-    kind. So in a pipeline a rank of another node is missing only if its phase is not work (not in ``BUSY``). The
-    expression compares before it sums, so that the sums are over few series.
+    kind. So in a pipeline a rank of another node is missing only if its phase is not work (not in ``BUSY``). A rank
+    that has ended has the series whyidle_rank_killed, and a live rank has not.
     """
     hang = config.alerts.hang_seconds
     rank, run, on = config.by(*TARGET, *RANK), config.by(*RUN), config.on(*TARGET, *RANK)
     missing = config.series("whyidle_collective_missing_seconds")
-    open_elsewhere = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
-    up = config.series("whyidle_rank_up")
-    busy = config.series("whyidle_phase_open_seconds", f'phase=~"{BUSY}"')
-    run_pipelines = f"sum {run} ({config.series('whyidle_group_wait_seconds_total', PIPELINE)}) > 0"
+    ended = config.series("whyidle_rank_killed")
+    run_pipelines = f"sum {run} ({config.series('whyidle_run_device_seconds_total', PIPELINE)}) > 0"
+    names = f"group {config.by(*TARGET, 'node')} ({config.series('whyidle_run_ranks')})"
     phases, info = config.series("whyidle_phase_open_seconds"), config.series("whyidle_rank_info")
     phase = each(config, phases, RANK, " It is in {{ .Labels.phase }}.", " It has ended.")
     place = each(config, info, RANK, " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
@@ -40,12 +53,13 @@ def _hung(config: Config) -> Alert:
         "WhyidleCollectiveHung",
         f"((\n  max {rank} ({missing} > {hang})\n  or\n"
         f"  0 * max {rank} (\n"
-        f"    {open_elsewhere} > {hang}\n    unless {on} ({busy} and {config.on(*RUN)} {run_pipelines})\n"
-        f"    or {up} == 0\n  )\n"
-        f"  + {config.on(*RUN)} group_left max {run} ({waits} > {hang})\n)\n"
+        f'    {HANGING}{{phase!="collective"}}\n'
+        f'    unless {on} ({HANGING}{{phase=~"{BUSY}"}} and {config.on(*RUN)} ({run_pipelines}))\n'
+        f"    or {ended}\n  )\n"
+        f'  + {config.on(*RUN)} group_left max {run} ({HANGING}{{phase="collective"}})\n)\n'
         f"unless {config.on(*RANK)} {waits}\n"
-        f"unless {on} ({up} == 0 and {config.on(*RANK)} ({up} == 1)))\n"
-        f"* {on} group_left (node) {info}",
+        f"unless {on} ({ended} and {config.on(*RANK)} {phases}))\n"
+        f"* {config.on(*TARGET)} group_left (node) {names}",
         config.for_now,
         "critical",
         f"Run {RUN_NAME} hangs: rank {{{{ $labels.rank }}}} has not entered a collective.",
@@ -55,15 +69,14 @@ def _hung(config: Config) -> Alert:
 
 
 def _stuck(config: Config) -> Alert:
-    hang = config.alerts.hang_seconds
-    waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
-    others = config.series("whyidle_phase_open_seconds", 'phase!="collective"')
-    up = config.series("whyidle_rank_up")
+    waits, run = f'{HANGING}{{phase="collective"}}', config.by(*RUN)
+    ended = config.series("whyidle_rank_killed")
+    live = f"sum {run} ({config.series('whyidle_run_ranks')})"
     return Alert(
         "WhyidleCollectiveStuck",
-        f"min {config.by(*RUN)} ({waits}) > {hang}\n"
-        f"unless {config.on(*RUN)} {others}\n"
-        f"unless {config.on(*RUN)} ({up} == 0 unless {config.on(*RANK)} {up} == 1)",
+        f"min {run} ({waits})\n"
+        f"and {config.on(*RUN)} count {run} ({waits}) >= {config.on(*RUN)} {live}\n"
+        f"unless {config.on(*RUN)} ({ended} unless {config.on(*RANK)} {waits})",
         config.for_now,
         "critical",
         f"Run {RUN_NAME} hangs: every rank waits in a collective.",

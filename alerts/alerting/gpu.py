@@ -123,7 +123,7 @@ def _memory(config: Config) -> tuple[Alert, ...]:
     return (
         Alert(
             "WhyidleGpuEccUncorrected",
-            f"sum {config.by(*TARGET, *GPU)} (increase({uncorrected}[{hour}])) > 0\n"
+            f"sum {config.by(*TARGET, *GPU)} (increase({uncorrected}[{hour}]) > 0)\n"
             f"unless {config.on(*TARGET, *GPU)} ({told})",
             "0s",
             "warning",
@@ -170,7 +170,7 @@ def _held_back(config: Config) -> tuple[Alert, ...]:
     return (
         Alert(
             "WhyidleGpuThrottled",
-            f"max {config.by(*TARGET, *GPU, 'reason')} ({throttled}) > {of.gpu_throttled_share}",
+            f"max {config.by(*TARGET, *GPU, 'reason')} ({throttled} > {of.gpu_throttled_share})",
             slow,
             "warning",
             "is throttled: {{ $labels.reason }}.",
@@ -197,7 +197,7 @@ def _held_back(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleGpuNvlinkErrors",
-            f"sum {by} (increase({errors}[{slow}])) > {of.nvlink_errors}",
+            f"sum {by} (increase({errors}[{slow}]) > 0) > {of.nvlink_errors}",
             slow,
             "warning",
             "has errors on its NVLinks.",

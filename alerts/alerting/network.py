@@ -14,19 +14,34 @@ INTERFACE = (*TARGET, "device")
 
 
 PORT_UP, INTERFACE_UP = "port:whyidle_rdma_port_up:last_seconds", "device:whyidle_nic_up:last_seconds"
+PORT_DOWN, PORT_LOST = "port:whyidle_rdma_port_up:zero", "port:whyidle_rdma_port_lost:last_seconds"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
     rows = (*_degraded(config), *_errors(config), *_congestion(config), *_pauses(config), *_tcp(config))
     # A node that is drained may take its links down before it reboots.
     down = (alert for row in _links(config) for alert in by_use(config, _alert(config, row), "", config.for_slow))
-    return paced(config, "network", (*down, *(_alert(config, row) for row in rows)), _records(config))
+    critical, *patient = paced(config, "network", (*down, *(_alert(config, row) for row in rows)), _records(config))
+    return replace(critical, rules=(*_not_up(config), *critical.rules)), *patient
 
 
 def _records(config: Config) -> tuple[Record, ...]:
     return (
         last_time(config, PORT_UP, f"{config.series('whyidle_rdma_port_up')} == 1", *PORT),
         last_time(config, INTERFACE_UP, f"{config.series('whyidle_nic_up')} == 1", *INTERFACE),
+    )
+
+
+def _not_up(config: Config) -> tuple[Record, Record]:
+    """Usually there are no such ports, so the alerts that use them cost little."""
+    up = config.series("whyidle_rdma_port_up")
+    return (
+        Record(PORT_DOWN, f"{up} == 0", why="Ports that are down."),
+        Record(
+            PORT_LOST,
+            f"{remembered(config, PORT_UP)}\nunless {config.on(*PORT)} {up} == 1",
+            why="Ports that were up before and are not up now.",
+        ),
     )
 
 
@@ -49,13 +64,12 @@ def _alert(config: Config, row: Alert) -> Alert:
 
 def _links(config: Config) -> tuple[Alert, ...]:
     """Links that are down or gone. This stops a run that uses the node."""
-    up = config.series("whyidle_rdma_port_up")
     collector = config.series("whyidle_collector_up", 'collector="rdma"')
-    known, booting = remembered(config, PORT_UP), f"unless {config.on(*TARGET)} ({booted(config)})"
+    booting = f"unless {config.on(*TARGET)} ({booted(config)})"
     return (
         Alert(
             "WhyidleRdmaLinkDown",
-            f"{up} == 0\nand {config.on(*PORT)} ({known})\n{booting}",
+            f"{PORT_DOWN}\nand {config.on(*PORT)} {PORT_LOST}\n{booting}",
             config.for_now,
             "critical",
             "{port} is down.",
@@ -64,8 +78,8 @@ def _links(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleRdmaPortGone",
-            f"0 * ({known})\n"
-            f"unless {config.on(*PORT)} {up}\nunless {config.on(*TARGET)} {collector} == 0\n{booting}\n"
+            f"0 * {PORT_LOST}\n"
+            f"unless {config.on(*PORT)} {PORT_DOWN}\nunless {config.on(*TARGET)} {collector} == 0\n{booting}\n"
             f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
             config.for_soon,
             "critical",
@@ -134,7 +148,7 @@ def _errors(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleRdmaRetriesExceeded",
-            f"sum {config.by(*PORT)} (increase({exceeded}[{hour}])) > 0",
+            f"sum {config.by(*PORT)} (increase({exceeded}[{hour}]) > 0)",
             "0s",
             "warning",
             "{port} gave up on a peer.",

@@ -28,7 +28,7 @@ def groups(config: Config) -> list[Group]:
         Group("whyidle-ranks", config.interval, tuple(_accounts(config))),
         Group("whyidle-rank-books", config.details_interval, rank_books.rules(config)),
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),
-        Group("whyidle-evidence", config.counters_interval, corroboration.rules(config)),
+        Group("whyidle-evidence", config.details_interval, corroboration.rules(config)),
         Group("whyidle-contradictions", config.details_interval, contradictions.rules(config)),
         Group("whyidle-shortages", config.details_interval, shortages.rules(config)),
         Group("whyidle-verdict", config.interval, tuple(_verdicts(config))),

@@ -16,7 +16,7 @@ the signal's own family. For the network it includes waits that could not be spl
 
 def rule(config: Config, family: str) -> Record:
     """A moving average of whether each signal appears. It changes only while the node has ranks that lose nothing."""
-    step = f"{seconds(config.counters_interval)} / (3600 * {config.baseline_hours:g})"
+    step = f"{seconds(config.details_interval)} / (3600 * {config.baseline_hours:g})"
     name, here = baseline(family), config.on("node")
     before, now = f"last_over_time({name}[{REMEMBERED}])", evidence(family, config.window)
     quiet = _quiet(config, family)

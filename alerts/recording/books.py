@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
-from ...agent.metrics.ranks import RANK
+from ...agent.metrics.ranks import RANK, RUN
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
 from ..promql import indented, labelled, lines
 from ..rule import Record
-from .names import RANK_PLACE, UNKNOWN_RUNS, lateness, spent, total, waited_for
+from .names import RUN_INSTANCE, UNKNOWN_RUNS, lateness, spent, total, waited_for
 
 RUN_TOTAL = total("run_node_cause", "device_seconds")
-DEVICE_TOTAL = total("device_cause", "device_seconds")
+UNHOOKED_TOTAL = total("node_cause", "device_seconds")
 LATE_TOTAL = total("rank_family", "late_seconds")
 WAITED_FOR_TOTAL = total("run_node_family", "waited_for_seconds")
 REMEMBERED = "5m"
@@ -41,12 +41,6 @@ def rules(config: Config) -> tuple[Record, ...]:
 def last_value(config: Config, metric: str, matchers: str = "") -> str:
     """The last value of a counter within REMEMBERED, so that a failed scrape leaves no gap."""
     return f"last_over_time({config.series(metric, matchers)}[{REMEMBERED}])"
-
-
-def placed(config: Config, counter: str) -> str:
-    """The last values of a counter of ranks, with the label `node`."""
-    on = config.on("instance", *RANK)
-    return f"({last_value(config, counter)} > 0)\n* {on} group_left (node) {RANK_PLACE}"
 
 
 def heard_before(config: Config, interval: str) -> str:
@@ -70,9 +64,9 @@ def matching(name: str, labels: Mapping[str, str]) -> str:
 
 def _totals(config: Config) -> Iterator[Record]:
     yield Record(
-        RANK_PLACE,
-        f"group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})",
-        why="The node of each rank, for counters without the label node.",
+        RUN_INSTANCE,
+        f"group {config.by('instance', *RUN_PLACE)} ({last_value(config, 'whyidle_run_ranks')})",
+        why="The runs of each agent.",
     )
     yield Record(
         RUN_TOTAL,
@@ -87,10 +81,10 @@ def _totals(config: Config) -> Iterator[Record]:
         why="Compute during which the GPU's own counters show an idle GPU, at most all compute. It counts as host, and "
         "is subtracted from compute below.",
     )
-    unhooked = last_value(config, "whyidle_device_seconds_total", f'family="{UNHOOKED_FAMILY}"')
     yield Record(
-        DEVICE_TOTAL,
-        f"max {config.by('node', 'device', 'cause', 'family')} ({unhooked} > 0)",
+        UNHOOKED_TOTAL,
+        f"max {config.by('node', 'cause')} ({last_value(config, 'whyidle_unhooked_seconds_total')})",
+        {"family": UNHOOKED_FAMILY},
         why="The same for GPUs that no rank uses.",
     )
     yield Record(LATE_TOTAL, _late(config))
@@ -108,15 +102,15 @@ def _gaps(config: Config) -> str:
 
 def _late(config: Config) -> str:
     """The total lateness by rank, since rules name the rank that is late most."""
-    late = indented(placed(config, "whyidle_late_seconds_total"))
-    return f"max {config.by(*RANK, 'node', 'family')} (\n{late}\n)"
+    late = f"{last_value(config, 'whyidle_late_seconds_total')} > 0"
+    return f"max {config.by(*RANK, 'node', 'family')} ({late})"
 
 
 def _unknown(config: Config) -> Record:
     return Record(
         UNKNOWN_RUNS,
-        f"group {config.by(*RUN_PLACE)} (\n  {RANK_PLACE}\n"
-        f"  unless {config.on(*RUN_PLACE)} {RANK_PLACE} offset {config.interval}\n"
+        f"group {config.by(*RUN_PLACE)} (\n  {RUN_INSTANCE}\n"
+        f"  unless {config.on(*RUN_PLACE)} {RUN_INSTANCE} offset {config.interval}\n"
         f"  unless {config.on('instance')} {heard_before(config, config.interval)}\n)",
         why="Runs without series at the last evaluation, on nodes whose agent did not answer then either. It is not "
         "known how much of their counters was counted before. The new counters of any other run start from 0.",
@@ -127,7 +121,7 @@ def _increases(config: Config) -> Iterator[Record]:
     sampled = f"-({_grown(config, matching(RUN_TOTAL, EVIDENCE))})"
     parts = lines(
         _grown(config, RUN_TOTAL),
-        grown(DEVICE_TOTAL, MISSED),
+        grown(UNHOOKED_TOTAL, MISSED),
         labelled(labelled(labelled(sampled, "cause", "compute"), "family", "compute"), "part", "sampled"),
     )
     yield Record(
@@ -135,6 +129,11 @@ def _increases(config: Config) -> Iterator[Record]:
         f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
         why="Device-seconds since the last evaluation. A counter that fell has started again from 0. Compute that "
         "counts as host is subtracted.",
+    )
+    yield Record(
+        spent("run_cause"),
+        f"sum {config.by(*RUN, 'cause', 'family')} ({spent('run_node_cause')})",
+        why="The same for all nodes of a run, for windows in which nodes are not distinguished.",
     )
     yield Record(
         lateness(),

@@ -6,11 +6,9 @@ from typing import NamedTuple
 
 from ...agent.metrics.ranks import RUN
 from ..config import Config
-from ..promql import indented, labelled, lines
+from ..promql import indented
 from ..rule import Record
-from .corroboration import lost_by_node
-from .names import INSTANCE_NODE, RUN_LINK, contradicted, evidence, leading, share, spent
-from .signals import utilisation
+from .names import INSTANCE_NODE, RUN_LINK, contradicted, evidence, leading, link_use, share, spent
 
 IDLE_FAMILIES = "storage|cpu|host"
 """Families in which the device is idle. In other families it may spin in a collective, which counts as busy."""
@@ -46,7 +44,8 @@ def rules(config: Config) -> tuple[Record, ...]:
 
 def _rule(config: Config, of: Contradiction) -> Record:
     families, run = config.on(*RUN, "family"), config.on(*RUN)
-    lost = lost_by_node(config, of.families, of.causes)
+    matchers = f'run!="", family=~"{of.families}"' + (f', cause=~"{of.causes}"' if of.causes else "")
+    lost = f"sum {config.by(*RUN, 'node', 'family')} ({spent('run_node_cause', config.window)}{{{matchers}}})"
     whole = f'{spent("run_family", config.window)}{{family=~"{of.families}"}}'
     return Record(
         contradicted(config.window),
@@ -100,12 +99,10 @@ def _of_nodes(config: Config, targets: str) -> str:
 
 
 def _idle_links(config: Config) -> str:
-    of_target = config.by("instance")
-    used = (labelled(f"max {of_target} ({expr})", "link", name) for name, expr in utilisation(config).items())
     queued = f'{evidence("cpu", config.window)}{{signal!="workers_busy"}}'
     return (
         f"group {config.by('node')} (\n"
-        f"{indented(_of_nodes(config, f'max {of_target} ({lines(*used)})'))} < {config.idle_share:g}\n"
+        f"  max {config.by('node')} ({link_use(config.window)}) < {config.idle_share:g}\n"
         f"  and {config.on('node')} {queued}\n"
         f"  unless {config.on('node')} {evidence('network', config.window)}\n)"
     )

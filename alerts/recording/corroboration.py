@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..promql import indented, labelled, lines
 from ..rule import Record
 from . import baselines
 from .names import (
     INSTANCE_NODE,
-    RANK_PLACE,
     confirmed,
     device_seconds,
     evidence,
+    link_use,
+    lost_by_node,
     share,
     spent,
     transfer_bandwidth,
     waiting_group,
 )
-from .signals import Signal, signals
+from .signals import Signal, signals, utilisation
 
 FAMILIES = ("network", "storage", "cpu")
 """The families that node counters can confirm or refute. For other families, only the ranks have data."""
@@ -36,10 +37,27 @@ def rules(config: Config) -> tuple[Record, ...]:
     A signal that does not agree, or whose counter the node lacks, has no series: of the some forty signals of a node,
     hardly ever one agrees.
     """
+    by = config.by(*RUN, "node", "family")
     return (
+        Record(
+            lost_by_node(config.window),
+            f'sum {by} ({spent("run_node_cause", config.window)}{{{_families()}, run!=""}})',
+            why="What runs lose to the families that counters can confirm.",
+        ),
+        *(_link_use(config, link, expr) for link, expr in utilisation(config).items()),
         *(_node_rule(config, signal) for signal in signals(config)),
         *(baselines.rule(config, family) for family in FAMILIES),
         *_run_rules(config),
+    )
+
+
+def _link_use(config: Config, link: str, expr: str) -> Record:
+    here = f"{INSTANCE_NODE} * {config.on('instance')} group_left ()"
+    return Record(
+        link_use(config.window),
+        f"max {config.by('node')} (\n  {here}\n  max {config.by('instance')} ({expr})\n)",
+        {"link": link},
+        why="How busy the busiest link of a node is. Several signals use it.",
     )
 
 
@@ -48,9 +66,10 @@ def _node_rule(config: Config, signal: Signal) -> Record:
     here = f"{INSTANCE_NODE} * {config.on('instance')} group_left ()"
     if signal.of_waits:
         waits = f'({share("node_family", config.window)}{{family="network"}} >= {config.verdict_share:g})'
-        busiest = f"max {of_node} (\n  {here}\n  max {target} ({signal.expr})\n)"
-        inside = f"{indented(busiest)}\n  / {config.on('node')} {waits}\n  {agrees} <= {ALL_IN_WAITS:g}"
-        expr = f"group {of_node} (\n{inside}\n)"
+        busy = f"{signal.expr} / {config.on('node')} {waits}"
+        expr = f"group {of_node} (\n  {busy}\n  {agrees} <= {ALL_IN_WAITS:g}\n)"
+    elif signal.of_node:
+        expr = f"group {of_node} ({signal.expr} {agrees})"
     else:
         expr = f"group {of_node} (\n  {here}\n  group {target} ({signal.expr} {agrees})\n)"
     return Record(evidence(signal.family, config.window), expr, {"signal": signal.name}, why=signal.why)
@@ -95,18 +114,12 @@ def _families() -> str:
     return f'family=~"{"|".join(FAMILIES)}"'
 
 
-def lost_by_node(config: Config, family: str, causes: str = "") -> str:
-    """Device-seconds that runs lost to ``family``, or only to its ``causes``, by node. Both are regular expressions."""
-    matchers = f'run!="", family=~"{family}"' + (f', cause=~"{causes}"' if causes else "")
-    return f"sum {config.by(*RUN, 'node', 'family')} ({spent('run_node_cause', config.window)}{{{matchers}}})"
-
-
 def _agrees(config: Config, family: str) -> str:
     return f"{config.on('node')} group_left () {baselines.unusual(config, family)}"
 
 
 def _where_lost(config: Config, family: str) -> str:
-    lost, by = lost_by_node(config, family), config.by(*RUN, "family")
+    lost, by = f'{lost_by_node(config.window)}{{family="{family}"}}', config.by(*RUN, "family")
     whole = f'{spent("run_family", config.window)}{{family="{family}"}}'
     return f"sum {by} ({lost} * {_agrees(config, family)}) / {config.on(*RUN, 'family')} {whole}"
 
@@ -145,11 +158,8 @@ def _network(config: Config) -> str:
 
 def _waits_of_group(config: Config) -> str:
     """Waits in transfers by node: for the nodes that host the group, or for all nodes if no group is known."""
-    lost, group = lost_by_node(config, "network"), f'{waiting_group(config.window)}{{group!="unknown"}}'
-    calls = f"group {config.by('instance', *RANK, 'group')} ({config.series('whyidle_group_calls_total')})"
-    members = (
-        f"group {config.by(*RUN, 'node')} (\n"
-        f"  ({calls} and {config.on(*RUN, 'group')} {group})\n"
-        f"  * {config.on('instance', *RANK)} group_left (node) {RANK_PLACE}\n)"
-    )
+    lost = f'{lost_by_node(config.window)}{{family="network"}}'
+    group = f'{waiting_group(config.window)}{{group!="unknown"}}'
+    calls = config.series("whyidle_group_calls_total")
+    members = f"group {config.by(*RUN, 'node')} (\n  {calls} and {config.on(*RUN, 'group')} {group}\n)"
     return f"{lost}\n and {config.on(*RUN, 'node')} {members}\nor\n{lost}\n unless {config.on(*RUN)} {group}"

@@ -9,8 +9,9 @@ RUN_NODE_RANKS = "run_node:whyidle_ranks:count"
 RUN_RANKS = "run:whyidle_ranks:count"
 NODE_RANKS = "node:whyidle_ranks:count"
 RANK_PLACE = "rank_instance_node:whyidle_rank:group"
+RUN_INSTANCE = "instance_run_node:whyidle_run:group"
 UNKNOWN_RUNS = "run_node:whyidle_unknown:group"
-UNKNOWN_RANKS = "rank_node:whyidle_unknown:group"
+UNKNOWN_RANKS = "run_node:whyidle_unknown_ranks:group"
 
 NODE_LINK = "node:whyidle_link_bytes:limit"
 RUN_LINK = "run:whyidle_link_bytes:limit"
@@ -129,6 +130,16 @@ def verdict(window: str) -> str:
 def evidence(family: str, window: str) -> str:
     """1 where a signal of a node agrees with a family, otherwise absent."""
     return f"node:whyidle_{family}_evidence:max{window}"
+
+
+def link_use(window: str) -> str:
+    """How busy the busiest link of a node is, as a share of what it can carry, by `link`: kind and direction."""
+    return f"node_link:whyidle_link_use:max{window}"
+
+
+def lost_by_node(window: str) -> str:
+    """Device-seconds that runs lost to the families that counters can confirm, by node and family."""
+    return f"run_node_family:whyidle_lost_seconds:increase{window}"
 
 
 def baseline(family: str) -> str:

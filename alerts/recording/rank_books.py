@@ -10,11 +10,12 @@ from collections.abc import Iterator
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK
+from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
 from ..promql import indented, seconds
 from ..rule import Record
-from .books import EVIDENCE, grown, heard_before, last_value, matching, placed
-from .names import RANK_PLACE, UNKNOWN_RANKS, spent, total
+from .books import EVIDENCE, grown, heard_before, last_value, matching
+from .names import RANK_PLACE, RUN_INSTANCE, UNKNOWN_RANKS, spent, total
 
 RANK_TOTAL = total("rank_cause", "device_seconds")
 
@@ -25,22 +26,25 @@ def rules(config: Config) -> tuple[Record, ...]:
 
 
 def _totals(config: Config) -> Iterator[Record]:
+    yield Record(
+        RANK_PLACE,
+        f"group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})",
+        why="The node of each rank.",
+    )
     counted = last_value(config, "whyidle_device_seconds_total", f'family!="{UNHOOKED_FAMILY}"')
     yield Record(
         RANK_TOTAL,
         f"max {config.by(*RANK, 'node', 'cause', 'family')} ({counted} > 0)",
     )
-    idle = indented(indented(placed(config, "whyidle_compute_idle_seconds_total")))
+    counted_idle = f"({last_value(config, 'whyidle_compute_idle_seconds_total')} > 0)"
+    places = f"{config.on('instance', *RANK)} group_left (node) {RANK_PLACE}"
+    idle = f"max {config.by(*RANK, 'node')} (\n  {counted_idle}\n  * {places}\n)"
     compute = f'{RANK_TOTAL}{{cause="compute"}}'
-    rest = (
-        f"clamp_min(\n  {compute} - {config.on(*RANK, 'node')} group_left ()\n"
-        f"  max {config.by(*RANK, 'node')} (\n{idle}\n  ), 0\n)"
-    )
     yield Record(
         RANK_TOTAL,
-        f"{compute} - {rest}",
+        f"{idle}\n- clamp_min(\n{indented(idle)}\n  - {config.on(*RANK, 'node')} {compute}, 0\n)",
         {"cause": "host", "family": "host", **EVIDENCE},
-        why="Compute during which the GPU's own counters show an idle GPU. It counts as host.",
+        why="Compute during which the GPU's own counters show an idle GPU, at most all compute. It counts as host.",
     )
 
 
@@ -48,16 +52,16 @@ def _unknown(config: Config) -> Record:
     at = config.details_interval
     return Record(
         UNKNOWN_RANKS,
-        f"group {config.by(*RANK, 'node')} (\n  {RANK_PLACE}\n"
-        f"  unless {config.on(*RANK, 'node')} {RANK_PLACE} offset {at}\n"
+        f"group {config.by(*RUN_PLACE)} (\n  {RUN_INSTANCE}\n"
+        f"  unless {config.on(*RUN_PLACE)} {RUN_INSTANCE} offset {at}\n"
         f"  unless {config.on('instance')} {heard_before(config, at)}\n)",
-        why="Ranks without series at the last evaluation, whose agent did not answer then either.",
+        why="Runs whose ranks have no series at the last evaluation, and whose agent did not answer then either.",
     )
 
 
 def _increases(config: Config) -> Iterator[Record]:
     missed = f"{2 * seconds(config.details_interval) + 60}s"
-    on = config.on(*RANK, "node")
+    on = config.on(*RUN_PLACE)
     yield Record(
         spent("rank_cause"),
         f"({grown(RANK_TOTAL, missed, on, UNKNOWN_RANKS)}) != 0",

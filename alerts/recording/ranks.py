@@ -16,17 +16,16 @@ yet."""
 
 
 def rules(config: Config) -> tuple[Record, ...]:
-    info, up = config.series("whyidle_rank_info"), config.series("whyidle_rank_up")
-    by_node = config.by("instance", "node")
+    live, by_node = config.series("whyidle_run_ranks"), config.by("instance", "node")
     return (
         Record(
             INSTANCE_NODE,
-            f"group {by_node} ({info})\nor\ngroup {by_node} ({config.series('whyidle_node_info')})",
+            f"group {by_node} ({live})\nor\ngroup {by_node} ({config.series('whyidle_node_info')})",
             why="The node of each target, because a node's counters do not have the label node.",
         ),
         Record(
             RUN_NODE_RANKS,
-            f"count {config.by(*RUN, 'node')} (\n  {info} and {config.on('instance', *RANK)} ({up} == 1)\n)",
+            f"sum {config.by(*RUN, 'node')} ({live}) > 0",
             why="The number of live ranks.",
         ),
         Record(RUN_RANKS, f"sum {config.by(*RUN)} ({RUN_NODE_RANKS})"),

@@ -1,4 +1,4 @@
-"""Where device-seconds go within a window: per node, run and cluster, by family and by cause."""
+"""Where device-seconds go within a window: per run and cluster, and per node in one window, by family and by cause."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ...ledger.causes import FAMILIES
 from ..config import Config
 from ..promql import indented, labelled, lines, milliseconds, seconds
 from ..rule import Record
-from .names import OPEN, RUN_NODE_RANKS, device_seconds, goodput, share, spent
+from .names import OPEN, RUN_NODE_RANKS, RUN_RANKS, device_seconds, goodput, share, spent
 
 # Not run!="": for that matcher, Prometheus reads every series that has a run.
-_OF_RUNS = f'{{family!="{UNHOOKED_FAMILY}"}}'
+_OF_RUNS, _UNHOOKED = f'{{family!="{UNHOOKED_FAMILY}"}}', f'{{family="{UNHOOKED_FAMILY}"}}'
 ASKED_OF_NODES = ("compute", "network")
 """Families that panels and signals query by name for each node. With many nodes, zeros for all families would be too
 many series."""
@@ -23,7 +23,7 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
     """The rules for a window, in the order in which they depend on each other."""
     return (
         *_seconds(config, window),
-        *_shares(config, window),
+        *_shares(config, window, nodes=window == config.window),
         *_goodput(window),
         *_rates(config, window),
     )
@@ -39,19 +39,31 @@ def within(config: Config, increases: str, window: str) -> str:
 
 
 def _seconds(config: Config, window: str) -> Iterator[Record]:
-    place, nodes = (*RUN, "node", "cause", "family"), spent("run_node_cause", window)
-    opened = f"sum {config.by(*place)} (clamp_max({OPEN}, {seconds(window)}))"
-    parts = lines(within(config, spent("run_node_cause"), window), labelled(opened, "part", "open"))
-    yield Record(
-        nodes,
-        f"clamp_min(sum {config.by(*place)} (\n{indented(parts)}\n), 0) > 0",
+    """Nodes are distinguished in one window only, that of evidence: the others would cost as much for each node."""
+    runs, nodes = spent("run_cause", window), spent("run_node_cause", window)
+    if window == config.window:
+        yield _counted(config, window, "run_node_cause", (*RUN, "node"), "")
+        yield Record(runs, f"sum {config.by(*RUN, 'cause', 'family')} ({nodes}{_OF_RUNS})")
+        unhooked = f"{nodes}{_UNHOOKED}"
+    else:
+        yield _counted(config, window, "run_cause", RUN, _OF_RUNS)
+        unhooked = within(config, spent("run_cause") + _UNHOOKED, window)
+    yield from _level(config, "run", RUN, runs, window)
+    if window == config.window:
+        yield from _level(config, "node", ("node",), nodes, window, ASKED_OF_NODES)
+    yield from _level(config, "cluster", (), f"{spent('run_family', window)} or {unhooked}", window)
+
+
+def _counted(config: Config, window: str, level: str, labels: tuple[str, ...], matchers: str) -> Record:
+    by = config.by(*labels, "cause", "family")
+    opened = f"sum {by} (clamp_max({OPEN}, {seconds(window)}))"
+    parts = lines(within(config, spent(level) + matchers, window), labelled(opened, "part", "open"))
+    return Record(
+        spent(level, window),
+        f"clamp_min(sum {by} (\n{indented(parts)}\n), 0) > 0",
         why="Counters do not change while a phase is open. Phases that have been open for long are added, to show a "
         "hang while it lasts. Bills do not include them.",
     )
-    yield Record(spent("run_cause", window), f"sum {config.by(*RUN, 'cause', 'family')} ({nodes}{_OF_RUNS})")
-    yield from _level(config, "run", RUN, spent("run_cause", window), window)
-    yield from _level(config, "node", ("node",), nodes, window, ASKED_OF_NODES)
-    yield from _level(config, "cluster", (), spent("node_family", window), window)
 
 
 def _level(
@@ -76,9 +88,10 @@ def _families(
     return f"sum {by} {source}\nor {on} (\n{indented(zeros)}\n)"
 
 
-def _shares(config: Config, window: str) -> Iterator[Record]:
+def _shares(config: Config, window: str, *, nodes: bool) -> Iterator[Record]:
+    """``nodes`` says whether to record the shares of nodes. Only signals need them; panels compute those they show."""
     levels = (
-        ("node_family", "node", ("node",)),
+        *((("node_family", "node", ("node",)),) if nodes else ()),
         ("run_family", "run", RUN),
         ("run_cause", "run", RUN),
         ("cluster_family", "cluster", ()),
@@ -111,15 +124,17 @@ def _rates(config: Config, window: str) -> Iterator[Record]:
 
     Seconds divided by the length of the window would be too low after the start of a run, until the window is full.
     """
-    place, nodes = config.on(*RUN, "node"), f"{spent('run_node_cause', window)}{_OF_RUNS}"
-    ranks = f"({RUN_NODE_RANKS} / {place} sum {config.by(*RUN, 'node')} ({nodes}))"
+    nodes = "run_node_cause", (*RUN, "node"), RUN_NODE_RANKS
+    level, of_level, live = nodes if window == config.window else ("run_cause", RUN, RUN_RANKS)
+    place, counted = config.on(*of_level), f"{spent(level, window)}{_OF_RUNS}"
+    ranks = f"({live} / {place} sum {config.by(*of_level)} ({counted}))"
     runs, families = device_seconds("run", window), device_seconds("run_family", window)
     yield Record(
         runs,
-        f"sum {config.by(*RUN)} (\n  {RUN_NODE_RANKS} and {place} {nodes}\n)",
+        f"sum {config.by(*RUN)} (\n  {live} and {place} {counted}\n)",
         why="The number of live ranks whose seconds are known.",
     )
-    weighted = f"({nodes}\n* {place} group_left ()\n{ranks})"
+    weighted = f"({counted}\n* {place} group_left ()\n{ranks})"
     yield Record(
         families,
         _families(config, RUN, f"(\n{indented(weighted)}\n)", runs),

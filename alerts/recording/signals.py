@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...agent.metrics.ranks import RANK, RUN
 from ...verdict.shortage import SHORTAGES
 from ..config import Config
+from .names import link_use
 
 STOLEN, QUEUED = "cpus_stolen", "ranks_queued"
 SHORTAGE_WORDS: dict[str, str] = {STOLEN: SHORTAGES["stolen"], QUEUED: SHORTAGES["queued"]}
@@ -17,8 +18,9 @@ SHORTAGE_WORDS: dict[str, str] = {STOLEN: SHORTAGES["stolen"], QUEUED: SHORTAGES
 class Signal:
     """``expr`` has a sample per device of a target. The signal agrees where one is at least ``threshold``.
 
-    With ``of_waits``, ``expr`` is a share of all time and is divided by the share in which the node's ranks wait in
-    transfers: a link that is busy for a quarter of the time can still cause waits that take a quarter of the time.
+    With ``of_node``, it has a sample per node instead. With ``of_waits`` too, ``expr`` is a share of all time and is
+    divided by the share in which the node's ranks wait in transfers: a link that is busy for a quarter of the time can
+    still cause waits that take a quarter of the time.
     """
 
     family: str
@@ -26,6 +28,7 @@ class Signal:
     expr: str
     threshold: float
     why: str = ""
+    of_node: bool = False
     of_waits: bool = False
 
 
@@ -38,8 +41,16 @@ def _network(config: Config) -> tuple[Signal, ...]:
     line_rate, waiting = config.line_rate_share, "How busy the link is while ranks wait for transfers."
     return (
         *(
-            Signal("network", f"{name}{suffix}", expr, line_rate, waiting if suffix else "", of_waits=bool(suffix))
-            for name, expr in utilisation(config).items()
+            Signal(
+                "network",
+                f"{name}{suffix}",
+                f'{link_use(config.window)}{{link="{name}"}}',
+                line_rate,
+                waiting if suffix else "",
+                of_node=True,
+                of_waits=bool(suffix),
+            )
+            for name in utilisation(config)
             for suffix in ("", "_in_waits")
         ),
         *(
@@ -166,7 +177,7 @@ def _storage(config: Config) -> tuple[Signal, ...]:
         Signal(
             "storage",
             "blocked_workers",
-            f"{rate('whyidle_process_uninterruptible_samples_total', window)} / "
+            f"({rate('whyidle_process_uninterruptible_samples_total', window)} > 0) / "
             f"{rate('whyidle_process_state_samples_total', window)}",
             config.blocked_worker_share,
             "How often processes were found in an uninterruptible wait, which is mostly a wait for storage.",
@@ -272,6 +283,7 @@ def _stolen(config: Config) -> str:
 
 
 def _per_worker(config: Config, what: str) -> str:
-    by = config.by("instance", *RANK)
+    rank = ("job", "instance", *RANK)
     counter = config.rate(f"whyidle_process_{what}_seconds_total", config.window, 'role="worker"')
-    return f"sum {by} ({counter}) / (max {by} ({config.series('whyidle_process_workers')}) > 0)"
+    workers = f"({config.series('whyidle_process_workers')} > 0)"
+    return f"sum {config.by(*rank)} ({counter}) / {config.on(*rank)} {workers}"

@@ -68,8 +68,8 @@ def _live() -> Panel:
 def _computing_now() -> Panel:
     return stat(
         "Computing",
-        "Share of its ranks' time that went into compute.",
-        query(f'sum(node_family:whyidle_share:ratio$window{{{v.NODE}, family="compute"}})'),
+        "Share of its ranks' time that went into compute, in windows of five minutes.",
+        query(f'sum(node_family:whyidle_share:ratio5m{{{v.NODE}, family="compute"}})'),
         unit="percentunit",
         width=5,
         thresholds=GOOD,
@@ -131,8 +131,8 @@ def _shares() -> Panel:
         "Where the time of its ranks goes",
         "Device-seconds of all ranks on the node, by family, and of its GPUs without whyidle (unhooked). They "
         "add up to 100 %. Compare with the run: a node that "
-        "differs from the others is the place to look.",
-        query(f"sum by (family) (node_family:whyidle_share:ratio$window{{{v.NODE}}})", "{{family}}"),
+        "differs from the others is the place to look. Each point is the mean of five minutes.",
+        query(f"sum by (family) (node_family:whyidle_share:ratio5m{{{v.NODE}}})", "{{family}}"),
         width=12,
     )
 

@@ -10,7 +10,7 @@ from support_ledgers import SECOND, Spec, children, ended, until
 from whyidle.agent.collectors.ranks import RankCollector
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.metrics.ranks import METRICS as RANK_METRICS
-from whyidle.agent.metrics.runs import METRICS
+from whyidle.agent.metrics.runs import LIVE_RANKS, SUMS
 from whyidle.agent.reading import Reading
 from whyidle.ledger.causes import CAUSE
 
@@ -36,15 +36,26 @@ def test_sums_equal_those_of_the_series_of_ranks(tmp_path: Path) -> None:
     with children(tmp_path, *ranks, Spec(run="r2", steps=1, step=STEP)):
         reading = Reading()
         RankCollector(store(tmp_path)).collect(reading)
-    for of_run, of_ranks in zip(METRICS, ("device_seconds", "waited_for_seconds", "collective_bytes"), strict=True):
-        name = f"whyidle_{of_ranks}_total"
+    for of_run in SUMS:
+        name = of_run.name.replace("whyidle_run_", "whyidle_")
         metric = next(metric for metric in RANK_METRICS if metric.name == name)
         expected: dict[tuple[str, ...], float] = {}
         for labels, value in reading.series(metric).items():
             named = {"node": "n1", **dict(zip(metric.labels, labels, strict=True))}
             key = tuple(named[label] for label in of_run.labels)
             expected[key] = expected.get(key, 0.0) + float(value)  # pyright: ignore[reportArgumentType]
-        assert reading.series(of_run) == {key: value for key, value in expected.items() if value}
+        assert reading.series(of_run) == {key: value for key, value in expected.items() if value or not of_run.sparse}
+
+
+def test_counts_the_live_ranks_of_each_run(tmp_path: Path) -> None:
+    ended(tmp_path, Spec(run="r1", rank=2, idle=5.0), Spec(run="r2", idle=5.0))
+    with children(tmp_path, Spec(run="r1"), Spec(run="r1", rank=1)):
+        reading = Reading()
+        RankCollector(store(tmp_path)).collect(reading)
+    assert {labels[1:]: live for labels, live in reading.series(LIVE_RANKS).items()} == {
+        ("r1", "n1"): 2,
+        ("r2", "n1"): 0,
+    }
 
 
 def test_a_sum_does_not_fall_when_a_rank_restarts_ends_or_is_removed(tmp_path: Path) -> None:

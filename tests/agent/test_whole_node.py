@@ -44,7 +44,7 @@ VARYING = re.compile(
             "whyidle_clock_time",
             "whyidle_collector_(age|duration)",
             "whyidle_(run_)?compute_idle",
-            r"whyidle_device_seconds_total\{node=",  # of GPUs without a rank
+            r"whyidle_(device|unhooked)_seconds_total\{node=",  # of GPUs without a rank
             r"whyidle_(run_)?device_seconds_total\{.*cause=\"startup\"",
             "whyidle_filesystem_(available|free|size)",
             "whyidle_gpu_(busy|observed|memory_busy|sm_active|sm_occupancy|tensor_active|dram_active)",
@@ -65,6 +65,7 @@ LOOKS = 8
 
 NOT_HERE = {
     "whyidle_rank_killed": "both ranks live",
+    "whyidle_collective_missing_seconds": "no rank waits for another",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the node discarded by priority",
 }

@@ -21,6 +21,7 @@ from urllib.parse import quote_plus
 import pytest
 import yaml
 from support_promtool import run_tests
+from support_sums import with_sums
 
 from whyidle.agent.metrics import METRIC
 from whyidle.alerts import alerting, recording
@@ -94,7 +95,8 @@ def group(case: dict[str, Any]) -> dict[str, Any]:
         "name": f"{case['alert']}: {case.get('was') or case.get('never', 'fires')}",
         "interval": "1m",
         "input_series": [
-            {"series": series.replace("@", TARGET), "values": values} for series, values in case["series"].items()
+            {"series": name, "values": values}
+            for name, values in with_sums((name.replace("@", TARGET), text) for name, text in case["series"].items())
         ],
         "alert_rule_test": [
             {"eval_time": f"{time}m", "alertname": case["alert"], "exp_alerts": alerts} for time, alerts in times
@@ -173,10 +175,12 @@ def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config
     topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{topic_name}"))
     names = sorted({case["alert"] for case in cases})
     for name in names:
-        (directory / f"{name}-rules.yaml").write_text(to_yaml(alone(name, topic.groups(config))))
+        groups = [group_ for group_ in alone(name, topic.groups(config)) if group_.rules]
+        (directory / f"{name}-rules.yaml").write_text(to_yaml(groups))
         test = {
             "rule_files": [f"{name}-rules.yaml"],
             "evaluation_interval": "1m",
+            "group_eval_order": [group_.name for group_ in groups],  # otherwise any order
             "tests": [group(case) for case in cases if case["alert"] == name],
         }
         (directory / f"{name}.yaml").write_text(yaml.safe_dump(test, sort_keys=False, allow_unicode=True))

@@ -152,7 +152,7 @@ def used() -> set[str]:
 # -- rules of expressions: what is wrong with one
 
 
-ASKED_FOR_ZERO = ("sum by (cluster, owner, run) (whyidle_steps_total",)
+ASKED_FOR_ZERO = ("sum by (cluster, owner, run) (whyidle_run_steps_total",)
 """The beginnings of expressions whose value is only compared with 0: whether a run has ever made a step."""
 
 

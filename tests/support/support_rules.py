@@ -133,7 +133,9 @@ def _series(case: dict[str, Any]) -> Series:
             yield f"whyidle_rank_up{{{_rank(place)}}}", case.get("up", {}).get(place, f"1x{SAMPLES}")
     for place, families in case.get("late", {}).items():
         for family, values in families.items():
-            yield f'whyidle_late_seconds_total{{{_rank(place)}, family="{family}"}}', _values(values, every)
+            node = place.partition("@")[2]
+            labels = f'{_rank(place)}, node="{node}", family="{family}"'
+            yield f"whyidle_late_seconds_total{{{labels}}}", _values(values, every)
     for place, families in case.get("waited_for", {}).items():
         for family, values in families.items():
             yield f'whyidle_waited_for_seconds_total{{{_rank(place)}, family="{family}"}}', _values(values, every)

@@ -15,9 +15,16 @@ SUMS: dict[str, str] = {
         "waited_for_seconds_total",
         "collective_bytes_total",
         "compute_idle_seconds_total",
+        "steps_total",
+        "checkpoints_total",
+        "hook_faults_total",
     )
 }
-"""A metric of ranks -> their sum by run and node."""
+"""A counter of ranks -> their sum by run and node."""
+UP, ENDED, LIVE = "whyidle_rank_up", "whyidle_rank_killed", "whyidle_run_ranks"
+UNHOOKED = "whyidle_unhooked_seconds_total"
+STALE = float("nan")
+"""Stands for promtool's `stale`: the series has disappeared."""
 OF_TARGET = ("cluster", "job", "instance")
 LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
@@ -25,12 +32,12 @@ Values = list["float | None"]
 
 
 def expanded(text: str) -> Values:
-    """Samples in promtool's notation, or None for a missing one."""
+    """Samples in promtool's notation, None for a missing one, or STALE."""
     found: Values = []
     for word in text.split():
         what, _, times = word.partition("x")
         if what in ("_", "stale"):
-            found += [None] * int(times or 1)
+            found += [None if what == "_" else STALE] * int(times or 1)
             continue
         match = re.fullmatch(r"(-?[\d.]+(?:e[+-]?\d+)?)([+-][\d.]+(?:e[+-]?\d+)?)?", what)
         assert match is not None, word
@@ -40,36 +47,77 @@ def expanded(text: str) -> Values:
 
 
 def with_sums(series: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The series, names and values, and the sums that an agent computes from them."""
+    """The series, names and values, the sums that an agent computes from them, and the series of ended ranks."""
     given = list(series)
     yield from given
+    yield from _ended(given)
     parsed = [(name.partition("{")[0], dict(LABEL.findall(name)), values) for name, values in given]
     nodes = {_rank(labels): labels["node"] for _, labels, _ in parsed if labels.get("run") and "node" in labels}
     parts: dict[tuple[str, tuple[tuple[str, str], ...]], list[Values]] = {}
     for name, labels, values in parsed:
-        if name in SUMS and labels.get("run"):
+        if to := _sum_of(name, labels):
             labels.setdefault("node", nodes.get(_rank(labels), ""))
-            kept = (*OF_TARGET, *METRIC[SUMS[name]].labels)
-            key = SUMS[name], tuple((label, labels[label]) for label in kept if label in labels)
+            kept = (*OF_TARGET, *METRIC[to].labels)
+            key = to, tuple((label, labels[label]) for label in kept if label in labels)
             parts.setdefault(key, []).append(expanded(values))
-    for (name, labels), of_ranks in parts.items():
+    for (name, labels), several in parts.items():
         chosen = ", ".join(f'{label}="{value}"' for label, value in labels)
-        yield f"{name}{{{chosen}}}", " ".join("_" if value is None else repr(value) for value in _sum(of_ranks))
+        total = _number(several) if name == LIVE else _sum(several, sparse=name == UNHOOKED or METRIC[name].sparse)
+        yield f"{name}{{{chosen}}}", " ".join(map(_written, total))
+
+
+def _ended(series: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """A rank that has ended has a series that others do not have."""
+    given = {name for name, _ in series}
+    for name, values in series:
+        of = name.replace(UP, ENDED)
+        if name.startswith(UP) and of not in given and 0.0 in (alive := expanded(values)):
+            yield of, " ".join(_written(0.0 if up == 0.0 else STALE) for up in alive)
+
+
+def _sum_of(name: str, labels: dict[str, str]) -> str:
+    """The sum that a series is part of, or nothing."""
+    if labels.get("run"):
+        return LIVE if name == UP else SUMS.get(name, "")
+    return UNHOOKED if name == "whyidle_device_seconds_total" else ""
+
+
+def _written(value: float | None) -> str:
+    return "_" if value is None else "stale" if value != value else repr(value)
 
 
 def _rank(labels: dict[str, str]) -> tuple[str, ...]:
     return tuple(labels.get(label, "") for label in (*OF_TARGET, "owner", "run", "rank"))
 
 
-def _sum(of_ranks: list[Values]) -> Values:
+def _at_each_time(several: list[Values]) -> Iterator[Values]:
+    for at in range(max(map(len, several))):
+        yield [values[at] if at < len(values) else None for values in several]
+
+
+def _gone(seen: Values) -> float | None:
+    """STALE if a series has disappeared, for times at which none has a value."""
+    return next((value for value in seen if value is not None), None)
+
+
+def _number(several: list[Values]) -> Values:
     found: Values = []
-    total, last = 0.0, [0.0] * len(of_ranks)
-    for at in range(max(map(len, of_ranks))):
-        seen = [values[at] if at < len(values) else None for values in of_ranks]
+    for seen in _at_each_time(several):
+        known = [value for value in seen if value is not None and value == value]
+        found.append(sum(known) if known else _gone(seen))
+    return found
+
+
+def _sum(several: list[Values], *, sparse: bool) -> Values:
+    """The sum of counters, which does not fall. With ``sparse``, a sum of 0 has no series."""
+    found: Values = []
+    total, last = 0.0, [0.0] * len(several)
+    for seen in _at_each_time(several):
+        known = False
         for rank, value in enumerate(seen):
-            if value is not None:
+            if value is not None and value == value:
+                known = True
                 total += value - last[rank] if value >= last[rank] else value
                 last[rank] = value
-        # A sum that is 0 has no series.
-        found.append(total if total and any(value is not None for value in seen) else None)
+        found.append((total if total or not sparse else None) if known else _gone(seen))
     return found

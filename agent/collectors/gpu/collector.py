@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ctypes import c_void_p
 
 from ...collector import Options
+from ...counters import Accumulator
 from ...metrics import gpu as metrics
 from ...metrics.ranks import DEVICE_SECONDS
 from ...reading import Absent, Reading
@@ -53,6 +54,7 @@ class GpuCollector:
         self._events = XidEvents(self._nvml)
         self._histories = Histories()
         self._idle_compute = IdleCompute()
+        self._unhooked: Accumulator[str] = Accumulator()
         self._node = os.environ.get("WHYIDLE_NODE") or os.environ.get("NODE_NAME") or socket.gethostname()
         self._open = False
         self._opened_at = 0.0
@@ -101,12 +103,22 @@ class GpuCollector:
             self._find_driver(reading)
         ranks = self._ledgers.latest
         around = Surroundings(
-            self._nvml, self._clock, self._histories, Hooked(ranks), self._idle_compute, self._node, self._driver
+            self._nvml,
+            self._clock,
+            self._histories,
+            Hooked(ranks),
+            self._idle_compute,
+            self._node,
+            self._unhooked,
+            self._driver,
         )
         self._lost.clear()
         for index in range(self._count):
             self._read(reading, index, now, around)
         self._idle_compute.close_round(reading, ranks)
+        for cause, total in self._unhooked.items():
+            if total:
+                reading.add(metrics.UNHOOKED, (self._node, cause), total)
         self._count_events(reading, now)
         self._forget(now)
         for name in self._nvml.missing.keys() - self._told:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ctypes import c_uint, c_void_p
 from dataclasses import dataclass, field
 
+from ...counters import Accumulator
 from ...metrics import gpu as metrics
 from ...reading import Reading
 from .activity import Activity
@@ -59,7 +60,23 @@ class Surroundings:
     hooked: Hooked
     idle_compute: IdleCompute
     node: str
+    unhooked: Accumulator[str]
+    """Device-seconds of all devices of the node without a ledger, by cause."""
     driver: str = ""
+
+    def split_unhooked(
+        self,
+        target: Target,
+        device: str,
+        increase: Increase | None,
+        processes: int | None,
+        used: int | None,
+        *,
+        hooked: bool,
+    ) -> None:
+        """Splits the time of a device since the last look, if it has no ledger."""
+        history = self.histories[target.uuid].unhooked
+        history.read(target, self.node, device, increase, processes, used, hooked=hooked, of_node=self.unhooked)
 
 
 def _compare(target: Target, history: History, increase: Increase | None, around: Surroundings) -> None:
@@ -93,7 +110,7 @@ class Mig:
         processes = read_processes(target)
         increase = history.activity.read(target, parent, self.instance) if self.alone else None
         hooked = around.hooked.has(target.uuid) or around.hooked.has(parent.uuid)
-        history.unhooked.read(target, around.node, self.device, increase, processes, used, hooked=hooked)
+        around.split_unhooked(target, self.device, increase, processes, used, hooked=hooked)
         _compare(target, history, increase, around)
 
 
@@ -132,7 +149,7 @@ class Gpu:
         if whole:
             increase = history.activity.read(target)
             hooked = around.hooked.has(target.uuid)
-            history.unhooked.read(target, around.node, f"cuda:{self.index}", increase, processes, used, hooked=hooked)
+            around.split_unhooked(target, f"cuda:{self.index}", increase, processes, used, hooked=hooked)
             _compare(target, history, increase, around)
         for mig in self._migs:
             mig.read(target, around)

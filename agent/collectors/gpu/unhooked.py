@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....ledger.reader import Ledger
+from ...counters import Accumulator
 from ...ledgers import Snapshot
 from ...metrics.gpu import UNHOOKED_CAUSES, UNHOOKED_FAMILY
 from ...metrics.ranks import DEVICE_SECONDS, NO_RANK
@@ -65,8 +66,9 @@ class Unhooked:
         used: int | None,
         *,
         hooked: bool,
+        of_node: Accumulator[str],
     ) -> None:
-        """Splits the time since the last look and adds the samples.
+        """Splits the time since the last look, and adds the samples. ``of_node`` has the sums of all devices by cause.
 
         ``increase`` is the activity in that time. ``processes`` is the number of processes on the device, ``used`` its
         used memory in bytes. Each is None if not known.
@@ -86,6 +88,8 @@ class Unhooked:
                     interval, increase or Increase(), occupied=occupied or was_occupied, longest=LONGEST_SECONDS
                 )
                 self._sums = [total + part for total, part in zip(self._sums, split, strict=True)]
+                for cause, part in zip(UNHOOKED_CAUSES, split, strict=True):
+                    of_node.add(cause, part)
         if self._sums:
             samples = target.reading.series(DEVICE_SECONDS)
             for cause, total in zip(UNHOOKED_CAUSES, self._sums, strict=True):

@@ -187,6 +187,24 @@ def test_a_mig_device_has_its_own_series_and_its_gpu_has_no_utilisation(bench: B
     assert answer.value("whyidle_device_seconds_total", "cuda:1:1", "unhooked_busy") > 0
 
 
+def test_the_node_sums_its_gpus_without_a_ledger(bench: Bench) -> None:
+    bench.look()
+    answer = bench.look(10)
+    for cause in ("unhooked_busy", "unhooked_idle", "empty"):
+        of_devices = [
+            value
+            for (name, labels), value in answer.series.items()
+            if name == "whyidle_device_seconds_total" and cause in labels
+        ]
+        of_node = [
+            value
+            for (name, labels), value in answer.series.items()
+            if name == "whyidle_unhooked_seconds_total" and cause in labels
+        ]
+        assert sum(of_node) == pytest.approx(sum(of_devices))
+        assert not any(of_devices) or of_node
+
+
 def test_mig_devices_before_hopper_have_no_utilisation(older: Bench) -> None:
     node = Node(older.directory, 2)
     node.gpu(None, gpm=0)
