@@ -20,10 +20,11 @@ step. A send is assumed to end only after its receive is issued, unless the cloc
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .messages import Link
+from .messages import Link, queued
 from .waits import NOTHING, US, Message, StepWaits
 
 MOST_MESSAGES = 512
@@ -230,7 +231,9 @@ def _times(
     before, bound = [-1] * len(ends), [False] * len(ends)
     arrive: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
     leave: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
-    took = dict.fromkeys(((min(way), max(way)) for way in links), 0)
+    least = {(min(way), max(way)): NOTHING for way in links}
+    seen: list[tuple[int, int, int, int, tuple[int, int]]] = []
+    ahead = _Ahead(ends, links)
     way, came, left = None, 0, 0
     for number, (send, receive) in enumerate(ends):
         here = receive.peer, send.peer
@@ -242,20 +245,47 @@ def _times(
             before[number] = number - 1
         else:
             way, came, left = here, issued, issued
-        most, queue = MOST_TRANSFERS * link.transfer, send.queue + receive.queue
-        transfer = receive.end - max(issued, receive.issued, came)
+        begun = max(issued, receive.issued, came)
+        behind = max(0, min(ahead.of(here, receive.issued) + link.offset, receive.end) - begun)
+        own = receive.end - begun - behind
         if receive.end - receive.begin < _WAITED:  # it had arrived before the receiver began to wait
-            transfer = min(transfer, link.transfer)
-        arrive[0][number] = transfer = max(0, min(transfer, most))
-        arrive[1][number] = min(transfer, queue)
-        took[min(here), max(here)] += transfer - arrive[1][number]
+            own = min(own, link.transfer)
+        else:
+            least[min(here), max(here)] = max(0, min(own, least[min(here), max(here)]))
+        most = behind + MOST_TRANSFERS * link.transfer
+        arrive[0][number] = max(0, min(behind + own, most))
         if send.end - send.begin >= _WAITED:
             bound[number] = sent >= receive.issued
             begun = max(issued, receive.issued) if bound[number] else issued
             leave[0][number] = max(0, min(sent - max(begun, left), most))
-            leave[1][number] = min(leave[0][number], queue)
+        seen.append((number, behind, send.queue + receive.queue, link.transfer, (min(here), max(here))))
         came, left = receive.end, sent
-    return before, bound, arrive, leave, max(took, key=took.__getitem__)
+    taken = dict.fromkeys(least, 0)
+    for number, behind, queue, usual, here in seen:
+        for took in (arrive, leave):
+            took[1][number] = queued(queue, max(0, took[0][number] - behind), min(least[here], usual))
+        taken[here] += arrive[0][number] - arrive[1][number]
+    return before, bound, arrive, leave, max(taken, key=taken.__getitem__)
+
+
+class _Ahead:
+    """The messages of each link in the other direction. A receiver's request for a message is behind them."""
+
+    def __init__(self, ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]):
+        self._begun: dict[tuple[int, int], list[int]] = {}
+        self._came: dict[tuple[int, int], list[int]] = {}
+        for send, receive in ends:
+            source, target = receive.peer, send.peer
+            back = links.get((target, source))
+            if back is not None:
+                begun, came = self._begun.setdefault((target, source), []), self._came.setdefault((target, source), [])
+                begun.append(max(send.issued, receive.issued + back.offset, *begun[-1:]))
+                came.append(receive.end)
+
+    def of(self, way: tuple[int, int], requested: int) -> int:
+        """When the last message arrived that was on its way before the request, on the clock of this way's source."""
+        index = bisect_right(self._begun.get(way, ()), requested)
+        return self._came[way][index - 1] if index else -NOTHING
 
 
 def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> list[int] | None:
