@@ -3,17 +3,19 @@
 A slow link between two stages delays every round trip through it, and all stages wait longer. To each stage, these look
 like waits for other stages. How much of them the link causes is found by simulating the step without transfers.
 
-In each block, each stage publishes the sequence of one step: which messages it sent and received, when each was issued,
-and when the wait for it began and ended, on its own clock (`sequence_words`). From all sequences, every stage computes
-the same result (`replayed`) under these rules:
+In each block, each stage publishes the sequences of some steps: which messages it sent and received, when each was
+issued, and when the wait for it began and ended, on its own clock (`sequence_words`). From all sequences, every stage
+computes the same result (`replayed`) under these rules:
 
 * Between two waits, a stage spends the time that was measured there.
-* A message is on its way when both of its ends were issued and the one before it on the link has arrived. It takes the
-  time that was measured, but at most MOST_TRANSFERS of the link's median transfers. The end of a send follows the same
-  rule.
-* Without transfers, a message arrives at once, except for the time in which its two ranks got no CPU for it.
+* A message is on its way when both of its ends were issued and the one before it on the link has arrived. A message in
+  the other direction that was on its way then is ahead of it, because the receiver's request is behind that message. It
+  takes the time that was measured, but at most MOST_TRANSFERS of the link's median transfers after what was ahead of
+  it. The end of a send follows the same rule.
+* Without transfers, a message arrives at once, except for the time in which its two ranks got no CPU for it
+  (`messages.queued`).
 
-The step is replayed until it repeats itself, because the end of a step is the start of the next one. With transfers,
+Each step is replayed until it repeats itself, because the end of a step is the start of the next one. With transfers,
 the replayed waits must be NEAR the measured ones. What stages wait less without transfers is what transfers cost in a
 step. A send is assumed to end only after its receive is issued, unless the clocks show otherwise.
 """
@@ -28,14 +30,17 @@ from .messages import Link, queued
 from .waits import NOTHING, US, Message, StepWaits
 
 MOST_MESSAGES = 512
-"""The most messages, sent and received, that all stages together publish of a step. Pipelines with more are not
-replayed. This limits the cost of a replay on a training thread: about 10 µs per message, once per block."""
+"""The most messages, sent and received, that all stages together publish of a block. A pipeline with more in one step
+is not replayed. This limits the cost of replays on a training thread: about 10 µs per message, once per block."""
+MOST_STEPS = 4
+"""The most steps of a block that are replayed. With one step, the share of a slow link of four real ranks was up to 6
+points off, and with four, up to 2, compared with all steps."""
 FIRST_CAPACITY = 32
 """Messages that a stage may publish in the first block."""
 MOST_TRANSFERS = 2
-"""The most transfers that a message may take. Besides its own, it may wait for one in the other direction that is ahead
-of its receiver's request. Anything longer is mostly a thread that got no CPU: with four ranks on two cores and nothing
-slow, a replay found 1.5 points more `network` with a limit of 2, and 2.6 points more with 3."""
+"""The most transfers that a message may take after what is ahead of it. Anything longer is mostly a thread that got no
+CPU: with four ranks on two cores and nothing slow, a replay found 1.5 points more `network` with a limit of 2, and 2.6
+points more with 3."""
 NEAR = 0.25
 """How much the replayed waits may differ from the measured ones, as a share of them. In steps of four real ranks with a
 slow link, slow reads or slow compute they differed by 0.01 to 0.15; on overloaded cores by up to 0.36."""
@@ -54,7 +59,8 @@ class Replayed(NamedTuple):
     """The result of a replay."""
 
     cost: tuple[int, ...]
-    """For each stage, how much less it would have waited in the step without transfers, ns."""
+    """For each stage, how much less it would have waited in a step without transfers, ns. The mean of all steps; one
+    whose replay is not near the measured waits counts as 0, because nothing is known about it."""
     link: tuple[int, int]
     """The two ranks of the link whose transfers took longest."""
 
@@ -101,8 +107,8 @@ class _Plan(NamedTuple):
     """How long the message takes to arrive: with its transfer, and without."""
     leave: tuple[list[int], list[int]]
     """How long it takes until its send ends: with the transfer, and without."""
-    link: tuple[int, int]
-    """The two stages of the slowest link."""
+    taken: dict[tuple[int, int], int]
+    """For the two stages of each link, how long its transfers took."""
 
 
 # -- what a stage publishes
@@ -112,8 +118,15 @@ def first_capacity(stages: int) -> int:
     return min(FIRST_CAPACITY, MOST_MESSAGES // stages)
 
 
+def steps_to_replay(length: int, stages: int, capacity: int) -> list[int]:
+    """The indices of the steps of a block that are published, evenly spaced. The same on all stages."""
+    most = MOST_MESSAGES // (stages * capacity) if capacity else 1
+    count = max(1, min(MOST_STEPS, length, most))
+    return [(2 * number + 1) * length // (2 * count) for number in range(count)]
+
+
 def sequence_size(stages: int, capacity: int) -> int:
-    """The number of words that all stages publish."""
+    """The number of words that all stages publish of a step."""
     return stages * (_HEAD + capacity * _PER_MESSAGE)
 
 
@@ -150,13 +163,13 @@ def _words_of(message: Message, base: int, places: Mapping[int, int]) -> tuple[i
     return issued << 32 | begin, wait << 35 | queue << 7 | peer << 1 | message.sent
 
 
-def capacity_of(result: Sequence[int], stages: int, capacity: int) -> int:
-    """How many messages a stage may publish in the next block: enough for the most of any stage in this block.
+def capacity_of(result: Sequence[int], stages: int, capacity: int, steps: int = 1) -> int:
+    """How many messages of a step a stage may publish in the next block: enough for the most of any stage in this one.
 
     The same on all stages. 0 if that would exceed MOST_MESSAGES.
     """
     heads = result[:: _HEAD + capacity * _PER_MESSAGE]
-    counts = [head for head in heads[:stages] if 0 < head < NOTHING]
+    counts = [head for head in heads[: stages * steps] if 0 < head < NOTHING]
     if not counts:
         return capacity
     most = 1 << (max(counts) - 1).bit_length()
@@ -167,27 +180,52 @@ def capacity_of(result: Sequence[int], stages: int, capacity: int) -> int:
 
 
 def replayed(
-    result: Sequence[int], ranks: Sequence[int], links: Mapping[tuple[int, int], Link], capacity: int
+    result: Sequence[int], ranks: Sequence[int], links: Mapping[tuple[int, int], Link], capacity: int, steps: int = 1
 ) -> Replayed | None:
-    """Computes from the minimum over all stages' words what transfers cost each; None if that is not known."""
-    size = _HEAD + capacity * _PER_MESSAGE
-    stages: list[_Stage] = []
-    for place in range(len(ranks)):
-        stage = _stage(result[place * size : (place + 1) * size], len(ranks), capacity)
-        if stage is None:
-            return None
-        stages.append(stage)
-    plan = _plan(stages, links)
-    if plan is None:
+    """Computes from the minimum over all stages' words what transfers cost each; None if that is not known.
+
+    ``steps``: of how many steps the words are.
+    """
+    size = sequence_size(len(ranks), capacity)
+    cost, taken, known = [0] * len(ranks), dict.fromkeys(((min(way), max(way)) for way in links), 0), False
+    for step in range(steps):
+        plan = _plan_of(result[step * size : (step + 1) * size], len(ranks), links, capacity)
+        found = None if plan is None else _cost(plan)
+        if plan is None or found is None:
+            continue
+        known = True
+        cost = [total + more for total, more in zip(cost, found, strict=True)]
+        for link, took in plan.taken.items():
+            taken[link] += took
+    if not known:
         return None
+    one, other = max(taken, key=taken.__getitem__)
+    return Replayed(tuple(total * US // steps for total in cost), (ranks[one], ranks[other]))
+
+
+def _cost(plan: _Plan) -> list[int] | None:
+    """What transfers cost each stage in a step, in µs; None if the replay is not near the measured waits."""
     with_them, without = (_waits(plan, arrive, leave) for arrive, leave in zip(plan.arrive, plan.leave, strict=True))
     if with_them is None or without is None:
         return None
     off = sum(abs(found - waited) for found, waited in zip(with_them, plan.waited, strict=True))
     if off > NEAR * sum(plan.waited):
         return None
-    cost = tuple(max(0, found - less) * US for found, less in zip(with_them, without, strict=True))
-    return Replayed(cost, (ranks[plan.link[0]], ranks[plan.link[1]]))
+    return [max(0, found - less) for found, less in zip(with_them, without, strict=True)]
+
+
+def _plan_of(
+    words: Sequence[int], stages: int, links: Mapping[tuple[int, int], Link], capacity: int
+) -> _Plan | None:
+    """The plan of one step from the words of all stages; None if they do not have all of it."""
+    size = _HEAD + capacity * _PER_MESSAGE
+    found = []
+    for place in range(stages):
+        stage = _stage(words[place * size : (place + 1) * size], stages, capacity)
+        if stage is None:
+            return None
+        found.append(stage)
+    return _plan(found, links)
 
 
 def _stage(words: Sequence[int], stages: int, capacity: int) -> _Stage | None:
@@ -226,66 +264,75 @@ def _plan(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> _P
 
 def _times(
     ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]
-) -> tuple[list[int], list[bool], tuple[list[int], list[int]], tuple[list[int], list[int]], tuple[int, int]]:
+) -> tuple[list[int], list[bool], tuple[list[int], list[int]], tuple[list[int], list[int]], dict[tuple[int, int], int]]:
     """The last five fields of a plan. A message on an unknown link takes no time."""
     before, bound = [-1] * len(ends), [False] * len(ends)
     arrive: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
     leave: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
-    least = {(min(way), max(way)): NOTHING for way in links}
-    seen: list[tuple[int, int, int, int, tuple[int, int]]] = []
-    ahead = _Ahead(ends, links)
-    way, came, left = None, 0, 0
+    least = {(min(way), max(way)): link.transfer for way, link in links.items()}
+    on_their_way = _on_their_way(ends, links)
+    found: list[tuple[int, int, int, int, Link, tuple[int, int]]] = []
+    way, link, both, came, left = None, None, (0, 0), 0, 0
+    begins: list[int] = []
+    arrivals: list[int] = []
     for number, (send, receive) in enumerate(ends):
         here = receive.peer, send.peer
-        link = links.get(here)
+        first = here != way
+        if first:
+            way, link, both = here, links.get(here), (min(here), max(here))
+            begins, arrivals = on_their_way.get((send.peer, receive.peer), ([], []))
         if link is None:
             continue
         issued, sent = send.issued + link.offset, send.end + link.offset
-        if here == way:
+        if first:
+            came, left = issued, issued
+        else:
             before[number] = number - 1
-        else:
-            way, came, left = here, issued, issued
-        begun = max(issued, receive.issued, came)
-        behind = max(0, min(ahead.of(here, receive.issued) + link.offset, receive.end) - begun)
-        own = receive.end - begun - behind
+        begun = both_issued = max(issued, receive.issued)
+        if came > begun:
+            begun = came
+        transfer = receive.end - begun
         if receive.end - receive.begin < _WAITED:  # it had arrived before the receiver began to wait
-            own = min(own, link.transfer)
-        else:
-            least[min(here), max(here)] = max(0, min(own, least[min(here), max(here)]))
-        most = behind + MOST_TRANSFERS * link.transfer
-        arrive[0][number] = max(0, min(behind + own, most))
+            transfer = min(transfer, link.transfer)
+        elif transfer < least[both]:
+            least[both] = max(0, transfer)
+        arrive[0][number] = transfer
         if send.end - send.begin >= _WAITED:
             bound[number] = sent >= receive.issued
-            begun = max(issued, receive.issued) if bound[number] else issued
-            leave[0][number] = max(0, min(sent - max(begun, left), most))
-        seen.append((number, behind, send.queue + receive.queue, link.transfer, (min(here), max(here))))
+            leave[0][number] = sent - max(both_issued if bound[number] else issued, left)
+        ahead = bisect_right(begins, receive.issued)
+        behind = arrivals[ahead - 1] + link.offset - begun if ahead else 0
+        found.append((number, transfer, behind, send.queue + receive.queue, link, both))
         came, left = receive.end, sent
     taken = dict.fromkeys(least, 0)
-    for number, behind, queue, usual, here in seen:
+    for number, transfer, behind, queue, link, both in found:
+        shortest = least[both]
+        behind = max(0, min(behind, transfer - shortest))
+        most = behind + MOST_TRANSFERS * link.transfer
         for took in (arrive, leave):
-            took[1][number] = queued(queue, max(0, took[0][number] - behind), min(least[here], usual))
-        taken[here] += arrive[0][number] - arrive[1][number]
-    return before, bound, arrive, leave, max(taken, key=taken.__getitem__)
+            took[0][number] = max(0, min(took[0][number], most))
+            if queue:
+                took[1][number] = queued(queue, took[0][number] - behind, shortest)
+        taken[both] += arrive[0][number] - arrive[1][number]
+    return before, bound, arrive, leave, taken
 
 
-class _Ahead:
-    """The messages of each link in the other direction. A receiver's request for a message is behind them."""
-
-    def __init__(self, ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]):
-        self._begun: dict[tuple[int, int], list[int]] = {}
-        self._came: dict[tuple[int, int], list[int]] = {}
-        for send, receive in ends:
-            source, target = receive.peer, send.peer
-            back = links.get((target, source))
-            if back is not None:
-                begun, came = self._begun.setdefault((target, source), []), self._came.setdefault((target, source), [])
-                begun.append(max(send.issued, receive.issued + back.offset, *begun[-1:]))
-                came.append(receive.end)
-
-    def of(self, way: tuple[int, int], requested: int) -> int:
-        """When the last message arrived that was on its way before the request, on the clock of this way's source."""
-        index = bisect_right(self._begun.get(way, ()), requested)
-        return self._came[way][index - 1] if index else -NOTHING
+def _on_their_way(
+    ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]
+) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
+    """For each direction of a link, when each message began its way, on the sender's clock, and when it arrived, on the
+    receiver's."""
+    found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+    for send, receive in ends:
+        way = receive.peer, send.peer
+        link = links.get(way)
+        if link is None:
+            continue
+        begins, arrivals = found.setdefault(way, ([], []))
+        asked = receive.issued - link.offset
+        begins.append(max(send.issued, asked, *begins[-1:]))
+        arrivals.append(receive.end)
+    return found
 
 
 def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> list[int] | None:
