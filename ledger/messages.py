@@ -8,7 +8,7 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
    the difference between both directions is the offset (as in NTP, RFC 5905, section 8). A message is on its way from
    when it was issued, or when the one before it arrived if that is later, until it arrives. Only messages that their
    receiver was waiting for are used. If a direction has none, the shortest wait of the receiver is used instead.
-   The block also carries the messages of one step. From these, each stage computes the *latency*: what transfers cost
+   The block also carries the messages of some steps. From these, each stage computes the *latency*: what transfers cost
    beyond the waits for its own messages (ledger/replay.py).
 2. `pack_stages`: each stage's wait in a step, less the transfers of its messages and the latency. The stage that waits
    least is the busiest; its waits in collectives of the whole pipeline count too. The least wait is the bubble of all

@@ -8,10 +8,8 @@ issued, and when the wait for it began and ended, on its own clock (`sequence_wo
 computes the same result (`replayed`) under these rules:
 
 * Between two waits, a stage spends the time that was measured there.
-* A message is on its way when both of its ends were issued and the one before it on the link has arrived. A message in
-  the other direction that was on its way then is ahead of it, because the receiver's request is behind that message. It
-  takes the time that was measured, but at most MOST_TRANSFERS of the link's median transfers after what was ahead of
-  it. The end of a send follows the same rule.
+* A message is on its way when both of its ends were issued and the one before it on the link has arrived. It takes the
+  time that was measured, within limits (ledger/transit.py). The end of a send follows the same rule.
 * Without transfers, a message arrives at once, except for the time in which its two ranks got no CPU for it
   (`messages.queued`).
 
@@ -22,11 +20,11 @@ step. A send is assumed to end only after its receive is issued, unless the cloc
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .messages import Link, queued
+from .messages import Link
+from .transit import Entry, Times, times_of
 from .waits import NOTHING, US, Message, StepWaits
 
 MOST_MESSAGES = 512
@@ -37,17 +35,11 @@ MOST_STEPS = 4
 points off, and with four, up to 2, compared with all steps."""
 FIRST_CAPACITY = 32
 """Messages that a stage may publish in the first block."""
-MOST_TRANSFERS = 2
-"""The most transfers that a message may take after what is ahead of it. Anything longer is mostly a thread that got no
-CPU: with four ranks on two cores and nothing slow, a replay found 1.5 points more `network` with a limit of 2, and 2.6
-points more with 3."""
 NEAR = 0.25
 """How much the replayed waits may differ from the measured ones, as a share of them. In steps of four real ranks with a
 slow link, slow reads or slow compute they differed by 0.01 to 0.15; on overloaded cores by up to 0.36."""
 _ROUNDS = 4
 """The most replays of a step. It usually repeats itself in the second or third."""
-_WAITED = 10
-"""Anything shorter does not count as a wait, µs."""
 _HEAD = 4  # messages, base, wall, waits in collectives of the whole pipeline
 _PER_MESSAGE = 2  # issued << 32 | begin, both relative to the base; wait << 35 | queue << 7 | stage << 1 | sent
 _WAIT_BITS = 28
@@ -65,20 +57,8 @@ class Replayed(NamedTuple):
     """The two ranks of the link whose transfers took longest."""
 
 
-class _Entry(NamedTuple):
-    """A message as seen by one of its ends. Times in µs of that rank's clock."""
-
-    issued: int
-    begin: int
-    end: int
-    queue: int
-    peer: int
-    """The stage at the other end."""
-    sent: bool
-
-
 class _Stage(NamedTuple):
-    entries: list[_Entry]
+    entries: list[Entry]
     wall: int
     together: int
 
@@ -88,7 +68,7 @@ _Op = tuple[int, int, int]
 
 
 class _Plan(NamedTuple):
-    """A step of all stages. The first four fields have an entry per stage; the lists after `together`, per message."""
+    """A step of all stages. The first four fields have an entry per stage."""
 
     programs: list[list[_Op]]
     begins: list[int]
@@ -99,16 +79,8 @@ class _Plan(NamedTuple):
     """The measured waits of the stage."""
     together: bool
     """Whether the stages meet in a collective between two steps."""
-    before: list[int]
-    """The number of the message before this one on the same link, or -1."""
-    bound: list[bool]
-    """Whether the send may have ended only after its receive was issued."""
-    arrive: tuple[list[int], list[int]]
-    """How long the message takes to arrive: with its transfer, and without."""
-    leave: tuple[list[int], list[int]]
-    """How long it takes until its send ends: with the transfer, and without."""
-    taken: dict[tuple[int, int], int]
-    """For the two stages of each link, how long its transfers took."""
+    times: Times
+    """How long each message is on its way."""
 
 
 # -- what a stage publishes
@@ -195,7 +167,7 @@ def replayed(
             continue
         known = True
         cost = [total + more for total, more in zip(cost, found, strict=True)]
-        for link, took in plan.taken.items():
+        for link, took in plan.times.taken.items():
             taken[link] += took
     if not known:
         return None
@@ -205,7 +177,8 @@ def replayed(
 
 def _cost(plan: _Plan) -> list[int] | None:
     """What transfers cost each stage in a step, in µs; None if the replay is not near the measured waits."""
-    with_them, without = (_waits(plan, arrive, leave) for arrive, leave in zip(plan.arrive, plan.leave, strict=True))
+    times = plan.times
+    with_them, without = (_waits(plan, arrive, leave) for arrive, leave in zip(times.arrive, times.leave, strict=True))
     if with_them is None or without is None:
         return None
     off = sum(abs(found - waited) for found, waited in zip(with_them, plan.waited, strict=True))
@@ -214,9 +187,7 @@ def _cost(plan: _Plan) -> list[int] | None:
     return [max(0, found - less) for found, less in zip(with_them, without, strict=True)]
 
 
-def _plan_of(
-    words: Sequence[int], stages: int, links: Mapping[tuple[int, int], Link], capacity: int
-) -> _Plan | None:
+def _plan_of(words: Sequence[int], stages: int, links: Mapping[tuple[int, int], Link], capacity: int) -> _Plan | None:
     """The plan of one step from the words of all stages; None if they do not have all of it."""
     size = _HEAD + capacity * _PER_MESSAGE
     found = []
@@ -242,7 +213,7 @@ def _stage(words: Sequence[int], stages: int, capacity: int) -> _Stage | None:
         wait, queue, peer = rest >> 35, rest >> 7 & (1 << _WAIT_BITS) - 1, rest >> 1 & 63
         if peer >= stages:
             return None
-        entries.append(_Entry(base + (times >> 32), begin, begin + wait, queue, peer, bool(rest & 1)))
+        entries.append(Entry(base + (times >> 32), begin, begin + wait, queue, peer, bool(rest & 1)))
     return _Stage(entries, wall, together)
 
 
@@ -259,80 +230,7 @@ def _plan(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> _P
         programs.append(program)
         rests.append(rest)
         waited.append(wait)
-    return _Plan(programs, begins or [0] * len(stages), rests, waited, together, *_times(ends, links))
-
-
-def _times(
-    ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]
-) -> tuple[list[int], list[bool], tuple[list[int], list[int]], tuple[list[int], list[int]], dict[tuple[int, int], int]]:
-    """The last five fields of a plan. A message on an unknown link takes no time."""
-    before, bound = [-1] * len(ends), [False] * len(ends)
-    arrive: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
-    leave: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
-    least = {(min(way), max(way)): link.transfer for way, link in links.items()}
-    on_their_way = _on_their_way(ends, links)
-    found: list[tuple[int, int, int, int, Link, tuple[int, int]]] = []
-    way, link, both, came, left = None, None, (0, 0), 0, 0
-    begins: list[int] = []
-    arrivals: list[int] = []
-    for number, (send, receive) in enumerate(ends):
-        here = receive.peer, send.peer
-        first = here != way
-        if first:
-            way, link, both = here, links.get(here), (min(here), max(here))
-            begins, arrivals = on_their_way.get((send.peer, receive.peer), ([], []))
-        if link is None:
-            continue
-        issued, sent = send.issued + link.offset, send.end + link.offset
-        if first:
-            came, left = issued, issued
-        else:
-            before[number] = number - 1
-        begun = both_issued = max(issued, receive.issued)
-        if came > begun:
-            begun = came
-        transfer = receive.end - begun
-        if receive.end - receive.begin < _WAITED:  # it had arrived before the receiver began to wait
-            transfer = min(transfer, link.transfer)
-        elif transfer < least[both]:
-            least[both] = max(0, transfer)
-        arrive[0][number] = transfer
-        if send.end - send.begin >= _WAITED:
-            bound[number] = sent >= receive.issued
-            leave[0][number] = sent - max(both_issued if bound[number] else issued, left)
-        ahead = bisect_right(begins, receive.issued)
-        behind = arrivals[ahead - 1] + link.offset - begun if ahead else 0
-        found.append((number, transfer, behind, send.queue + receive.queue, link, both))
-        came, left = receive.end, sent
-    taken = dict.fromkeys(least, 0)
-    for number, transfer, behind, queue, link, both in found:
-        shortest = least[both]
-        behind = max(0, min(behind, transfer - shortest))
-        most = behind + MOST_TRANSFERS * link.transfer
-        for took in (arrive, leave):
-            took[0][number] = max(0, min(took[0][number], most))
-            if queue:
-                took[1][number] = queued(queue, took[0][number] - behind, shortest)
-        taken[both] += arrive[0][number] - arrive[1][number]
-    return before, bound, arrive, leave, taken
-
-
-def _on_their_way(
-    ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]
-) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
-    """For each direction of a link, when each message began its way, on the sender's clock, and when it arrived, on the
-    receiver's."""
-    found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
-    for send, receive in ends:
-        way = receive.peer, send.peer
-        link = links.get(way)
-        if link is None:
-            continue
-        begins, arrivals = found.setdefault(way, ([], []))
-        asked = receive.issued - link.offset
-        begins.append(max(send.issued, asked, *begins[-1:]))
-        arrivals.append(receive.end)
-    return found
+    return _Plan(programs, begins or [0] * len(stages), rests, waited, together, times_of(ends, links))
 
 
 def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> list[int] | None:
@@ -349,7 +247,7 @@ def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> 
     return [begin - min(begins) for begin in begins]
 
 
-def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[_Entry, _Entry]] | None]:
+def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[Entry, Entry]] | None]:
     """Numbers the messages -> (for each stage the numbers of its messages, for each message its two ends).
 
     Messages of the same link have consecutive numbers. Message i that one end issued is message i that the other end
@@ -362,7 +260,7 @@ def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[_Entry,
             way = (place, entry.peer, True) if entry.sent else (entry.peer, place, False)
             ways.setdefault(way, []).append((place, index))
     numbers = [[0] * len(stage.entries) for stage in stages]
-    ends: list[tuple[_Entry, _Entry]] = []
+    ends: list[tuple[Entry, Entry]] = []
     for (source, target, sent), there in ways.items():
         back = ways.get((source, target, not sent), ())
         if source == target or len(there) != len(back):
@@ -424,7 +322,7 @@ def _round(
     Returns (when each stage ends the step, how long each waits); None if the stages block each other. A stage runs
     until it waits for a message whose other end is not issued yet. The stage that issues the other end wakes it.
     """
-    before, bound, programs = plan.before, plan.bound, plan.programs
+    before, bound, programs = plan.times.before, plan.times.bound, plan.programs
     sends, receives = [-1] * len(before), [-1] * len(before)
     arrived, left = [0] * len(before), [0] * len(before)
     now, waits, at = [*begun], [0] * len(begun), [0] * len(begun)

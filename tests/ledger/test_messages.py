@@ -411,7 +411,9 @@ def pipelines(draw: st.DrawFn) -> dict[int, list[StepWaits]]:
 @given(pipelines(), st.integers(0, 10**13))
 def test_split_preserves_waits_and_blames_no_more_than_was_waited(ranks: dict[int, list[StepWaits]], cost: int) -> None:
     for rank, settled in exchange(ranks, cost=cost).items():
-        assert settled.network + settled.pipeline + settled.unsplit + settled.queue == sum(one.total for one in ranks[rank])
+        assert settled.network + settled.pipeline + settled.unsplit + settled.queue == sum(
+            one.total for one in ranks[rank]
+        )
         assert 0 <= settled.latency <= min(settled.pipeline, cost * len(ranks[rank]))
         assert 0 <= sum(settled.behind.values()) <= settled.pipeline - settled.latency
         assert 0 <= settled.schedule <= settled.pipeline - settled.latency

@@ -1,8 +1,8 @@
 """What transfers cost the stages of a pipeline: replays a run as if no message took any time.
 
 Each stage records when it computed which microbatch, and when it waited for messages. Its *own time* is everything
-else: a computation, a read, the optimizer. In the replay, each stage needs its own times as measured, in the same order.
-It begins a computation when the stage before it has finished the same microbatch: forwards the previous stage,
+else: a computation, a read, the optimizer. In the replay, the own times of each stage are as measured, in the same
+order. It begins a computation when the stage before it has finished the same microbatch: forwards the previous stage,
 backwards the next one. What it waits less than it did wait is what it lost in transfers.
 
 The time on the wire (bytes by rate) would be too much: a part of it passes while the stages compute.
@@ -73,7 +73,9 @@ def lost_in_transfers(stages: Sequence[Stage]) -> list[int]:
                 clock[place] = done[one.key] = begin + one.ns
                 at[place] += 1
                 moved = True
-    assert all(here == len(stage.computed) for here, stage in zip(at, stages, strict=True)), "the stages block each other"
+    assert all(here == len(stage.computed) for here, stage in zip(at, stages, strict=True)), (
+        "the stages block each other"
+    )
     return [max(0, stage.waited - waited) for stage, waited in zip(stages, waits, strict=True)]
 
 

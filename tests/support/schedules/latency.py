@@ -21,7 +21,7 @@ TOGETHER = 0
 
 
 def replayed_steps(group: Group, members: list[Member], together: list[str]) -> Replayed | None:
-    """The replay of a block with all steps, with the capacity that blocks have after one has shown how much it takes."""
+    """The replay of a block of all steps, with the capacity that blocks have once one has shown how much it takes."""
     steps = {member.rank: step_waits(group, member, together) for member in members}
     stages, length = len(group.ranks), len(steps[group.ranks[0]])
     times = []

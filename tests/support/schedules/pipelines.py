@@ -31,8 +31,8 @@
 4. *Lateness*. The late stage was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its excesses as
    in a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
 
-5. *Latency*, before 2: what transfers cost beyond ``network``, by a replay of some steps (``whyidle.ledger.replay``, the
-   code itself). It is taken off ``pipeline``.
+5. *Latency*, before 2: what transfers cost beyond ``network``, by a replay of some steps (the code itself,
+   ``whyidle.ledger.replay``). It is taken off ``pipeline``.
 
 The words of 2 to 4 need the transfers of 1, so they go into the exchange of the next block.
 """
