@@ -51,8 +51,8 @@ class Replayed(NamedTuple):
     """The result of a replay."""
 
     cost: tuple[int, ...]
-    """For each stage, how much less it would have waited in a step without transfers, ns. The mean of all steps; one
-    whose replay is not near the measured waits counts as 0, because nothing is known about it."""
+    """For each stage, how much less it would have waited in a step without transfers, ns. The mean of the steps whose
+    replay is near the measured waits."""
     link: tuple[int, int]
     """The two ranks of the link whose transfers took longest."""
 
@@ -156,23 +156,25 @@ def replayed(
 ) -> Replayed | None:
     """Computes from the minimum over all stages' words what transfers cost each; None if that is not known.
 
-    ``steps``: of how many steps the words are.
+    ``steps``: of how many steps the words are. At least half of them must be known, because they stand for all.
     """
     size = sequence_size(len(ranks), capacity)
-    cost, taken, known = [0] * len(ranks), dict.fromkeys(((min(way), max(way)) for way in links), 0), False
+    costs: list[list[int]] = []
+    taken = dict.fromkeys(((min(way), max(way)) for way in links), 0)
     for step in range(steps):
         plan = _plan_of(result[step * size : (step + 1) * size], len(ranks), links, capacity)
-        found = None if plan is None else _cost(plan)
-        if plan is None or found is None:
+        cost = None if plan is None else _cost(plan)
+        if plan is None or cost is None:
             continue
-        known = True
-        cost = [total + more for total, more in zip(cost, found, strict=True)]
+        costs.append(cost)
         for link, took in plan.times.taken.items():
             taken[link] += took
-    if not known:
+    if not costs or 2 * len(costs) < steps:
         return None
     one, other = max(taken, key=taken.__getitem__)
-    return Replayed(tuple(total * US // steps for total in cost), (ranks[one], ranks[other]))
+    return Replayed(
+        tuple(sum(each) * US // len(costs) for each in zip(*costs, strict=True)), (ranks[one], ranks[other])
+    )
 
 
 def _cost(plan: _Plan) -> list[int] | None:

@@ -192,11 +192,11 @@ def test_cost_is_the_mean_of_all_steps() -> None:
     assert replayed(words, (0, 1), known, 32, 2) == Replayed((10 * MS, 10 * MS), (0, 1))
 
 
-def test_a_step_that_is_not_known_counts_as_one_without_cost() -> None:
-    known = links({(0, 1): 10})
-    unknown = told({**there_and_back(), 1: None})
-    assert replayed(unknown + told(there_and_back()), (0, 1), known, 32, 2) == Replayed((10 * MS, 10 * MS), (0, 1))
-    assert replayed(unknown + unknown, (0, 1), known, 32, 2) is None
+def test_steps_that_are_not_known_are_left_out_if_they_are_at_most_half() -> None:
+    known, unknown = told(there_and_back()), told({**there_and_back(), 1: None})
+    cost = Replayed((20 * MS, 20 * MS), (0, 1))
+    for words, wanted in ((unknown + known, cost), (unknown + known + unknown, None), (unknown + unknown, None)):
+        assert replayed(words, (0, 1), links({(0, 1): 10}), 32, len(words) // len(known)) == wanted
 
 
 @pytest.mark.parametrize(
