@@ -2,8 +2,8 @@
 functions, for ledger/replay.py.
 
 A message is on its way when both of its ends were issued and the one before it on the link has arrived. A receiver's
-request for a message may itself be behind a message: one that was already on its way in the other direction. That time
-is not limited. After it, a message may take at most MOST_TRANSFERS of the link's median transfers.
+request for a message may itself be behind a message: one that was already on its way in the other direction. Each of
+the two counts for at most MOST_TRANSFERS of the link's median transfers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import NamedTuple
 from .messages import Link, queued
 
 MOST_TRANSFERS = 2
-"""The most transfers that a message may take after what is ahead of it. Anything longer is mostly a thread that got no
-CPU: with four ranks on two cores and nothing slow, a replay found 1.5 points more `network` with a limit of 2, and 2.6
-points more with 3."""
+"""The most transfers that a message may take, and as many for what is ahead of it. Anything longer is mostly a thread
+that got no CPU: with four ranks on two cores and nothing slow, a replay found 1.5 points more `network` with a limit of
+2, and 2.6 points more with 3."""
 WAITED = 10
 """Anything shorter does not count as a wait, µs."""
 
@@ -77,11 +77,13 @@ def times_of(ends: Sequence[tuple[Entry, Entry]], links: Links) -> Times:
     for number, transfer, left, behind, queue, link, both in _measure(ends, links, times, least):
         shortest = least[both]
         behind = max(0, min(behind, transfer - shortest))
-        most = behind + MOST_TRANSFERS * link.transfer
+        most = MOST_TRANSFERS * link.transfer
+        most += min(behind, most)
+        busy = shortest + min(behind, MOST_TRANSFERS * shortest)
         for took, (with_it, without) in ((transfer, arrive), (left, leave)):
             with_it[number] = max(0, min(took, most))
             if queue:
-                without[number] = queued(queue, with_it[number] - behind, shortest)
+                without[number] = min(with_it[number], queued(queue, took, busy))
         times.taken[both] += arrive[0][number] - arrive[1][number]
     return times
 

@@ -14,6 +14,7 @@ from whyidle.ledger.replay import (
     FIRST_CAPACITY,
     MOST_MESSAGES,
     Replayed,
+    _plan_of,
     capacity_of,
     first_capacity,
     replayed,
@@ -176,6 +177,20 @@ def test_a_message_may_take_longer_if_another_one_is_ahead_of_its_request(usual:
     }
     found = replay(steps, links({(0, 1): usual}))
     assert found == Replayed((39 * MS, 39 * MS), (0, 1))
+
+
+def test_a_message_ahead_does_not_make_a_stall_without_a_cpu_a_transfer() -> None:
+    """Messages need 1 ms. Then no thread gets a CPU for 80 ms, while one message is on its way in each direction."""
+    steps = {
+        0: step([sent(1, 1), sent(1, 1), received(1, 1, 91, queue=80), received(1, 91, 95)], 95),
+        1: step([received(0, -2, 2), sent(0, 10), received(0, 11, 93, queue=80), sent(0, 94)], 95),
+    }
+    usual = links({(0, 1): 1})
+    plan = _plan_of(told(steps), 2, usual, 32)
+    assert plan is not None
+    with_transfers, without = plan.times.arrive
+    assert max(with_transfers) == 4000  # µs
+    assert max(took - rest for took, rest in zip(with_transfers, without, strict=True)) == 1000
 
 
 # -- several steps
