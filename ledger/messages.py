@@ -200,7 +200,7 @@ def queued(queue: int, transfer: int, least: int) -> int:
     While a message is on the link, such threads delay nothing. It is not known when they queued. On a link that needs
     ``least`` for a message, the estimate is that they did so evenly.
     """
-    return min(queue, transfer) * (transfer - least) // transfer if transfer > least else 0
+    return queue * (transfer - least) // transfer if transfer > least else 0
 
 
 def stages_of(
@@ -219,6 +219,7 @@ def stages_of(
             transfer = min(ns, transfer)
             links += transfer
             queue += queued(waiting, transfer, least)
+        queue = min(queue, links)  # a wait is longer than its transfer, and it is not known in which part they queued
         beyond = min(max(0, cost - (links - queue)), step.total - links)  # a replay leaves the queue out, too
         found.network.append(links)
         found.queue.append(queue)
