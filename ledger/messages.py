@@ -8,7 +8,7 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
    the difference between both directions is the offset (as in NTP, RFC 5905, section 8). A message is on its way from
    when it was issued, or when the one before it arrived if that is later, until it arrives. Only messages that their
    receiver was waiting for are used. If a direction has none, the shortest wait of the receiver is used instead.
-   The block also carries the messages of one step. From these, each stage computes the *latency*: what transfers cost
+   The block also carries the messages of some steps. From these, each stage computes the *latency*: what transfers cost
    beyond the waits for its own messages (ledger/replay.py).
 2. `pack_stages`: each stage's wait in a step, less the transfers of its messages and the latency. The stage that waits
    least is the busiest; its waits in collectives of the whole pipeline count too. The least wait is the bubble of all
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -59,6 +60,16 @@ class Link(NamedTuple):
     """How far the clock of the target is ahead of that of the source."""
     transfer: int
     """The median time that a message takes, in either direction."""
+    least: int = 0
+    """The shortest time that a message took. 0 if that is not known."""
+
+
+class Transfer(NamedTuple):
+    """How long messages take on a link, in either direction, in ns."""
+
+    usual: int
+    least: int = 0
+    """0 if that is not known."""
 
 
 class Stages(NamedTuple):
@@ -70,8 +81,13 @@ class Stages(NamedTuple):
     microbatches: list[int]
     latency: list[int]
     """What transfers cost beyond the waits for this rank's own messages."""
+    queue: list[int]
+    """Part of `network`: transfers that took longer because this rank's own threads got no CPU."""
     link: tuple[int, int] | None = None
     """The two ranks of the slowest link, if it is known."""
+
+
+_UNKNOWN = Transfer(0)
 
 
 def times_words(ranks: int) -> int:
@@ -127,17 +143,20 @@ def _chosen(messages: list[Message], index: int, length: int) -> list[tuple[int,
     return [(first + number, message) for number, message in enumerate(messages[:per_step]) if first < MESSAGES]
 
 
-def transfers(result: Sequence[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits]) -> dict[int, int]:
-    """How long a message takes on each of this rank's links: peer -> ns. Raises BlockMismatch."""
+def transfers(
+    result: Sequence[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits]
+) -> dict[int, Transfer]:
+    """How long messages take on each of this rank's links, by peer. Raises BlockMismatch."""
     check(result, rank, ranks, steps)
-    found: dict[int, int] = {}
+    found: dict[int, Transfer] = {}
     for peer in ranks:
         ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
         messages = [_messages_of(result, way) for way in ways if way is not None]
         if len(messages) == 2 and all(messages):
-            found[peer] = _measured(*messages).transfer * US
+            link = _measured(*messages)
+            found[peer] = Transfer(link.transfer * US, link.least * US)
         elif waited := [wait for way in messages for _, _, wait in way if wait * US >= _WAITED]:
-            found[peer] = min(waited) * US
+            found[peer] = Transfer(min(waited) * US)
     return found
 
 
@@ -172,27 +191,42 @@ def _measured(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]
             begun = issued + ahead if before is None else max(issued + ahead, before)
             times.append(max(0, end - begun))
             before = end
-    return Link(offset, sorted(times)[len(times) // 2])
+    return Link(offset, sorted(times)[len(times) // 2], min(times))
+
+
+def queued(queue: int, transfer: int, least: int) -> int:
+    """The part of ``queue`` that made a transfer longer. ``queue``: how long the rank's own threads got no CPU in it.
+
+    While a message is on the link, such threads delay nothing. It is not known when they queued. On a link that needs
+    ``least`` for a message, the estimate is that they did so evenly.
+    """
+    return queue * (transfer - least) // transfer if transfer > least else 0
 
 
 def stages_of(
-    steps: Sequence[StepWaits], floors: Mapping[int, int], cost: int = 0, link: tuple[int, int] | None = None
+    steps: Sequence[StepWaits], usual: Mapping[int, Transfer], cost: int = 0, link: tuple[int, int] | None = None
 ) -> Stages:
     """Divides this rank's waits in each step into transfers and the rest.
 
     ``cost`` is what all transfers, including those of other ranks, cost this rank in a step, in ns. ``link`` is the
     slowest link. Both come from ledger/replay.py.
     """
-    network, pipeline, microbatches, latency = [], [], [], []
+    found = Stages([], [], [], [], [], link)
     for step in steps:
-        links = sum(min(ns, floors.get(peer, 0)) for peer, ns in zip(step.peers, step.calls, strict=True))
-        queue = min(sum(step.queues), links)  # not a part of the transfer; a replay leaves it out, too
-        beyond = min(max(0, cost - (links - queue)), step.total - links)
-        network.append(links)
-        latency.append(beyond)
-        pipeline.append(step.total - links - beyond)
-        microbatches.append(max((len(messages) for messages in _by_direction(step).values()), default=0))
-    return Stages(network, pipeline, microbatches, latency, link)
+        links = queue = 0
+        for peer, ns, waiting in zip(step.peers, step.calls, step.queues or repeat(0), strict=False):
+            transfer, least = usual.get(peer, _UNKNOWN)
+            transfer = min(ns, transfer)
+            links += transfer
+            queue += queued(waiting, transfer, least)
+        queue = min(queue, links)  # a wait is longer than its transfer, and it is not known in which part they queued
+        beyond = min(max(0, cost - (links - queue)), step.total - links)  # a replay leaves the queue out, too
+        found.network.append(links)
+        found.queue.append(queue)
+        found.latency.append(beyond)
+        found.pipeline.append(step.total - links - beyond)
+        found.microbatches.append(max((len(messages) for messages in _by_direction(step).values()), default=0))
+    return found
 
 
 def pack_stages(
@@ -243,7 +277,7 @@ def split_stages(
         bound = busy * (len(ranks) - 1) // max(1, -result[at + _PER_STEP - 1])
         waited = stages.pipeline[index]
         bubble = waited if last == rank else min(waited, max(least, bound))
-        queue = min(sum(step.queues), stages.network[index])
+        queue = stages.queue[index]
         settled.queue += queue
         settled.network += stages.network[index] - queue
         settled.pipeline += waited + stages.latency[index]

@@ -3,17 +3,17 @@
 A slow link between two stages delays every round trip through it, and all stages wait longer. To each stage, these look
 like waits for other stages. How much of them the link causes is found by simulating the step without transfers.
 
-In each block, each stage publishes the sequence of one step: which messages it sent and received, when each was issued,
-and when the wait for it began and ended, on its own clock (`sequence_words`). From all sequences, every stage computes
-the same result (`replayed`) under these rules:
+In each block, each stage publishes the sequences of some steps: which messages it sent and received, when each was
+issued, and when the wait for it began and ended, on its own clock (`sequence_words`). From all sequences, every stage
+computes the same result (`replayed`) under these rules:
 
 * Between two waits, a stage spends the time that was measured there.
 * A message is on its way when both of its ends were issued and the one before it on the link has arrived. It takes the
-  time that was measured, but at most MOST_TRANSFERS of the link's median transfers. The end of a send follows the same
-  rule.
-* Without transfers, a message arrives at once, except for the time in which its two ranks got no CPU for it.
+  time that was measured, within limits (ledger/transit.py). The end of a send follows the same rule.
+* Without transfers, a message arrives at once, except for the time in which its two ranks got no CPU for it
+  (`messages.queued`).
 
-The step is replayed until it repeats itself, because the end of a step is the start of the next one. With transfers,
+Each step is replayed until it repeats itself, because the end of a step is the start of the next one. With transfers,
 the replayed waits must be NEAR the measured ones. What stages wait less without transfers is what transfers cost in a
 step. A send is assumed to end only after its receive is issued, unless the clocks show otherwise.
 """
@@ -24,24 +24,23 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .messages import Link
+from .transit import Entry, Times, times_of
 from .waits import NOTHING, US, Message, StepWaits
 
 MOST_MESSAGES = 512
-"""The most messages, sent and received, that all stages together publish of a step. Pipelines with more are not
-replayed. This limits the cost of a replay on a training thread: about 10 µs per message, once per block."""
+"""The most messages, sent and received, that all stages together publish of a block. A pipeline with more in one step
+is not replayed. This limits the cost of replays on a training thread: about 10 µs per message, once per block."""
+MOST_STEPS = 4
+"""The most steps of a block that are replayed. In 13 runs of four ranks with a slow link, of three blocks each, the
+share of `network` was off by 1.5 points with one step, and by 1.2 with four, compared with a replay of all steps. With
+one, a step that another program disturbed stands for all."""
 FIRST_CAPACITY = 32
 """Messages that a stage may publish in the first block."""
-MOST_TRANSFERS = 2
-"""The most transfers that a message may take. Besides its own, it may wait for one in the other direction that is ahead
-of its receiver's request. Anything longer is mostly a thread that got no CPU: with four ranks on two cores and nothing
-slow, a replay found 1.5 points more `network` with a limit of 2, and 2.6 points more with 3."""
 NEAR = 0.25
 """How much the replayed waits may differ from the measured ones, as a share of them. In steps of four real ranks with a
 slow link, slow reads or slow compute they differed by 0.01 to 0.15; on overloaded cores by up to 0.36."""
 _ROUNDS = 4
 """The most replays of a step. It usually repeats itself in the second or third."""
-_WAITED = 10
-"""Anything shorter does not count as a wait, µs."""
 _HEAD = 4  # messages, base, wall, waits in collectives of the whole pipeline
 _PER_MESSAGE = 2  # issued << 32 | begin, both relative to the base; wait << 35 | queue << 7 | stage << 1 | sent
 _WAIT_BITS = 28
@@ -53,25 +52,14 @@ class Replayed(NamedTuple):
     """The result of a replay."""
 
     cost: tuple[int, ...]
-    """For each stage, how much less it would have waited in the step without transfers, ns."""
+    """For each stage, how much less it would have waited in a step without transfers, ns. The mean of the steps whose
+    replay is near the measured waits."""
     link: tuple[int, int]
     """The two ranks of the link whose transfers took longest."""
 
 
-class _Entry(NamedTuple):
-    """A message as seen by one of its ends. Times in µs of that rank's clock."""
-
-    issued: int
-    begin: int
-    end: int
-    queue: int
-    peer: int
-    """The stage at the other end."""
-    sent: bool
-
-
 class _Stage(NamedTuple):
-    entries: list[_Entry]
+    entries: list[Entry]
     wall: int
     together: int
 
@@ -81,7 +69,7 @@ _Op = tuple[int, int, int]
 
 
 class _Plan(NamedTuple):
-    """A step of all stages. The first four fields have an entry per stage; the lists after `together`, per message."""
+    """A step of all stages. The first four fields have an entry per stage."""
 
     programs: list[list[_Op]]
     begins: list[int]
@@ -92,16 +80,8 @@ class _Plan(NamedTuple):
     """The measured waits of the stage."""
     together: bool
     """Whether the stages meet in a collective between two steps."""
-    before: list[int]
-    """The number of the message before this one on the same link, or -1."""
-    bound: list[bool]
-    """Whether the send may have ended only after its receive was issued."""
-    arrive: tuple[list[int], list[int]]
-    """How long the message takes to arrive: with its transfer, and without."""
-    leave: tuple[list[int], list[int]]
-    """How long it takes until its send ends: with the transfer, and without."""
-    link: tuple[int, int]
-    """The two stages of the slowest link."""
+    times: Times
+    """How long each message is on its way."""
 
 
 # -- what a stage publishes
@@ -111,8 +91,15 @@ def first_capacity(stages: int) -> int:
     return min(FIRST_CAPACITY, MOST_MESSAGES // stages)
 
 
+def steps_to_replay(length: int, stages: int, capacity: int) -> list[int]:
+    """The indices of the steps of a block that are published, evenly spaced. The same on all stages."""
+    most = MOST_MESSAGES // (stages * capacity) if capacity else 1
+    count = max(1, min(MOST_STEPS, length, most))
+    return [(2 * number + 1) * length // (2 * count) for number in range(count)]
+
+
 def sequence_size(stages: int, capacity: int) -> int:
-    """The number of words that all stages publish."""
+    """The number of words that all stages publish of a step."""
     return stages * (_HEAD + capacity * _PER_MESSAGE)
 
 
@@ -149,13 +136,13 @@ def _words_of(message: Message, base: int, places: Mapping[int, int]) -> tuple[i
     return issued << 32 | begin, wait << 35 | queue << 7 | peer << 1 | message.sent
 
 
-def capacity_of(result: Sequence[int], stages: int, capacity: int) -> int:
-    """How many messages a stage may publish in the next block: enough for the most of any stage in this block.
+def capacity_of(result: Sequence[int], stages: int, capacity: int, steps: int = 1) -> int:
+    """How many messages of a step a stage may publish in the next block: enough for the most of any stage in this one.
 
     The same on all stages. 0 if that would exceed MOST_MESSAGES.
     """
     heads = result[:: _HEAD + capacity * _PER_MESSAGE]
-    counts = [head for head in heads[:stages] if 0 < head < NOTHING]
+    counts = [head for head in heads[: stages * steps] if 0 < head < NOTHING]
     if not counts:
         return capacity
     most = 1 << (max(counts) - 1).bit_length()
@@ -166,27 +153,53 @@ def capacity_of(result: Sequence[int], stages: int, capacity: int) -> int:
 
 
 def replayed(
-    result: Sequence[int], ranks: Sequence[int], links: Mapping[tuple[int, int], Link], capacity: int
+    result: Sequence[int], ranks: Sequence[int], links: Mapping[tuple[int, int], Link], capacity: int, steps: int = 1
 ) -> Replayed | None:
-    """Computes from the minimum over all stages' words what transfers cost each; None if that is not known."""
-    size = _HEAD + capacity * _PER_MESSAGE
-    stages: list[_Stage] = []
-    for place in range(len(ranks)):
-        stage = _stage(result[place * size : (place + 1) * size], len(ranks), capacity)
-        if stage is None:
-            return None
-        stages.append(stage)
-    plan = _plan(stages, links)
-    if plan is None:
+    """Computes from the minimum over all stages' words what transfers cost each; None if that is not known.
+
+    ``steps``: of how many steps the words are. At least half of them must be known, because they stand for all.
+    """
+    size = sequence_size(len(ranks), capacity)
+    costs: list[list[int]] = []
+    taken = dict.fromkeys(((min(way), max(way)) for way in links), 0)
+    for step in range(steps):
+        plan = _plan_of(result[step * size : (step + 1) * size], len(ranks), links, capacity)
+        cost = None if plan is None else _cost(plan)
+        if plan is None or cost is None:
+            continue
+        costs.append(cost)
+        for link, took in plan.times.taken.items():
+            taken[link] += took
+    if not costs or 2 * len(costs) < steps:
         return None
-    with_them, without = (_waits(plan, arrive, leave) for arrive, leave in zip(plan.arrive, plan.leave, strict=True))
+    one, other = max(taken, key=taken.__getitem__)
+    return Replayed(
+        tuple(sum(each) * US // len(costs) for each in zip(*costs, strict=True)), (ranks[one], ranks[other])
+    )
+
+
+def _cost(plan: _Plan) -> list[int] | None:
+    """What transfers cost each stage in a step, in µs; None if the replay is not near the measured waits."""
+    times = plan.times
+    with_them, without = (_waits(plan, arrive, leave) for arrive, leave in zip(times.arrive, times.leave, strict=True))
     if with_them is None or without is None:
         return None
     off = sum(abs(found - waited) for found, waited in zip(with_them, plan.waited, strict=True))
     if off > NEAR * sum(plan.waited):
         return None
-    cost = tuple(max(0, found - less) * US for found, less in zip(with_them, without, strict=True))
-    return Replayed(cost, (ranks[plan.link[0]], ranks[plan.link[1]]))
+    return [max(0, found - less) for found, less in zip(with_them, without, strict=True)]
+
+
+def _plan_of(words: Sequence[int], stages: int, links: Mapping[tuple[int, int], Link], capacity: int) -> _Plan | None:
+    """The plan of one step from the words of all stages; None if they do not have all of it."""
+    size = _HEAD + capacity * _PER_MESSAGE
+    found = []
+    for place in range(stages):
+        stage = _stage(words[place * size : (place + 1) * size], stages, capacity)
+        if stage is None:
+            return None
+        found.append(stage)
+    return _plan(found, links)
 
 
 def _stage(words: Sequence[int], stages: int, capacity: int) -> _Stage | None:
@@ -203,7 +216,7 @@ def _stage(words: Sequence[int], stages: int, capacity: int) -> _Stage | None:
         wait, queue, peer = rest >> 35, rest >> 7 & (1 << _WAIT_BITS) - 1, rest >> 1 & 63
         if peer >= stages:
             return None
-        entries.append(_Entry(base + (times >> 32), begin, begin + wait, queue, peer, bool(rest & 1)))
+        entries.append(Entry(base + (times >> 32), begin, begin + wait, queue, peer, bool(rest & 1)))
     return _Stage(entries, wall, together)
 
 
@@ -220,42 +233,7 @@ def _plan(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> _P
         programs.append(program)
         rests.append(rest)
         waited.append(wait)
-    return _Plan(programs, begins or [0] * len(stages), rests, waited, together, *_times(ends, links))
-
-
-def _times(
-    ends: Sequence[tuple[_Entry, _Entry]], links: Mapping[tuple[int, int], Link]
-) -> tuple[list[int], list[bool], tuple[list[int], list[int]], tuple[list[int], list[int]], tuple[int, int]]:
-    """The last five fields of a plan. A message on an unknown link takes no time."""
-    before, bound = [-1] * len(ends), [False] * len(ends)
-    arrive: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
-    leave: tuple[list[int], list[int]] = [0] * len(ends), [0] * len(ends)
-    took = dict.fromkeys(((min(way), max(way)) for way in links), 0)
-    way, came, left = None, 0, 0
-    for number, (send, receive) in enumerate(ends):
-        here = receive.peer, send.peer
-        link = links.get(here)
-        if link is None:
-            continue
-        issued, sent = send.issued + link.offset, send.end + link.offset
-        if here == way:
-            before[number] = number - 1
-        else:
-            way, came, left = here, issued, issued
-        most, queue = MOST_TRANSFERS * link.transfer, send.queue + receive.queue
-        transfer = receive.end - max(issued, receive.issued, came)
-        if receive.end - receive.begin < _WAITED:  # it had arrived before the receiver began to wait
-            transfer = min(transfer, link.transfer)
-        arrive[0][number] = transfer = max(0, min(transfer, most))
-        arrive[1][number] = min(transfer, queue)
-        took[min(here), max(here)] += transfer - arrive[1][number]
-        if send.end - send.begin >= _WAITED:
-            bound[number] = sent >= receive.issued
-            begun = max(issued, receive.issued) if bound[number] else issued
-            leave[0][number] = max(0, min(sent - max(begun, left), most))
-            leave[1][number] = min(leave[0][number], queue)
-        came, left = receive.end, sent
-    return before, bound, arrive, leave, max(took, key=took.__getitem__)
+    return _Plan(programs, begins or [0] * len(stages), rests, waited, together, times_of(ends, links))
 
 
 def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> list[int] | None:
@@ -272,7 +250,7 @@ def _begins(stages: Sequence[_Stage], links: Mapping[tuple[int, int], Link]) -> 
     return [begin - min(begins) for begin in begins]
 
 
-def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[_Entry, _Entry]] | None]:
+def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[Entry, Entry]] | None]:
     """Numbers the messages -> (for each stage the numbers of its messages, for each message its two ends).
 
     Messages of the same link have consecutive numbers. Message i that one end issued is message i that the other end
@@ -285,7 +263,7 @@ def _meet(stages: Sequence[_Stage]) -> tuple[list[list[int]], list[tuple[_Entry,
             way = (place, entry.peer, True) if entry.sent else (entry.peer, place, False)
             ways.setdefault(way, []).append((place, index))
     numbers = [[0] * len(stage.entries) for stage in stages]
-    ends: list[tuple[_Entry, _Entry]] = []
+    ends: list[tuple[Entry, Entry]] = []
     for (source, target, sent), there in ways.items():
         back = ways.get((source, target, not sent), ())
         if source == target or len(there) != len(back):
@@ -347,7 +325,7 @@ def _round(
     Returns (when each stage ends the step, how long each waits); None if the stages block each other. A stage runs
     until it waits for a message whose other end is not issued yet. The stage that issues the other end wakes it.
     """
-    before, bound, programs = plan.before, plan.bound, plan.programs
+    before, bound, programs = plan.times.before, plan.times.bound, plan.programs
     sends, receives = [-1] * len(before), [-1] * len(before)
     arrived, left = [0] * len(before), [0] * len(before)
     now, waits, at = [*begun], [0] * len(begun), [0] * len(begun)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ...ledger.layout import Call
-from ...ledger.replay import MOST_TRANSFERS
+from ...ledger.transit import MOST_TRANSFERS
 from .trace import NoTrace, RankStep, RankTrace, Trace
 
 WAITED = 10_000

@@ -14,8 +14,10 @@ from whyidle.ledger.layout import SLOTS
 from whyidle.ledger.messages import (
     MESSAGES,
     Stages,
+    Transfer,
     pack_stages,
     pack_times,
+    queued,
     split_stages,
     stages_of,
     stages_words,
@@ -64,15 +66,23 @@ def times(ranks: Ranks, length: int = 8) -> array[int]:
     return least(buffers)
 
 
-def floors_of(ranks: Ranks, length: int = 8) -> dict[int, dict[int, int]]:
+def transfers_of(ranks: Ranks, length: int = 8) -> dict[int, dict[int, Transfer]]:
     result = times(ranks, length)
     return {rank: transfers(result, rank, sorted(ranks), steps) for rank, steps in ranks.items()}
 
 
+def floors_of(ranks: Ranks, length: int = 8) -> dict[int, dict[int, int]]:
+    """How long a message usually takes."""
+    return {
+        rank: {peer: transfer.usual for peer, transfer in found.items()}
+        for rank, found in transfers_of(ranks, length).items()
+    }
+
+
 def exchange(ranks: Ranks, length: int = 8, *, cost: int = 0) -> dict[int, Settled]:
     """Both rounds, for every rank. ``cost`` is what transfers cost each of them in a step."""
-    floors = floors_of(ranks, length)
-    stages = {rank: stages_of(steps, floors[rank], cost, LINK) for rank, steps in ranks.items()}
+    found = transfers_of(ranks, length)
+    stages = {rank: stages_of(steps, found[rank], cost, LINK) for rank, steps in ranks.items()}
     buffers = []
     for rank, steps in ranks.items():
         buffers.append(array("q", bytes(8 * stages_words(length))))
@@ -313,12 +323,38 @@ def test_transfer_cost_beyond_own_messages_is_neither_bubble_nor_lateness() -> N
 
 
 def test_transfer_cost_excludes_the_cpu_queue_of_own_threads() -> None:
-    """The 3 ms belong to the CPU and are subtracted from the transfers, so that the replay's 10 ms are 5 ms more than
-    those."""
+    """A message can take 1 ms, but usually takes 4 ms. 3/4 of the 2 ms in which threads queued in them belong to the
+    CPU, so that the replay's 10 ms are 3.5 ms more than the transfers."""
+    ways = [delivered(neighbours(2, took * MS), (0, 0), at=at * SECOND) for at, took in ((1, 1), (2, 4), (3, 4))]
+    waits = ([0, 0], [40 * MS, 4 * MS], [0, 0])
+    queues = ([0, 0], [2 * MS, 0], [0, 0])
+    ranks = {
+        rank: [
+            step(wait, own(), way[rank], number=number)._replace(queues=queue)
+            for number, (wait, way, queue) in enumerate(zip(waits, ways, queues, strict=True), start=1)
+        ]
+        for rank in range(2)
+    }
+    for one in exchange(ranks, cost=10 * MS).values():
+        assert (one.queue, one.network, one.latency) == (1.5 * MS, 6.5 * MS, 3.5 * MS)
+
+
+def test_threads_that_queue_while_a_message_is_on_a_slow_link_do_not_shorten_its_transfer() -> None:
+    """All messages take 4 ms, with and without a free CPU."""
     messages = delivered(neighbours(2, 4 * MS), (0, 0))
     ranks = {rank: [step([40 * MS, 4 * MS], own(), messages[rank])._replace(queues=[3 * MS, 0])] for rank in range(2)}
     for one in exchange(ranks, cost=10 * MS).values():
-        assert (one.queue, one.network, one.latency, one.pipeline) == (3 * MS, 5 * MS, 5 * MS, 36 * MS)
+        assert (one.queue, one.network, one.latency, one.pipeline) == (0, 8 * MS, 2 * MS, 36 * MS)
+
+
+@pytest.mark.parametrize(
+    ("queue", "transfer", "least", "wanted"),
+    [(3, 12, 12, 0), (3, 12, 20, 0), (3, 12, 4, 2), (3, 12, 0, 3), (30, 12, 4, 20), (3, 0, 0, 0), (3, -2, 0, 0)],
+)
+def test_a_queue_counts_as_far_as_the_transfer_is_longer_than_the_link_needs(
+    queue: int, transfer: int, least: int, wanted: int
+) -> None:
+    assert queued(queue, transfer, least) == wanted
 
 
 def test_a_step_that_one_stage_did_not_measure_stays_unsplit_on_all_stages() -> None:
@@ -340,7 +376,7 @@ def test_a_truncated_last_block_is_split_up_to_the_steps_that_all_stages_have() 
 def test_detects_stages_out_of_step_in_both_rounds() -> None:
     ranks = {0: [step([MS], number=3)], 1: [step([MS], number=4)]}
     result = times(ranks)
-    stages = Stages([0], [MS], [1], [0])
+    stages = Stages([0], [MS], [1], [0], [0])
     for rank, steps in ranks.items():
         with pytest.raises(BlockMismatch):
             transfers(result, rank, (0, 1), steps)
@@ -375,7 +411,9 @@ def pipelines(draw: st.DrawFn) -> dict[int, list[StepWaits]]:
 @given(pipelines(), st.integers(0, 10**13))
 def test_split_preserves_waits_and_blames_no_more_than_was_waited(ranks: dict[int, list[StepWaits]], cost: int) -> None:
     for rank, settled in exchange(ranks, cost=cost).items():
-        assert settled.network + settled.pipeline + settled.unsplit == sum(one.total for one in ranks[rank])
+        assert settled.network + settled.pipeline + settled.unsplit + settled.queue == sum(
+            one.total for one in ranks[rank]
+        )
         assert 0 <= settled.latency <= min(settled.pipeline, cost * len(ranks[rank]))
         assert 0 <= sum(settled.behind.values()) <= settled.pipeline - settled.latency
         assert 0 <= settled.schedule <= settled.pipeline - settled.latency

@@ -14,11 +14,13 @@ from whyidle.ledger.replay import (
     FIRST_CAPACITY,
     MOST_MESSAGES,
     Replayed,
+    _plan_of,
     capacity_of,
     first_capacity,
     replayed,
     sequence_size,
     sequence_words,
+    steps_to_replay,
 )
 from whyidle.ledger.waits import NOTHING, Message, StepWaits
 
@@ -140,10 +142,94 @@ def test_a_send_that_ends_before_its_receiver_asks_was_held_up_by_the_link() -> 
     assert found.cost == (0, 0)  # without it, stage 0 would also have waited for stage 1
 
 
+def four_messages(*, took: float, queue: float) -> dict[int, StepWaits]:
+    """There and back twice, with 5 ms of compute before each message. Three take 2 ms, and the last ``took`` ms, in
+    which threads of its receiver got no CPU for ``queue`` ms."""
+    end = 26 + took
+    return {
+        0: step([sent(1, 5), received(1, 5, 14), sent(1, 19), received(1, 19, end, queue=queue)], end),
+        1: step([received(0, -took, 7), sent(0, 12), received(0, 12, 21), sent(0, 26)], end),
+    }
+
+
 def test_time_without_a_cpu_is_not_transfer() -> None:
+    """A message can take 2 ms. One took 10, so 4/5 of the time without a CPU made it longer."""
+    usual = links({(0, 1): 10})
+    without = replay(four_messages(took=10, queue=0), usual)
+    assert without == Replayed((16 * MS, 16 * MS), (0, 1))
+    assert replay(four_messages(took=10, queue=5), usual) == Replayed((12 * MS, 12 * MS), (0, 1))
+
+
+def test_time_without_a_cpu_is_transfer_while_the_link_is_busy() -> None:
+    """Each message takes 10 ms, with and without a free CPU."""
     found = replay(there_and_back(queue=4), links({(0, 1): 10}))
-    assert found == Replayed((12 * MS, 12 * MS), (0, 1))
-    assert replay(there_and_back(queue=10), links({(0, 1): 10})) == Replayed((0, 0), (0, 1))
+    assert found == Replayed((20 * MS, 20 * MS), (0, 1))
+
+
+@pytest.mark.parametrize(("usual", "queue"), [(8, 0), (10, 6)])
+def test_a_message_may_take_longer_if_another_one_is_ahead_of_its_request(usual: float, queue: float) -> None:
+    """Messages take 10 ms. Stage 1 asks for the second one at 20 ms, when its answer to the first one has been on its
+    way for 1 ms. So the request arrives at 29 ms, and the message at 39 ms. Threads that queue do not make that longer.
+    """
+    steps = {
+        0: step([sent(1, 1), sent(1, 1), received(1, 1, 29), received(1, 29, 50)], 50),
+        1: step([received(0, -10, 11), sent(0, 19), received(0, 20, 39, queue=queue), sent(0, 40)], 50),
+    }
+    found = replay(steps, links({(0, 1): usual}))
+    assert found == Replayed((39 * MS, 39 * MS), (0, 1))
+
+
+def test_a_message_ahead_does_not_make_a_stall_without_a_cpu_a_transfer() -> None:
+    """Messages need 1 ms. Then no thread gets a CPU for 80 ms, while one message is on its way in each direction."""
+    steps = {
+        0: step([sent(1, 1), sent(1, 1), received(1, 1, 91, queue=80), received(1, 91, 95)], 95),
+        1: step([received(0, -2, 2), sent(0, 10), received(0, 11, 93, queue=80), sent(0, 94)], 95),
+    }
+    usual = links({(0, 1): 1})
+    plan = _plan_of(told(steps), 2, usual, 32)
+    assert plan is not None
+    with_transfers, without = plan.times.arrive
+    assert max(with_transfers) == 4000  # µs
+    assert max(took - rest for took, rest in zip(with_transfers, without, strict=True)) == 1000
+
+
+# -- several steps
+
+
+def test_cost_is_the_mean_of_all_steps() -> None:
+    """One step has transfers of 10 ms, the other one has none."""
+    quick = {
+        0: step([sent(1, 5), received(1, 5, 10)], 10),
+        1: step([received(0, 0, 5), sent(0, 10)], 10),
+    }
+    known = links({(0, 1): 10})
+    words = told(there_and_back()) + told(quick)
+    assert replayed(words, (0, 1), known, 32, 2) == Replayed((10 * MS, 10 * MS), (0, 1))
+
+
+def test_steps_that_are_not_known_are_left_out_if_they_are_at_most_half() -> None:
+    known, unknown = told(there_and_back()), told({**there_and_back(), 1: None})
+    cost = Replayed((20 * MS, 20 * MS), (0, 1))
+    for words, wanted in ((unknown + known, cost), (unknown + known + unknown, None), (unknown + unknown, None)):
+        assert replayed(words, (0, 1), links({(0, 1): 10}), 32, len(words) // len(known)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("length", "stages", "capacity", "wanted"),
+    [
+        (8, 4, 16, [1, 3, 5, 7]),
+        (256, 4, 16, [32, 96, 160, 224]),
+        (8, 4, 64, [2, 6]),
+        (8, 4, 128, [4]),
+        (8, 64, 8, [4]),
+        (8, 4, 0, [4]),
+        (2, 2, 2, [0, 1]),
+    ],
+)
+def test_steps_to_replay_are_spread_over_the_block(length: int, stages: int, capacity: int, wanted: list[int]) -> None:
+    found = steps_to_replay(length, stages, capacity)
+    assert found == wanted
+    assert len(found) * stages * capacity <= MOST_MESSAGES
 
 
 def test_transfer_time_of_a_message_is_bounded_by_its_link() -> None:

@@ -18,6 +18,7 @@ from parallel.lab import Lab
 from parallel.links import BURST
 from parallel.replay import Injected, Met, Piped, replay
 from parallel.spec import COMPUTE, FAULTS, LINK, NOTHING, READS
+from parallel.stages import Computed, Stage, lost_in_transfers
 from parallel.verdicts import disagreements
 from support_demo import machine
 from support_long import long_unless
@@ -129,3 +130,27 @@ def test_a_slow_transfer_is_a_loss_of_its_members_and_those_who_wait_for_them() 
 def test_stages_of_a_pipeline_lose_no_more_than_they_were_idle() -> None:
     lost = replay([Injected(0, 0, 60 * MS), Piped(1, {0: 5 * MS, 1: 70 * MS, 2: 40 * MS})])
     assert lost == pytest.approx([0.060, 0.060, 0.040, 0])
+
+
+def stages(waited: tuple[int, int], *, forward: int, backward: int) -> list[Stage]:
+    """Two stages and one microbatch. Times in ms; the first stage reads for 2 ms, and the second one for no time."""
+    first = [Computed(2 * MS, forward * MS, (0, 0, 0, True)), Computed(0, backward * MS, (0, 0, 0, False))]
+    second = [Computed(0, forward * MS, (1, 0, 0, True)), Computed(0, backward * MS, (1, 0, 0, False))]
+    return [Stage(0, first, 0, waited[0] * MS), Stage(0, second, 0, waited[1] * MS)]
+
+
+def test_a_stage_loses_what_it_waits_longer_than_the_other_one_computes() -> None:
+    """5 and 10 ms of compute, and 30 ms each way."""
+    waited = 30 + 15 + 30, 2 + 5 + 30
+    assert lost_in_transfers(stages(waited, forward=5, backward=10)) == [60 * MS, 30 * MS]
+
+
+def test_stages_that_only_wait_for_each_other_lose_nothing_in_transfers() -> None:
+    assert lost_in_transfers(stages((15, 7), forward=5, backward=10)) == [0, 0]
+
+
+def test_a_transfer_that_compute_hides_costs_nothing() -> None:
+    """The second microbatch arrives while the second stage computes the first one."""
+    first = [Computed(0, 10 * MS, (0, 0, number, True)) for number in (0, 1)]
+    second = [Computed(0, 40 * MS, (1, 0, number, True)) for number in (0, 1)]
+    assert lost_in_transfers([Stage(0, first, 0, 0), Stage(0, second, 0, 35 * MS)]) == [0, 25 * MS]

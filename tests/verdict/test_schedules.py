@@ -11,7 +11,7 @@ import pytest
 from schedules.case import Case, Fault, pp_groups
 from schedules.cases import cases, random_cases
 from schedules.exchange import exchange, measure
-from schedules.latency import replayed_step
+from schedules.latency import replayed_steps
 from schedules.member import Options, containing
 from schedules.replay import Replay, replay
 from schedules.truth import Outcome, judge
@@ -164,7 +164,7 @@ def error_of_messages(run: Replay) -> float:
     found = 0
     for group in pp_groups(case):
         inside = [members[rank] for rank in group.ranks]
-        told = replayed_step(group, inside, containing(group, inside))
+        told = replayed_steps(group, inside, containing(group, inside))
         for member, cost in zip(inside, told.cost if told else [0] * len(inside), strict=True):
             found += sum(min(cost, sum(call.ns for call in step.calls)) for step in member.slices[group])
     exact = sum(_for_messages(run, rank) - _for_messages(without, rank) for rank in range(case.ranks))

@@ -22,7 +22,7 @@ from ...ledger.messages import (
     times_words,
     transfers,
 )
-from ...ledger.replay import capacity_of, first_capacity, replayed, sequence_words
+from ...ledger.replay import capacity_of, first_capacity, replayed, sequence_words, steps_to_replay
 from ...ledger.waits import BlockMismatch, Settled, StepWaits, pack, split, width_for, words_of
 from ..groups import Group
 from .mixes import ROUNDS, Mixes, OpenBlock, open_block
@@ -289,8 +289,10 @@ class MessageExchange(SlotExchange):
             self._block = self._take(steps, self._length)
             words = array("q", bytes(8 * times_words(len(self.group.ranks))))
             pack_times(words, self._rank, self.group.ranks, self._block, self._length)
-            sample = next(iter(self._block[self._length // 2 :]), None)  # the same step on all ranks that have it
-            words.extend(sequence_words(self._rank, self.group.ranks, sample, self.together, self._capacity))
+            ranks = self.group.ranks
+            for index in steps_to_replay(self._length, len(ranks), self._capacity):
+                step = self._block[index] if index < len(self._block) else None
+                words.extend(sequence_words(self._rank, ranks, step, self.together, self._capacity))
             self._operation = self._start(words)
 
     def _idle(self) -> bool:
@@ -316,6 +318,7 @@ class MessageExchange(SlotExchange):
         """(ns that all transfers, including those of other ranks, cost this rank in a step; the slowest link)."""
         ranks, capacity = self.group.ranks, self._capacity
         said = result[times_words(len(ranks)) :]
-        self._capacity = capacity_of(said, len(ranks), capacity)
-        found = replayed(said, ranks, links_of(result, ranks), capacity) if capacity else None
+        steps = len(steps_to_replay(self._length, len(ranks), capacity))
+        self._capacity = capacity_of(said, len(ranks), capacity, steps)
+        found = replayed(said, ranks, links_of(result, ranks), capacity, steps) if capacity else None
         return (found.cost[ranks.index(self._rank)], found.link) if found is not None else (0, None)

@@ -35,10 +35,15 @@ class Log:
         return sum(step["end"] - step["start"] for step in steps) / len(steps) / 1e9
 
     @property
+    def end(self) -> int:
+        """When the job ended."""
+        (end,) = (entry["at"] for entry in self.entries if entry["what"] == "end")
+        return end
+
+    @property
     def window_seconds(self) -> float:
         """From the start of the first step to the end of the job."""
-        (end,) = (entry["at"] for entry in self.entries if entry["what"] == "end")
-        return (end - self.steps[0]["start"]) / 1e9
+        return (self.end - self.steps[0]["start"]) / 1e9
 
     @property
     def sent(self) -> int:

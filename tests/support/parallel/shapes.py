@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, schedules
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -131,8 +131,24 @@ def experts(worker: Worker) -> Built:
     return nn.ModuleList([dense, expert]), forward
 
 
+def _stamp_pipeline(stamps: Stamps, stage: Any) -> None:
+    """Records when a stage computes a microbatch, in which direction, and when it waits for messages."""
+
+    def stamped(original: Callable[..., Any], what: str, **known: Any) -> Callable[..., Any]:
+        def call(number: Any, *args: Any, **kwargs: Any) -> Any:
+            with stamps.interval(what, **known, **({"microbatch": number} if known else {})):
+                return original(number, *args, **kwargs)
+
+        return call
+
+    stage.forward_one_chunk = stamped(stage.forward_one_chunk, "chunk", forward=True)
+    stage.backward_one_chunk = stamped(stage.backward_one_chunk, "chunk", forward=False)
+    schedules._wait_batch_p2p = stamped(schedules._wait_batch_p2p, "messages")
+
+
 def _pipeline(worker: Worker, shape: Shape, schedule: Any, group: Any, stage_number: int, net: nn.Module) -> Step:
     stage = PipelineStage(net, stage_number, shape.stages, torch.device("cpu"), group=group)
+    _stamp_pipeline(worker.stamps, stage)
     run = schedule(stage, n_microbatches=shape.microbatches, loss_fn=nn.functional.mse_loss)
     first, last = stage_number == 0, stage_number == shape.stages - 1
 

@@ -1,17 +1,15 @@
 """What a run lost, and to what, according to the clocks of its ranks. Pure functions: logs in, an expectation out.
 
 Injected faults are known exactly, because the rank records them: a slow read, a slow compute section. Transfers over a
-slow link are recorded by the ranks that wait for them. Between the stages of a pipeline they are computed from the
-bytes that the interface has counted and the rate of the link. The losses of other ranks follow from when each entered
-which call (replay.py).
+slow link are recorded by the ranks that wait for them. The losses of other ranks follow from when each entered which
+call (replay.py). What a slow link between the stages of a pipeline costs follows from when each stage computed which
+microbatch (stages.py).
 
 The share is of the time of all ranks from the start of the first step to the end of the job. For slow reads, the time
 of the late rank itself is lost to storage too. A rank with slow compute does compute, so only the others lose time.
 
 A step of a pipeline is two events, forwards and backwards: a stage that is slower than the others by x in each of m
 microbatches determines the speed, and all stages take m * x longer.
-
-The two directions of a link between stages are used forwards and backwards, one after the other, so they add up.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from parallel.cases import SHAPES, Shape
-from parallel.links import BURST
 from parallel.logs import Entry, Log
 from parallel.replay import Event, Injected, Met, Piped, replay
 from parallel.spec import COMPUTE, LINK, RANKS, READS, Spec
+from parallel.stages import lost_in_transfers, stage_of
 
 FAMILY = {READS: "storage", COMPUTE: "straggler", LINK: "network"}
 
@@ -50,8 +48,13 @@ class Truth:
 def truth(spec: Spec, logs: Sequence[Log]) -> Truth:
     shape = SHAPES[spec.shape]
     slow = shape.link if spec.fault == LINK else None
-    events = [*_injections(spec, logs), *_meetings(slow, logs), *_pipelines(shape, slow, logs)]
+    events = [*_injections(spec, logs), *_meetings(slow, logs), *_pipelines(shape, logs)]
     lost = replay(events)
+    for pipeline in shape.pipelines:
+        if slow is not None and set(slow) <= set(pipeline):
+            stages = [stage_of(logs[rank], place) for place, rank in enumerate(pipeline)]
+            for rank, ns in zip(pipeline, lost_in_transfers(stages), strict=True):
+                lost[rank] += ns / 1e9
     injected = sum(event.ns for event in events if isinstance(event, Injected)) / 1e9
     return Truth(
         family=FAMILY.get(spec.fault),
@@ -86,25 +89,15 @@ def _meetings(slow: tuple[int, int] | None, logs: Sequence[Log]) -> Iterator[Eve
             )
 
 
-def _pipelines(shape: Shape, slow: tuple[int, int] | None, logs: Sequence[Log]) -> Iterator[Event]:
+def _pipelines(shape: Shape, logs: Sequence[Log]) -> Iterator[Event]:
     idle = [log.idle() for log in logs]
     for pipeline in shape.pipelines:
-        wire = wire_seconds(shape, logs) if slow is not None and set(slow) <= set(pipeline) else 0.0
         for step in range(len(idle[0])):
             of_step = {rank: [entry for entry in logs[rank].entries if entry["step"] == step] for rank in pipeline}
             at = max(entry["end"] for rank in pipeline for entry in of_step[rank] if entry["what"] == "section")
-            if slow and wire:
-                each = round(wire * 1e9 / len(idle[0]))
-                yield from (Injected(at, rank, min(each, idle[rank][step])) for rank in slow)
             waits = {rank: idle[rank][step] for rank in pipeline}
             yield Piped(at, waits)
             # Gradients arrive before the first stage enters DDP's all-reduce, which a last stage has done by then.
             ends = [call["start"] - 1 for call in of_step[pipeline[0]] if call["what"] == "call"]
             ends += [entry["end"] for entry in of_step[pipeline[0]] if entry["what"] == "schedule"]
             yield Piped(ends[0], dict(reversed(waits.items())))
-
-
-def wire_seconds(shape: Shape, logs: Sequence[Log]) -> float:
-    """How long the slow cable was busy, by its counters and its rate; the directions one after the other."""
-    bursts = BURST * len(logs[0].steps)
-    return sum(max(0, logs[rank].sent - bursts) * 8 / shape.bits_per_second for rank in shape.link)

@@ -9,16 +9,22 @@ from parallel.truth import Truth
 TOLERANCE = 0.12
 """A part of the wall time: four ranks share two cores, perhaps with other programs. On two idle cores most cases are
 within 0.05."""
-KNOWN = {"gpipe-slow-link": 0.20, "1f1b-slow-link": 0.30, "gpipe-slow-reads": 0.15, "1f1b-slow-reads": 0.15}
-"""Cases whose share is known to be too low, with the tolerance. The truth of a pipeline's slow link is an upper bound
-(bytes by rate, without overlap), and the time in which the ranks' own threads wait for a CPU is not transfer. On two
-idle cores 0.04 to 0.09 were missing, on cores that other programs use too up to 0.17 (GPipe) and 0.26 (1F1B)."""
+KNOWN = {"gpipe-slow-reads": 0.15, "1f1b-slow-reads": 0.15}
+"""Cases whose share is known to be too low, with the tolerance. A part of the waits for the stage that reads counts as
+the bubble of the schedule. On two cores that other programs use too, 0.06 were missing."""
 SUM_TOLERANCE = 0.001
 NOTHING_SHARE = 0.15
 """If nothing was injected, a larger share of storage, stragglers or network is a false alarm."""
-KNOWN_ALARMS = {"fsdp2-nothing": 0.4, "hsdp-nothing": 0.4, "tp-dp-nothing": 0.4}
-"""Shapes that gather all the time: if four ranks share two busy cores, their transfers over the loopback interface have
-taken up to 27 % of the time, because of gloo's own threads, and count as `network`."""
+KNOWN_ALARMS = {
+    "fsdp2-nothing": 0.4,
+    "hsdp-nothing": 0.4,
+    "tp-dp-nothing": 0.4,
+    "gpipe-nothing": 0.25,
+    "1f1b-nothing": 0.25,
+}
+"""Shapes that communicate all the time. If four ranks share two busy cores, gathers over the loopback interface have
+taken up to 27 % of the time, because of gloo's own threads, and count as `network`. By their own clocks, stages of a
+pipeline lost 29 % in messages although nothing was slow; this includes 7 to 12 % in which threads got no CPU."""
 FALSE_ALARMS = ("storage", "straggler", "network")
 
 

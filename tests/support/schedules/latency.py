@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from whyidle.ledger.layout import SLOTS
 from whyidle.ledger.messages import links_of, pack_times, times_words
-from whyidle.ledger.replay import Replayed, capacity_of, replayed, sequence_words
+from whyidle.ledger.replay import Replayed, capacity_of, replayed, sequence_words, steps_to_replay
 from whyidle.ledger.waits import Message, StepWaits
 from whyidle.verdict.lookthrough import Group
 
@@ -20,22 +20,27 @@ TOGETHER = 0
 """The slot that stands for all collectives of the whole pipeline."""
 
 
-def replayed_step(group: Group, members: list[Member], together: list[str]) -> Replayed | None:
-    """The step in the middle, with the capacity that blocks have after one has shown how much it takes."""
+def replayed_steps(group: Group, members: list[Member], together: list[str]) -> Replayed | None:
+    """The replay of a block of all steps, with the capacity that blocks have once one has shown how much it takes."""
     steps = {member.rank: step_waits(group, member, together) for member in members}
+    stages, length = len(group.ranks), len(steps[group.ranks[0]])
     times = []
     for rank in group.ranks:
-        words = array("q", bytes(8 * times_words(len(group.ranks))))
-        pack_times(words, rank, group.ranks, steps[rank], len(steps[rank]))
+        words = array("q", bytes(8 * times_words(stages)))
+        pack_times(words, rank, group.ranks, steps[rank], length)
         times.append(words)
     links = links_of(_least(times), group.ranks)
 
     def sequences(capacity: int) -> list[int]:
-        samples = ((rank, steps[rank][len(steps[rank]) // 2]) for rank in group.ranks)
-        return _least([sequence_words(rank, group.ranks, step, (TOGETHER,), capacity) for rank, step in samples])
+        said: list[int] = []
+        for index in steps_to_replay(length, stages, capacity):
+            samples = ((rank, steps[rank][index]) for rank in group.ranks)
+            said += _least([sequence_words(rank, group.ranks, step, (TOGETHER,), capacity) for rank, step in samples])
+        return said
 
-    capacity = capacity_of(sequences(0), len(group.ranks), 0)
-    return replayed(sequences(capacity), group.ranks, links, capacity) if capacity else None
+    capacity = capacity_of(sequences(0), stages, 0)
+    count = len(steps_to_replay(length, stages, capacity))
+    return replayed(sequences(capacity), group.ranks, links, capacity, count) if capacity else None
 
 
 def _least(said: Sequence[Sequence[int]]) -> list[int]:

@@ -31,8 +31,8 @@
 4. *Lateness*. The late stage was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its excesses as
    in a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
 
-5. *Latency*, before 2: what transfers cost beyond ``network``, by a replay of one step (``whyidle.ledger.replay``, the
-   code itself). It is taken off ``pipeline``.
+5. *Latency*, before 2: what transfers cost beyond ``network``, by a replay of some steps (the code itself,
+   ``whyidle.ledger.replay``). It is taken off ``pipeline``.
 
 The words of 2 to 4 need the transfers of 1, so they go into the exchange of the next block.
 """
@@ -44,7 +44,7 @@ from typing import NamedTuple
 from whyidle.verdict.lookthrough import Group, GroupWaits
 
 from .case import COMPUTE, Case
-from .latency import replayed_step
+from .latency import replayed_steps
 from .member import RANK_BITS, Member, Options, Reasons, Slice, Words, containing, least, pack_own, seconds
 from .programs import Message
 from .replay import Wait
@@ -135,7 +135,7 @@ def split_messages(
     """The waits of each member, by the rules above."""
     floors = link_floors(group, members, options)
     together = containing(group, members) if options.together else []
-    replayed = replayed_step(group, members, containing(group, members)) if options.latency else None
+    replayed = replayed_steps(group, members, containing(group, members)) if options.latency else None
     costs = replayed.cost if replayed is not None else [0] * len(members)
     waits = {
         member.rank: [_step(member, slice_, together, floors, cost) for slice_ in member.slices[group]]
