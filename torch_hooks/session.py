@@ -223,8 +223,10 @@ class Session:
 
     def after_step(self) -> None:
         """A step has ended."""
-        if self.exchange is not None:
-            self.exchange.poll()
+        if (exchange := self.exchange) is not None:
+            exchange.idle_steps -= 1
+            if exchange.idle_steps <= 0:
+                exchange.poll()
         if self._shortage is not None and self.machine.since >= self._shortage.due_ns:
             self.machine.update(self._read_shortage, self._shortage)
         self._look_in -= 1
@@ -391,9 +393,9 @@ class Session:
         self.state("exchange", state)
 
     def computes_on(self, device: Any) -> None:
-        """A loss is on ``device``. If that is an accelerator, its clock measures phases from now on."""
+        """A loss is on ``device``, an accelerator. Its clock measures phases from now on."""
         driven = self.device
-        if device.type != "cpu" and (driven is None or (driven.type, driven.index) != (device.type, device.index)):
+        if driven is None or (driven.type, driven.index) != (device.type, device.index):
             self._find_device(device)
 
     def _find_device(self, seen: Any = None) -> None:

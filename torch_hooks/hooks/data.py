@@ -64,9 +64,11 @@ def _around_iter(session: Session) -> Callable[[Callable[..., Any]], Callable[..
 def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     from torch import is_grad_enabled
 
+    loop = session.loop
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
-            old = session.loop.batch_wanted()
+            old = loop.batch_wanted()
             if old == NOT_ENTERED:
                 return original(iterator)
             try:
@@ -78,9 +80,9 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
             try:
                 batch = original(iterator)
             except BaseException:
-                session.loop.no_batch(old, meter)
+                loop.no_batch(old, meter)
                 raise
-            session.loop.batch_came(old, meter, _samples(batch), is_grad_enabled())
+            loop.batch_came(old, meter, _samples(batch), is_grad_enabled())
             return batch
 
         return __next__
