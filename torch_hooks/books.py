@@ -260,10 +260,12 @@ class Books:
             return
         rest = ns
         for cause, part in parts:
-            if part < 0 or part > rest:
-                part = rest
-            words[_CAUSE_AT + cause] += part
-            rest -= part
+            if 0 <= part < rest:
+                words[_CAUSE_AT + cause] += part
+                rest -= part
+            else:
+                words[_CAUSE_AT + cause] += rest
+                break
 
     def charge_wait(
         self, code: WaitCode, ns: int, parts: Parts | None = None, end_ns: int = 0, issues: Issues = ()

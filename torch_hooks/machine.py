@@ -84,11 +84,11 @@ class PhaseMachine:
         "words",
     )
 
-    def __init__(self, words: memoryview, start_ns: int, flush: Callable[[], None] = lambda: None):
-        """``flush`` brings the ledger's file up to date. It is called at boundaries, at most once per ``FLUSH_NS``."""
+    def __init__(self, words: memoryview, start_ns: int, flush: Callable[[int], None] = lambda older_than_ns: None):
+        """``flush`` brings the ledger's file up to date, as `LedgerFile.flush`. It is called at some boundaries."""
         self.words = words
         self._flush = flush
-        self._flush_ns = 0  # when it is called next
+        self._flush_ns = 0  # from when on a boundary calls it
         self.books = Books(words)
         self._slots = self.books.slots
         self.device: DeviceClock | None = None
@@ -135,7 +135,7 @@ class PhaseMachine:
 
         A wait inside a wait of the same group is a part of that one. So is one whose group is not known.
         """
-        slot = slot_of(code)
+        slot = code >> 8 & 7  # slot_of(code)
         if self.phase >= LEAST_WAIT and (slot == UNKNOWN_SLOT or slot == slot_of(self.phase)):
             return NOT_ENTERED
         old = self.cut(code)
@@ -177,7 +177,7 @@ class PhaseMachine:
             self.saves += 1
             self.saving = meter
             meter.begin()
-            self._flush()  # a save may keep other Python threads from running for long
+            self._flush(0)  # a save may keep other Python threads from running for long
         return old
 
     def leave_save(self, old: int) -> None:
@@ -240,10 +240,15 @@ class PhaseMachine:
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
             if on_host:
-                if parts is None and old < LEAST_WAIT:
-                    words[self._slots[old]] += now - self.since
+                ns = now - self.since
+                if old >= LEAST_WAIT:
+                    if self.waits is not None:
+                        parts = self.waits.split(ns)
+                    self.books.charge_wait(old, ns, cast("Parts | None", parts), now, self._awaited)
+                elif parts is None:
+                    words[self._slots[old]] += ns
                 else:
-                    self._charge(old, now - self.since, parts, now)
+                    self.books.charge(old, ns, parts if isinstance(parts, tuple) else parts.split(ns))
                 if what:
                     blocked = self.blocked
                     if what == WINDOW:
@@ -258,7 +263,7 @@ class PhaseMachine:
             self.phase = phase
             if phase >= LEAST_WAIT:
                 words[_PHASE_AT] = phase & PHASE_MASK
-                words[_OPEN_SLOT_AT] = slot_of(phase)
+                words[_OPEN_SLOT_AT] = phase >> 8 & 7  # slot_of(phase)
                 if self.waits is not None:
                     self.waits.begin()
             else:
@@ -275,19 +280,9 @@ class PhaseMachine:
             words[SEQUENCE] = sequence + 1
             self._busy = False
         if now >= self._flush_ns:
-            self._flush_ns = now + FLUSH_NS
-            self._flush()
+            self._flush_ns = now + FLUSH_NS // 2
+            self._flush(FLUSH_NS)
         return old if old < LEAST_WAIT else old | CONTINUES
-
-    def _charge(self, old: int, ns: int, parts: Parts | Splitter | None, now: int) -> None:
-        """Charges an interval of a wait, or one that is split. The caller holds the seqlock."""
-        if old >= LEAST_WAIT:
-            if self.waits is not None:
-                parts = self.waits.split(ns)
-            self.books.charge_wait(old, ns, cast("Parts | None", parts), now, self._awaited)
-        else:
-            parts = parts if parts is None or isinstance(parts, tuple) else parts.split(ns)
-            self.books.charge(old, ns, parts)
 
     # -- accelerators
 

@@ -47,7 +47,11 @@ class StepDetector:
         if not self._due:
             return False
         self._due = False
-        return self._close()
+        if self.manual:
+            return False
+        self._backwards = 0
+        self._others.clear()
+        return True
 
     def optimizer_stepped(self, optimizer: int) -> bool:
         """Returns whether a step ends here."""
@@ -60,7 +64,10 @@ class StepDetector:
             return False
         if optimizer != self._first and not self._becomes_first(optimizer):
             return False
-        return self._close()
+        self._backwards = 0
+        if self._others:
+            self._others.clear()
+        return True
 
     def _becomes_first(self, optimizer: int) -> bool:
         """Whether an optimizer takes the place of the one that begins a cycle."""
@@ -77,11 +84,3 @@ class StepDetector:
         if optimizer == self._first:
             self._first = 0
         self._others.pop(optimizer, None)
-
-    def _close(self) -> bool:
-        if self.manual:
-            return False
-        self._backwards = 0
-        if self._others:
-            self._others.clear()
-        return True

@@ -69,6 +69,7 @@ def install_backward(session: Session) -> Callable[[], None]:
 
     patches = Patches()
     loop = session.loop
+    queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +80,7 @@ def install_backward(session: Session) -> Callable[[], None]:
             if session.world_size > 1:
                 code = loop.reduced_in()
                 if code is not None or _helper_unknown(session):
-                    bracket = _FinalBracket(session, t_outputs, code)
+                    bracket = _FinalBracket(session, t_outputs, code, queue_callback)
             try:
                 return original(t_outputs, *args, **kwargs)
             finally:
@@ -103,17 +104,23 @@ class _FinalBracket:
     that computes its last gradient.
     """
 
-    __slots__ = ("_code", "_handle", "_old", "_session")
+    __slots__ = ("_code", "_handle", "_old", "_queue_callback", "_session")
 
-    def __init__(self, session: Session, outputs: Any, code: WaitCode | None):
+    def __init__(
+        self, session: Session, outputs: Any, code: WaitCode | None, queue_callback: Callable[[Callable[[], None]], Any]
+    ):
         self._session = session
         self._code = code
+        self._queue_callback = queue_callback
         self._old = NOT_ENTERED
         self._handle = None
         try:
-            root = _root_of(outputs[0])
+            output = outputs[0]
+            # A GradientEdge (used in zero-bubble pipelines) has its node in another field than a tensor.
+            root = output.grad_fn if hasattr(output, "grad_fn") else output.node
+            compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
             # Compiled autograd traces hooks. This one must not become a part of its graph.
-            if root is not None and not ("torch._dynamo.compiled_autograd" in sys.modules and _compiled_autograd()):
+            if root is not None and not getattr(compiled_autograd, "compiled_autograd_enabled", False):
                 self._handle = root.register_prehook(self._queue)
         except Exception as error:  # the fence around the training
             session.fault("backward", error)
@@ -124,13 +131,13 @@ class _FinalBracket:
             # pass inside another one uses the same thread, so `helper` is not reset at the end of a pass.
             self._session.machine.helper = threading.get_ident()  # type: ignore[union-attr]
             if self._code is not None:
-                _engine().queue_callback(self._before)
+                self._queue_callback(self._before)
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
     def _before(self) -> None:
         try:
-            _engine().queue_callback(self._after)
+            self._queue_callback(self._after)
             if self._code is not None:
                 self._old = self._session.wait_begins(self._code)
         except Exception as error:  # the fence around the training
@@ -158,11 +165,6 @@ def _helper_unknown(session: Session) -> bool:
     """Whether autograd's thread of the device is not known yet. FSDP2's hooks run in that thread and report waits."""
     machine = session.machine
     return machine.device is not None and not machine.helper
-
-
-def _root_of(output: Any) -> Any:
-    """The node at which a backward pass begins: of a tensor, or of a GradientEdge (used in zero-bubble pipelines)."""
-    return output.grad_fn if hasattr(output, "grad_fn") else output.node
 
 
 def install_ddp(session: Session) -> Callable[[], None]:
@@ -254,10 +256,3 @@ def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callab
     return make
 
 
-def _engine() -> Any:
-    return sys.modules["torch"].autograd.Variable._execution_engine
-
-
-def _compiled_autograd() -> bool:
-    module = sys.modules.get("torch._dynamo.compiled_autograd")
-    return bool(module is not None and getattr(module, "compiled_autograd_enabled", False))
