@@ -290,7 +290,7 @@ class Loop:
             # The first call of whyidle.step() in a loop without loader and backward pass. The step that it ends began
             # unseen, so only the window begins here.
             session.begin()
-        elif session.writer is not None and machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
+        elif machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = False
             if machine.phase == HOST:
                 self._host_begins(machine)

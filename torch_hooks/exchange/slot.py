@@ -106,9 +106,9 @@ class SlotExchange:
         if held is None:
             return
         if self._side is None:
-            if held.size > MOST_HELD:
+            if held.steps and held.size > MOST_HELD:
                 raise Lost("its members did not all join")
-        elif len(held.steps) >= self._steps_due():
+        elif held.count >= self._steps_due():
             self._drop_early(held.steps)
             self._advance(held.steps, last=False)
             if held.size > 2 * MOST_HELD:
@@ -143,7 +143,7 @@ class SlotExchange:
     def due_in(self) -> int:
         """After how many steps ``poll`` may have something to do: at least 1."""
         held = self._machine.books.held[self.group.slot]
-        return max(1, self._steps_due() - len(held.steps)) if held is not None else 1
+        return max(1, self._steps_due() - held.count) if held is not None else 1
 
     def _steps_due(self) -> int:
         """At how many pending steps `_advance` may have something to do."""

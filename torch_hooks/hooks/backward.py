@@ -138,8 +138,10 @@ class _FinalBracket:
     def _before(self) -> None:
         try:
             self._queue_callback(self._after)
-            if self._code is not None:
-                self._old = self._session.wait_begins(self._code)
+            code, session = self._code, self._session
+            if code is not None:
+                plain = session.machine.device is None and not session.off
+                self._old = session.machine.enter_wait(code) if plain and code >= 0 else session.wait_begins(code)
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
@@ -208,24 +210,34 @@ def install_ddp(session: Session) -> Callable[[], None]:
 
     patches.replace(DistributedDataParallel, "forward", make)
     reducer = getattr(_distributed_c10d, "Reducer", None)
+    rebuilds = Patches()
     if hasattr(reducer, "_rebuild_buckets"):
-        patches.replace(reducer, "_rebuild_buckets", _around_rebuild(session))
+        rebuilds.replace(reducer, "_rebuild_buckets", _around_rebuild(session, rebuilds))
     # If a model has buffers (for example of batch norm), rank 0 broadcasts them in each forward pass, and C++ waits.
     if hasattr(DistributedDataParallel, "_distributed_broadcast_coalesced"):
         patches.replace(DistributedDataParallel, "_distributed_broadcast_coalesced", _around_broadcast(session))
     session.state("ddp", "active")
-    return patches.undo
+
+    def undo() -> None:
+        patches.undo()
+        rebuilds.undo()
+
+    return undo
 
 
-def _around_rebuild(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _around_rebuild(session: Session, patches: Patches) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Brackets the rebuild of DDP's buckets. After its first backward pass, the reducer broadcasts the order of the
-    gradients to the other ranks, and waits for that. DDP calls it in each forward pass, but later calls do nothing."""
+    gradients to the other ranks, and waits for that. DDP calls it in each forward pass, but later calls do nothing. So
+    this patch is undone then."""
     from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _rebuild_buckets(reducer: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(reducer, *args, **kwargs)
             machine = session.machine
-            if is_compiling() or machine.steps > _REBUILDS_WITHIN:
+            if machine.steps > _REBUILDS_WITHIN:
+                patches.undo()
                 return original(reducer, *args, **kwargs)
             old = session.wait_begins(session.loop.reduced_in() or UNKNOWN_WAIT)
             try:

@@ -73,7 +73,8 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 return original(iterator)
             try:
                 meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator, is_grad_enabled())
-                meter.begin(iterator)
+                if meter.wants_begin:
+                    meter.begin(iterator)
             except Exception as error:  # the fence around the training
                 session.fault("dataloader", error)
                 meter = None

@@ -57,11 +57,14 @@ class OwnMeter:
         "_task",
         "_thread_cpu",
         "_waits",
+        "wants_begin",
     )
 
     def __init__(self, task: TaskClock | None):
         self._task = task
         self._alert = _ALERT_WAITS  # how many of the next waits begin with a reading
+        self.wants_begin = True
+        """Whether ``begin`` must be called for the next wait."""
         self._waits = 0
         self._budget = Budget()
         self._spent_ns = 0  # how long the reading at the start of the wait took
@@ -71,9 +74,8 @@ class OwnMeter:
         self._booked_share = 0.0
 
     def begin(self, iterator: Any) -> None:
-        self._waits += 1
-        self._read = False
-        if (self._alert > 0 or self._waits % _NOW_AND_THEN == 0) and (now := _now()) >= self._budget.free_ns:
+        now = _now()
+        if now >= self._budget.free_ns:
             self._read = True
             self._queue = queued(self._task)
             self._cpu = _process_cpu()
@@ -82,6 +84,8 @@ class OwnMeter:
 
     def split(self, ns: int) -> Parts:
         self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
+        self._waits += 1
+        self.wants_begin = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
         if not self._read and ns < _LONG_NS:
             if self._task is not None:
                 self._task.booked_ns += int(ns * self._booked_share)
@@ -99,6 +103,7 @@ class OwnMeter:
             booked = min(_thread_cpu() - self._thread_cpu + max(queue, 0), ns)
             self._booked_share = booked / max(ns, 1)
             self._task.booked_ns += booked
+        self._read = False
         _pay(self._budget, ns, self._spent_ns, begun)
         return split_own_read(cpu, queue)
 
@@ -126,6 +131,8 @@ class WorkerMeter:
         "_waits",
         "_worker",
     )
+
+    wants_begin = True
 
     def __init__(self, task: TaskClock | None):
         self._task = task
