@@ -42,7 +42,7 @@ from ..ledger.layout import (
     other_end,
 )
 from ..ledger.waits import Message, StepWaits
-from .wait_codes import CONTINUES, PEER_SHIFT, Issues, WaitCode, slot_of
+from .wait_codes import CONTINUES, PEER_SHIFT, Issues, WaitCode
 
 if TYPE_CHECKING:
     from .meters.blocked import BlockedMeter

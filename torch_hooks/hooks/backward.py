@@ -266,5 +266,3 @@ def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callab
         return _distributed_broadcast_coalesced
 
     return make
-
-
