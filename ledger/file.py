@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 from .layout import (
     CALL_WORDS,
@@ -51,15 +52,18 @@ class LedgerFile:
         self._head = b""  # the head as it was last written
         self._steps = self._calls = 0  # up to which entry the rings were written
         self._whole = True  # whether the whole file must be written
+        self._flushed_ns = 0  # when the last flush was, CLOCK_MONOTONIC
 
-    def flush(self) -> None:
-        """Writes what has changed. Never raises and never waits for a lock.
+    def flush(self, older_than_ns: int = 0) -> None:
+        """Writes what has changed, if the last flush was ``older_than_ns`` ago. Never raises or waits for a lock.
 
         It writes nothing during an update or while another thread flushes. The next flush then writes the changes, also
         after a failed write.
         """
-        if self._lock.acquire(blocking=False):
+        now = time.monotonic_ns()
+        if now - self._flushed_ns >= older_than_ns and self._lock.acquire(blocking=False):
             try:
+                self._flushed_ns = now
                 self.write()
             except OSError:
                 self._whole = True

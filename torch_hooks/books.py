@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from mmap import mmap
+from operator import itemgetter, sub
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -41,7 +42,7 @@ from ..ledger.layout import (
     other_end,
 )
 from ..ledger.waits import Message, StepWaits
-from .wait_codes import CONTINUES, Issues, WaitCode, peer_of, slot_of
+from .wait_codes import CONTINUES, PEER_SHIFT, Issues, WaitCode
 
 if TYPE_CHECKING:
     from .meters.blocked import BlockedMeter
@@ -74,6 +75,8 @@ _BUCKETS = WORD_AT["step_buckets"][0]
 _CAUSE_BYTE, _CAUSES_BYTES = _CAUSE_AT * 8, len(CAUSES) * 8
 _RING_BYTE, _ENTRY_BYTES = RING_AT * 8, len(STEP_WORDS) * 8
 _ENTRY_HEAD = Struct("<4q")  # the words of STEP_WORDS before the causes
+_pack_head = _ENTRY_HEAD.pack_into
+_HEAD_BYTES, _HEAD_WORDS = _ENTRY_HEAD.size, _ENTRY_HEAD.size // 8
 _CALL, _CALLS_BYTE = Struct(f"<{CALL_WORDS}q"), CALLS_AT * 8
 _BASE = WORD_AT["base_step"][0]
 _UNTIL = WORD_AT["recompute_until"][0]
@@ -106,13 +109,20 @@ _COLLECTIVE_PHASE = PHASE["collective"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
 _CULPRITS_KEPT = 64
 
-_OWN_CAUSES = tuple(tuple(CAUSE[cause] for cause in own) for own in OWN_CAUSES.values())
+_NIL = len(CAUSES) + SLOTS
+"""The index of a 0 behind the words of a mark. With it, `itemgetter` has two items or more, and returns a tuple."""
+_OWN_CAUSES = tuple(itemgetter(*(CAUSE[cause] for cause in own), _NIL, _NIL) for own in OWN_CAUSES.values())
 
 
 class Held:
-    """The waits of one group that are pending until their split is known."""
+    """The waits of one group that are pending until their split is known.
+
+    A step only keeps what it needs. `steps` completes all closed ones at once, which takes a third of the time.
+    """
 
     __slots__ = (
+        "_closed",
+        "_steps",
         "before",
         "calls",
         "complete",
@@ -124,7 +134,6 @@ class Held:
         "queues",
         "size",
         "slot",
-        "steps",
         "traced",
     )
 
@@ -140,11 +149,32 @@ class Held:
         self.complete = True  # whether each wait of the open step was measured
         # The words of causes and slots at the end of the last wait, and at the end of the last wait of earlier steps.
         self.mark = self.before = mark
-        self.steps: deque[StepWaits] = deque()
+        self._steps: deque[StepWaits] = deque()
+        self._closed: list[tuple[int, int, list[int], tuple[int, ...], list[int], list[Message], bool, list[int]]] = []
+        """Later steps: like StepWaits, but with what each word of the marks has grown by, or nothing."""
         self.traced = 0
         """The index of the last wait among all waits of the open step."""
         self.size = 0
-        """The memory that the steps take, as a count of numbers, so that it can be limited."""
+        """The memory that the completed steps take, as a count of numbers, so that it can be limited."""
+
+    @property
+    def steps(self) -> deque[StepWaits]:
+        """The closed steps. The caller may remove those from the start."""
+        for number, wall, calls, spent, peers, messages, complete, queues in self._closed:
+            own, elsewhere = _NO_OWN, _NOWHERE
+            if spent:
+                own = tuple([max(0, sum(causes(spent))) for causes in _OWN_CAUSES])
+                elsewhere = tuple([spent[len(CAUSES) + slot] if slot in self.outside else 0 for slot in range(SLOTS)])
+            step = StepWaits(number, wall, calls, own, elsewhere, peers, messages, complete, queues)
+            self._steps.append(step)
+            self.size += step.size
+        self._closed.clear()
+        return self._steps
+
+    @property
+    def count(self) -> int:
+        """The number of closed steps."""
+        return len(self._steps) + len(self._closed)
 
     def was_blocked(
         self, begun: tuple[int, int], ended: tuple[int, int], blocked: tuple[int, int], compute: int
@@ -171,20 +201,15 @@ class Held:
         peers, self.peers = self.peers, []
         queues, self.queues = self.queues, []
         messages, self.messages = self.messages, []
-        elsewhere = [0] * SLOTS
-        if mark is before:
-            own: Sequence[int] = _NO_OWN
-        else:
-            own = _own(mark, before)
-            for slot in self.outside:
-                elsewhere[slot] = mark[len(CAUSES) + slot] - before[len(CAUSES) + slot]
-        step = StepWaits(number, wall, calls, own, elsewhere, peers, messages, self.complete, queues)
-        self.steps.append(step)
-        self.size += step.size
+        # The difference of two marks may be negative: blocked time moves out of `compute` at the end of a step, and how
+        # much of it was before the mark is an estimate.
+        spent = () if mark is before else (*map(sub, mark, before), 0)
+        self._closed.append((number, wall, calls, spent, peers, messages, self.complete, queues))
         self.complete = True
 
 
-_NO_OWN = (0,) * len(LATE_FAMILIES)
+_NO_OWN: Sequence[int] = (0,) * len(LATE_FAMILIES)
+_NOWHERE: Sequence[int] = (0,) * SLOTS
 
 
 _Traced = tuple[int, int, int, int]
@@ -201,21 +226,12 @@ def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[
     return found
 
 
-def _own(now: list[int], before: list[int]) -> list[int]:
-    """A rank's own time between two marks, per LATE_FAMILIES.
-
-    Blocked time moves out of `compute` at the end of a step. How much of it was before the mark is an estimate, so the
-    difference of two marks may be negative; it then counts as 0.
-    """
-    return [max(0, sum([now[i] - before[i] for i in causes])) for causes in _OWN_CAUSES]
-
-
 class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serializes the calls."""
 
     __slots__ = (
-        "_begun",
         "_culprits",
+        "_holding",
         "_last_end",
         "_last_wait",
         "_links",
@@ -235,8 +251,8 @@ class Books:
         """Phase -> index of the word to which its intervals are added."""
         self.held: list[Held | None] = [None] * SLOTS
         """Per slot, its pending waits. None: waits in this slot count as `collective` at once."""
-        self._begun = 0, 0
-        """On a CPU rank: host and compute when the open step began, ns."""
+        self._holding: tuple[Held, ...] = ()
+        """Those of ``held`` that are not None."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._links: dict[int, dict[tuple[int, int], int]] = {}
         # The ends of the last step and of the last pending wait, ns of CLOCK_MONOTONIC.
@@ -256,10 +272,12 @@ class Books:
             return
         rest = ns
         for cause, part in parts:
-            if part < 0 or part > rest:
-                part = rest
-            words[_CAUSE_AT + cause] += part
-            rest -= part
+            if 0 <= part < rest:
+                words[_CAUSE_AT + cause] += part
+                rest -= part
+            else:
+                words[_CAUSE_AT + cause] += rest
+                break
 
     def charge_wait(
         self, code: WaitCode, ns: int, parts: Parts | None = None, end_ns: int = 0, issues: Issues = ()
@@ -270,8 +288,12 @@ class Books:
         receives that the rank waited for.
         """
         words = self.words
-        queue = 0 if parts is None else min(parts[0][1], ns)
-        slot = slot_of(code)
+        queue = 0
+        if parts is not None:
+            queue = parts[0][1]
+            if queue > ns:
+                queue = ns
+        slot = code >> 8 & 7  # slot_of(code)
         words[_WAITED] += ns
         words[_SLOT_WAITED_AT + slot] += ns
         held = self.held[slot]
@@ -296,7 +318,7 @@ class Books:
         else:
             held.calls.append(ns)
             held.queues.append(queue)
-            held.peers.append(peer_of(code))
+            held.peers.append((code >> PEER_SHIFT) - 1)  # peer_of(code)
             if held.pairwise:
                 held.messages += [Message(one.peer, one.sent, one.at, end_ns, ns, queue) for one in issues]
                 held.complete &= all(one.at for one in issues)
@@ -313,23 +335,33 @@ class Books:
     def charge_unmeasured(self, ns: int) -> None:
         """Adds an interval in which the phase of the device is not known. It may contain waits."""
         self.words[_CAUSE_AT + CAUSE["unattributed"]] += ns
-        for held in self.held:
-            if held is not None:
-                held.complete = False
+        for held in self._holding:
+            held.complete = False
 
     def take_blocked(self, meter: BlockedMeter, now_ns: int) -> None:
-        """Moves blocked time, as the meter finds it, out of `host` and `compute`. Call it before a step is closed."""
+        """Moves blocked time, as the meter finds it, out of `host` and `compute`.
+
+        Call it before a step is closed, if the meter is due or owes something.
+        """
         words, compute = self.words, self.slots[_COMPUTE_PHASES[0]]
+        begun = meter.host_ns, meter.compute_ns = self._begun()
         hosted, computed = words[_HOST_AT], words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
         from_host, from_compute = meter.step(now_ns, hosted, computed)
         if from_host or from_compute:
             words[_HOST_AT] -= from_host
             words[compute] -= from_compute
             words[_BLOCKED_AT] += from_host + from_compute
-            for held in self.held:
-                if held is not None and held.mark is not held.before:
-                    held.was_blocked(self._begun, (hosted, computed), (from_host, from_compute), compute - _CAUSE_AT)
-        self._begun = hosted - from_host, computed - from_compute
+            for held in self._holding:
+                if held.mark is not held.before:
+                    held.was_blocked(begun, (hosted, computed), (from_host, from_compute), compute - _CAUSE_AT)
+
+    def _begun(self) -> tuple[int, int]:
+        """Host and compute when the open step began, ns: as they are in the ring, or when the window opened."""
+        words = self.words
+        done = words[_STEPS]
+        at = RING_AT + (done - 1) % RING_STEPS * len(STEP_WORDS) + _HEAD_WORDS if done else _WINDOW_CAUSE_AT
+        at -= _CAUSE_AT
+        return words[_HOST_AT + at], words[_COMPUTE_AT + at] + words[_RECOMPUTE_AT + at]
 
     # -- steps
 
@@ -339,9 +371,8 @@ class Books:
         words[_WINDOW_CAUSE_AT : _WINDOW_CAUSE_AT + len(CAUSES)] = words[_CAUSE_AT:_CAUSE_END]
         words[_WINDOW_WAITED] = words[_WAITED]
         words[_WINDOW] = self._last_end = now_ns
-        for held in self.held:
-            if held is not None:
-                held.mark = held.before = self.mark()
+        for held in self._holding:
+            held.mark = held.before = self.mark()
         self.charge_recompute()
 
     def charge_recompute(self) -> None:
@@ -362,15 +393,15 @@ class Books:
         words[_STEP_NS] += wall
         words[_BUCKETS + bisect_left(_BOUNDS_NS, wall)] += 1
         at = _RING_BYTE + done % RING_STEPS * _ENTRY_BYTES
-        _ENTRY_HEAD.pack_into(self._map, at, words[_BASE] + done + 1, end_ns, wall, words[_WAITED])
-        self._map.move(at + _ENTRY_HEAD.size, _CAUSE_BYTE, _CAUSES_BYTES)
+        ring = self._map
+        _pack_head(ring, at, words[_BASE] + done + 1, end_ns, wall, words[_WAITED])
+        ring.move(at + _HEAD_BYTES, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
         if self._trace:
             self._keep(done + 1)
-        for held in self.held:
-            if held is not None:
-                held.close_step(done + 1, wall)
+        for held in self._holding:
+            held.close_step(done + 1, wall)
 
     def _keep(self, step: int) -> None:
         """Puts the waits of a step into the ring of calls. Reports split waits from it that were never exchanged, and
@@ -395,6 +426,7 @@ class Books:
         words = self.words
         held = self.held[slot] = Held(slot, outside, self.mark(), pairwise)
         held.complete = whole
+        self._holding = tuple([held for held in self.held if held is not None])
         words[_SLOT_SETTLED_AT + slot] = words[_STEPS]
         return words[_STEPS] + 1
 
@@ -451,6 +483,7 @@ class Books:
         """Waits of this slot are not split any more: they are `collective`, also those that are pending."""
         words = self.words
         self.held[slot] = None
+        self._holding = tuple([held for held in self.held if held is not None])
         self.settle(slot, {"unsplit": words[_SLOT_PENDING_AT + slot]}, words[_STEPS])
 
     def end(self) -> None:

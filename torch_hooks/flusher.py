@@ -1,7 +1,6 @@
-"""Brings the file of a ledger up to date from a separate thread.
+"""Brings the file of a ledger up to date from a separate thread, so that a step does not have to.
 
-The phase machine flushes at a boundary if the last flush was ``FLUSH_NS`` ago. The thread flushes what that leaves, for
-example that a rank has entered a phase in which it stays.
+If this thread gets no chance to run, the phase machine flushes at a boundary: when the last flush was ``FLUSH_NS`` ago.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import threading
 from ..ledger.file import LedgerFile
 
 SECONDS = 0.1
-FLUSH_NS = 50_000_000
+FLUSH_NS = 150_000_000
 
 
 class Flusher:

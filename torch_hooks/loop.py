@@ -1,7 +1,8 @@
 """The training loop as the hooks see it: batches arrive, backward passes run, optimizers step, and steps end.
 
-No public method raises, and none does anything after its hook is switched off. Each method catches its own errors,
-because a decorator would cost every step another call.
+No public method raises, and none does anything after its hook is switched off. Each step runs most methods, so they
+avoid Python calls where they can (see `PhaseMachine.cut`). Each catches its own errors, because a decorator would cost
+another call.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import WORD_AT
 from .books import Splitter
-from .machine import COMPUTE, EVAL, HOST, NOT_ENTERED
-from .meters.files import WriteMeter
+from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, PhaseMachine
+from .meters.files import LONG_NS, WriteMeter
 from .steps import COMPILED, StepDetector
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
+    from .null_machine import NullMachine
     from .session import Session
 
 _BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
@@ -31,6 +33,7 @@ _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _DATA = PHASE["data"]
 
 _REGULAR_CYCLES = 8
+_NEVER = 1 << 62
 
 
 class Loop:
@@ -52,6 +55,8 @@ class Loop:
         self._unused_batch = False  # whether no backward pass has begun since the last batch was delivered
         self._delivered = 0  # the value of `_computed` when the last batch was delivered
         self._writes = WriteMeter()
+        self._host_since = _NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
+        self._hosted_before = 0  # the value of `_hosted` at that time
         self._host_between = True  # whether the loop asks for its batch after the step, not before
         self._regular = 0
 
@@ -68,18 +73,20 @@ class Loop:
                 session.begin()
             if self.compiled_steps and machine.mine():
                 self.take_note()
-            if session.off and "dataloader" in session.off:
+            if machine.phase == _DATA or (session.off and "dataloader" in session.off):
                 return NOT_ENTERED
-            old = machine.enter(_DATA)
+            old = machine.cut(_DATA)
             if old == NOT_ENTERED:  # for example, another thread asks, which fetches batches for the loop
                 return old
-            evaluated = self._unused_batch and self._host_between
-            self._unused_batch = False
             if old == HOST:
-                self._host_ends()
-            if evaluated and session.writer is not None:
-                session.writer.words[_EVAL_AT] += 1
-                session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
+                if machine.since - self._host_since >= LONG_NS:
+                    self._long_host_ends()
+                self._host_since = _NEVER
+            if self._unused_batch:
+                self._unused_batch = False
+                if self._host_between and session.writer is not None:
+                    session.writer.words[_EVAL_AT] += 1
+                    session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
             return old
         except Exception as error:  # the fence around the training
             return session.fault("dataloader", error)
@@ -87,24 +94,28 @@ class Loop:
     def batch_came(self, old: int, splitter: Splitter | None, samples: int, training: bool) -> None:
         """A batch has arrived. ``samples`` is 0 if it is not known."""
         session = self._session
-        if old == NOT_ENTERED or session.writer is None:
+        writer = session.writer
+        if old == NOT_ENTERED or writer is None:
             return
         try:
-            session.machine.leave_to(old, COMPUTE if training else EVAL, splitter)
+            machine = session.machine
+            machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
             self._fed = self._unused_batch = True
-            words = session.writer.words
+            words = writer.words
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
-            self._delivered = self._computed()
+            # `_computed`, without its calls
+            self._delivered = words[_COMPUTE_AT] + words[_RECOMPUTE_AT] if machine.device is None else machine.since
         except Exception as error:  # the fence around the training
             session.fault("dataloader", error)
 
     def no_batch(self, old: int, splitter: Splitter | None) -> None:
         """The loader is exhausted or raised. The time that follows is host time."""
         try:
-            self._session.machine.leave_to(old, HOST, splitter)
+            machine = self._session.machine
+            machine.leave_to(old, HOST, splitter)
             if old != NOT_ENTERED:
-                self._host_begins()
+                self._host_begins(machine)
         except Exception as error:  # the fence around the training
             self._session.fault("dataloader", error)
 
@@ -123,15 +134,23 @@ class Loop:
             return time.monotonic_ns()
         return session.writer.words[_HOST_AT]
 
-    def _host_begins(self) -> None:
-        machine = self._session.machine
-        self._writes.begin(machine.since, self._hosted(), machine.saves)
+    def _host_begins(self, machine: PhaseMachine | NullMachine) -> None:
+        """A stretch of host time begins. Call it after entering the phase."""
+        writer = self._session.writer
+        if writer is None:
+            return
+        since = self._host_since = machine.since
+        self._hosted_before = writer.words[_HOST_AT] if machine.device is None else since
+        writes = self._writes
+        if since >= writes.due_ns or machine.saves != writes.saves:
+            writes.begin(since, machine.saves)
 
-    def _host_ends(self) -> None:
-        """Host time ends, because the loop asks for a batch. Call it after entering the phase."""
-        ns, size = self._writes.end(self._hosted(), self._session.machine.saves)
+    def _long_host_ends(self) -> None:
+        """A long stretch ends, because the loop asks for a batch. Call it after entering the phase."""
+        spent = self._hosted() - self._hosted_before
+        size = self._writes.end(spent, self._session.machine.saves)
         if size and (writer := self._session.writer) is not None:
-            writer.words[_HOST_WRITE_AT] += ns
+            writer.words[_HOST_WRITE_AT] += spent
             writer.words[_HOST_WRITE_BYTES_AT] += size
 
     def evaluation_begins(self) -> tuple[int, int]:
@@ -158,17 +177,19 @@ class Loop:
 
     # -- steps
 
-    def backward_begins(self, device: Any = None) -> None:
-        """A backward pass begins. ``device``: the device of the loss, if it is known."""
+    def backward_begins(self, outputs: Any = None) -> None:
+        """A backward pass begins at ``outputs``, for example at a loss."""
         session = self._session
         try:
             if session.asleep:
                 session.wake(trains=True)
             if self.compiled_steps:
                 self.take_note()
-            if self.steps.backward_begins() or session.writer is None:
+            writer = session.writer
+            if self.steps.backward_begins() or writer is None:
                 return
-            if device is not None:
+            device = getattr(outputs[0], "device", None) if outputs else None
+            if device is not None and device.type != "cpu":
                 session.computes_on(device)
             machine = session.machine
             if not machine.stepping:
@@ -183,7 +204,7 @@ class Loop:
                 self._regular += 1
                 self._host_between = self._regular > _REGULAR_CYCLES
             self._unused_batch = False
-            session.writer.words[_BACKWARDS_AT] += 1
+            writer.words[_BACKWARDS_AT] += 1
         except Exception as error:  # the fence around the training
             session.fault("backward", error)
 
@@ -203,7 +224,11 @@ class Loop:
             # The hooks do not see a DDP module inside a compiled graph. They see all waits of FSDP.
             states = self._session.states
             return None if "active" in (states["fsdp1"], states["fsdp2"]) else UNKNOWN_WAIT
-        codes = {code for _, code in self._reduced.values()}
+        reduced = self._reduced
+        if len(reduced) == 1:
+            for _, code in reduced.values():
+                return None if code == NOT_ENTERED else code
+        codes = {code for _, code in reduced.values()}
         if not codes and "torch.distributed.pipelining" in sys.modules:
             codes = self._reducers  # stages run forward in no_sync, and reduce in their last backward pass
         codes = codes - {NOT_ENTERED}
@@ -213,6 +238,11 @@ class Loop:
 
     def _count_reduced(self) -> None:
         """Counts the reduction of DDP's gradients as one all-reduce per backward pass and group."""
+        if len(self._reduced) == 1:
+            for size, code in self._reduced.values():
+                self._session.count_collective("all_reduce", size, code)
+            self._reduced.clear()
+            return
         sizes: dict[WaitCode, int] = {}
         for size, code in self._reduced.values():
             sizes[code] = sizes.get(code, 0) + size
@@ -222,8 +252,9 @@ class Loop:
 
     def backward_ends(self) -> None:
         try:
-            ended = self.steps.backward_ends()
-            if self._reduced and not self.steps.inside_backward:
+            steps = self.steps
+            ended = steps.backward_ends()
+            if self._reduced and not steps.depth:
                 self._count_reduced()
             if ended:
                 self.boundary()
@@ -259,8 +290,8 @@ class Loop:
             # The first call of whyidle.step() in a loop without loader and backward pass. The step that it ends began
             # unseen, so only the window begins here.
             session.begin()
-        elif session.writer is not None and machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
+        elif machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = False
             if machine.phase == HOST:
-                self._host_begins()
+                self._host_begins(machine)
             session.after_step()

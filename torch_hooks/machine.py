@@ -64,7 +64,7 @@ class PhaseMachine:
         "_awaited",
         "_busy",
         "_flush",
-        "_flushed",
+        "_flush_ns",
         "_issued",
         "_owner",
         "_passed",
@@ -84,11 +84,11 @@ class PhaseMachine:
         "words",
     )
 
-    def __init__(self, words: memoryview, start_ns: int, flush: Callable[[], None] = lambda: None):
-        """``flush`` brings the ledger's file up to date. It is called at boundaries, at most once per ``FLUSH_NS``."""
+    def __init__(self, words: memoryview, start_ns: int, flush: Callable[[int], None] = lambda older_than_ns: None):
+        """``flush`` brings the ledger's file up to date, as `LedgerFile.flush`. It is called at some boundaries."""
         self.words = words
         self._flush = flush
-        self._flushed = 0
+        self._flush_ns = 0  # from when on a boundary calls it
         self.books = Books(words)
         self._slots = self.books.slots
         self.device: DeviceClock | None = None
@@ -128,22 +128,23 @@ class PhaseMachine:
         """Opens ``phase``. Returns what to pass to ``leave``: the previous phase, or NOT_ENTERED."""
         if phase == self.phase:
             return NOT_ENTERED
-        return self._cut(phase, None, NOTHING)
+        return self.cut(phase)
 
     def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
         """Opens a wait; ``issues``: the sends and receives that it waits for. Returns what to pass to ``leave``.
 
         A wait inside a wait of the same group is a part of that one. So is one whose group is not known.
         """
-        if self.phase >= LEAST_WAIT and (slot_of(code) == UNKNOWN_SLOT or slot_of(code) == slot_of(self.phase)):
+        slot = code >> 8 & 7  # slot_of(code)
+        if self.phase >= LEAST_WAIT and (slot == UNKNOWN_SLOT or slot == slot_of(self.phase)):
             return NOT_ENTERED
-        old = self._cut(code, None, NOTHING)
-        # Counted here instead of in `_cut`: after a garbage collection inside a wait, the same wait continues.
+        old = self.cut(code)
+        # Counted here instead of in `cut`: after a garbage collection inside a wait, the same wait continues.
         if old != NOT_ENTERED:
             self._awaited = issues
             words = self.words
             words[_COLLECTIVES_AT] += 1
-            words[_SLOT_CALLS_AT + slot_of(code)] += 1
+            words[_SLOT_CALLS_AT + slot] += 1
         return old
 
     def wait_until(self, code: WaitCode, event: Any) -> None:
@@ -159,7 +160,7 @@ class PhaseMachine:
         if not self.admits():
             return
         self._until = code, event
-        if self._cut(phase, None, NOTHING) != NOT_ENTERED:
+        if self.cut(phase) != NOT_ENTERED:
             words = self.words
             words[_COLLECTIVES_AT] += 1
             words[_SLOT_CALLS_AT + slot_of(code)] += 1
@@ -167,7 +168,7 @@ class PhaseMachine:
 
     def enter_from_base(self, phase: int) -> int:
         """Like ``enter``, but does nothing if another bracket is open: what happens inside it belongs to it."""
-        return self._cut(phase, None, NOTHING) if self.phase in BASES else NOT_ENTERED
+        return self.cut(phase) if self.phase in BASES else NOT_ENTERED
 
     def enter_save(self, meter: SaveMeter) -> int:
         """Like ``enter_from_base``, for a save. ``meter`` splits each part of it, if other phases interrupt it."""
@@ -176,7 +177,7 @@ class PhaseMachine:
             self.saves += 1
             self.saving = meter
             meter.begin()
-            self._flush()  # a save may keep other Python threads from running for long
+            self._flush(0)  # a save may keep other Python threads from running for long
         return old
 
     def leave_save(self, old: int) -> None:
@@ -187,80 +188,90 @@ class PhaseMachine:
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
         """Returns to the phase ``old``. ``parts`` splits the interval that ends now among causes."""
         if old != NOT_ENTERED:
-            self._cut(old, parts, NOTHING)
+            self.cut(old, parts)
 
     def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
         """Like ``leave``, but continues in ``base`` if ``old`` is a base phase."""
         if old != NOT_ENTERED:
-            self._cut(base if old in BASES else old, parts, NOTHING)
+            self.cut(base if old in BASES else old, parts)
 
     def base(self, phase: int) -> None:
         """Switches to the base phase ``phase``. Does nothing inside a bracket."""
         if phase != self.phase and self.phase in BASES:
-            self._cut(phase, None, NOTHING)
+            self.cut(phase)
 
     def begin(self) -> None:
         """The first step begins; the time before was startup. Later calls do nothing."""
         if not self.stepping and self.phase in BASES:
-            self.stepping = self._cut(COMPUTE, None, WINDOW) != NOT_ENTERED
+            self.stepping = self.cut(COMPUTE, None, WINDOW) != NOT_ENTERED
 
     def boundary(self, then: int) -> bool:
         """A step ends now. The loop continues in ``then``, or in the open bracket. Returns whether the step counted."""
-        ended = self._cut(then if self.phase in BASES else self.phase, None, STEP) != NOT_ENTERED
-        self.steps += ended
-        return ended
+        phase = self.phase
+        if self.cut(then if phase in BASES else phase, None, STEP) == NOT_ENTERED:
+            return False
+        self.steps += 1
+        return True
 
-    def _cut(self, phase: int, parts: Parts | Splitter | None, what: int) -> int:
+    def cut(self, phase: int, parts: Parts | Splitter | None = None, what: int = NOTHING) -> int:
         """Ends the open interval now and opens ``phase``. Returns the phase to return to later, or NOT_ENTERED.
 
-        This is the hot path. Some work of the books is inlined here, because a call would be noticeable in a fast loop.
+        All other methods lead here, and the loop calls it directly at each boundary. So this is the hot path: after an
+        operation of torch, hardly anything of it is in the caches, and a Python call costs up to 1 µs. Hence the work
+        of a plain interval is inlined, and what is seldom needed is behind one comparison.
         """
         if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
             return NOT_ENTERED
         self._busy = True
         words = self.words
         old = self.phase
-        if self.saving is not None and old == CHECKPOINT and parts is None:
-            parts = self.saving
-        now = 0
-        if self.device is not None:
+        saving = self.saving
+        if saving is not None and old == CHECKPOINT and parts is None:
+            parts = saving
+        on_host = self.device is None
+        if on_host:
+            now = _now()
+        else:
             try:
-                now = self._mark(self.device, parts, what)
+                now = self._mark(cast("DeviceClock", self.device), parts, what)
             except BaseException:  # the user interrupts it while it waits for a place in the launch queue
                 self._busy = False
                 raise
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
-            if self.device is None:
-                now = _now()
+            if on_host:
+                ns = now - self.since
                 if old >= LEAST_WAIT:
                     if self.waits is not None:
-                        parts = self.waits.split(now - self.since)
-                    self.books.charge_wait(old, now - self.since, cast("Parts | None", parts), now, self._awaited)
+                        parts = self.waits.split(ns)
+                    self.books.charge_wait(old, ns, cast("Parts | None", parts), now, self._awaited)
                 elif parts is None:
-                    words[self._slots[old]] += now - self.since
+                    words[self._slots[old]] += ns
                 else:
-                    parts = parts if isinstance(parts, tuple) else parts.split(now - self.since)
-                    self.books.charge(old, now - self.since, parts)
-                if what == STEP:
-                    if self.blocked is not None:
-                        self.books.take_blocked(self.blocked, now)
-                    self.books.close_step(now)
-                elif what == WINDOW:
-                    self.books.open_window(now)
-                    if self.blocked is not None:
-                        self.books.take_blocked(self.blocked, now)
+                    self.books.charge(old, ns, parts if isinstance(parts, tuple) else parts.split(ns))
+                if what:
+                    blocked = self.blocked
+                    if what == WINDOW:
+                        self.books.open_window(now)
+                    if blocked is not None and (now >= blocked.due_ns or blocked.owed):
+                        self.books.take_blocked(blocked, now)
+                    if what == STEP:
+                        self.books.close_step(now)
             elif self._passed:
                 self._charge_passed()
             self.since = words[_SINCE_AT] = now
             self.phase = phase
-            if self.saving is not None and phase == CHECKPOINT:
-                self.saving.begin()
-            words[_PHASE_AT] = phase & PHASE_MASK
-            if old >= LEAST_WAIT or phase >= LEAST_WAIT:
-                words[_OPEN_SLOT_AT] = slot_of(phase) if phase >= LEAST_WAIT else -1
-                if phase >= LEAST_WAIT and self.waits is not None:
+            if phase >= LEAST_WAIT:
+                words[_PHASE_AT] = phase & PHASE_MASK
+                words[_OPEN_SLOT_AT] = phase >> 8 & 7  # slot_of(phase)
+                if self.waits is not None:
                     self.waits.begin()
+            else:
+                words[_PHASE_AT] = phase
+                if old >= LEAST_WAIT:
+                    words[_OPEN_SLOT_AT] = -1
+                if saving is not None and phase == CHECKPOINT:
+                    saving.begin()
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
             self.phase = phase
@@ -268,16 +279,16 @@ class PhaseMachine:
         finally:
             words[SEQUENCE] = sequence + 1
             self._busy = False
-        if now - self._flushed >= FLUSH_NS:
-            self._flushed = now
-            self._flush()
+        if now >= self._flush_ns:
+            self._flush_ns = now + FLUSH_NS // 2
+            self._flush(FLUSH_NS)
         return old if old < LEAST_WAIT else old | CONTINUES
 
     # -- accelerators
 
     def drive(self, events: EventSource) -> None:
         """From now on, the clock of a device measures the intervals."""
-        if self._cut(self.phase, None, NOTHING) == NOT_ENTERED:
+        if self.cut(self.phase) == NOT_ENTERED:
             return
         self._end_device()  # ends the clock of a previous device
         self.device = DeviceClock(events, self._passed.append, self.since)
@@ -291,7 +302,7 @@ class PhaseMachine:
                 issue.at = now
         elif self.phase < LEAST_WAIT and self.admits():
             self._issued = issues
-            self._cut(self.phase, None, NOTHING)
+            self.cut(self.phase)
             self._issued = ()
 
     def at_home(self) -> bool:
@@ -370,7 +381,7 @@ class PhaseMachine:
 
     def close(self) -> None:
         """Accounts for everything up to now. No other method may be called afterwards."""
-        if self._cut(self.phase, None, NOTHING) == NOT_ENTERED:
+        if self.cut(self.phase) == NOT_ENTERED:
             return
         self._end_device()
         if self.blocked is not None and self.stepping:

@@ -30,6 +30,9 @@ class NullMachine:
 
     enter_from_base = enter
 
+    def cut(self, phase: int, parts: Parts | Splitter | None = None, what: int = 0) -> int:
+        return NOT_ENTERED
+
     def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
         return NOT_ENTERED
 

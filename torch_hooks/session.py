@@ -37,12 +37,13 @@ from .restart import name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
-from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
+from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, wait_code
 from .watcher import Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
 _STATE = {name: index for index, name in enumerate(HOOK_STATES)}
+_OPS = len(COLLECTIVE_OP)
 _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes"][0]
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
@@ -223,8 +224,10 @@ class Session:
 
     def after_step(self) -> None:
         """A step has ended."""
-        if self.exchange is not None:
-            self.exchange.poll()
+        if (exchange := self.exchange) is not None:
+            exchange.idle_steps -= 1
+            if exchange.idle_steps <= 0:
+                exchange.poll()
         if self._shortage is not None and self.machine.since >= self._shortage.due_ns:
             self.machine.update(self._read_shortage, self._shortage)
         self._look_in -= 1
@@ -352,7 +355,7 @@ class Session:
             if size:
                 words[_BYTES_AT + index] += size
                 if code != NOT_ENTERED:
-                    words[_SLOT_BYTES_AT + slot_of(code) * len(COLLECTIVE_OP) + index] += size
+                    words[_SLOT_BYTES_AT + (code >> 8 & 7) * _OPS + index] += size  # slot_of(code)
 
     def own_task(self) -> OwnTask:
         return OwnTask(self.task)
@@ -391,9 +394,9 @@ class Session:
         self.state("exchange", state)
 
     def computes_on(self, device: Any) -> None:
-        """A loss is on ``device``. If that is an accelerator, its clock measures phases from now on."""
+        """A loss is on ``device``, an accelerator. Its clock measures phases from now on."""
         driven = self.device
-        if device.type != "cpu" and (driven is None or (driven.type, driven.index) != (device.type, device.index)):
+        if driven is None or (driven.type, driven.index) != (device.type, device.index):
             self._find_device(device)
 
     def _find_device(self, seen: Any = None) -> None:

@@ -20,63 +20,67 @@ _STALE_AFTER = 8
 class StepDetector:
     """Decides at which calls a step ends. It knows optimizers by ``id``: references would keep their tensors alive."""
 
-    __slots__ = ("_backwards", "_depth", "_due", "_first", "_others", "manual")
+    __slots__ = ("_backwards", "_due", "_first", "_others", "depth", "manual")
 
     def __init__(self) -> None:
         self.manual = False
         """Whether the user calls ``whyidle.step()``. Optimizer steps are then ignored."""
-        self._depth = 0
+        self.depth = 0
+        """How many backward passes are running, each inside the one before."""
         self._backwards = 0
         self._due = False
         self._first = 0
         self._others: dict[int, int] = {}
 
-    @property
-    def inside_backward(self) -> bool:
-        return self._depth > 0
-
     def backward_begins(self) -> bool:
         """Returns whether it begins inside another backward pass."""
-        self._depth += 1
-        return self._depth > 1
+        self.depth += 1
+        return self.depth > 1
 
     def backward_ends(self) -> bool:
         """Returns whether a step ends here, because its optimizer ran inside this backward pass."""
-        self._depth = max(0, self._depth - 1)
-        if self._depth:
+        if self.depth > 1:
+            self.depth -= 1
             return False
+        self.depth = 0
         self._backwards += 1
-        due, self._due = self._due, False
-        return due and self._close()
+        if not self._due:
+            return False
+        self._due = False
+        if self.manual:
+            return False
+        self._backwards = 0
+        self._others.clear()
+        return True
 
     def optimizer_stepped(self, optimizer: int) -> bool:
         """Returns whether a step ends here."""
         if self.manual:
             return False
-        if self._depth:
+        if self.depth:
             self._due = True
             return False
         if not self._backwards:
             return False
-        if not self._first or (self._first == COMPILED != optimizer):
-            # Nothing tells whether a compiled optimizer still exists, so one that is visible takes precedence.
-            self._first = optimizer
-        if optimizer != self._first:
+        if optimizer != self._first and not self._becomes_first(optimizer):
+            return False
+        self._backwards = 0
+        if self._others:
+            self._others.clear()
+        return True
+
+    def _becomes_first(self, optimizer: int) -> bool:
+        """Whether an optimizer takes the place of the one that begins a cycle."""
+        # Nothing tells whether a compiled optimizer still exists, so one that is visible takes precedence.
+        if self._first and self._first != COMPILED:
             times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
             if times < _STALE_AFTER:
                 return False
-            self._first = optimizer
-        return self._close()
+        self._first = optimizer
+        return True
 
     def forget(self, optimizer: int) -> None:
         """An optimizer was deleted. If it was the first of the cycle, the next one that steps becomes the first."""
         if optimizer == self._first:
             self._first = 0
         self._others.pop(optimizer, None)
-
-    def _close(self) -> bool:
-        if self.manual:
-            return False
-        self._backwards = 0
-        self._others.clear()
-        return True

@@ -15,7 +15,7 @@ _COLLECTIVE = PHASE["collective"]
 _WAIT = 1 << 11
 CONTINUES = 1 << 12
 """The interval continues a wait that was interrupted, for example by a garbage collection."""
-_PEER_SHIFT = 13
+PEER_SHIFT = 13
 
 PHASE_MASK = 0xFF
 LEAST = _WAIT
@@ -24,7 +24,7 @@ LEAST = _WAIT
 
 def wait_code(slot: int, peer: int = -1) -> WaitCode:
     """The code of a wait. ``peer``: the global rank at the other end of a send or receive."""
-    return _COLLECTIVE | slot << 8 | _WAIT | (peer + 1) << _PEER_SHIFT
+    return _COLLECTIVE | slot << 8 | _WAIT | (peer + 1) << PEER_SHIFT
 
 
 def slot_of(code: WaitCode) -> int:
@@ -33,7 +33,7 @@ def slot_of(code: WaitCode) -> int:
 
 def peer_of(code: WaitCode) -> int:
     """The global rank at the other end; -1 if there is none or it is not known."""
-    return (code >> _PEER_SHIFT) - 1
+    return (code >> PEER_SHIFT) - 1
 
 
 UNKNOWN_WAIT = wait_code(UNKNOWN_SLOT)

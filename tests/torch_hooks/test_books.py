@@ -462,7 +462,7 @@ def test_an_internal_error_is_counted_and_not_raised(words: memoryview) -> None:
     machine = PhaseMachine(words, time.monotonic_ns())
     machine.begin()
 
-    machine.books.held = None  # type: ignore[assignment]
+    machine.books._holding = None  # type: ignore[assignment]
     machine.boundary(HOST)
     machine.leave(machine.enter(DATA))
     assert word(words, "faults") == 1

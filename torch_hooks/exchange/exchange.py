@@ -28,6 +28,7 @@ LAST_BLOCK_SECONDS = 0.2
 """How long a process waits at exit for the last blocks. If all ranks exit within this time, these are split, too."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_LARGE = 0.01, 1.0, 5.0
 _LARGE = 256
+_NEVER = 1 << 62
 _KEY_AT, _SIZE_AT, _PAIRWISE_AT = (WORD_AT[f"slot_{name}"][0] for name in ("key", "size", "pairwise"))
 _CALLS_AT = WORD_AT["slot_calls"][0]
 
@@ -74,6 +75,8 @@ class Exchange:
         self._offers: list[_Offer] = []
         self._exchanges: list[SlotExchange] = []
         self._queue: list[_Offer] = []
+        self.idle_steps = 0
+        """At how many of the next step boundaries ``poll`` need not be called. The caller counts them down."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -92,6 +95,7 @@ class Exchange:
         kind = MessageExchange if group.pairwise else CollectiveExchange
         exchange = kind(machine, group, self._rank, self._finished, self._mixes)
         self._offers.append(_Offer(exchange, self._hold(group, whole=True)))
+        self.idle_steps = 0
         for held in machine.books.held:
             if held is not None:
                 held.outside = self.groups.outside(held.slot)
@@ -123,6 +127,7 @@ class Exchange:
             except Exception as error:  # the fence around the training
                 self._lose(exchange, error)
                 return  # the list has changed
+        self.idle_steps = 1 if self._offers else min([one.due_in() for one in self._exchanges], default=_NEVER)
 
     def _poll_offers(self) -> None:
         for offer in list(self._offers):

@@ -106,9 +106,9 @@ class SlotExchange:
         if held is None:
             return
         if self._side is None:
-            if held.size > MOST_HELD:
+            if held.steps and held.size > MOST_HELD:
                 raise Lost("its members did not all join")
-        elif self._due(held.steps):
+        elif held.count >= self._steps_due():
             self._drop_early(held.steps)
             self._advance(held.steps, last=False)
             if held.size > 2 * MOST_HELD:
@@ -140,8 +140,13 @@ class SlotExchange:
         self._advance(held.steps, last=True)
         return not held.steps and self._idle()
 
-    def _due(self, steps: deque[StepWaits]) -> bool:
-        """Whether `_advance` may have something to do. Called at each step."""
+    def due_in(self) -> int:
+        """After how many steps ``poll`` may have something to do: at least 1."""
+        held = self._machine.books.held[self.group.slot]
+        return max(1, self._steps_due() - held.count) if held is not None else 1
+
+    def _steps_due(self) -> int:
+        """At how many pending steps `_advance` may have something to do."""
         raise NotImplementedError
 
     def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
@@ -234,8 +239,8 @@ class CollectiveExchange(SlotExchange):
         self._shapes = deque([Shape(BLOCK_STEPS[0], FIRST_WIDTH)] * _IN_FLIGHT)
         """The shapes of the next blocks. Each comes from a block that every rank settles before it issues that one."""
 
-    def _due(self, steps: deque[StepWaits]) -> bool:
-        return not self._shapes or len(steps) >= self._shapes[0].length
+    def _steps_due(self) -> int:
+        return self._shapes[0].length if self._shapes else 0
 
     def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
         while self._inflight and self._came_back(self._inflight[0][0]):
@@ -275,8 +280,8 @@ class MessageExchange(SlotExchange):
         self.together: tuple[int, ...] = ()
         """Slots of collectives in which all ranks of this group take part."""
 
-    def _due(self, steps: deque[StepWaits]) -> bool:
-        return self._operation is not None or len(steps) >= self._length
+    def _steps_due(self) -> int:
+        return self._length if self._operation is None else 0
 
     def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
         if self._operation is not None and self._came_back(self._operation):

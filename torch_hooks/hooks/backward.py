@@ -14,6 +14,7 @@ from ..patching import NothingToHook, Patches
 from ..wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
+    from ..exchange.exchange import Exchange
     from ..session import Session
 
 _REBUILDS_WITHIN = 2
@@ -31,7 +32,8 @@ def install_step(session: Session) -> Callable[[], None]:
         raise NothingToHook("torch.optim.optimizer.register_optimizer_step_post_hook")
 
     known: dict[int, weakref.ref[Any]] = {}
-    unseen = session.loop.compiled_steps
+    loop = session.loop
+    unseen = loop.compiled_steps
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_compiling():
@@ -41,11 +43,11 @@ def install_step(session: Session) -> Callable[[], None]:
         key = id(optimizer)
         if key not in known:
             known[key] = weakref.ref(optimizer, lambda _: gone(key))
-        session.loop.optimizer_stepped(key)
+        loop.optimizer_stepped(key)
 
     def gone(key: int) -> None:
         known.pop(key, None)
-        session.loop.steps.forget(key)
+        loop.steps.forget(key)
 
     handle = register(stepped)
     session.state("step", "active")
@@ -66,23 +68,25 @@ def install_backward(session: Session) -> Callable[[], None]:
     from ..compiling import is_compiling
 
     patches = Patches()
+    loop = session.loop
+    queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(t_outputs, *args, **kwargs)
-            session.loop.backward_begins(_device_of(t_outputs))
+            loop.backward_begins(t_outputs)
             bracket = None
             if session.world_size > 1:
-                code = session.loop.reduced_in()
+                code = loop.reduced_in()
                 if code is not None or _helper_unknown(session):
-                    bracket = _FinalBracket(session, t_outputs, code)
+                    bracket = _FinalBracket(session, t_outputs, code, queue_callback)
             try:
                 return original(t_outputs, *args, **kwargs)
             finally:
                 if bracket is not None:
                     bracket.close()
-                session.loop.backward_ends()
+                loop.backward_ends()
 
         return _engine_run_backward
 
@@ -100,17 +104,23 @@ class _FinalBracket:
     that computes its last gradient.
     """
 
-    __slots__ = ("_code", "_handle", "_old", "_session")
+    __slots__ = ("_code", "_handle", "_old", "_queue_callback", "_session")
 
-    def __init__(self, session: Session, outputs: Any, code: WaitCode | None):
+    def __init__(
+        self, session: Session, outputs: Any, code: WaitCode | None, queue_callback: Callable[[Callable[[], None]], Any]
+    ):
         self._session = session
         self._code = code
+        self._queue_callback = queue_callback
         self._old = NOT_ENTERED
         self._handle = None
         try:
-            root = _root_of(outputs[0])
+            output = outputs[0]
+            # A GradientEdge (used in zero-bubble pipelines) has its node in another field than a tensor.
+            root = output.grad_fn if hasattr(output, "grad_fn") else output.node
+            compiled_autograd = sys.modules.get("torch._dynamo.compiled_autograd")
             # Compiled autograd traces hooks. This one must not become a part of its graph.
-            if root is not None and not _compiled_autograd():
+            if root is not None and not getattr(compiled_autograd, "compiled_autograd_enabled", False):
                 self._handle = root.register_prehook(self._queue)
         except Exception as error:  # the fence around the training
             session.fault("backward", error)
@@ -121,21 +131,25 @@ class _FinalBracket:
             # pass inside another one uses the same thread, so `helper` is not reset at the end of a pass.
             self._session.machine.helper = threading.get_ident()  # type: ignore[union-attr]
             if self._code is not None:
-                _queue_callback(self._before)
+                self._queue_callback(self._before)
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
     def _before(self) -> None:
         try:
-            _queue_callback(self._after)
-            if self._code is not None:
-                self._old = self._session.wait_begins(self._code)
+            self._queue_callback(self._after)
+            code, session = self._code, self._session
+            if code is not None:
+                plain = session.machine.device is None and not session.off
+                self._old = session.machine.enter_wait(code) if plain and code >= 0 else session.wait_begins(code)
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
     def _after(self) -> None:
-        old, self._old = self._old, NOT_ENTERED
-        self._session.machine.leave(old)
+        old = self._old
+        if old != NOT_ENTERED:
+            self._old = NOT_ENTERED
+            self._session.machine.cut(old)
 
     def close(self) -> None:
         """Ends the bracket, also after a backward pass that raised."""
@@ -143,7 +157,8 @@ class _FinalBracket:
             return
         try:
             self._handle.remove()
-            self._after()
+            if self._old != NOT_ENTERED:
+                self._after()
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
@@ -152,16 +167,6 @@ def _helper_unknown(session: Session) -> bool:
     """Whether autograd's thread of the device is not known yet. FSDP2's hooks run in that thread and report waits."""
     machine = session.machine
     return machine.device is not None and not machine.helper
-
-
-def _device_of(outputs: Any) -> Any:
-    """The device of the loss; None if it is not known."""
-    return getattr(outputs[0], "device", None) if outputs else None
-
-
-def _root_of(output: Any) -> Any:
-    """The node at which a backward pass begins: of a tensor, or of a GradientEdge (used in zero-bubble pipelines)."""
-    return output.grad_fn if hasattr(output, "grad_fn") else output.node
 
 
 def install_ddp(session: Session) -> Callable[[], None]:
@@ -173,22 +178,30 @@ def install_ddp(session: Session) -> Callable[[], None]:
     from ..compiling import is_compiling
 
     patches = Patches()
-    sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+    loop = session.loop
+    # id of a DDP module -> the module, the bytes of its gradients, the code of its wait, and the exchange of that code
+    known: dict[int, tuple[weakref.ref[Any], int, WaitCode, Exchange | None]] = {}
 
-    def gradient_bytes(module: Any) -> int:
-        size = sizes.get(module)
-        if size is None:
+    def look(module: Any) -> tuple[weakref.ref[Any], int, WaitCode, Exchange | None]:
+        code = session.code_of(module.process_group)
+        before, key = known.get(id(module)), id(module)
+        if before is not None and before[0]() is module:
+            alive, size = before[:2]
+        else:
+            alive = weakref.ref(module, lambda _: known.pop(key, None))
             size = sum(p.numel() * p.element_size() for p in module.module.parameters() if p.requires_grad)
-            sizes[module] = size
-        return size
+        # The code of an unknown group may become known.
+        found = known[key] = alive, size, code, session.exchange if code != UNKNOWN_WAIT else None
+        return found
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_compiling() and is_grad_enabled():
                 try:
-                    code = session.code_of(module.process_group)
-                    size = gradient_bytes(module) if module.require_backward_grad_sync else 0
-                    session.loop.reducer_seen(id(module), size, code)
+                    seen = known.get(id(module))
+                    if seen is None or seen[3] is None or seen[3] is not session.exchange or seen[0]() is not module:
+                        seen = look(module)
+                    loop.reducer_seen(id(module), seen[1] if module.require_backward_grad_sync else 0, seen[2])
                 except Exception as error:  # the fence around the training
                     session.fault("ddp", error)
             return original(module, *args, **kwargs)
@@ -197,24 +210,34 @@ def install_ddp(session: Session) -> Callable[[], None]:
 
     patches.replace(DistributedDataParallel, "forward", make)
     reducer = getattr(_distributed_c10d, "Reducer", None)
+    rebuilds = Patches()
     if hasattr(reducer, "_rebuild_buckets"):
-        patches.replace(reducer, "_rebuild_buckets", _around_rebuild(session))
+        rebuilds.replace(reducer, "_rebuild_buckets", _around_rebuild(session, rebuilds))
     # If a model has buffers (for example of batch norm), rank 0 broadcasts them in each forward pass, and C++ waits.
     if hasattr(DistributedDataParallel, "_distributed_broadcast_coalesced"):
         patches.replace(DistributedDataParallel, "_distributed_broadcast_coalesced", _around_broadcast(session))
     session.state("ddp", "active")
-    return patches.undo
+
+    def undo() -> None:
+        patches.undo()
+        rebuilds.undo()
+
+    return undo
 
 
-def _around_rebuild(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _around_rebuild(session: Session, patches: Patches) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Brackets the rebuild of DDP's buckets. After its first backward pass, the reducer broadcasts the order of the
-    gradients to the other ranks, and waits for that. DDP calls it in each forward pass, but later calls do nothing."""
+    gradients to the other ranks, and waits for that. DDP calls it in each forward pass, but later calls do nothing. So
+    this patch is undone then."""
     from ..compiling import is_compiling
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _rebuild_buckets(reducer: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(reducer, *args, **kwargs)
             machine = session.machine
-            if is_compiling() or machine.steps > _REBUILDS_WITHIN:
+            if machine.steps > _REBUILDS_WITHIN:
+                patches.undo()
                 return original(reducer, *args, **kwargs)
             old = session.wait_begins(session.loop.reduced_in() or UNKNOWN_WAIT)
             try:
@@ -243,14 +266,3 @@ def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callab
         return _distributed_broadcast_coalesced
 
     return make
-
-
-def _queue_callback(callback: Callable[[], None]) -> None:
-    import torch
-
-    torch.autograd.Variable._execution_engine.queue_callback(callback)
-
-
-def _compiled_autograd() -> bool:
-    module = sys.modules.get("torch._dynamo.compiled_autograd")
-    return bool(module is not None and getattr(module, "compiled_autograd_enabled", False))

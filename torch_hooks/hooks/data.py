@@ -64,23 +64,26 @@ def _around_iter(session: Session) -> Callable[[Callable[..., Any]], Callable[..
 def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     from torch import is_grad_enabled
 
+    loop = session.loop
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
-            old = session.loop.batch_wanted()
+            old = loop.batch_wanted()
             if old == NOT_ENTERED:
                 return original(iterator)
             try:
                 meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator, is_grad_enabled())
-                meter.begin(iterator)
+                if meter.wants_begin:
+                    meter.begin(iterator)
             except Exception as error:  # the fence around the training
                 session.fault("dataloader", error)
                 meter = None
             try:
                 batch = original(iterator)
             except BaseException:
-                session.loop.no_batch(old, meter)
+                loop.no_batch(old, meter)
                 raise
-            session.loop.batch_came(old, meter, _samples(batch), is_grad_enabled())
+            loop.batch_came(old, meter, _samples(batch), is_grad_enabled())
             return batch
 
         return __next__

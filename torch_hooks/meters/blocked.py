@@ -17,8 +17,9 @@ from .budget import Budget
 _SPAN_NS = 5_000_000
 _SPAN_NS_PER_THREAD = 1_000_000
 """The length of a span between two readings, and what each other thread adds to it. A reading costs 2.5 µs, and 1.5 µs
-for each other thread: about a thousandth of the span. If readings are more expensive, the budget keeps them below a
-hundredth."""
+for each other thread: about a thousandth of the span. If readings are more expensive, the budget makes spans longer."""
+_SHARE = 400
+"""Readings take at most this part of the time."""
 _NEGLIGIBLE = 0.01
 _WATCHED_SPANS = 64
 """For how many spans other threads are read after the last span in which that made a difference."""
@@ -54,14 +55,9 @@ class BlockedMeter:
         "_ask_pools_ns",
         "_booked",
         "_budget",
-        "_compute",
         "_cpu",
-        "_due_ns",
-        "_gross",
-        "_host",
         "_moved",
         "_others",
-        "_owed",
         "_process",
         "_queue",
         "_slept",
@@ -70,17 +66,24 @@ class BlockedMeter:
         "_task",
         "_threads",
         "_watch",
+        "compute_ns",
+        "due_ns",
+        "host_ns",
+        "owed",
     )
 
     def __init__(self, task: TaskClock, threads: OwnThreads):
         self._task = task
         self._threads = threads
         self._started = False
-        self._budget = Budget()
-        self._host = self._compute = 0  # the words of both causes after the last boundary
-        self._moved = self._owed = 0
-        self._gross = self._span_gross = 0
-        self._due_ns = self._ask_pools_ns = 0
+        self._budget = Budget(_SHARE)
+        self.host_ns = self.compute_ns = 0
+        """The words of both causes after the last boundary. A caller that has left out a call of ``step`` sets them."""
+        self.owed = 0
+        """Blocked ns that were found and not returned yet."""
+        self.due_ns = 0
+        """When the next reading is due. Until then ``step`` returns (0, 0), unless something is owed."""
+        self._moved = self._span_gross = self._ask_pools_ns = 0
         self._cpu = self._queue = self._booked = self._process = self._slept = 0
         self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the start of the span
@@ -88,7 +91,7 @@ class BlockedMeter:
     def start(self, now_ns: int, host_ns: int, compute_ns: int) -> None:
         """The first step begins; arguments as for ``step``."""
         self._started = True
-        self._host, self._compute = host_ns, compute_ns
+        self.host_ns, self.compute_ns = host_ns, compute_ns
         self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
         self._booked, self._slept = self._task.booked_ns, _sleeps()
         self._span_gross = host_ns + compute_ns + self._moved + time.monotonic_ns() - now_ns
@@ -103,20 +106,20 @@ class BlockedMeter:
         if not self._started:
             self.start(now_ns, host_ns, compute_ns)
             return 0, 0
-        if now_ns >= self._due_ns:
+        if now_ns >= self.due_ns:
             begun = time.monotonic_ns()
-            self._owed += self._blocked(now_ns, host_ns + compute_ns + self._moved)
+            self.owed += self._blocked(now_ns, host_ns + compute_ns + self._moved)
             ended = time.monotonic_ns()
             self._budget.spend(ended - begun, ended)
-            self._due_ns = max(self._due_ns, self._budget.free_ns)
-        if not self._owed:
-            self._host, self._compute = host_ns, compute_ns
+            self.due_ns = max(self.due_ns, self._budget.free_ns)
+        if not self.owed:
+            self.host_ns, self.compute_ns = host_ns, compute_ns
             return 0, 0
-        from_host = min(self._owed, max(host_ns - self._host, 0))
-        from_compute = min(self._owed - from_host, max(compute_ns - self._compute, 0))
-        self._owed -= from_host + from_compute
+        from_host = min(self.owed, max(host_ns - self.host_ns, 0))
+        from_compute = min(self.owed - from_host, max(compute_ns - self.compute_ns, 0))
+        self.owed -= from_host + from_compute
         self._moved += from_host + from_compute
-        self._host, self._compute = host_ns - from_host, compute_ns - from_compute
+        self.host_ns, self.compute_ns = host_ns - from_host, compute_ns - from_compute
         return from_host, from_compute
 
     def _blocked(self, now_ns: int, gross: int) -> int:
@@ -155,7 +158,7 @@ class BlockedMeter:
         if self._watch > 0:
             self._threads.look(now_ns)
             self._others = self._read()
-        self._due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
+        self.due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
 
     def _read(self) -> list[tuple[OwnThread, int, int]]:
         found = []

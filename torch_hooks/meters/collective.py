@@ -85,7 +85,8 @@ class WaitMeter:
         self._alert = _ALERT_WAITS if ns >= self._long_ns else alert - 1
         if not self._read and (ns < self._long_ns or (alert > 0 and ns < _NOW_AND_THEN_NS)):
             self._task.booked_ns += int(ns * self._own_share)
-            return _parts(int(ns * self._share))
+            queue = int(ns * self._share)
+            return ((_QUEUE, queue), _REST) if queue > 0 else None
         if not self._queued:
             return None
         begun = _now()
@@ -102,7 +103,7 @@ class WaitMeter:
             sum_ns = sum_ns * _MEMORY + ns
             self._measured = sum_queue, sum_own, sum_ns
             self._share, self._own_share = sum_queue / max(sum_ns, 1.0), sum_own / max(sum_ns, 1.0)
-        return _parts(queue)
+        return ((_QUEUE, queue), _REST) if queue > 0 else None
 
     def _reading(self) -> list[int]:
         queued = []
@@ -128,7 +129,3 @@ def in_line(queues: list[int], ns: int) -> int:
     for queue in queues:
         without *= 1.0 - min(max(queue, 0) / max(ns, 1), 1.0)
     return int(ns * (1.0 - without))
-
-
-def _parts(queue: int) -> Parts | None:
-    return ((_QUEUE, queue), _REST) if queue > 0 else None

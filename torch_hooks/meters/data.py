@@ -2,9 +2,10 @@
 
 Reading the times of another task takes some microseconds. That is negligible for a long wait, but too much in a loop
 whose batches arrive at once. So a wait begins with a reading only if recent waits were long, and otherwise now and
-then. A short wait without a reading is split like the last one with a reading. A long wait without a reading is
-measured from the last reading: the CPU time since then is an upper bound of what the worker had during the wait. So a
-rare long stall is still split correctly.
+then. Readings of short waits have a budget: on busy cores, a long wait now and then would cause readings of nearly all.
+A short wait without a reading is split like the last one with a reading. A long wait without a reading is measured from
+the last reading: the CPU time since then is an upper bound of what the worker had during the wait. So a rare long stall
+is still split correctly.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from ...ledger.causes import CAUSE
 from ..books import Parts
 from ..splits import cpu_between, shares, split_data_wait, split_handoff, split_own_read
 from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
+from .budget import Budget
 
 _LONG_NS = 1_000_000
 _NOW_AND_THEN = 8
 _ALL = 0.98
 _REST: Parts = ((CAUSE["data_handoff"], -1),)
-_ALL_CPU: Parts = ((CAUSE["data_cpu"], -1),)
+_CPU, _QUEUE, _READ_REST = CAUSE["data_cpu"], CAUSE["data_queue"], (CAUSE["data_read"], -1)
+_ALL_CPU: Parts = ((_CPU, -1),)
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
 """The most workers of one loader whose descriptors are kept open. Waits for other workers are not split."""
 
+_now = time.monotonic_ns
 _thread_cpu = time.thread_time_ns
 _process_cpu = time.process_time_ns
 
@@ -43,51 +47,64 @@ class OwnMeter:
     __slots__ = (
         "_alert",
         "_booked_share",
+        "_budget",
         "_cpu",
         "_cpu_share",
         "_queue",
         "_queue_share",
         "_read",
+        "_spent_ns",
         "_task",
         "_thread_cpu",
         "_waits",
+        "wants_begin",
     )
 
     def __init__(self, task: TaskClock | None):
         self._task = task
         self._alert = _ALERT_WAITS  # how many of the next waits begin with a reading
+        self.wants_begin = True
+        """Whether ``begin`` must be called for the next wait."""
         self._waits = 0
+        self._budget = Budget()
+        self._spent_ns = 0  # how long the reading at the start of the wait took
         self._read = False
         self._queue = self._cpu = self._thread_cpu = 0
         self._cpu_share, self._queue_share = 1.0, 0.0
         self._booked_share = 0.0
 
     def begin(self, iterator: Any) -> None:
-        self._waits += 1
-        self._read = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
-        if self._read:
+        now = _now()
+        if now >= self._budget.free_ns:
+            self._read = True
             self._queue = queued(self._task)
             self._cpu = _process_cpu()
             self._thread_cpu = _thread_cpu()
+            self._spent_ns = _now() - now
 
     def split(self, ns: int) -> Parts:
         self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
+        self._waits += 1
+        self.wants_begin = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
         if not self._read and ns < _LONG_NS:
             if self._task is not None:
                 self._task.booked_ns += int(ns * self._booked_share)
             if self._cpu_share > _ALL:
                 return _ALL_CPU
-            return split_own_read(int(ns * self._cpu_share), int(ns * self._queue_share))
+            return (_CPU, int(ns * self._cpu_share)), (_QUEUE, int(ns * self._queue_share)), _READ_REST
+        begun = _now()
         # If there was no reading, the time since the last reading is an upper bound.
         # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
         queue = queued(self._task) - self._queue
         cpu = _process_cpu() - self._cpu
         self._cpu_share = min(1.0, cpu / max(ns, 1))
-        self._queue_share = min(1.0 - self._cpu_share, queue / max(ns, 1))
+        self._queue_share = max(0.0, min(1.0 - self._cpu_share, queue / max(ns, 1)))
         if self._read and self._task is not None:
             booked = min(_thread_cpu() - self._thread_cpu + max(queue, 0), ns)
             self._booked_share = booked / max(ns, 1)
             self._task.booked_ns += booked
+        self._read = False
+        _pay(self._budget, ns, self._spent_ns, begun)
         return split_own_read(cpu, queue)
 
 
@@ -97,6 +114,7 @@ class WorkerMeter:
     __slots__ = (
         "_alert",
         "_before",
+        "_budget",
         "_clock",
         "_clocks",
         "_cpu",
@@ -108,15 +126,20 @@ class WorkerMeter:
         "_queue",
         "_read",
         "_shares",
+        "_spent_ns",
         "_task",
         "_waits",
         "_worker",
     )
 
+    wants_begin = True
+
     def __init__(self, task: TaskClock | None):
         self._task = task
         self._alert = _ALERT_WAITS
         self._waits = 0
+        self._budget = Budget()
+        self._spent_ns = 0  # how long the reading at the start of the wait took
         self._clocks: dict[int, WorkerClock] = {}
         self._last: dict[int, CpuTimes | None] = {}
         self._helpers_queue: dict[int, int] = {}
@@ -142,8 +165,9 @@ class WorkerMeter:
             self._last[worker] = clock.read()
         self._clock, self._worker = clock, worker
         self._waits += 1
-        self._read = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
-        if self._read:
+        self._read = False
+        if (self._alert > 0 or self._waits % _NOW_AND_THEN == 0) and (now := _now()) >= self._budget.free_ns:
+            self._read = True
             self._made = _is_made(iterator, worker)
             if self._made:
                 self._queue = queued(self._task) + clock.helpers_queue()
@@ -151,6 +175,7 @@ class WorkerMeter:
                 self._last[worker] = clock.read()
                 self._pinned = self._pin_cpu(iterator)
                 self._cpu = _thread_cpu()
+            self._spent_ns = _now() - now
         self._before = self._last[worker]
 
     def split(self, ns: int) -> Parts | None:
@@ -160,10 +185,12 @@ class WorkerMeter:
             return None
         if not self._read and ns < _LONG_NS:
             return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
+        begun = _now()
         if self._read and self._made:
             parts = split_handoff(queued(self._task) + clock.helpers_queue() - self._queue)
         else:
             parts = self._split_making(clock, ns)
+        _pay(self._budget, ns, self._spent_ns, begun)
         if parts is not None:
             self._shares = shares(parts, ns)
         return parts
@@ -198,6 +225,15 @@ class WorkerMeter:
     def _pin_now(self) -> int:
         reading = self._pin.read() if self._pin is not None else None
         return reading.cpu if reading is not None else 0
+
+
+def _pay(budget: Budget, ns: int, spent_ns: int, begun: int) -> None:
+    """Charges the readings of a wait of ``ns`` to the budget. Readings of long waits are free."""
+    if ns >= _LONG_NS:
+        budget.free_ns = 0
+    else:
+        now = _now()
+        budget.spend(spent_ns + now - begun, now)
 
 
 def _is_made(iterator: Any, worker: int) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import resource
 
-_LONG_NS = 50_000_000
+LONG_NS = 50_000_000
+"""The shortest stretch that is looked at."""
 _FRESH_NS = 20_000_000
 """The shortest time between two readings at the start of a stretch, because a reading costs 1 µs. What is written in
 this time is less than _LEAST_BYTES."""
@@ -26,27 +27,22 @@ def _written() -> int:
 class WriteMeter:
     """Measures what is written in a stretch. The training thread calls it where a stretch begins and ends."""
 
-    __slots__ = ("_blocks", "_ns", "_open", "_read_ns", "_saves")
+    __slots__ = ("_blocks", "due_ns", "saves")
 
     def __init__(self) -> None:
-        self._open = False
-        self._blocks = self._ns = self._saves = 0
-        self._read_ns = -_FRESH_NS
+        self._blocks = 0
+        self.due_ns = 0
+        """The stretches that begin before this do not need a reading, unless the hooks have seen a save meanwhile."""
+        self.saves = 0
+        """How many saves the hooks had seen at the last reading."""
 
-    def begin(self, now_ns: int, ns: int, saves: int) -> None:
-        """A stretch begins. ``ns``: the time in stretches so far; ``saves``: how many saves the hooks have seen."""
-        self._ns, self._open = ns, True
-        if now_ns - self._read_ns >= _FRESH_NS or saves != self._saves:
-            self._blocks, self._read_ns, self._saves = _written(), now_ns, saves
+    def begin(self, now_ns: int, saves: int) -> None:
+        """A stretch begins, and needs a reading."""
+        self._blocks, self.due_ns, self.saves = _written(), now_ns + _FRESH_NS, saves
 
-    def end(self, ns: int, saves: int) -> tuple[int, int]:
-        """The stretch ends. Returns its (ns, bytes) if it was one of writing, otherwise (0, 0)."""
-        spent = ns - self._ns
-        if not self._open or spent < _LONG_NS or saves != self._saves:
-            self._open = False
-            return 0, 0
-        self._open = False
+    def end(self, spent: int, saves: int) -> int:
+        """A stretch of ``spent`` ns ends. Returns the bytes that were written if it was one of writing, otherwise 0."""
+        if spent < LONG_NS or saves != self.saves:
+            return 0
         written = (_written() - self._blocks) * 512
-        if written < _LEAST_BYTES or written * 1_000_000_000 < _LEAST_PER_SECOND * spent:
-            return 0, 0
-        return spent, written
+        return written if written >= max(_LEAST_BYTES, _LEAST_PER_SECOND * spent // 1_000_000_000) else 0
