@@ -24,7 +24,7 @@ NAMES = frozenset(alert.name for alert in alerting.alerts(DEFAULT))
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 
 CHANGED: dict[str, Any] = {
-    "selector": 'team="a", job=~"agents|own"',
+    "selector": r'team="a", job=~"agents|own\\d*"',
     "cluster_label": "site",
     "runbook_url": "https://wiki.example.org/runbook",
     "dashboard_url": "https://grafana.example.org/grafana",
@@ -61,6 +61,14 @@ WRONG: list[tuple[Any, str]] = [
     ({"overrides": {"WhyidleGpuLost": {"enabled": "no"}}}, "enabled must be true or false, not 'no'"),
     ({"labels": {"severity": "page"}}, "labels.severity cannot be set: write overrides.<alert>.severity"),
     ({"labels": {"a b": "x"}}, "the label 'a b' in labels must be the name of a label"),
+    ({"labels": {"run": "x"}}, "labels.run cannot be set: alerts have a label run that says what they are about"),
+    ({"cluster_label": "node"}, "cluster_label cannot be node: series have a label of this name"),
+    ({"selector": 'job=~"(whyidle"'}, "selector has an invalid regular expression, '(whyidle'"),
+    ({"selector": 'job=~"(?!other).*"'}, "selector has a lookaround, which Prometheus does not know"),
+    ({"selector": r'node=~"gpu-\d+"'}, "or empty, with \\\\ for a backslash, not"),
+    ({"alerts": {"agent_job": "("}}, "alerts.agent_job has an invalid regular expression, '('"),
+    ({"alerts": {"shared_fstypes": "*"}}, "alerts.shared_fstypes has an invalid regular expression, '*'"),
+    ({"for_slow": "99999999999w"}, "for_slow must be a Prometheus duration of one unit"),
     ({"labels": {"team": 3}}, "labels.team must be a string, not 3"),
     ({"alerts": 3}, "alerts must be a mapping of settings, not 3"),
     ([], "the file must be a mapping of settings, not []"),
