@@ -292,6 +292,11 @@ def test_refuses_bad_flags_with_a_sentence(tmp_path: Path) -> None:
         assert (code, line) == (1, f"whyidle agent: cannot listen on {address}: Address already in use")
     code, line = fails("agent", "--ledger.retention=soon")
     assert (code, line.endswith("'soon' is not a duration: write 90s, 15m or 24h")) == (2, True)
+    for command in ("agent", "doctor"):
+        code, line = fails(command, "--collector.deadline=0")
+        assert (code, line.endswith("'0' must be at least 1ms, such as 1s")) == (2, True)
+        code, line = fails(command, "--ledger.dir=")
+        assert (code, line.endswith("argument --ledger.dir: the name of the directory is empty")) == (2, True)
     code, line = fails("agent", "--web.listen-address=here")
     assert (code, "'here' is not an address" in line) == (2, True)
 
