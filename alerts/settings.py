@@ -81,7 +81,7 @@ def parse(document: Any, names: frozenset[str]) -> Config:
     overrides = _mapping(given.pop("overrides", {}), "overrides")
     labels = _labels(given.pop("labels", {}), "labels")
     if (label := given.get("cluster_label")) in TAKEN:
-        raise SettingsError(f"cluster_label cannot be {label}: series have a label of this name that says something else")
+        raise SettingsError(f"cluster_label cannot be {label}: series have a label of this name with another meaning")
     try:
         return replace(
             Config(),
@@ -148,7 +148,7 @@ def _labels(value: Any, where: str) -> dict[str, str]:
         if name in ("alertname", "severity"):
             raise SettingsError(f"{where}.{name} cannot be set: write overrides.<alert>.severity for a severity")
         if name in TAKEN:
-            raise SettingsError(f"{where}.{name} cannot be set: alerts have a label {name} that says what they are about")
+            raise SettingsError(f"{where}.{name} cannot be set: alerts have a label {name} that says what they concern")
         found[name] = _one(f"{where}.{name}", text_kind, text)
     return found
 

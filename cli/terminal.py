@@ -42,9 +42,9 @@ def print_anything() -> None:
     a print would raise an error.
     """
     if sys.stdout is None:  # `>&-`, some daemons: Python then has no object for it
-        sys.stdout = open(os.devnull, "w")
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     codecs.register_error("whyidle", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -68,12 +68,12 @@
 {{- end -}}
 {{- end -}}
 {{- if has $found.cluster_label $chart.taken -}}
-{{- fail (printf "rules.config.cluster_label cannot be %s: series have a label of this name that says something else" $found.cluster_label) -}}
+{{- fail (printf "rules.config.cluster_label cannot be %s: series have a label of this name with another meaning" $found.cluster_label) -}}
 {{- end -}}
 {{- range $where, $other := merge (dict "" $root.Values.rules.config) ($root.Values.rules.config.overrides | default dict) -}}
 {{- range $name, $_ := $other.labels | default dict -}}
 {{- if has $name $chart.taken -}}
-{{- fail (printf "rules.config.%slabels.%s cannot be set: alerts have a label %s that says what they are about" (empty $where | ternary "" (printf "overrides.%s." $where)) $name $name) -}}
+{{- fail (printf "rules.config.%slabels.%s cannot be set: alerts have a label %s that says what they concern" (empty $where | ternary "" (printf "overrides.%s." $where)) $name $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
