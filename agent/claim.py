@@ -1,4 +1,4 @@
-"""Notices another agent that reads the same ledgers: if Prometheus scrapes both, it counts every second twice."""
+"""Notices another agent that reads the same ledgers: if Prometheus scrapes both, it counts every rank twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Claim:
             if isinstance(error, BlockingIOError) and not self._warned:
                 self._warned = True
                 self._log.warning(
-                    "another agent reads these ledgers: a Prometheus that scrapes both counts every second twice",
+                    "another agent reads these ledgers: a Prometheus that scrapes both counts every rank twice",
                     directory=self._directory,
                 )
             return

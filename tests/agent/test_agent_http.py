@@ -287,7 +287,7 @@ def test_an_agent_says_that_another_one_reads_the_same_ledgers(tmp_path: Path) -
         until(lambda: first.get("/readyz")[0] == 200)
         with agent(tmp_path) as second:
             [line] = until(lambda: warnings(second))
-            assert "counts every second twice" in line
+            assert "counts every rank twice" in line
             assert line.rstrip().split(" ts=")[0].endswith(f"directory={tmp_path}")
         assert not warnings(first)
     with agent(tmp_path) as later:
