@@ -7,6 +7,7 @@ import signal
 import threading
 
 from ..ledger.directory import reap
+from .claim import Claim
 from .exporter import Exporter
 from .ledgers import LedgerStore
 from .log import Log
@@ -72,8 +73,10 @@ def _keep_up(exporter: Exporter, stopping: threading.Event, log: Log) -> None:
 
 
 def _tidy(ledgers: LedgerStore, delete_after_seconds: float, stopping: threading.Event, log: Log) -> None:
+    claim = Claim(ledgers.directory, log)
     pause = min(REAP_EVERY_SECONDS, max(1.0, delete_after_seconds / 4))
     while True:
+        claim.look()
         # Read the ledgers before removing any: the counters keep what ended attempts contributed.
         ledgers.look()
         removed = reap(ledgers.directory, delete_after_seconds)

@@ -11,9 +11,9 @@ from typing import Any
 
 from . import alerting, recording
 from .config import DEFAULT, Config
-from .kinds import Number, Text
+from .kinds import Expression, Number, Text
 from .output import parsed
-from .settings import Setting
+from .settings import TAKEN, Setting
 from .tokens import FIXED, offered, tokenised
 
 FILE = "chart.json"
@@ -30,6 +30,7 @@ def document(config: Config = DEFAULT) -> dict[str, Any]:
     return {
         "settings": {name: _described(each) for name, each in offered().items()},
         "fixed": sorted(FIXED),
+        "taken": sorted(TAKEN),
         "recording": [parsed(group, made) for group in recording.groups(made)],
         "alerts": [parsed(group, made) for group in alerting.groups(made)],
     }
@@ -38,7 +39,8 @@ def document(config: Config = DEFAULT) -> dict[str, Any]:
 def _described(setting: Setting) -> dict[str, Any]:
     kind, default = setting.kind, setting.default
     if isinstance(kind, Text):
-        return {"default": default, "pattern": f"^({kind.pattern})$", "says": kind.says}
+        expression = {"expression": True} if isinstance(kind, Expression) else {}
+        return {"default": default, "pattern": f"^({kind.pattern})$", "says": kind.says, **expression}
     assert isinstance(kind, Number)
     most = {} if kind.most == float("inf") else {"most": kind.most}
     return {"default": int(default) if default == int(default) else default, "least": kind.least, **most}

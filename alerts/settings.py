@@ -22,6 +22,11 @@ from .config import Config, Override
 from .kinds import Number, Text
 from .thresholds import Thresholds
 
+TAKEN = frozenset(
+    {"owner", "run", "rank", "node", "instance", "job", "family", "cause", "collector", "device", "port", "gpu", "uuid"}
+    | {"mount", "xid", "__name__", "alertname", "severity"}
+)
+"""Labels that rules group by. Two alerts that differ only in them would become one, which Prometheus refuses."""
 _NO_MORE = "`whyidle rules --print-config` prints all settings."
 
 
@@ -75,6 +80,8 @@ def parse(document: Any, names: frozenset[str]) -> Config:
     thresholds = _mapping(given.pop("alerts", {}), "alerts")
     overrides = _mapping(given.pop("overrides", {}), "overrides")
     labels = _labels(given.pop("labels", {}), "labels")
+    if (label := given.get("cluster_label")) in TAKEN:
+        raise SettingsError(f"cluster_label cannot be {label}: series have a label of this name with another meaning")
     try:
         return replace(
             Config(),
@@ -140,6 +147,8 @@ def _labels(value: Any, where: str) -> dict[str, str]:
         _one(f"the label {name!r} in {where}", name_kind, name)
         if name in ("alertname", "severity"):
             raise SettingsError(f"{where}.{name} cannot be set: write overrides.<alert>.severity for a severity")
+        if name in TAKEN:
+            raise SettingsError(f"{where}.{name} cannot be set: alerts have a label {name} that says what they concern")
         found[name] = _one(f"{where}.{name}", text_kind, text)
     return found
 

@@ -12,7 +12,7 @@ from ..agent.files import Roots
 from ..agent.ledgers import LedgerStore
 from ..ledger.directory import ledger_dir
 from .advice import of_directory
-from .durations import duration
+from .durations import some_time
 
 PATHS = (("procfs", "/proc", "procfs"), ("sysfs", "/sys", "sysfs"), ("rootfs", "/", "root file system"))
 
@@ -39,6 +39,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
         "--ledger.dir",
         dest="directory",
         metavar="DIR",
+        type=_given,
         default=ledger_dir(),
         help="the directory with the ranks' ledgers (default: %(default)s, from WHYIDLE_DIR)",
     )
@@ -56,7 +57,7 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
         "--collector.deadline",
         dest="deadline",
         metavar="TIME",
-        type=duration,
+        type=some_time,
         default="2s",
         help="how long each collector may take in a scrape (default: %(default)s)",
     )
@@ -85,6 +86,12 @@ def directory_problem(directory: str) -> str | None:
         return None
     except OSError as error:
         return f"cannot read the ledger directory {directory}: {error.strerror}"
+
+
+def _given(text: str) -> str:
+    if not text:  # such as from an environment variable that is not set
+        raise argparse.ArgumentTypeError("the name of the directory is empty")
+    return text
 
 
 def _root(text: str) -> str:

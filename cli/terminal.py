@@ -38,7 +38,13 @@ def shows_colours() -> bool:
 
 
 def print_anything() -> None:
-    """Lets stdout and stderr replace what their encoding does not have. Otherwise, a print would raise an error."""
+    """Lets stdout and stderr drop output if they are closed, and replace what their encoding does not have. Otherwise,
+    a print would raise an error.
+    """
+    if sys.stdout is None:  # `>&-`, some daemons: Python then has no object for it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     codecs.register_error("whyidle", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -283,6 +283,22 @@ def test_the_log_is_logfmt_or_json(tmp_path: Path) -> None:
         assert (line["level"], line["msg"], line["address"]) == ("info", "listening", running.address)
 
 
+def test_an_agent_says_that_another_one_reads_the_same_ledgers(tmp_path: Path) -> None:
+    def warnings(of: Agent) -> list[str]:
+        return [line for line in of.log() if "another agent reads these ledgers" in line]
+
+    with agent(tmp_path) as first:
+        until(lambda: first.get("/readyz")[0] == 200)
+        with agent(tmp_path) as second:
+            [line] = until(lambda: warnings(second))
+            assert "counts every rank twice" in line
+            assert line.rstrip().split(" ts=")[0].endswith(f"directory={tmp_path}")
+        assert not warnings(first)
+    with agent(tmp_path) as later:
+        until(lambda: later.get("/readyz")[0] == 200)
+        assert not warnings(later)
+
+
 def test_refuses_bad_flags_with_a_sentence(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
@@ -296,6 +312,11 @@ def test_refuses_bad_flags_with_a_sentence(tmp_path: Path) -> None:
         assert (code, line) == (1, f"whyidle agent: cannot listen on {address}: Address already in use")
     code, line = fails("agent", "--ledger.retention=soon")
     assert (code, line.endswith("'soon' is not a duration: write 90s, 15m or 24h")) == (2, True)
+    for command in ("agent", "doctor"):
+        code, line = fails(command, "--collector.deadline=0")
+        assert (code, line.endswith("'0' must be at least 1ms, such as 1s")) == (2, True)
+        code, line = fails(command, "--ledger.dir=")
+        assert (code, line.endswith("argument --ledger.dir: the name of the directory is empty")) == (2, True)
     code, line = fails("agent", "--web.listen-address=here")
     assert (code, "'here' is not an address" in line) == (2, True)
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from whyidle.cli.main import main
@@ -27,3 +32,13 @@ def test_unknown_arguments_are_answered_with_the_usage_of_their_command(
     assert lines[0].startswith(f"usage: {usage} [")
     assert lines[-1].startswith(f"{usage}: error: ")
     assert "more" in lines[-1] or "nonsense" in lines[-1]
+
+
+@pytest.mark.parametrize("words", [("rules", "--print-config"), ("report", "--dir", "."), ("agent", "--nonsense")])
+def test_a_closed_output_is_no_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for closing in (">&-", "2>&-", ">&- 2>&-"):
+        command = f"{shlex.quote(sys.executable)} -m whyidle {shlex.join(words)} {closing}"
+        done = subprocess.run(["bash", "-c", f"({command}) > out 2> {log}"], cwd=tmp_path)
+        assert "Traceback" not in log.read_text()
+        assert done.returncode == {"rules": 0, "report": 1, "agent": 2}[words[0]]

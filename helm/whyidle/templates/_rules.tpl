@@ -67,6 +67,16 @@
 {{- fail (printf "rules.config.overrides.%s is not an alert: docs/runbook.md lists them" $name) -}}
 {{- end -}}
 {{- end -}}
+{{- if has $found.cluster_label $chart.taken -}}
+{{- fail (printf "rules.config.cluster_label cannot be %s: series have a label of this name with another meaning" $found.cluster_label) -}}
+{{- end -}}
+{{- range $where, $other := merge (dict "" $root.Values.rules.config) ($root.Values.rules.config.overrides | default dict) -}}
+{{- range $name, $_ := $other.labels | default dict -}}
+{{- if has $name $chart.taken -}}
+{{- fail (printf "rules.config.%slabels.%s cannot be set: alerts have a label %s that says what they concern" (empty $where | ternary "" (printf "overrides.%s." $where)) $name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $found | toJson -}}
 {{- end -}}
 
@@ -78,6 +88,15 @@
 {{- if hasKey $setting "pattern" -}}
 {{- if or (not (kindIs "string" $value)) (not (regexMatch $setting.pattern (toString $value))) -}}
 {{- fail (printf "rules.config.%s is %v: write %s" $name $value $setting.says) -}}
+{{- end -}}
+{{- if hasKey $setting "expression" -}}
+{{- range $each := contains "\"" $value | ternary (regexFindAll `[=!]~"([^"\\]|\\.)*"` $value -1) (list (printf "=~%q" $value)) -}}
+{{- $expression := substr 3 (int (sub (len $each) 1)) $each | replace `\\` `\` -}}
+{{- /* An empty alternative matches always, unless the expression does not compile. */ -}}
+{{- if not (regexMatch (printf "|%s" $expression) "") -}}
+{{- fail (printf "rules.config.%s has an invalid regular expression: %s" $name $expression) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- else if not (or (kindIs "float64" $value) (kindIs "int64" $value) (kindIs "int" $value)) -}}
 {{- fail (printf "rules.config.%s is %v: write a number" $name $value) -}}
