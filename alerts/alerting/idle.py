@@ -22,6 +22,7 @@ from ..recording.names import (
     shortage,
     spent,
     step_seconds,
+    steps,
 )
 from ..recording.shares import within
 from ..rule import Alert, Group, Record
@@ -176,17 +177,18 @@ def _others(config: Config) -> tuple[Alert, ...]:
     live = f"and {config.on(*RUN)} {ALIVE} == 1"
     starting = share("run_cause", config.window) + '{cause="startup"}'
     started = f"unless {config.on(*RUN)} max_over_time({starting}[{of.startup_for}]) > {of.starting_share}"
+    stepping = f"unless {config.on(*RUN)} {steps(config.window)} > 0"
     return (
         _unattributed(config),
         Alert(
             "WhyidleRunIdle",
-            f"{computes}\n{live}\nand {config.on(*RUN)} {STEPS} > 0\n{started}\n"
+            f"{computes}\n{live}\nand {config.on(*RUN)} {STEPS} > 0\n{stepping}\n{started}\n"
             f"unless {config.on(*RUN)} ({_alone(config)})",
             config.for_slow,
             "critical",
             f"Run {RUN_NAME} does not compute, but keeps its GPUs.",
-            f"Run {RUN_NAME} computed for {{{{ $value | humanizePercentage }}}} of the last {config.window}, although "
-            "its processes are alive, it made steps earlier, and it did not start recently. Take a "
+            f"Run {RUN_NAME} computed for {{{{ $value | humanizePercentage }}}} of the last {config.window} and made no "
+            "step, although its processes are alive, it made steps earlier, and it did not start recently. Take a "
             "stack of rank 0 with py-spy. An average over the day does not show this.",
         ),
         Alert(
