@@ -182,6 +182,8 @@ class Config:
     def __post_init__(self) -> None:
         if not {self.window, self.long_window} <= set(self.windows):
             raise ValueError("window and long_window must be among windows")
+        if seconds(self.long_window) < seconds(self.window):
+            raise ValueError(f"long_window is {self.long_window}, and must not be shorter than window, {self.window}")
         if seconds(self.interval) > 120:
             raise ValueError(f"interval is {self.interval}, and must be 2m at most: Prometheus forgets after 5m")
         if seconds(self.details_interval) > 240:

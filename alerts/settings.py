@@ -127,7 +127,7 @@ def _value(name: str, setting: Setting, value: Any) -> Any:
     if not setting.many:
         return _one(name, setting.kind, value)
     if not isinstance(value, list) or not value:
-        raise SettingsError(f"{name} must be a list, not {value!r}")
+        raise SettingsError(f"{name} must be a list with at least one item, not {value!r}")
     return tuple(_one(f"{name}[{index}]", setting.kind, item) for index, item in enumerate(value))
 
 

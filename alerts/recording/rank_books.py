@@ -28,8 +28,9 @@ def rules(config: Config) -> tuple[Record, ...]:
 def _totals(config: Config) -> Iterator[Record]:
     yield Record(
         RANK_PLACE,
-        f"group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})",
-        why="The node of each rank.",
+        f"topk {config.by('instance', *RANK)} (\n"
+        f"  1, group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})\n)",
+        why="The node of each rank. One: after a restart under another name of the node, both names are known.",
     )
     counted = last_value(config, "whyidle_device_seconds_total", f'family!="{UNHOOKED_FAMILY}"')
     yield Record(
