@@ -20,6 +20,8 @@ from whyidle.torch_hooks.identity import identify
 from whyidle.torch_hooks.restart import name_of, own_ledgers, restart_of
 
 STEPS = 24
+LACKS = 2
+"""How many steps of a rank may be missing from its file if it is killed: a thread writes the file each 100 ms."""
 
 TWICE = """
 import pathlib, sys
@@ -195,9 +197,9 @@ def test_restarted_ranks_repeat_what_was_not_saved(case: Case, launch: Launch, t
         assert (before.attempt, after.attempt) == (0, 1)
         assert before.run == after.run
         assert not repeated_steps(before)
-        # Rank 1 ended first. Rank 0 may have been one step behind, or waiting in the next one.
+        # Rank 1 ended first. Rank 0 may have been one step behind, or waiting in the next one. The file may lack more.
         reached = max(one.base_step + one.steps for one in (before, attempts(tmp_path, 1 - rank)[0]))
-        assert case.kill_at - 1 <= reached <= case.kill_at
+        assert case.kill_at - LACKS <= reached <= case.kill_at
         assert after.base_step == case.save_at
         assert repeated_steps(after) == list(range(case.save_at + 1, reached + 1))
         assert [step.number for step in after.ring] == list(range(case.save_at + 1, STEPS + 1))
@@ -221,7 +223,7 @@ def test_steps_repeated_by_a_run_of_the_same_name_are_recompute(tmp_path: Path, 
     before, after = attempts(tmp_path)
     assert (before.run, after.run, after.attempt) == ("mine", "mine", 1)
     assert before.ended == 0
-    assert before.steps in (8, 9)  # the last moments of a rank before it is killed may be missing
+    assert case.kill_at - LACKS <= before.steps <= case.kill_at
     assert repeated_steps(after) == list(range(5, before.steps + 1))
 
 
@@ -242,5 +244,5 @@ def test_steps_repeated_by_a_requeued_job_are_recompute(tmp_path: Path, forks: F
     once(forks, tmp_path, case, SLURM_JOB_ID="78")
     once(forks, tmp_path, case, SLURM_JOB_ID="78", SLURM_RESTART_COUNT="1")
     before, after = attempts(tmp_path)
-    assert before.steps in (8, 9)
+    assert case.kill_at - LACKS <= before.steps <= case.kill_at
     assert repeated_steps(after) == list(range(5, before.steps + 1))
