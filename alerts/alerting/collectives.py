@@ -45,7 +45,6 @@ def _hung(config: Config) -> Alert:
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     ended = config.series("whyidle_rank_killed")
     run_pipelines = f"sum {run} ({config.series('whyidle_run_device_seconds_total', PIPELINE)}) > 0"
-    names = f"group {config.by(*TARGET, 'node')} ({config.series('whyidle_run_ranks')})"
     phases, info = config.series("whyidle_phase_open_seconds"), config.series("whyidle_rank_info")
     phase = each(config, phases, RANK, " It is in {{ .Labels.phase }}.", " It has ended.")
     place = each(config, info, RANK, " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
@@ -59,7 +58,7 @@ def _hung(config: Config) -> Alert:
         f'  + {config.on(*RUN)} group_left max {run} ({HANGING}{{phase="collective"}})\n)\n'
         f"unless {config.on(*RANK)} {waits}\n"
         f"unless {on} ({ended} and {config.on(*RANK)} {phases}))\n"
-        f"* {config.on(*TARGET)} group_left (node) {names}",
+        f"* {on} group_left (node) {info}",
         config.for_now,
         "critical",
         f"Run {RUN_NAME} hangs: rank {{{{ $labels.rank }}}} has not entered a collective.",
