@@ -208,6 +208,14 @@ class Config:
         """The increase of a counter of the agent."""
         return f"increase({self.series(metric, matchers)}[{window}])"
 
+    @property
+    def details_kept(self) -> str:
+        """For how long to look back for what is recorded each details_interval, so that one evaluation may be missed.
+
+        An instant query looks back 5m, which may be too short for that.
+        """
+        return f"{2 * seconds(self.details_interval) + 60}s"
+
     def by(self, *labels: str) -> str:
         """A grouping that keeps clusters apart: `by (cluster, run)`."""
         return f"by ({', '.join((self.cluster_label, *labels))})"

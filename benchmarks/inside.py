@@ -14,16 +14,16 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from overhead import HERE, Loop
+from overhead import Loop, in_memory, start_child
 
 _now = time.perf_counter_ns
 
@@ -128,22 +128,15 @@ def main() -> int:
     if arguments.child:
         child(arguments)
         return 0
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(arguments.ranks)] if arguments.ranks > 1 else []
-    own = [
-        str(HERE.with_name("inside.py")),
-        "--child",
-        "--ranks",
-        str(arguments.ranks),
-        "--steps",
-        str(arguments.steps),
-    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(arguments.ranks)]
+    own = ["--child", "--ranks", str(arguments.ranks), "--steps", str(arguments.steps)]
     found: dict[str, list[float]] = defaultdict(list)
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+    with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
+        environment = {"WHYIDLE_DIR": folder, "OMP_NUM_THREADS": "1"}
         for _ in range(arguments.rounds):
-            environment = {**os.environ, "WHYIDLE_DIR": folder, "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, *launcher, *own]
-            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-            for name, value in json.loads(done.stdout).items():
+            launcher = torchrun if arguments.ranks > 1 else ()
+            said = start_child(*own, env=environment, launcher=launcher, script=Path(__file__).resolve())
+            for name, value in json.loads(said).items():
                 found[name].append(value)
     for name, values in found.items():
         print(f"{name:<24} {statistics.median(values):8.1f}   ({min(values):.1f} .. {max(values):.1f})")

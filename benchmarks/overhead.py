@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,10 @@ def rss_kb(pid: int | str = "self") -> int:
 # -- the sections --------------------------------------------------------------------------------------------------
 
 
-def start_child(*arguments: str, env: dict[str, str] | None = None, launcher: tuple[str, ...] = ()) -> str:
-    command = [*(launcher or (sys.executable,)), str(HERE), *arguments]
+def start_child(
+    *arguments: str, env: dict[str, str] | None = None, launcher: Sequence[str] = (), script: Path = HERE
+) -> str:
+    command = [*(launcher or (sys.executable,)), str(script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
@@ -171,7 +173,7 @@ def switch(arguments: argparse.Namespace) -> dict[str, Any]:
     from whyidle.torch_hooks.machine import PhaseMachine
 
     strings = {"run": "bench", "node": "n", "device": "cpu", "uuid": ""}
-    writer = LedgerWriter(tempfile.mkdtemp(dir=_memory()), strings, {"device_index": -1})
+    writer = LedgerWriter(tempfile.mkdtemp(dir=in_memory()), strings, {"device_index": -1})
     machine = PhaseMachine(writer.words, time.monotonic_ns())
     machine.begin()
     phase, count = PHASE["data"], 20_000
@@ -196,7 +198,7 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
         "two DDP ranks, a loader worker each": (["--distributed", "--workers", "1"], torchrun),
     }
     for name, (flags, launcher) in loops.items():
-        with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+        with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
             options = ["--child", "steps", "--steps", str(arguments.steps), "--rounds", str(arguments.rounds), *flags]
             blocks = json.loads(start_child(*options, env={"WHYIDLE_DIR": folder}, launcher=launcher))
         plain = blocks["plain"]
@@ -223,7 +225,7 @@ def peers(arguments: argparse.Namespace) -> dict[str, Any]:
             stdout=sys.stderr,
         )
     times: dict[str, list[float]] = {"plain": [], "whyidle": [], "traceml": []}
-    with tempfile.TemporaryDirectory(dir=_memory()) as scratch:
+    with tempfile.TemporaryDirectory(dir=in_memory()) as scratch:
         for _ in range(arguments.rounds):
             for arm in times:
                 times[arm].append(_peer(arm, folder, Path(scratch), arguments.steps))
@@ -256,7 +258,7 @@ def _peer(arm: str, peers_folder: Path, scratch: Path, steps_timed: int) -> floa
 def memory(arguments: argparse.Namespace) -> dict[str, Any]:
     """The RSS that attach adds to a rank (kB), and how long attach takes (ms). Fresh processes take turns."""
     runs: dict[str, list[dict[str, float]]] = {"plain": [], "whyidle": []}
-    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+    with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
         for _ in range(arguments.rounds):
             for arm, measured in runs.items():
                 measured.append(json.loads(start_child("--child", "memory", "--arm", arm, env={"WHYIDLE_DIR": folder})))
@@ -280,7 +282,7 @@ def agent(arguments: argparse.Namespace) -> dict[str, Any]:
     from whyidle.ledger.writer import LedgerWriter
     from whyidle.torch_hooks.machine import PhaseMachine
 
-    with tempfile.TemporaryDirectory(dir=_memory()) as folder:
+    with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
         writers = []
         for rank in range(8):
             strings = {"run": "bench", "node": "n", "device": "cpu", "uuid": ""}
@@ -335,7 +337,8 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 }
 
 
-def _memory() -> str | None:
+def in_memory() -> str | None:
+    """A directory in memory, or None if there is none."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 

@@ -96,9 +96,9 @@ def groups(config: Config) -> tuple[Group, ...]:
 
 def _records(config: Config) -> tuple[Record, ...]:
     """Queries over all ranks that several alerts share."""
-    steps, live = config.series("whyidle_run_steps_total"), config.series("whyidle_run_ranks")
+    made, live = config.series("whyidle_run_steps_total"), config.series("whyidle_run_ranks")
     return (
-        Record(STEPS, f"sum {config.by(*RUN)} ({steps})", why="Steps of all ranks, including earlier attempts."),
+        Record(STEPS, f"sum {config.by(*RUN)} ({made})", why="Steps of all ranks, including earlier attempts."),
         Record(ALIVE, f"clamp_max(max {config.by(*RUN)} ({live}), 1)", why="1 while a rank is alive."),
     )
 

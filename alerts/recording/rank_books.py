@@ -12,7 +12,7 @@ from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
-from ..promql import indented, seconds
+from ..promql import indented
 from ..rule import Record
 from .books import EVIDENCE, grown, heard_before, last_value, matching
 from .names import RANK_PLACE, RUN_INSTANCE, UNKNOWN_RANKS, spent, total
@@ -61,8 +61,7 @@ def _unknown(config: Config) -> Record:
 
 
 def _increases(config: Config) -> Iterator[Record]:
-    missed = f"{2 * seconds(config.details_interval) + 60}s"
-    on = config.on(*RUN_PLACE)
+    missed, on = config.details_kept, config.on(*RUN_PLACE)
     yield Record(
         spent("rank_cause"),
         f"({grown(RANK_TOTAL, missed, on, UNKNOWN_RANKS)}) != 0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...agent.metrics.ranks import RUN
 from ..config import Config
-from ..promql import any_of, indented, labelled, lines, seconds
+from ..promql import any_of, indented, labelled, lines
 from ..rule import Record
 from .corroboration import FAMILIES
 from .names import (
@@ -110,9 +110,8 @@ def _culprit(config: Config, window: str) -> str:
 def rules(config: Config, window: str) -> tuple[Record, ...]:
     """The verdict, with its corroboration by node counters."""
     name, found, on = verdict(window), leading(window), config.on(*RUN, "family")
-    # Evidence is evaluated so seldom that an instant query would not find it after one missed evaluation.
-    missed = f"{2 * seconds(config.details_interval) + 60}s"
-    agreed = f"(last_over_time({confirmed(f'ratio{window}')}[{missed}]) >= {config.confirmed_share:g})"
+    kept = config.details_kept
+    agreed = f"(last_over_time({confirmed(f'ratio{window}')}[{kept}]) >= {config.confirmed_share:g})"
     refutable = any_of(FAMILIES)
     return (
         Record(name, f"{found} and {on} {agreed}", {"corroboration": "confirmed"}),
