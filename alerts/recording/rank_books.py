@@ -30,7 +30,7 @@ def _totals(config: Config) -> Iterator[Record]:
         RANK_PLACE,
         f"topk {config.by('instance', *RANK)} (\n"
         f"  1, group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})\n)",
-        why="The node of each rank, and only one: if a pod restarts under another name, both names are known for a while.",
+        why="The node of each rank. Only one, because a pod that restarts may have two names for a while.",
     )
     counted = last_value(config, "whyidle_device_seconds_total", f'family!="{UNHOOKED_FAMILY}"')
     yield Record(
