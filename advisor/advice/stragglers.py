@@ -7,10 +7,12 @@ from ...verdict import shortage
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed
-from .rule import Found, Rule
+from .rule import FLOOR, Found, Rule
 
 _WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
 """The causes that count as compute. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
+_EVEN = Changes(no_stragglers=True, late_by=("compute", "recompute"))
+"""Another device changes the compute of a late rank, not what else makes it late."""
 
 
 def _late(case: Case) -> float:
@@ -37,13 +39,15 @@ def _drain(case: Case) -> Found | None:
     numbers = ", ".join(str(one["rank"]) for one in late[:4]) + (" and more" if len(late) > 4 else "")
     ranks = f"rank{'s' * (len(late) > 1)} {numbers}"
     share = _late(case)
+    if share < FLOOR:
+        return None
     if case.nodes > 1 and len(nodes) == 1:
         change = f"Drain the node {late[0]['node']} and start the run without it"
     else:
         change = f"Give {ranks} less work, or another device: with the same work as the others it takes longer"
     return Found(
         change,
-        replayed(case, Changes(no_stragglers=True)) or formula(share),
+        replayed(case, _EVEN) or formula(share),
         (f"others wait {percent(share)} of the time for {ranks}, which computes for longer than they do",),
         {"ranks": numbers},
     )
@@ -69,7 +73,7 @@ RULES: tuple[Rule, ...] = (
         ("straggler",),
         "At most half of the ranks are late by their own compute, and always the same ranks",
         "Give the late rank another node or device",
-        "Replay in which no rank is late by its own time",
+        "Replay in which no rank is late by its compute",
         "`straggler` falls",
         _drain,
     ),

@@ -32,6 +32,9 @@ class Changes:
     """A save blocks the loop only while it copies."""
     no_stragglers: bool = False
     """No rank is late because of its own time."""
+    late_by: tuple[str, ...] = ()
+    """With `no_stragglers`: only lateness by these causes disappears; empty: by any. The command has no option for
+    this; advice uses it."""
     balanced: bool = False
     """All stages of a pipeline compute for the same time."""
     workers: int = 0

@@ -59,7 +59,7 @@ def _overlap(start: float, end: float, low: float, high: float) -> float:
 def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     """The own time of each rank in each step: one list for each rank."""
     factors = factors_of(changes)
-    late = _lateness(trace) if changes.no_stragglers else {}
+    late = _lateness(trace, changes.late_by) if changes.no_stragglers else {}
     balance = _balance(trace) if changes.balanced else {}
     found = []
     for one in trace.ranks:
@@ -109,10 +109,11 @@ def _own(
     )
 
 
-def _lateness(trace: Trace) -> dict[tuple[int, int], dict[int, int]]:
+def _lateness(trace: Trace, by: Sequence[str] = ()) -> dict[tuple[int, int], dict[int, int]]:
     """(rank, index of the step) -> by cause, the ns that the rank's own time exceeded its peers', if that made it
-    late."""
+    late. ``by``: only these causes; empty: all."""
     peers = _peers(trace)
+    causes = {CAUSE[cause] for cause in by} or {*range(len(CAUSES))}
     totals = [[sum(step.own) for step in one.steps] for one in trace.ranks]
     found: dict[tuple[int, int], dict[int, int]] = {}
     for place, one in enumerate(trace.ranks):
@@ -131,7 +132,7 @@ def _lateness(trace: Trace) -> dict[tuple[int, int], dict[int, int]]:
             for cause in sorted(beyond, key=lambda cause: -beyond[cause]):
                 late[cause] = min(beyond[cause], excess)
                 excess -= late[cause]
-            found[one.rank, index] = late
+            found[one.rank, index] = {cause: ns for cause, ns in late.items() if cause in causes}
     return found
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from schedules.cases import cases
@@ -256,6 +257,28 @@ def test_advises_as_many_computing_workers_as_cpus(tmp_path: Path) -> None:
     )
     [workers] = [one for one in advise(case_of(fault, tmp_path)) if one.id == "data.workers"]
     assert workers.settings == {"num_workers": 3}
+
+
+BLOCKED_MOSTLY = [{"compute": 0.05, "host_blocked": 0.06}, {"compute": 0.055, "straggler": 0.055}]
+"""The first rank is late by 55 ms, because its loop is blocked."""
+
+
+@pytest.mark.parametrize(
+    ("waited", "advised"),
+    [(0.0005, None), (0.01, pytest.approx(2 * 0.2 / (38 * 0.11 + 2 * 0.25), abs=0.01))],
+    ids=["negligible", "some"],
+)
+def test_advice_to_drain_a_rank_counts_only_its_compute(waited: float, advised: Any, tmp_path: Path) -> None:
+    """The second rank computes longer in each 20th step. Another device does not help the first one."""
+    longer = 20 * waited
+    odd = [{"compute": 0.05, "straggler": longer}, {"compute": 0.05 + longer}]
+    late = [
+        {"late": {"host": 1.1}, "late_steps": STEPS - 2, "step": BLOCKED_MOSTLY[0] | {"straggler": waited}},
+        {"late": {"compute": STEPS * waited}, "late_steps": 2},
+    ]
+    gains = {one.id: one.gain.share for one in advise(case_of(Fault(BLOCKED_MOSTLY, odd, by_rank=late), tmp_path))}
+    assert gains.get("straggler.drain") == advised
+    assert gains["host.blocked"] > 0.3
 
 
 def test_a_loop_without_a_cpu_to_receive_batches_has_no_slow_workers(tmp_path: Path) -> None:
