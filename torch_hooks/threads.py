@@ -29,13 +29,15 @@ _FIRST_LOOK_NS, _LAST_LOOK_NS = 250_000_000, 16_000_000_000
 class OwnThread:
     """A thread of this process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "asleep", "name", "pool", "tid")
+    __slots__ = ("_clock", "_fd", "asleep", "name", "pool", "python", "tid")
 
     def __init__(self, tid: int):
         self.tid = tid
         self.name = ""
         self.pool = False
         """Whether it works only while the training thread does, between the fork and the join of an OpenMP region."""
+        self.python = False
+        """Whether the training code started it with ``threading``."""
         self.asleep = 0  # how often it was seen asleep outside a pool's library
         self._clock = (~tid << 3) | 6  # MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED), include/linux/posix-timers_types.h
         self._fd = open_schedstat(os.getpid(), tid)
@@ -116,7 +118,7 @@ class OwnThreads:
 
     def pools_told(self) -> bool:
         """Whether it is known of all helpers if they belong to a pool."""
-        return all(thread.pool or thread.asleep >= _SEEN_ENOUGH for thread in self.helpers)
+        return all(thread.pool or thread.python or thread.asleep >= _SEEN_ENOUGH for thread in self.helpers)
 
     def _watch_sleepers(self) -> None:
         if not self._pool_ranges:
@@ -124,7 +126,7 @@ class OwnThreads:
         for pause in _PAUSES_SECONDS:
             time.sleep(pause)
             for thread in self.helpers:
-                if not thread.pool and thread.asleep < _SEEN_ENOUGH:
+                if not (thread.pool or thread.python) and thread.asleep < _SEEN_ENOUGH:
                     self._watch_sleeper(thread)
             if self.pools_told():
                 return
@@ -151,7 +153,9 @@ class OwnThreads:
         new = sorted(tids - self.all.keys())[: _MOST - len(self.all)]
         for tid in new:
             self.all[tid] = OwnThread(tid)
+        python = _python_threads()
         for thread in self.all.values():
+            thread.python = thread.tid in python
             if not thread.communicates:
                 thread.name = _line(thread.tid, "comm")
         self._sort()
@@ -169,6 +173,14 @@ def _line(tid: int, file: str) -> str:
             return stream.read().decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _python_threads() -> set[int | None]:
+    """The native ids of the threads that were started with ``threading``.
+
+    A thread of a library that runs Python code (autograd's, for example) also has an object there, but a dummy one.
+    """
+    return {thread.native_id for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
 
 
 def _ranges_of(libraries: tuple[str, ...]) -> list[tuple[int, int]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Queue
 
 import pytest
 from hypothesis import given
@@ -194,8 +197,6 @@ def test_communication_threads_on_one_core_have_queue_time(task: TaskClock) -> N
 
 
 def burn_until(over: threading.Event) -> None:
-    import zlib
-
     data = os.urandom(1 << 20)
     while not over.is_set():
         zlib.compress(data)  # without the GIL, so that both are runnable
@@ -273,19 +274,52 @@ def test_blocked_time_is_taken_from_causes_that_the_step_has(task: TaskClock) ->
     assert loop.blocked > 10 * MS
 
 
-def test_waiting_for_own_busy_threads_is_not_blocked_time(task: TaskClock) -> None:
-    """Also while they wait for a CPU."""
+def test_waiting_for_busy_threads_of_libraries_is_not_blocked_time(task: TaskClock) -> None:
+    """Also while they wait for a CPU. To Python's ``threading``, they are unknown."""
     loop = Loop(task)
     for _ in range(30):
         over = threading.Event()
-        threads = [threading.Thread(target=burn_until, args=(over,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
+        ended = [threading.Semaphore(0) for _ in range(3)]
+        for one in ended:
+            _thread.start_new_thread(burn_and_tell, (over, one))
         threading.Timer(0.05, over.set).start()
-        for thread in threads:
-            thread.join()
+        for one in ended:
+            one.acquire()
         loop.step()
     assert loop.share < 0.02
+
+
+def burn_and_tell(over: threading.Event, ended: threading.Semaphore) -> None:
+    burn_until(over)
+    ended.release()
+
+
+def test_waiting_for_a_thread_that_decodes_is_blocked_time(task: TaskClock) -> None:
+    """A thread of the training code fills a queue of batches, and works all the time."""
+    batches: Queue[None] = Queue(1)
+    over = threading.Event()
+
+    def decode() -> None:
+        while not over.is_set():
+            compressed_for(0.02)
+            batches.put(None)
+
+    thread = threading.Thread(target=decode, daemon=True)
+    thread.start()
+    loop = Loop(task)
+    for _ in range(100):
+        batches.get()
+        loop.step()
+    over.set()
+    batches.get()
+    assert loop.share > 0.7
+
+
+def compressed_for(seconds: float) -> None:
+    """Uses a CPU without the GIL."""
+    data, begun = os.urandom(1 << 16), time.thread_time()
+    while time.thread_time() - begun < seconds:
+        zlib.compress(data)
 
 
 def test_time_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> None:
@@ -303,9 +337,9 @@ def test_time_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> Non
     assert 0.5 * slept < loop.blocked < 1.1 * slept
 
 
-def thread_of(name: str = "", pool: bool = False) -> OwnThread:
+def thread_of(name: str = "", *, pool: bool = False, python: bool = False) -> OwnThread:
     thread = OwnThread(-1)
-    thread.name, thread.pool = name, pool
+    thread.name, thread.pool, thread.python = name, pool, python
     return thread
 
 
@@ -313,9 +347,10 @@ def test_counts_work_that_other_threads_did_for_the_loop() -> None:
     spent = [
         (thread_of("pt_gloo_runloop"), 30 * MS, 40 * MS),  # runs collectives, and does not work for the loop's own code
         (thread_of(pool=True), 12 * MS, 3 * MS),  # in addition to the training thread's 10 ms
+        (thread_of(python=True), 7 * MS, 8 * MS),  # decodes samples
         (thread_of(), 5 * MS, 6 * MS),
     ]
-    assert helped(spent, 10 * MS, 50 * MS) == ((2 + 3 + 5 + 6) * MS, 3 * MS)
+    assert helped(spent, 10 * MS, 57 * MS) == ((2 + 3 + 5 + 6) * MS, 3 * MS)
 
 
 POOL = """

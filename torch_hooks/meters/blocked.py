@@ -2,7 +2,7 @@
 
 Time outside all hooks is compute or the loop's own Python. But the loop may also sleep, read a file or wait for a
 socket there. The kernel's accounting of the training thread shows this: it is time in which the thread was neither on
-a CPU nor queued for one, while no other thread of the process worked for it.
+a CPU nor queued for one, while no other thread of the process computed for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class BlockedMeter:
     time of the training thread in other phases is subtracted as far as it was measured (TaskClock.booked_ns). The part
     that was not measured makes the result smaller, so that it is a lower bound.
 
-    Other threads count as follows. Threads for collectives do not work for the loop's own code. Threads of an OpenMP
+    Other threads count as follows. Threads for collectives do not work for the loop's own code. Nor do threads that the
+    training code has started with ``threading``: a thread that decodes samples is not what trains. Threads of an OpenMP
     pool work at the same time as the training thread, so only their queue time, and CPU time beyond the training
     thread's, can make it wait. All other threads count in full: the training thread may have waited for their work.
     """
@@ -189,6 +190,6 @@ def helped(spent: list[tuple[OwnThread, int, int]], own_cpu: int, others_cpu: in
     unknown, total = others_cpu, 0
     for thread, cpu, queue in spent:
         unknown -= cpu
-        if not thread.communicates:
+        if not (thread.communicates or thread.python):
             total += queue + (max(cpu - own_cpu, 0) if thread.pool else cpu)
     return total, max(unknown, 0)
