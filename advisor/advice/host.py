@@ -51,8 +51,8 @@ def _blocked(case: Case) -> Found | None:
         evidence += f"; it wrote {bytes_written / 1e6:.0f} MB of files meanwhile"
     else:
         change = (
-            "Move what blocks the loop (reads by hand, sleeps, requests) into DataLoader workers or a thread. If it waits"
-            " for a thread that decodes, move that into DataLoader workers"
+            "Move what blocks the loop (reads by hand, sleeps, requests) into DataLoader workers or a thread. If it"
+            " waits for a thread that decodes, move that into DataLoader workers"
         )
     return Found(change, without(case, "host_blocked"), (evidence,))
 
