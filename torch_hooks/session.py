@@ -26,6 +26,7 @@ from .exchange.exchange import Exchange
 from .flusher import Flusher
 from .groups import ALONE
 from .identity import identify, nvml_uuid
+from .loaders import Loaders
 from .loop import Loop
 from .machine import NOT_ENTERED, PhaseMachine
 from .meters.blocked import BlockedMeter
@@ -48,6 +49,7 @@ _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
 _SHORTAGE_AT = WORD_AT["cpu_asked_ns"][0]
+_WORKERS_AT = WORD_AT["loader_workers"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
@@ -87,6 +89,7 @@ class Session:
         self.world_size = 1
         self._world: weakref.ref[Any] | None = None
         self._looked = self._look_in = 0
+        self.loaders = Loaders(self._tell_workers)
         self.loop.forget()
         self.saves.forget()
 
@@ -252,6 +255,10 @@ class Session:
             self.state("device_clock", "failed")
 
     # -- hooks
+
+    def _tell_workers(self, workers: int) -> None:
+        if self.writer is not None:
+            self.writer.words[_WORKERS_AT] = workers
 
     def state(self, hook: str, state: str) -> None:
         self.states[hook] = state

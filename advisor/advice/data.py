@@ -27,7 +27,7 @@ computed for less than this share of the rest of the wait."""
 PREFETCH = 2
 """The default of DataLoader's prefetch_factor."""
 MOST_PREFETCH = 64
-"""The largest increase of prefetch_factor that is advised."""
+"""If the longest wait needs a larger increase of prefetch_factor than this, none is advised."""
 SHARD_READ = 1 << 20
 """The bytes of one read from a shard, as sequential readers request them."""
 SMALL_READ = 1 << 17
@@ -51,7 +51,7 @@ def _workers(case: Case) -> Found | None:
     if gain is None:
         return None
     return Found(
-        f"Set num_workers={have + more} in the DataLoader (it has {have})",
+        f"Set num_workers={have + more} in the DataLoader that the loop waits for (it has {have})",
         gain,
         (
             f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time while that is blocked,"
@@ -84,7 +84,9 @@ def _prefetch(case: Case) -> Found | None:
         return None
     step = median(case.basis.walls)
     longest = sorted(rare)[ceil(ENOUGH * len(rare)) - 1]
-    more = min(MOST_PREFETCH, ceil(longest / (have * step)))
+    more = ceil(longest / (have * step))
+    if more > MOST_PREFETCH:
+        return None  # so long a wait is no hiccup: it may be an evaluation, whose loader starts from nothing
     saved = sum(min(wait, more * have * step) for wait in rare) / sum(case.basis.walls)
     if saved < FLOOR:
         return None

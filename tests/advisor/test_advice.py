@@ -249,6 +249,11 @@ def test_does_not_advise_more_workers_if_the_gain_is_unknown(fault: Fault, tmp_p
     assert "data.workers" not in {one.id for one in advise(case_of(fault, tmp_path))}
 
 
+def test_does_not_advise_to_prefetch_for_waits_as_long_as_an_evaluation(tmp_path: Path) -> None:
+    fault = replace(FAULTS["data.prefetch"], odd=[{"compute": 0.05, "data_read": 10.0}])
+    assert "data.prefetch" not in {one.id for one in advise(case_of(fault, tmp_path))}
+
+
 def test_advises_as_many_computing_workers_as_cpus(tmp_path: Path) -> None:
     fault = replace(
         FAULTS["data.workers"],

@@ -93,9 +93,9 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
 
 def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter | OwnMeter:
     alone = getattr(iterator, "_task_info", None) is None
-    if session.writer is not None and training:
-        session.writer.set("loader_workers", 0 if alone else len(getattr(iterator, "_workers", ())))
-    meter = iterator.__dict__[_METER] = OwnMeter(session.task) if alone else WorkerMeter(session.task)
+    workers = 0 if alone else len(getattr(iterator, "_workers", ()))
+    loader = session.loaders.with_workers(workers, training=training)
+    meter = iterator.__dict__[_METER] = (OwnMeter if alone else WorkerMeter)(session.task, loader)
     return meter
 
 

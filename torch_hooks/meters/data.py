@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import CAUSE
 from ..books import Parts
 from ..splits import cpu_between, shares, split_data_wait, split_handoff, split_own_read
 from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
 from .budget import Budget
+
+if TYPE_CHECKING:
+    from ..loaders import Loader
 
 _LONG_NS = 1_000_000
 _NOW_AND_THEN = 8
@@ -50,6 +53,7 @@ class OwnMeter:
         "_budget",
         "_cpu",
         "_cpu_share",
+        "_loader",
         "_queue",
         "_queue_share",
         "_read",
@@ -60,8 +64,9 @@ class OwnMeter:
         "wants_begin",
     )
 
-    def __init__(self, task: TaskClock | None):
+    def __init__(self, task: TaskClock | None, loader: Loader):
         self._task = task
+        self._loader = loader
         self._alert = _ALERT_WAITS  # how many of the next waits begin with a reading
         self.wants_begin = True
         """Whether ``begin`` must be called for the next wait."""
@@ -83,7 +88,11 @@ class OwnMeter:
             self._spent_ns = _now() - now
 
     def split(self, ns: int) -> Parts:
-        self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
+        if ns >= _LONG_NS:
+            self._alert = _ALERT_WAITS
+            self._loader.waited(ns)
+        else:
+            self._alert -= 1
         self._waits += 1
         self.wants_begin = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
         if not self._read and ns < _LONG_NS:
@@ -120,6 +129,7 @@ class WorkerMeter:
         "_cpu",
         "_helpers_queue",
         "_last",
+        "_loader",
         "_made",
         "_pin",
         "_pinned",
@@ -134,8 +144,9 @@ class WorkerMeter:
 
     wants_begin = True
 
-    def __init__(self, task: TaskClock | None):
+    def __init__(self, task: TaskClock | None, loader: Loader):
         self._task = task
+        self._loader = loader
         self._alert = _ALERT_WAITS
         self._waits = 0
         self._budget = Budget()
@@ -179,7 +190,11 @@ class WorkerMeter:
         self._before = self._last[worker]
 
     def split(self, ns: int) -> Parts | None:
-        self._alert = _ALERT_WAITS if ns >= _LONG_NS else self._alert - 1
+        if ns >= _LONG_NS:
+            self._alert = _ALERT_WAITS
+            self._loader.waited(ns)
+        else:
+            self._alert -= 1
         clock = self._clock
         if clock is None:
             return None

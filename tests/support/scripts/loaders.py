@@ -1,4 +1,5 @@
-"""One loader after the other through real DataLoaders; prints, per loader, ns per cause of the wait for data."""
+"""One loader after the other through real DataLoaders. Prints, per loader, ns per cause of the wait for data, and how
+many workers the loader has that the loop has waited for most by then."""
 
 from __future__ import annotations
 
@@ -100,6 +101,8 @@ def loader(name: str) -> DataLoader[Any]:
         return DataLoader(Ready(), 2, num_workers=1, collate_fn=slow_to_load)
     if name == "crowded":
         return DataLoader(Made("burns"), 2, num_workers=4)
+    if name == "ready:0":
+        return DataLoader(Ready(), 2)
     how, _, here = name.partition(":")
     return DataLoader(Made(how), 2, num_workers=0 if here else 1)
 
@@ -113,7 +116,8 @@ if __name__ == "__main__":
     at = WORD_AT["cause_ns"][0]
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], 0.1)
-    told = {}
+    told: dict[str, dict[str, int]] = {}
+    workers = []
     for name in sys.argv[1:]:
         before = words[at : at + len(CAUSES)].tolist()
         for _ in loader(name):
@@ -121,4 +125,6 @@ if __name__ == "__main__":
             optimizer.step()
         after = words[at : at + len(CAUSES)].tolist()
         told[name] = {c: b - a for c, a, b in zip(CAUSES, before, after, strict=True) if c.startswith("data_")}
+        workers.append(words[WORD_AT["loader_workers"][0]])
     print(json.dumps(told))
+    print(json.dumps(workers))
