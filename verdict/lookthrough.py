@@ -37,9 +37,11 @@ Key = TypeVar("Key")
 OFTEN = 0.5
 STEADY = 0.8
 RIVAL = 0.5
-"""Ranks take turns at being late if three conditions hold: in total they are late in at least OFTEN of the steps; no
-rank is late in STEADY of the steps or more; and the second-most late rank is late in at least RIVAL times as many steps
-as the first."""
+MOSTLY = 0.8
+"""Ranks take turns at being late if four conditions hold: in total they are late in at least OFTEN of the steps; no
+rank is late in STEADY of the steps or more; the second-most late rank is late in at least RIVAL times as many steps
+as the first; and no rank has caused MOSTLY or more of the waits. A rank that saves three times is late in three steps,
+but by far more than any rank that is late by a little in every other step."""
 
 
 class Group(NamedTuple):
@@ -139,8 +141,11 @@ class Conclusion:
         return sorted(named, key=lambda item: (-item[1], item[0].family, item[0].rank or 0, item[0].group or ()))
 
     def take_turns(self, family: str) -> bool:
-        """Whether ranks take turns at being late because of ``family``; see OFTEN, STEADY and RIVAL."""
+        """Whether ranks take turns at being late because of ``family``; see OFTEN, STEADY, RIVAL and MOSTLY."""
         if family in ("network", "communication", "pipeline"):
+            return False
+        caused = [spent for one, spent in self.waited.items() if one.family == family and one.rank is not None]
+        if caused and max(caused) >= MOSTLY * sum(caused):
             return False
         late = sorted(self.late_steps.values(), reverse=True)
         if len(late) < 2 or sum(late) < OFTEN * self.steps:

@@ -179,6 +179,17 @@ def test_closed_circle_ends_and_is_counted():
     assert conclusion.open == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize(("first", "second", "turns"), [(20.0, 0.3, False), (12.0, 8.0, True)])
+def test_a_rank_that_caused_almost_all_waits_does_not_take_turns(first: float, second: float, turns: bool):
+    """Both ranks are late by a little in many steps. The first one also saves a few times, for longer."""
+    group = Group("dp", (0, 1))
+    ranks = [
+        RankWaits(0, {}, (GroupWaits(group, behind={1: second}, late_own={"storage": 1}, late_steps=45),), steps=100),
+        RankWaits(1, {}, (GroupWaits(group, behind={0: first}, late_own={"storage": 1}, late_steps=40),), steps=100),
+    ]
+    assert conclude(ranks).take_turns("storage") is turns
+
+
 def test_circle_with_a_way_out_is_solved_exactly():
     """Half of each lateness comes from the other rank: rank 0 ends with 2/3 or 1/3 of what began at either."""
     other = Group("ep", (0, 1))
