@@ -141,7 +141,9 @@ class Ledger:
     words: dict[str, tuple[int, ...]]
     ring: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    """The last waits, oldest first."""
+    """The last waits, oldest first. Those of a rank that has ended include the waits after its last step."""
+    rest: Step | None = None
+    """What a rank that has ended did after its last step, as if that were another step."""
     visible_pid: int = 0
     """The live writer's pid as this process sees it; 0 if it cannot see the writer's pid namespace."""
     uid: int = -1
@@ -340,6 +342,7 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
     _check_times(ledger)
     if len(raw) == LEDGER_BYTES:
         ledger.ring = _ring(raw, ledger, shift)
+        ledger.rest = _rest(raw, ledger)
         ledger.calls = _calls(raw, ledger)
     return ledger
 
@@ -507,6 +510,20 @@ def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
             steps.append(Step(step, end_ns + shift, wall_ns, tuple(causes)))
         before = now
     return steps
+
+
+def _rest(raw: bytes, ledger: Ledger) -> Step | None:
+    if not ledger.ended or not ledger.ring:
+        return None
+    last = ledger.ring[-1]
+    at = HEAD_BYTES + ((ledger.steps - 1) % RING_STEPS) * _RING.size
+    _, _, _, waited, *before = _RING.unpack_from(raw, at)
+    causes = [max(0, now - then) for now, then in zip(ledger.words["cause_ns"], before, strict=True)]
+    for cause in _WAITS:
+        causes[cause] = 0
+    causes[_COLLECTIVE] = max(0, ledger.waited_ns - waited)
+    end_ns = ledger.last_sign_ns
+    return Step(last.number + 1, end_ns, max(0, end_ns - last.end_ns), tuple(causes))
 
 
 def _calls(raw: bytes, ledger: Ledger) -> list[Call]:

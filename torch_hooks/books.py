@@ -487,8 +487,11 @@ class Books:
         self.settle(slot, {"unsplit": words[_SLOT_PENDING_AT + slot]}, words[_STEPS])
 
     def end(self) -> None:
-        """The run ends: pending waits become `collective`. A report can still split them from the ring of calls."""
+        """The run ends: pending waits become `collective`. A report can still split them from the ring of calls. That
+        includes the waits after the last step, as if they were in another one."""
         words = self.words
+        if self._trace:
+            self._keep(words[_STEPS] + 1)
         for slot in range(UNKNOWN_SLOT):
             if self.held[slot] is not None:
                 settled = words[_SLOT_SETTLED_AT + slot]

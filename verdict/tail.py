@@ -2,6 +2,9 @@
 
 When a run ends, the waits of its last steps are still pending. If the ledgers of all ranks of a group can be read,
 their rings still have each wait of those steps. This module then takes the minimum that the ranks would have exchanged.
+
+The waits after the last step are split in the same way, as if they were in another step: often one rank saves the
+model, and the others wait in a barrier.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from ..ledger.reader import Ledger, Slot
 from ..ledger.waits import Settled, StepWaits, pack, split, width_for, words_of
 
 Member = tuple[Ledger, Slot]
+AFTERWARDS = 0.1
+"""What a rank does after its last wait cannot have made it late, but its ledger does not tell it apart. So the waits
+after the last step are split only if that takes less than this part of what the ranks did before their last wait."""
 
 
 def split_tails(newest: Iterable[Ledger]) -> dict[tuple[int, int], Settled]:
@@ -38,6 +44,8 @@ def split_tails(newest: Iterable[Ledger]) -> dict[tuple[int, int], Settled]:
 def _split_group(members: list[Member]) -> dict[int, Settled]:
     first = max(slot.settled for _, slot in members) + 1
     last = min(ledger.steps for ledger, _ in members)
+    if _rest_can_be_split(members):
+        last += 1
     first = max(first, *(ledger.first_whole_step for ledger, _ in members))
     if first > last:
         return {}
@@ -56,13 +64,28 @@ def _split_group(members: list[Member]) -> dict[int, Settled]:
     return {rank: split(least, rank, ranks, own, width, accelerator=accelerator) for rank, own in steps.items()}
 
 
+def _rest_can_be_split(members: list[Member]) -> bool:
+    before = afterwards = 0
+    for ledger, slot in members:
+        number = ledger.steps + 1
+        calls = [call for call in ledger.calls if call.step == number]
+        mine = [place for place, call in enumerate(calls) if call.slot == slot.index]
+        if ledger.rest is None or ledger.steps != members[0][0].steps or not mine:
+            return False
+        mine_before = sum(call.gap_ns for call in calls[: mine[-1] + 1])
+        before = max(before, mine_before)
+        afterwards = max(afterwards, sum(_own(ledger.rest.causes)) - mine_before)
+    return afterwards < AFTERWARDS * before
+
+
 def _steps_of(ledger: Ledger, slot: Slot, first: int, last: int) -> list[StepWaits]:
     calls: dict[int, list[list[int]]] = {number: [[] for _ in range(SLOTS)] for number in range(first, last + 1)}
     for call in ledger.calls:
         if call.step in calls:
             calls[call.step][call.slot].append(call.ns)
     found = []
-    for step in ledger.ring:
+    steps = [*ledger.ring, ledger.rest] if ledger.rest else ledger.ring
+    for step in steps:
         number = step.number - ledger.base_step
         if first <= number <= last:
             elsewhere = [sum(waits) for waits in calls[number]]
