@@ -95,6 +95,12 @@ CASES = (
         _set(stacked=True),
     ),
     Case(
+        "data.start",
+        "a spawned worker for each epoch of 40 batches",
+        replace(ONE, steps=200, workers=1, epoch=40),
+        _set(workers_stay=True),
+    ),
+    Case(
         "host.gc", "gc.collect() in each step, 200,000 objects", replace(ONE, steps=30, collect=True), _set(freeze=True)
     ),
     Case(

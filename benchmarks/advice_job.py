@@ -49,6 +49,9 @@ class Job:
     compute: float = 0.03
     workers: int = 0
     prefetch: int = 2
+    epoch: int = 0
+    """Batches of an epoch, for which workers are spawned; 0: there is only one epoch."""
+    workers_stay: bool = False
     read: float = 0.0
     decode: float = 0.0
     spike: float = 0.0
@@ -214,8 +217,18 @@ def train(job: Job, rank: int, folder: Path) -> None:
 
 
 def _loader(job: Job) -> Iterator[Any]:
-    prefetch = job.prefetch if job.workers else None
-    return iter(DataLoader(_Batches(job), None, num_workers=job.workers, prefetch_factor=prefetch))
+    batches = _Batches(job)
+    loader = DataLoader(
+        batches,
+        None,
+        sampler=range(job.epoch or len(batches)),
+        num_workers=job.workers,
+        prefetch_factor=job.prefetch if job.workers else None,
+        multiprocessing_context="spawn" if job.epoch else None,
+        persistent_workers=job.workers_stay,
+    )
+    while True:
+        yield from loader
 
 
 def _replica(job: Job, rank: int) -> Iterator[None]:

@@ -75,6 +75,7 @@ CAUSE_SHADES: dict[str, str] = {
     "host_blocked": shaded(SKY, 0.35),
     "startup": shaded(SKY, 1.75),
     "unattributed": GREY,
+    "data_start": shaded(SKY, 0.8),
 }
 """Cause -> a shade of its family's colour."""
 
@@ -84,7 +85,7 @@ PHASE_COLOUR: dict[str, str] = {
     "eval": shaded(GREEN, 1.3),
     "host": SKY,
     "data": ORANGE,
-    "data_start": shaded(SKY, 1.4),
+    "data_start": shaded(SKY, 0.8),
     "collective": LAVENDER,
     "checkpoint": shaded(ORANGE, 0.6),
     "restore": shaded(ORANGE, 1.3),

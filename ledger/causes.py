@@ -27,6 +27,7 @@ CAUSE_FAMILY: dict[str, str] = {
     "host_blocked": "host",
     "startup": "host",
     "unattributed": "unattributed",
+    "data_start": "host",
 }
 """Cause -> family, in the order of the ledger."""
 
@@ -73,7 +74,7 @@ PHASE_CAUSE: dict[str, str] = {
     "eval": "compute",
     "host": "host",
     "data": "data_handoff",
-    "data_start": "host",
+    "data_start": "data_start",
     "collective": "collective",
     "checkpoint": "checkpoint_write",
     "restore": "checkpoint_read",

@@ -65,6 +65,7 @@ WORDS: dict[str, str] = {
     "host_blocked": "blocked in the loop's own code",
     "startup": "starting up",
     "unattributed": "that nothing explains",
+    "data_start": "starting data workers",
 }
 """Cause -> what a rank did in that time."""
 
@@ -89,6 +90,7 @@ SAID_OF_CAUSES: dict[str, str] = {
     "host_blocked": shortage.BLOCKED,
     "startup": "a rank is starting up",
     "unattributed": "nothing that was measured explains it",
+    "data_start": "the loop starts data workers again and again",
 }
 """Cause -> the reason in a headline. It follows the name of a rank, or stands alone for the whole run."""
 

@@ -184,6 +184,18 @@ def _receiving(case: Case) -> float:
     return ready / max(1, sum(own[_QUEUE] for own in steps))
 
 
+def _start(case: Case) -> Found | None:
+    share = case.share("data_start")
+    if share < FLOOR:
+        return None
+    return Found(
+        "Set persistent_workers=True in the DataLoader, and create the loader for the evaluation only once",
+        without(case, "data_start"),
+        (f"the loop waits {percent(share)} of the time for data workers to start",),
+        {"persistent_workers": "True"},
+    )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "data.workers",
@@ -242,5 +254,14 @@ RULES: tuple[Rule, ...] = (
         " gets no CPU to receive it",
         "`data_handoff` falls",
         _handoff,
+    ),
+    Rule(
+        "data.start",
+        ("host",),
+        "The loop waits for data workers to start, as in each epoch and each evaluation",
+        "Set `persistent_workers=True`",
+        "Replay without `data_start`. Workers that are kept still start once",
+        "`data_start` stops growing after the first epoch",
+        _start,
     ),
 )

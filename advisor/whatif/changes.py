@@ -24,7 +24,7 @@ class Changes:
     cpu: float = 1.0
     """The compute of data workers, the copies of saves, and queues for a CPU."""
     host: float = 1.0
-    """The loop's own code, garbage collection, compilation, blocked code."""
+    """The loop's own code, garbage collection, compilation, blocked code, the start of data workers."""
     compute: float = 1.0
     checkpoint: float = 1.0
     """Saves. Restores do not change."""

@@ -20,7 +20,16 @@ from .trace import RankStep, Trace
 
 _BEFORE = tuple(
     CAUSE[cause]
-    for cause in ("host", "host_gc", "host_compile", "checkpoint_write", "checkpoint_cpu", "checkpoint_read", "startup")
+    for cause in (
+        "host",
+        "host_gc",
+        "host_compile",
+        "checkpoint_write",
+        "checkpoint_cpu",
+        "checkpoint_read",
+        "startup",
+        "data_start",
+    )
 )
 _WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked", "unattributed"))
 _BALANCED = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
@@ -81,7 +90,7 @@ def factors_of(changes: Changes) -> list[float]:
         factors[cause] *= changes.storage
     for cause in ("data_cpu", "data_queue", "checkpoint_cpu"):
         factors[cause] *= changes.cpu
-    for cause in ("host", "host_gc", "host_compile", "host_blocked"):
+    for cause in ("host", "host_gc", "host_compile", "host_blocked", "data_start"):
         factors[cause] *= changes.host
     for cause in ("compute", "recompute"):
         factors[cause] *= changes.compute

@@ -127,6 +127,7 @@ FAULTS: dict[str, Fault] = {
     "data.cache": Fault([{"compute": 0.06, "data_read": 0.04}], gain=0.4),
     "data.shards": Fault([{"compute": 0.06, "data_read": 0.04}], counters=Counters(bytes_per_read=16384), gain=0.39),
     "data.handoff": Fault([{"compute": 0.09, "data_handoff": 0.01}], gain=0.1),
+    "data.start": Fault([{"compute": 0.09, "data_start": 0.01}], settings={"persistent_workers": "True"}, gain=0.1),
     "network.accumulation": Fault(SLOW_LINK, spec=REDUCING, settings={"accumulation_steps": 8}, gain=0.44),
     "network.buckets": Fault(
         SLOW_LINK, spec=replace(REDUCING, hooks={"ddp": "active"}), settings={"bucket_cap_mb": 1.19}, gain=0.29

@@ -22,8 +22,11 @@ DOMINANT = {
     "sleeps:0": "data_read",
     "burns:0": "data_cpu",
     "compresses_in_threads:0": "data_cpu",
+    "once:spawn": "data_start",
+    "once:forkserver": "data_start",
 }
-"""A name ends in `:0` if there are no workers and the loop makes its batches itself."""
+"""A name ends in `:0` if there are no workers and the loop makes its batches itself, and in a start method if not
+`fork`. `once`: a loader of one batch, so that its worker starts for each."""
 
 
 def waits(forks: Forks, folder: Path, *names: str, **env: str) -> dict[str, dict[str, int]]:

@@ -10,6 +10,7 @@ is still split correctly.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ _ALL = 0.98
 _REST: Parts = ((CAUSE["data_handoff"], -1),)
 _CPU, _QUEUE, _READ_REST = CAUSE["data_cpu"], CAUSE["data_queue"], (CAUSE["data_read"], -1)
 _ALL_CPU: Parts = ((_CPU, -1),)
+_ALL_START: Parts = ((CAUSE["data_start"], -1),)
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
 """The most workers of one loader whose descriptors are kept open. Waits for other workers are not split."""
@@ -137,6 +139,7 @@ class WorkerMeter:
         "_read",
         "_shares",
         "_spent_ns",
+        "_starting",
         "_task",
         "_waits",
         "_worker",
@@ -158,7 +161,7 @@ class WorkerMeter:
         self._clock: WorkerClock | None = None
         self._before: CpuTimes | None = None
         self._shares: tuple[tuple[int, float], ...] = ()
-        self._read = self._made = False
+        self._read = self._made = self._starting = False
         self._worker = self._cpu = self._queue = self._pinned = 0
 
     def begin(self, iterator: Any) -> None:
@@ -174,6 +177,7 @@ class WorkerMeter:
                 return
             clock = self._clocks[worker] = WorkerClock(iterator._workers[worker].pid)
             self._last[worker] = clock.read()
+            self._starting = _is_starting(iterator, worker)
         self._clock, self._worker = clock, worker
         self._waits += 1
         self._read = False
@@ -198,6 +202,10 @@ class WorkerMeter:
         clock = self._clock
         if clock is None:
             return None
+        if self._starting:
+            self._starting = False
+            self._last[self._worker] = clock.read()
+            return _ALL_START
         if not self._read and ns < _LONG_NS:
             return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
         begun = _now()
@@ -257,5 +265,20 @@ def _is_made(iterator: Any, worker: int) -> bool:
     A worker makes its batches in the order of the requests. So the oldest one that has not arrived is made if the
     worker has started with the next one.
     """
+    return _taken(iterator, worker) >= 2
+
+
+def _is_starting(iterator: Any, worker: int) -> bool:
+    """Whether a new worker has not taken its first request yet, because it imports modules and loads the dataset.
+
+    A worker that is forked takes it at once, but perhaps later than this is asked.
+    """
+    process = iterator._workers[worker]
+    method = getattr(process, "_start_method", None) or multiprocessing.get_start_method(allow_none=True)
+    return method in ("spawn", "forkserver") and _taken(iterator, worker) <= 0
+
+
+def _taken(iterator: Any, worker: int) -> int:
+    """How many requests a worker has taken whose batches have not arrived."""
     owed = sum(1 for info in iterator._task_info.values() if len(info) == 1 and info[0] == worker)
-    return owed - iterator._index_queues[worker].qsize() >= 2
+    return owed - iterator._index_queues[worker].qsize()

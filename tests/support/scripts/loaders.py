@@ -103,8 +103,10 @@ def loader(name: str) -> DataLoader[Any]:
         return DataLoader(Made("burns"), 2, num_workers=4)
     if name == "ready:0":
         return DataLoader(Ready(), 2)
-    how, _, here = name.partition(":")
-    return DataLoader(Made(how), 2, num_workers=0 if here else 1)
+    how, _, method = name.partition(":")
+    if how == "once":
+        return DataLoader(Ready(), 40, num_workers=1, multiprocessing_context=method)
+    return DataLoader(Made(how), 2, num_workers=0 if method else 1)
 
 
 if __name__ == "__main__":
