@@ -90,7 +90,7 @@ SAID_OF_CAUSES: dict[str, str] = {
     "host_blocked": shortage.BLOCKED,
     "startup": "a rank is starting up",
     "unattributed": "nothing that was measured explains it",
-    "data_start": "the loop starts data workers again and again",
+    "data_start": "the loop waits for data workers to start",
 }
 """Cause -> the reason in a headline. It follows the name of a rank, or stands alone for the whole run."""
 
