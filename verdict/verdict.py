@@ -65,7 +65,7 @@ WORDS: dict[str, str] = {
     "host_blocked": "blocked in the loop's own code",
     "startup": "starting up",
     "unattributed": "that nothing explains",
-    "data_start": "starting data workers",
+    "data_start": "starting and ending data workers",
 }
 """Cause -> what a rank did in that time."""
 

@@ -70,6 +70,13 @@ def test_most_of_a_wait_has_the_expected_cause(
     assert any(share > 0.6 for share in shares), [tables(number)[name] for number in range(ATTEMPTS)]
 
 
+def test_the_exit_of_workers_is_not_a_handoff(tmp_path: Path, forks: Forks) -> None:
+    """Each worker needs 0.3 s to exit."""
+    (wait,) = waits(forks, tmp_path, "lingers").values()
+    assert wait["data_start"] > 0.25e9, wait
+    assert share(wait, "data_handoff") < 0.3, wait
+
+
 def test_workers_on_one_core_give_data_queue(tmp_path: Path, forks: Forks) -> None:
     """Four of them compute: each gets a quarter of the core, and waits for it for the rest of the time."""
     (wait,) = waits(forks, tmp_path, "crowded", ONE_CORE="1").values()

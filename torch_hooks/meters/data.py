@@ -133,6 +133,7 @@ class WorkerMeter:
         "_last",
         "_loader",
         "_made",
+        "_over",
         "_pin",
         "_pinned",
         "_queue",
@@ -161,13 +162,15 @@ class WorkerMeter:
         self._clock: WorkerClock | None = None
         self._before: CpuTimes | None = None
         self._shares: tuple[tuple[int, float], ...] = ()
-        self._read = self._made = self._starting = False
+        self._read = self._made = self._over = self._starting = False
         self._worker = self._cpu = self._queue = self._pinned = 0
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
         info = iterator._task_info.get(iterator._rcvd_idx)
-        # One element: that worker owes the batch. Two elements: the batch arrived early and is ready.
+        # None: there are no more batches. One element: that worker owes the batch. Two elements: it arrived early and
+        # is ready.
+        self._over = info is None
         if info is None or len(info) != 1:
             return
         worker = info[0]
@@ -201,7 +204,7 @@ class WorkerMeter:
             self._alert -= 1
         clock = self._clock
         if clock is None:
-            return None
+            return _ALL_START if self._over else None  # at the end, the loader waits for its workers to exit
         if self._starting:
             self._starting = False
             self._last[self._worker] = clock.read()

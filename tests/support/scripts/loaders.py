@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,17 @@ class Ready(Dataset[int]):
         return index
 
 
+def linger(worker: int) -> None:
+    Finalize(None, time.sleep, (0.3,), exitpriority=1)
+
+
 def loader(name: str) -> DataLoader[Any]:
     if name == "unpickles":
         return DataLoader(Ready(), 2, num_workers=1, collate_fn=slow_to_load)
     if name == "crowded":
         return DataLoader(Made("burns"), 2, num_workers=4)
+    if name == "lingers":
+        return DataLoader(Ready(), 2, num_workers=1, worker_init_fn=linger)
     if name == "ready:0":
         return DataLoader(Ready(), 2)
     how, _, method = name.partition(":")
