@@ -15,6 +15,8 @@ from .verdict import hang_sentences, verdict
 FORMAT = 1
 """The format of the report's JSON. Raise it when a field changes its meaning or is removed. Reports without the field
 `format` have format 0."""
+MANY_BATCHES = 100
+"""After this many batches a loop has usually made a step, also if it accumulates gradients."""
 
 
 def runs(ledgers: Sequence[Ledger]) -> list[Run]:
@@ -83,6 +85,7 @@ def build_report(
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
             *end_sentences(newest),
             *_hook_problems(whole),
+            *_no_steps(whole),
             *([f"{why_not}: idle time between kernels counts as compute here"] if why_not else ()),
             *sentences(problems),
         ],
@@ -93,6 +96,16 @@ def _blocked(whole: RunAccount, causes: Sequence[str], counts: Sequence[int]) ->
     """How often and for how many seconds in total; includes the time before the first step."""
     spent = [sum(rank.seconds[cause] + rank.before[cause] for cause in causes) for rank in whole.ranks]
     return {"count": max(counts, default=0), "seconds": max(spent, default=0.0)}
+
+
+def _no_steps(whole: RunAccount) -> list[str]:
+    batches = max((rank.newest.batches for rank in whole.ranks), default=0)
+    if batches < MANY_BATCHES or any(rank.steps for rank in whole.ranks):
+        return []
+    return [
+        f"{batches} batches came, but no step was seen: if the loop uses no optimizer of torch, call whyidle.step() at "
+        "the end of each step"
+    ]
 
 
 def _hook_problems(whole: RunAccount) -> list[str]:

@@ -423,6 +423,13 @@ def test_a_hang_before_the_first_step_is_a_problem(tmp_path: Path) -> None:
         assert got["problems"][0].startswith("rank 1 is missing: rank 0 waiting 2")
 
 
+@pytest.mark.parametrize(("steps", "batches", "said"), [(0, 99, 0), (0, 100, 1), (1, 100, 0)])
+def test_batches_without_any_step_are_a_problem(steps: int, batches: int, said: int, tmp_path: Path) -> None:
+    ended(tmp_path, Spec(steps=steps, step=STEP, words={"batches": batches}))
+    problems = report(tmp_path)["problems"]
+    assert len([one for one in problems if "call whyidle.step()" in one]) == said, problems
+
+
 def test_all_ranks_in_a_collective_is_not_a_hang(tmp_path: Path) -> None:
     specs = [Spec(rank=rank, steps=9, step=STEP, phase="collective", idle=20.0) for rank in (0, 1)]
     with children(tmp_path, *specs):
