@@ -42,7 +42,7 @@ class Attempt:
     ranks: int
     alive: bool
     clean: bool | None
-    """Whether all of its ranks exited without an uncaught exception. None if it is not known."""
+    """Whether all of its ranks exited without an error. None if it is not known."""
     steps: int
     repeated: int
     """How many of the steps an earlier attempt had finished."""
@@ -53,7 +53,7 @@ class Attempt:
     startup: float
     """Seconds from its start to the first step, on the rank that took longest."""
     failed: bool = False
-    """Whether an exception is known to have ended one of its ranks."""
+    """Whether one of its ranks is known to have ended with an error."""
 
     @property
     def seconds(self) -> float:

@@ -145,6 +145,8 @@ class Recorded:
     alive: bool
     killed: bool | None = None
     """Whether a rank was killed; None where no agent has told."""
+    failed: bool = False
+    """Whether a rank is known to have ended with an error."""
     blocked: float = 0.0
     """Seconds in saves, on the rank that they blocked longest."""
     blocked_cpu: float = 0.0
@@ -278,13 +280,14 @@ def _attempt(one: Recorded) -> Attempt:
         number=one.witness.who.attempt,
         ranks=one.ranks,
         alive=one.alive,
-        clean=None if one.killed is None else not one.killed,
+        clean=None if one.killed is None else not (one.killed or one.failed),
         steps=one.steps,
         repeated=round(one.steps * one.repeated),
         saves=one.saves,
         start=one.start,
         end=one.end,
         startup=min(one.startup, one.end - one.start),
+        failed=one.failed,
     )
 
 

@@ -11,7 +11,7 @@ OF_RUN: dict[str, str] = {
     "WhyidleStartupSlow": "What each rank was doing",
     "WhyidleStepsSlower": "Step time",
     "WhyidleGoodputLow": "Where its time goes, by cause",
-    "WhyidleRanksMissing": "Ranks, now",
+    "WhyidleRankCount": "Ranks, now",
     "WhyidleCrashLoop": "Where its time goes, by cause",
     "WhyidleCollectiveHung": "What each rank was doing",
     "WhyidleCollectiveStuck": "What each rank was doing",

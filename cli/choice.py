@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..ledger.directory import Problem, Run, ledger_dir, read_directory, sentences
 from ..ledger.reader import Ledger
+from ..ledger.text import as_stored
 from ..verdict.report import runs
 
 
@@ -58,8 +59,10 @@ def choose(command: str, args: argparse.Namespace) -> Choice | None:
 
 
 def _is_meant(run: Run, args: argparse.Namespace) -> bool:
-    owner, name = run
-    return args.run_name in (None, name) and args.owner in (None, owner)
+    given = {"owner": args.owner, "run": args.run_name}
+    return all(
+        text is None or as_stored(field, text) == own for (field, text), own in zip(given.items(), run, strict=True)
+    )
 
 
 def _wanted(args: argparse.Namespace) -> str:

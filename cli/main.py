@@ -58,12 +58,19 @@ EXTRAS: dict[str, str] = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complains about unknown arguments itself. argparse leaves that to the parser of `whyidle`, with its usage."""
+    """Complains about unknown arguments itself. argparse leaves that to the parser of `whyidle`, with its usage.
+
+    Options may stand between the arguments of a list: `compare A --html FILE B`. argparse ends the list at an option.
+    """
 
     complains = True
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
+        lists = [action.dest for action in self._actions if action.nargs == argparse.ONE_OR_MORE]
+        if lists and not any(word.startswith("-") for word in unknown):
+            getattr(found, lists[0]).extend(unknown)
+            unknown = []
         if unknown and self.complains:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return found, unknown

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from .layout import SUFFIX
-from .reader import Ledger, LedgerError, is_held, printable, read_ledger
+from .reader import Ledger, LedgerError, is_held, read_ledger
+from .text import printable
 
 DEFAULT_DIR = "/dev/shm/whyidle"
 MAX_LEDGERS = 1024

@@ -22,7 +22,7 @@ RING_CALLS = 4096
 """How many of the last waits the ring of calls keeps. A report splits from it the waits that were never exchanged."""
 
 CLEAN, FAILED = 1, 2
-"""Values of `ended`: the process has exited, or an exception that nothing caught has ended it."""
+"""Values of `ended`: the process has exited, or it has failed: an uncaught exception or a bad status has ended it."""
 
 SLOTS = 8
 """Groups of ranks that a ledger tells apart. Slot 0: the world; 1 to 6: other groups; 7: groups of unknown ranks."""

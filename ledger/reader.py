@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from . import text
 from .causes import CAUSE, CAUSES, COLLECTIVE_OPS, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES, WAIT_CAUSES
 from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .layout import (
@@ -334,7 +335,7 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
         path=path,
         alive=alive,
         died_mid_write=died_mid_write,
-        strings={name: _text(raw[at : at + size]) for name, (at, size) in STRING_AT.items()},
+        strings={name: text.read(raw[at : at + size]) for name, (at, size) in STRING_AT.items()},
         words={name: words[at : at + count] for name, (at, count) in WORD_AT.items()},
     )
     _check(ledger, words)
@@ -402,16 +403,6 @@ def _consistent_copy(fd: int, path: str, size: int, alive: bool, uid: int, waite
 
 def _intact(raw: bytes) -> bool:
     return int.from_bytes(raw[CHECKSUM_AT : CHECKSUM_AT + 8], "little") == checksum(raw)
-
-
-def _text(raw: bytes) -> str:
-    """A string that can be used as a label: decoded, cut at the first NUL, without control characters."""
-    return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
-
-
-def printable(text: str) -> str:
-    """Text without control characters, for a label or a terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
 
 _SMALL = {

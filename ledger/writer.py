@@ -14,6 +14,7 @@ import time
 from .clock import own_clock
 from .file import LedgerFile
 from .layout import CLEAN, FAILED, LEDGER_BYTES, MAGIC, SEQUENCE, STRING_AT, SUFFIX, VERSION, WORD_AT
+from .text import stored
 
 _TRIES, _PAUSE_SECONDS = 10, 1e-4
 _OWN = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
@@ -86,8 +87,7 @@ class LedgerWriter:
 
     def set_string(self, name: str, text: str) -> None:
         at, size = STRING_AT[name]
-        raw = text.encode("utf-8", "replace")[:size]
-        self._bytes[at : at + size] = raw.ljust(size, b"\0")
+        self._bytes[at : at + size] = stored(name, text).ljust(size, b"\0")
 
     def copy(self) -> bytes:
         """A copy of the whole ledger from memory. Opening and closing the file would drop its lock.

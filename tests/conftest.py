@@ -38,6 +38,22 @@ settings.register_profile("shared", deadline=None, suppress_health_check=[Health
 settings.load_profile("shared")
 
 
+class _Root:
+    """Treats the root of the repository as a plain directory.
+
+    It is the package whyidle. pytest would import it again, under the name of the directory, which may be no name of a
+    package: `why-idle`. A hook of this file itself is only called for directories below it.
+    """
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        return pytest.Dir.from_parent(parent, path=path) if path == parent.config.rootpath else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Root())
+
+
 _STOLEN = pytest.StashKey[dict[Path, Stolen]]()
 """For each module that has tests marked `alone`: the CPU time that a hypervisor took since its first test."""
 

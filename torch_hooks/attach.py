@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ..ledger.causes import PHASE, USER_PHASES
-from .ending import failed
+from .ending import failed, watch_exit
 from .machine import CHECKPOINT, NOT_ENTERED
 from .meters.save import SaveMeter
 from .notices import say
@@ -158,6 +158,7 @@ def _install() -> None:
     _installed = True
     from .hooks import install_all
 
+    _undo.append(watch_exit())
     _undo.extend(install_all(_session))
 
 

@@ -1,23 +1,75 @@
-"""How this process ends: whether an exception that nothing caught ends it."""
+"""How this process ends: whether an exception that nothing caught ends it, or `sys.exit` with a status other than 0."""
 
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .patching import Patches
+
+_exited = False
+"""Whether a status other than 0 has ended the main program."""
 
 
 def failed() -> bool:
-    """Whether an exception ends this process. For exit handlers, and finalizers of multiprocessing. Never raises.
+    """Whether this process fails. For exit handlers, and finalizers of multiprocessing. Never raises.
 
     The interpreter stores an uncaught exception before it runs exit handlers. A finalizer of multiprocessing runs while
-    the exception is on its way. KeyboardInterrupt is not a failure: somebody has stopped the program. The status of
-    ``sys.exit(1)`` is only visible in a child of multiprocessing, which also exits like this after an exception.
+    the exception is on its way. KeyboardInterrupt is not a failure: somebody has stopped the program. The interpreter
+    does not store the status of a SystemExit: see `watch_exit`.
     """
     error = sys.exc_info()[1]
     if error is None:
         error = _uncaught()
     if isinstance(error, SystemExit):
-        return error.code not in (None, 0)
-    return error is not None and not isinstance(error, KeyboardInterrupt)
+        return _is_failure(error)
+    return _exited if error is None else not isinstance(error, KeyboardInterrupt)
+
+
+def watch_exit() -> Callable[[], None]:
+    """Notices when ``sys.exit`` ends the main program with a status other than 0. Returns what undoes this.
+
+    ``raise SystemExit(1)``, and a ``sys.exit`` that the program has imported by name before, are not noticed.
+    """
+    patches = Patches()
+    patches.replace(sys, "exit", _noting)
+    return patches.undo
+
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def exit(*words: Any, **named: Any) -> Any:
+        try:
+            return original(*words, **named)
+        except SystemExit as error:
+            if _is_failure(error):
+                error._whyidle = _Note()  # pyright: ignore[reportAttributeAccessIssue]
+            raise
+
+    return exit
+
+
+class _Note:
+    """Is destroyed together with its SystemExit, and then knows whether that has ended the main program.
+
+    If no Python function runs at that time, the interpreter itself has caught the exception. Otherwise the program has
+    caught it, and goes on.
+    """
+
+    def __del__(self) -> None:
+        global _exited
+        if sys._getframe().f_back is None and threading.get_ident() == threading.main_thread().ident:
+            _exited = True
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()  # a copy of the exception is not the exception, and its reader may not have whyidle
+
+
+def _is_failure(error: SystemExit) -> bool:
+    """Whether the status is not 0, unless somebody has stopped the program with Ctrl-C. A text is status 1."""
+    good = error.code is None or (isinstance(error.code, int) and error.code == 0)
+    return not (good or isinstance(error.__context__, KeyboardInterrupt))
 
 
 def _uncaught() -> BaseException | None:

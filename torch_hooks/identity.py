@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..ledger.clock import signed_ticks
+from ..ledger.text import as_stored
 
 RUN_VARIABLES = ("WHYIDLE_RUN", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_JOB_ID", "TORCHELASTIC_RUN_ID")
 """Variables with the run's id, in order of precedence. A scheduler's id stays the same after a restart. torchrun's is a
@@ -55,8 +56,9 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
     attempt = _number(env, _ATTEMPT, 0)
     ticks, start_ns = process_start()
     return Identity(
-        run=run_id(env),
-        owner=owner_of(env),
+        # Compared with the names in other ledgers.
+        run=as_stored("run", run_id(env)),
+        owner=as_stored("owner", owner_of(env)),
         node=env.get("WHYIDLE_NODE") or env.get("NODE_NAME") or socket.gethostname(),
         rank=rank,
         world_size=_number(env, _WORLD, 1),

@@ -16,7 +16,7 @@ from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, PhaseMachine
 from .meters.files import LONG_NS, WriteMeter
-from .steps import COMPILED, StepDetector
+from .steps import COMPILED, NEVER, StepDetector
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _DATA = PHASE["data"]
 
 _REGULAR_CYCLES = 8
-_NEVER = 1 << 62
 
 
 class Loop:
@@ -55,7 +54,7 @@ class Loop:
         self._unused_batch = False  # whether no backward pass has begun since the last batch was delivered
         self._delivered = 0  # the value of `_computed` when the last batch was delivered
         self._writes = WriteMeter()
-        self._host_since = _NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
+        self._host_since = NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
         self._hosted_before = 0  # the value of `_hosted` at that time
         self._host_between = True  # whether the loop asks for its batch after the step, not before
         self._regular = 0
@@ -81,7 +80,7 @@ class Loop:
             if old == HOST:
                 if machine.since - self._host_since >= LONG_NS:
                     self._long_host_ends()
-                self._host_since = _NEVER
+                self._host_since = NEVER
             if self._unused_batch:
                 self._unused_batch = False
                 if self._host_between and session.writer is not None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 COMPILED = -1
 """Stands for all optimizers whose steps are inside compiled graphs."""
+NEVER = 1 << 62
+"""A step or a time (ns) that never comes."""
 
 _STALE_AFTER = 8
 """An optimizer that steps this often while the first one of the cycle does not step becomes the first one."""

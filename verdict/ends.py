@@ -1,4 +1,4 @@
-"""How the ranks of a run ended: whether an exception ended them, or they were killed, and which of them was first."""
+"""How the ranks of a run ended: whether they failed or were killed, and which of them was first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIRST_SECONDS = 0.05
 
 
 def state_of(newest: Collection[Ledger]) -> str:
-    """One word for a run: `live`, `2 live`, `ended`, `failed` (an exception ended a rank) or `killed`.
+    """One word for a run: `live`, `2 live`, `ended`, `failed` (a rank ended with an error) or `killed`.
 
     ``newest``: the newest ledger of each rank.
     """
@@ -28,12 +28,12 @@ def end_of(ledger: Ledger) -> str:
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:
-    """Which ranks an exception ended, which were killed, and which rank was first. ``newest``: see `state_of`."""
+    """Which ranks ended with an error, which were killed, and which rank was first. ``newest``: see `state_of`."""
     over = [ledger for ledger in newest if not ledger.alive]
     by_end = {end: [one.rank for one in over if end_of(one) == end] for end in ("failed", "killed")}
     sentences = []
     if failed := by_end["failed"]:
-        sentences.append(f"an exception ended {named(failed)}{_first(newest)}")
+        sentences.append(f"{named(failed)} ended with an error{_first(newest)}")
     if killed := by_end["killed"]:
         said = "" if failed else _first(newest)
         sentences.append(f"{named(killed)} {'was' if len(killed) == 1 else 'were'} killed, or crashed{said}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
-from ...ledger.layout import CLEAN
+from ...ledger.layout import CLEAN, FAILED
 from ...ledger.reader import Ledger
 from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
@@ -154,7 +154,15 @@ def _up(snapshot: Snapshot) -> Samples:
 
 
 def _killed(snapshot: Snapshot) -> Samples:
-    return [(rank_labels(ledger), float(ledger.ended != CLEAN)) for ledger in _newest(snapshot) if not ledger.alive]
+    return _ended(snapshot, lambda ended: ended not in (CLEAN, FAILED))
+
+
+def _failed(snapshot: Snapshot) -> Samples:
+    return _ended(snapshot, lambda ended: ended == FAILED)
+
+
+def _ended(snapshot: Snapshot, test: Callable[[int], bool]) -> Samples:
+    return [(rank_labels(ledger), float(test(ledger.ended))) for ledger in _newest(snapshot) if not ledger.alive]
 
 
 def _errors(snapshot: Snapshot) -> Samples:
@@ -171,6 +179,7 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<world size>": _world_size,
     "<up>": _up,
     "<killed>": _killed,
+    "<failed>": _failed,
     "<hooks>": _hooks,
     "<errors>": _errors,
 }

@@ -237,8 +237,17 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "bool",
         RANK,
-        "1 if the process of the rank was killed or crashed, 0 if it exited. A rank that lives has no series.",
+        "1 if the process of the rank was killed or crashed, otherwise 0. A rank that lives has no series.",
         "<killed>",
+    ),
+    Metric(
+        "whyidle_rank_failed",
+        "gauge",
+        "bool",
+        RANK,
+        "1 if an uncaught exception or `sys.exit` with a status other than 0 ended the rank, otherwise 0. A rank that "
+        "lives has no series.",
+        "<failed>",
     ),
     Metric(
         "whyidle_hook_state",

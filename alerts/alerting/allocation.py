@@ -14,7 +14,7 @@ POD = ("namespace", "pod")
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (patient(config, "allocation", (_idle(config), _missing(config), _crashes(config), _killed(config))),)
+    return (patient(config, "allocation", (_idle(config), _count(config), _crashes(config), _killed(config))),)
 
 
 def _idle(config: Config) -> Alert:
@@ -49,18 +49,21 @@ def _idle(config: Config) -> Alert:
     )
 
 
-def _missing(config: Config) -> Alert:
+def _count(config: Config) -> Alert:
+    """Each agent counts a rank once, so there are too many ranks only if several nodes have the same rank."""
     ended = config.series("whyidle_rank_killed")
     size = f"max {config.by(*RUN)} ({config.series('whyidle_world_size')} unless {config.on(*TARGET, *RANK)} {ended})"
+    fewer = '{{ printf "%.0f" $value | reReplaceAll "-" "" }} fewer'
     return Alert(
-        "WhyidleRanksMissing",
-        f"{size}\n- {config.on(*RUN)} {RUN_RANKS}\n> 0",
+        "WhyidleRankCount",
+        f"{RUN_RANKS}\n- {config.on(*RUN)} {size}\n!= 0",
         config.for_slow,
         "warning",
-        f"{{{{ $value }}}} ranks of run {RUN_NAME} are missing.",
-        f"Run {RUN_NAME} has {{{{ $value }}}} fewer live ranks than its world size. The missing ranks have "
-        "ended, run without whyidle's hooks, or are on a node whose agent does not answer. The figures of the "
-        "run do not include them.",
+        f"Run {RUN_NAME} has {{{{ if lt $value 0.0 }}}}{fewer}{{{{ else }}}}{{{{ $value }}}} more{{{{ end }}}} "
+        "live ranks than its world size.",
+        "{{ if lt $value 0.0 }}The missing ranks have ended, run without whyidle's hooks, or are on a node whose agent "
+        "does not answer. The figures of the run do not include them.{{ else }}Two trainings have the same name, or "
+        "ranks of an earlier attempt still live. The figures of the run include both.{{ end }}",
     )
 
 

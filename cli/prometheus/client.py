@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 
-from ...ledger.reader import printable
+from ...ledger.text import printable
 
 Labels = dict[str, str]
 MOST_POINTS = 10_000

@@ -124,6 +124,7 @@ class _History:
                 self._counted(counter, following.first) if following is not None else {},
             )
 
+        killed, failed = self._end(one) if following is None and not phases else (None, None)
         return Recorded(
             witness=one,
             ranks=len({_rank(labels) for labels in own}),
@@ -134,18 +135,22 @@ class _History:
             blocked=grown("whyidle_device_seconds_total", _SAVES),
             blocked_cpu=grown("whyidle_device_seconds_total", 'cause="checkpoint_cpu"'),
             alive=bool(phases),
-            killed=self._killed(one) if following is None and not phases else None,
+            killed=killed,
+            failed=bool(failed),
         )
 
-    def _killed(self, one: Process) -> bool | None:
-        """Whether a rank of the last attempt was killed; None where no agent has told."""
+    def _end(self, one: Process) -> tuple[bool | None, ...]:
+        """Whether a rank of the last attempt was killed, and whether one failed; None where no agent has told."""
         rank = "instance, owner, run, rank"
         info = self._chosen.of("whyidle_rank_info", f'attempt="{one.who.attempt}"')
-        told = f"{self._chosen.of('whyidle_rank_killed')} and on ({rank}) {info}"
         # Not so early that Prometheus still takes what it saw of an earlier attempt for the present.
         back = round(self._chosen.end - min(one.first + FRESH, one.last)) + 1
-        answer = self._asked.query(f"max (max_over_time(({told})[{back}s:{LEAST_STEP:g}s]))", self._chosen.end)
-        return bool(answer[0].value) if answer else None
+        found = []
+        for metric in ("whyidle_rank_killed", "whyidle_rank_failed"):
+            told = f"{self._chosen.of(metric)} and on ({rank}) {info}"
+            answer = self._asked.query(f"max (max_over_time(({told})[{back}s:{LEAST_STEP:g}s]))", self._chosen.end)
+            found.append(bool(answer[0].value) if answer else None)
+        return tuple(found)
 
     def _counted(self, counter: str, moment: float) -> dict[str, float]:
         """The value of a counter at a moment, by node and rank."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ...alerts.recording.names import RUN_RANKS, spent
 from ...ledger.directory import Run
+from ...ledger.text import as_stored
 from ..choice import name_of
 from ..quantities import in_time
 from .client import Labels, NoAnswer, Prometheus
@@ -45,8 +46,11 @@ def choose(asked: Prometheus, args: argparse.Namespace, back: float, whose: str 
     """
     end = time.time()
     start = end - back
-    given = {"run": args.run_name, "owner": args.owner, CLUSTER: args.cluster}
-    matchers = ", ".join(equal(label, value) for label, value in given.items() if value)
+    given = {"run": args.run_name, "owner": args.owner}
+    exact = {label: as_stored(label, value) for label, value in given.items() if value}
+    if args.cluster:
+        exact[CLUSTER] = args.cluster
+    matchers = ", ".join(equal(label, value) for label, value in exact.items())
     found = _places(asked.series(f"{SECONDS}{{{matchers}}}", start, end))
     if not found:
         raise NoAnswer(_why_none(asked, args, matchers, start, end))

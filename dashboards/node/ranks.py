@@ -158,16 +158,18 @@ def _longest(family: str) -> str:
     return worst(evidence, over_range(evidence, "count"), "signal", "10")
 
 
-_STATES = words({0: "exited", 1: "live", 2: ("killed", RED)})
+_STATES = words({0: "exited", 1: "live", 2: ("killed", RED), 3: ("failed", RED)})
 
 
 def _ranks() -> Panel:
-    alive = f"max by ({RANK}) ({series('whyidle_rank_up')})"
+    alive, killed, failed = (
+        f"max by ({RANK}) ({series(f'whyidle_rank_{state}')})" for state in ("up", "killed", "failed")
+    )
     columns = {
         "A": f"max by ({RANK}) ({COMPUTING})",
         "B": total(RANK, rate("whyidle_late_seconds_total")),
         "C": f"max by ({RANK}) ({series('whyidle_collective_missing_seconds')})",
-        "D": f"{alive} + 2 * max by ({RANK}) ({series('whyidle_rank_killed')})\nor {alive}",
+        "D": f"{alive} + 2 * {killed} + 3 * {failed}\nor {alive}",
     }
     return table(
         "Ranks",

@@ -330,6 +330,19 @@ def test_the_command_compares_runs_and_saved_reports(
     assert "weak scaling" in said
 
 
+@pytest.mark.parametrize(
+    "order", [("less", "other", "--json"), ("less", "--json", "other"), ("--json", "less", "other")]
+)
+def test_options_may_stand_between_the_runs(
+    order: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "other.json").write_text((folder / "base.json").read_text())
+    words = [str(folder / "other.json") if word == "other" else word for word in order]
+    assert asked(folder, "base", "--scaling", "weak", *words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["run"] for one in found["runs"]] == ["lab/base", "lab/less", "lab/base"]
+
+
 def test_the_documents_have_the_same_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = folder / "page.html"
     assert asked(folder, "base", "less", "--markdown", "--html", str(page)) == 0

@@ -148,9 +148,11 @@ def test_a_killed_rank_keeps_its_last_values_beside_a_bad_file(tmp_path: Path) -
     with children(tmp_path, FAST) as [child], agent(tmp_path) as running:
         assert running.value("whyidle_rank_up") == 1
         assert not running.values("whyidle_rank_killed")
+        assert not running.values("whyidle_rank_failed")
         child.kill()
         assert running.value("whyidle_rank_up") == 0
         assert running.value("whyidle_rank_killed") == 1
+        assert running.value("whyidle_rank_failed") == 0
         assert running.value("whyidle_steps_total") == 100
         assert not running.values("whyidle_phase_open_seconds")
         assert running.value("whyidle_ledger_errors_total", reason="foreign") == 1
@@ -168,8 +170,9 @@ def test_ended_ranks_and_their_ledgers_are_removed_after_their_retention(tmp_pat
     )
     with agent(tmp_path, "--ledger.retention=1m", "--ledger.delete-after=2m30s") as running:
         assert running.values("whyidle_rank_up", run="recent") == [0]
-        assert running.values("whyidle_rank_killed", run="recent") == [0]
-        assert running.values("whyidle_rank_killed", run="failed") == [1]
+        for run, failed in (("recent", 0), ("failed", 1)):
+            assert running.values("whyidle_rank_killed", run=run) == [0]
+            assert running.values("whyidle_rank_failed", run=run) == [failed]
         assert not running.values("whyidle_rank_up", run="old")
         until(lambda: len(list(tmp_path.iterdir())) == 3)
         assert running.values("whyidle_rank_up", run="recent") == [0]

@@ -48,7 +48,7 @@ RESTARTED = [
     # They have forgotten the ranks, and know them again when they return.
     Try(3300, 40, 400, steps(20 / 400), MOVED, saves=40, repeated=20, number=2, attach=25),
 ]
-ALL_RUNS = "lab/crashed, lab/finished, lab/live, lab/moved, lab/partial, lab/restarted"
+ALL_RUNS = "lab/crashed, lab/failed, lab/finished, lab/live, lab/moved, lab/partial, lab/restarted"
 STANDS = Try(0, 60, 1_000_000, PAIR, ("n5", "n6"), halt=(600, 300.0))
 
 
@@ -61,6 +61,7 @@ def past() -> dict[str, History]:
         "partial": History("partial", now - 3600, now, [replace(RESTARTED[0], number=1)], world_size=8),
         "unruly": History("unruly", now - 1800, now, [STANDS]),
         "crashed": History("crashed", now - 3600, now, [RESTARTED[0], replace(RESTARTED[1], killed=True)]),
+        "failed": History("failed", now - 3600, now, [RESTARTED[0], replace(RESTARTED[1], killed=False, failed=True)]),
         "finished": History(
             "finished", now - 3600, now, [replace(RESTARTED[0], killed=True), replace(RESTARTED[1], killed=False)]
         ),
@@ -138,12 +139,16 @@ def test_an_agent_that_returns_at_another_address_does_not_start_an_attempt(
 
 
 @needs_prometheus
-@pytest.mark.parametrize(("run", "clean", "failures"), [("crashed", False, 2), ("finished", True, 1)])
-def test_a_last_attempt_whose_ranks_were_killed_is_a_failure(
-    run: str, clean: bool, failures: int, url: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("run", "clean", "failed", "failures"),
+    [("crashed", False, False, 2), ("failed", False, True, 2), ("finished", True, False, 1)],
+)
+def test_a_last_attempt_whose_ranks_failed_or_were_killed_is_a_failure(
+    run: str, clean: bool, failed: bool, failures: int, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = told(url, run, capsys)
-    assert (found["attempts"][-1]["clean"], found["failures"]) == (clean, failures)
+    last = found["attempts"][-1]
+    assert (last["clean"], last["failed"], found["failures"]) == (clean, failed, failures)
     assert not found["problems"]
 
 

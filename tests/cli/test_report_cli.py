@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support_ledgers import DEADLINE_SECONDS, Spec, ended
+from support_sites import clean_env
 
 from whyidle import __version__
 from whyidle.cli.durations import duration
@@ -227,3 +228,21 @@ def test_reads_durations(text: str, seconds: float) -> None:
 def test_rejects_invalid_durations(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         duration(text)
+
+
+@pytest.mark.parametrize("recorded_in", ["C", "C.UTF-8"])
+@pytest.mark.parametrize("read_in", ["C", "C.UTF-8"])
+def test_finds_a_run_by_its_name_in_any_locale(recorded_in: str, read_in: str, tmp_path: Path) -> None:
+    name = "é".encode()
+    env = clean_env() | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "WHYIDLE_DIR": str(tmp_path)}
+
+    def run(locale: str, *words: str | bytes) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "whyidle", *words]
+        return subprocess.run(command, env=env | {"LC_ALL": locale}, capture_output=True, timeout=60, check=False)
+
+    training = (sys.executable, "-c", "import whyidle; whyidle.attach()")
+    rank = run(recorded_in, "run", "--run", name, "--", *training)
+    assert (rank.returncode, rank.stderr) == (0, b"")
+    report = run(read_in, "report", "--run", name, "--json")
+    assert report.returncode == 0, report.stderr
+    assert json.loads(report.stdout)["run"] == "é"

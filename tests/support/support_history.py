@@ -40,6 +40,7 @@ class Try:
     number: int = 0
     killed: bool | None = None
     """None: the agents are of an older whyidle, which does not export it."""
+    failed: bool = False
     attach: float = 0.0
     """Seconds from its start until it has a ledger, which contains them at once: imports."""
     restore: float = 0.0
@@ -168,6 +169,7 @@ class History:
             put("whyidle_checkpoints_total", float(loads), ', kind="load"')
             if at >= newest.end and newest.killed is not None:
                 put("whyidle_rank_killed", float(newest.killed and rank == 0))
+                put("whyidle_rank_failed", float(newest.failed and rank == 0))
             if at < newest.end:
                 phase, since = newest.switched(at)
                 put("whyidle_phase_open_seconds", at - since, f', phase="{phase}"', place)

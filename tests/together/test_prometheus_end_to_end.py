@@ -138,6 +138,7 @@ LOOKS = "5s"
 
 NO_SERIES: dict[str, str] = {
     "whyidle_rank_killed": "all ranks live when they are looked at",
+    "whyidle_rank_failed": "all ranks live when they are looked at",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the fake node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the fake node discarded by priority",
 }

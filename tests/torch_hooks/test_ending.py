@@ -1,7 +1,9 @@
-"""How a process ends: an exception that nothing caught is a failure, whatever started the process."""
+"""How a process ends: an uncaught exception and a status other than 0 are failures, whatever started the process."""
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +14,14 @@ from support_training import environment, recorded
 
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import CLEAN, FAILED
+from whyidle.torch_hooks.ending import failed, watch_exit
 
-ASK = "import atexit, sys\nfrom whyidle.torch_hooks.ending import failed\natexit.register(lambda: print(failed()))\n"
+ASK = """
+import atexit, sys
+from whyidle.torch_hooks.ending import failed, watch_exit
+atexit.register(lambda: print(failed()))
+watch_exit()
+"""
 CAUGHT = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass\n"
 PRINTED = """
 import ctypes
@@ -28,6 +36,29 @@ def main():
 main()
 """
 """A library that embeds Python prints the exception of a callback (PyErr_Print), and the program goes on."""
+
+HYDRA = """
+def main():
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        trace = error.__traceback__
+        sys.exit(1)
+main()
+"""
+"""Hydra prints an exception of the training itself, and then exits."""
+ARGPARSE = "import argparse\nargparse.ArgumentParser().parse_args(['--unknown'])"
+EXIT_CAUGHT = "try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n"
+EXIT_IN_THREAD = """
+import _thread, threading, time
+threading.Thread(target=sys.exit, args=(3,)).start()
+_thread.start_new_thread(sys.exit, (3,))
+time.sleep(0.1)
+"""
+EXIT_IN_CHILD = "import os\nif os.fork() == 0:\n    sys.stdout = sys.stderr\n    sys.exit(3)\nos.wait()"
+INTERRUPTED = "try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    sys.exit(130)"
+WRAPPED_LATER = "import functools\nsys.exit = functools.partial(sys.exit)\nsys.exit(3)"
+"""As Weights & Biases does."""
 
 TRAINS = """
 import multiprocessing
@@ -49,38 +80,60 @@ if __name__ == "__main__":
         process.join()
     train(2)
 """
+TRAINS_AND_EXITS = TRAINS.partition("    if rank")[0] + "train(0)\nimport sys\nsys.exit({status})\n"
 
 
-@pytest.mark.parametrize(
-    ("end", "expected"),
-    [
-        ("", False),
-        ("sys.exit()", False),
-        ("raise ValueError", True),
-        ("def main():\n    raise ValueError\nmain()", True),
-        ("raise KeyboardInterrupt", False),
-        (CAUGHT, False),
-        (PRINTED, False),
-        ("sys.ps1 = '>>> '\nraise ValueError", False),
-    ],
-    ids=["end", "exit", "exception", "in a function", "ctrl-c", "caught", "printed", "prompt"],
-)
-@pytest.mark.parametrize("way", ["script", "module", "code", "stdin"])
-def test_an_uncaught_exception_is_a_failure(way: str, end: str, expected: bool, tmp_path: Path) -> None:
+ENDS = {
+    "end": ("", False),
+    "exit": ("sys.exit()", False),
+    "exit 3": ("sys.exit(3)", True),
+    "exception": ("raise ValueError", True),
+    "in a function": ("def main():\n    raise ValueError\nmain()", True),
+    "ctrl-c": ("raise KeyboardInterrupt", False),
+    "caught": (CAUGHT, False),
+    "printed": (PRINTED, False),
+    "prompt": ("sys.ps1 = '>>> '\nraise ValueError", False),
+}
+EXITS = {
+    "exit 0": ("sys.exit(0)", False),
+    "exit with a text": ("sys.exit('no data')", True),
+    "hydra": (HYDRA, True),
+    "argparse": (ARGPARSE, True),
+    "wrapped later": (WRAPPED_LATER, True),
+    "exit caught": (EXIT_CAUGHT, False),
+    "exit in a thread": (EXIT_IN_THREAD, False),
+    "exit in a child": (EXIT_IN_CHILD, False),
+    "exit after ctrl-c": (INTERRUPTED, False),
+}
+
+
+def failure_of(way: str, end: str, folder: Path) -> str:
+    """What `failed` answers in the exit handler of a program that ends in this way."""
     text = ASK + end
-    (tmp_path / "program.py").write_text(text)
+    (folder / "program.py").write_text(text)
     words = {"script": ["program.py"], "module": ["-m", "program"], "code": ["-c", text], "stdin": ["-"]}[way]
     done = subprocess.run(
         [sys.executable, *words],
         input=text,
-        cwd=tmp_path,
+        cwd=folder,
         env=clean_env(),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.stdout == f"{expected}\n", done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("end", "expected"), ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("way", ["script", "module", "code", "stdin"])
+def test_an_uncaught_exception_is_a_failure(way: str, end: str, expected: bool, tmp_path: Path) -> None:
+    assert failure_of(way, end, tmp_path) == f"{expected}\n"
+
+
+@pytest.mark.parametrize(("end", "expected"), EXITS.values(), ids=EXITS)
+def test_an_exit_with_a_bad_status_is_a_failure(end: str, expected: bool, tmp_path: Path) -> None:
+    assert failure_of("script", end, tmp_path) == f"{expected}\n"
 
 
 def test_the_ledgers_of_a_program_and_its_children_say_how_each_ended(tmp_path: Path) -> None:
@@ -99,3 +152,61 @@ def test_the_ledgers_of_a_program_and_its_children_say_how_each_ended(tmp_path: 
     assert not problems
     # The number of steps tells which process wrote the ledger.
     assert sorted((ledger.steps, ledger.ended) for ledger in ledgers) == [(2, FAILED), (3, CLEAN), (4, FAILED)]
+
+
+@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("attached", [True, False], ids=["attach", "whyidle run"])
+def test_a_ledger_says_whether_its_process_exited_with_a_bad_status(
+    attached: bool, status: int, tmp_path: Path
+) -> None:
+    lines = "import whyidle\nwhyidle.attach()\n" if attached else ""
+    (tmp_path / "program.py").write_text(lines + TRAINS_AND_EXITS.format(status=status))
+    words = [sys.executable, str(tmp_path / "program.py")]
+    done = subprocess.run(
+        words if attached else recorded(words),
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+    ((ledger,), problems) = read_directory(str(tmp_path / "ledgers"))
+    assert (ledger.steps, ledger.ended, problems) == (2, FAILED if status else CLEAN, [])
+
+
+def _raised_by(*words: object, **named: object) -> tuple[type[BaseException], str]:
+    with pytest.raises((SystemExit, TypeError)) as caught:
+        sys.exit(*words, **named)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return type(caught.value), str(caught.value)
+
+
+def test_sys_exit_behaves_as_before_while_it_is_watched() -> None:
+    def behaviour() -> list[object]:
+        ends = [_raised_by(), _raised_by(0), _raised_by(3), _raised_by("no data"), _raised_by((1, 2))]
+        ends += [_raised_by(1, 2), _raised_by(status=3)]
+        return [*ends, pickle.loads(pickle.dumps(sys.exit)) is sys.exit, sys.exit.__name__, sys.exit.__doc__]
+
+    original, before = sys.exit, behaviour()
+    undo = watch_exit()
+    try:
+        assert sys.exit is not original
+        assert behaviour() == before
+    finally:
+        undo()
+    assert sys.exit is original
+    assert not failed()
+
+
+def test_a_watched_exit_can_be_sent_to_a_process_without_whyidle() -> None:
+    undo = watch_exit()
+    try:
+        with pytest.raises(SystemExit) as caught:
+            sys.exit(3)
+    finally:
+        undo()
+    read = f"import pickle, sys; print(repr(pickle.loads({pickle.dumps(caught.value)!r})), 'whyidle' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", read], cwd=os.sep, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "SystemExit(3) False\n", done.stderr

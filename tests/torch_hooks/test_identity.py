@@ -122,3 +122,13 @@ def test_start_of_this_process_is_after_its_parents_start_and_before_now() -> No
 )
 def test_a_gpu_has_the_uuid_that_nvml_gives_it(uuid: str, visible: str, expected: str) -> None:
     assert nvml_uuid(uuid, {"CUDA_VISIBLE_DEVICES": visible}) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(os.fsencode("é").decode("ascii", "surrogateescape"), "é"), ("x" * 200, "x" * 128), ("a\nb", "a�b")],
+    ids=["in a locale without UTF-8", "too long", "not printable"],
+)
+def test_names_are_those_that_readers_of_the_ledger_get(name: str, expected: str) -> None:
+    who = identify({"WHYIDLE_RUN": name, "WHYIDLE_OWNER": name})
+    assert (who.run, who.owner) == (expected, expected[:64])

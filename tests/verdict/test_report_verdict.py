@@ -301,16 +301,16 @@ FIRST = ". Rank 0 was the first to end, 2.0 s before the next one"
     ("first", "second", "state", "problem"),
     [
         (BEFORE, AFTER, "ended", ""),
-        (replace(BEFORE, failed=True), AFTER, "failed", "an exception ended rank 0" + FIRST),
-        (BEFORE, replace(AFTER, failed=True), "failed", "an exception ended rank 1"),
+        (replace(BEFORE, failed=True), AFTER, "failed", "rank 0 ended with an error" + FIRST),
+        (BEFORE, replace(AFTER, failed=True), "failed", "rank 1 ended with an error"),
         (
             replace(BEFORE, failed=True),
             replace(AFTER, failed=True),
             "failed",
-            "an exception ended ranks 0 and 1" + FIRST,
+            "ranks 0 and 1 ended with an error" + FIRST,
         ),
-        (replace(BEFORE, failed=True), replace(AFTER, idle=11.0), "failed", "an exception ended rank 0"),
-        (replace(BEFORE, failed=True), replace(AFTER, node="n2"), "failed", "an exception ended rank 0"),
+        (replace(BEFORE, failed=True), replace(AFTER, idle=11.0), "failed", "rank 0 ended with an error"),
+        (replace(BEFORE, failed=True), replace(AFTER, node="n2"), "failed", "rank 0 ended with an error"),
     ],
     ids=["clean", "one", "the later one", "both", "after a clean one", "two nodes"],
 )

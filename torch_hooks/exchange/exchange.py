@@ -12,6 +12,7 @@ from ...ledger.layout import WORD_AT
 from ...ledger.messages import MOST_STAGES
 from ..groups import Group, Groups
 from ..notices import debug, say
+from ..steps import NEVER
 from .formation import Formation
 from .mixes import Mixes
 from .side_group import build, connect, server_of_store
@@ -28,7 +29,6 @@ LAST_BLOCK_SECONDS = 0.2
 """How long a process waits at exit for the last blocks. If all ranks exit within this time, these are split, too."""
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _LONGEST_PAUSE_LARGE = 0.01, 1.0, 5.0
 _LARGE = 256
-_NEVER = 1 << 62
 _KEY_AT, _SIZE_AT, _PAIRWISE_AT = (WORD_AT[f"slot_{name}"][0] for name in ("key", "size", "pairwise"))
 _CALLS_AT = WORD_AT["slot_calls"][0]
 
@@ -127,7 +127,7 @@ class Exchange:
             except Exception as error:  # the fence around the training
                 self._lose(exchange, error)
                 return  # the list has changed
-        self.idle_steps = 1 if self._offers else min([one.due_in() for one in self._exchanges], default=_NEVER)
+        self.idle_steps = 1 if self._offers else min([one.due_in() for one in self._exchanges], default=NEVER)
 
     def _poll_offers(self) -> None:
         for offer in list(self._offers):

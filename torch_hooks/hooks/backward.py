@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _REBUILDS_WITHIN = 2
-"""DDP rebuilds its buckets in one of the first steps, up to this one. With accumulated gradients, too, the first
-backward pass is in the first step."""
+"""A DDP module rebuilds its buckets within this many steps after its first forward pass. With accumulated gradients,
+too, its first backward pass is in the first of these steps."""
 
 
 def install_step(session: Session) -> Callable[[], None]:
@@ -172,13 +172,13 @@ def _helper_unknown(session: Session) -> bool:
 def install_ddp(session: Session) -> Callable[[], None]:
     """Finds out how many bytes of gradients DDP's reducer will send, because it makes no Python call when it does."""
     from torch import is_grad_enabled
-    from torch._C import _distributed_c10d
     from torch.nn.parallel.distributed import DistributedDataParallel
 
     from ..compiling import is_compiling
 
     patches = Patches()
     loop = session.loop
+    rebuilds = _Rebuilds(session)
     # id of a DDP module -> the module, the bytes of its gradients, the code of its wait, and the exchange of that code
     known: dict[int, tuple[weakref.ref[Any], int, WaitCode, Exchange | None]] = {}
 
@@ -190,6 +190,7 @@ def install_ddp(session: Session) -> Callable[[], None]:
         else:
             alive = weakref.ref(module, lambda _: known.pop(key, None))
             size = sum(p.numel() * p.element_size() for p in module.module.parameters() if p.requires_grad)
+            rebuilds.expect()
         # The code of an unknown group may become known.
         found = known[key] = alive, size, code, session.exchange if code != UNKNOWN_WAIT else None
         return found
@@ -209,10 +210,7 @@ def install_ddp(session: Session) -> Callable[[], None]:
         return forward
 
     patches.replace(DistributedDataParallel, "forward", make)
-    reducer = getattr(_distributed_c10d, "Reducer", None)
-    rebuilds = Patches()
-    if hasattr(reducer, "_rebuild_buckets"):
-        rebuilds.replace(reducer, "_rebuild_buckets", _around_rebuild(session, rebuilds))
+    rebuilds.expect()  # of a module whose forward pass the hook does not see
     # If a model has buffers (for example of batch norm), rank 0 broadcasts them in each forward pass, and C++ waits.
     if hasattr(DistributedDataParallel, "_distributed_broadcast_coalesced"):
         patches.replace(DistributedDataParallel, "_distributed_broadcast_coalesced", _around_broadcast(session))
@@ -225,19 +223,39 @@ def install_ddp(session: Session) -> Callable[[], None]:
     return undo
 
 
-def _around_rebuild(session: Session, patches: Patches) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+class _Rebuilds:
     """Brackets the rebuild of DDP's buckets. After its first backward pass, the reducer broadcasts the order of the
     gradients to the other ranks, and waits for that. DDP calls it in each forward pass, but later calls do nothing. So
-    this patch is undone then."""
-    from ..compiling import is_compiling
+    the patch is undone then, until another DDP module appears."""
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(self, session: Session):
+        self._session = session
+        self._patches = Patches()
+        self._until = 0
+
+    def expect(self) -> None:
+        """A DDP module runs forward for the first time, or may do so soon."""
+        from torch._C import _distributed_c10d
+
+        self._until = self._session.machine.steps + _REBUILDS_WITHIN
+        reducer = getattr(_distributed_c10d, "Reducer", None)
+        if hasattr(reducer, "_rebuild_buckets"):
+            self._patches.replace(reducer, "_rebuild_buckets", self._bracketed)
+
+    def undo(self) -> None:
+        self._patches.undo()
+
+    def _bracketed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from ..compiling import is_compiling
+
+        session = self._session
+
         def _rebuild_buckets(reducer: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(reducer, *args, **kwargs)
             machine = session.machine
-            if machine.steps > _REBUILDS_WITHIN:
-                patches.undo()
+            if machine.steps > self._until:
+                self.undo()
                 return original(reducer, *args, **kwargs)
             old = session.wait_begins(session.loop.reduced_in() or UNKNOWN_WAIT)
             try:
@@ -246,8 +264,6 @@ def _around_rebuild(session: Session, patches: Patches) -> Callable[[Callable[..
                 machine.leave(old)
 
         return _rebuild_buckets
-
-    return make
 
 
 def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

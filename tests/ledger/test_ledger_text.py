@@ -1,0 +1,24 @@
+"""Strings of a ledger: whatever a name is, it can be written, and is compared as readers get it."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from whyidle.ledger.layout import STRING_AT
+from whyidle.ledger.text import as_stored, read, stored
+
+
+@given(st.text(), st.sampled_from(["run", "owner", "node"]))
+@example("\udce9", "run")  # Latin-1 in a locale without UTF-8
+@example("\ud800", "run")
+def test_any_text_can_be_stored_and_stays_the_same(text: str, field: str) -> None:
+    raw = stored(field, text)
+    assert len(raw) <= STRING_AT[field][1]
+    assert read(raw).isprintable()
+    assert as_stored(field, text) == read(raw)
+
+
+@given(st.text(st.characters(categories=["L", "N", "P"]), max_size=16))
+def test_a_name_stays_as_it_is(text: str) -> None:
+    assert as_stored("run", text) == text
