@@ -122,12 +122,11 @@ def test_a_new_group_at_the_address_of_an_old_one_has_its_own_ranks() -> None:
     gone = ProcessGroup(0, 2)
     groups.slot_of(gone, pairwise=True)
     groups.peer_of(gone, 1)
-    place = id(gone)
+    group = ProcessGroup(0, 3)
+    # Which object gets the address is the allocator's choice. So what is known by the old id moves to the new one.
+    groups._of_group = {(id(group), pairwise): known for (_, pairwise), known in groups._of_group.items()}
+    groups._members = {id(group): members for members in groups._members.values()}
     del gone
-    others = []
-    while id(group := ProcessGroup(0, 3)) != place and len(others) < 1000:
-        others.append(group)
-    assert id(group) == place
     assert groups.slot_of(group, pairwise=True) == 2
     assert groups.peer_of(group, 1) == 3
 
