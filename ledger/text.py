@@ -19,8 +19,12 @@ def stored(field: str, text: str) -> bytes:
 
 
 def read(raw: bytes) -> str:
-    """A string that can be used as a label: decoded, cut at the first NUL, without control characters."""
-    return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace"))
+    """A string that can be used as a label: decoded, cut at the first NUL, without control characters.
+
+    Backquotes become apostrophes: where several runs can be selected, dashboards write the names between backquotes,
+    and PromQL has no escape for them there.
+    """
+    return printable(raw.split(b"\0", 1)[0].decode("utf-8", "replace")).replace("`", "'")
 
 
 def as_stored(field: str, text: str) -> str:

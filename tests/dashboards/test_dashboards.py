@@ -33,6 +33,7 @@ from whyidle.dashboards import variables as v
 from whyidle.dashboards.colours import CAUSE_SHADES, FAMILY_COLOUR
 from whyidle.dashboards.queries import in_order
 from whyidle.ledger.causes import CAUSE_FAMILY, FAMILIES
+from whyidle.ledger.text import as_stored
 
 GENERATED = Path(__file__).parents[2] / "dashboards" / "generated"
 PROMTOOL = shutil.which("promtool")
@@ -271,7 +272,8 @@ def test_variables_have_the_format_that_matchers_need(dashboard: Json) -> None:
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus, of the Debian package of that name")
 def test_a_run_name_with_regular_expression_characters_is_matched(tmp_path: Path) -> None:
-    names = ("lr(2)", "a+b", "a|b", ".*", "r", 'say "hi"', "it's", "C:\\new", "50 %/ü")
+    given = ("lr(2)", "a+b", "a|b", ".*", "r", 'say "hi"', "it's", "C:\\new", "50 %/ü", "`date`")
+    names = [as_stored("run", name) for name in given]
     recorded = "run:whyidle_ranks:count"
     rules = [{"record": recorded, "expr": "vector(1)", "labels": {"owner": "o", "run": name}} for name in names]
     file = tmp_path / "runs.yaml"

@@ -12,10 +12,12 @@ from whyidle.ledger.text import as_stored, read, stored
 @given(st.text(), st.sampled_from(["run", "owner", "node"]))
 @example("\udce9", "run")  # Latin-1 in a locale without UTF-8
 @example("\ud800", "run")
+@example("a`b", "run")
 def test_any_text_can_be_stored_and_stays_the_same(text: str, field: str) -> None:
     raw = stored(field, text)
     assert len(raw) <= STRING_AT[field][1]
     assert read(raw).isprintable()
+    assert "`" not in read(raw)
     assert as_stored(field, text) == read(raw)
 
 

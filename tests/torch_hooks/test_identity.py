@@ -126,8 +126,13 @@ def test_a_gpu_has_the_uuid_that_nvml_gives_it(uuid: str, visible: str, expected
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [(os.fsencode("é").decode("ascii", "surrogateescape"), "é"), ("x" * 200, "x" * 128), ("a\nb", "a�b")],
-    ids=["in a locale without UTF-8", "too long", "not printable"],
+    [
+        (os.fsencode("é").decode("ascii", "surrogateescape"), "é"),
+        ("x" * 200, "x" * 128),
+        ("a\nb", "a�b"),
+        ("a`b", "a'b"),
+    ],
+    ids=["in a locale without UTF-8", "too long", "not printable", "with a backquote"],
 )
 def test_names_are_those_that_readers_of_the_ledger_get(name: str, expected: str) -> None:
     who = identify({"WHYIDLE_RUN": name, "WHYIDLE_OWNER": name})
