@@ -45,8 +45,11 @@ class Config:
     all windows, verdicts and bills. Windows must be multiples of it. At most 2m: Prometheus drops a series after 5m
     without a sample, and one evaluation may be missed."""
     details_interval: Duration = "4m"
-    """How often rules are evaluated that read many series: evidence of node counters, contradictions of a verdict, and
-    the seconds of single ranks. At most 4m: Prometheus drops a series after 5m without a sample."""
+    """How often rules are evaluated that read many series: evidence of node counters, and contradictions of a verdict.
+    At most 4m: Prometheus drops a series after 5m without a sample."""
+    ranks_interval: Duration = "6m"
+    """How often the seconds of single ranks are recorded. Only panels that show ranks and `whyidle whatif` use them. An
+    hour should be a multiple of it."""
     counters_interval: Duration = "2m"
     """How often rules on steps and bandwidth are evaluated."""
     window: Duration = "5m"
@@ -210,11 +213,8 @@ class Config:
 
     @property
     def details_kept(self) -> str:
-        """For how long to look back for what is recorded each details_interval, so that one evaluation may be missed.
-
-        An instant query looks back 5m, which may be too short for that.
-        """
-        return f"{2 * seconds(self.details_interval) + 60}s"
+        """For how long to look back for what is recorded each details_interval. An instant query looks back 5m only."""
+        return kept(self.details_interval)
 
     def by(self, *labels: str) -> str:
         """A grouping that keeps clusters apart: `by (cluster, run)`."""
@@ -223,6 +223,11 @@ class Config:
     def on(self, *labels: str) -> str:
         """A matching within a cluster: `on (cluster, run)`."""
         return f"on ({', '.join((self.cluster_label, *labels))})"
+
+
+def kept(interval: str) -> str:
+    """For how long to look back for what is recorded each ``interval``, so that one evaluation may be missed."""
+    return f"{2 * seconds(interval) + 60}s"
 
 
 def declared(metric: str) -> None:

@@ -50,7 +50,7 @@ class Thresholds:
     """A run is starting if start-up takes more than this share of the window."""
     notebook_seconds: Amount = 60.0
     """A run of one process counts as a notebook, which a person uses, if it has been in its own Python for longer than
-    this."""
+    this. Less than open_seconds has no effect."""
     late_rank_share: Share = 0.05
     """The share of a run's time for which its ranks waited for one late rank."""
 

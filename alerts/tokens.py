@@ -18,7 +18,10 @@ from .settings import Setting, settings
 from .thresholds import Thresholds
 
 FIXED = frozenset(
-    {"windows", "interval", "details_interval", "counters_interval", "window", "long_window", "alerts.past"}
+    {
+        *("windows", "interval", "details_interval", "ranks_interval", "counters_interval", "window", "long_window"),
+        "alerts.past",
+    }
 )
 """Settings without a token: those that decide which series are recorded, because the dashboards query the series of the
 default settings; and the setting that is a list."""

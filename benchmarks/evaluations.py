@@ -6,9 +6,10 @@ the other.
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections import defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from history import intervals
 from servers import Prometheus
@@ -16,7 +17,10 @@ from servers import Prometheus
 from whyidle.alerts.output import groups
 from whyidle.alerts.rule import Alert, Record
 
-TIMES = 3
+PASSES = 7
+ALLOCATED = "go_memstats_alloc_bytes_total "
+NOTHING = "vector(1)"
+"""A query that costs no more than to be asked. The evaluation of a rule does not have this cost."""
 Key = tuple[str, int]  # the group, and the position of the rule in it
 
 
@@ -39,9 +43,9 @@ class Evaluations:
         """The number of evaluations that were seen of the group with the fewest."""
         return min(len(self.took[group.name]) for group in groups())
 
-    def found(self, cpu: dict[Key, float]) -> dict[str, Any]:
+    def found(self, costs: Costs) -> dict[str, Any]:
         """CPU seconds by rule, and CPU and wall seconds by group, for one evaluation and per minute."""
-        every = intervals()
+        every, cpu = intervals(), costs.lowest
         rules = [
             {
                 "rule": named(rule),
@@ -58,32 +62,64 @@ class Evaluations:
                 "seen": len(self.took[name]),
                 "wall": usual(self.took[name]),
                 "cpu": sum(rule["cpu"] for rule in rules if rule["group"] == name),
+                "bytes": sum(one for (group, _), one in costs.allocated.items() if group == name),
             }
             for name, interval in every.items()
         }
         return {
             "wall_per_minute": sum(one["wall"] * 60 / one["interval"] for one in per_group.values()),
             "cpu_per_minute": sum(rule["cpu_per_minute"] for rule in rules),
+            "mean_cpu_per_minute": sum(one * 60 / every[group] for (group, _), one in costs.mean.items()),
+            "bytes_per_minute": sum(one * 60 / every[group] for (group, _), one in costs.allocated.items()),
+            "asking_per_minute": sum(costs.asking * 60 / every[group] for group, _ in cpu),
             "groups": per_group,
             "rules": sorted(rules, key=lambda rule: -rule["cpu_per_minute"]),
         }
 
 
-def cpu_of_rules(server: Prometheus, moment: float) -> dict[Key, float]:
-    """CPU seconds of each rule's expression, the lowest of three. Storing the results is not included.
+class Costs(NamedTuple):
+    """CPU seconds of each rule's expression, without storing its results.
 
-    The query is a count of the results, since writing them as JSON would cost as much as many expressions do.
+    The lowest of all passes has no garbage collection. The mean has all of it, and what else the server did meanwhile.
     """
-    found: dict[Key, float] = {}
-    for group in groups():
-        for at, rule in enumerate(group.rules):
-            took = []
-            for _ in range(TIMES):
-                before = server.cpu_seconds()
-                server.ask(f"count({rule.expr}\n)", moment, 0, 0)
-                took.append(server.cpu_seconds() - before)
-            found[group.name, at] = min(took)
-    return found
+
+    lowest: dict[Key, float]
+    mean: dict[Key, float]
+    asking: float
+    """CPU seconds of a query for nothing. It is part of each of the others."""
+    allocated: dict[Key, float]
+    """Bytes that each expression allocates, which is what the server then collects. Other work does not change them."""
+
+
+def costs_of_rules(server: Prometheus, moment: float) -> Costs:
+    """Asks for the expressions of all rules, several times.
+
+    Each pass asks in another order. Otherwise the server would collect its garbage at the same rules in every pass. The
+    query is a count of the results, since writing them as JSON would cost as much as many expressions do.
+    """
+    rules = [((group.name, at), rule.expr) for group in groups() for at, rule in enumerate(group.rules)]
+    took: dict[Key, list[float]] = defaultdict(list)
+    asking: list[float] = []
+    for number in range(PASSES):
+        for key, expr in random.Random(number).sample(rules, len(rules)):
+            took[key].append(_cpu(server, f"count({expr}\n)", moment))
+        asking.append(_cpu(server, NOTHING, moment))
+    lowest, mean = ({key: of(several) for key, several in took.items()} for of in (min, statistics.mean))
+    nothing = min(_bytes(server, NOTHING, moment) for _ in range(PASSES))
+    allocated = {key: max(0.0, _bytes(server, f"count({expr}\n)", moment) - nothing) for key, expr in rules}
+    return Costs(lowest, mean, min(asking), allocated)
+
+
+def _bytes(server: Prometheus, query: str, moment: float) -> float:
+    before = server.own(ALLOCATED)
+    server.ask(query, moment, 0, 0)
+    return server.own(ALLOCATED) - before
+
+
+def _cpu(server: Prometheus, query: str, moment: float) -> float:
+    before = server.cpu_seconds()
+    server.ask(query, moment, 0, 0)
+    return server.cpu_seconds() - before
 
 
 def usual(took: list[float]) -> float:

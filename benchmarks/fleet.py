@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from asked import ask, questions
-from evaluations import Evaluations, cpu_of_rules
+from evaluations import Evaluations, costs_of_rules
 from history import DAY_SECONDS, FINE_SECONDS, live, native, push_past, write_block
 from remote_write import Batch
 from servers import SCRAPE_SECONDS, Prometheus, Server, VictoriaMetrics
@@ -171,7 +171,7 @@ def with_rules(server: Prometheus, batches: list[Batch], start: float, args: arg
     found["end"] = time.time() - SCRAPE_SECONDS
     server.load_rules(False)
     say("asks the expression of each rule")
-    found["rules"] = watched.found(cpu_of_rules(server, found["end"])) | failing
+    found["rules"] = watched.found(costs_of_rules(server, found["end"])) | failing
     return found
 
 
@@ -250,10 +250,14 @@ def show_rules(server: dict[str, Any], gpus: int) -> None:
     print(f"a sample every {server['seconds_between_samples']:.0f} s")
     print(f"rules, at their intervals: {rules['cpu_per_minute']:.2f} s of CPU a minute, ", end="")
     print(f"{rules['wall_per_minute']:.2f} s of wall time; {rules['missed']:.0f} evaluations missed")
-    print("   CPU/min      CPU     wall")
+    print(f"of this CPU, {rules['asking_per_minute']:.2f} s is the cost of asking; ", end="")
+    print(f"on average, garbage collection included, {rules['mean_cpu_per_minute']:.2f} s; ", end="")
+    print(f"allocates {rules['bytes_per_minute'] / 1e6:.1f} MB a minute")
+    print("   CPU/min      CPU     wall   MB/min")
     for name, group in sorted(rules["groups"].items(), key=lambda item: -item[1]["cpu"] / item[1]["interval"]):
         minute = group["cpu"] * 60 / group["interval"]
-        print(f"  {minute:8.3f} {group['cpu']:8.3f} {group['wall']:8.3f}  {name}, every {group['interval']} s")
+        times = f"{minute:8.3f} {group['cpu']:8.3f} {group['wall']:8.3f}"
+        print(f"  {times} {group['bytes'] * 60e-6 / group['interval']:8.2f}  {name}, every {group['interval']} s")
     print("dearest rules:")
     for rule in rules["rules"][:DEAREST]:
         print(f"  {rule['cpu_per_minute']:8.3f} {rule['cpu']:8.3f}           {rule['group']}: {rule['rule']}")

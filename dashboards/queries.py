@@ -83,7 +83,7 @@ def rank_shares(matchers: str, by: str, families: str) -> str:
 
 def of_window(increases: str) -> str:
     """The recorded increases of ranks in the chosen window, or the last one if the window has none."""
-    return f"(sum_over_time({increases}[${{window}}]) or last_over_time({increases}[{SETTINGS.details_interval}]))"
+    return f"(sum_over_time({increases}[${{window}}]) or last_over_time({increases}[{SETTINGS.ranks_interval}]))"
 
 
 def rank_idle(matchers: str, by: str) -> str:

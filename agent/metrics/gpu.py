@@ -26,10 +26,18 @@ def _gauge(what: str, unit: str, help_text: str, source: str, *, times: int = 1,
 
 
 def _counter(
-    what: str, unit: str, more: tuple[str, ...], help_text: str, source: str, *, times: int = 1, per: int = 1
+    what: str,
+    unit: str,
+    more: tuple[str, ...],
+    help_text: str,
+    source: str,
+    *,
+    times: int = 1,
+    per: int = 1,
+    sparse: bool = False,
 ) -> Metric:
     name = f"whyidle_gpu_{what}_total"
-    return Metric(name, "counter", unit, (*GPU, *more), help_text, source, times=times, per=per)
+    return Metric(name, "counter", unit, (*GPU, *more), help_text, source, sparse=sparse, times=times, per=per)
 
 
 INFO = Metric(
@@ -156,9 +164,11 @@ THROTTLED = _counter(
     "seconds",
     ("reason", "evidence"),
     "Time in which the GPU ran with lowered clocks, by reason: from the driver's counters (evidence counter), or "
-    "from its state at each scrape, counted for the time since the scrape before (evidence sampled). Reasons overlap.",
+    "from its state at each scrape, counted for the time since the scrape before (evidence sampled). Reasons overlap. "
+    "A reason that has not occurred has no series.",
     f"{_FIELDS}, or nvmlDeviceGetCurrentClocksEventReasons",
     per=1_000_000_000,
+    sparse=True,
 )
 TEMPERATURE = _gauge("temperature_celsius", "celsius", "Temperature of the chip.", "nvmlDeviceGetTemperature")
 TEMPERATURE_MEMORY = _gauge("memory_temperature_celsius", "celsius", "Temperature of the memory.", _FIELDS)

@@ -6,29 +6,38 @@ from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
 from ..promql import lines
 from ..recording.names import RUN_RANKS
-from ..rule import Alert, Group
+from ..rule import Alert, Group, Record
 from .expressions import COUNT, NODE, RUN_NAME, TARGET, each, named, used
 from .pace import patient
 
-POD = ("namespace", "pod")
+POD, GPU = ("namespace", "pod"), (*TARGET, "gpu", "uuid")
+IDLE = "gpu:whyidle_gpu_idle:ratio"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    return (patient(config, "allocation", (_idle(config), _count(config), _crashes(config), _killed(config))),)
+    alerts = (_idle(config), _count(config), _crashes(config), _killed(config))
+    return (patient(config, "allocation", (_idle_gpus(config), *alerts)),)
+
+
+def _idle_gpus(config: Config) -> Record:
+    busy = config.rate("whyidle_gpu_busy_seconds_total", config.for_slow)
+    seen = config.rate("whyidle_gpu_observed_seconds_total", config.for_slow)
+    return Record(
+        IDLE,
+        f"max {config.by(*GPU)} ({busy} / ({seen} > 0.5)) < {config.alerts.allocated_busy_share}",
+        why="The busy share of GPUs that are idle.",
+    )
 
 
 def _idle(config: Config) -> Alert:
     """Also covers GPUs that no rank reports, by the pod that has the GPU or by the processes on it."""
-    gpu, on = (*TARGET, "gpu", "uuid"), config.on(*TARGET, "uuid")
-    busy = config.rate("whyidle_gpu_busy_seconds_total", config.for_slow)
-    seen = config.rate("whyidle_gpu_observed_seconds_total", config.for_slow)
-    idle = f"max {config.by(*gpu)} ({busy} / ({seen} > 0.5)) < {config.alerts.allocated_busy_share}"
+    on = config.on(*TARGET, "uuid")
     pods = f"max {config.by(*TARGET, 'uuid', *POD)} ({config.series('whyidle_gpu_pod_info')})"
     # The owner of a run is its namespace, and alerts are routed by owner.
     owned = f'label_replace({pods}, "owner", "$1", "namespace", "(.+)")'
     processes = f"{config.series('whyidle_gpu_processes')} > 0"
-    of_pods = f"{owned} * {on} group_left (gpu) ({idle})"
-    of_others = f"({idle}) and {on} {processes} unless {on} {pods}"
+    of_pods = f"{owned} * {on} group_left (gpu) {IDLE}"
+    of_others = f"{IDLE} and {on} {processes} unless {on} {pods}"
     return Alert(
         "WhyidleGpuAllocatedIdle",
         named(config, lines(of_pods, of_others)),

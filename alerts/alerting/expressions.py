@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..config import Config
-from ..recording.names import NODE_RANKS
+from ..promql import indented, labelled, lines
+from ..recording.names import NODE_RANKS, TARGET_NODE
 from ..rule import Alert, Record
 
 TARGET = ("job", "instance")
@@ -23,9 +24,7 @@ RATE = '{{ if lt $value 1.0 }}{{ printf "%.2g" $value }}{{ else }}{{ humanize $v
 
 def named(config: Config, expr: str) -> str:
     """``expr``, by agent, with the node's name as the label `node`. No such label if the agent does not know it."""
-    target = config.on(*TARGET)
-    names = f"({config.series('whyidle_node_info')} or {target} {config.series('whyidle_build_info')})"
-    return f"({expr})\n* {target} group_left (node) {names}"
+    return f"({expr})\n* {config.on(*TARGET)} group_left (node) {TARGET_NODE}"
 
 
 def started(config: Config, metric: str, matchers: str, window: str, *by: str) -> str:
@@ -87,9 +86,13 @@ def booted(config: Config) -> str:
     return f"time() - {config.series('whyidle_cpu_boot_time_seconds')} < {config.alerts.boot_seconds:.0f}"
 
 
-def fell(config: Config, series: str) -> str:
-    """Where a gauge is lower than at one of the times in config.alerts.past."""
-    return " or ".join(f"{series} < {series} offset {past}" for past in config.alerts.past)
+def fell(config: Config, series: str, *labels: str) -> str:
+    """Where a gauge is lower than at one of the times in config.alerts.past.
+
+    Its present is read once for each side, and each moment of the past once.
+    """
+    past = (labelled(f"{series} offset {past}", "past", past) for past in config.alerts.past)
+    return f"{series}\n< {config.on(*labels)} max {config.by(*labels)} (\n{indented(lines(*past))}\n)"
 
 
 def each(

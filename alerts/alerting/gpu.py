@@ -7,7 +7,7 @@ from dataclasses import replace
 from .. import xids
 from ..config import Config
 from ..promql import labelled, lines
-from ..rule import Alert, Group
+from ..rule import Alert, Group, Record
 from .expressions import COUNT, NODE, TARGET, by_use, fell, last_time, named, remembered, started
 from .pace import paced
 
@@ -16,6 +16,7 @@ UNKNOWN_XID = "It is not in whyidle's table of XIDs: look at dmesg and NVIDIA's 
 MEMORY_XIDS = "48|94|95|140|171|172"
 """XIDs that mean that ECC could not correct a memory error."""
 SEEN = "gpu:whyidle_gpu_info:last_seconds"
+LOST, BAD_ROW = "gpu:whyidle_gpu_lost:one", "gpu:whyidle_gpu_row_remap_failure:one"
 HELD_DOWN = "hw_thermal|sw_thermal|hw_power_brake|reliability|board_limit"
 """Reasons for low clocks that nobody intends. Left out: a GPU at full load reaches its power cap (sw_power_cap) as
 intended, and sync_boost means that another GPU has the reason."""
@@ -24,7 +25,17 @@ intended, and sync_boost means that another GPU has the reason."""
 def groups(config: Config) -> tuple[Group, ...]:
     seen = last_time(config, SEEN, config.series("whyidle_gpu_info"), *TARGET, *GPU)
     stops = (alert for row in _broken(config) for alert in by_use(config, _alert(config, row), config.window))
-    return paced(config, "gpu", (*stops, *(_alert(config, row) for row in faults(config))), (seen,))
+    critical, *patient = paced(config, "gpu", (*stops, *(_alert(config, row) for row in faults(config))), (seen,))
+    return replace(critical, rules=(*_flags(config), *critical.rules)), *patient
+
+
+def _flags(config: Config) -> tuple[Record, Record]:
+    """Usually no GPU has them, so the alerts that use them, critical and not, cost little."""
+    lost, row = config.series("whyidle_gpu_lost"), config.series("whyidle_gpu_row_remap_failure")
+    return (
+        Record(LOST, f"{lost} == 1", why="GPUs that are lost."),
+        Record(BAD_ROW, f"{row} == 1", why="GPUs with a row of memory that could not be replaced."),
+    )
 
 
 def _alert(config: Config, fault: Alert) -> Alert:
@@ -51,11 +62,10 @@ def _broken(config: Config) -> tuple[Alert, ...]:
     """Faults that stop a run and need a technician at the node."""
     of = config.alerts
     told = xid_events(config, f'xid=~"{xids.pattern("service")}"', of.service_window)
-    row = f"{config.series('whyidle_gpu_row_remap_failure')} == 1"
     return (
         Alert(
             "WhyidleGpuLost",
-            f"{config.series('whyidle_gpu_lost')} == 1",
+            LOST,
             config.for_now,
             "critical",
             "is lost.",
@@ -63,7 +73,7 @@ def _broken(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleGpuService",
-            f"{told}\nor\nsum {config.by(*TARGET, *GPU)} ({row})",
+            f"{told}\nor\nsum {config.by(*TARGET, *GPU)} ({BAD_ROW})",
             config.for_now,
             "critical",
             "needs a technician{{ with $labels.xid }}: XID {{ . }}{{ end }}.",
@@ -179,7 +189,7 @@ def _held_back(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleGpuPowerLimitLowered",
-            fell(config, limit),
+            fell(config, limit, *TARGET, *GPU),
             slow,
             "info",
             "has a lower power limit than before.",

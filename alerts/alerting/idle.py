@@ -207,14 +207,15 @@ def _others(config: Config) -> tuple[Alert, ...]:
 
 def _alone(config: Config) -> str:
     """Runs of one process that have been in their own Python for long: mostly a notebook or a debugger."""
-    own = config.series("whyidle_phase_open_seconds", 'phase="host"')
-    lone = config.series("whyidle_rank_info", 'world_size="1"')
-    return f"{own} > {config.alerts.notebook_seconds:g} and {config.on(*RANK)} {lone}"
+    return _notebooks(config, f'{OPEN}{{phase="host"}}')
 
 
 def _alone_lately(config: Config) -> str:
     """Runs as in `_alone`, also a while later: while a notebook computes, the last hour is still that of its user."""
-    own = f'max_over_time({OPEN}{{phase="host"}}[{config.long_window}])'
+    return _notebooks(config, f'max_over_time({OPEN}{{phase="host"}}[{config.long_window}])')
+
+
+def _notebooks(config: Config, own: str) -> str:
     lone = config.series("whyidle_rank_info", 'world_size="1"')
     return f"{own} > {config.alerts.notebook_seconds:g} and {config.on(*RANK)} {lone}"
 
@@ -251,7 +252,7 @@ def _slower(config: Config) -> Alert:
 
 def _unattributed(config: Config) -> Alert:
     """Uses counters of ended phases only: an open wait for data counts as unattributed until it ends and is split."""
-    unexplained = within(config, f'{spent("run_node_cause")}{{cause="unattributed"}}', config.window)
+    unexplained = within(config, f'{spent("run_cause")}{{cause="unattributed"}}', config.window)
     whole = device_seconds("run", config.window)
     return Alert(
         "WhyidleUnattributed",

@@ -98,7 +98,7 @@ def _degraded(config: Config) -> tuple[Alert, ...]:
     return (
         Alert(
             "WhyidleRdmaRateDegraded",
-            fell(config, rate),
+            fell(config, rate, *PORT),
             config.for_soon,
             "warning",
             "{port} is slower than it was.",
@@ -169,21 +169,26 @@ def _errors(config: Config) -> tuple[Alert, ...]:
 
 def _congestion(config: Config) -> tuple[Alert, ...]:
     of, window = config.alerts, config.window
-    port = config.by(*PORT)
 
-    def rate(metric: str) -> str:
-        return f"sum {port} ({config.rate(metric, window)})"
+    def total(metric: str) -> str:
+        return f"sum {config.by(*PORT)} ({config.rate(metric, window)})"
+
+    def marked(metric: str) -> str:
+        """Ports without marks are left out first: usually these are all, and the rest costs little then."""
+        return f"sum {config.by(*PORT)} ({config.rate(metric, window)} > 0)"
 
     discards = config.rate("whyidle_rdma_transmit_discards_total", window)
-    ticks, sent = rate("whyidle_rdma_transmit_wait_ticks_total"), rate("whyidle_rdma_transmit_bytes_total")
-    waits = f"{ticks}\n  / ({sent} > {of.transmit_wait_bytes_per_second:g})"
-    middle = f"quantile {config.by()} (0.5, {waits})"
+    ticks = config.rate("whyidle_rdma_transmit_wait_ticks_total", window)
+    sent = total("whyidle_rdma_transmit_bytes_total")
+    sending = f"{config.on(*PORT)} ({sent} > {of.transmit_wait_bytes_per_second:g})"
+    waits = f"({ticks} > {config.transmit_wait_ticks_per_second:g})\n  / {sending}"
+    middle = f"quantile {config.by()} (0.5, {ticks}\n  / {sending})"
     return (
         Alert(
             "WhyidleRdmaCongestion",
-            f"{rate('whyidle_rdma_ecn_marked_packets_total')}\n/ {rate('whyidle_rdma_receive_packets_total')} "
+            f"{marked('whyidle_rdma_ecn_marked_packets_total')}\n/ {total('whyidle_rdma_receive_packets_total')} "
             f"> {of.congestion_share}\n"
-            f"or\n{rate('whyidle_rdma_cnp_handled_total')}\n/ {rate('whyidle_rdma_transmit_packets_total')} "
+            f"or\n{marked('whyidle_rdma_cnp_handled_total')}\n/ {total('whyidle_rdma_transmit_packets_total')} "
             f"> {of.congestion_share}",
             config.for_slow,
             "warning",
@@ -202,8 +207,7 @@ def _congestion(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleRdmaTransmitWait",
-            f"{waits}\n> {config.on()} group_left {of.transmit_wait_factor:g} * {middle}\n"
-            f"and {ticks} > {config.transmit_wait_ticks_per_second:g}",
+            f"{waits}\n> {config.on()} group_left {of.transmit_wait_factor:g} * {middle}",
             config.for_slow,
             "info",
             "{port} waits for credits much longer than other ports.",

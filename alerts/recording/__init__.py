@@ -26,11 +26,11 @@ def groups(config: Config) -> list[Group]:
     return [
         # All in one group: sums over windows need to know when the values that they add were recorded.
         Group("whyidle-ranks", config.interval, tuple(_accounts(config))),
-        Group("whyidle-rank-books", config.details_interval, rank_books.rules(config)),
+        Group("whyidle-rank-books", config.ranks_interval, rank_books.rules(config)),
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),
-        Group("whyidle-evidence", config.details_interval, corroboration.rules(config)),
+        Group("whyidle-evidence", config.details_interval, tuple(_evidence(config))),
         Group("whyidle-contradictions", config.details_interval, contradictions.rules(config)),
-        Group("whyidle-shortages", config.details_interval, shortages.rules(config)),
+        Group("whyidle-shortages", config.details_interval, (rank_books.place(config), *shortages.rules(config))),
         Group("whyidle-verdict", config.interval, tuple(_verdicts(config))),
     ]
 
@@ -44,6 +44,12 @@ def _accounts(config: Config) -> Iterator[Record]:
         yield from stragglers.rules(config, window)
         yield from verdict.conclusion(config, window)
     yield from bills.rules(config)
+
+
+def _evidence(config: Config) -> Iterator[Record]:
+    yield from shares.of_nodes(config)
+    yield from bandwidth.links(config)
+    yield from corroboration.rules(config)
 
 
 def _verdicts(config: Config) -> Iterator[Record]:

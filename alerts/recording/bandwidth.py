@@ -17,13 +17,13 @@ from .names import (
     RUN_RANKS,
     bus_bandwidth,
     since_first_step,
-    spent,
     step_buckets,
     step_seconds,
     stepping,
     steps,
     transfer_bandwidth,
 )
+from .shares import counted
 
 BUS_FACTOR: dict[str, str] = {
     "all_reduce": "2 * (n - 1) / n",
@@ -38,9 +38,10 @@ LEAST_WAITS = 0.01
 """The share of the time that waits in transfers must take, so that the bandwidth of transfers is computed from them."""
 BEST = 0.9
 """The quantile of a run's bandwidth that counts as its best."""
-SOME_RANKS = 'rank=~".*0"'
-STEPPING_RANKS = 'rank=~"[0-9]|.*0"'
-"""The ranks by which the steps of a run are counted: the first ten, and every tenth of a large run."""
+SOME_RANKS = 'rank=~"0|.*[05]0"'
+"""The ranks whose step times are recorded: the first, and every fiftieth of a large run. All ranks step together."""
+STEPPING_RANKS = 'rank=~"[0-9]|.*[05]0"'
+"""The ranks by which the steps of a run are counted: the first ten, and every fiftieth of a large run."""
 QUANTILES = {"p50": 0.5, "p99": 0.99}
 
 
@@ -61,7 +62,7 @@ def rules(config: Config) -> tuple[Record, ...]:
         Record(
             buckets,
             f"sum {config.by(*RUN, 'le')} ({config.rate('whyidle_step_seconds_bucket', window, SOME_RANKS)})",
-            why="Only every tenth rank, to read fewer series. All ranks step together, and each has 17 buckets.",
+            why="Only every fiftieth rank, to read fewer series. All ranks step together, and each has 17 buckets.",
         ),
         *(
             Record(step_seconds(name, window), f"histogram_quantile({q:g}, {buckets}) >= 0")
@@ -72,6 +73,13 @@ def rules(config: Config) -> tuple[Record, ...]:
             _bus_bandwidth(config),
             why="Per second of the whole time, not of the transfers only, and as if all ranks were one group.",
         ),
+        *_transfers(config),
+    )
+
+
+def links(config: Config) -> tuple[Record, ...]:
+    """The speeds of links. They hardly ever change."""
+    return (
         Record(NODE_LINK, _node_link(config), why="The speed of a node's links in one direction: RDMA if it has any."),
         Record(
             RUN_LINK,
@@ -79,15 +87,14 @@ def rules(config: Config) -> tuple[Record, ...]:
             f"and {config.on(*RUN)} count {config.by(*RUN)} ({RUN_NODE_RANKS}) > 1",
             why="The speed of the slowest node, because a ring uses all nodes. Absent for a run on one node.",
         ),
-        *_transfers(config),
     )
 
 
 def _stepping(config: Config) -> str:
     """Seconds since a run's first step, by the node that has stepped longest: other nodes may have joined later."""
-    by, on, window = config.by(*RUN, "node"), config.on(*RUN, "node"), config.window
-    here = f'sum {by} ({spent("run_node_cause", window)}{{run!="", cause!="startup"}})'
-    return f"clamp_max(max {config.by(*RUN)} ({here} / {on} {RUN_NODE_RANKS}), {seconds(window)})"
+    here = counted(config, config.window, "run_node_cause", (*RUN, "node"), '{run!="", cause!="startup"}')
+    per_rank = f"({here})\n/ {config.on(*RUN, 'node')} {RUN_NODE_RANKS}"
+    return f"clamp_max(max {config.by(*RUN)} (\n{indented(per_rank)}\n), {seconds(config.window)})"
 
 
 def _stepped(config: Config) -> str:
@@ -116,13 +123,14 @@ def _bus_bandwidth(config: Config) -> str:
 
 def _transfers(config: Config) -> tuple[Record, Record]:
     """The bandwidth of transfers while ranks wait in them, and the run's own best."""
+    link = f"last_over_time({RUN_LINK}[{config.details_kept}])"
     now, families = transfer_bandwidth(f"rate{config.window}"), since_first_step(config.window)
     by, run = config.by(*RUN), config.on(*RUN)
     waits = f'(sum {by} ({families}{{family="network"}}) / {run} sum {by} ({families}) >= {LEAST_WAITS:g})'
     return (
         Record(
             now,
-            f"{bus_bandwidth(config.window)} / {run} {waits} <= {run} {RUN_LINK}",
+            f"{bus_bandwidth(config.window)} / {run} {waits} <= {run} {link}",
             why="The bytes of collectives, divided by the time that ranks wait in transfers. If the result exceeds the "
             "speed of the links, compute hides a part of the transfers and their speed is not known.",
         ),

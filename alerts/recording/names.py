@@ -5,6 +5,8 @@ from __future__ import annotations
 OPEN = "rank_phase:whyidle_open:seconds"
 MISSING = "run_rank_family:whyidle_missing:seconds"
 INSTANCE_NODE = "instance_node:whyidle_node:group"
+TARGET_NODE = "job_instance_node:whyidle_node:group"
+"""The node of each agent, without the label node if the agent does not know it."""
 RUN_NODE_RANKS = "run_node:whyidle_ranks:count"
 RUN_RANKS = "run:whyidle_ranks:count"
 NODE_RANKS = "node:whyidle_ranks:count"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK
 from ...agent.metrics.runs import RUN_PLACE
-from ..config import Config
+from ..config import Config, kept
 from ..promql import indented
 from ..rule import Record
 from .books import EVIDENCE, grown, heard_before, last_value, matching
@@ -25,13 +25,17 @@ def rules(config: Config) -> tuple[Record, ...]:
     return (*_totals(config), _unknown(config), *_increases(config))
 
 
-def _totals(config: Config) -> Iterator[Record]:
-    yield Record(
+def place(config: Config) -> Record:
+    return Record(
         RANK_PLACE,
         f"topk {config.by('instance', *RANK)} (\n"
         f"  1, group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})\n)",
         why="The node of each rank. Only one, because a pod that restarts may have two names for a while.",
     )
+
+
+def _totals(config: Config) -> Iterator[Record]:
+    rank = config.on(*RANK, "node")
     counted = last_value(config, "whyidle_device_seconds_total", f'family!="{UNHOOKED_FAMILY}"')
     yield Record(
         RANK_TOTAL,
@@ -43,14 +47,14 @@ def _totals(config: Config) -> Iterator[Record]:
     compute = f'{RANK_TOTAL}{{cause="compute"}}'
     yield Record(
         RANK_TOTAL,
-        f"{idle}\n- clamp_min(\n{indented(idle)}\n  - {config.on(*RANK, 'node')} {compute}, 0\n)",
+        f"{idle}\n- clamp_min(\n{indented(idle)}\n  - {rank} {compute}, 0\n)",
         {"cause": "host", "family": "host", **EVIDENCE},
         why="Compute during which the GPU's own counters show an idle GPU, at most all compute. It counts as host.",
     )
 
 
 def _unknown(config: Config) -> Record:
-    at = config.details_interval
+    at = config.ranks_interval
     return Record(
         UNKNOWN_RANKS,
         f"group {config.by(*RUN_PLACE)} (\n  {RUN_INSTANCE}\n"
@@ -61,7 +65,7 @@ def _unknown(config: Config) -> Record:
 
 
 def _increases(config: Config) -> Iterator[Record]:
-    missed, on = config.details_kept, config.on(*RUN_PLACE)
+    missed, on = kept(config.ranks_interval), config.on(*RUN_PLACE)
     yield Record(
         spent("rank_cause"),
         f"({grown(RANK_TOTAL, missed, on, UNKNOWN_RANKS)}) != 0",

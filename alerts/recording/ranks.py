@@ -8,7 +8,7 @@ from ...verdict.verdict import OPEN_PHASE_FAMILY
 from ..config import Config
 from ..promql import labelled, relabel
 from ..rule import Record
-from .names import INSTANCE_NODE, MISSING, NODE_RANKS, OPEN, RUN_NODE_RANKS, RUN_RANKS
+from .names import INSTANCE_NODE, MISSING, NODE_RANKS, OPEN, RUN_NODE_RANKS, RUN_RANKS, TARGET_NODE
 
 OPEN_CAUSE: dict[str, str] = {**PHASE_CAUSE, "data": "unattributed"}
 """Phase -> the cause under which it counts while it is open, as in the report. An open wait for data cannot be split
@@ -23,6 +23,7 @@ def rules(config: Config) -> tuple[Record, ...]:
             f"group {by_node} ({live})\nor\ngroup {by_node} ({config.series('whyidle_node_info')})",
             why="The node of each target, because a node's counters do not have the label node.",
         ),
+        target_node(config),
         Record(
             RUN_NODE_RANKS,
             f"sum {config.by(*RUN, 'node')} ({live}) > 0",
@@ -30,7 +31,7 @@ def rules(config: Config) -> tuple[Record, ...]:
         ),
         Record(RUN_RANKS, f"sum {config.by(*RUN)} ({RUN_NODE_RANKS})"),
         Record(NODE_RANKS, f"sum {config.by('node')} ({RUN_NODE_RANKS})"),
-        Record(OPEN, _open(config), why="Long open phases, with the cause that they count as while they are open."),
+        open_phases(config),
         Record(
             MISSING,
             _missing(config),
@@ -41,10 +42,24 @@ def rules(config: Config) -> tuple[Record, ...]:
     )
 
 
-def _open(config: Config) -> str:
+def target_node(config: Config) -> Record:
+    names, known = config.series("whyidle_node_info"), config.series("whyidle_build_info")
+    return Record(
+        TARGET_NODE,
+        f"group {config.by('job', 'instance', 'node')} ({names})\n"
+        f"or {config.on('job', 'instance')}\ngroup {config.by('job', 'instance')} ({known})",
+        why="The node of each agent, from which alerts take the node's name.",
+    )
+
+
+def open_phases(config: Config) -> Record:
     by = config.by(*RANK, "node", "phase")
     phases = f"max {by} (\n  {config.series('whyidle_phase_open_seconds')} > {config.open_seconds:g}\n)"
-    return relabel(relabel(phases, "cause", "phase", OPEN_CAUSE), "family", "cause", _open_families())
+    return Record(
+        OPEN,
+        relabel(relabel(phases, "cause", "phase", OPEN_CAUSE), "family", "cause", _open_families()),
+        why="Long open phases, with the cause that they count as while they are open.",
+    )
 
 
 def _open_families() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Where device-seconds go within a window: per run and cluster, and per node in one window, by family and by cause."""
+"""Where device-seconds go within a window: per run and cluster, and per node in one window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...ledger.causes import FAMILIES
 from ..config import Config
 from ..promql import indented, labelled, lines, milliseconds, seconds
 from ..rule import Record
-from .names import OPEN, RUN_NODE_RANKS, RUN_RANKS, device_seconds, goodput, share, spent
+from .names import OPEN, RUN_RANKS, device_seconds, goodput, share, spent
 
 # Not run!="": for that matcher, Prometheus reads every series that has a run.
 _OF_RUNS, _UNHOOKED = f'{{family!="{UNHOOKED_FAMILY}"}}', f'{{family="{UNHOOKED_FAMILY}"}}'
@@ -21,11 +21,21 @@ many series."""
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
     """The rules for a window, in the order in which they depend on each other."""
+    return (*_seconds(config, window), *_shares(config, window), *_goodput(window), *_rates(config, window))
+
+
+def of_nodes(config: Config) -> tuple[Record, ...]:
+    """The seconds and shares of nodes, in the window of evidence. Signals and some panels use them."""
+    window = config.window
+    nodes = spent("run_node_cause", window)
     return (
-        *_seconds(config, window),
-        *_shares(config, window, nodes=window == config.window),
-        *_goodput(window),
-        *_rates(config, window),
+        Record(
+            nodes,
+            counted(config, window, "run_node_cause", (*RUN, "node", "cause", "family")),
+            why="The seconds of each node within the window of evidence, open phases included.",
+        ),
+        *_level(config, "node", ("node",), nodes, window, ASKED_OF_NODES),
+        _share(config, window, "node_family", "node", ("node",)),
     )
 
 
@@ -38,32 +48,24 @@ def within(config: Config, increases: str, window: str) -> str:
     return f"sum_over_time({increases}[{milliseconds(1000 * seconds(window) - 500 * seconds(config.interval))}])"
 
 
-def _seconds(config: Config, window: str) -> Iterator[Record]:
-    """Nodes are distinguished in one window only, that of evidence: the others would cost as much for each node."""
-    runs, nodes = spent("run_cause", window), spent("run_node_cause", window)
-    if window == config.window:
-        yield _counted(config, window, "run_node_cause", (*RUN, "node"), "")
-        yield Record(runs, f"sum {config.by(*RUN, 'cause', 'family')} ({nodes}{_OF_RUNS})")
-        unhooked = f"{nodes}{_UNHOOKED}"
-    else:
-        yield _counted(config, window, "run_cause", RUN, _OF_RUNS)
-        unhooked = within(config, spent("run_cause") + _UNHOOKED, window)
-    yield from _level(config, "run", RUN, runs, window)
-    if window == config.window:
-        yield from _level(config, "node", ("node",), nodes, window, ASKED_OF_NODES)
-    yield from _level(config, "cluster", (), f"{spent('run_family', window)} or {unhooked}", window)
-
-
-def _counted(config: Config, window: str, level: str, labels: tuple[str, ...], matchers: str) -> Record:
-    by = config.by(*labels, "cause", "family")
-    opened = f"sum {by} (clamp_max({OPEN}, {seconds(window)}))"
+def counted(config: Config, window: str, level: str, by: tuple[str, ...], matchers: str = "") -> str:
+    """The seconds within a window, with those of open phases. ``matchers`` must fit the series of both."""
+    opened = f"sum {config.by(*by)} (clamp_max({OPEN}{matchers}, {seconds(window)}))"
     parts = lines(within(config, spent(level) + matchers, window), labelled(opened, "part", "open"))
-    return Record(
-        spent(level, window),
-        f"clamp_min(sum {by} (\n{indented(parts)}\n), 0) > 0",
+    return f"clamp_min(sum {config.by(*by)} (\n{indented(parts)}\n), 0) > 0"
+
+
+def _seconds(config: Config, window: str) -> Iterator[Record]:
+    runs = spent("run_cause", window)
+    yield Record(
+        runs,
+        counted(config, window, "run_cause", (*RUN, "cause", "family"), _OF_RUNS),
         why="Counters do not change while a phase is open. Phases that have been open for long are added, to show a "
         "hang while it lasts. Bills do not include them.",
     )
+    unhooked = within(config, spent("run_cause") + _UNHOOKED, window)
+    yield from _level(config, "run", RUN, runs, window)
+    yield from _level(config, "cluster", (), f"{spent('run_family', window)} or {unhooked}", window)
 
 
 def _level(
@@ -88,19 +90,18 @@ def _families(
     return f"sum {by} {source}\nor {on} (\n{indented(zeros)}\n)"
 
 
-def _shares(config: Config, window: str, *, nodes: bool) -> Iterator[Record]:
-    """``nodes`` says whether to record the shares of nodes. Only signals need them; panels compute those they show."""
-    levels = (
-        *((("node_family", "node", ("node",)),) if nodes else ()),
-        ("run_family", "run", RUN),
-        ("run_cause", "run", RUN),
-        ("cluster_family", "cluster", ()),
+def _shares(config: Config, window: str) -> Iterator[Record]:
+    """Shares of nodes are recorded apart (`of_nodes`); panels compute those of ranks, for the ranks that they show."""
+    yield _share(config, window, "run_family", "run", RUN)
+    yield _share(config, window, "run_cause", "run", RUN)
+    yield _share(config, window, "cluster_family", "cluster", ())
+
+
+def _share(config: Config, window: str, level: str, whole: str, labels: tuple[str, ...]) -> Record:
+    return Record(
+        share(level, window),
+        f"{spent(level, window)}\n/ {config.on(*labels)} group_left ()\n{spent(whole, window)}",
     )
-    for level, whole, labels in levels:
-        yield Record(
-            share(level, window),
-            f"{spent(level, window)}\n/ {config.on(*labels)} group_left ()\n{spent(whole, window)}",
-        )
 
 
 def _goodput(window: str) -> Iterator[Record]:
@@ -124,17 +125,15 @@ def _rates(config: Config, window: str) -> Iterator[Record]:
 
     Seconds divided by the length of the window would be too low after the start of a run, until the window is full.
     """
-    nodes = "run_node_cause", (*RUN, "node"), RUN_NODE_RANKS
-    level, of_level, live = nodes if window == config.window else ("run_cause", RUN, RUN_RANKS)
-    place, counted = config.on(*of_level), f"{spent(level, window)}{_OF_RUNS}"
-    ranks = f"({live} / {place} sum {config.by(*of_level)} ({counted}))"
+    run, of_causes = config.on(*RUN), spent("run_cause", window)
+    ranks = f"({RUN_RANKS} / {run} {spent('run', window)})"
     runs, families = device_seconds("run", window), device_seconds("run_family", window)
     yield Record(
         runs,
-        f"sum {config.by(*RUN)} (\n  {live} and {place} {counted}\n)",
-        why="The number of live ranks whose seconds are known.",
+        f"{RUN_RANKS} and {run} {of_causes}",
+        why="The number of live ranks of runs whose seconds are known.",
     )
-    weighted = f"({counted}\n* {place} group_left ()\n{ranks})"
+    weighted = f"({of_causes}\n* {run} group_left ()\n{ranks})"
     yield Record(
         families,
         _families(config, RUN, f"(\n{indented(weighted)}\n)", runs),

@@ -28,6 +28,7 @@ from whyidle.alerts import alerting, recording
 from whyidle.alerts.config import DEFAULT, Config
 from whyidle.alerts.output import to_yaml
 from whyidle.alerts.panels import OF_NODE, OF_RUN, panel_id
+from whyidle.alerts.recording import ranks
 from whyidle.alerts.rule import Alert, Group, Record
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +117,11 @@ def alone(name: str, groups: tuple[Group, ...]) -> list[Group]:
     ]
 
 
+def shared(config: Config) -> Group:
+    """The recording rules that alerts of several topics use."""
+    return Group("shared", None, (ranks.target_node(config), ranks.open_phases(config)))
+
+
 def recorded() -> set[str]:
     groups = (*recording.groups(DEFAULT), *alerting.groups(DEFAULT))
     return {rule.name for group_ in groups for rule in group_.rules if isinstance(rule, Record)}
@@ -175,7 +181,7 @@ def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config
     topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{topic_name}"))
     names = sorted({case["alert"] for case in cases})
     for name in names:
-        groups = [group_ for group_ in alone(name, topic.groups(config)) if group_.rules]
+        groups = [shared(config), *(group_ for group_ in alone(name, topic.groups(config)) if group_.rules)]
         (directory / f"{name}-rules.yaml").write_text(to_yaml(groups))
         test = {
             "rule_files": [f"{name}-rules.yaml"],

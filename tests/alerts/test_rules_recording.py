@@ -16,6 +16,7 @@ from whyidle.agent.metrics import METRIC
 from whyidle.alerts import recording
 from whyidle.alerts.config import DEFAULT, Config
 from whyidle.alerts.output import files, groups, to_yaml
+from whyidle.alerts.promql import seconds
 from whyidle.alerts.rule import Group, Record
 
 ROOT = Path(__file__).parents[2]
@@ -275,6 +276,10 @@ def test_rejects_windows_that_do_not_fit() -> None:
         Config(interval="4m")
     with pytest.raises(ValueError, match="details_interval is 10m, and must be 4m at most"):
         Config(details_interval="10m")
+
+
+def test_the_hour_of_a_whatif_question_has_a_whole_number_of_evaluations_of_ranks() -> None:
+    assert 3600 % seconds(DEFAULT.ranks_interval) == 0
 
 
 def test_names_are_of_the_form_level_metric_operations() -> None:

@@ -168,7 +168,11 @@ class Lab:
 def lab(scratch: Path) -> Iterator[Lab]:
     (scratch / "prometheus").mkdir()
     hurried = Config(
-        window=WINDOW, interval=EVERY_SECOND, details_interval=EVERY_SECOND, counters_interval=EVERY_SECOND
+        window=WINDOW,
+        interval=EVERY_SECOND,
+        details_interval=EVERY_SECOND,
+        ranks_interval=EVERY_SECOND,
+        counters_interval=EVERY_SECOND,
     )
     shipped = rules(scratch / "rules", hurried)
     with contextlib.ExitStack() as stack:

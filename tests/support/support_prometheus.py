@@ -171,7 +171,7 @@ def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) ->
     """The shipped configuration in ``folder``, with these rules, all evaluated often. It scrapes nothing yet.
 
     The rules must be made for evaluations each ``interval``: ``Config(interval=interval, details_interval=interval,
-    counters_interval=interval)``.
+    ranks_interval=interval, counters_interval=interval)``.
     """
     config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text())
     config["global"] |= {"scrape_interval": interval, "evaluation_interval": interval}

@@ -132,7 +132,9 @@ HUNG = (
 
 RANGE = {"__rate_interval": "1m", "__interval": "15s", "__interval_ms": "15000", "__range": "10m", "__range_s": "600"}
 """Values that Grafana fills in."""
-HURRIED = Config(interval=EVERY_SECOND, details_interval=EVERY_SECOND, counters_interval=EVERY_SECOND)
+HURRIED = Config(
+    interval=EVERY_SECOND, details_interval=EVERY_SECOND, ranks_interval=EVERY_SECOND, counters_interval=EVERY_SECOND
+)
 LOOKS = "5s"
 """The step of subqueries: with their usual 10 minutes, they would find nothing in this test."""
 
@@ -157,6 +159,7 @@ EMPTY: dict[str, str] = {
     "WhyidleRdmaLinkDown": "no link is down",
     "port:whyidle_rdma_port_lost:last_seconds": "no link is down",
     "WhyidleNicLinkDown": "no link is down",
+    "WhyidleGpuAllocatedIdle": "every GPU that somebody has is busy",
     "WhyidleGpuGone": "no GPU went",
     "WhyidleGpuLost": "as a warning: every node with GPUs runs ranks",
     "WhyidleGpuService": "as a warning: every node with GPUs runs ranks",

@@ -28,7 +28,7 @@ HURRIED = Config(
     windows=(WINDOW, "1m"),
     window=WINDOW,
     long_window="1m",
-    **dict.fromkeys(("interval", "details_interval", "counters_interval"), EVERY_SECOND),
+    **dict.fromkeys(("interval", "details_interval", "ranks_interval", "counters_interval"), EVERY_SECOND),
 )
 
 RUN_PAGE = ROOT / "dashboards" / "generated" / "whyidle-run.json"

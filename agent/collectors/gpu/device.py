@@ -237,7 +237,8 @@ class Gpu:
         return Mig(mig, f"cuda:{self.index}:{number}", instance, True, info)
 
     def _throttle(self, history: History, known_reasons: int | None) -> None:
-        """Adds the seconds of reasons without a counter. A reason that is set now counts since the last look."""
+        """Adds the seconds of reasons without a counter. A reason that is set now counts since the last look. A reason
+        that was never seen has no series."""
         target = self.target
         if known_reasons is None:
             return
@@ -250,4 +251,5 @@ class Gpu:
             if known_reasons & throttle.bit and elapsed <= SAMPLED_SECONDS:
                 total += elapsed
             history.throttled[throttle.reason] = total
-            counted[(*target.labels, throttle.reason, "sampled")] = total
+            if total:
+                counted[(*target.labels, throttle.reason, "sampled")] = total

@@ -119,7 +119,7 @@ class Batch:
                 target.garbage(f"{CALL}/{field.id}")
             elif kind == 1 and field.id in _WIDE_ONLY:
                 unsupported.append(field)
-            else:
+            elif value or not field.metric.sparse:
                 add(field.metric, labels, field.metric.base(value))
         if unsupported:
             for field in unsupported:

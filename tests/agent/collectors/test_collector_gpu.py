@@ -262,7 +262,8 @@ def test_samples_lost_by_the_buffer_are_not_observed_time(older: Bench) -> None:
 
 
 def test_throttling_without_a_counter_is_sampled(bench: Bench) -> None:
-    bench.look()
+    names = bench.look().names(0)
+    assert names["throttled_seconds_total"] == 2  # the reasons that have occurred, from counters
     bench.node.gpu(0, clocks_event_reasons=0x40)
     bench.look(10)
     bench.node.gpu(0, clocks_event_reasons=0)
@@ -413,6 +414,7 @@ def test_a_failed_call_costs_only_its_own_series(bench: Bench, code: int) -> Non
     """Makes every call of a sample fail with each code, on a collector that knew the GPU before the fault."""
     node = bench.node
     node.xid(WHOLE, 31)
+    node.gpu(WHOLE, clocks_event_reasons=0x40)  # a reason that was never seen has no series
     for call in HELD:
         bench.collector = bench.new()
         bench.look()
