@@ -13,7 +13,8 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
 2. `pack_stages`: each stage's wait in a step, less the transfers of its messages and the latency. The stage that waits
    least is the busiest; its waits in collectives of the whole pipeline count too. The least wait is the bubble of all
    stages, and it is at least (p - 1) / m of the least busy stage's time for p stages and m microbatches (GPipe and
-   1F1B: arXiv 2104.04473, section 2.2). The rest of a wait is for the busiest stage.
+   1F1B: arXiv 2104.04473, section 2.2). The rest of a wait is for the busiest stage. It is at least as long as that
+   stage loads data or saves longer than the others: this delays the whole schedule, whatever the stages compute.
 """
 
 from __future__ import annotations
@@ -47,8 +48,12 @@ MOST_STAGES = 64
 _WAITED = 10_000
 """Anything shorter does not count as a wait, ns."""
 _WORDS_OF_MESSAGE = 3  # when it was issued, when it was received, how long the receiver waited
-_PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 4
-"""-(not complete), own time per family, waits elsewhere per slot, idle with rank, pipeline, -pipeline, -microbatches"""
+_PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 5
+"""-(not complete), own time per family, waits elsewhere per slot, -serial with rank, idle with rank, pipeline,
+-pipeline, -microbatches"""
+_SERIAL = LATE_FAMILIES.index("storage"), LATE_FAMILIES.index("cpu")
+"""Families of time in which a stage has not begun with its microbatches, or is done with them: it loads data or saves.
+"""
 _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
 _ISSUED = attrgetter("issued")
 
@@ -247,8 +252,15 @@ def pack_stages(
     for index, step in enumerate(steps):
         words += (-(not step.complete), *step.own, *_elsewhere(step, slot, stages.network[index]))
         pipeline = stages.pipeline[index] // US
+        serial = sum(step.own[family] for family in _SERIAL if step.own) // US
         idle = pipeline + sum(step.elsewhere[other] for other in together) // US
-        words += (idle << RANK_BITS | rank, pipeline, -pipeline, -stages.microbatches[index])
+        words += (
+            -serial << RANK_BITS | rank,
+            idle << RANK_BITS | rank,
+            pipeline,
+            -pipeline,
+            -stages.microbatches[index],
+        )
     words += [NOTHING] * (stages_words(length) - len(words))
     buffer[: len(words)] = array("q", words)
 
@@ -276,7 +288,8 @@ def split_stages(
         busy = result[at + 1]  # the least busy stage's compute
         bound = busy * (len(ranks) - 1) // max(1, -result[at + _PER_STEP - 1])
         waited = stages.pipeline[index]
-        bubble = waited if last == rank else min(waited, max(least, bound))
+        serial = _serial_excess(result[at + 1 : at + _PER_STEP - 4], last)
+        bubble = waited if last == rank else min(waited, max(least, bound), max(waited - serial, bound))
         queue = stages.queue[index]
         settled.queue += queue
         settled.network += stages.network[index] - queue
@@ -285,13 +298,22 @@ def split_stages(
         settled.schedule += min(waited, bound)
         if waited > bubble:
             settled.behind[last] = settled.behind.get(last, 0) + waited - bubble
-        late = most - max(least, bound)
+        late = most - min(max(least, bound), max(most - serial, bound))
         if late > 0:
             settled.late_by[last] = settled.late_by.get(last, 0) + late
             if last == rank:
                 mine = step._replace(elsewhere=_elsewhere(step, slot, stages.network[index]))
-                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 4], _UNATTRIBUTED)
+                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 5], _UNATTRIBUTED)
                 settled.late_steps += sum(own) >= LATE_STEP * step.wall
                 settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
                 settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]
     return settled
+
+
+def _serial_excess(words: Sequence[int], last: int) -> int:
+    """How much longer the busiest stage loaded data or saved than the quickest one, in ns; 0 if another stage took
+    longest. ``words``: the least own time per family first, and the longest serial time last."""
+    longest = words[-1]
+    if longest & RANK_MASK != last:
+        return 0
+    return max(0, -(longest >> RANK_BITS) * US - sum(words[family] for family in _SERIAL))

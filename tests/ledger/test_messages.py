@@ -292,6 +292,22 @@ def test_a_stage_that_reads_is_late_because_of_storage() -> None:
     assert found[1].late_own[LATE_FAMILIES.index("storage")] == pytest.approx(40 * MS, rel=0.01)
 
 
+def test_reads_of_the_busiest_stage_delay_the_others_in_full() -> None:
+    """It computes less than the other one, and therefore waits for 30 ms itself. That is its own part of the schedule:
+    without its reads, the other one would wait for 10 ms, not for 30."""
+    reader, other = own(compute=20 * MS, storage=40 * MS), own(compute=40 * MS)
+    found = pipeline([30 * MS, 50 * MS], [reader, other], microbatches=400)
+    assert found[1].behind == {0: 40 * MS}
+    assert found[0].late_own == list(own(storage=40 * MS))
+
+
+def test_reads_of_a_stage_that_is_not_the_busiest_delay_nobody() -> None:
+    reader, other = own(compute=20 * MS, storage=10 * MS), own(compute=40 * MS)
+    found = pipeline([20 * MS, 10 * MS], [reader, other], microbatches=400)
+    assert found[0].behind == {1: 10 * MS}
+    assert (found[1].behind, found[1].late_own) == ({}, list(own(compute=10 * MS)))
+
+
 def test_a_stage_behind_a_slow_link_is_late_because_of_its_transfers() -> None:
     """It is not late because of its own time: its wait on the link is `elsewhere`, in this slot."""
     links = neighbours(3, 0) | {(1, 2): 30 * MS, (2, 1): 30 * MS}

@@ -26,13 +26,14 @@ DRAWN = random_cases(40)
 SLOW_LINKS = [case for case in cases() if case.fault and case.fault.kind == "link_pp"]
 PIPELINES = [case for case in cases() if case.pp > 1][::6]
 MIXED = cases()[::9]
+LOADING = [case for case in cases() if case.pp > 1 and case.fault and case.fault.kind in ("read", "decode")]
 NORMS = [
     Case(pp=4, microbatches=m, schedule="gpipe", buffered=True, pp_transfer=800_000, jitter=0.1, seed=m, fault=fault)
     for m in (8, 12)
     for fault in (Fault("compute", 1, 0.25), Fault("read", 2, 0.2), Fault("compute", 2, 0.4), Fault("decode", 1, 0.3))
 ]
 LINKS = [case for case in cases() if case.fault and case.fault.kind == "link_pp" and case.dp * case.tp > 1][::2]
-CORRECTED = {*SLOW_LINKS, *PIPELINES, *MIXED, *LINKS, *NORMS}
+CORRECTED = {*SLOW_LINKS, *PIPELINES, *MIXED, *LINKS, *NORMS, *LOADING}
 
 
 # -- the simulator
@@ -221,6 +222,7 @@ CORRECTIONS = [
     ("busiest stage instead of peers", Options(late_stage="netted"), PIPELINES, 2.0),
     ("waits of the whole pipeline", Options(together=False), NORMS, 2.0),
     ("what transfers cost beyond the own messages", Options(latency=False), SLOW_LINKS, 1.0),
+    ("loading of the late stage counts in full", Options(serial=False), LOADING, 0.05),
     ("bubble bound", Options(bubble=False), PIPELINES, 1.0),
     ("waits elsewhere", Options(elsewhere=False), MIXED, 3.0),
     ("excess over the least member, per dimension", Options(excess=False), MIXED, 5.0),

@@ -9,9 +9,6 @@ from parallel.truth import Truth
 TOLERANCE = 0.12
 """A part of the wall time: four ranks share two cores, perhaps with other programs. On two idle cores most cases are
 within 0.05."""
-KNOWN = {"gpipe-slow-reads": 0.15, "1f1b-slow-reads": 0.15}
-"""Cases whose share is known to be too low, with the tolerance. A part of the waits for the stage that reads counts as
-the bubble of the schedule. On two cores that other programs use too, 0.06 were missing."""
 SUM_TOLERANCE = 0.001
 NOTHING_SHARE = 0.15
 """If nothing was injected, a larger share of storage, stragglers or network is a false alarm."""
@@ -30,9 +27,8 @@ FALSE_ALARMS = ("storage", "straggler", "network")
 
 def disagreements(report: dict[str, Any], truth: Truth, case: str = "") -> list[str]:
     """Sentences. There are none if the report is right."""
-    tolerance = KNOWN.get(case, TOLERANCE)
     most = KNOWN_ALARMS.get(case, NOTHING_SHARE)
-    return [*_sums(report), *(_nothing(report, most) if truth.family is None else _fault(report, truth, tolerance))]
+    return [*_sums(report), *(_nothing(report, most) if truth.family is None else _fault(report, truth))]
 
 
 def _sums(report: dict[str, Any]) -> list[str]:
@@ -59,12 +55,12 @@ def _queued(report: dict[str, Any]) -> float:
     return report["seconds"]["collective_queue"] / report["rank_seconds"]
 
 
-def _fault(report: dict[str, Any], truth: Truth, tolerance: float) -> list[str]:
+def _fault(report: dict[str, Any], truth: Truth) -> list[str]:
     verdict, found = report["verdict"], []
     if verdict["family"] != truth.family:
         return [f"the verdict is {verdict['family']} {verdict['share']:.1%}, not {truth.family} {truth.share:.1%}"]
     least = truth.share - (_queued(report) if truth.link is not None else 0.0)
-    if not least - tolerance <= verdict["share"] <= truth.share + tolerance:
+    if not least - TOLERANCE <= verdict["share"] <= truth.share + TOLERANCE:
         found.append(f"{verdict['family']} has {verdict['share']:.1%} of the wall, not {truth.share:.1%}")
     late = [(entry["rank"], entry["family"]) for entry in verdict["late_ranks"]]
     if truth.culprit is not None and late[:1] != [(truth.culprit, truth.family)]:

@@ -27,6 +27,7 @@ class Options:
     late_stage: str = "stage"  # how the late rank in a pipeline is found: by "stage", or by peer: "netted", "gross"
     together: bool = True  # the late stage is found including its waits in collectives of the whole pipeline
     bubble: bool = True  # the bound of the schedule is used
+    serial: bool = True  # the loading and saving of the late stage counts in full
     latency: bool = True  # the cost of transfers beyond the waits for own messages comes from a replay
     elsewhere: bool = True  # waits in other groups may have made a rank late
     leave_out: bool = True  # but not waits in collectives of groups that contain this one

@@ -26,6 +26,9 @@
        bound = (p - 1) / m * (the least compute of any stage in the step)
        bubble = min(pipeline, max(MIN pipeline, bound)),   behind[late stage] = pipeline - bubble
 
+   What the late stage loads or saves longer than the least of all stages delays the whole schedule, so the bubble is
+   at most ``pipeline`` minus this (but not less than the bound), if no other stage does so for longer.
+
    All waits of the late stage itself are bubble.
 
 4. *Lateness*. The late stage was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its excesses as
@@ -43,12 +46,13 @@ from typing import NamedTuple
 
 from whyidle.verdict.lookthrough import Group, GroupWaits
 
-from .case import COMPUTE, Case
+from .case import COMPUTE, FAMILIES, Case
 from .latency import replayed_steps
 from .member import RANK_BITS, Member, Options, Reasons, Slice, Words, containing, least, pack_own, seconds
 from .programs import Message
 from .replay import Wait
 
+SERIAL = FAMILIES.index("storage"), FAMILIES.index("cpu")
 WAITED = 10_000
 """ns: a shorter time does not count as a wait."""
 OFFSETS = 7_000_000_000
@@ -193,6 +197,9 @@ def _pack(member: Member, group: Group, dimensions: list[str], waits: list[StepW
         words["most", number] = -wait.pipeline
         words["network", number] = wait.network
         words["busy", number] = slice_.own[COMPUTE]
+        serial = sum(slice_.own[family] for family in SERIAL)
+        words["serial", number] = (-serial // 1000) << RANK_BITS | member.rank
+        words["least serial", number] = serial
         for peer, ns in wait.rest.items():
             words["peer", number, member.rank, peer] = ns  # for _behind_peers alone
         pack_own(words, number, slice_, dimensions)
@@ -204,10 +211,15 @@ def _behind_the_stage(
 ) -> tuple[dict[int, int], int]:
     """-> (late rank -> ns waited behind it, ns by which this rank was late)."""
     last = words["idle", number] & ((1 << RANK_BITS) - 1)
-    bubble = max(words["pipeline", number], bound)
-    if last == rank:
-        return {}, max(0, -words["most", number] - bubble)
-    return {last: max(0, wait.pipeline - bubble)}, 0
+    longest = words["serial", number]
+    serial = 0
+    if options.serial and longest & ((1 << RANK_BITS) - 1) == last:
+        serial = -(longest >> RANK_BITS) * 1000 - words["least serial", number]
+
+    def late(waited: int) -> int:
+        return max(0, waited - max(words["pipeline", number], bound), min(serial, waited - bound))
+
+    return ({}, late(-words["most", number])) if last == rank else ({last: late(wait.pipeline)}, 0)
 
 
 def _behind_peers(
