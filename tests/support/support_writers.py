@@ -1,5 +1,6 @@
 """Forks processes from one that has already imported what they need, because to start Python takes longer than to write
-a ledger. That process starts with the first request of a pytest process, and ends with it."""
+a ledger. That process starts with the first request of a pytest process, and ends with it. The forks have its
+environment, whatever a test has set since."""
 
 from __future__ import annotations
 
