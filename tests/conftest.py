@@ -7,6 +7,7 @@ SIGHUP, and all processes that a test starts would inherit this.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -32,6 +33,10 @@ for _number, _handler in _USUAL.items():
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
+
+os.environ.setdefault("GOGC", "400")
+"""Helm's engine, promtool and Prometheus are written in Go. They collect garbage less often than usual, because this
+takes up to a third of their CPU time."""
 
 # How long an example takes, or its creation, depends on other programs on the machine.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

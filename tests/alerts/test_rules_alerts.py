@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
-import yaml
 from support_promtool import run_tests
 from support_sums import with_sums
+from support_yaml import read_yaml, write_yaml
 
 from whyidle.agent.metrics import METRIC
 from whyidle.alerts import alerting, recording
@@ -44,7 +44,7 @@ needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="pr
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    return yaml.safe_load(path.read_text())
+    return read_yaml(path.read_text())
 
 
 def minutes(text: str) -> int:
@@ -189,7 +189,7 @@ def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config
             "group_eval_order": [group_.name for group_ in groups],  # otherwise any order
             "tests": [group(case) for case in cases if case["alert"] == name],
         }
-        (directory / f"{name}.yaml").write_text(yaml.safe_dump(test, sort_keys=False, allow_unicode=True))
+        (directory / f"{name}.yaml").write_text(write_yaml(test, sort_keys=False, allow_unicode=True))
     done = run_tests([f"{name}.yaml" for name in names], directory)
     assert done.returncode == 0, done.stdout + done.stderr
 

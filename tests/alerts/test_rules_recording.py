@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from support_rules import assert_promtool
+from support_yaml import read_yaml, read_yamls
 
 from whyidle.agent.metrics import METRIC
 from whyidle.alerts import recording
@@ -178,7 +178,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @needs_promtool
 @pytest.mark.parametrize("path", CASES, ids=[path.stem for path in CASES])
 def test_records_the_expected_series(path: Path, tmp_path: Path) -> None:
-    assert_promtool(yaml.safe_load(path.read_text()), tmp_path)
+    assert_promtool(read_yaml(path.read_text()), tmp_path)
 
 
 OTHERS: tuple[tuple[str, str, dict[str, float | str]], ...] = (
@@ -322,15 +322,15 @@ def test_prometheusrule_resources_hold_the_same_groups() -> None:
     plain, resources = files(), files(format="operator")
     assert plain.keys() == resources.keys()
     for name, text in resources.items():
-        resource = yaml.safe_load(text)
+        resource = read_yaml(text)
         assert (resource["apiVersion"], resource["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
-        assert resource["spec"] == yaml.safe_load(plain[name])
+        assert resource["spec"] == read_yaml(plain[name])
 
 
 def test_each_rule_has_its_reason_as_a_comment_above_it() -> None:
     text = to_yaml([Group("g", "1m", (Record("a:b:c", "1", {"x": "y"}, why="For this."),))])
     assert "      # For this.\n      - record: a:b:c\n" in text
-    assert yaml.safe_load(text) == {
+    assert read_yaml(text) == {
         "groups": [{"name": "g", "interval": "1m", "rules": [{"record": "a:b:c", "expr": "1", "labels": {"x": "y"}}]}]
     }
 
@@ -343,11 +343,11 @@ class TestCommand:
     def test_prints_one_file_of_all_rules(self) -> None:
         done = self.run()
         assert (done.returncode, done.stderr) == (0, "")
-        found = [group["name"] for group in yaml.safe_load(done.stdout)["groups"]]
+        found = [group["name"] for group in read_yaml(done.stdout)["groups"]]
         assert found == [group.name for group in groups()]
 
     def test_prints_a_document_per_resource(self) -> None:
-        documents = list(yaml.safe_load_all(self.run("--format", "operator").stdout))
+        documents = list(read_yamls(self.run("--format", "operator").stdout))
         assert [document["metadata"]["name"] for document in documents] == ["whyidle-recording", "whyidle-alerts"]
 
     def test_writes_files_and_checks_them(self, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from helm_python import HelmError
 from support_helm import manifests, texts
+from support_yaml import read_yaml, write_yaml
 
 from whyidle.alerts import alerting, chart, settings
 from whyidle.alerts.config import DEFAULT, Config
@@ -79,14 +79,14 @@ WRONG: list[tuple[Any, str]] = [
 
 def write(tmp_path: Path, document: Any) -> Path:
     path = tmp_path / "settings.yaml"
-    path.write_text(document if isinstance(document, str) else yaml.safe_dump(document), encoding="utf-8")
+    path.write_text(document if isinstance(document, str) else write_yaml(document), encoding="utf-8")
     return path
 
 
 def generated(tmp_path: Path, document: Any) -> dict[str, list[dict[str, Any]]]:
     """What the command writes with these settings: file -> groups."""
     assert main(["rules", "--config", str(write(tmp_path, document)), "--out", str(tmp_path / "out")]) == 0
-    return {path.name: yaml.safe_load(path.read_text())["groups"] for path in sorted((tmp_path / "out").iterdir())}
+    return {path.name: read_yaml(path.read_text())["groups"] for path in sorted((tmp_path / "out").iterdir())}
 
 
 def alerts_of(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -96,13 +96,13 @@ def alerts_of(groups: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def test_the_printed_settings_are_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "--print-config"]) == 0
     printed = capsys.readouterr().out
-    assert settings.parse(yaml.safe_load(printed), NAMES) == DEFAULT
+    assert settings.parse(read_yaml(printed), NAMES) == DEFAULT
 
 
 def test_the_printed_settings_are_those_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "--config", str(write(tmp_path, CHANGED)), "--print-config"]) == 0
     printed = capsys.readouterr().out
-    assert settings.parse(yaml.safe_load(printed), NAMES) == settings.parse(CHANGED, NAMES)
+    assert settings.parse(read_yaml(printed), NAMES) == settings.parse(CHANGED, NAMES)
 
 
 @pytest.mark.parametrize("of", [Config, Thresholds])
@@ -132,7 +132,7 @@ def test_a_missing_file_ends_the_command(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    expected = {name: yaml.safe_load(text)["groups"] for name, text in files(DEFAULT).items()}
+    expected = {name: read_yaml(text)["groups"] for name, text in files(DEFAULT).items()}
     assert generated(tmp_path, "") == expected
 
 
@@ -196,13 +196,13 @@ def plain(value: Any) -> Any:
 )
 @pytest.mark.parametrize("form", ["operator", "prometheus"])
 def test_the_chart_and_the_command_make_the_same_rules(config: dict[str, Any], form: str) -> None:
-    expected = [yaml.safe_load(text)["groups"] for text in files(settings.parse(config, NAMES)).values()]
+    expected = [read_yaml(text)["groups"] for text in files(settings.parse(config, NAMES)).values()]
     made = manifests({"rules": {"enabled": True, "format": form, "config": config}})
     if form == "operator":
         found = [each["spec"]["groups"] for each in made if each["kind"] == "PrometheusRule"]
     else:
         [config_map] = [each for each in made if each["kind"] == "ConfigMap"]
-        found = [yaml.safe_load(text)["groups"] for text in config_map["data"].values()]
+        found = [read_yaml(text)["groups"] for text in config_map["data"].values()]
     assert plain(found) == plain(expected)
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support_helm import manifests
 from support_ledgers import until
 from support_prometheus import prometheus
 from support_queries import filled
+from support_yaml import read_yaml, read_yamls, write_yaml
 
 from whyidle.agent.metrics import METRIC
 from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
@@ -123,7 +123,7 @@ SETTINGS = {
 
 
 def test_settings_reach_the_dashboards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(SETTINGS))
+    (tmp_path / "settings.yaml").write_text(write_yaml(SETTINGS))
     command = ["dashboards", "--config", str(tmp_path / "settings.yaml")]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     made = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
@@ -139,7 +139,7 @@ def test_settings_reach_the_dashboards(tmp_path: Path, capsys: pytest.CaptureFix
         ):
             assert matchers.startswith('{job="whyidle"'), name
     assert main([*command, "--print-config"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out.split("\n", 1)[1])["currency"] == "€"
+    assert read_yaml(capsys.readouterr().out.split("\n", 1)[1])["currency"] == "€"
     made_by_chart = manifests({"dashboards": {"enabled": True}, "rules": {"config": SETTINGS}})
     by_chart = {name: text for each in made_by_chart if "data" in each for name, text in each["data"].items()}
     assert {name: json.loads(text) for name, text in by_chart.items() if name.startswith("whyidle-")} == {
@@ -155,7 +155,7 @@ def test_rejects_windows_that_the_dashboards_do_not_query(tmp_path: Path, capsys
 
 def test_config_maps_hold_the_dashboards_and_fit_into_etcd(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboards", "--configmaps"]) == 0
-    maps = list(yaml.safe_load_all(capsys.readouterr().out))
+    maps = list(read_yamls(capsys.readouterr().out))
     assert {one["metadata"]["name"] for one in maps} == set(DASHBOARDS)
     for one in maps:
         [(name, text)] = one["data"].items()
@@ -249,7 +249,7 @@ def test_compute_is_at_the_bottom_of_stacks(tmp_path: Path) -> None:
         for cause, family in dict.fromkeys(shares)
     ]
     file = tmp_path / "shares.yaml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "shares", "rules": rules}]}))
+    file.write_text(write_yaml({"groups": [{"name": "shares", "rules": rules}]}))
     with prometheus(tmp_path, file) as server:
         until(lambda: len(server.query("whyidle:shares")) == len(rules))
         for asked in ("whyidle:shares", "sum by (family) (whyidle:shares)"):
@@ -277,7 +277,7 @@ def test_a_run_name_with_regular_expression_characters_is_matched(tmp_path: Path
     recorded = "run:whyidle_ranks:count"
     rules = [{"record": recorded, "expr": "vector(1)", "labels": {"owner": "o", "run": name}} for name in names]
     file = tmp_path / "runs.yaml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "runs", "rules": rules}]}))
+    file.write_text(write_yaml({"groups": [{"name": "runs", "rules": rules}]}))
     with prometheus(tmp_path, file) as server:
         until(lambda: len(server.query(recorded)) == len(names))
 
@@ -322,7 +322,7 @@ def paths(value: Any, path: str = "") -> Iterator[str]:
 def test_every_query_parses(dashboard: Json, tmp_path: Path) -> None:
     rules = [{"record": "checked", "expr": expr, "labels": {"where": where}} for where, expr in expressions(dashboard)]
     file = tmp_path / "queries.yaml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    file.write_text(write_yaml({"groups": [{"name": "queries", "rules": rules}]}))
     done = subprocess.run(["promtool", "check", "rules", "--lint=none", file], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
 

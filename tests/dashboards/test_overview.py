@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support_promtool import run_tests
 from support_queries import filled
+from support_yaml import write_yaml
 
 from whyidle.alerts.config import Config
 from whyidle.dashboards import output
@@ -229,6 +229,6 @@ def test_a_run_is_compared_with_another_one_or_with_itself_before(tmp_path: Path
 
 def check(tests: list[Json], folder: Path) -> None:
     document = {"rule_files": [], "evaluation_interval": "1m", "tests": tests}
-    (folder / "test.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(document)), width=1_000_000))
+    (folder / "test.yaml").write_text(write_yaml(json.loads(json.dumps(document)), width=1_000_000))
     done = run_tests(["test.yaml"], folder)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]

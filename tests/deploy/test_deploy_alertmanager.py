@@ -20,15 +20,15 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import psutil
 import pytest
-import yaml
 from support_ledgers import DEADLINE_SECONDS, until
+from support_yaml import read_yaml
 
 from whyidle.alerts import alerting
 from whyidle.alerts.config import DEFAULT
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "prometheus" / "alertmanager.yml"
-CONFIG: dict[str, Any] = yaml.safe_load(FILE.read_text())
+CONFIG: dict[str, Any] = read_yaml(FILE.read_text())
 ALERTMANAGER = shutil.which("prometheus-alertmanager")
 SEVERITIES: dict[str, set[str]] = {}
 for alert in alerting.alerts(DEFAULT):
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.skipif(
 def _labels() -> dict[str, Labels]:
     found: dict[str, Labels] = {}
     for file in sorted((ROOT / "tests/alerts/cases/alerts").glob("*.yaml")):
-        for case in yaml.safe_load(file.read_text()):
+        for case in read_yaml(file.read_text()):
             if "fires" in case:
                 of = case.get("severity", min(SEVERITIES[case["alert"]]))  # critical comes first
                 found.setdefault(case["alert"], {**case.get("labels", {}), "severity": of})
@@ -204,5 +204,5 @@ def test_commented_out_settings_are_valid(tmp_path: Path) -> None:
     command = ["amtool", "check-config", tmp_path / "alertmanager.yml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
-    people = yaml.safe_load("\n".join(filled))["receivers"][0]
+    people = read_yaml("\n".join(filled))["receivers"][0]
     assert people.keys() == {"name", "slack_configs", "email_configs", "webhook_configs"}

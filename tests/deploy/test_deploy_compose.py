@@ -24,12 +24,12 @@ from typing import Any
 
 import pytest
 import support_pod
-import yaml
 from support_compose import FOLDER, ROOT, install, mounts, pod, project
 from support_ledgers import Spec, children, until
 from support_manifest import Node
 from support_pod import Pod
 from support_prometheus import hurried
+from support_yaml import read_yaml, write_yaml
 
 import whyidle
 from whyidle.cli.agent import DEFAULT_ADDRESS
@@ -66,7 +66,7 @@ def address(service: str) -> str:
 
 def provisioned(what: str) -> Json:
     [file] = (FOLDER / "grafana" / what).iterdir()
-    return yaml.safe_load(file.read_text())
+    return read_yaml(file.read_text())
 
 
 # -- the file
@@ -124,7 +124,7 @@ def test_services_have_no_more_rights_than_they_need() -> None:
 def test_services_find_each_other() -> None:
     folder = source_of("prometheus", "/etc/prometheus/targets")
     for file, name in (("nodes.yml", "agent"), ("alertmanagers.yml", "alertmanager")):
-        [group] = yaml.safe_load((folder / file).read_text())
+        [group] = read_yaml((folder / file).read_text())
         assert group["targets"] == [address(name)]
     assert address("agent") == DEFAULT_ADDRESS
     urls = {source["type"]: source["url"] for source in provisioned("datasources")["datasources"]}
@@ -186,7 +186,7 @@ def test_grafana_reads_the_provisioned_files(what: str, key: str, schema: dict[s
 
 def test_the_dashboards_find_their_data() -> None:
     prometheus, _ = provisioned("datasources")["datasources"]
-    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    config = read_yaml((ROOT / "deploy/prometheus/prometheus.yml").read_text())
     assert prometheus["isDefault"]
     assert prometheus["jsonData"]["timeInterval"] == config["global"]["scrape_interval"]
     for file in (ROOT / "dashboards" / "generated").glob("*.json"):
@@ -303,18 +303,18 @@ def _hurry(checkout: Path, webhook: int) -> None:
     for file in (checkout / "alerts" / "generated").glob("*.yaml"):
         file.write_text(hurried(file.read_text()))
     file = checkout / "deploy/prometheus/prometheus.yml"
-    config = yaml.safe_load(file.read_text())
+    config = read_yaml(file.read_text())
     config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["scrape_timeout"] = "1s"
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(write_yaml(config))
     file = checkout / "deploy/prometheus/alertmanager.yml"
-    config = yaml.safe_load(file.read_text())
+    config = read_yaml(file.read_text())
     for route in (config["route"], *config["route"]["routes"]):
         # The interval too: a slow agent is absent at first, and its end would wait for the next interval.
         route["group_wait"] = route["group_interval"] = "1s"
     people = next(receiver for receiver in config["receivers"] if receiver["name"] == "people")
     people["webhook_configs"] = [{"url": f"http://127.0.0.1:{webhook}/"}]
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(write_yaml(config))
 
 
 def _programs(node: Node) -> dict[str, str]:
@@ -371,7 +371,7 @@ def test_alerts_of_the_agent_reach_the_receiver_of_alertmanager(stack: Stack) ->
     managers = stack.ask("prometheus", "/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
     assert [manager["url"] for manager in managers] == [f"http://{address('alertmanager')}/api/v2/alerts"]
     rules = until(lambda: _evaluated(stack))
-    generated = [yaml.safe_load(file.read_text()) for file in (ROOT / "alerts/generated").glob("*.yaml")]
+    generated = [read_yaml(file.read_text()) for file in (ROOT / "alerts/generated").glob("*.yaml")]
     assert len(rules) == sum(len(group["rules"]) for file in generated for group in file["groups"])
     assert {rule["health"] for rule in rules} == {"ok"}
 

@@ -22,11 +22,11 @@ import pytest
 import support_compose
 import support_image
 import support_pod
-import yaml
 from support_image import Engine, Settings, size
 from support_ledgers import until
 from support_manifest import Manifest, Node, one, rendered
 from support_pod import PACKAGE, Pod
+from support_yaml import read_yaml
 
 import whyidle
 
@@ -79,8 +79,8 @@ def bud(engine: Engine, folder: Path, target: str, **arguments: str) -> None:
 @needs_engine
 def test_settings_of_the_image_are_those_of_the_chart_and_the_package(small: Engine) -> None:
     image = small.settings("localhost/final")
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    values = read_yaml((CHART / "values.yaml").read_text())
+    chart = read_yaml((CHART / "Chart.yaml").read_text())
     assert image.labels["org.opencontainers.image.version"] == whyidle.__version__ == chart["appVersion"]
     assert image.labels["org.opencontainers.image.base.name"] == BASE
     assert image.port == values["agent"]["port"] == values["sidecar"]["port"]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support_sites import TORCH_ABORTED, WHYIDLE, bare_python, clean_env, report
 from support_training import LIMIT_SECONDS, metrics, until
+from support_yaml import read_yaml
 
 import whyidle
 
@@ -26,7 +26,7 @@ Map = dict[str, Any]
 
 
 def manifest(name: str) -> Map:
-    return yaml.safe_load((EXAMPLES / name).read_text())
+    return read_yaml((EXAMPLES / name).read_text())
 
 
 def pods(owner: Map) -> list[Map]:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 pytest.importorskip("helm_python", reason="Helm's engine: pip install helm-python-sdk")
 
@@ -43,6 +42,7 @@ from support_helm import (
     problems,
     texts,
 )
+from support_yaml import read_yaml
 
 from whyidle.agent.collector import COLLECTORS
 from whyidle.agent.web.config import parse as parse_web
@@ -466,11 +466,11 @@ def test_the_monitors_keep_the_labels_of_the_ranks_and_the_job_of_the_alerts() -
 
 
 def test_the_rules_are_the_generated_ones() -> None:
-    expected = [yaml.safe_load(text)["groups"] for text in rule_files().values()]
+    expected = [read_yaml(text)["groups"] for text in rule_files().values()]
     resources = [each for each in manifests(FEATURES["rules"]) if each["kind"] == "PrometheusRule"]
     assert [each["spec"]["groups"] for each in resources] == expected
     config_map = one(manifests(FEATURES["rule files"]), "ConfigMap")
-    assert [yaml.safe_load(text)["groups"] for text in config_map["data"].values()] == expected
+    assert [read_yaml(text)["groups"] for text in config_map["data"].values()] == expected
     assert list(config_map["data"]) == list(rule_files())
 
 
@@ -556,10 +556,8 @@ def test_settings_on_the_page_are_accepted() -> None:
 
 def test_values_on_the_page_exist() -> None:
     cases = PAGE.partition("## Values for the usual cases")[2].partition("## Permissions")[0]
-    written = [yaml.safe_load(part) for part in re.findall(r"`([a-zA-Z]+: [^`]+)`", cases)]
-    written += [
-        yaml.safe_load(part.replace("$2y$10$…", HASH)) for part in re.findall(r"```yaml\n(.*?)```", cases, re.S)
-    ]
+    written = [read_yaml(part) for part in re.findall(r"`([a-zA-Z]+: [^`]+)`", cases)]
+    written += [read_yaml(part.replace("$2y$10$…", HASH)) for part in re.findall(r"```yaml\n(.*?)```", cases, re.S)]
     values = [each for each in written if each.keys() <= chart().values.keys()]
     assert len(values) > 12
     for each in values:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import release
 import version
-import yaml
+from support_yaml import read_yaml
 
 ROOT = Path(__file__).parents[2]
-WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+WORKFLOWS = {path.stem: read_yaml(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 CI_VALUES = sorted((ROOT / "helm" / "whyidle" / "ci").glob("*-values.yaml"))
 
@@ -170,7 +170,7 @@ def test_only_the_tag_publishes() -> None:
 @pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
 def test_chart_renders_with_the_values_of_its_workflow(values: Path) -> None:
     support = pytest.importorskip("support_manifest", reason="Helm's engine: pip install helm-python-sdk")
-    kinds = {made["kind"] for made in support.rendered(ROOT / "helm" / "whyidle", yaml.safe_load(values.read_text()))}
+    kinds = {made["kind"] for made in support.rendered(ROOT / "helm" / "whyidle", read_yaml(values.read_text()))}
     # kind's cluster has no custom resources.
     assert kinds <= {"DaemonSet", "ServiceAccount", "Service", "ConfigMap", "Secret", "NetworkPolicy"}
     assert ("DaemonSet" in kinds) == values.stem.startswith("agent")

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from support_manifest import Node
+from support_yaml import read_yaml
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "compose"
@@ -31,7 +31,7 @@ KNOWN = {
 
 
 def project(name: str = "compose.yaml") -> Json:
-    return yaml.safe_load((FOLDER / name).read_text())
+    return read_yaml((FOLDER / name).read_text())
 
 
 def mounts(service: Json) -> Iterator[tuple[str, str, bool]]:

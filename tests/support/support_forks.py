@@ -1,13 +1,14 @@
 """Runs training scripts in forks of one process that has already imported torch, because an import takes seconds.
 
 Each fork is the main thread of a process with its own environment, session and start time, and ends as a Python process
-does: exit handlers, then finalization. Tests of how whyidle gets into a process start real processes instead
-(support_training.py).
+does: exit handlers, then finalization. Only torch itself frees nothing. Tests of how whyidle gets into a process start
+real processes instead (support_training.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -154,6 +156,7 @@ class Forks:
 def _serve() -> None:
     for name in PRELOADED:
         __import__(name)
+    _leave_torch_alone_at_exit()
     gc.freeze()  # the forks share these pages
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)
@@ -166,6 +169,18 @@ def _serve() -> None:
             if not answer:
                 return _become(**order)
         print(answer, flush=True)
+
+
+def _leave_torch_alone_at_exit() -> None:
+    """What is imported now outlives the finalization of a fork. To free it, and to take back each operator that torch
+    has registered, would copy most pages and take longer than most scripts."""
+    others = [module for name, module in sys.modules.items() if name.partition(".")[0] != "whyidle"]
+    kept = [value for module in others for value in list(vars(module).values())]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    for finalizer in list(weakref.finalize._registry):  # pyright: ignore[reportAttributeAccessIssue]
+        finalizer.atexit = False
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)  # instead of destructors in C++, which were registered before
 
 
 def _become(words: list[str], env: dict[str, str], folder: str) -> None:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from support_writers import Forked, serve, server
+
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.layout import CHECKSUM_AT, GROUP_LABELS, SEQUENCE, WORD_AT, checksum
@@ -163,16 +165,30 @@ def _set(words: memoryview, name: str, value: int, index: int = 0) -> None:
     words[WORD_AT[name][0] + index] = value
 
 
-class Child:
-    """A rank: a process that wrote its ledger and keeps it open until it is told otherwise."""
+def _forked(directory: str | Path, specs: Sequence[Spec], then: str) -> Forked:
+    words = (os.path.abspath(directory), json.dumps([vars(spec) for spec in specs]), then)
+    return Forked(server(Path(__file__)), words)
 
-    def __init__(self, directory: str | Path, spec: Spec, script: str | Path = __file__, launcher: Sequence[str] = ()):
-        self.process = subprocess.Popen(
-            [*launcher, sys.executable, str(script), str(directory), json.dumps([vars(spec)]), "hold"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+
+class Child:
+    """A rank: a process that wrote its ledger and keeps it open until it is told otherwise.
+
+    ``script`` runs in a new process, and also what ``launcher`` starts.
+    """
+
+    def __init__(
+        self, directory: str | Path, spec: Spec, script: str | Path | None = None, launcher: Sequence[str] = ()
+    ):
+        self.process: subprocess.Popen[str] | Forked
+        if script or launcher:
+            self.process = subprocess.Popen(
+                [*launcher, sys.executable, script or __file__, directory, json.dumps([vars(spec)]), "hold"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        else:
+            self.process = _forked(directory, [spec], "hold")
         assert self.process.stdout is not None
         self.path = self.process.stdout.readline().strip()
         assert self.path, "the child wrote no ledger"
@@ -197,7 +213,7 @@ class Child:
 
 @contextlib.contextmanager
 def children(
-    directory: str | Path, *specs: Spec, script: str | Path = __file__, launcher: Sequence[str] = ()
+    directory: str | Path, *specs: Spec, script: str | Path | None = None, launcher: Sequence[str] = ()
 ) -> Iterator[list[Child]]:
     """Live ranks, which end with the block."""
     started: list[Child] = []
@@ -212,14 +228,12 @@ def children(
 
 def ended(directory: str | Path, *specs: Spec) -> list[str]:
     """The paths of ledgers of ended ranks, written by one child."""
-    done = subprocess.run(
-        [sys.executable, __file__, str(directory), json.dumps([vars(spec) for spec in specs]), "end"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=True,
-    )
-    return done.stdout.split()
+    writer = _forked(directory, specs, "end")
+    writer.stdin.close()
+    with writer.stdout as stdout:
+        paths = stdout.read().split()
+    assert writer.wait(DEADLINE_SECONDS) == 0, "the process that writes ledgers failed: its error is on stderr"
+    return paths
 
 
 def until(look: Callable[[], T], seconds: float = DEADLINE_SECONDS) -> T:
@@ -244,4 +258,7 @@ def _main(directory: str, raw: str, then: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    if sys.argv[1] == "serve":
+        serve(int(sys.argv[2]), _main)
+    else:
+        _main(*sys.argv[1:])

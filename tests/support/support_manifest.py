@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from helm_python import Chart
+from support_yaml import read_yamls
 
 Manifest = Mapping[str, Any]
 DEFAULT_CAPABILITIES = frozenset(
@@ -26,9 +26,7 @@ def rendered(chart: Path, values: Manifest | None = None) -> list[Manifest]:
     """The objects of a chart, as Helm's own engine renders them."""
     with Chart.load(str(chart)) as loaded:
         texts = loaded.render(dict(values or {}), name="whyidle", namespace="monitoring")
-    documents = [
-        document for name, text in texts.items() if name.endswith(".yaml") for document in yaml.safe_load_all(text)
-    ]
+    documents = [document for name, text in texts.items() if name.endswith(".yaml") for document in read_yamls(text)]
     return [document for document in documents if document]
 
 

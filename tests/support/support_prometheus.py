@@ -15,8 +15,8 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 import psutil
-import yaml
 from support_ledgers import DEADLINE_SECONDS, until
+from support_yaml import read_yaml, write_yaml
 
 from whyidle.alerts.config import Config
 from whyidle.alerts.output import files
@@ -73,7 +73,7 @@ class Prometheus:
         """Scrapes these addresses from now on, with these labels, instead of the earlier ones."""
         groups = [{"targets": [address], "labels": labels} for address, labels in targets.items()]
         whole = self._folder / "nodes.unfinished"
-        whole.write_text(yaml.safe_dump(groups))
+        whole.write_text(write_yaml(groups))
         # Prometheus watches the file, and reads it after a rename.
         whole.rename(self._folder / "targets" / "nodes.yml")
 
@@ -173,11 +173,11 @@ def prometheus(folder: Path, *rule_files: Path, interval: str = EVERY_SECOND) ->
     The rules must be made for evaluations each ``interval``: ``Config(interval=interval, details_interval=interval,
     ranks_interval=interval, counters_interval=interval)``.
     """
-    config = yaml.safe_load((SHIPPED / "prometheus.yml").read_text())
+    config = read_yaml((SHIPPED / "prometheus.yml").read_text())
     config["global"] |= {"scrape_interval": interval, "evaluation_interval": interval}
     for scrape in config["scrape_configs"]:
         scrape["scrape_timeout"] = interval
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    (folder / "prometheus.yml").write_text(write_yaml(config))
     (folder / "targets").mkdir()
     for name in ("nodes.yml", "alertmanagers.yml"):
         (folder / "targets" / name).write_text("[]\n")
@@ -199,14 +199,14 @@ def rules(folder: Path, config: Config) -> list[Path]:
 
 def hurried(text: str) -> str:
     """The rules, all evaluated equally often. Alerts fire after seconds, and end with their condition."""
-    groups = yaml.safe_load(text)["groups"]
+    groups = read_yaml(text)["groups"]
     for group in groups:
         group.pop("interval", None)
         for rule in group["rules"]:
             rule.pop("keep_firing_for", None)
             if "for" in rule:
                 rule["for"] = ALERTS_WAIT
-    return yaml.safe_dump({"groups": groups})
+    return write_yaml({"groups": groups})
 
 
 def finite(samples: Sequence[Sample]) -> list[Sample]:

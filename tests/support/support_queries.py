@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from support_yaml import read_yaml
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = sorted((ROOT / "dashboards" / "generated").glob("*.json"))
@@ -116,7 +116,7 @@ def looking_often(expression: str, step: str) -> str:
 def rule_queries(path: Path) -> list[tuple[str, Query]]:
     """The kind of each rule, `record` or `alert`, and its expression."""
     found = []
-    for group in yaml.safe_load(path.read_text())["groups"]:
+    for group in read_yaml(path.read_text())["groups"]:
         for rule in group["rules"]:
             kind = "record" if "record" in rule else "alert"
             found.append((kind, Query(rule[kind], rule["expr"])))

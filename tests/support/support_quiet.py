@@ -8,7 +8,7 @@ from pathlib import Path
 
 IDLE = 0.9
 LOOK_SECONDS = 0.3
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 10.0
 
 
 def _cpu_seconds() -> list[float]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
-import yaml
 from helm_python import Chart
 from jsonschema import Draft202012Validator
+from support_yaml import read_yamls
 
 import whyidle
 
@@ -37,7 +37,7 @@ def job(folder: Path, values: Map | None = None, whyidle: Map | None = None, rel
     with Chart.load(chart) as loaded:
         texts = loaded.render(values=given, name=release, namespace="team")
     manifests = [text for name, text in texts.items() if name.endswith(".yaml")]
-    found = [one for text in manifests for one in yaml.safe_load_all(text) if one]
+    found = [one for text in manifests for one in read_yamls(text) if one]
     assert [one["kind"] for one in found] == ["Job"], "the pieces make nothing by themselves"
     return found[0]
 
@@ -46,7 +46,7 @@ def rendered(template: str, values: Map) -> list[Map]:
     """The manifests that one template of this chart creates."""
     with Chart.load(CHART) as loaded:
         texts = loaded.render(values=values, name="whyidle", namespace="monitoring")
-    return [one for name, text in texts.items() if name.endswith(template) for one in yaml.safe_load_all(text) if one]
+    return [one for name, text in texts.items() if name.endswith(template) for one in read_yamls(text) if one]
 
 
 def pod_of(owner: Map) -> Map:

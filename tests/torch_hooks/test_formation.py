@@ -8,12 +8,17 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch.distributed as dist
 
 from whyidle.torch_hooks.exchange.formation import Formation
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+pytestmark = pytest.mark.xdist_group("formation")
+"""They are the only tests that import torch in pytest's own process."""
 
 KEY = 0xC0FFEE
 POLLS = 40
@@ -22,12 +27,16 @@ POLLS = 40
 
 @pytest.fixture(scope="module")
 def server() -> dist.TCPStore:
+    import torch.distributed as dist
+
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=datetime.timedelta(seconds=20))
 
 
 @pytest.fixture
 def store(server: dist.TCPStore, request: pytest.FixtureRequest) -> Iterator[dist.PrefixStore]:
     """A place in the store for each test."""
+    import torch.distributed as dist
+
     return dist.PrefixStore(request.node.name, server)  # type: ignore[return-value]
 
 

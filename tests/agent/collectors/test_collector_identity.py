@@ -216,12 +216,11 @@ def test_recognises_devices_by_file_number(node: Node):
 # Ranks
 
 
-def test_reads_a_real_process_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name, value in SLURM.items():
-        monkeypatch.setenv(name, value)
+def test_reads_a_real_process_of_slurm(tmp_path: Path):
+    variables = (f"{name}={value}" for name, value in SLURM.items())
     store = LedgerStore(str(tmp_path), 60.0)
     collector = identity.create(Options(store))
-    with children(tmp_path, Spec(rank=3)):
+    with children(tmp_path, Spec(rank=3), launcher=["env", *variables]):
         store.look()
         reading = Reading()
         collector.collect(reading)

@@ -1,4 +1,7 @@
-"""Builds the device's C++ with one call of the compiler, once per source and torch, in a directory of the user."""
+"""Builds the device's C++ with one call of the compiler, once per source and torch, in a directory of the user.
+
+To know whether a build is possible or done, torch is not imported. That takes seconds, and every pytest process asks.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-
-import torch
-from torch.utils import cpp_extension
 
 SOURCES = Path(__file__).parent / "csrc"
 NAME = "_simdevice"
@@ -35,15 +37,23 @@ def lacks() -> str | None:
         return "no C++ compiler (Debian: g++)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
         return "no header files of Python (Debian: python3-dev)"
-    if not any((Path(path) / NEWEST_HEADER).exists() for path in cpp_extension.include_paths()):
-        return f"torch {torch.__version__} has no {NEWEST_HEADER}"
+    if not (torch_folder() / "include" / NEWEST_HEADER).exists():
+        return f"torch {version('torch')} has no {NEWEST_HEADER}"
     return None
+
+
+@cache
+def torch_folder() -> Path:
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def folder() -> Path:
     """The path of the library of this source, this torch and this Python, whether it exists or not."""
     words = hashlib.sha256()
-    for part in (torch.__version__, sys.version, str(FLAGS), str(compiler()), str(Path(torch.__file__).parent)):
+    for part in (version("torch"), sys.version, str(FLAGS), str(compiler()), str(torch_folder())):
         words.update(part.encode())
     for source in sorted(each for each in SOURCES.iterdir() if each.suffix in (".cpp", ".h")):
         words.update(source.name.encode() + source.read_bytes())
@@ -52,11 +62,14 @@ def folder() -> Path:
 
 
 def command(out: Path) -> list[str]:
+    import torch
+    from torch.utils import cpp_extension
+
     found = compiler()
     if found is None:
         raise RuntimeError("the simulated device needs a C++ compiler: install g++, or set CXX")
     includes = [*cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
-    libraries = str(Path(torch.__file__).parent / "lib")
+    libraries = str(torch_folder() / "lib")
     return [
         *(
             found,
