@@ -40,7 +40,7 @@ test: $(VENV)/.installed $(VENV)/.system ## the tests that CI runs (TEST_ARGS="-
 	@$(BIN)/python tools/suite.py $(TEST_ARGS)
 
 test-all: $(VENV)/.installed $(VENV)/.system ## those, and what takes longer: every shape with every fault, soaks, random runs
-	@WHYIDLE_TEST_SCRAPES=3000 WHYIDLE_TEST_RANDOM_RUNS=40 $(BIN)/python tools/suite.py --all $(TEST_ARGS)
+	@WHYIDLE_TEST_SCRAPES=3000 WHYIDLE_TEST_RANDOM_RUNS=40 WHYIDLE_TEST_WHOLE_EXITS=1 $(BIN)/python tools/suite.py --all $(TEST_ARGS)
 
 test-matrix: ## the tests of hooks and ledgers on other Pythons and torches (MATRIX="3.12:2.9.1 3.13:newest")
 	@set -e; for each in $(MATRIX); do \
@@ -50,7 +50,7 @@ test-matrix: ## the tests of hooks and ledgers on other Pythons and torches (MAT
 
 matrix-tests: $(VENV)/.installed
 	@$(BIN)/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
-	@$(BIN)/python tools/suite.py --all -q --beside $(MATRIX_TESTS)
+	@WHYIDLE_TEST_WHOLE_EXITS=1 $(BIN)/python tools/suite.py --all -q --beside $(MATRIX_TESTS)
 
 lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and that generated files are up to date
 	@$(BIN)/ruff check .

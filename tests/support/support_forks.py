@@ -1,8 +1,9 @@
 """Runs training scripts in forks of one process that has already imported torch, because an import takes seconds.
 
 Each fork is the main thread of a process with its own environment, session and start time, and ends as a Python process
-does: exit handlers, then finalization. Only torch itself frees nothing. Tests of how whyidle gets into a process start
-real processes instead (support_training.py).
+does: exit handlers, then finalization. Only torch itself frees nothing, unless WHYIDLE_TEST_WHOLE_EXITS is set, as in
+`make test-all` and `make test-matrix`. Tests of how whyidle gets into a process start real processes instead
+(support_training.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import Any
 from support_sites import clean_env
 from support_training import LIMIT_SECONDS, SCRIPTS, Outcome, environment, gather, meeting, pids_of_sessions
 
+WHOLE = "--whole-exits"
+WHOLE_EXITS = [WHOLE] if os.environ.get("WHYIDLE_TEST_WHOLE_EXITS") else []
 PRELOADED = (
     "functorch.compile",
     "torch",
@@ -78,7 +81,7 @@ class Forks:
         # TORCH_WARM_POOL: torch 2.4 starts a pool of compilers, with a thread, as torch._inductor is imported.
         env = clean_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCH_WARM_POOL="0")
         self._process = subprocess.Popen(
-            [sys.executable, __file__], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, *WHOLE_EXITS], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def ask(self, order: Mapping[str, Any]) -> int:
@@ -156,7 +159,8 @@ class Forks:
 def _serve() -> None:
     for name in PRELOADED:
         __import__(name)
-    _leave_torch_alone_at_exit()
+    if WHOLE not in sys.argv:
+        _leave_torch_alone_at_exit()
     gc.freeze()  # the forks share these pages
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)
