@@ -393,7 +393,7 @@ def alerts_say_what_to_do(alert: Alert) -> Iterator[str]:
         yield f"severity {alert.severity}"
     if len(re.sub(r"{{.*?}}", "", alert.summary)) > 120 or not alert.summary.endswith("."):
         yield f"a summary that is long, or no sentence: {alert.summary!r}"
-    if not alert.description.endswith("."):
+    if not re.sub(r"{{.*?}}", "", alert.description).endswith("."):
         yield f"a description that is no sentence: {alert.description!r}"
     if f"{{{alert.name.lower()}}}" not in _anchors():
         yield "no section in docs/runbook.md"
