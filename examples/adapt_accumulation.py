@@ -46,8 +46,6 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     model = DistributedDataParallel(nn.Linear(args.width, args.width).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    # One tensor for all decisions, which outlives the process group: torch can hang where it destroys a group whose
-    # thread still has to drop the last reference to a tensor. Both need Python's lock.
     decided = torch.ones((), dtype=torch.int64, device=device)
     steps, begun = 1, time.monotonic()
     for batch in range(args.batches):
@@ -66,6 +64,9 @@ def main() -> None:
                 decide(decided, args.most)
                 steps = int(decided)
             begun = time.monotonic()
+    # torch can hang where it frees a process group whose thread has yet to drop a tensor: it holds Python's lock, which
+    # that thread needs. Sleeping releases the lock.
+    time.sleep(0.5)
     dist.destroy_process_group()
 
 
