@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from parallel.cases import SHAPES
 from parallel.lab import Lab
 from parallel.spec import FAULTS, LINK
+from parallel.verdicts import named, queued
 
 CLOSE = 0.05
 """The error that a verdict should stay below, as a share of the wall time."""
@@ -63,11 +64,10 @@ def measure(lab: Lab, shape: str, fault: str) -> Row:
     run = lab.run(shape, fault, again=True)
     truth, report = run.truth, run.report
     verdict = report["verdict"]
-    queued = report["seconds"]["collective_queue"] / report["rank_seconds"] if fault == LINK else 0.0
-    late = [(entry["rank"], entry["family"]) for entry in verdict["late_ranks"]]
-    named = "" if truth.culprit is None else "yes" if late[:1] == [(truth.culprit, truth.family)] else "no"
+    without_cpu = queued(report) if fault == LINK else 0.0
+    culprit = "" if truth.culprit is None else "yes" if named(report, truth) else "no"
     told = verdict["family"], verdict["share"]
-    return Row(shape, fault, truth.family, truth.share, *told, named, queued, run.stolen)
+    return Row(shape, fault, truth.family, truth.share, *told, culprit, without_cpu, run.stolen)
 
 
 def rows(chosen: list[tuple[str, str]], times: int) -> Iterator[Row]:

@@ -252,7 +252,7 @@ def pack_stages(
     for index, step in enumerate(steps):
         words += (-(not step.complete), *step.own, *_elsewhere(step, slot, stages.network[index]))
         pipeline = stages.pipeline[index] // US
-        serial = sum(step.own[family] for family in _SERIAL if step.own) // US
+        serial = sum(step.own[family] for family in _SERIAL) // US
         idle = pipeline + sum(step.elsewhere[other] for other in together) // US
         words += (
             -serial << RANK_BITS | rank,
@@ -289,7 +289,7 @@ def split_stages(
         bound = busy * (len(ranks) - 1) // max(1, -result[at + _PER_STEP - 1])
         waited = stages.pipeline[index]
         serial = _serial_excess(result[at + 1 : at + _PER_STEP - 4], last)
-        bubble = waited if last == rank else min(waited, max(least, bound), max(waited - serial, bound))
+        bubble = waited if last == rank else _bubble(waited, least, bound, serial)
         queue = stages.queue[index]
         settled.queue += queue
         settled.network += stages.network[index] - queue
@@ -298,7 +298,7 @@ def split_stages(
         settled.schedule += min(waited, bound)
         if waited > bubble:
             settled.behind[last] = settled.behind.get(last, 0) + waited - bubble
-        late = most - min(max(least, bound), max(most - serial, bound))
+        late = most - _bubble(most, least, bound, serial)
         if late > 0:
             settled.late_by[last] = settled.late_by.get(last, 0) + late
             if last == rank:
@@ -308,6 +308,11 @@ def split_stages(
                 settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
                 settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]
     return settled
+
+
+def _bubble(waited: int, least: int, bound: int, serial: int) -> int:
+    """The part of a wait that no late stage causes. ``serial``: see `_serial_excess`."""
+    return min(waited, max(least, bound), max(waited - serial, bound))
 
 
 def _serial_excess(words: Sequence[int], last: int) -> int:

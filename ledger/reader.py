@@ -12,6 +12,7 @@ import stat
 import struct
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -494,13 +495,18 @@ def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
     for number in range(first, written):
         step, end_ns, wall_ns, *now = _RING.unpack_from(raw, HEAD_BYTES + (number % RING_STEPS) * _RING.size)
         if number > first or first == 0:
-            waited, *causes = (a - b for a, b in zip(now, before, strict=True))
-            for cause in _WAITS:
-                causes[cause] = 0
-            causes[_COLLECTIVE] = waited
-            steps.append(Step(step, end_ns + shift, wall_ns, tuple(causes)))
+            steps.append(Step(step, end_ns + shift, wall_ns, tuple(_grown(now, before))))
         before = now
     return steps
+
+
+def _grown(now: Sequence[int], before: Sequence[int]) -> list[int]:
+    """The causes of a step, from the cumulative (waited, causes...) at its end and at its start."""
+    waited, *causes = (a - b for a, b in zip(now, before, strict=True))
+    for cause in _WAITS:
+        causes[cause] = 0
+    causes[_COLLECTIVE] = waited
+    return causes
 
 
 def _rest(raw: bytes, ledger: Ledger) -> Step | None:
@@ -508,13 +514,10 @@ def _rest(raw: bytes, ledger: Ledger) -> Step | None:
         return None
     last = ledger.ring[-1]
     at = HEAD_BYTES + ((ledger.steps - 1) % RING_STEPS) * _RING.size
-    _, _, _, waited, *before = _RING.unpack_from(raw, at)
-    causes = [max(0, now - then) for now, then in zip(ledger.words["cause_ns"], before, strict=True)]
-    for cause in _WAITS:
-        causes[cause] = 0
-    causes[_COLLECTIVE] = max(0, ledger.waited_ns - waited)
+    _, _, _, *before = _RING.unpack_from(raw, at)
+    causes = _grown((ledger.waited_ns, *ledger.words["cause_ns"]), before)
     end_ns = ledger.last_sign_ns
-    return Step(last.number + 1, end_ns, max(0, end_ns - last.end_ns), tuple(causes))
+    return Step(last.number + 1, end_ns, max(0, end_ns - last.end_ns), tuple([max(0, ns) for ns in causes]))
 
 
 def _calls(raw: bytes, ledger: Ledger) -> list[Call]:

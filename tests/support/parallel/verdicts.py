@@ -49,21 +49,27 @@ def _nothing(report: dict[str, Any], most: float) -> list[str]:
     return []
 
 
-def _queued(report: dict[str, Any]) -> float:
+def queued(report: dict[str, Any]) -> float:
     """The share of the wall time in which transfers continued while the ranks' own threads got no CPU. By the clocks of
     the ranks this is a transfer; the report says `cpu`."""
     return report["seconds"]["collective_queue"] / report["rank_seconds"]
+
+
+def named(report: dict[str, Any], truth: Truth) -> bool:
+    """Whether the rank that is late by the clocks is the first one that the verdict names, for the same family."""
+    late = [(entry["rank"], entry["family"]) for entry in report["verdict"]["late_ranks"]]
+    return late[:1] == [(truth.culprit, truth.family)]
 
 
 def _fault(report: dict[str, Any], truth: Truth) -> list[str]:
     verdict, found = report["verdict"], []
     if verdict["family"] != truth.family:
         return [f"the verdict is {verdict['family']} {verdict['share']:.1%}, not {truth.family} {truth.share:.1%}"]
-    least = truth.share - (_queued(report) if truth.link is not None else 0.0)
+    least = truth.share - (queued(report) if truth.link is not None else 0.0)
     if not least - TOLERANCE <= verdict["share"] <= truth.share + TOLERANCE:
         found.append(f"{verdict['family']} has {verdict['share']:.1%} of the wall, not {truth.share:.1%}")
-    late = [(entry["rank"], entry["family"]) for entry in verdict["late_ranks"]]
-    if truth.culprit is not None and late[:1] != [(truth.culprit, truth.family)]:
+    if truth.culprit is not None and not named(report, truth):
+        late = [(entry["rank"], entry["family"]) for entry in verdict["late_ranks"]]
         found.append(f"late by the report: {late}; by the clocks: rank {truth.culprit}, by {truth.family}")
     if truth.link is not None:
         elsewhere = [entry for entry in verdict["late_ranks"] if entry["rank"] not in truth.link]
