@@ -19,8 +19,9 @@ from ..ledger.waits import Settled, StepWaits, pack, split, width_for, words_of
 
 Member = tuple[Ledger, Slot]
 AFTERWARDS = 0.1
-"""What a rank does after its last wait cannot have made it late, but its ledger does not tell it apart. So the waits
-after the last step are split only if that takes less than this part of what the ranks did before their last wait."""
+"""Only what a rank did before its last wait can have made it late, but the ledger does not tell this apart from what it
+did afterwards. So the waits after the last step are split only if the time afterwards is less than this part of the
+time before."""
 
 
 def split_tails(newest: Iterable[Ledger]) -> dict[tuple[int, int], Settled]:
