@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..alerts.recording.contradictions import CONTRADICTIONS
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES, PHASES
+from ..verdict.shortage import SHORTAGES
 from .contrast import shaded
 
 GREEN = "#147850"
@@ -127,3 +128,10 @@ CONTRADICTION_WORDS: dict[str, tuple[str, str]] = {
 }
 """Label contradiction -> words for what the counter says against the verdict, and their colour."""
 assert CONTRADICTION_WORDS.keys() == CONTRADICTIONS.keys()
+
+SHORTAGE_LABELS: dict[str, tuple[str, str]] = {
+    "stolen": ("hypervisor took CPUs", AMBER),
+    "queued": ("queued for CPUs", AMBER),
+}
+"""Label shortage -> words for the CPU time that ranks lacked, which may be the reason for the verdict."""
+assert SHORTAGE_LABELS.keys() == SHORTAGES.keys()

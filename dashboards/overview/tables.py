@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...alerts.promql import relabel
 from ...alerts.recording.names import RANK_PLACE
 from ...ledger.causes import FAMILIES
 from .. import variables as v
-from ..colours import CONTRADICTION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED
+from ..colours import CONTRADICTION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED, SHORTAGE_LABELS
 from ..vocabulary import (
     MONEY,
     Column,
@@ -45,8 +46,8 @@ def runs() -> Panel:
         f"""The {SHOWN} live runs with the most idle GPUs: the family that takes most of the time, its largest cause,
         its share of the time since the first step, and the rank that this made late most often, unless ranks take
         turns. Waits for a late rank count for what made it late. Confirmed: the part that was lost on nodes
-        whose counters agree; “but” names a counter that contradicts it. Since: when that family became the largest,
-        or the start of the time range if that is later.""",
+        whose counters agree. “But” names a counter that contradicts it, or a shortage of CPU time that may be the
+        reason. Since: when that family became the largest, or the start of the time range if that is later.""",
         *(now(_worst(expr)) for expr in _of_runs()),
         columns=[
             Column("owner", "Owner", width=130),
@@ -58,7 +59,7 @@ def runs() -> Panel:
             Column("D", "Share", unit="percentunit", decimals=0, width=70),
             Column("cause", "Largest cause", width=140),
             Column("H", "Confirmed", unit="percentunit", decimals=0, width=85),
-            Column("contradiction", "But", mappings=words(CONTRADICTION_WORDS), width=130),
+            Column("contradiction", "But", mappings=words(CONTRADICTION_WORDS | SHORTAGE_LABELS), width=130),
             Column("rank", "Late rank", width=85),
             Column("node", "On node", link=to_node(), width=130),
             Column("G", "Since", unit="dateTimeFromNow", width=110),
@@ -75,6 +76,13 @@ def _of_runs() -> tuple[str, ...]:
     verdict = f"run_family:whyidle_verdict:ratio${{window}}{{{v.RUNS}}}"
     leading = f"run_family:whyidle_leading:ratio${{window}}{{{v.RUNS}}}"
     against = f"sum by ({v.BY_RUN}, contradiction) (run_family:whyidle_contradicted:ratio5m{{{v.RUNS}}})"
+    short = relabel(
+        f"run_family:whyidle_shortage:ratio5m{{{v.RUNS}}}",
+        "contradiction",
+        "shortage",
+        {each: each for each in SHORTAGE_LABELS},
+    )
+    short = f"sum by ({v.BY_RUN}, contradiction) ({short})"
     causes = f"run_cause:whyidle_share:ratio${{window}}{{{v.RUNS}}}"
     return (
         f"sum by ({v.BY_RUN}) (run:whyidle_ranks:count{{{v.RUNS}}})",
@@ -85,7 +93,7 @@ def _of_runs() -> tuple[str, ...]:
         _culprits(),
         f"1000 * {_since()}",
         confirmed(v.RUNS),
-        f"topk by ({v.BY_RUN}) (1, {against})",
+        f"topk by ({v.BY_RUN}) (1, {against}) or on ({v.BY_RUN}) topk by ({v.BY_RUN}) (1, {short})",
     )
 
 

@@ -174,6 +174,31 @@ def test_a_rank_that_moved_does_not_empty_the_table(tmp_path: Path) -> None:
 
 
 @needs_promtool
+def test_but_names_what_contradicts_a_verdict_or_else_a_shortage_of_cpus(tmp_path: Path) -> None:
+    """One doubt for each run: a counter that says the opposite matters more than a possible reason."""
+    short = {
+        f'run_family:whyidle_shortage:ratio5m{{{of}, family="straggler", shortage="stolen"}}': 1 for of in (RUN, OTHER)
+    }
+    against = {f'run_family:whyidle_contradicted:ratio5m{{{RUN}, family="storage", contradiction="busy_gpus"}}': 0.6}
+    series = LOSING | short | against
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": f"{value}x5"} for one, value in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": expr("Runs by idle GPUs", "I"),
+                "eval_time": "2m",
+                "exp_samples": [
+                    {"labels": f'{{{RUN}, contradiction="busy_gpus"}}', "value": 0.6},
+                    {"labels": f'{{{OTHER}, contradiction="stolen"}}', "value": 1},
+                ],
+            }
+        ],
+    }
+    check([test], tmp_path)
+
+
+@needs_promtool
 def test_since_column_is_when_the_verdict_changed(tmp_path: Path) -> None:
     """In ms. A verdict that has never changed exists since it was first recorded."""
     leading = "run_family:whyidle_leading:ratio5m"
