@@ -108,6 +108,50 @@ def child_steps(arguments: argparse.Namespace) -> None:
         torch.distributed.destroy_process_group()
 
 
+def child_groups(arguments: argparse.Namespace) -> None:
+    """Times blocks of steps with and without the hooks in turn. A step has two collectives beside those of DDP.
+
+    ``--arm three``: in groups of two of the three ranks, so that each rank waits in three groups; otherwise in one.
+    """
+    import torch.distributed as dist
+    from torch import zeros
+
+    import whyidle
+
+    loop = Loop(distributed=True)
+    rank, pairs = dist.get_rank(), ((0, 1), (0, 2), (1, 2))
+    made = [dist.new_group(list(pair)) if arguments.arm == "three" else None for pair in pairs]
+    groups = [group for pair, group in zip(pairs, made, strict=True) if rank in pair]
+    reduced = zeros(64)
+
+    def step() -> None:
+        loop.step()
+        for group in groups:
+            dist.all_reduce(reduced, group=group)
+
+    def cpu() -> float:
+        """The mean CPU time of a step on this thread, in µs. A rank without a CPU does not add to it."""
+        begun = time.thread_time_ns()
+        loop.run(arguments.steps, step)
+        return (time.thread_time_ns() - begun) / 1000 / arguments.steps
+
+    loop.run(50, step)
+    whyidle.attach()
+    loop.run(600, step)  # until all groups exchange their waits
+    added = []
+    for _ in range(arguments.rounds):
+        hooked = cpu()
+        whyidle.detach()
+        added.append(hooked - cpu())
+        whyidle.attach()
+        loop.run(100, step)
+    if rank == 0:
+        print(json.dumps(added))
+    dist.barrier()
+    time.sleep(0.5)  # until the threads of gloo have dropped their tensors: torch 2.13 can hang otherwise
+    dist.destroy_process_group()
+
+
 def child_arm(arguments: argparse.Namespace) -> None:
     """Runs the loop in one process with one tool (``arm``), and prints the median step time."""
     if arguments.arm == "whyidle":
@@ -211,6 +255,23 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
             "record_function_us": median(recorded),
         }
     return result
+
+
+def groups(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The CPU time in µs that the hooks add to a step of the training thread: three ranks, in one group or in three."""
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3")
+    added: dict[str, list[float]] = {"one": [], "three": []}
+    options = ["--child", "groups", "--steps", str(max(50, arguments.steps // 4)), "--rounds", "5"]
+    with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
+        for _ in range(max(1, arguments.rounds // 4)):
+            for arm, found in added.items():
+                said = start_child(*options, "--arm", arm, env={"WHYIDLE_DIR": folder}, launcher=torchrun)
+                found += json.loads(said)
+    return {
+        f"{arm}_{name}": value
+        for arm, found in added.items()
+        for name, value in (("cpu_us", median(found)), ("spread", spread(found)))
+    }
 
 
 def peers(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -331,6 +392,7 @@ def agent(arguments: argparse.Namespace) -> dict[str, Any]:
 SECTIONS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "switch": switch,
     "steps": steps,
+    "groups": groups,
     "peers": peers,
     "memory": memory,
     "agent": agent,
@@ -370,14 +432,15 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=400, help="steps per block (default: 400)")
     parser.add_argument("--peers", metavar="DIR", help="compare with TraceML, installed to (or found in) this folder")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run")
-    parser.add_argument("--child", choices=("steps", "arm", "memory"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=("steps", "groups", "arm", "memory"), help=argparse.SUPPRESS)
     parser.add_argument("--arm", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--distributed", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        {"steps": child_steps, "arm": child_arm, "memory": child_memory}[arguments.child](arguments)
+        children = {"steps": child_steps, "groups": child_groups, "arm": child_arm, "memory": child_memory}
+        children[arguments.child](arguments)
         return 0
     result: dict[str, Any] = {"machine": machine()}
     for name in arguments.only:

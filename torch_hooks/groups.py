@@ -174,10 +174,8 @@ class Groups:
 
     def waits_for(self, handle: Any) -> tuple[WaitCode, Issues] | None:
         """Like ``issue_of``, but only once: other ranks may not make a second wait for the same work."""
-        issue = self.issue_of(handle)
-        if issue is not None:
-            del self._waited[id(handle)]
-        return issue
+        entry = self._waited.pop(id(handle), None)
+        return entry[1:] if entry is not None and entry[0]() is handle else None
 
     def wrapped(self, tensor: Any) -> None:
         """A functional collective returns ``tensor``. Its group is the one that was resolved last."""

@@ -38,7 +38,7 @@ from .restart import name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
-from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, wait_code
+from .wait_codes import UNKNOWN_WAIT, WITHOUT_PEER, Issues, WaitCode, wait_code
 from .watcher import Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
@@ -308,7 +308,7 @@ class Session:
             slot = groups.slot_of(group, pairwise)
         if slot == ALONE:
             return NOT_ENTERED
-        return wait_code(slot, groups.peer_of(group, peer) if peer >= 0 else -1)
+        return WITHOUT_PEER[slot] if peer < 0 else wait_code(slot, groups.peer_of(group, peer))
 
     def wait_for(self, handle: Any) -> int:
         """The wait for a work or a future begins. Returns what to pass to ``leave``."""

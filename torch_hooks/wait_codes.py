@@ -6,7 +6,7 @@ A code is used in place of a phase, so that it stays with its interval in the ph
 from __future__ import annotations
 
 from ..ledger.causes import PHASE
-from ..ledger.layout import UNKNOWN_SLOT
+from ..ledger.layout import SLOTS, UNKNOWN_SLOT
 
 WaitCode = int
 """Bits 0-7: the phase; 8-10: the slot (see groups.py); 11: `_WAIT`; 12: `CONTINUES`; from bit 13: the peer + 1."""
@@ -36,7 +36,9 @@ def peer_of(code: WaitCode) -> int:
     return (code >> PEER_SHIFT) - 1
 
 
-UNKNOWN_WAIT = wait_code(UNKNOWN_SLOT)
+WITHOUT_PEER = tuple(wait_code(slot) for slot in range(SLOTS))
+"""The code of a wait in each slot, if it has no peer."""
+UNKNOWN_WAIT = WITHOUT_PEER[UNKNOWN_SLOT]
 
 
 class Issue:

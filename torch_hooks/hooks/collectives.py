@@ -38,7 +38,8 @@ def install_work_wait(session: Session) -> Callable[[], None]:
             try:
                 return original(work, *args, **kwargs)
             finally:
-                session.machine.leave(old)
+                if old != NOT_ENTERED:  # `machine.leave` without its call
+                    session.machine.cut(old)
 
         return wait
 
@@ -67,7 +68,9 @@ def install_work_wait(session: Session) -> Callable[[], None]:
 def size_of(value: Any) -> int:
     """The bytes of a tensor, or of all tensors in (nested) lists."""
     if isinstance(value, (list, tuple)):
-        return sum(map(size_of, value))
+        if len(value) != 1 or isinstance(value[0], (list, tuple)):
+            return sum(map(size_of, value))
+        (value,) = value
     return value.numel() * value.element_size()
 
 
@@ -155,7 +158,8 @@ def _counting(
             try:
                 work = original(group, *args, **kwargs)
             finally:
-                session.machine.leave(old)
+                if old != NOT_ENTERED:
+                    session.machine.leave(old)
             exchange = session.exchange
             if work is not None and exchange is not None:
                 try:
