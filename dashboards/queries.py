@@ -75,15 +75,21 @@ def rank_shares(matchers: str, by: str, families: str) -> str:
     ``families`` is a matcher that selects families. These shares are not recorded: there are thousands of ranks, and
     people look at few of them.
     """
-    spent = f"rank_cause:whyidle_device_seconds:increase{{{matchers}%s}}"
-    seconds = f"({of_window(spent)} or rank_phase:whyidle_open:seconds{{{matchers}%s}})"
-    wanted, whole = (seconds % (which, which, which) for which in (f", {families}", ""))
-    return f"sum by ({by}, family) ({wanted}) / on ({by}) group_left () sum by ({by}) ({whole})"
+
+    def seconds(labels: str, which: str) -> str:
+        spent = of_window(f"rank_cause:whyidle_device_seconds:increase{{{matchers}{which}}}", labels)
+        return f"sum by ({labels}) ({spent} or rank_phase:whyidle_open:seconds{{{matchers}{which}}})"
+
+    return f"{seconds(f'{by}, family', f', {families}')} / on ({by}) group_left () {seconds(by, '')}"
 
 
-def of_window(increases: str) -> str:
-    """The recorded increases of ranks in the chosen window, or the last one if the window has none."""
-    return f"(sum_over_time({increases}[${{window}}]) or last_over_time({increases}[{SETTINGS.ranks_interval}]))"
+def of_window(increases: str, labels: str) -> str:
+    """The sums of recorded increases in the chosen window by ``labels``, or of the last ones if the window has none.
+
+    Sums are joined instead of their parts, because there are ten times as many parts.
+    """
+    sums = (f"sum_over_time({increases}[${{window}}])", f"last_over_time({increases}[{SETTINGS.ranks_interval}])")
+    return " or ".join(f"sum by ({labels}) ({each})" for each in sums)
 
 
 def rank_idle(matchers: str, by: str) -> str:
