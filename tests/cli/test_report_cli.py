@@ -231,8 +231,7 @@ def test_rejects_invalid_durations(text: str) -> None:
 
 
 @pytest.mark.parametrize("recorded_in", ["C", "C.UTF-8"])
-@pytest.mark.parametrize("read_in", ["C", "C.UTF-8"])
-def test_finds_a_run_by_its_name_in_any_locale(recorded_in: str, read_in: str, tmp_path: Path) -> None:
+def test_finds_a_run_by_its_name_in_any_locale(recorded_in: str, tmp_path: Path) -> None:
     name = "é".encode()
     env = clean_env() | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "WHYIDLE_DIR": str(tmp_path)}
 
@@ -243,6 +242,7 @@ def test_finds_a_run_by_its_name_in_any_locale(recorded_in: str, read_in: str, t
     training = (sys.executable, "-c", "import whyidle; whyidle.attach()")
     rank = run(recorded_in, "run", "--run", name, "--", *training)
     assert (rank.returncode, rank.stderr) == (0, b"")
-    report = run(read_in, "report", "--run", name, "--json")
-    assert report.returncode == 0, report.stderr
-    assert json.loads(report.stdout)["run"] == "é"
+    for read_in in ("C", "C.UTF-8"):
+        report = run(read_in, "report", "--run", name, "--json")
+        assert report.returncode == 0, (read_in, report.stderr)
+        assert json.loads(report.stdout)["run"] == "é"
