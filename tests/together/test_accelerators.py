@@ -2,7 +2,7 @@
 schedule.
 
 The device uses virtual time: a loaded machine may change what the device does, but hardly the agreement with the hooks.
-So these tests run beside others, except for the one that waits for a number of seconds.
+So these tests run beside others, except for long ones and the one that waits for a number of seconds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ def trained(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 @pytest.fixture(
     params=[
         *(pytest.param((shape, True), id=f"{shape}-{fault}") for shape, fault in USUAL.items()),
-        *(pytest.param((shape, False), id=shape, marks=pytest.mark.long) for shape in RANKS if shape != "recomputed"),
+        *(
+            pytest.param((shape, False), id=shape, marks=[pytest.mark.long, pytest.mark.alone])
+            for shape in RANKS
+            if shape != "recomputed"
+        ),
     ]
 )
 def cases(request: pytest.FixtureRequest, trained: Callable[[bool], list[Case]]) -> dict[str, Case]:
