@@ -18,6 +18,7 @@ To run it from a checkout, without installing whyidle:
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import signal
@@ -220,11 +221,13 @@ def _cell(value: float | None, width: int) -> str:
 
 def why_not(device: str) -> str | None:
     """A sentence that says why nothing can be checked here, or None."""
-    try:
-        import torch
-    except ImportError:
+    if importlib.util.find_spec("torch") is None:
         return "torch is not installed, so nothing was checked."
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "sim":
+        return None  # without the seconds that an import of torch takes
+    import torch
+
+    if not torch.cuda.is_available():
         return "There is no CUDA GPU here (or this torch has no CUDA), so nothing was checked. Try --device sim."
     return None
 

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
-from support_promtool import run_tests
+from support_promtool import needed, run_tests
 from support_sums import with_sums
 from support_yaml import read_yaml, write_yaml
 
@@ -177,11 +177,11 @@ def test_shows_money_if_a_price_is_set(tmp_path: Path) -> None:
 
 
 def assert_promtool(topic_name: str, cases: list[dict[str, Any]], config: Config, directory: Path) -> None:
-    """Lets promtool run the cases of a topic, each alert with its own rules."""
+    """Lets promtool run the cases of a topic, each alert with the rules that it uses."""
     topic = next(topic for topic in alerting.TOPICS if topic.__name__.endswith(f".{topic_name}"))
     names = sorted({case["alert"] for case in cases})
     for name in names:
-        groups = [shared(config), *(group_ for group_ in alone(name, topic.groups(config)) if group_.rules)]
+        groups = needed([shared(config), *alone(name, topic.groups(config))], [])
         (directory / f"{name}-rules.yaml").write_text(to_yaml(groups))
         test = {
             "rule_files": [f"{name}-rules.yaml"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import re
@@ -55,15 +56,27 @@ What to change (gain in time; of rank-hours so far; the changes do not add up)
 """
 
 
-def whyidle(*words: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
+def whyidle(*words: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command in this process, which saves a third of a second."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(list(words))
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else 1
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def process(*words: str, script: str | None = None) -> subprocess.CompletedProcess[str]:
     program = ["-m", "whyidle.cli.main"] if script is None else ["-c", script]
     return subprocess.run([sys.executable, *program, *words], capture_output=True, text=True, timeout=DEADLINE_SECONDS)
 
 
 def test_prints_text(tmp_path: Path) -> None:
     ended(tmp_path, FAST, SLOW)
-    done = whyidle("report", "--dir", str(tmp_path))
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", TEXT)
+    for way in (process, whyidle):
+        done = way("report", "--dir", str(tmp_path))
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", TEXT)
 
 
 def test_title_says_how_many_attempts_it_adds_up(tmp_path: Path) -> None:
@@ -183,9 +196,9 @@ def test_prints_help_and_version() -> None:
     for command in COMMANDS:
         assert command.name in text
         assert command.help in text
-    assert whyidle("--version").stdout == f"whyidle {__version__}\n"
+    assert process("--version").stdout == f"whyidle {__version__}\n"
     assert whyidle().returncode == 2
-    assert whyidle("nonsense").returncode == 2
+    assert process("nonsense").returncode == 2
     assert whyidle("report", "--", "more").returncode == 2
 
 
@@ -194,7 +207,7 @@ def test_names_a_missing_extra_in_a_sentence(missing: str, command: str) -> None
     script = (
         f"import sys; sys.modules[{missing!r}] = None\nfrom whyidle.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     )
-    done = whyidle(command, script=script)
+    done = process(command, script=script)
     assert done.returncode == 2
     assert done.stderr == f"whyidle: this command needs {missing}: pip install 'whyidle[agent]'\n"
 
@@ -207,7 +220,7 @@ def test_report_needs_no_extra_and_no_torch(tmp_path: Path) -> None:
         "sys.exit(main(sys.argv[1:]))"
     )
     ended(tmp_path, FAST, SLOW)
-    assert whyidle("report", "--dir", str(tmp_path), script=script).stdout == TEXT
+    assert process("report", "--dir", str(tmp_path), script=script).stdout == TEXT
 
 
 def test_a_closed_pipe_gives_no_traceback(tmp_path: Path) -> None:
@@ -231,8 +244,7 @@ def test_rejects_invalid_durations(text: str) -> None:
 
 
 @pytest.mark.parametrize("recorded_in", ["C", "C.UTF-8"])
-@pytest.mark.parametrize("read_in", ["C", "C.UTF-8"])
-def test_finds_a_run_by_its_name_in_any_locale(recorded_in: str, read_in: str, tmp_path: Path) -> None:
+def test_finds_a_run_by_its_name_in_any_locale(recorded_in: str, tmp_path: Path) -> None:
     name = "é".encode()
     env = clean_env() | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "WHYIDLE_DIR": str(tmp_path)}
 
@@ -243,6 +255,7 @@ def test_finds_a_run_by_its_name_in_any_locale(recorded_in: str, read_in: str, t
     training = (sys.executable, "-c", "import whyidle; whyidle.attach()")
     rank = run(recorded_in, "run", "--run", name, "--", *training)
     assert (rank.returncode, rank.stderr) == (0, b"")
-    report = run(read_in, "report", "--run", name, "--json")
-    assert report.returncode == 0, report.stderr
-    assert json.loads(report.stdout)["run"] == "é"
+    for read_in in ("C", "C.UTF-8"):
+        report = run(read_in, "report", "--run", name, "--json")
+        assert report.returncode == 0, (read_in, report.stderr)
+        assert json.loads(report.stdout)["run"] == "é"

@@ -289,7 +289,6 @@ def test_reaches_an_environment_without_whyidle(fake_torch: Path) -> None:
 
 def test_torchrun_reaches_every_rank_and_hands_on_one_that_fails(tmp_path: Path) -> None:
     """With the real torch and the real launcher. test_scripts.py has ranks that end normally."""
-    (tmp_path / "plain.py").write_text("import sys\nsys.exit(7)\n")
     (tmp_path / "rank.py").write_text(
         "import os, sys, time, torch\n"
         "from pathlib import Path\n"
@@ -300,12 +299,10 @@ def test_torchrun_reaches_every_rank_and_hands_on_one_that_fails(tmp_path: Path)
         "sys.exit(7)\n"
     )
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    words = (*launcher, "--nproc-per-node=1", str(tmp_path / "plain.py"))
-    plain = subprocess.run(words, env=clean_env(), capture_output=True, timeout=180, check=False)
-    assert plain.returncode != 0
     words = (*launcher, "--nproc-per-node=2", str(tmp_path / "rank.py"))
     done = whyidle("--dir", str(tmp_path / "ledgers"), "--", *words)
-    assert done.returncode == plain.returncode, done.stderr
+    assert done.returncode == 1, done.stderr  # torchrun's own, whatever the rank's was
+    assert "exitcode  : 7" in done.stderr
     assert [(tmp_path / f"out{rank}").read_text() for rank in range(2)] == ["True", "True"]
 
 

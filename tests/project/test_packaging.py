@@ -20,6 +20,8 @@ ROOT = Path(whyidle.__file__).parent
 PACKAGES = ("ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
 """The directories of the repository that may contain Python packages."""
 
+pytestmark = pytest.mark.xdist_group("packaging")  # the wheel is built once
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -2,29 +2,29 @@
 schedule.
 
 The device uses virtual time: a loaded machine may change what the device does, but hardly the agreement with the hooks.
+So these tests run beside others, except for long ones and the one that waits for a number of seconds.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import accelerators
 import pytest
-from accelerators.lab import FAULTS, RANKS, Case, ranks, run
+from accelerators.lab import FAULTS, RANKS, Case, log, ranks, run
 from simdevice import build
-from support_sites import clean_env, report
+from support_forks import Forks
+from support_sites import report
 from support_training import until
 
 from whyidle.ledger.directory import read_directory
 
 pytestmark = [
-    pytest.mark.alone,
+    pytest.mark.xdist_group("accelerators"),
     pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}"),
 ]
 
@@ -49,13 +49,13 @@ CALLS = {"record_event", "query_event", "elapsed_time", "wait_event"}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], list[Case]]:
+def trained(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], list[Case]]:
     """All usual cases, or all others."""
 
     @functools.cache
     def train(usual: bool) -> list[Case]:
         wanted = [case for case in CASES if (case in USUAL.items()) == usual]
-        return list(run(wanted, tmp_path_factory.mktemp("accelerators")))
+        return list(run(forks, wanted, tmp_path_factory.mktemp("accelerators")))
 
     return train
 
@@ -63,7 +63,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], list[C
 @pytest.fixture(
     params=[
         *(pytest.param((shape, True), id=f"{shape}-{fault}") for shape, fault in USUAL.items()),
-        *(pytest.param((shape, False), id=shape, marks=pytest.mark.long) for shape in RANKS if shape != "recomputed"),
+        *(
+            pytest.param((shape, False), id=shape, marks=[pytest.mark.long, pytest.mark.alone])
+            for shape in RANKS
+            if shape != "recomputed"
+        ),
     ]
 )
 def cases(request: pytest.FixtureRequest, trained: Callable[[bool], list[Case]]) -> dict[str, Case]:
@@ -109,9 +113,9 @@ def test_makes_no_device_call_that_waits(cases: dict[str, Case]) -> None:
             assert rank.contexts == [True, False], "a context on a device that the training does not use"
 
 
-def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(tmp_path: Path) -> None:
-    with ranks("boundaries.py", 2, tmp_path, []) as processes:
-        assert [process.wait(300) for process in processes] == [0, 0], (tmp_path / "2-0.log").read_text()[-3000:]
+def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(forks: Forks, tmp_path: Path) -> None:
+    with ranks(forks, "boundaries.py", 2, tmp_path, []) as processes:
+        assert [process.wait(300) for process in processes] == [0, 0], log(tmp_path, 0)[-3000:]
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert len(found) == 9
@@ -121,12 +125,13 @@ def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(tmp_path: Path) -
     assert [(ledger.faults, ledger.unmeasured) for ledger in ledgers] == [(0, 0), (0, 0)]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("how", "phase"), [("device", "compute"), pytest.param("host", "data", marks=pytest.mark.long)]
 )
-def test_names_a_hang_although_the_hosts_run_ahead(how: str, phase: str, tmp_path: Path) -> None:
+def test_names_a_hang_although_the_hosts_run_ahead(forks: Forks, how: str, phase: str, tmp_path: Path) -> None:
     """No host waits for its device: each continues to enqueue steps. Only the devices have stopped."""
-    with ranks("hang.py", 2, tmp_path, [how]):
+    with ranks(forks, "hang.py", 2, tmp_path, [how]):
         assert until(lambda: (tmp_path / "hangs-0").exists(), 120)
         begun = time.monotonic()
         assert until(lambda: report(tmp_path / "ledgers")["hangs"], 60)
@@ -138,13 +143,11 @@ def test_names_a_hang_although_the_hosts_run_ahead(how: str, phase: str, tmp_pat
     assert (hang["rank"], hang["waiting"]) == (1, [0])
 
 
-def test_a_forked_child_does_not_touch_the_parents_events(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_touch_the_parents_events(forks: Forks, tmp_path: Path) -> None:
     script = Path(accelerators.__file__).with_name("fork.py")
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], env=clean_env(), capture_output=True, text=True, timeout=240
-    )
+    done, _ = forks.run((str(script), str(tmp_path / "forks")), tmp_path, recorded=False)
     assert (done.returncode, done.stdout) == (0, "calls 0\n"), done.stderr
-    ledgers, problems = read_directory(str(tmp_path))
+    ledgers, problems = read_directory(str(tmp_path / "forks"))
     assert not problems
     (ledger,) = [ledger for ledger in ledgers if ledger.device == "sim:0"]
     assert (ledger.steps, ledger.faults, ledger.unmeasured) == (350, 0, 0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
+import pytest
 from support_forks import Forked, Forks
 from support_ledgers import Spec, children
 from support_training import (
@@ -113,26 +115,28 @@ def test_names_the_missing_rank_of_the_group_and_no_rank_of_another_group(tmp_pa
     assert found == {2: (0,), 3: (1,)}
 
 
-def test_names_no_rank_of_a_group_without_waits(tmp_path: Path) -> None:
-    found = missing(
-        tmp_path,
-        rank_of_two_groups(0, 20, waits=True),
-        rank_of_two_groups(1, 7, waits=False),
-        rank_of_two_groups(2, 19, waits=False),
-        rank_of_two_groups(3, 7, waits=False),
-    )
-    assert found == {2: (0,)}
+# How rank 0 waits, the calls and the group of rank 2, and which ranks are missing, with those that wait for them.
+WAITS: dict[str, tuple[dict[str, Any], int, dict[str, int], dict[int, tuple[int, ...]]]] = {
+    "in one of two groups": ({}, 19, {}, {2: (0,)}),
+    "for a rank that has left the collective already": ({}, 20, {}, {}),
+    # A stage waits for messages whenever another one is busy, however long that takes.
+    "for a message": ({"pairwise": 1}, 19, {"pairwise": 1}, {}),
+    "for a short time": ({"idle": 0.0}, 19, {}, {}),
+}
 
 
-def test_names_no_rank_that_has_left_the_collective_already(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("wait", "calls", "group", "expected"), WAITS.values(), ids=WAITS)
+def test_names_a_rank_only_if_its_group_waits_for_it_in_a_collective(
+    wait: dict[str, Any], calls: int, group: dict[str, int], expected: dict[int, tuple[int, ...]], tmp_path: Path
+) -> None:
     found = missing(
         tmp_path,
-        rank_of_two_groups(0, 20, waits=True),
+        rank_of_two_groups(0, 20, waits=True, **wait),
         rank_of_two_groups(1, 7, waits=False),
-        rank_of_two_groups(2, 20, waits=False),
+        rank_of_two_groups(2, calls, waits=False, **group),
         rank_of_two_groups(3, 7, waits=False),
     )
-    assert found == {}
+    assert found == expected
 
 
 def test_names_every_missing_rank_of_the_world(tmp_path: Path) -> None:
@@ -148,29 +152,6 @@ def test_names_every_missing_rank_of_the_world(tmp_path: Path) -> None:
         rank_of_two_groups(3, 7, waits=False),
     )
     assert found == {2: (0,), 3: (0,)}
-
-
-def test_names_no_rank_for_a_wait_for_a_message(tmp_path: Path) -> None:
-    """A stage waits for messages whenever another one is busy, however long that takes."""
-    found = missing(
-        tmp_path,
-        rank_of_two_groups(0, 20, waits=True, pairwise=1),
-        rank_of_two_groups(1, 7, waits=False),
-        rank_of_two_groups(2, 19, waits=False, pairwise=1),
-        rank_of_two_groups(3, 7, waits=False),
-    )
-    assert found == {}
-
-
-def test_names_no_rank_for_a_short_wait(tmp_path: Path) -> None:
-    found = missing(
-        tmp_path,
-        rank_of_two_groups(0, 20, waits=True, idle=0.0),
-        rank_of_two_groups(1, 7, waits=False),
-        rank_of_two_groups(2, 19, waits=False),
-        rank_of_two_groups(3, 7, waits=False),
-    )
-    assert found == {}
 
 
 # -- devices that have stopped while their hosts continued

@@ -4,6 +4,8 @@ The job trains for 80 s with slow storage on one rank; with WHYIDLE_TEST_EVERY_F
 turn. (test_demo.py has the verdicts of the other faults, test_rules_alerts.py their alerts.) Prometheus also scrapes
 the whole simulated node, so that series of GPUs, RDMA and NFS exist.
 
+Report and Prometheus read the same ledgers, so these tests run beside others: on busy cores both see a slower job.
+
 Every alert waits for 5 s instead of minutes, and every rule is evaluated each second, with windows to match. Otherwise
 the rules are those that `whyidle rules` writes.
 """
@@ -66,7 +68,6 @@ pytestmark = [
     pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name"),
     pytest.mark.skipif(not COMPILER, reason="needs a C compiler for the libraries under the fake node"),
     pytest.mark.xdist_group("machine"),
-    pytest.mark.alone,
 ]
 
 TRAINED_SECONDS = 80

@@ -58,14 +58,15 @@ def total(words: memoryview) -> int:
     return sum(words[at : at + count].tolist()) + word(words, "pending_ns")
 
 
-def test_parts_split_an_interval_and_the_last_takes_the_rest(words: memoryview) -> None:
-    Books(words).charge(DATA, 100, ((CAUSE["data_cpu"], 30), (CAUSE["data_queue"], 10), (CAUSE["data_read"], -1)))
-    assert (cause(words, "data_cpu"), cause(words, "data_queue"), cause(words, "data_read")) == (30, 10, 60)
-
-
-def test_parts_longer_than_the_interval_are_clamped_in_their_order(words: memoryview) -> None:
-    Books(words).charge(DATA, 100, ((CAUSE["data_cpu"], 80), (CAUSE["data_queue"], 80), (CAUSE["data_read"], -1)))
-    assert (cause(words, "data_cpu"), cause(words, "data_queue"), cause(words, "data_read")) == (80, 20, 0)
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [(30, 10, (30, 10, 60)), (80, 80, (80, 20, 0))],
+    ids=["the last takes the rest", "clamped in their order"],
+)
+def test_parts_split_an_interval(first: int, second: int, expected: tuple[int, int, int], words: memoryview) -> None:
+    parts = ((CAUSE["data_cpu"], first), (CAUSE["data_queue"], second), (CAUSE["data_read"], -1))
+    Books(words).charge(DATA, 100, parts)
+    assert (cause(words, "data_cpu"), cause(words, "data_queue"), cause(words, "data_read")) == expected
 
 
 def test_a_step_is_in_the_histogram_and_in_the_ring(words: memoryview) -> None:

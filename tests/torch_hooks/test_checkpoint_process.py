@@ -5,15 +5,15 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from support_training import command, environment, recorded
+from support_training import command, environment, meeting, recorded
 
 from whyidle.ledger.directory import read_directory
 
 
 def test_the_saving_process_is_not_a_second_rank(tmp_path: Path) -> None:
     done = subprocess.run(
-        recorded(command("saves_apart.py", ranks=1)),
-        env=environment(tmp_path),
+        recorded(command("saves_apart.py")),
+        env=environment(tmp_path, **meeting(1), RANK="0", LOCAL_RANK="0"),
         capture_output=True,
         text=True,
         timeout=240,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-from support_training import recorded, run
+from support_forks import Forks
 
 LATE_SECONDS = 0.5
 SCRIPT = """
@@ -30,12 +29,6 @@ def train(late_seconds):
         model(torch.randn(2, 8)).sum().backward()
         optimizer.step()
 
-def train_twice(rank, folder):
-    join(rank, 2, f"{folder}/of-two")
-    train(0)
-    train(rank * LATE_SECONDS)
-    dist.barrier()
-
 def train_once(rank, folder):
     join(rank, 2, f"{folder}/of-two")
     train(rank * LATE_SECONDS)
@@ -43,13 +36,17 @@ def train_once(rank, folder):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    method, folder = sys.argv[1:]
-    if method == "fork":
-        join(0, 1, f"{folder}/of-one")
+    folder = sys.argv[1]
+    if "RANK" in os.environ:
+        join(int(os.environ["RANK"]), 2, f"{folder}/of-two")
         train(0)
-        dist.destroy_process_group()
-    work = train_once if method == "fork" else train_twice
-    ranks = [multiprocessing.get_context(method).Process(target=work, args=(rank, folder)) for rank in range(2)]
+        train(int(os.environ["RANK"]) * LATE_SECONDS)
+        dist.barrier()
+        sys.exit()
+    join(0, 1, f"{folder}/of-one")
+    train(0)
+    dist.destroy_process_group()
+    ranks = [multiprocessing.get_context("fork").Process(target=train_once, args=(rank, folder)) for rank in range(2)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
@@ -58,13 +55,13 @@ if __name__ == "__main__":
 """.replace("LATE_SECONDS", str(LATE_SECONDS))
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"], ids=["its second model", "a forked child"])
+@pytest.mark.parametrize("ranks", [2, 0], ids=["its second model", "a forked child"])
 def test_a_wait_for_the_rebuild_of_buckets_is_not_host_time_of_a_rank_that_trained_before(
-    method: str, tmp_path: Path
+    ranks: int, forks: Forks, tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    outcome = run(recorded([sys.executable, str(script), method, str(tmp_path)]), tmp_path)
+    outcome, _ = forks.run((str(script), str(tmp_path)), tmp_path, ranks)
     assert outcome.returncode == 0, outcome.stderr
     (first,) = (one for one in outcome.ledgers if (one.rank, one.world_size) == (0, 2))
     assert sum(slot.waited for slot in first.slots) / 1e9 > 0.9 * LATE_SECONDS

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support_forks import Forks
 from support_sites import clean_env
 from support_training import environment, recorded
 
@@ -155,24 +156,17 @@ def test_the_ledgers_of_a_program_and_its_children_say_how_each_ended(tmp_path: 
 
 
 @pytest.mark.parametrize("status", [0, 3])
-@pytest.mark.parametrize("attached", [True, False], ids=["attach", "whyidle run"])
+@pytest.mark.parametrize("attached", [True, False], ids=["attach", "at the import of torch"])
 def test_a_ledger_says_whether_its_process_exited_with_a_bad_status(
-    attached: bool, status: int, tmp_path: Path
+    attached: bool, status: int, forks: Forks, tmp_path: Path
 ) -> None:
+    """The test above has a process that `whyidle run` starts."""
     lines = "import whyidle\nwhyidle.attach()\n" if attached else ""
     (tmp_path / "program.py").write_text(lines + TRAINS_AND_EXITS.format(status=status))
-    words = [sys.executable, str(tmp_path / "program.py")]
-    done = subprocess.run(
-        words if attached else recorded(words),
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done, _ = forks.run((str(tmp_path / "program.py"),), tmp_path, recorded=not attached)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
-    ((ledger,), problems) = read_directory(str(tmp_path / "ledgers"))
-    assert (ledger.steps, ledger.ended, problems) == (2, FAILED if status else CLEAN, [])
+    (ledger,) = done.ledgers
+    assert (ledger.steps, ledger.ended) == (2, FAILED if status else CLEAN)
 
 
 def _raised_by(*words: object, **named: object) -> tuple[type[BaseException], str]:

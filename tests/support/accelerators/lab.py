@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,8 +16,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support_forks import Forked, Forks
 from support_quiet import Stolen, wait_for_quiet
-from support_sites import clean_env, report
+from support_sites import report
+from support_training import meeting
 
 from accelerators.truth import Truth, truth_of
 from whyidle.ledger.directory import read_directory
@@ -94,16 +94,15 @@ class Case:
         }.get(self.fault)
 
 
-def run(wanted: Sequence[tuple[str, str]], folder: Path) -> Iterator[Case]:
+def run(forks: Forks, wanted: Sequence[tuple[str, str]], folder: Path) -> Iterator[Case]:
     """Trains each (shape, fault) in turn. Cases with the same number of ranks use the same processes."""
     for size in sorted({RANKS[shape] for shape, _ in wanted}):
         cases = [(shape, fault) for shape, fault in wanted if RANKS[shape] == size]
         for attempt in range(ATTEMPTS):
-            wait_for_quiet()
             into = folder / f"{size}-{attempt}"
             into.mkdir(parents=True)
             with Stolen() as stolen:
-                _train(size, [f"{shape}:{fault}" for shape, fault in cases], into)
+                _train(forks, size, [f"{shape}:{fault}" for shape, fault in cases], into)
             found = [_case(shape, fault, into, stolen.share) for shape, fault in cases]
             last = attempt == ATTEMPTS - 1
             yield from (case for case in found if last or case.punctual)
@@ -112,32 +111,30 @@ def run(wanted: Sequence[tuple[str, str]], folder: Path) -> Iterator[Case]:
                 break
 
 
-def _train(size: int, cases: list[str], folder: Path) -> None:
-    with ranks("job.py", size, folder, cases) as processes:
+def _train(forks: Forks, size: int, cases: list[str], folder: Path) -> None:
+    with ranks(forks, "job.py", size, folder, cases) as processes:
         for rank, process in enumerate(processes):
             if process.wait(LIMIT_SECONDS):
-                raise RuntimeError(f"rank {rank}: {_log(folder, size, rank).read_text()[-4000:]}")
+                raise RuntimeError(f"rank {rank}: {log(folder, rank)[-4000:]}")
 
 
 @contextlib.contextmanager
-def ranks(script: str, size: int, folder: Path, words: Sequence[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The ranks of a run, which end with the block."""
-    env = clean_env() | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    script, port = str(Path(__file__).with_name(script)), str(_free_port())
+def ranks(forks: Forks, script: str, size: int, folder: Path, words: Sequence[str]) -> Iterator[list[Forked]]:
+    """The ranks of a run, which end with the block. Each attaches whyidle itself."""
+    path, port = str(Path(__file__).with_name(script)), meeting(size)["MASTER_PORT"]
     with contextlib.ExitStack() as stack:
         processes = []
         for rank in range(size):
-            file = stack.enter_context(_log(folder, size, rank).open("w"))
-            command = [sys.executable, script, str(rank), str(size), port, str(folder), *words]
-            process = subprocess.Popen(command, env=env, stdout=file, stderr=file)
-            stack.callback(process.wait)
+            arguments = (path, str(rank), str(size), port, str(folder), *words)
+            process = forks.start(arguments, folder / f"log.{rank}", recorded=False)
             stack.callback(process.kill)
             processes.append(process)
         yield processes
 
 
-def _log(folder: Path, size: int, rank: int) -> Path:
-    return folder / f"{size}-{rank}.log"
+def log(folder: Path, rank: int) -> str:
+    """What a rank has written to stderr."""
+    return (folder / f"log.{rank}" / "stderr").read_text()
 
 
 def _case(shape: str, fault: str, folder: Path, stolen: float) -> Case:
@@ -152,12 +149,6 @@ def _case(shape: str, fault: str, folder: Path, stolen: float) -> Case:
         truth = truth_of(told, *windows[rank["rank"]])
         ranks.append(Rank(truth, seconds, wall, told["calls"], told["contexts"], told["losses"]))
     return Case(shape, fault, ranks, said, stolen)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def table(cases: list[Case]) -> str:
@@ -180,6 +171,7 @@ def table(cases: list[Case]) -> str:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as temporary:
-        shapes = sys.argv[1:] or list(RANKS)
-        print(table(list(run([(shape, fault) for shape in shapes for fault in FAULTS], Path(temporary)))))
+    with tempfile.TemporaryDirectory() as temporary, Forks() as started:
+        wait_for_quiet()
+        every = [(shape, fault) for shape in sys.argv[1:] or RANKS for fault in FAULTS]
+        print(table(list(run(started, every, Path(temporary)))))
