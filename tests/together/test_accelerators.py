@@ -15,7 +15,7 @@ from pathlib import Path
 
 import accelerators
 import pytest
-from accelerators.lab import FAULTS, RANKS, Case, log, ranks, run
+from accelerators.lab import FAULTS, LOOPS, RANKS, Case, log, ranks, run
 from simdevice import build
 from support_forks import Forks
 from support_sites import report
@@ -30,6 +30,8 @@ pytestmark = [
 
 ERROR = 0.01
 """Of the wall time. CPU time that a hypervisor took is added, and the time for which a device got no CPU."""
+LOOP_ERROR = 0.04
+"""In a loop whose device waits for its host, the host's own time in a collective counts as a wait too."""
 CASES = [(shape, fault) for shape in RANKS for fault in FAULTS if shape != "recomputed" or fault == "slow-link"]
 USUAL = {
     "ddp": "slow-reads",
@@ -111,6 +113,19 @@ def test_makes_no_device_call_that_waits(cases: dict[str, Case]) -> None:
         for rank in case.ranks:
             assert set(rank.calls) <= CALLS
             assert rank.contexts == [True, False], "a context on a device that the training does not use"
+
+
+@pytest.mark.long
+@pytest.mark.alone
+def test_each_way_to_write_a_loop_is_measured_as_the_device_did_it(forks: Forks, tmp_path: Path) -> None:
+    """Where the host is ahead of its device, the device hides the fault, and the verdict is compute."""
+    for case in run(forks, [(loop, "") for loop in LOOPS], tmp_path):
+        verdict, [late, *_] = case.report["verdict"], case.report["verdict"]["late_ranks"]
+        assert case.culprit is not None
+        assert (late["rank"], late["family"]) == case.culprit, case.shape
+        assert verdict["family"] in (case.culprit[1], "compute"), (case.shape, verdict)
+        error = max(rank.error - rank.late for rank in case.ranks) - case.stolen
+        assert error < LOOP_ERROR, (case.shape, error)
 
 
 def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(forks: Forks, tmp_path: Path) -> None:

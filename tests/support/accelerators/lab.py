@@ -1,6 +1,6 @@
 """Runs each shape with each fault on the simulated device: what `whyidle report` says beside what the device did.
 
-`python tests/support/accelerators/lab.py [SHAPE…]` prints the table of docs/accelerators.md.
+`python tests/support/accelerators/lab.py [SHAPE or LOOP…]` prints the tables of docs/accelerators.md; `loops` are all.
 """
 
 from __future__ import annotations
@@ -26,13 +26,33 @@ from whyidle.ledger.directory import read_directory
 
 FAULTS = ("none", "slow-reads", "slow-compute", "slow-link", "checkpoint", "hidden")
 RANKS = {"ddp": 2, "recomputed": 2, "fsdp1": 2, "fsdp2": 2, "hsdp": 4, "tp-dp": 4, "pipeline": 2}
+LOOPS = {
+    "reads_its_loss": (1, "storage"),
+    "never_waits_for_the_device": (1, "storage"),
+    "pins_batches_of_a_worker": (1, "storage"),
+    "accumulates": (1, "storage"),
+    "clips_gradients": (1, "storage"),
+    "scales_gradients": (1, "storage"),
+    "averages_its_loss": (1, "storage"),
+    "gathers_objects": (1, "storage"),
+    "has_a_barrier_in_each_step": (1, "storage"),
+    "reduces_its_gradients": (1, "storage"),
+    "trains_on_another_stream": (1, "storage"),
+    "copies_the_next_batch_on_another_stream": (1, "storage"),
+    "evaluates_on_slow_reads": (1, "storage"),
+    "updates_an_averaged_model": (1, "storage"),
+    "trains_two_models_in_turn": (1, "storage"),
+    "logs_slowly": (1, "host"),
+    "saves_before_a_barrier": (0, "storage"),
+}
+"""Function of loops.py -> the rank that is late, and by what family. These cases have no other fault."""
 LATE, SAVES = 1, 0
-"""The rank with slow reads or slow compute, and the rank that saves, as in job.py."""
+"""The rank with slow reads or slow compute, and the rank that saves, as in host.py."""
 LIMIT_SECONDS = 300
 ATTEMPTS, PUNCTUAL = 2, 0.02
 """A case is trained again if the threads of a rank's device got no CPU for more than this share of the wall."""
 _KINDS = {
-    "compute": ("compute", "recompute", "host", "host_gc", "host_compile", "host_blocked"),
+    "compute": ("compute", "recompute", "host", "host_gc", "host_compile", "host_blocked", "data_start"),
     "data": ("data_read", "data_cpu", "data_queue", "data_handoff"),
     "save": ("checkpoint_write", "checkpoint_cpu"),
     "waited": ("network", "straggler", "pipeline", "collective"),
@@ -68,7 +88,9 @@ class Rank:
 @dataclass(frozen=True)
 class Case:
     shape: str
+    """Or the name of a loop."""
     fault: str
+    """Empty for a loop."""
     ranks: list[Rank]
     report: dict[str, Any]
     stolen: float
@@ -87,7 +109,7 @@ class Case:
 
     @property
     def culprit(self) -> tuple[int, str] | None:
-        return {
+        return LOOPS.get(self.shape) or {
             "slow-reads": (LATE, "storage"),
             "slow-compute": (LATE, "straggler"),
             "checkpoint": (SAVES, "storage"),
@@ -96,13 +118,13 @@ class Case:
 
 def run(forks: Forks, wanted: Sequence[tuple[str, str]], folder: Path) -> Iterator[Case]:
     """Trains each (shape, fault) in turn. Cases with the same number of ranks use the same processes."""
-    for size in sorted({RANKS[shape] for shape, _ in wanted}):
-        cases = [(shape, fault) for shape, fault in wanted if RANKS[shape] == size]
+    for size in sorted({RANKS.get(shape, 2) for shape, _ in wanted}):
+        cases = [(shape, fault) for shape, fault in wanted if RANKS.get(shape, 2) == size]
         for attempt in range(ATTEMPTS):
             into = folder / f"{size}-{attempt}"
             into.mkdir(parents=True)
             with Stolen() as stolen:
-                _train(forks, size, [f"{shape}:{fault}" for shape, fault in cases], into)
+                _train(forks, size, [_name(shape, fault) for shape, fault in cases], into)
             found = [_case(shape, fault, into, stolen.share) for shape, fault in cases]
             last = attempt == ATTEMPTS - 1
             yield from (case for case in found if last or case.punctual)
@@ -137,8 +159,12 @@ def log(folder: Path, rank: int) -> str:
     return (folder / f"log.{rank}" / "stderr").read_text()
 
 
+def _name(shape: str, fault: str) -> str:
+    return f"{shape}:{fault}" if fault else shape
+
+
 def _case(shape: str, fault: str, folder: Path, stolen: float) -> Case:
-    name = f"{shape}:{fault}"
+    name = _name(shape, fault)
     said = report(folder / name)
     ledgers, _ = read_directory(str(folder / name))
     windows = {ledger.rank: (ledger.window_ns, ledger.last_sign_ns) for ledger in ledgers}
@@ -173,5 +199,6 @@ def table(cases: list[Case]) -> str:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary, Forks() as started:
         wait_for_quiet()
-        every = [(shape, fault) for shape in sys.argv[1:] or RANKS for fault in FAULTS]
+        wanted = LOOPS if sys.argv[1:] == ["loops"] else sys.argv[1:] or RANKS
+        every = [(name, fault) for name in wanted for fault in ([""] if name in LOOPS else FAULTS)]
         print(table(list(run(started, every, Path(temporary)))))
