@@ -52,6 +52,7 @@ class Loop:
         """The wait codes of DDP modules whose forward pass was seen."""
         self._fed = False  # whether a batch was delivered since the last boundary
         self._unused_batch = False  # whether no backward pass has begun since the last batch was delivered
+        self._asked_at = NEVER  # when the loop called what may be a wait for a batch
         self._delivered = 0  # the value of `_computed` when the last batch was delivered
         self._writes = WriteMeter()
         self._host_since = NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
@@ -75,20 +76,60 @@ class Loop:
             if machine.phase == _DATA or (session.off and "dataloader" in session.off):
                 return NOT_ENTERED
             old = machine.cut(_DATA)
-            if old == NOT_ENTERED:  # for example, another thread asks, which fetches batches for the loop
-                return old
-            if old == HOST:
-                if machine.since - self._host_since >= LONG_NS:
-                    self._long_host_ends()
-                self._host_since = NEVER
-            if self._unused_batch:
-                self._unused_batch = False
-                if self._host_between and session.writer is not None:
-                    session.writer.words[_EVAL_AT] += 1
-                    session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
+            if old != NOT_ENTERED:  # otherwise, for example, another thread asks, which fetches batches for the loop
+                self._asked(old)
             return old
         except Exception as error:  # the fence around the training
             return session.fault("dataloader", error)
+
+    def _asked(self, old: int) -> None:
+        """The loop has asked for a batch in the phase ``old``. Call it after the end of that phase."""
+        session = self._session
+        if old == HOST:
+            if session.machine.since - self._host_since >= LONG_NS:
+                self._long_host_ends()
+            self._host_since = NEVER
+        if self._unused_batch:
+            self._unused_batch = False
+            if self._host_between and session.writer is not None:
+                session.writer.words[_EVAL_AT] += 1
+                session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
+
+    def may_wait(self) -> int:
+        """The loop calls what may be a wait for a batch. Only the result tells: see ``waited``.
+
+        Returns NOT_ENTERED if there is nothing to measure. Otherwise, if it was no wait for a batch, do nothing: the
+        phase goes on.
+        """
+        session = self._session
+        try:
+            if session.off and "sources" in session.off:
+                return NOT_ENTERED
+            machine = session.machine
+            old = machine.cut(machine.phase)
+            self._asked_at = machine.since
+            return old
+        except Exception as error:  # the fence around the training
+            return session.fault("sources", error)
+
+    def waited(self, splitter: Splitter | None, samples: int, training: bool) -> None:
+        """The call was a wait for a batch, which has arrived.
+
+        Does nothing if a hook has seen what the loop waited for: that interval counts already.
+        """
+        session = self._session
+        try:
+            machine = session.machine
+            old = machine.phase
+            if machine.since != self._asked_at or old not in BASES:
+                return
+            self._asked(old)
+            machine.was(_DATA)
+            self.batch_came(old, splitter, samples, training)
+            if training:
+                self._unused_batch = False  # the loop may collect several of them for a step
+        except Exception as error:  # the fence around the training
+            session.fault("sources", error)
 
     def batch_came(self, old: int, splitter: Splitter | None, samples: int, training: bool) -> None:
         """A batch has arrived. ``samples`` is 0 if it is not known."""

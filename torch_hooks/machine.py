@@ -200,6 +200,11 @@ class PhaseMachine:
         if phase != self.phase and self.phase in BASES:
             self.cut(phase)
 
+    def was(self, phase: int) -> None:
+        """The open interval turns out to be of another phase. Call it just before the interval ends."""
+        if self.admits():
+            self.phase = phase
+
     def begin(self) -> None:
         """The first step begins; the time before was startup. Later calls do nothing."""
         if not self.stepping and self.phase in BASES:

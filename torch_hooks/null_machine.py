@@ -69,6 +69,9 @@ class NullMachine:
     def begin(self) -> None:
         pass
 
+    def was(self, phase: int) -> None:
+        pass
+
     def boundary(self, then: int) -> bool:
         return False
 

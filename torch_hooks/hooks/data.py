@@ -70,7 +70,7 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
         def __next__(iterator: Any) -> Any:
             old = loop.batch_wanted()
             if old == NOT_ENTERED:
-                return original(iterator)
+                return original(iterator) if session.machine.mine() else _fetch(session, iterator, original)
             try:
                 meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator, is_grad_enabled())
                 if meter.wants_begin:
@@ -89,6 +89,16 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
         return __next__
 
     return make
+
+
+def _fetch(session: Session, iterator: Any, original: Callable[..., Any]) -> Any:
+    """Another thread than the training one asks for a batch. The loop may wait for that thread (`SourceMeter`)."""
+    loaders = session.loaders
+    loaders.in_other_thread(iterator)
+    try:
+        return original(iterator)
+    finally:
+        loaders.in_other_thread(None)
 
 
 def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter | OwnMeter:
