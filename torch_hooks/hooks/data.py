@@ -75,6 +75,7 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator, is_grad_enabled())
                 if meter.wants_begin:
                     meter.begin(iterator)
+                session.machine.fetching = meter
             except Exception as error:  # the fence around the training
                 session.fault("dataloader", error)
                 meter = None

@@ -35,20 +35,19 @@ class _Target(NamedTuple):
 _LOADERS = (_Target("torchdata.nodes.loader", "LoaderIterator", ("__next__",)),)
 """Iterators of loaders: the first request for a batch begins the training, as with torch's loader."""
 
-_GENERATORS = (
-    _Target("datasets.arrow_dataset", "Dataset", ("__iter__", "iter")),
-    _Target("datasets.iterable_dataset", "IterableDataset", ("__iter__", "iter")),
-    _Target("webdataset.pipeline", "DataPipeline", ("__iter__",)),
-)
-"""Generator functions of datasets over which a loop may iterate without a loader, in a training or before it."""
-
-_CALLS = (
+_MAKERS = (
     # A constructor of these calls __next__ too, so the call does not tell that the training begins.
     _Target("nvidia.dali.plugin.pytorch", "DALIGenericIterator", ("__next__",)),
     _Target("nvidia.dali.plugin.pytorch", "DALIRaggedIterator", ("__next__",)),
     _Target("torchrl.data.replay_buffers.replay_buffers.base", "ReplayBuffer", ("sample",)),
 )
-"""Functions that return a batch."""
+"""Functions that return a batch, in a training or before it."""
+
+_GENERATORS = (
+    _Target("datasets.arrow_dataset", "Dataset", ("__iter__", "iter")),
+    _Target("datasets.iterable_dataset", "IterableDataset", ("__iter__", "iter")),
+)
+"""Generator functions of datasets over which a loop may iterate without a loader, in a training or before it."""
 
 _RECEIVERS = (
     _Target("queue", "Queue", ("get",)),
@@ -61,13 +60,11 @@ _RECEIVERS = (
 
 def install(session: Session) -> Callable[[], None]:
     patches = Patches()
-    made = SourceMeter(session, receives=False)
-    received = SourceMeter(session, receives=True)
     for targets, make in (
-        (_LOADERS, _around_next(session)),
-        (_GENERATORS, _around_generator(session, made)),
-        (_CALLS, _around_call(session, made)),
-        (_RECEIVERS, _around_call(session, received)),
+        (_LOADERS, _around_maker(session, begins=True)),
+        (_MAKERS, _around_maker(session, begins=False)),
+        (_GENERATORS, _around_generator(session)),
+        (_RECEIVERS, _around_receiver(session)),
     ):
         for target in targets:
             patches.when_imported(target.module, _patch(patches, target, make))
@@ -89,35 +86,38 @@ def _patch(
     return patch
 
 
-def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _around_maker(session: Session, *, begins: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``begins``: whether the first call begins the training."""
     from torch import is_grad_enabled
 
     loop = session.loop
     meter = SourceMeter(session, receives=False)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def __next__(iterator: Any) -> Any:
-            old = loop.batch_wanted()
+        def call(*args: Any, **kwargs: Any) -> Any:
+            old = loop.batch_wanted(meter) if begins or session.machine.stepping else NOT_ENTERED
             if old == NOT_ENTERED:
-                return original(iterator)
-            meter.begin()
+                return original(*args, **kwargs)
             try:
-                batch = original(iterator)
+                item = original(*args, **kwargs)
             except BaseException:
                 loop.no_batch(old, meter)
                 raise
-            loop.batch_came(old, meter, samples_of(batch), is_grad_enabled())
-            return batch
+            loop.batch_came(old, meter, samples_of(item), is_grad_enabled())
+            if not begins:
+                loop.others_may_follow()
+            return item
 
-        return __next__
+        return call
 
     return make
 
 
-def _around_generator(session: Session, meter: SourceMeter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _around_generator(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     from torch import is_grad_enabled
 
     loop = session.loop
+    meter = SourceMeter(session, receives=False)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         batched = original.__name__ == "iter"
@@ -125,16 +125,17 @@ def _around_generator(session: Session, meter: SourceMeter) -> Callable[[Callabl
         def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
             items = iter(original(*args, **kwargs))
             while True:
-                machine = session.machine
-                old = loop.may_wait() if machine.stepping and machine.phase in BASES else NOT_ENTERED
-                if old != NOT_ENTERED:
-                    meter.begin()
+                old = loop.batch_wanted(meter) if session.machine.stepping else NOT_ENTERED
                 try:
                     item = next(items)
-                except StopIteration:
-                    return
+                except BaseException as end:
+                    loop.no_batch(old, meter)
+                    if isinstance(end, StopIteration):
+                        return
+                    raise
                 if old != NOT_ENTERED:
-                    loop.waited(meter, samples_of(item) if batched else 0, is_grad_enabled())
+                    loop.batch_came(old, meter, samples_of(item) if batched else 0, is_grad_enabled())
+                    loop.others_may_follow()
                 yield item
 
         return generate
@@ -142,20 +143,17 @@ def _around_generator(session: Session, meter: SourceMeter) -> Callable[[Callabl
     return make
 
 
-def _around_call(session: Session, meter: SourceMeter) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _around_receiver(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     from torch import is_grad_enabled
 
     loop = session.loop
+    meter = SourceMeter(session, receives=True)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             machine = session.machine
-            if not machine.stepping or machine.phase not in BASES:
+            if not machine.stepping or machine.phase not in BASES or not loop.may_wait(meter):
                 return original(*args, **kwargs)
-            old = loop.may_wait()
-            if old == NOT_ENTERED:  # another thread
-                return original(*args, **kwargs)
-            meter.begin()
             item = original(*args, **kwargs)
             if samples := samples_of(item):
                 loop.waited(meter, samples, is_grad_enabled())

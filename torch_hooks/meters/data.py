@@ -89,6 +89,10 @@ class OwnMeter:
             self._thread_cpu = _thread_cpu()
             self._spent_ns = _now() - now
 
+    def resume(self) -> None:
+        """The wait goes on, after another phase has interrupted it."""
+        self.begin(None)
+
     def split(self, ns: int) -> Parts:
         if ns >= _LONG_NS:
             self._alert = _ALERT_WAITS
@@ -196,6 +200,19 @@ class WorkerMeter:
                 self._cpu = _thread_cpu()
             self._spent_ns = _now() - now
         self._before = self._last[worker]
+
+    def resume(self) -> None:
+        """The wait goes on, after another phase has interrupted it."""
+        clock = self._clock
+        if clock is None or self._starting:
+            return
+        self._read = True
+        if self._made:
+            self._queue = queued(self._task) + clock.helpers_queue()
+        else:
+            self._before = self._last[self._worker] = clock.read()
+            self._pinned = self._pin_now()
+            self._cpu = _thread_cpu()
 
     def split(self, ns: int) -> Parts | None:
         if ns >= _LONG_NS:

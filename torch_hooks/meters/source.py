@@ -81,6 +81,8 @@ class SourceMeter:
         except Exception as error:  # the fence around the training
             self._session.fault("sources", error)
 
+    resume = begin
+
     def split(self, ns: int) -> Parts | None:
         if ns >= _LONG_NS:
             self._session.loaders.unknown().waited(ns)
