@@ -85,8 +85,9 @@ class WorkerClock(TaskClock):
         return times and times._replace(process_cpu=times.process_cpu + self._programs.cpu())
 
     def helpers_queue(self) -> int:
-        """How many ns the threads except the main one have been runnable without a CPU. Costs at least 1 µs each."""
-        queue = 0
+        """How many ns the threads except the main one, and the programs, have been runnable without a CPU. Costs at
+        least 1 µs for each thread."""
+        queue = self._programs.queue
         for tid in [*self._find_helpers()]:
             try:
                 queue += read_schedstat(self._helpers[tid])[1]
@@ -120,13 +121,15 @@ class WorkerClock(TaskClock):
 class Programs:
     """The processes that a task has started, and those that they have started."""
 
-    __slots__ = ("_fd", "_has", "_look_in", "_pid")
+    __slots__ = ("_fd", "_has", "_look_in", "_pid", "queue")
 
     def __init__(self, pid: int):
         self._pid = pid
         self._fd = _open(pid, "children")  # needs CONFIG_PROC_CHILDREN
         self._has = False
         self._look_in = 0
+        self.queue = 0
+        """How many ns the main threads of those that run have been runnable without a CPU, as of the last call."""
 
     def cpu(self) -> int:
         """The CPU ns of those that run and of those that have ended; 0 if that is not known.
@@ -134,6 +137,7 @@ class Programs:
         Almost no data worker starts programs. Without any this costs 1 µs, and now and then a look at those that have
         ended, because a short program may run only between two calls.
         """
+        self.queue = 0
         try:
             running = _children(self._fd)
             self._look_in -= 1
@@ -144,30 +148,36 @@ class Programs:
             self._look_in = _LOOK_FOR_PROGRAMS
             ended = _ended(self._pid)
             self._has = self._has or ended > 0
-            return ended + sum(map(_with_programs, running[:_PROGRAMS]))
+            return ended + self._all_of(running, _DEPTH)
         except (OSError, ValueError, IndexError):
             return 0
+
+    def _all_of(self, pids: list[int], depth: int) -> int:
+        """The CPU ns of these processes, and of those that they have started, such as those of a shell's pipe."""
+        total = 0
+        for pid in pids[:_PROGRAMS]:
+            try:
+                total += time.clock_gettime_ns((~pid << 3) | 2) + _ended(pid)
+                fd = open_schedstat(pid, pid)
+                try:
+                    self.queue += read_schedstat(fd)[1]
+                finally:
+                    os.close(fd)
+                fd = _open(pid, "children")
+                try:
+                    started = _children(fd)
+                finally:
+                    os.close(fd)
+                if depth:
+                    total += self._all_of(started, depth - 1)
+            except (OSError, ValueError, IndexError):  # it has ended meanwhile
+                continue
+        return total
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-
-def _with_programs(pid: int, depth: int = _DEPTH) -> int:
-    """The CPU ns of a process, and of the processes that it has started, such as those of a shell's pipe."""
-    try:
-        cpu = time.clock_gettime_ns((~pid << 3) | 2)
-        fd = _open(pid, "children")
-        try:
-            running = _children(fd)
-        finally:
-            os.close(fd)
-        if depth:
-            cpu += sum(_with_programs(one, depth - 1) for one in running[:_PROGRAMS])
-        return cpu + _ended(pid)
-    except (OSError, ValueError, IndexError):  # it has ended meanwhile
-        return 0
 
 
 def _children(fd: int) -> list[int]:
