@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import UserDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from support_forks import Forks
 
+from whyidle.torch_hooks.hooks.data import _samples
 from whyidle.torch_hooks.hooks.sources import samples_of
 from whyidle.torch_hooks.splits import split_source
 
@@ -105,6 +107,14 @@ def test_finds_the_samples_of_a_batch() -> None:
     assert samples_of(torch.ones(8, 2)) == samples_of(numpy.ones((8, 2))) == 8
     assert samples_of([{"x": torch.ones(8, 2)}]) == samples_of((3, {"n": 3, "x": torch.ones(8)})) == 8
     assert samples_of(torch.tensor(1.0)) == 0
+
+
+def test_counts_samples_of_mappings_that_are_no_dict() -> None:
+    """Such as the BatchEncoding of transformers 5.23, which its collators return."""
+    import torch
+
+    batch: UserDict[str, torch.Tensor] = UserDict({"input_ids": torch.ones(8, 2), "labels": torch.ones(8)})
+    assert _samples(batch) == 8
 
 
 def test_an_object_that_fails_is_no_batch() -> None:

@@ -9,6 +9,7 @@ from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..meters.data import OwnMeter, WorkerMeter
 from ..patching import Patches
+from .sources import samples_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -123,7 +124,7 @@ def _samples(batch: Any) -> int:
             elif isinstance(batch, (list, tuple)):
                 batch = batch[0]
             else:
-                return 0
+                return samples_of(batch)  # for example, a BatchEncoding of transformers
     except Exception:
         pass
     return 0
