@@ -112,6 +112,7 @@ HOOKS: tuple[str, ...] = (
     "compile",
     "exchange",
     "device_clock",
+    "sources",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

@@ -10,8 +10,9 @@ from types import TracebackType
 
 from ..ledger.causes import PHASE, USER_PHASES
 from .ending import failed, watch_exit
-from .machine import CHECKPOINT, NOT_ENTERED
+from .machine import CHECKPOINT, DATA, NOT_ENTERED
 from .meters.save import SaveMeter
+from .meters.source import SourceMeter
 from .notices import say
 from .session import Session
 
@@ -95,11 +96,12 @@ class phase:
     stderr.
     """
 
-    __slots__ = ("_begun", "_index", "_old")
+    __slots__ = ("_begun", "_index", "_meter", "_old")
 
     def __init__(self, name: str):
         self._old = NOT_ENTERED
         self._begun = (0, 0)
+        self._meter: SourceMeter | None = None
         self._index = PHASE[name] if name in USER_PHASES else -1
         if self._index < 0 and name not in _warned:
             _warned.add(name)
@@ -112,6 +114,9 @@ class phase:
                 self._old = machine.enter_save(SaveMeter(_session.task))
             if self._old == NOT_ENTERED:
                 self._old = machine.enter(self._index)
+            if self._index == DATA and self._old != NOT_ENTERED:
+                self._meter = machine.fetching = SourceMeter(_session, receives=False)
+                self._meter.begin()
             if self._index == _EVAL and self._old != NOT_ENTERED:
                 self._begun = _session.loop.evaluation_begins()
         return self
@@ -122,7 +127,9 @@ class phase:
         if self._index == CHECKPOINT:
             _session.machine.leave_save(self._old)
         else:
-            _session.machine.leave(self._old)
+            if self._meter is not None:
+                _session.machine.fetching = None
+            _session.machine.leave(self._old, self._meter)
         if self._index == _EVAL and self._old != NOT_ENTERED:
             _session.loop.evaluation_ends(self._begun)
 

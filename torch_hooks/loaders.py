@@ -6,6 +6,10 @@ A training often has several: one to train, and one or more to evaluate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+UNKNOWN = -1
+"""The number of workers of what is not a loader of torch."""
 
 
 class Loader:
@@ -18,6 +22,9 @@ class Loader:
         self.workers = workers
         self.ns = 0
         """How long the loop has waited for their batches, short waits left out."""
+
+    def has_worker(self, pid: int) -> None:
+        self._all.pids.add(pid)
 
     def waited(self, ns: int) -> None:
         self.ns += ns
@@ -33,6 +40,9 @@ class Loaders:
         """``tell`` is called with the number of workers when another loader becomes the one waited for most."""
         self._tell = tell
         self._loaders: dict[int, Loader] = {}
+        self.pids: set[int] = set()
+        """The data workers for which this loop has waited."""
+        self._elsewhere: Any = None
         self.most: Loader | None = None
         """The loader that the loop has waited for most."""
 
@@ -45,6 +55,20 @@ class Loaders:
         if training and (self.most is None or not self.most.ns):
             self.set_most(loader)
         return loader
+
+    def unknown(self) -> Loader:
+        """Stands for all that makes batches without torch's loader, so that it has no number of workers."""
+        return self.with_workers(UNKNOWN, training=False)
+
+    def in_other_thread(self, iterator: Any) -> None:
+        """A thread that fetches for the loop asks an iterator of torch's loader for a batch; None: it has got it."""
+        self._elsewhere = iterator
+
+    def owes_elsewhere(self) -> int | None:
+        """The data worker that owes the batch for which another thread waits; None if none does."""
+        iterator = self._elsewhere
+        info = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None))
+        return iterator._workers[info[0]].pid if info is not None and len(info) == 1 else None
 
     def set_most(self, loader: Loader) -> None:
         self.most = loader

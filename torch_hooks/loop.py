@@ -20,6 +20,7 @@ from .steps import COMPILED, NEVER, StepDetector
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
+    from .meters.source import SourceMeter
     from .null_machine import NullMachine
     from .session import Session
 
@@ -52,6 +53,7 @@ class Loop:
         """The wait codes of DDP modules whose forward pass was seen."""
         self._fed = False  # whether a batch was delivered since the last boundary
         self._unused_batch = False  # whether no backward pass has begun since the last batch was delivered
+        self._asked_at = NEVER  # when the loop called what may be a wait for a batch
         self._delivered = 0  # the value of `_computed` when the last batch was delivered
         self._writes = WriteMeter()
         self._host_since = NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
@@ -61,8 +63,8 @@ class Loop:
 
     # -- data
 
-    def batch_wanted(self) -> int:
-        """The loop asks for a batch. Returns what to pass to `batch_came` or `no_batch`."""
+    def batch_wanted(self, meter: SourceMeter | None = None) -> int:
+        """The loop asks for a batch. Returns what to pass to `batch_came` or `no_batch`. ``meter`` begins then."""
         session = self._session
         try:
             if session.asleep:
@@ -72,23 +74,72 @@ class Loop:
                 session.begin()
             if self.compiled_steps and machine.mine():
                 self.take_note()
-            if machine.phase == _DATA or (session.off and "dataloader" in session.off):
+            if machine.phase == _DATA or (
+                session.off and ("dataloader" if meter is None else "sources") in session.off
+            ):
                 return NOT_ENTERED
             old = machine.cut(_DATA)
-            if old == NOT_ENTERED:  # for example, another thread asks, which fetches batches for the loop
-                return old
-            if old == HOST:
-                if machine.since - self._host_since >= LONG_NS:
-                    self._long_host_ends()
-                self._host_since = NEVER
-            if self._unused_batch:
-                self._unused_batch = False
-                if self._host_between and session.writer is not None:
-                    session.writer.words[_EVAL_AT] += 1
-                    session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
+            if old != NOT_ENTERED:  # otherwise, for example, another thread asks, which fetches batches for the loop
+                self._asked(old)
+                if meter is not None:
+                    meter.begin()
+                    machine.fetching = meter
             return old
         except Exception as error:  # the fence around the training
             return session.fault("dataloader", error)
+
+    def _asked(self, old: int) -> None:
+        """The loop has asked for a batch in the phase ``old``. Call it after the end of that phase."""
+        session = self._session
+        if old == HOST:
+            if session.machine.since - self._host_since >= LONG_NS:
+                self._long_host_ends()
+            self._host_since = NEVER
+        if self._unused_batch:
+            self._unused_batch = False
+            if self._host_between and session.writer is not None:
+                session.writer.words[_EVAL_AT] += 1
+                session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
+
+    def may_wait(self, meter: SourceMeter) -> bool:
+        """The loop calls what may be a wait for a batch. Only its result tells: see ``waited``.
+
+        Returns whether this is measured. If it was no wait for a batch, do nothing: the phase goes on.
+        """
+        session = self._session
+        try:
+            machine = session.machine
+            if (session.off and "sources" in session.off) or machine.cut(machine.phase) == NOT_ENTERED:
+                return False
+            self._asked_at = machine.since
+            meter.begin()
+            return True
+        except Exception as error:  # the fence around the training
+            session.fault("sources", error)
+            return False
+
+    def waited(self, meter: SourceMeter, samples: int, training: bool) -> None:
+        """The call was a wait for a batch, which has arrived.
+
+        Does nothing if another hook has interrupted the wait: what is measured then is not all of it.
+        """
+        session = self._session
+        try:
+            machine = session.machine
+            old = machine.phase
+            if machine.since != self._asked_at or old not in BASES:
+                return
+            self._asked(old)
+            machine.was(_DATA)
+            self.batch_came(old, meter, samples, training)
+            self.others_may_follow()
+        except Exception as error:  # the fence around the training
+            session.fault("sources", error)
+
+    def others_may_follow(self) -> None:
+        """The loop may collect several of what has arrived for one step. So the first ones were not evaluated."""
+        if self._session.machine.phase == COMPUTE:
+            self._unused_batch = False
 
     def batch_came(self, old: int, splitter: Splitter | None, samples: int, training: bool) -> None:
         """A batch has arrived. ``samples`` is 0 if it is not known."""
@@ -98,6 +149,7 @@ class Loop:
             return
         try:
             machine = session.machine
+            machine.fetching = None
             machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
             self._fed = self._unused_batch = True
             words = writer.words
@@ -112,6 +164,8 @@ class Loop:
         """The loader is exhausted or raised. The time that follows is host time."""
         try:
             machine = self._session.machine
+            if old != NOT_ENTERED:
+                machine.fetching = None
             machine.leave_to(old, HOST, splitter)
             if old != NOT_ENTERED:
                 self._host_begins(machine)

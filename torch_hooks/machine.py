@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..ledger.causes import PHASE
 from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mmap import mmap
 
 STARTUP, COMPUTE, EVAL, HOST = (PHASE[p] for p in ("startup", "compute", "eval", "host"))
-CHECKPOINT = PHASE["checkpoint"]
+CHECKPOINT, DATA = PHASE["checkpoint"], PHASE["data"]
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
 _ACCOUNTED_AT = WORD_AT["accounted_ns"][0]
@@ -48,6 +48,13 @@ NOT_ENTERED = -1
 
 _now = time.monotonic_ns
 _thread = threading.get_ident
+
+
+class Fetching(Splitter, Protocol):
+    """Splits the parts of a wait for a batch."""
+
+    def resume(self) -> None:
+        """The next part of the wait begins, after another phase has interrupted it."""
 
 
 class PhaseMachine:
@@ -73,6 +80,7 @@ class PhaseMachine:
         "blocked",
         "books",
         "device",
+        "fetching",
         "helper",
         "phase",
         "saves",
@@ -98,6 +106,8 @@ class PhaseMachine:
         """On a CPU rank: measures how long its own code is blocked."""
         self.saving: SaveMeter | None = None
         """The meter of the open save."""
+        self.fetching: Fetching | None = None
+        """The meter of the open wait for a batch, which splits each part of it if other phases interrupt it."""
         self.saves = 0
         """How many saves were opened."""
         self.phase = STARTUP
@@ -200,6 +210,11 @@ class PhaseMachine:
         if phase != self.phase and self.phase in BASES:
             self.cut(phase)
 
+    def was(self, phase: int) -> None:
+        """The open interval turns out to be of another phase. Call it just before the interval ends."""
+        if self.admits():
+            self.phase = phase
+
     def begin(self) -> None:
         """The first step begins; the time before was startup. Later calls do nothing."""
         if not self.stepping and self.phase in BASES:
@@ -228,6 +243,8 @@ class PhaseMachine:
         saving = self.saving
         if saving is not None and old == CHECKPOINT and parts is None:
             parts = saving
+        elif old == DATA and parts is None:
+            parts = self.fetching
         on_host = self.device is None
         if on_host:
             now = _now()
@@ -272,6 +289,8 @@ class PhaseMachine:
                     words[_OPEN_SLOT_AT] = -1
                 if saving is not None and phase == CHECKPOINT:
                     saving.begin()
+                elif phase == DATA and self.fetching is not None:
+                    self.fetching.resume()
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
             self.phase = phase

@@ -9,6 +9,7 @@ from .machine import NOT_ENTERED
 
 if TYPE_CHECKING:
     from .books import Parts, Splitter
+    from .machine import Fetching
     from .meters.save import SaveMeter
     from .wait_codes import Issues, WaitCode
 
@@ -18,6 +19,7 @@ class NullMachine:
 
     __slots__ = ()
     device = None
+    fetching: Fetching | None = None
     helper = 0
     phase = NOT_ENTERED
     saves = 0
@@ -67,6 +69,9 @@ class NullMachine:
         return False
 
     def begin(self) -> None:
+        pass
+
+    def was(self, phase: int) -> None:
         pass
 
     def boundary(self, then: int) -> bool:

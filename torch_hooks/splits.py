@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ledger.causes import CAUSE
 from .books import Parts
 from .tasks import CpuTimes
@@ -9,6 +11,8 @@ from .tasks import CpuTimes
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[c] for c in ("data_read", "data_cpu", "data_queue", "data_handoff"))
 _WRITE, _SAVE_CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
 
+_IDLE = 20
+"""A process with less than 1/_IDLE of a wait on a CPU or in a queue for one was idle or blocked."""
 _BUSY_QUEUE = 4
 """A helper thread that works on a batch is on a CPU for at least 1/_BUSY_QUEUE of the time for which it queues."""
 
@@ -45,6 +49,35 @@ def split_handoff(queue_ns: int) -> Parts:
 def split_own_read(cpu_ns: int, queue_ns: int) -> Parts:
     """Splits the time of a batch that the training thread makes itself (``num_workers=0``)."""
     return ((_CPU, max(0, cpu_ns)), (_QUEUE, max(0, queue_ns)), (_READ, -1))
+
+
+def split_source(
+    ns: int,
+    own_cpu_ns: int,
+    others_cpu_ns: int,
+    queue_ns: int,
+    helpers_queue_ns: int,
+    processes: Sequence[tuple[int, int]],
+    *,
+    receives: bool,
+) -> Parts:
+    """Splits a wait of ``ns`` for a batch that this process or others make for its training thread.
+
+    ``own_cpu_ns``, ``queue_ns``: of the training thread; ``others_cpu_ns``, ``helpers_queue_ns``: of all other threads.
+    ``receives``: the training thread makes nothing itself. ``processes``: (CPU ns, queue ns) of the processes that may
+    have made the batch. Those that did nothing are left out, because they may wait for work. The others count with
+    their mean, because it is not known which of them made it.
+    """
+    active = [(cpu, queue) for cpu, queue in processes if cpu + queue > ns // _IDLE]
+    cpu = max(0, others_cpu_ns)
+    queue = max(0, queue_ns) + min(max(helpers_queue_ns, 0), _BUSY_QUEUE * cpu)
+    if active:
+        cpu += sum(cpu for cpu, _ in active) // len(active)
+        queue += sum(queue for _, queue in active) // len(active)
+    own = max(0, own_cpu_ns)
+    if receives:
+        return ((_HANDOFF, own), (_CPU, cpu), (_QUEUE, queue), (_READ, -1))
+    return ((_CPU, own + cpu), (_QUEUE, queue), (_READ, -1))
 
 
 def split_save(cpu_ns: int, queue_ns: int) -> Parts:

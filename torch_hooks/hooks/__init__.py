@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..patching import NothingToHook
-from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, functional, host
+from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, functional, host, sources
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -22,6 +22,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "ddp": backward.install_ddp,
     "dataloader": data.install_dataloader,
     "stateful_dataloader": data.install_stateful_dataloader,
+    "sources": sources.install,
     "work_wait": collectives.install_work_wait,
     "functional_wait": functional.install,
     "process_group": collectives.install_process_group,

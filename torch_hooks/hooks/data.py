@@ -9,6 +9,7 @@ from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..meters.data import OwnMeter, WorkerMeter
 from ..patching import Patches
+from .sources import samples_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -70,11 +71,12 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
         def __next__(iterator: Any) -> Any:
             old = loop.batch_wanted()
             if old == NOT_ENTERED:
-                return original(iterator)
+                return original(iterator) if session.machine.mine() else _fetch(session, iterator, original)
             try:
                 meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator, is_grad_enabled())
                 if meter.wants_begin:
                     meter.begin(iterator)
+                session.machine.fetching = meter
             except Exception as error:  # the fence around the training
                 session.fault("dataloader", error)
                 meter = None
@@ -89,6 +91,16 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
         return __next__
 
     return make
+
+
+def _fetch(session: Session, iterator: Any, original: Callable[..., Any]) -> Any:
+    """Another thread than the training one asks for a batch. The loop may wait for that thread (`SourceMeter`)."""
+    loaders = session.loaders
+    loaders.in_other_thread(iterator)
+    try:
+        return original(iterator)
+    finally:
+        loaders.in_other_thread(None)
 
 
 def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter | OwnMeter:
@@ -112,7 +124,7 @@ def _samples(batch: Any) -> int:
             elif isinstance(batch, (list, tuple)):
                 batch = batch[0]
             else:
-                return 0
+                return samples_of(batch)  # for example, a BatchEncoding of transformers
     except Exception:
         pass
     return 0

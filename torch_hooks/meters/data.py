@@ -89,6 +89,10 @@ class OwnMeter:
             self._thread_cpu = _thread_cpu()
             self._spent_ns = _now() - now
 
+    def resume(self) -> None:
+        """The wait goes on, after another phase has interrupted it."""
+        self.begin(None)
+
     def split(self, ns: int) -> Parts:
         if ns >= _LONG_NS:
             self._alert = _ALERT_WAITS
@@ -115,7 +119,7 @@ class OwnMeter:
             self._booked_share = booked / max(ns, 1)
             self._task.booked_ns += booked
         self._read = False
-        _pay(self._budget, ns, self._spent_ns, begun)
+        pay(self._budget, ns, self._spent_ns, begun)
         return split_own_read(cpu, queue)
 
 
@@ -180,6 +184,7 @@ class WorkerMeter:
                 return
             clock = self._clocks[worker] = WorkerClock(iterator._workers[worker].pid)
             self._last[worker] = clock.read()
+            self._loader.has_worker(iterator._workers[worker].pid)
             self._starting = _is_starting(iterator, worker)
         self._clock, self._worker = clock, worker
         self._waits += 1
@@ -195,6 +200,19 @@ class WorkerMeter:
                 self._cpu = _thread_cpu()
             self._spent_ns = _now() - now
         self._before = self._last[worker]
+
+    def resume(self) -> None:
+        """The wait goes on, after another phase has interrupted it."""
+        clock = self._clock
+        if clock is None or self._starting:
+            return
+        self._read = True
+        if self._made:
+            self._queue = queued(self._task) + clock.helpers_queue()
+        else:
+            self._before = self._last[self._worker] = clock.read()
+            self._pinned = self._pin_now()
+            self._cpu = _thread_cpu()
 
     def split(self, ns: int) -> Parts | None:
         if ns >= _LONG_NS:
@@ -216,7 +234,7 @@ class WorkerMeter:
             parts = split_handoff(queued(self._task) + clock.helpers_queue() - self._queue)
         else:
             parts = self._split_making(clock, ns)
-        _pay(self._budget, ns, self._spent_ns, begun)
+        pay(self._budget, ns, self._spent_ns, begun)
         if parts is not None:
             self._shares = shares(parts, ns)
         return parts
@@ -253,7 +271,7 @@ class WorkerMeter:
         return reading.cpu if reading is not None else 0
 
 
-def _pay(budget: Budget, ns: int, spent_ns: int, begun: int) -> None:
+def pay(budget: Budget, ns: int, spent_ns: int, begun: int) -> None:
     """Charges the readings of a wait of ``ns`` to the budget. Readings of long waits are free."""
     if ns >= _LONG_NS:
         budget.free_ns = 0

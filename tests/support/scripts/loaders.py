@@ -3,9 +3,11 @@ many workers the loader has that the loop has waited for most by then."""
 
 from __future__ import annotations
 
+import gc
 import json
 import mmap
 import os
+import subprocess
 import sys
 import time
 import zlib
@@ -25,6 +27,7 @@ from whyidle.torch_hooks import attach as attached
 
 HERE = Path(os.environ["ACCOUNT_DIR"])
 NOISE = os.urandom(1 << 20)
+PROGRAM = "import time\nwhile time.process_time() < 0.03: pass"
 
 
 def burn(seconds: float) -> None:
@@ -57,9 +60,17 @@ class Made(Dataset[torch.Tensor]):
         time.sleep(0.018)
         burn(0.002)
 
+    def collects(self) -> None:
+        for _ in range(4):
+            time.sleep(0.005)
+            gc.collect(1)
+
     def compresses_in_threads(self) -> None:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda _: zlib.compress(NOISE, 6), range(2)))
+
+    def runs_a_program(self) -> None:
+        subprocess.run([sys.executable, "-S", "-c", PROGRAM], check=True)
 
     def reads_directly(self) -> None:
         fd = os.open(HERE / "file", os.O_RDONLY | os.O_DIRECT)

@@ -1,0 +1,186 @@
+"""Records waits for batches that do not come from torch's loaders.
+
+Libraries with loaders of their own are listed here. Loops that are written by hand often take batches from a thread or
+a process of theirs, through a queue or a future: such a wait counts as a wait for data if a tensor or an array arrives.
+What a loop gets from elsewhere is none of our business: an item without an array is not a batch.
+
+No library is imported here. Targets that a version does not have are skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..machine import BASES, NOT_ENTERED
+from ..meters.source import SourceMeter
+from ..patching import NothingToHook, Patches
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..session import Session
+
+_DEPTH = 3
+_FIRST = 4
+"""How many values of a tuple or a list are searched for a batch."""
+
+
+class _Target(NamedTuple):
+    module: str
+    owner: str
+    names: tuple[str, ...]
+
+
+_LOADERS = (_Target("torchdata.nodes.loader", "LoaderIterator", ("__next__",)),)
+"""Iterators of loaders: the first request for a batch begins the training, as with torch's loader."""
+
+_MAKERS = (
+    # A constructor of these calls __next__ too, so the call does not tell that the training begins.
+    _Target("nvidia.dali.plugin.pytorch", "DALIGenericIterator", ("__next__",)),
+    _Target("nvidia.dali.plugin.pytorch", "DALIRaggedIterator", ("__next__",)),
+    _Target("torchrl.data.replay_buffers.replay_buffers.base", "ReplayBuffer", ("sample",)),
+)
+"""Functions that return a batch, in a training or before it."""
+
+_GENERATORS = (
+    _Target("datasets.arrow_dataset", "Dataset", ("__iter__", "iter")),
+    _Target("datasets.iterable_dataset", "IterableDataset", ("__iter__", "iter")),
+)
+"""Generator functions of datasets over which a loop may iterate without a loader, in a training or before it."""
+
+_RECEIVERS = (
+    _Target("queue", "Queue", ("get",)),
+    _Target("multiprocessing.queues", "Queue", ("get",)),
+    _Target("multiprocessing.queues", "SimpleQueue", ("get",)),
+    _Target("concurrent.futures._base", "Future", ("result",)),
+)
+"""Functions that wait until another thread or process has made something."""
+
+
+def install(session: Session) -> Callable[[], None]:
+    patches = Patches()
+    for targets, make in (
+        (_LOADERS, _around_maker(session, begins=True)),
+        (_MAKERS, _around_maker(session, begins=False)),
+        (_GENERATORS, _around_generator(session)),
+        (_RECEIVERS, _around_receiver(session)),
+    ):
+        for target in targets:
+            patches.when_imported(target.module, _patch(patches, target, make))
+    session.state("sources", "active")
+    return patches.undo
+
+
+def _patch(
+    patches: Patches, target: _Target, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[ModuleType], None]:
+    def patch(module: ModuleType) -> None:
+        owner = getattr(module, target.owner, None)
+        for name in target.names:
+            try:
+                patches.replace(owner, name, make)
+            except NothingToHook:
+                continue
+
+    return patch
+
+
+def _around_maker(session: Session, *, begins: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``begins``: whether the first call begins the training."""
+    from torch import is_grad_enabled
+
+    loop = session.loop
+    meter = SourceMeter(session, receives=False)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            old = loop.batch_wanted(meter) if begins or session.machine.stepping else NOT_ENTERED
+            if old == NOT_ENTERED:
+                return original(*args, **kwargs)
+            try:
+                item = original(*args, **kwargs)
+            except BaseException:
+                loop.no_batch(old, meter)
+                raise
+            loop.batch_came(old, meter, samples_of(item), is_grad_enabled())
+            if not begins:
+                loop.others_may_follow()
+            return item
+
+        return call
+
+    return make
+
+
+def _around_generator(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch import is_grad_enabled
+
+    loop = session.loop
+    meter = SourceMeter(session, receives=False)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        batched = original.__name__ == "iter"
+
+        def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            items = iter(original(*args, **kwargs))
+            while True:
+                old = loop.batch_wanted(meter) if session.machine.stepping else NOT_ENTERED
+                try:
+                    item = next(items)
+                except BaseException as end:
+                    loop.no_batch(old, meter)
+                    if isinstance(end, StopIteration):
+                        return
+                    raise
+                if old != NOT_ENTERED:
+                    loop.batch_came(old, meter, samples_of(item) if batched else 0, is_grad_enabled())
+                    loop.others_may_follow()
+                yield item
+
+        return generate
+
+    return make
+
+
+def _around_receiver(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    from torch import is_grad_enabled
+
+    loop = session.loop
+    meter = SourceMeter(session, receives=True)
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            machine = session.machine
+            if not machine.stepping or machine.phase not in BASES or not loop.may_wait(meter):
+                return original(*args, **kwargs)
+            item = original(*args, **kwargs)
+            if samples := samples_of(item):
+                loop.waited(meter, samples, is_grad_enabled())
+            return item
+
+        return call
+
+    return make
+
+
+def samples_of(item: Any, depth: int = _DEPTH) -> int:
+    """The size of the first dimension of the first tensor or array in an item; 0 if none is found. Never raises."""
+    try:
+        shape = getattr(item, "shape", None)
+        if shape is not None:
+            return int(shape[0]) if len(shape) else 0
+        if not depth or isinstance(item, (str, bytes)):
+            return 0
+        if isinstance(item, Mapping):
+            values: Any = item.values()
+        elif isinstance(item, (list, tuple)):
+            values = item
+        else:
+            return 0
+        for value, _ in zip(values, range(_FIRST), strict=False):
+            if found := samples_of(value, depth - 1):
+                return found
+    except Exception:
+        pass
+    return 0

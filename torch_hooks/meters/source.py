@@ -1,0 +1,137 @@
+"""Splits waits for batches that threads or processes of the training make for it, without torch's loader.
+
+It is not known who makes the batch that the loop waits for, so the meter reads all who may: the threads of this
+process, its children that multiprocessing has started, and the data worker that owes a batch to another thread.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..books import Parts
+from ..splits import shares, split_source
+from ..tasks import CpuTimes, WorkerClock, queued
+from .budget import Budget
+from .data import pay
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+_LONG_NS = 1_000_000
+_MOST_CHILDREN = 16
+
+_now = time.monotonic_ns
+_thread_cpu = time.thread_time_ns
+_process_cpu = time.process_time_ns
+
+
+class SourceMeter:
+    """Measures the waits of one way to get batches. A wait for which there is no budget is split like the last one."""
+
+    __slots__ = (
+        "_booked_share",
+        "_budget",
+        "_children",
+        "_cpu",
+        "_helpers",
+        "_helpers_queue",
+        "_makers",
+        "_queue",
+        "_read",
+        "_receives",
+        "_session",
+        "_shares",
+        "_spent_ns",
+        "_thread_cpu",
+    )
+
+    def __init__(self, session: Session, *, receives: bool):
+        """``receives``: the training thread only receives what others make, so its own CPU time is the handoff."""
+        self._session = session
+        self._receives = receives
+        self._budget = Budget()
+        self._spent_ns = 0
+        self._read = False
+        self._cpu = self._thread_cpu = self._queue = self._helpers_queue = 0
+        self._booked_share = 0.0
+        self._shares: tuple[tuple[int, float], ...] = ()
+        self._helpers: WorkerClock | None = None
+        self._children: dict[int, WorkerClock] = {}
+        self._makers: list[tuple[WorkerClock, CpuTimes]] = []
+
+    def begin(self) -> None:
+        """A wait begins. Never raises."""
+        self._read = False
+        now = _now()
+        if now < self._budget.free_ns:
+            return
+        try:
+            self._makers = [(clock, times) for clock in self._find() if (times := clock.read()) is not None]
+            if self._helpers is None:
+                self._helpers = WorkerClock(os.getpid())
+            self._helpers_queue = self._helpers.helpers_queue()
+            self._queue = queued(self._session.task)
+            self._cpu = _process_cpu()
+            self._thread_cpu = _thread_cpu()
+            self._read = True
+            self._spent_ns = _now() - now
+        except Exception as error:  # the fence around the training
+            self._session.fault("sources", error)
+
+    resume = begin
+
+    def split(self, ns: int) -> Parts | None:
+        if ns >= _LONG_NS:
+            self._session.loaders.unknown().waited(ns)
+        task = self._session.task
+        if not self._read:
+            if task is not None:
+                task.booked_ns += int(ns * self._booked_share)
+            *parts, rest = self._shares or (None,)
+            if rest is None:
+                return None
+            return (*[(cause, int(ns * share)) for cause, share in parts], (rest[0], -1))
+        begun = _now()
+        # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
+        queue = queued(task) - self._queue
+        cpu = _process_cpu() - self._cpu
+        own = _thread_cpu() - self._thread_cpu
+        if task is not None:
+            booked = min(own + max(queue, 0), ns)
+            self._booked_share = booked / max(ns, 1)
+            task.booked_ns += booked
+        helpers_queue = 0
+        if self._helpers is not None and cpu - own > ns // 10:
+            helpers_queue = self._helpers.helpers_queue() - self._helpers_queue
+        elsewhere = [
+            (after.process_cpu - before.process_cpu, after.queue - before.queue)
+            for clock, before in self._makers
+            if (after := clock.read()) is not None
+        ]
+        parts = split_source(ns, own, cpu - own, queue, helpers_queue, elsewhere, receives=self._receives)
+        self._shares = shares(parts, ns)
+        pay(self._budget, ns, self._spent_ns, begun)
+        return parts
+
+    def _find(self) -> list[WorkerClock]:
+        """The other processes that may make the batch."""
+        pid = self._session.loaders.owes_elsewhere()
+        pids = {pid} if pid is not None else _children() - self._session.loaders.pids
+        for gone in self._children.keys() - pids:
+            self._children.pop(gone).close()
+        for new in sorted(pids - self._children.keys())[: _MOST_CHILDREN - len(self._children)]:
+            self._children[new] = WorkerClock(new)
+        return [*self._children.values()]
+
+
+def _children() -> set[int]:
+    """The processes that multiprocessing has started in this one. (Its ``active_children`` would also reap them.)"""
+    process: Any = sys.modules.get("multiprocessing.process")
+    return {pid for child in tuple(getattr(process, "_children", ())) if (pid := _pid_of(child)) is not None}
+
+
+def _pid_of(child: Any) -> int | None:
+    return getattr(getattr(child, "_popen", None), "pid", None)
