@@ -146,6 +146,29 @@ def in_backward(name: str) -> None:
         account.loss(name, loss)
 
 
+def engine(name: str) -> None:
+    """Calls autograd's engine directly, as Megatron's pipeline schedules do (`custom_backward`)."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for x, y in DataLoader(data(), BATCH):
+        took(x)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(net(x), y)
+        torch.autograd.Variable._execution_engine.run_backward(
+            tensors=(loss,),
+            grad_tensors=(torch.ones_like(loss),),
+            keep_graph=False,
+            create_graph=False,
+            inputs=(),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
+        account.counts["backwards"] += 1
+        optimizer.step()
+        account.counts["steps"] += 1
+        account.loss(name, loss)
+
+
 class Stream(IterableDataset):
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         return iter(data())
