@@ -112,6 +112,8 @@ HOOKS: tuple[str, ...] = (
     "compile",
     "exchange",
     "device_clock",
+    "deepspeed",
+    "megatron",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

@@ -35,6 +35,8 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "accelerate": frameworks.install_accelerate,
     "lightning": frameworks.install_lightning,
     "torchtitan": frameworks.install_torchtitan,
+    "deepspeed": frameworks.install_deepspeed,
+    "megatron": frameworks.install_megatron,
     "gc": host.install_gc,
     "compile": host.install_compile,
 }
