@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...ledger.layout import WORD_AT
 from ...ledger.messages import (
     Stages,
+    clock_word,
     links_of,
     pack_stages,
     pack_times,
@@ -293,7 +294,7 @@ class MessageExchange(SlotExchange):
         if self._operation is None and len(steps) >= (1 if last else self._length):
             self._block = self._take(steps, self._length)
             words = array("q", bytes(8 * times_words(len(self.group.ranks))))
-            pack_times(words, self._rank, self.group.ranks, self._block, self._length)
+            pack_times(words, self._rank, self.group.ranks, self._block, self._length, clock_word())
             ranks = self.group.ranks
             for index in steps_to_replay(self._length, len(ranks), self._capacity):
                 step = self._block[index] if index < len(self._block) else None
