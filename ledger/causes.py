@@ -114,6 +114,7 @@ HOOKS: tuple[str, ...] = (
     "device_clock",
     "deepspeed",
     "megatron",
+    "composer",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

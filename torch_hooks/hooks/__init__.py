@@ -37,6 +37,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "torchtitan": frameworks.install_torchtitan,
     "deepspeed": frameworks.install_deepspeed,
     "megatron": frameworks.install_megatron,
+    "composer": frameworks.install_composer,
     "gc": host.install_gc,
     "compile": host.install_compile,
 }

@@ -84,6 +84,10 @@ _MEGATRON = (
     *(_Target("megatron.core.optimizer.optimizer", optimizer, steps=("step",)) for optimizer in _MEGATRON_OPTIMIZERS),
     *(_Target(module, "", loads=("load",)) for module in _MEGATRON_CHECKPOINTS),
 )
+_COMPOSER = (
+    _Target("composer.callbacks.checkpoint_saver", "CheckpointSaver", ("_save_checkpoint",)),
+    _Target("composer.utils.checkpoint", "", loads=("load_checkpoint",)),
+)
 
 
 def install_transformers(session: Session) -> Callable[[], None]:
@@ -119,6 +123,10 @@ def install_torchtitan(session: Session) -> Callable[[], None]:
 
 def install_deepspeed(session: Session) -> Callable[[], None]:
     return _install(session, "deepspeed", _DEEPSPEED)
+
+
+def install_composer(session: Session) -> Callable[[], None]:
+    return _install(session, "composer", _COMPOSER)
 
 
 def install_megatron(session: Session) -> Callable[[], None]:

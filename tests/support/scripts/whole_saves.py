@@ -106,6 +106,12 @@ class DeepSpeedEngine:
             optimizer.step()
         work.compute()
 """,
+    "composer.callbacks.checkpoint_saver": """
+class CheckpointSaver:
+    def _save_checkpoint(self, state, logger):
+        with work.whole("save"):
+            work.compute(), work.save(), work.block()
+""",
     "megatron.core.dist_checkpointing.serialization": """
 def save(sharded_state_dict, checkpoint_dir, sharded_strategy=None, common_strategy=None, async_sharded_save=False):
     with work.whole("save"):
@@ -132,6 +138,7 @@ SAVE_STEPS = (
     ("torchtitan.components.checkpoint", "CheckpointManager", "load", ()),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", ("somewhere",)),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "load_checkpoint", ("somewhere",)),
+    ("composer.callbacks.checkpoint_saver", "CheckpointSaver", "_save_checkpoint", (None, None)),
     ("megatron.core.dist_checkpointing.serialization", "", "save", ({}, FOLDER)),
     ("megatron.core.dist_checkpointing.serialization", "", "load", ({}, FOLDER)),
 )
