@@ -6,9 +6,9 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
 1. `pack_times`: for some messages of each link, when the sender issued the message and when the receiver had it, each
    on its own clock. The smallest difference in one direction is a transfer plus the offset of the two clocks. Half of
    the difference between both directions is the offset (as in NTP, RFC 5905, section 8), and 0 for two CPU ranks of
-   one machine. A message is on its way from when both ends were issued, or when the one before it arrived if that is later,
-   until it arrives. Only messages that their receiver was waiting for are used. If a direction has none, the shortest
-   wait of the receiver is used instead.
+   one machine. A message is on its way from when both ends were issued, or when the one before it arrived if that is
+   later, until it arrives. Only messages that their receiver was waiting for are used. If a direction has none, the
+   shortest wait of the receiver is used instead.
    The block also carries the messages of some steps. From these, each stage computes the *latency*: what transfers cost
    beyond the waits for its own messages (ledger/replay.py).
 2. `pack_stages`: each stage's wait in a step, less the transfers of its messages and the latency. The stage that waits
