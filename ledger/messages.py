@@ -183,7 +183,7 @@ def transfers(
         ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
         messages = [_messages_of(result, way) for way in ways if way is not None]
         if len(messages) == 2 and all(messages):
-            link = _measured(*messages, _one_clock(result, ranks, rank, peer))
+            link = _measured(messages[0], messages[1], _one_clock(result, ranks, rank, peer))
             found[peer] = Transfer(link.transfer * US, link.least * US)
         elif waited := [one.waited for way in messages for one in way if one.waited * US >= _WAITED]:
             found[peer] = Transfer(min(waited) * US)
@@ -198,7 +198,7 @@ def links_of(result: Sequence[int], ranks: Sequence[int]) -> dict[tuple[int, int
         messages = [_messages_of(result, way) for way in ways if way is not None]
         if len(messages) == 2 and all(messages):
             known = _one_clock(result, ranks, ranks[source], ranks[target])
-            link = found[source, target] = _measured(*messages, known)
+            link = found[source, target] = _measured(messages[0], messages[1], known)
             found[target, source] = link._replace(offset=-link.offset)
     return found
 
