@@ -47,9 +47,8 @@ class Stopwatch:
 
         setattr(owner, name, timed)
 
-    def above(self, owners: tuple[Any, ...], name: str) -> None:
-        """The first of ``owners`` has the function. The others have imported it by name."""
-        replaced = getattr(owners[0], name)
+    def above(self, owner: Any, name: str) -> None:
+        replaced = getattr(owner, name)
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             self._inner[name] = 0
@@ -59,13 +58,12 @@ class Stopwatch:
             finally:
                 self.spent[name].append(_now() - begun - self._inner[name])
 
-        for owner in owners:
-            setattr(owner, name, timed)
+        setattr(owner, name, timed)
 
 
 def child(arguments: argparse.Namespace) -> None:
     import torch
-    from torch.autograd import graph
+    from torch.autograd import Variable
     from torch.nn.parallel.distributed import DistributedDataParallel
     from torch.utils.data import dataloader
 
@@ -73,24 +71,31 @@ def child(arguments: argparse.Namespace) -> None:
     from whyidle.torch_hooks.hooks.backward import _FinalBracket
     from whyidle.torch_hooks.loop import Loop as Hooked
 
-    replaced: list[tuple[tuple[Any, ...], str]] = [
-        ((dataloader._BaseDataLoaderIter,), "__next__"),
-        ((graph, torch.autograd), "_engine_run_backward"),
-        *([((DistributedDataParallel,), "forward")] if arguments.ranks > 1 else []),
-    ]
+    class Engine(type(Variable._execution_engine)):
+        """Unlike autograd's own engine, its methods can be replaced."""
+
+    Variable._execution_engine = Engine()
+
+    def replaced() -> list[tuple[Any, str]]:
+        return [
+            (dataloader._BaseDataLoaderIter, "__next__"),
+            (Variable._execution_engine, "run_backward"),
+            *([(DistributedDataParallel, "forward")] if arguments.ranks > 1 else []),
+        ]
+
     watch = Stopwatch()
-    for owners, name in replaced:
-        watch.below(owners[0], name)
+    for owner, name in replaced():
+        watch.below(owner, name)
     loop = Loop(arguments.ranks > 1)
     loop.run(100)
     whyidle.attach()
     loop.run(100)
     calls = [_calls(loop.step) for _ in range(100)]
-    for owners, name in replaced:
-        watch.above(owners, name)
+    for owner, name in replaced():
+        watch.above(owner, name)
     # The hook of the optimizer, and callbacks of autograd's engine: these have no original.
     for owner, name in ((Hooked, "optimizer_stepped"), *((_FinalBracket, n) for n in ("_queue", "_before", "_after"))):
-        watch.above((owner,), name)
+        watch.above(owner, name)
     loop.run(50)
     watch.spent.clear()
     steps = loop.run(arguments.steps)

@@ -113,6 +113,9 @@ HOOKS: tuple[str, ...] = (
     "exchange",
     "device_clock",
     "sources",
+    "deepspeed",
+    "megatron",
+    "composer",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

@@ -5,9 +5,10 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
 
 1. `pack_times`: for some messages of each link, when the sender issued the message and when the receiver had it, each
    on its own clock. The smallest difference in one direction is a transfer plus the offset of the two clocks. Half of
-   the difference between both directions is the offset (as in NTP, RFC 5905, section 8). A message is on its way from
-   when it was issued, or when the one before it arrived if that is later, until it arrives. Only messages that their
-   receiver was waiting for are used. If a direction has none, the shortest wait of the receiver is used instead.
+   the difference between both directions is the offset (as in NTP, RFC 5905, section 8), and 0 for two CPU ranks of
+   one machine. A message is on its way from when both ends were issued, or when the one before it arrived if that is
+   later, until it arrives. Only messages that their receiver was waiting for are used. If a direction has none, the
+   shortest wait of the receiver is used instead.
    The block also carries the messages of some steps. From these, each stage computes the *latency*: what transfers cost
    beyond the waits for its own messages (ledger/replay.py).
 2. `pack_stages`: each stage's wait in a step, less the transfers of its messages and the latency. The stage that waits
@@ -19,6 +20,8 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import repeat
@@ -26,6 +29,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .causes import LATE_FAMILIES
+from .clock import own_clock
 from .layout import SLOTS
 from .waits import (
     HEADER,
@@ -47,7 +51,8 @@ MESSAGES = 32
 MOST_STAGES = 64
 _WAITED = 10_000
 """Anything shorter does not count as a wait, ns."""
-_WORDS_OF_MESSAGE = 3  # when it was issued, when it was received, how long the receiver waited
+_WORDS_OF_MESSAGE = 4
+"""When it was issued, when it was received, how long the receiver waited, and how long ago the receive was issued."""
 _PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 5
 """-(not complete), own time per family, waits elsewhere per slot, -serial with rank, idle with rank, pipeline,
 -pipeline, -microbatches"""
@@ -96,7 +101,18 @@ _UNKNOWN = Transfer(0)
 
 
 def times_words(ranks: int) -> int:
-    return HEADER + 2 * ranks * MESSAGES * _WORDS_OF_MESSAGE
+    """The messages of each directed link, and the clock of each rank."""
+    return HEADER + (2 * MESSAGES * _WORDS_OF_MESSAGE + 1) * ranks
+
+
+@functools.cache
+def clock_word() -> int:
+    """A number for the clock of this process, the same in all processes that have this clock; NOTHING if not known."""
+    clock = own_clock()
+    if not clock.boot:
+        return NOTHING
+    text = f"{clock.boot} {clock.monotonic_offset_ns}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
 def stages_words(length: int) -> int:
@@ -112,8 +128,15 @@ def _link(ranks: Sequence[int], source: int, target: int) -> int | None:
     return 2 * there + 1 if here == (there + 1) % count else None
 
 
-def pack_times(buffer: array[int], rank: int, ranks: Sequence[int], steps: Sequence[StepWaits], length: int) -> None:
-    """Writes the times at which messages were issued and received."""
+def pack_times(
+    buffer: array[int],
+    rank: int,
+    ranks: Sequence[int],
+    steps: Sequence[StepWaits],
+    length: int,
+    clock: int = NOTHING,
+) -> None:
+    """Writes the times at which messages were issued and received. ``clock``: see `clock_word`."""
     words = [*header(rank, steps), *[NOTHING] * (times_words(len(ranks)) - HEADER)]
     for index, step in enumerate(steps):
         for (peer, sent), messages in _by_direction(step).items():
@@ -129,6 +152,8 @@ def pack_times(buffer: array[int], rank: int, ranks: Sequence[int], steps: Seque
                 elif message.end - message.issued >= _WAITED:  # its receive was issued before it arrived
                     words[at + 1] = message.end // US
                     words[at + 2] = message.ns // US
+                    words[at + 3] = (message.end - message.issued) // US
+    words[times_words(len(ranks)) - len(ranks) + ranks.index(rank)] = clock
     buffer[: len(words)] = array("q", words)
 
 
@@ -158,9 +183,9 @@ def transfers(
         ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
         messages = [_messages_of(result, way) for way in ways if way is not None]
         if len(messages) == 2 and all(messages):
-            link = _measured(*messages)
+            link = _measured(messages[0], messages[1], _one_clock(result, ranks, rank, peer))
             found[peer] = Transfer(link.transfer * US, link.least * US)
-        elif waited := [wait for way in messages for _, _, wait in way if wait * US >= _WAITED]:
+        elif waited := [one.waited for way in messages for one in way if one.waited * US >= _WAITED]:
             found[peer] = Transfer(min(waited) * US)
     return found
 
@@ -172,30 +197,47 @@ def links_of(result: Sequence[int], ranks: Sequence[int]) -> dict[tuple[int, int
         ways = [_link(ranks, ranks[here], ranks[there]) for here, there in ((source, target), (target, source))]
         messages = [_messages_of(result, way) for way in ways if way is not None]
         if len(messages) == 2 and all(messages):
-            link = found[source, target] = _measured(*messages)
+            known = _one_clock(result, ranks, ranks[source], ranks[target])
+            link = found[source, target] = _measured(messages[0], messages[1], known)
             found[target, source] = link._replace(offset=-link.offset)
     return found
 
 
-def _messages_of(result: Sequence[int], link: int) -> list[tuple[int, int, int]]:
-    """The messages of a directed link that their receiver waited for: (issued, received, waited), in µs."""
+class _Measurement(NamedTuple):
+    """A message that its receiver waited for. Times in µs."""
+
+    issued: int  # on the sender's clock
+    end: int
+    waited: int
+    since: int
+    """How long before the end the receive was issued."""
+
+
+def _messages_of(result: Sequence[int], link: int) -> list[_Measurement]:
+    """The messages of a directed link that their receiver waited for."""
     at = HEADER + link * MESSAGES * _WORDS_OF_MESSAGE
     words = result[at : at + MESSAGES * _WORDS_OF_MESSAGE]
-    messages = zip(words[::3], words[1::3], words[2::3], strict=True)
+    messages = map(_Measurement, *(words[field::_WORDS_OF_MESSAGE] for field in range(_WORDS_OF_MESSAGE)))
     return [message for message in messages if NOTHING not in message]
 
 
-def _measured(there: list[tuple[int, int, int]], back: list[tuple[int, int, int]]) -> Link:
+def _one_clock(result: Sequence[int], ranks: Sequence[int], one: int, other: int) -> bool:
+    """Whether two ranks have the same clock."""
+    clocks = result[times_words(len(ranks)) - len(ranks) : times_words(len(ranks))]
+    return clocks[ranks.index(one)] == clocks[ranks.index(other)] != NOTHING
+
+
+def _measured(there: list[_Measurement], back: list[_Measurement], one_clock: bool) -> Link:
     """Measures the link in the direction of ``there``."""
-    least = [min(end - issued for issued, end, _ in way) for way in (there, back)]
-    offset = (least[0] - least[1]) // 2
+    least = [min(message.end - message.issued for message in way) for way in (there, back)]
+    offset = 0 if one_clock else (least[0] - least[1]) // 2
     times = []
     for way, ahead in ((there, offset), (back, -offset)):
         before = None
-        for issued, end, _ in way:
-            begun = issued + ahead if before is None else max(issued + ahead, before)
-            times.append(max(0, end - begun))
-            before = end
+        for message in way:
+            begun = max(message.issued + ahead, message.end - message.since)
+            times.append(max(0, message.end - (begun if before is None else max(begun, before))))
+            before = message.end
     return Link(offset, sorted(times)[len(times) // 2], min(times))
 
 

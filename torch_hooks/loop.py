@@ -34,6 +34,7 @@ _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _DATA = PHASE["data"]
 
 _REGULAR_CYCLES = 8
+_WAITING_AT_MOST = 1024
 
 
 class Loop:
@@ -55,6 +56,10 @@ class Loop:
         self._unused_batch = False  # whether no backward pass has begun since the last batch was delivered
         self._asked_at = NEVER  # when the loop called what may be a wait for a batch
         self._delivered = 0  # the value of `_computed` when the last batch was delivered
+        self._trainable = False  # whether gradients were enabled then
+        self._waiting: list[int] = []
+        """Batches of this step with gradients and without a backward pass yet: ns of compute on each. A pipeline runs
+        several of them forward before the first backward pass. Those that never get one were evaluated."""
         self._writes = WriteMeter()
         self._host_since = NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
         self._hosted_before = 0  # the value of `_hosted` at that time
@@ -97,9 +102,12 @@ class Loop:
             self._host_since = NEVER
         if self._unused_batch:
             self._unused_batch = False
-            if self._host_between and session.writer is not None:
-                session.writer.words[_EVAL_AT] += 1
-                session.writer.words[_EVALUATION_AT] += self._computed() - self._delivered
+            if self._host_between:
+                computed = self._computed() - self._delivered
+                if self._trainable and len(self._waiting) < _WAITING_AT_MOST:
+                    self._waiting.append(computed)
+                else:
+                    self._evaluated(1, computed)
 
     def may_wait(self, meter: SourceMeter) -> bool:
         """The loop calls what may be a wait for a batch. Only its result tells: see ``waited``.
@@ -152,6 +160,7 @@ class Loop:
             machine.fetching = None
             machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
             self._fed = self._unused_batch = True
+            self._trainable = training
             words = writer.words
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
@@ -206,8 +215,19 @@ class Loop:
             writer.words[_HOST_WRITE_AT] += spent
             writer.words[_HOST_WRITE_BYTES_AT] += size
 
+    def _evaluated(self, batches: int, ns: int) -> None:
+        if (writer := self._session.writer) is not None:
+            writer.words[_EVAL_AT] += batches
+            writer.words[_EVALUATION_AT] += ns
+
+    def _evaluated_waiting(self) -> None:
+        """No backward pass belongs to the batches that wait for one."""
+        self._evaluated(len(self._waiting), sum(self._waiting))
+        self._waiting.clear()
+
     def evaluation_begins(self) -> tuple[int, int]:
         """The user's `eval` phase begins. Call it after entering the phase. Returns what ``evaluation_ends`` needs."""
+        self._evaluated_waiting()
         writer = self._session.writer
         return self._computed(), writer.words[_EVALUATION_AT] if writer is not None else 0
 
@@ -218,6 +238,7 @@ class Loop:
         """
         computed, evaluated = begun
         self._unused_batch = False
+        self._waiting.clear()
         writer = self._session.writer
         if writer is not None:
             writer.words[_EVALUATION_AT] = evaluated + max(0, self._computed() - computed)
@@ -256,7 +277,10 @@ class Loop:
             elif self._fed and not self._host_between:
                 self._regular += 1
                 self._host_between = self._regular > _REGULAR_CYCLES
-            self._unused_batch = False
+            if self._unused_batch:
+                self._unused_batch = False
+            elif self._waiting:
+                self._waiting.pop(0)
             writer.words[_BACKWARDS_AT] += 1
         except Exception as error:  # the fence around the training
             session.fault("backward", error)
@@ -322,6 +346,28 @@ class Loop:
         except Exception as error:  # the fence around the training
             session.fault("step", error)
 
+    def update_begins(self, hook: str) -> None:
+        """An engine begins to update its parameters. The steps of torch's optimizers in there end no step."""
+        try:
+            if self._session.machine.mine():
+                self.steps.update_begins()
+        except Exception as error:  # the fence around the training
+            self._session.fault(hook, error)
+
+    def update_ends(self, hook: str) -> None:
+        session = self._session
+        try:
+            if session.machine.mine() and self.steps.update_ends() and not (session.off and "step" in session.off):
+                self.boundary()
+        except Exception as error:  # the fence around the training
+            session.fault(hook, error)
+
+    def close(self) -> None:
+        """The recording ends."""
+        if self.compiled_steps:
+            self.take_note()
+        self._evaluated_waiting()
+
     def take_note(self) -> None:
         """Counts a step inside a compiled graph. It ends here, so what has run since then counts as a part of it."""
         self.compiled_steps.clear()
@@ -345,6 +391,8 @@ class Loop:
             session.begin()
         elif machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = False
+            if self._waiting:
+                self._evaluated_waiting()
             if machine.phase == HOST:
                 self._host_begins(machine)
             session.after_step()

@@ -172,8 +172,7 @@ class Session:
         """Accounts for everything and ends the ledger. ``failed``: an exception ends this process."""
         self.asleep = False
         try:
-            if self.loop.compiled_steps:
-                self.loop.take_note()
+            self.loop.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         machine, self.machine = self.machine, NullMachine()

@@ -6,6 +6,9 @@ optimizer that runs in backward, and once per optimizer in a GAN. A step is coun
 - a backward pass has finished since the last boundary,
 - the optimizer is the one that began the cycle (for example a GAN's discriminator), and
 - no backward pass is running. If one is running, the step is counted when it ends.
+
+An engine may update its parameters around the steps of torch's optimizers, one per part of them. If its hook says where
+the update begins and ends, the step is counted at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _STALE_AFTER = 8
 class StepDetector:
     """Decides at which calls a step ends. It knows optimizers by ``id``: references would keep their tensors alive."""
 
-    __slots__ = ("_backwards", "_due", "_first", "_others", "depth", "manual")
+    __slots__ = ("_backwards", "_due", "_first", "_others", "_stepped", "_updates", "depth", "manual")
 
     def __init__(self) -> None:
         self.manual = False
@@ -31,6 +34,8 @@ class StepDetector:
         """How many backward passes are running, each inside the one before."""
         self._backwards = 0
         self._due = False
+        self._updates = 0  # how many updates of engines are running, each inside the one before
+        self._stepped = False  # whether a step ends with the running update
         self._first = 0
         self._others: dict[int, int] = {}
 
@@ -69,7 +74,22 @@ class StepDetector:
         self._backwards = 0
         if self._others:
             self._others.clear()
+        if self._updates:
+            self._stepped = True
+            return False
         return True
+
+    def update_begins(self) -> None:
+        """An engine begins to update its parameters."""
+        self._updates += 1
+
+    def update_ends(self) -> bool:
+        """Returns whether a step ends here."""
+        self._updates = max(0, self._updates - 1)  # the hook may have been installed inside an update
+        if self._updates or not self._stepped:
+            return False
+        self._stepped = False
+        return not self.manual
 
     def _becomes_first(self, optimizer: int) -> bool:
         """Whether an optimizer takes the place of the one that begins a cycle."""

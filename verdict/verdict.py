@@ -103,7 +103,7 @@ WORK: dict[str, dict[str, str]] = {
 """Family that made a rank late -> {part of its own time: what to call it}.
 
 The name is used instead of the family's if the part is at least MOST of the rank's excess over the others in that
-family.
+family, and of the average wait of another rank for it.
 """
 MOST = 0.75
 EVALUATES = "it evaluates while others wait"
@@ -259,7 +259,7 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
             return f"others have been waiting {missing.seconds:.1f} s for it to enter a collective"
     excess = _excess(case, late, case.family)
     if case.family == "straggler":
-        return EVALUATES if _work(excess, case.family) else SAID_OF_CAUSES["compute"]
+        return EVALUATES if _work(case, late, case.family) else SAID_OF_CAUSES["compute"]
     return SAID_OF_CAUSES[max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))]
 
 
@@ -281,11 +281,14 @@ def _own(rank: RankAccount, family: str) -> Seconds:
     return {cause: rank.seconds[cause] for cause, of in CAUSE_FAMILY.items() if of == family}
 
 
-def _work(excess: Seconds, family: str) -> str:
+def _work(case: Case, late: RankAccount, family: str) -> str:
     """What a rank was doing when it was late; empty if WORK has no name for it."""
+    excess, own = _excess(case, late, family), _own(late, family)
     whole = excess["compute"] if family == "straggler" else sum(excess.values())
+    waited = sum(charge.seconds for charge in case.charges if (charge.rank, charge.family) == (late.rank, family))
+    each = waited / max(1, len(case.account.ranks) - 1)  # on average, of the other ranks
     for cause, name in WORK.get(family, {}).items():
-        if excess[cause] > 0 and excess[cause] >= MOST * whole:
+        if excess[cause] > 0 and excess[cause] >= MOST * whole and own[cause] >= MOST * each:
             return name
     return ""
 
@@ -369,7 +372,7 @@ def _waits(case: Case) -> Iterator[str]:
 def _named_work(case: Case, rank: int, family: str) -> str:
     """What to call the reason why a rank was late by ``family``."""
     [late] = [one for one in case.account.ranks if one.rank == rank] or [None]
-    work = _work(_excess(case, late, family), family) if late is not None else ""
+    work = _work(case, late, family) if late is not None else ""
     return work or ("compute" if family == "straggler" else family)
 
 

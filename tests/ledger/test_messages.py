@@ -57,25 +57,25 @@ def least(buffers: Sequence[array[int]]) -> array[int]:
     return array("q", [min(words) for words in zip(*buffers, strict=True)])
 
 
-def times(ranks: Ranks, length: int = 8) -> array[int]:
-    """The first round: when messages were issued and received."""
+def times(ranks: Ranks, length: int = 8, clocks: Sequence[int] = ()) -> array[int]:
+    """The first round: when messages were issued and received. ``clocks``: the word of each rank's clock."""
     buffers = []
     for rank, steps in ranks.items():
         buffers.append(array("q", bytes(8 * times_words(len(ranks)))))
-        pack_times(buffers[-1], rank, sorted(ranks), steps, length)
+        pack_times(buffers[-1], rank, sorted(ranks), steps, length, *clocks[rank : rank + 1])
     return least(buffers)
 
 
-def transfers_of(ranks: Ranks, length: int = 8) -> dict[int, dict[int, Transfer]]:
-    result = times(ranks, length)
+def transfers_of(ranks: Ranks, length: int = 8, clocks: Sequence[int] = ()) -> dict[int, dict[int, Transfer]]:
+    result = times(ranks, length, clocks)
     return {rank: transfers(result, rank, sorted(ranks), steps) for rank, steps in ranks.items()}
 
 
-def floors_of(ranks: Ranks, length: int = 8) -> dict[int, dict[int, int]]:
+def floors_of(ranks: Ranks, length: int = 8, clocks: Sequence[int] = ()) -> dict[int, dict[int, int]]:
     """How long a message usually takes."""
     return {
         rank: {peer: transfer.usual for peer, transfer in found.items()}
-        for rank, found in transfers_of(ranks, length).items()
+        for rank, found in transfers_of(ranks, length, clocks).items()
     }
 
 
@@ -153,6 +153,29 @@ def test_a_link_with_two_different_directions_has_their_mean() -> None:
     """The offset of the clocks is not known more exactly."""
     links = {(0, 1): 2 * MS, (1, 0): 6 * MS}
     assert floors_of(one_step(delivered(links, (0, 0)))) == {0: {1: 4 * MS}, 1: {0: 4 * MS}}
+
+
+@pytest.mark.parametrize(
+    ("clocks", "transfer"),
+    [((7, 7), 1 * MS), ((7, 8), 11 * MS), ((), 11 * MS)],
+    ids=["one machine", "two machines", "not known"],
+)
+def test_a_stage_that_asks_late_for_its_messages_has_no_slow_link(clocks: Sequence[int], transfer: int) -> None:
+    """As the first stage of DeepSpeed's pipelines, whose receives block: it reads for 20 ms while each gradient waits
+    for it. Between two machines this looks the same as a link that needs 20 ms in one direction."""
+    first, second = [], []
+    for at in (number * 50 * MS for number in range(1, 9)):
+        first.append(Message(1, True, at, at + MS, 1 * MS))  # an activation, for which the second stage waits
+        second.append(Message(0, False, at - 20 * MS, at + MS, 21 * MS))
+        second.append(Message(0, True, at + 10 * MS, at + 31 * MS, 21 * MS))
+        first.append(Message(1, False, at + 30 * MS, at + 31 * MS, 1 * MS))
+    assert floors_of(one_step({0: first, 1: second}), 1, clocks) == {0: {1: transfer}, 1: {0: transfer}}
+
+
+def test_a_link_of_one_machine_that_is_slow_in_one_direction_has_both_transfers() -> None:
+    links = {(0, 1): 2 * MS, (1, 0): 6 * MS}
+    found = transfers_of(one_step(delivered(links, (0, 0))), clocks=(7, 7))
+    assert found == {0: {1: Transfer(6 * MS, 2 * MS)}, 1: {0: Transfer(6 * MS, 2 * MS)}}
 
 
 def test_transfer_of_a_one_way_link_is_the_receivers_shortest_wait() -> None:

@@ -29,7 +29,7 @@ from whyidle.torch_hooks.session import Session
 
 SAVE, LOAD = ("checkpoint_write", "checkpoint_cpu"), ("checkpoint_read",)
 DATA = ("data_read", "data_cpu", "data_queue", "data_handoff")
-HOOKS = ("transformers", "accelerate", "lightning", "torchtitan")
+HOOKS = ("transformers", "accelerate", "lightning", "torchtitan", "deepspeed", "composer", "megatron")
 FRAMEWORKS = os.environ.get("WHYIDLE_TEST_FRAMEWORKS", "")
 
 
@@ -49,7 +49,7 @@ def test_a_framework_checkpoint_counts_once_with_all_its_files(tmp_path: Path, f
     _, [ledger] = ranks_of(forks, ("whole_saves.py",), tmp_path)
     told = json.loads((tmp_path / "told-0").read_text())
     assert {ledger.hook_states[hook] for hook in HOOKS} == {"active"}
-    assert ledger.words["checkpoints"] == (told["saves"], told["loads"]) == (7, 3)
+    assert ledger.words["checkpoints"] == (told["saves"], told["loads"]) == (10, 5)
     assert ledger.words["checkpoint_bytes"] == (told["save_bytes"], told["load_bytes"])
     for causes, kind in ((SAVE, "save"), (LOAD, "load")):
         assert abs(spent(ledger, causes) - told[f"{kind}_ns"]) < 20_000_000 + 0.02 * told[f"{kind}_ns"]
@@ -87,6 +87,14 @@ def test_ranks_wait_while_one_evaluates(tmp_path: Path, forks: Forks) -> None:
     waited = float(evidence.split("rank 1 waited ")[1].split()[0])
     assert abs(waited - told["evaluation_ns"] / 1e9) < 0.2 * told["evaluation_ns"] / 1e9
     assert (verdict["family"], verdict["late_ranks"][0]["rank"]) == ("straggler", 0)
+
+
+def test_an_update_in_several_parts_is_the_end_of_one_step(tmp_path: Path, forks: Forks) -> None:
+    _, [ledger] = ranks_of(forks, ("whole_saves.py", "updates"), tmp_path)
+    told = json.loads((tmp_path / "told-0").read_text())
+    assert (ledger.steps, ledger.hook_states["deepspeed"]) == (told["steps"], "active")
+    assert spent(ledger, ("compute",)) > 0.95 * told["update_ns"]
+    assert spent(ledger, ("host", "host_blocked")) < 0.05 * told["update_ns"]
 
 
 def test_detach_restores_every_method() -> None:

@@ -47,7 +47,8 @@ class Group:
 GROUPS = {
     "single": Group(
         "single.py",
-        "plain evaluation accumulation lbfgs in_backward iterable persistent stateful twice scheduled saving gan",
+        "plain evaluation accumulation lbfgs in_backward engine pipelined iterable persistent stateful twice "
+        "scheduled saving gan",
         0,
         (0,),
         LOADER | {"stateful_dataloader", "torch_save", "safetensors", "gc"},

@@ -69,3 +69,28 @@ def test_the_users_own_steps_switch_the_detector_off() -> None:
     detector.backward_begins()
     detector.backward_ends()
     assert not detector.optimizer_stepped(1)
+
+
+def test_an_update_ends_one_step_however_often_its_optimizers_step() -> None:
+    detector = StepDetector()
+    steps = 0
+    for _ in range(10):
+        detector.backward_begins()
+        detector.backward_ends()
+        detector.update_begins()  # Megatron's chained optimizer: an update for each of its optimizers, inside its own
+        for optimizer in (1, 2, 2):
+            detector.update_begins()
+            assert not detector.optimizer_stepped(optimizer)
+            assert not detector.update_ends()
+        steps += detector.update_ends()
+        detector.update_begins()  # an update that skips its step
+        assert not detector.update_ends()
+    assert steps == 10
+
+
+def test_the_end_of_an_update_whose_begin_was_not_seen_changes_nothing() -> None:
+    detector = StepDetector()
+    assert not detector.update_ends()
+    detector.backward_begins()
+    detector.backward_ends()
+    assert detector.optimizer_stepped(1)

@@ -144,6 +144,18 @@ def test_names_checkpoints_and_evaluations_of_a_late_rank(
         assert verdict["summary"] == "rank 1 is late: saves block the loop"
 
 
+def test_a_short_evaluation_does_not_explain_a_long_wait(tmp_path: Path) -> None:
+    """Ranks that take turns at being late compute for the same time in total, so an evaluation of one batch is all that
+    one of them has more of."""
+    specs = (
+        Spec(rank=0, world_size=2, steps=100, step={"compute": 0.06, "straggler": 0.04}),
+        Spec(rank=1, world_size=2, steps=100, step={"compute": 0.06, "network": 0.04}, late={"compute": 4.0}),
+    )
+    specs[1].words["evaluation_ns"] = 10_000_000
+    verdict = of(tmp_path, *specs)["verdict"]
+    assert "rank 0 waited 4.0 s for rank 1, which was late by compute" in verdict["evidence"]
+
+
 def test_waits_are_charged_in_proportion_to_the_causes_of_lateness(tmp_path: Path) -> None:
     """Three ranks: one waits for 6 s, of which a third is for compute on rank 1 and two thirds for reads on rank 2."""
     got = of(

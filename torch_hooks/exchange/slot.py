@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...ledger.layout import WORD_AT
 from ...ledger.messages import (
     Stages,
+    clock_word,
     links_of,
     pack_stages,
     pack_times,
@@ -23,7 +24,7 @@ from ...ledger.messages import (
     transfers,
 )
 from ...ledger.replay import capacity_of, first_capacity, replayed, sequence_words, steps_to_replay
-from ...ledger.waits import BlockMismatch, Settled, StepWaits, pack, split, width_for, words_of
+from ...ledger.waits import NOTHING, BlockMismatch, Settled, StepWaits, pack, split, width_for, words_of
 from ..groups import Group
 from .mixes import ROUNDS, Mixes, OpenBlock, open_block
 from .side_group import keep, let_go
@@ -293,7 +294,9 @@ class MessageExchange(SlotExchange):
         if self._operation is None and len(steps) >= (1 if last else self._length):
             self._block = self._take(steps, self._length)
             words = array("q", bytes(8 * times_words(len(self.group.ranks))))
-            pack_times(words, self._rank, self.group.ranks, self._block, self._length)
+            # Times of a device are converted, each device's with its own error.
+            clock = clock_word() if self._machine.device is None else NOTHING
+            pack_times(words, self._rank, self.group.ranks, self._block, self._length, clock)
             ranks = self.group.ranks
             for index in steps_to_replay(self._length, len(ranks), self._capacity):
                 step = self._block[index] if index < len(self._block) else None

@@ -36,6 +36,9 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "accelerate": frameworks.install_accelerate,
     "lightning": frameworks.install_lightning,
     "torchtitan": frameworks.install_torchtitan,
+    "deepspeed": frameworks.install_deepspeed,
+    "megatron": frameworks.install_megatron,
+    "composer": frameworks.install_composer,
     "gc": host.install_gc,
     "compile": host.install_compile,
 }

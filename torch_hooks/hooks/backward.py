@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..machine import NOT_ENTERED
-from ..patching import NothingToHook, Patches
+from ..patching import MARK, NothingToHook, Patches
 from ..wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
@@ -55,46 +55,56 @@ def install_step(session: Session) -> Callable[[], None]:
 
 
 def install_backward(session: Session) -> Callable[[], None]:
-    """Wraps the function through which both ``backward`` and ``autograd.grad`` enter the autograd engine.
+    """Replaces autograd's engine with an object of a subclass of it, whose ``run_backward`` is recorded.
+
+    ``backward`` and ``autograd.grad`` enter the engine through that method. Pipeline schedules of Megatron call it
+    directly, because torch's ``backward`` would compare the shapes of an output whose memory they have freed.
 
     With several ranks, it also brackets what runs after the last gradient: DDP's C++ reducer waits for its collectives
     in callbacks of the engine and never calls ``Work.wait``. The engine runs callbacks in the order in which they were
     queued. So a callback that is queued by a hook of the root node runs before those of DDP. A callback that it queues
     when it runs comes after them.
     """
-    import torch
-    from torch.autograd import graph
+    from torch.autograd import Variable
 
     from ..compiling import is_compiling
 
-    patches = Patches()
+    engine: Any = Variable._execution_engine
+    if getattr(engine, MARK, False):
+        return lambda: None
     loop = session.loop
-    queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+    original, queue_callback = engine.run_backward, engine.queue_callback
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    class Engine(type(engine)):
+        """Has no state: all objects of autograd's class stand for the same engine in C++."""
+
+        def run_backward(self, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
-                return original(t_outputs, *args, **kwargs)
-            loop.backward_begins(t_outputs)
+                return original(*args, **kwargs)
+            outputs = args[0] if args else kwargs.get("tensors")
+            loop.backward_begins(outputs)
             bracket = None
             if session.world_size > 1:
                 code = loop.reduced_in()
                 if code is not None or _helper_unknown(session):
-                    bracket = _FinalBracket(session, t_outputs, code, queue_callback)
+                    bracket = _FinalBracket(session, outputs, code, queue_callback)
             try:
-                return original(t_outputs, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 if bracket is not None:
                     bracket.close()
                 loop.backward_ends()
 
-        return _engine_run_backward
-
-    patches.replace(graph, "_engine_run_backward", make)
-    # torch/autograd/__init__.py has imported the name. Both names get the same wrapper.
-    patches.replace(torch.autograd, "_engine_run_backward", lambda _: graph._engine_run_backward)
+    setattr(Engine, MARK, True)
+    hooked: Any = Engine()
+    Variable._execution_engine = hooked
     session.state("backward", "active")
-    return patches.undo
+
+    def undo() -> None:
+        if Variable._execution_engine is hooked:
+            Variable._execution_engine = engine
+
+    return undo
 
 
 class _FinalBracket:

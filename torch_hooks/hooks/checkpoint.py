@@ -30,7 +30,7 @@ def install_torch_save(session: Session) -> Callable[[], None]:
 
     patches = Patches()
     for owner in (torch, torch.serialization):
-        patches.replace(owner, "save", _saving(session, _argument_size(1, "f")))
+        patches.replace(owner, "save", saving(session, _argument_size(1, "f")))
         patches.replace(owner, "load", _loading(session, _argument_size(0, "f")))
     session.state("torch_save", "active")
     return patches.undo
@@ -42,7 +42,7 @@ def install_dcp(session: Session) -> Callable[[], None]:
     patches = Patches()
 
     def patch_saver(module: ModuleType) -> None:
-        patches.replace(module, "_save_state_dict", _saving(session, _dcp_size))
+        patches.replace(module, "_save_state_dict", saving(session, _dcp_size))
         patches.replace(module, "async_save", _saving_behind(session))
         session.state("dcp", "active")
 
@@ -59,7 +59,7 @@ def install_safetensors(session: Session) -> Callable[[], None]:
     patches = Patches()
 
     def patch(module: ModuleType) -> None:
-        patches.replace(module, "save_file", _saving(session, _argument_size(1, "filename")))
+        patches.replace(module, "save_file", saving(session, _argument_size(1, "filename")))
         patches.replace(module, "load_file", _loading(session, _argument_size(0, "filename")))
         session.state("safetensors", "active")
 
@@ -90,7 +90,7 @@ def install_fsync(session: Session) -> Callable[[], None]:
     return patches.undo
 
 
-def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Brackets a save. ``size`` returns the bytes of a finished save; None: the call only begins a save."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,7 +118,7 @@ def _saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]
 
 def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Brackets the beginning of an asynchronous save, and waits for its end."""
-    begin = _saving(session, None)
+    begin = saving(session, None)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         inner = begin(original)
@@ -211,12 +211,17 @@ def _argument_size(position: int, name: str) -> Size:
 
 def _dcp_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """The bytes that this rank wrote. DCP's files are named ``__<rank>_<n>.distcp``. 0 if it does not write files."""
-    import torch.distributed as distributed
-
     writer = kwargs.get("storage_writer", args[1] if len(args) > 1 else None)
     path = getattr(writer, "path", None)
     if not isinstance(path, (str, os.PathLike)):
         return 0
+    return bytes_of_rank(path)
+
+
+def bytes_of_rank(path: str | os.PathLike[str]) -> int:
+    """The bytes of the files of DCP's format in a directory that this rank has written."""
+    import torch.distributed as distributed
+
     rank = distributed.get_rank() if distributed.is_initialized() else 0
     try:
         with os.scandir(path) as entries:

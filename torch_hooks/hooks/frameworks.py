@@ -1,4 +1,5 @@
-"""Records checkpoints of frameworks: files, random states, JSON and barriers around the saves of torch.
+"""Records checkpoints of frameworks: files, random states, JSON and barriers around the saves of torch. Also records
+the step of an engine's optimizer, which may contain several steps of torch's.
 
 The functions of a framework are bracketed. What torch saves inside one is a part of that checkpoint: its bytes count,
 and all parts together count as one checkpoint. A barrier inside is a wait in a collective, as everywhere.
@@ -15,6 +16,7 @@ from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..meters.save import SaveMeter
 from ..patching import NothingToHook, Patches
+from .checkpoint import bytes_of_rank, saving
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,9 +28,11 @@ _RESTORE = PHASE["restore"]
 
 class _Target(NamedTuple):
     module: str
-    owner: str
-    saves: tuple[str, ...]
+    owner: str  # the class; empty for functions of the module
+    saves: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    """What updates the parameters, around the steps of torch's optimizers."""
 
 
 _TRANSFORMERS = (
@@ -64,6 +68,26 @@ _TORCHTITAN = (
         ("load",),
     ),
 )
+_MEGATRON_OPTIMIZERS = ("MixedPrecisionOptimizer", "FP32Optimizer", "ChainedOptimizer")
+_MEGATRON_CHECKPOINTS = ("megatron.core.dist_checkpointing.serialization", "megatron.core.dist_checkpointing")
+"""The package imports the functions from the module, so it has the originals if it was imported earlier."""
+_DEEPSPEED = (
+    _Target(
+        "deepspeed.runtime.engine",
+        "DeepSpeedEngine",
+        ("save_checkpoint", "save_16bit_model"),
+        ("load_checkpoint",),
+        ("_take_model_step",),
+    ),
+)
+_MEGATRON = (
+    *(_Target("megatron.core.optimizer.optimizer", optimizer, steps=("step",)) for optimizer in _MEGATRON_OPTIMIZERS),
+    *(_Target(module, "", loads=("load",)) for module in _MEGATRON_CHECKPOINTS),
+)
+_COMPOSER = (
+    _Target("composer.callbacks.checkpoint_saver", "CheckpointSaver", ("_save_checkpoint",)),
+    _Target("composer.utils.checkpoint", "", loads=("load_checkpoint",)),
+)
 
 
 def install_transformers(session: Session) -> Callable[[], None]:
@@ -97,6 +121,38 @@ def install_torchtitan(session: Session) -> Callable[[], None]:
     return _install(session, "torchtitan", _TORCHTITAN)
 
 
+def install_deepspeed(session: Session) -> Callable[[], None]:
+    return _install(session, "deepspeed", _DEEPSPEED)
+
+
+def install_composer(session: Session) -> Callable[[], None]:
+    return _install(session, "composer", _COMPOSER)
+
+
+def install_megatron(session: Session) -> Callable[[], None]:
+    """Megatron's child processes write the files of a save. The main process waits for them, in an asynchronous save
+    with a later call."""
+    patches = Patches()
+
+    def patch_save(module: ModuleType) -> None:
+        patches.replace(module, "save", _megatron_save(session))
+
+    def patch_queue(module: ModuleType) -> None:
+        patches.replace(module.AsyncCallsQueue, "schedule_async_request", saving(session, None))
+        patches.replace(module.AsyncCallsQueue, "maybe_finalize_async_calls", _finalizing(session))
+
+    for name in _MEGATRON_CHECKPOINTS:
+        patches.when_imported(name, patch_save)
+    patches.when_imported("megatron.core.dist_checkpointing.strategies.async_utils", patch_queue)
+    undo = _install(session, "megatron", _MEGATRON)
+
+    def undo_all() -> None:
+        undo()
+        patches.undo()
+
+    return undo_all
+
+
 def _install(session: Session, hook: str, targets: tuple[_Target, ...]) -> Callable[[], None]:
     patches = Patches()
     for target in targets:
@@ -106,9 +162,9 @@ def _install(session: Session, hook: str, targets: tuple[_Target, ...]) -> Calla
 
 def _patch(session: Session, hook: str, patches: Patches, target: _Target) -> Callable[[ModuleType], None]:
     def patch(module: ModuleType) -> None:
-        owner = getattr(module, target.owner, None)
-        brackets = [(name, _save) for name in target.saves] + [(name, _load) for name in target.loads]
-        for name, make in brackets:
+        owner = getattr(module, target.owner, None) if target.owner else module
+        brackets = {_save: target.saves, _load: target.loads, _step: target.steps}
+        for make, name in ((make, name) for make, names in brackets.items() for name in names):
             try:
                 patches.replace(owner, name, make(session, hook))
             except NothingToHook:
@@ -160,6 +216,60 @@ def _load(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callabl
                 _end(session, hook, finished)
 
         return load
+
+    return make
+
+
+def _megatron_save(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        return bytes_of_rank(kwargs["checkpoint_dir"] if "checkpoint_dir" in kwargs else args[1])
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        whole, begin = saving(session, size)(original), saving(session, None)(original)
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if not kwargs.get("async_sharded_save"):
+                return whole(*args, **kwargs)
+            session.saves.begins_behind()
+            return begin(*args, **kwargs)
+
+        return save
+
+    return make
+
+
+def _finalizing(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Brackets the call that returns the numbers of the asynchronous saves that have finished since the last one."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        inner = saving(session, None)(original)
+
+        def maybe_finalize_async_calls(*args: Any, **kwargs: Any) -> Any:
+            finished = inner(*args, **kwargs)
+            try:
+                for _ in finished or ():
+                    session.saves.done("save", 0, behind=True)
+            except Exception as error:  # the fence around the training
+                session.fault("megatron", error)
+            return finished
+
+        return maybe_finalize_async_calls
+
+    return make
+
+
+def _step(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    loop = session.loop
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            loop.update_begins(hook)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                loop.update_ends(hook)
+
+        return step
 
     return make
 

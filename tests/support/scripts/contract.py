@@ -36,8 +36,7 @@ from whyidle.torch_hooks import attach as attached
 OWNERS: tuple[Any, ...] = (
     torch,
     torch.serialization,
-    torch.autograd,
-    torch.autograd.graph,
+    torch.autograd.Variable,
     DistributedDataParallel,
     dataloader._BaseDataLoaderIter,
     DataLoader,

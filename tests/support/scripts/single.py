@@ -90,6 +90,29 @@ def accumulation(name: str) -> None:
             account.counts["steps"] += 1
 
 
+def pipelined(name: str) -> None:
+    """Three batches run forward before the first backward pass, as in the first stage of a pipeline. Then two batches
+    without a backward pass: an evaluation that keeps gradients enabled."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    batches = iter(DataLoader(data(15), BATCH))
+    for _ in range(3):
+        losses = []
+        for x, y in [next(batches) for _ in range(3)]:
+            took(x)
+            losses.append(nn.functional.mse_loss(net(x), y))
+        for loss in losses:
+            backward(loss)
+            account.loss(name, loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        account.counts["steps"] += 1
+        for x, y in (next(batches) for _ in range(2)):
+            took(x)
+            account.counts["eval_batches"] += 1
+            account.loss(name, nn.functional.mse_loss(net(x), y))
+
+
 def gan(name: str) -> None:
     """Two optimizers in turn: a cycle of both is one step."""
     torch.manual_seed(3)
@@ -142,6 +165,29 @@ def in_backward(name: str) -> None:
         took(x)
         loss = nn.functional.mse_loss(net(x), y)
         backward(loss)
+        account.counts["steps"] += 1
+        account.loss(name, loss)
+
+
+def engine(name: str) -> None:
+    """Calls autograd's engine directly, as Megatron's pipeline schedules do (`custom_backward`)."""
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for x, y in DataLoader(data(), BATCH):
+        took(x)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(net(x), y)
+        torch.autograd.Variable._execution_engine.run_backward(
+            tensors=(loss,),
+            grad_tensors=(torch.ones_like(loss),),
+            keep_graph=False,
+            create_graph=False,
+            inputs=(),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
+        account.counts["backwards"] += 1
+        optimizer.step()
         account.counts["steps"] += 1
         account.loss(name, loss)
 

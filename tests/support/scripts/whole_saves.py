@@ -1,8 +1,9 @@
 """Checkpoints by stand-ins for frameworks: modules with the same names and signatures, and their own clock.
 
-whole_saves.py [saves|evaluates]. Writes what the stand-ins have measured. With an argument it is a rank of a group.
-`saves`: only rank 0 writes, and the others wait for it in a barrier, as in Lightning. `evaluates`: only rank 0
-evaluates, and the others wait for it in their next step. The script does not use whyidle.
+whole_saves.py [saves|evaluates|updates]. Writes what the stand-ins have measured. With `saves` or `evaluates`, it is a
+rank of a group. `saves`: only rank 0 writes, and the others wait for it in a barrier, as in Lightning. `evaluates`:
+only rank 0 evaluates, and the others wait for it in their next step. `updates`: an engine steps its optimizer several
+times in one update. The script does not use whyidle.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import io
 import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -86,6 +89,38 @@ class CheckpointManager:
             work.load()
         return True
 """,
+    "deepspeed.runtime.engine": """
+class DeepSpeedEngine:
+    def save_checkpoint(self, save_dir, tag=None, client_state={}, save_latest=True, exclude_frozen_parameters=False):
+        with work.whole("save"):
+            work.compute(), work.save(), work.block(), work.save()
+        return True
+
+    def load_checkpoint(self, load_dir, tag=None, load_module_strict=True):
+        with work.whole("load"):
+            work.load(), work.load(), work.block()
+
+    def _take_model_step(self, lr_kwargs):
+        for optimizer in lr_kwargs["optimizers"]:
+            work.compute()
+            optimizer.step()
+        work.compute()
+""",
+    "composer.callbacks.checkpoint_saver": """
+class CheckpointSaver:
+    def _save_checkpoint(self, state, logger):
+        with work.whole("save"):
+            work.compute(), work.save(), work.block()
+""",
+    "megatron.core.dist_checkpointing.serialization": """
+def save(sharded_state_dict, checkpoint_dir, sharded_strategy=None, common_strategy=None, async_sharded_save=False):
+    with work.whole("save"):
+        work.pack(), work.in_child(checkpoint_dir)
+
+def load(sharded_state_dict, checkpoint_dir, sharded_strategy=None):
+    with work.whole("load"):
+        work.load()
+""",
 }
 """Name of the module -> its source."""
 
@@ -101,7 +136,13 @@ SAVE_STEPS = (
     ("transformers.trainer", "Trainer", "_load_from_checkpoint", ("somewhere",)),
     ("accelerate.accelerator", "Accelerator", "load_state", ("somewhere",)),
     ("torchtitan.components.checkpoint", "CheckpointManager", "load", ()),
+    ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", ("somewhere",)),
+    ("deepspeed.runtime.engine", "DeepSpeedEngine", "load_checkpoint", ("somewhere",)),
+    ("composer.callbacks.checkpoint_saver", "CheckpointSaver", "_save_checkpoint", (None, None)),
+    ("megatron.core.dist_checkpointing.serialization", "", "save", ({}, FOLDER)),
+    ("megatron.core.dist_checkpointing.serialization", "", "load", ({}, FOLDER)),
 )
+"""The calls, in order: module, class (empty for a function), name, arguments."""
 
 
 class Work:
@@ -129,6 +170,16 @@ class Work:
     def save(self) -> None:
         torch.save(torch.ones(100_000), self.file)
         told["save_bytes"] += self.file.stat().st_size
+
+    def pack(self) -> None:
+        """Serialises into memory, as Megatron does with small objects."""
+        torch.save(torch.ones(1000), io.BytesIO())
+
+    def in_child(self, folder: Path) -> None:
+        """A child process writes a file of this rank."""
+        command = "import sys, time; open(sys.argv[1], 'wb').write(bytes(50_000)); time.sleep(0.1)"
+        subprocess.run([sys.executable, "-S", "-c", command, str(folder / "__0_0.distcp")], check=True)
+        told["save_bytes"] += 50_000
 
     def write(self) -> None:
         if not dist.is_initialized():
@@ -185,7 +236,8 @@ def train(steps: int) -> None:
 def each() -> None:
     for module, owner, method, arguments in SAVE_STEPS:
         train(2)
-        made = getattr(importlib.import_module(module), owner)()
+        found = importlib.import_module(module)
+        made = getattr(found, owner)() if owner else found
         result: Any = getattr(made, method)(*arguments)
         if method == "save_state":
             assert result == "somewhere"
@@ -196,6 +248,19 @@ def each() -> None:
     train(2)
     with contextlib.suppress(ZeroDivisionError):
         trainer().save_model("somewhere")
+
+
+def update() -> None:
+    engine = importlib.import_module("deepspeed.runtime.engine").DeepSpeedEngine()
+    net = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for (batch,) in DataLoader(TensorDataset(torch.ones(10, 64)), 2):
+        net(batch).sum().backward()
+        begun = time.monotonic_ns()
+        engine._take_model_step({"optimizers": [optimizer] * 3})
+        told["update_ns"] += time.monotonic_ns() - begun
+        told["steps"] += 1
+        optimizer.zero_grad()
 
 
 def evaluate() -> None:
@@ -224,7 +289,9 @@ def alone(what: str) -> None:
 
 def main() -> None:
     build()
-    if sys.argv[1:]:
+    if sys.argv[1:] == ["updates"]:
+        update()
+    elif sys.argv[1:]:
         alone(sys.argv[1])
     else:
         each()
