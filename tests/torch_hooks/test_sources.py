@@ -17,6 +17,8 @@ from support_forks import Forks
 
 from whyidle.torch_hooks.hooks.data import _samples
 from whyidle.torch_hooks.hooks.sources import samples_of
+from whyidle.torch_hooks.meters import source
+from whyidle.torch_hooks.session import Session
 from whyidle.torch_hooks.splits import split_source
 
 pytestmark = pytest.mark.xdist_group("machine")  # shares of time: no other test may use the CPU meanwhile
@@ -139,3 +141,22 @@ def test_a_process_that_is_idle_does_not_hide_one_that_computes() -> None:
     assert (split[CAUSE["data_cpu"]], split[CAUSE["data_queue"]]) == (500, 300)
     split = parts(1000, 10, 0, 0, 0, [(20, 0), (0, 0)])
     assert (split[CAUSE["data_cpu"]], split[CAUSE["data_handoff"]]) == (0, 10)
+
+
+def test_a_loop_that_polls_a_queue_is_seldom_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readings before calls that bring no batch take at most a hundredth of the time."""
+    clock = [10**12]
+    monkeypatch.setattr(source, "_now", lambda: clock[0])
+    monkeypatch.setattr(source.SourceMeter, "_find", lambda meter: [])
+    session = Session()
+    meter = source.SourceMeter(session, receives=True)
+    measured = 0
+    for _ in range(100_000):  # a call each 10 µs, for a second
+        clock[0] += 10_000
+        if meter.can_afford():
+            measured += 1
+            meter.begin()
+            meter.was_in_vain()
+    assert 10 < measured * source._PLAIN_NS < 1_000_000_000 // source._IN_VAIN * 1.1
+    clock[0] += 1_000_000_000
+    assert meter.can_afford()

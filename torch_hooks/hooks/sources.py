@@ -152,12 +152,18 @@ def _around_receiver(session: Session) -> Callable[[Callable[..., Any]], Callabl
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             machine = session.machine
-            if not machine.stepping or machine.phase not in BASES or not loop.may_wait(meter):
+            if not machine.stepping or machine.phase not in BASES or not meter.can_afford() or not loop.may_wait(meter):
                 return original(*args, **kwargs)
-            item = original(*args, **kwargs)
-            if samples := samples_of(item):
-                loop.waited(meter, samples, is_grad_enabled())
-            return item
+            samples = 0
+            try:
+                item = original(*args, **kwargs)
+                samples = samples_of(item)
+                return item
+            finally:
+                if samples:
+                    loop.waited(meter, samples, is_grad_enabled())
+                else:  # something else, or an exception such as queue.Empty
+                    meter.was_in_vain()
 
         return call
 

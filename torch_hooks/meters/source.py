@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 _LONG_NS = 1_000_000
 _MOST_CHILDREN = 16
+_IN_VAIN = 100
+"""Readings before calls that turn out to be no waits for batches take at most this part of the time."""
+_AT_ONCE_NS = 50_000_000
+"""They may take as much at once as is allowed in this time."""
+
+_PLAIN_NS = 3_000
+"""What a boundary between phases costs, beside the readings."""
 
 _now = time.monotonic_ns
 _thread_cpu = time.thread_time_ns
@@ -32,10 +39,12 @@ class SourceMeter:
     """Measures the waits of one way to get batches. A wait for which there is no budget is split like the last one."""
 
     __slots__ = (
+        "_began_ns",
         "_booked_share",
         "_budget",
         "_children",
         "_cpu",
+        "_free_ns",
         "_helpers",
         "_helpers_queue",
         "_makers",
@@ -53,6 +62,7 @@ class SourceMeter:
         self._session = session
         self._receives = receives
         self._budget = Budget()
+        self._began_ns = self._free_ns = 0
         self._spent_ns = 0
         self._read = False
         self._cpu = self._thread_cpu = self._queue = self._helpers_queue = 0
@@ -65,7 +75,7 @@ class SourceMeter:
     def begin(self) -> None:
         """A wait begins. Never raises."""
         self._read = False
-        now = _now()
+        self._began_ns = now = _now()
         if now < self._budget.free_ns:
             return
         try:
@@ -82,6 +92,16 @@ class SourceMeter:
             self._session.fault("sources", error)
 
     resume = begin
+
+    def can_afford(self) -> bool:
+        """Whether to measure a call that may be a wait for a batch. A loop may poll a queue thousands of times a
+        second."""
+        return _now() >= self._free_ns
+
+    def was_in_vain(self) -> None:
+        """The call was no wait for a batch."""
+        cost = _PLAIN_NS + (self._spent_ns if self._read else 0)
+        self._free_ns = max(self._free_ns, self._began_ns - _AT_ONCE_NS) + _IN_VAIN * cost
 
     def split(self, ns: int) -> Parts | None:
         if ns >= _LONG_NS:
