@@ -5,11 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support_forks import Forks
+
+from whyidle.torch_hooks.splits import cpu_between
+from whyidle.torch_hooks.tasks import WorkerClock
 
 pytestmark = pytest.mark.xdist_group("machine")  # shares of time: no other test may use the CPU meanwhile
 
@@ -18,7 +23,6 @@ DOMINANT = {
     "burns": "data_cpu",
     "sleeps_and_burns": "data_read",
     "compresses_in_threads": "data_cpu",
-    "runs_a_program": "data_cpu",
     "unpickles": "data_handoff",
     "sleeps:0": "data_read",
     "burns:0": "data_cpu",
@@ -70,6 +74,28 @@ def test_most_of_a_wait_has_the_expected_cause(
     # If other programs use the CPUs, the process that makes the batch also waits for a CPU.
     shares = (share(tables(number)[name] | {"data_queue": 0}, cause) for number in range(ATTEMPTS))
     assert any(share > 0.6 for share in shares), [tables(number)[name] for number in range(ATTEMPTS)]
+
+
+PROGRAM = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+
+
+@pytest.mark.parametrize("words", ['"$0" -S -c "$1"', '"$0" -S -c "$1" | cat'], ids=["program", "pipe"])
+def test_the_work_of_programs_is_that_of_the_worker_while_they_run_and_after_it(words: str) -> None:
+    """As a `pipe:` of WebDataset, which is a command of a shell."""
+    clock = WorkerClock(os.getpid())
+    before = clock.read()
+    command = ["sh", "-c", words, sys.executable, PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        during = clock.read()
+    after = clock.read()
+    assert before is not None
+    assert during is not None
+    assert after is not None
+    for reading in (during, after):
+        assert cpu_between(before, reading)[1] > 0.28e9
+    clock.close()
 
 
 def test_the_exit_of_workers_is_not_a_handoff(tmp_path: Path, forks: Forks) -> None:

@@ -7,7 +7,6 @@ import gc
 import json
 import mmap
 import os
-import subprocess
 import sys
 import time
 import zlib
@@ -27,7 +26,6 @@ from whyidle.torch_hooks import attach as attached
 
 HERE = Path(os.environ["ACCOUNT_DIR"])
 NOISE = os.urandom(1 << 20)
-PROGRAM = "import time\nwhile time.process_time() < 0.03: pass"
 
 
 def burn(seconds: float) -> None:
@@ -68,9 +66,6 @@ class Made(Dataset[torch.Tensor]):
     def compresses_in_threads(self) -> None:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda _: zlib.compress(NOISE, 6), range(2)))
-
-    def runs_a_program(self) -> None:
-        subprocess.run([sys.executable, "-S", "-c", PROGRAM], check=True)
 
     def reads_directly(self) -> None:
         fd = os.open(HERE / "file", os.O_RDONLY | os.O_DIRECT)
