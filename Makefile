@@ -13,7 +13,7 @@ STUDY_ARGS ?=
 # simulated device are left out: `make test` has them, and torch 2.4 lacks a header that the device needs.
 MATRIX ?= 3.10:2.4.1 3.13:pinned
 MATRIX_NAMES := house steps autoload messages tasks books ledger_reader identity scripts faults exchange_groups groups \
-    restart ending frameworks loaders watcher device_clock meters_cpu
+    restart ending frameworks loaders sources watcher device_clock meters_cpu
 MATRIX_TESTS ?= $(foreach name,$(MATRIX_NAMES),$(or $(shell find tests -name test_$(name).py),$(error there is no test_$(name).py)))
 PREVIEW_ARGS ?=
 IMAGE_ARGS ?=
