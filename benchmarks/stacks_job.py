@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -124,7 +124,7 @@ def stateful_loader(folder: Path) -> None:
     train(StatefulDataLoader(Samples(), BATCH, num_workers=1))
 
 
-def _nodes(method: str) -> None:
+def _nodes(method: Literal["thread", "process"]) -> None:
     import torchdata.nodes as nodes
     from torch.utils.data import SequentialSampler
 
