@@ -17,6 +17,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 
 JOB = Path(__file__).with_name("stacks_job.py")
 LIMIT_SECONDS = 300
+TOLD = re.compile(r'\{"rank":[^{}]*\}')
 
 
 class Training(NamedTuple):
@@ -78,7 +80,8 @@ def run(name: str, training: Training, *, recorded: bool) -> tuple[list[dict[str
         )
         if done.returncode:
             raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-1500:]}")
-        told = [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if '"lost"' in line]
+        # The lines of two ranks may run together.
+        told = sorted(map(json.loads, TOLD.findall(done.stdout)), key=lambda one: one["rank"])
         if not recorded:
             return told, {}
         said = subprocess.run(

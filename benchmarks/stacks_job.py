@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-BATCH, STEPS, WIDTH = 8, 100, 64
+BATCH, STEPS, WIDTH = 8, 60, 64
 SLEEP_SECONDS, BURN_SECONDS = 0.02, 0.01
 """How long a sample takes to read, or to decode."""
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -321,6 +321,7 @@ def deepspeed_pipeline(folder: Path) -> None:
     from deepspeed.pipe import PipelineModule
 
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(WIDTH, 896), nn.ReLU(), nn.Linear(896, WIDTH)) for _ in range(4)]
     model = PipelineModule(layers, num_stages=RANKS, loss_fn=lambda out, wanted: (out - wanted).square().mean())
     config = {
