@@ -9,10 +9,10 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ..ledger.causes import PHASE, USER_PHASES
+from .books import Splitter
 from .ending import failed, watch_exit
 from .machine import CHECKPOINT, DATA, NOT_ENTERED
 from .meters.save import SaveMeter
-from .meters.source import SourceMeter
 from .notices import say
 from .session import Session
 
@@ -101,7 +101,7 @@ class phase:
     def __init__(self, name: str):
         self._old = NOT_ENTERED
         self._begun = (0, 0)
-        self._meter: SourceMeter | None = None
+        self._meter: Splitter | None = None
         self._index = PHASE[name] if name in USER_PHASES else -1
         if self._index < 0 and name not in _warned:
             _warned.add(name)
@@ -115,8 +115,10 @@ class phase:
             if self._old == NOT_ENTERED:
                 self._old = machine.enter(self._index)
             if self._index == DATA and self._old != NOT_ENTERED:
-                self._meter = machine.fetching = SourceMeter(_session, receives=False)
-                self._meter.begin()
+                meter = _session.data_phase
+                self._meter = machine.fetching = meter
+                if meter is not None:
+                    meter.begin()
             if self._index == _EVAL and self._old != NOT_ENTERED:
                 self._begun = _session.loop.evaluation_begins()
         return self

@@ -32,6 +32,7 @@ from .machine import NOT_ENTERED, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.shortage import ShortageMeter
+from .meters.source import SourceMeter
 from .notices import debug, say
 from .null_machine import NullMachine
 from .restart import name_of, own_ledgers, restart_of, started_by_rank
@@ -66,6 +67,8 @@ class Session:
         self.writer: LedgerWriter | None = None
         self.exchange: Exchange | None = None
         self.task: TaskClock | None = None
+        self.data_phase: SourceMeter | None = None
+        """The meter of the phases that the user marks as waits for data."""
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self._watcher: Watcher | None = None
@@ -147,6 +150,7 @@ class Session:
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
         self._flusher = Flusher(self.writer.file)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
+        self.data_phase = SourceMeter(self, receives=False)
         threads = OwnThreads()
         self.machine.waits = WaitMeter(self.task, threads)
         self.machine.blocked = BlockedMeter(self.task, threads)
@@ -195,7 +199,7 @@ class Session:
                 self.task.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
-        self.writer = self.task = self.device = self._shortage = None
+        self.writer = self.task = self.data_phase = self.device = self._shortage = None
         self._forget()
 
     def before_fork(self) -> None:
@@ -212,7 +216,8 @@ class Session:
         # must not touch.
         self._of_parent = self.machine
         self.machine = NullMachine()
-        self.writer = self.exchange = self.task = self.device = self._watcher = self._flusher = self._shortage = None
+        self.writer = self.exchange = self.task = self.data_phase = None
+        self.device = self._watcher = self._flusher = self._shortage = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
         self.asleep = armed

@@ -127,16 +127,16 @@ def _around_generator(session: Session) -> Callable[[Callable[..., Any]], Callab
             while True:
                 old = loop.batch_wanted(meter) if session.machine.stepping else NOT_ENTERED
                 try:
-                    item = next(items)
+                    item = [next(items)]
                 except BaseException as end:
                     loop.no_batch(old, meter)
                     if isinstance(end, StopIteration):
                         return
                     raise
                 if old != NOT_ENTERED:
-                    loop.batch_came(old, meter, samples_of(item) if batched else 0, is_grad_enabled())
+                    loop.batch_came(old, meter, samples_of(item[0]) if batched else 0, is_grad_enabled())
                     loop.others_may_follow()
-                yield item
+                yield item.pop()  # so that no reference to the batch is left here
 
         return generate
 
