@@ -167,8 +167,9 @@ LEDGER_BYTES = (CALLS_AT + RING_CALLS * CALL_WORDS) * _WORD
 
 _RANK_BITS = 20
 
-_CALL_STEP_SHIFT, _CALL_SLOT_SHIFT = 39, 36
-_CALL_US = (1 << _CALL_SLOT_SHIFT) - 1
+_CALL_STEP_SHIFT, CALL_SLOT_SHIFT = 39, 36
+_CALL_US = (1 << CALL_SLOT_SHIFT) - 1
+MOST_CALL_NS = _CALL_US * 1000
 _CALL_STEP = (1 << 63 - _CALL_STEP_SHIFT) - 1
 _TOGETHER_SHIFT = _RANK_BITS + 2
 _LEAD_SHIFT = _TOGETHER_SHIFT + 1
@@ -218,8 +219,12 @@ def call_words(step: int, slot: int, ns: int, gap_ns: int, other_end: int) -> tu
     that of `other_end`.
     """
     us = ns // 1000
-    head = (step & _CALL_STEP) << _CALL_STEP_SHIFT | slot << _CALL_SLOT_SHIFT | (us if us < _CALL_US else _CALL_US)
-    return head, gap_ns // 1000, other_end
+    return call_head(step) | slot << CALL_SLOT_SHIFT | (us if us < _CALL_US else _CALL_US), gap_ns // 1000, other_end
+
+
+def call_head(step: int) -> int:
+    """The part of the first of `call_words` that all waits of a step share."""
+    return (step & _CALL_STEP) << _CALL_STEP_SHIFT
 
 
 def other_end(peer: int, sent: bool = False, lead_ns: int = 0, together: bool = False) -> int:
@@ -231,7 +236,7 @@ def other_end(peer: int, sent: bool = False, lead_ns: int = 0, together: bool = 
 def call_of(head: int, gap: int, end: int, last_step: int) -> Call:
     """Decodes three words of the ring of calls. The step is at most ``last_step``."""
     step = last_step - ((last_step - (head >> _CALL_STEP_SHIFT)) & _CALL_STEP)
-    slot, ns = head >> _CALL_SLOT_SHIFT & SLOTS - 1, (head & _CALL_US) * 1000
+    slot, ns = head >> CALL_SLOT_SHIFT & SLOTS - 1, (head & _CALL_US) * 1000
     peer = (end >> 1 & (1 << _TOGETHER_SHIFT - 1) - 1) - 1
     lead = (end >> _LEAD_SHIFT & _CALL_US) * 1000
     return Call(step, slot, ns, (gap & _CALL_US) * 1000, peer, bool(end & 1), lead, bool(end >> _TOGETHER_SHIFT & 1))

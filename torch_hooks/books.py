@@ -8,10 +8,8 @@ after the host has left them, but in the same order.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from mmap import mmap
-from operator import itemgetter, sub
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -20,16 +18,17 @@ from ..ledger.causes import (
     CAUSES,
     FAMILY,
     LATE_FAMILIES,
-    OWN_CAUSES,
     PHASE,
     PHASE_CAUSE,
     PHASES,
     STEP_BUCKETS_SECONDS,
 )
 from ..ledger.layout import (
+    CALL_SLOT_SHIFT,
     CALL_WORDS,
     CALLS_AT,
     CULPRITS,
+    MOST_CALL_NS,
     RING_AT,
     RING_CALLS,
     RING_STEPS,
@@ -37,12 +36,13 @@ from ..ledger.layout import (
     STEP_WORDS,
     UNKNOWN_SLOT,
     WORD_AT,
+    call_head,
     call_words,
     link_word,
     other_end,
 )
-from ..ledger.waits import Message, StepWaits
-from .wait_codes import CONTINUES, PEER_SHIFT, Issues, WaitCode
+from .held import MARK, Held, Wait
+from .wait_codes import CONTINUES, Issues, WaitCode, slot_of
 
 if TYPE_CHECKING:
     from .meters.blocked import BlockedMeter
@@ -62,8 +62,6 @@ class Splitter(Protocol):
 _CAUSE_AT = WORD_AT["cause_ns"][0]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
 _SLOT_WAITED_AT = WORD_AT["slot_waited_ns"][0]
-_MARK_END = _SLOT_WAITED_AT + SLOTS
-assert _SLOT_WAITED_AT == _CAUSE_END  # a mark is one copy of both
 _PENDING = WORD_AT["pending_ns"][0]
 _WINDOW = WORD_AT["window_ns"][0]
 _WINDOW_CAUSE_AT = WORD_AT["window_cause_ns"][0]
@@ -77,7 +75,8 @@ _RING_BYTE, _ENTRY_BYTES = RING_AT * 8, len(STEP_WORDS) * 8
 _ENTRY_HEAD = Struct("<4q")  # the words of STEP_WORDS before the causes
 _pack_head = _ENTRY_HEAD.pack_into
 _HEAD_BYTES, _HEAD_WORDS = _ENTRY_HEAD.size, _ENTRY_HEAD.size // 8
-_CALL, _CALLS_BYTE = Struct(f"<{CALL_WORDS}q"), CALLS_AT * 8
+_CALL = Struct(f"<{CALL_WORDS}q")
+_pack_call, _CALL_BYTES, _CALLS_BYTE = _CALL.pack_into, _CALL.size, CALLS_AT * 8
 _BASE = WORD_AT["base_step"][0]
 _UNTIL = WORD_AT["recompute_until"][0]
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in STEP_BUCKETS_SECONDS)
@@ -109,116 +108,12 @@ _COLLECTIVE_PHASE = PHASE["collective"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
 _CULPRITS_KEPT = 64
 
-_NIL = len(CAUSES) + SLOTS
-"""The index of a 0 behind the words of a mark. With it, `itemgetter` has two items or more, and returns a tuple."""
-_OWN_CAUSES = tuple(itemgetter(*(CAUSE[cause] for cause in own), _NIL, _NIL) for own in OWN_CAUSES.values())
+_NO_WAITS: list[Wait] = []
 
 
-class Held:
-    """The waits of one group that are pending until their split is known.
-
-    A step only keeps what it needs. `steps` completes all closed ones at once, which takes a third of the time.
-    """
-
-    __slots__ = (
-        "_closed",
-        "_steps",
-        "before",
-        "calls",
-        "complete",
-        "mark",
-        "messages",
-        "outside",
-        "pairwise",
-        "peers",
-        "queues",
-        "size",
-        "slot",
-        "traced",
-    )
-
-    def __init__(self, slot: int, outside: tuple[int, ...], mark: list[int], pairwise: bool):
-        self.slot = slot
-        self.pairwise = pairwise
-        self.messages: list[Message] = []
-        self.outside = outside
-        """Slots in which waits may make the rank late for this group."""
-        self.calls: list[int] = []  # waits of the open step, ns
-        self.queues: list[int] = []  # for each wait, how long this rank's own threads got no CPU, ns
-        self.peers: list[int] = []  # for each wait, the peer; only in groups whose ranks send to each other
-        self.complete = True  # whether each wait of the open step was measured
-        # The words of causes and slots at the end of the last wait, and at the end of the last wait of earlier steps.
-        self.mark = self.before = mark
-        self._steps: deque[StepWaits] = deque()
-        self._closed: list[tuple[int, int, list[int], tuple[int, ...], list[int], list[Message], bool, list[int]]] = []
-        """Later steps: like StepWaits, but with what each word of the marks has grown by, or nothing."""
-        self.traced = 0
-        """The index of the last wait among all waits of the open step."""
-        self.size = 0
-        """The memory that the completed steps take, as a count of numbers, so that it can be limited."""
-
-    @property
-    def steps(self) -> deque[StepWaits]:
-        """The closed steps. The caller may remove those from the start."""
-        for number, wall, calls, spent, peers, messages, complete, queues in self._closed:
-            own, elsewhere = _NO_OWN, _NOWHERE
-            if spent:
-                own = tuple([max(0, sum(causes(spent))) for causes in _OWN_CAUSES])
-                elsewhere = tuple([spent[len(CAUSES) + slot] if slot in self.outside else 0 for slot in range(SLOTS)])
-            step = StepWaits(number, wall, calls, own, elsewhere, peers, messages, complete, queues)
-            self._steps.append(step)
-            self.size += step.size
-        self._closed.clear()
-        return self._steps
-
-    @property
-    def count(self) -> int:
-        """The number of closed steps."""
-        return len(self._steps) + len(self._closed)
-
-    def was_blocked(
-        self, begun: tuple[int, int], ended: tuple[int, int], blocked: tuple[int, int], compute: int
-    ) -> None:
-        """The loop was ``blocked`` for a part of the open step. Corrects the mark, which has it as host and compute.
-
-        All are (host, compute) in ns. It is not known when in the step it was. So of both, the part before the mark is
-        that of all time in the phase. ``compute``: the cause to which compute is charged.
-        """
-        mark = self.mark
-        marked = mark[_HOST], mark[CAUSE["compute"]] + mark[CAUSE["recompute"]]
-        from_host, from_compute = (
-            part * (at - start) // (end - start) if part else 0
-            for part, at, start, end in zip(blocked, marked, begun, ended, strict=True)
-        )
-        mark[_HOST] -= from_host
-        mark[compute] -= from_compute
-        mark[_BLOCKED] += from_host + from_compute
-
-    def close_step(self, number: int, wall: int) -> None:
-        before, mark = self.before, self.mark
-        self.before = mark
-        calls, self.calls = self.calls, []
-        peers, self.peers = self.peers, []
-        queues, self.queues = self.queues, []
-        messages, self.messages = self.messages, []
-        # The difference of two marks may be negative: blocked time moves out of `compute` at the end of a step, and how
-        # much of it was before the mark is an estimate.
-        spent = () if mark is before else (*map(sub, mark, before), 0)
-        self._closed.append((number, wall, calls, spent, peers, messages, self.complete, queues))
-        self.complete = True
-
-
-_NO_OWN: Sequence[int] = (0,) * len(LATE_FAMILIES)
-_NOWHERE: Sequence[int] = (0,) * SLOTS
-
-
-_Traced = tuple[int, int, int, int]
-"""A wait of the open step: the arguments of `call_words` after the step."""
-
-
-def _messages(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[_Traced]:
-    """A single wait for several messages. The first message gets all of its time."""
-    found = []
+def _message_words(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[tuple[int, int, int, int]]:
+    """The arguments of `call_words` after the step, for a wait for several messages. The first one gets all of it."""
+    found: list[tuple[int, int, int, int]] = []
     for one in issues:
         lead = max(0, begun - one.at) if one.at else 0
         end = other_end(one.peer, one.sent, lead, bool(found))
@@ -233,10 +128,9 @@ class Books:
         "_culprits",
         "_holding",
         "_last_end",
-        "_last_wait",
         "_links",
         "_map",
-        "_trace",
+        "_waits",
         "held",
         "repeating",
         "slots",
@@ -255,9 +149,8 @@ class Books:
         """Those of ``held`` that are not None."""
         self._culprits: dict[int, dict[int, int]] = {}
         self._links: dict[int, dict[tuple[int, int], int]] = {}
-        # The ends of the last step and of the last pending wait, ns of CLOCK_MONOTONIC.
-        self._last_end = self._last_wait = 0
-        self._trace: list[_Traced] = []
+        self._last_end = 0  # when the last step ended, ns of CLOCK_MONOTONIC
+        self._waits: list[Wait] = []
         """The pending waits of the open step, in order."""
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
@@ -279,20 +172,15 @@ class Books:
                 words[_CAUSE_AT + cause] += rest
                 break
 
-    def charge_wait(
-        self, code: WaitCode, ns: int, parts: Parts | None = None, end_ns: int = 0, issues: Issues = ()
-    ) -> None:
+    def charge_wait(self, code: WaitCode, ns: int, queue: int = 0, end_ns: int = 0, issues: Issues = ()) -> None:
         """Adds an interval of a wait that ended at ``end_ns`` (CLOCK_MONOTONIC).
 
-        The first of ``parts`` is the time in which the rank's own threads got no CPU. ``issues``: the sends and
-        receives that the rank waited for.
+        ``queue``: for how many ns of it the rank's own threads got no CPU. ``issues``: the sends and receives that the
+        rank waited for.
         """
         words = self.words
-        queue = 0
-        if parts is not None:
-            queue = parts[0][1]
-            if queue > ns:
-                queue = ns
+        if queue > ns:
+            queue = ns
         slot = code >> 8 & 7  # slot_of(code)
         words[_WAITED] += ns
         words[_SLOT_WAITED_AT + slot] += ns
@@ -305,32 +193,19 @@ class Books:
             return
         words[_PENDING] += ns
         words[_SLOT_PENDING_AT + slot] += ns
-        if code & CONTINUES and held.calls:
-            held.calls[-1] += ns
-            held.queues[-1] += queue
-            before = self._trace[held.traced]
-            self._trace[held.traced] = (slot, before[1] + ns, before[2], before[3])
-            if held.messages and issues:
-                held.messages[-len(issues) :] = [
-                    one._replace(end=end_ns, ns=one.ns + ns, queue=one.queue + queue)
-                    for one in held.messages[-len(issues) :]
-                ]
-        else:
-            held.calls.append(ns)
-            held.queues.append(queue)
-            held.peers.append((code >> PEER_SHIFT) - 1)  # peer_of(code)
-            if held.pairwise:
-                held.messages += [Message(one.peer, one.sent, one.at, end_ns, ns, queue) for one in issues]
-                held.complete &= all(one.at for one in issues)
-            held.traced = len(self._trace)
-            last = self._last_wait if self._last_wait > self._last_end else self._last_end
-            gap = end_ns - ns - last if end_ns - ns > last else 0
-            if issues:
-                self._trace += _messages(slot, ns, gap, end_ns - ns, issues)
-            else:
-                self._trace.append((slot, ns, gap, 0))
-        self._last_wait = end_ns
-        held.mark = words[_CAUSE_AT:_MARK_END].tolist()
+        if not code & CONTINUES or not self._prolong(held, ns, end_ns, queue):
+            self._waits.append((code, end_ns - ns, ns, end_ns, queue, issues))
+        held.mark = self._map[MARK]
+
+    def _prolong(self, held: Held, ns: int, end_ns: int, queue: int) -> bool:
+        """The last wait of a group in the open step has continued. Returns whether there is one."""
+        waits, slot = self._waits, held.slot
+        for index in range(len(waits) - 1, held.first - 1, -1):
+            code, begun, before, _, queued, issues = waits[index]
+            if slot_of(code) == slot:
+                waits[index] = code, begun, before + ns, end_ns, queued + queue, issues
+                return True
+        return False
 
     def charge_unmeasured(self, ns: int) -> None:
         """Adds an interval in which the phase of the device is not known. It may contain waits."""
@@ -372,7 +247,7 @@ class Books:
         words[_WINDOW_WAITED] = words[_WAITED]
         words[_WINDOW] = self._last_end = now_ns
         for held in self._holding:
-            held.mark = held.before = self.mark()
+            held.mark = held.before = self._map[MARK]
         self.charge_recompute()
 
     def charge_recompute(self) -> None:
@@ -398,25 +273,34 @@ class Books:
         ring.move(at + _HEAD_BYTES, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
-        if self._trace:
-            self._keep(done + 1)
+        waits = _NO_WAITS
+        if self._waits:
+            waits, self._waits = self._waits, []
+            self._keep(done + 1, end_ns - wall, waits)
         for held in self._holding:
-            held.close_step(done + 1, wall)
+            held.close_step(done + 1, wall, waits)
 
-    def _keep(self, step: int) -> None:
-        """Puts the waits of a step into the ring of calls. Reports split waits from it that were never exchanged, and
-        what-if uses it."""
-        written, ring, pack_into = self.words[_CALLS_WRITTEN], self._map, _CALL.pack_into
-        for slot, ns, gap, end in self._trace:
-            pack_into(ring, _CALLS_BYTE + written % RING_CALLS * _CALL.size, *call_words(step, slot, ns, gap, end))
+    def _keep(self, step: int, begun_ns: int, waits: list[Wait]) -> None:
+        """Puts the waits of a step that began at ``begun_ns`` into the ring of calls. Reports split waits from it that
+        were never exchanged, and what-if uses it."""
+        words, ring = self.words, self._map
+        written, head, last = words[_CALLS_WRITTEN], call_head(step), begun_ns
+        for code, begun, ns, end, _, issues in waits:
+            gap = begun - last if begun > last else 0
+            if end > last:
+                last = end
+            if issues:
+                for one in _message_words(slot_of(code), ns, gap, begun, issues):
+                    _pack_call(ring, _CALLS_BYTE + written % RING_CALLS * _CALL_BYTES, *call_words(step, *one))
+                    written += 1
+                continue
+            # `call_words` without its call
+            first = head | (code >> 8 & 7) << CALL_SLOT_SHIFT | (ns if ns < MOST_CALL_NS else MOST_CALL_NS) // 1000
+            _pack_call(ring, _CALLS_BYTE + written % RING_CALLS * _CALL_BYTES, first, gap // 1000, 0)
             written += 1
-        self.words[_CALLS_WRITTEN] = written
-        self._trace.clear()
+        words[_CALLS_WRITTEN] = written
 
     # -- the split of waits
-
-    def mark(self) -> list[int]:
-        return self.words[_CAUSE_AT:_MARK_END].tolist()
 
     def hold(self, slot: int, outside: tuple[int, ...], *, whole: bool, pairwise: bool = False) -> int:
         """From now on, the waits of this slot are pending. Returns the first step whose waits are.
@@ -424,7 +308,7 @@ class Books:
         ``whole``: the open step has not waited in this slot yet. Otherwise its waits cannot be compared.
         """
         words = self.words
-        held = self.held[slot] = Held(slot, outside, self.mark(), pairwise)
+        held = self.held[slot] = Held(slot, outside, self._map[MARK], pairwise, len(self._waits))
         held.complete = whole
         self._holding = tuple([held for held in self.held if held is not None])
         words[_SLOT_SETTLED_AT + slot] = words[_STEPS]
@@ -490,8 +374,9 @@ class Books:
         """The run ends: pending waits become `collective`. A report can still split them from the ring of calls. That
         includes the waits after the last step, as if they were in another one."""
         words = self.words
-        if self._trace:
-            self._keep(words[_STEPS] + 1)
+        if self._waits:
+            self._keep(words[_STEPS] + 1, self._last_end, self._waits)
+            self._waits = []
         for slot in range(UNKNOWN_SLOT):
             if self.held[slot] is not None:
                 settled = words[_SLOT_SETTLED_AT + slot]

@@ -15,12 +15,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..ledger.layout import SLOTS, UNKNOWN_SLOT
+from .wait_codes import NOT_ENTERED, UNKNOWN_WAIT, WITHOUT_PEER, WaitCode
 
 if TYPE_CHECKING:
-    from .wait_codes import Issues, WaitCode
-
-ALONE = -1
-"""The slot of a group with one rank, in which nobody waits."""
+    from .wait_codes import Issues
 
 _KEPT = 512
 """How many works, futures and tensors to remember whose collectives were issued and not waited for yet. When there are
@@ -55,36 +53,34 @@ class Groups:
         self.slots: dict[int, Group] = {}
         """The slots in which this rank waits."""
         self._by_ranks: dict[tuple[tuple[int, ...], bool], int] = {}
-        self._of_group: dict[tuple[int, bool], tuple[weakref.ref[Any], int]] = {}
+        self.seen: dict[tuple[int, bool], tuple[weakref.ref[Any], WaitCode]] = {}
+        """What ``code_of`` has returned, by the id of the process group, which must still be the same."""
         self._members: dict[int, list[int]] = {}
-        self._waited: dict[int, tuple[weakref.ref[Any], WaitCode, Issues]] = {}
+        self.waited: dict[int, tuple[weakref.ref[Any], WaitCode, Issues]] = {}
+        """Of each work or future that will be waited for, by id: itself, the code of its wait and its messages."""
         self.coalesced: list[tuple[WaitCode, Issues]] | None = None
         """Calls that are being collected, to be issued as one."""
-        self._of_storage: dict[int, int] = {}
-        self.resolved = UNKNOWN_SLOT
-        """The slot of the group that a functional collective has resolved last."""
+        self._of_storage: dict[int, WaitCode] = {}
+        self.resolved: WaitCode = UNKNOWN_WAIT
+        """The code of a wait in the group that a functional collective has resolved last."""
 
     # -- the slot of a group
 
-    def known(self, group: Any, pairwise: bool = False) -> int | None:
-        """The slot of a process group, or ALONE; None if the group is new."""
-        known = self._of_group.get((id(group), pairwise))
-        return known[1] if known is not None and known[0]() is group else None
+    def code_of(self, group: Any, pairwise: bool = False) -> WaitCode:
+        """The code of a wait in a process group, without a peer. A new group gets a slot.
 
-    def slot_of(self, group: Any, pairwise: bool = False) -> int:
-        """Like ``known``, but gives a new group a slot."""
-        known = self.known(group, pairwise)
-        if known is not None:
-            return known
+        NOT_ENTERED if this rank is its only member: nobody waits there.
+        """
+        seen = self.seen.get((id(group), pairwise))
+        if seen is not None and seen[0]() is group:
+            return seen[1]
         self._members.pop(id(group), None)  # a deleted group may have had the same id
-        slot = self._look_up(group, pairwise)
-        self._of_group[id(group), pairwise] = (weakref.ref(group), slot)
-        return slot
+        code = NOT_ENTERED if group.size() == 1 else WITHOUT_PEER[self._slot_of(group, pairwise)]
+        self.seen[id(group), pairwise] = weakref.ref(group), code
+        return code
 
-    def _look_up(self, group: Any, pairwise: bool) -> int:
+    def _slot_of(self, group: Any, pairwise: bool) -> int:
         distributed = sys.modules["torch.distributed"]
-        if group.size() == 1:
-            return ALONE
         try:
             ranks = tuple(sorted(distributed.get_process_group_ranks(group)))
         except (KeyError, ValueError, RuntimeError):  # torch.distributed has no record of this group
@@ -159,7 +155,7 @@ class Groups:
 
     def issued(self, handle: Any, code: WaitCode, issues: Issues = ()) -> None:
         """Remembers a work or a future that will be waited for. ``issues``: the sends and receives of it."""
-        waited = self._waited
+        waited = self.waited
         waited[id(handle)] = (weakref.ref(handle), code, issues)
         if len(waited) > _KEPT:
             for key in [key for key, (alive, _, _) in waited.items() if alive() is None]:
@@ -169,12 +165,7 @@ class Groups:
 
     def issue_of(self, handle: Any) -> tuple[WaitCode, Issues] | None:
         """The code and the messages of the wait for a work or a future; None if its call was not seen."""
-        entry = self._waited.get(id(handle))
-        return entry[1:] if entry is not None and entry[0]() is handle else None
-
-    def waits_for(self, handle: Any) -> tuple[WaitCode, Issues] | None:
-        """Like ``issue_of``, but only once: other ranks may not make a second wait for the same work."""
-        entry = self._waited.pop(id(handle), None)
+        entry = self.waited.get(id(handle))
         return entry[1:] if entry is not None and entry[0]() is handle else None
 
     def wrapped(self, tensor: Any) -> None:
@@ -183,9 +174,9 @@ class Groups:
             self._of_storage.clear()
         self._of_storage[tensor.data_ptr()] = self.resolved
 
-    def slot_of_tensor(self, tensor: Any) -> int:
-        """The slot of the wait for the tensor of a functional collective."""
-        return self._of_storage.pop(tensor.data_ptr(), UNKNOWN_SLOT)
+    def code_of_tensor(self, tensor: Any) -> WaitCode:
+        """The code of the wait for the tensor of a functional collective."""
+        return self._of_storage.pop(tensor.data_ptr(), UNKNOWN_WAIT)
 
 
 def key_of(ranks: tuple[int, ...], pairwise: bool) -> int:

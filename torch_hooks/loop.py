@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..ledger.causes import CAUSE, PHASE
+from ..ledger.causes import CAUSE, COLLECTIVE_OP, PHASE
 from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, PhaseMachine
@@ -32,6 +32,7 @@ _HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
 _COMPUTE_AT, _RECOMPUTE_AT = (WORD_AT["cause_ns"][0] + CAUSE[cause] for cause in ("compute", "recompute"))
 _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _DATA = PHASE["data"]
+_ALL_REDUCE = COLLECTIVE_OP["all_reduce"]
 
 _REGULAR_CYCLES = 8
 _WAITING_AT_MOST = 1024
@@ -317,14 +318,14 @@ class Loop:
         """Counts the reduction of DDP's gradients as one all-reduce per backward pass and group."""
         if len(self._reduced) == 1:
             for size, code in self._reduced.values():
-                self._session.count_collective("all_reduce", size, code)
+                self._session.count_collective(_ALL_REDUCE, size, code)
             self._reduced.clear()
             return
         sizes: dict[WaitCode, int] = {}
         for size, code in self._reduced.values():
             sizes[code] = sizes.get(code, 0) + size
         for code, size in sizes.items():
-            self._session.count_collective("all_reduce", size, code)
+            self._session.count_collective(_ALL_REDUCE, size, code)
         self._reduced.clear()
 
     def backward_ends(self) -> None:

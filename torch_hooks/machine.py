@@ -23,14 +23,14 @@ from .flusher import FLUSH_NS
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.save import SaveMeter
-from .wait_codes import CONTINUES, PHASE_MASK, Issues, WaitCode, slot_of
+from .wait_codes import CONTINUES, NOT_ENTERED, PHASE_MASK, Issues, WaitCode, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
 
 if TYPE_CHECKING:
     from mmap import mmap
 
 STARTUP, COMPUTE, EVAL, HOST = (PHASE[p] for p in ("startup", "compute", "eval", "host"))
-CHECKPOINT, DATA = PHASE["checkpoint"], PHASE["data"]
+CHECKPOINT, COLLECTIVE, DATA = PHASE["checkpoint"], PHASE["collective"], PHASE["data"]
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
 _ACCOUNTED_AT = WORD_AT["accounted_ns"][0]
@@ -42,9 +42,6 @@ _SLOT_CALLS_AT = WORD_AT["slot_calls"][0]
 
 BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
 """Base phases: those that the loop is in when no bracket (a phase that a hook has entered and will leave) is open."""
-
-NOT_ENTERED = -1
-"""``enter`` returns this if it has entered nothing; ``leave(NOT_ENTERED)`` does nothing."""
 
 _now = time.monotonic_ns
 _thread = threading.get_ident
@@ -146,16 +143,74 @@ class PhaseMachine:
         A wait inside a wait of the same group is a part of that one. So is one whose group is not known.
         """
         slot = code >> 8 & 7  # slot_of(code)
-        if self.phase >= LEAST_WAIT and (slot == UNKNOWN_SLOT or slot == slot_of(self.phase)):
+        old = self.phase
+        if old not in BASES or self.device is not None:
+            if old >= LEAST_WAIT and (slot == UNKNOWN_SLOT or slot == slot_of(old)):
+                return NOT_ENTERED
+            old = self.cut(code)
+            # Counted here instead of in `cut`: after a garbage collection inside a wait, the same wait continues.
+            if old != NOT_ENTERED:
+                self._awaited = issues
+                words = self.words
+                words[_COLLECTIVES_AT] += 1
+                words[_SLOT_CALLS_AT + slot] += 1
+            return old
+        # The same for most waits of a CPU rank, with what `cut` does for them.
+        if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
             return NOT_ENTERED
-        old = self.cut(code)
-        # Counted here instead of in `cut`: after a garbage collection inside a wait, the same wait continues.
-        if old != NOT_ENTERED:
+        self._busy = True
+        words = self.words
+        now = _now()
+        words[SEQUENCE] = sequence = words[SEQUENCE] + 1
+        try:
+            words[self._slots[old]] += now - self.since
+            self.since = words[_SINCE_AT] = now
+            self.phase = code
             self._awaited = issues
-            words = self.words
+            words[_PHASE_AT] = COLLECTIVE
+            words[_OPEN_SLOT_AT] = slot
             words[_COLLECTIVES_AT] += 1
             words[_SLOT_CALLS_AT + slot] += 1
+            if (waits := self.waits) is not None and now >= waits.due_ns:
+                waits.begin(now)
+        except Exception:  # the fence around the training
+            words[_FAULTS_AT] += 1
+        finally:
+            words[SEQUENCE] = sequence + 1
+            self._busy = False
+        if now >= self._flush_ns:
+            self._flush_ns = now + FLUSH_NS // 2
+            self._flush(FLUSH_NS)
         return old
+
+    def leave_wait(self, old: int) -> None:
+        """Like ``leave(old)``, for a wait. It is quicker for most waits of a CPU rank."""
+        code = self.phase
+        if old not in BASES or code < LEAST_WAIT or self.device is not None:
+            if old != NOT_ENTERED:
+                self.cut(old)
+            return
+        if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
+            return
+        self._busy = True
+        words = self.words
+        now = _now()
+        words[SEQUENCE] = sequence = words[SEQUENCE] + 1
+        try:
+            ns = now - self.since
+            queue = waits.queued(ns) if (waits := self.waits) is not None else 0
+            self.books.charge_wait(code, ns, queue, now, self._awaited)
+            self.since = words[_SINCE_AT] = now
+        except Exception:  # the fence around the training
+            words[_FAULTS_AT] += 1
+        finally:
+            self.phase = words[_PHASE_AT] = old
+            words[_OPEN_SLOT_AT] = -1
+            words[SEQUENCE] = sequence + 1
+            self._busy = False
+        if now >= self._flush_ns:
+            self._flush_ns = now + FLUSH_NS // 2
+            self._flush(FLUSH_NS)
 
     def wait_until(self, code: WaitCode, event: Any) -> None:
         """On an accelerator: the home stream is about to wait for an event that has timing.
@@ -240,28 +295,27 @@ class PhaseMachine:
         self._busy = True
         words = self.words
         old = self.phase
-        saving = self.saving
-        if saving is not None and old == CHECKPOINT and parts is None:
-            parts = saving
-        elif old == DATA and parts is None:
-            parts = self.fetching
-        on_host = self.device is None
-        if on_host:
+        device = self.device
+        if parts is None:
+            if old == DATA:
+                parts = self.fetching
+            elif old == CHECKPOINT:
+                parts = self.saving
+        if device is None:
             now = _now()
         else:
             try:
-                now = self._mark(cast("DeviceClock", self.device), parts, what)
+                now = self._mark(device, parts, what)
             except BaseException:  # the user interrupts it while it waits for a place in the launch queue
                 self._busy = False
                 raise
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
-            if on_host:
+            if device is None:
                 ns = now - self.since
                 if old >= LEAST_WAIT:
-                    if self.waits is not None:
-                        parts = self.waits.split(ns)
-                    self.books.charge_wait(old, ns, cast("Parts | None", parts), now, self._awaited)
+                    queue = waits.queued(ns) if (waits := self.waits) is not None else 0
+                    self.books.charge_wait(old, ns, queue, now, self._awaited)
                 elif parts is None:
                     words[self._slots[old]] += ns
                 else:
@@ -279,18 +333,19 @@ class PhaseMachine:
             self.since = words[_SINCE_AT] = now
             self.phase = phase
             if phase >= LEAST_WAIT:
-                words[_PHASE_AT] = phase & PHASE_MASK
+                words[_PHASE_AT] = COLLECTIVE
                 words[_OPEN_SLOT_AT] = phase >> 8 & 7  # slot_of(phase)
-                if self.waits is not None:
-                    self.waits.begin()
+                if (waits := self.waits) is not None and now >= waits.due_ns:
+                    waits.begin(now)
             else:
                 words[_PHASE_AT] = phase
                 if old >= LEAST_WAIT:
                     words[_OPEN_SLOT_AT] = -1
-                if saving is not None and phase == CHECKPOINT:
-                    saving.begin()
-                elif phase == DATA and self.fetching is not None:
-                    self.fetching.resume()
+                if phase == DATA:
+                    if self.fetching is not None:
+                        self.fetching.resume()
+                elif phase == CHECKPOINT and self.saving is not None:
+                    self.saving.begin()
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
             self.phase = phase
@@ -357,7 +412,7 @@ class PhaseMachine:
             if interval.phase < 0:
                 books.charge_unmeasured(interval.ns)
             elif interval.phase >= LEAST_WAIT:
-                books.charge_wait(interval.phase, interval.ns, interval.parts, interval.end_ns, interval.issues)
+                books.charge_wait(interval.phase, interval.ns, 0, interval.end_ns, interval.issues)
             else:
                 books.charge(interval.phase, interval.ns, interval.parts)
                 for issue in interval.issues:

@@ -53,6 +53,9 @@ class NullMachine:
     def leave_save(self, old: int) -> None:
         pass
 
+    def leave_wait(self, old: int) -> None:
+        pass
+
     def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
         pass
 

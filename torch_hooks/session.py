@@ -17,14 +17,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..ledger.causes import COLLECTIVE_OP, HOOK_STATES, HOOKS
+from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .flusher import Flusher
-from .groups import ALONE
 from .identity import identify, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
@@ -39,13 +38,13 @@ from .restart import name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
-from .wait_codes import UNKNOWN_WAIT, WITHOUT_PEER, Issues, WaitCode, wait_code
+from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
 from .watcher import Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
 _STATE = {name: index for index, name in enumerate(HOOK_STATES)}
-_OPS = len(COLLECTIVE_OP)
+_OPS = len(COLLECTIVE_OPS)
 _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes"][0]
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
@@ -302,28 +301,34 @@ class Session:
             exchange = self.find_group()
             if exchange is None:
                 return UNKNOWN_WAIT
-        groups = exchange.groups
-        slot = groups.known(group, pairwise)
-        if slot is None:
+        seen = exchange.groups.seen.get((id(group), pairwise))
+        if seen is not None and seen[0]() is group:
+            code = seen[1]
+        else:
             if not self.machine.admits():
                 return UNKNOWN_WAIT  # another thread, or a signal handler: its waits cannot be kept for a split
             exchange = self.find_group() or exchange  # a new group may belong to a new world
-            groups = exchange.groups
-            slot = groups.slot_of(group, pairwise)
-        if slot == ALONE:
-            return NOT_ENTERED
-        return WITHOUT_PEER[slot] if peer < 0 else wait_code(slot, groups.peer_of(group, peer))
+            code = exchange.groups.code_of(group, pairwise)
+        if peer < 0 or code == NOT_ENTERED:
+            return code
+        return wait_code(slot_of(code), exchange.groups.peer_of(group, peer))
 
     def wait_for(self, handle: Any) -> int:
         """The wait for a work or a future begins. Returns what to pass to ``leave``."""
         try:
-            if self.asleep:
-                self.wake()
             exchange = self.exchange
-            issue = exchange.groups.waits_for(handle) if exchange is not None else None
-            if issue is None:
+            if exchange is None:
+                if self.asleep:
+                    self.wake()
                 return self.wait_begins(UNKNOWN_WAIT)
-            return self.wait_begins(*issue)
+            # Once: other ranks may not make a second wait for the same work.
+            issued = exchange.groups.waited.pop(id(handle), None)
+            if issued is None or issued[0]() is not handle:
+                return self.wait_begins(UNKNOWN_WAIT)
+            machine = self.machine
+            if self.off or machine.device is not None:
+                return self.wait_begins(issued[1], issued[2])
+            return machine.enter_wait(issued[1], issued[2]) if issued[1] != NOT_ENTERED else NOT_ENTERED
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
 
@@ -358,15 +363,15 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("process_group", error)
 
-    def count_collective(self, op: str, size: int, code: WaitCode) -> None:
-        """Counts a collective of ``size`` bytes; ``code`` is that of its wait, as from ``code_of``."""
-        if self.writer is not None:
-            words, index = self.writer.words, COLLECTIVE_OP[op]
-            words[_CALLS_AT + index] += 1
+    def count_collective(self, op: int, size: int, code: WaitCode) -> None:
+        """Counts a collective of ``size`` bytes. ``op``: its index in COLLECTIVE_OPS; ``code``: that of its wait."""
+        if (writer := self.writer) is not None:
+            words = writer.words
+            words[_CALLS_AT + op] += 1
             if size:
-                words[_BYTES_AT + index] += size
+                words[_BYTES_AT + op] += size
                 if code != NOT_ENTERED:
-                    words[_SLOT_BYTES_AT + (code >> 8 & 7) * _OPS + index] += size  # slot_of(code)
+                    words[_SLOT_BYTES_AT + (code >> 8 & 7) * _OPS + op] += size  # slot_of(code)
 
     def own_task(self) -> OwnTask:
         return OwnTask(self.task)

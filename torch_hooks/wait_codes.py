@@ -22,6 +22,10 @@ LEAST = _WAIT
 """Every code is at least this; every phase is less."""
 
 
+NOT_ENTERED = -1
+"""Instead of a code: nobody waits. `PhaseMachine.enter` returns it if it has entered nothing."""
+
+
 def wait_code(slot: int, peer: int = -1) -> WaitCode:
     """The code of a wait. ``peer``: the global rank at the other end of a send or receive."""
     return _COLLECTIVE | slot << 8 | _WAIT | (peer + 1) << PEER_SHIFT

@@ -67,7 +67,7 @@ def test_after_a_flush_the_file_equals_the_memory(
     for steps, waits, what in rounds:
         for _ in range(steps):
             for _ in range(waits):
-                books.charge_wait(wait_code(0), 1000, None, now, ())
+                books.charge_wait(wait_code(0), 1000, 0, now, ())
             now += 10_000
             books.close_step(now)
         if what == "refuse":

@@ -225,7 +225,7 @@ STOPS_IN_A_FLUSH = """
     books.hold(0, (), whole=True)
     for number in range(1, NEW_STEPS + 1):
         words[WORD_AT["cause_ns"][0]] += 10
-        books.charge_wait(wait_code(0), 10, None, now, ())
+        books.charge_wait(wait_code(0), 10, 0, now, ())
         books.close_step(now + number * 20)
     ledger.file.flush()
 """

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whyidle.ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, PHASE, PHASES, STEP_BUCKETS_SECONDS
-from whyidle.ledger.layout import RING_STEPS, STEP_WORDS, WORD_AT, Call, link_of
+from whyidle.ledger.layout import RING_CALLS, RING_STEPS, STEP_WORDS, WORD_AT, Call, link_of
 from whyidle.ledger.reader import Step, parse_ledger
+from whyidle.ledger.waits import Message
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.machine import COMPUTE, HOST, NOT_ENTERED, STARTUP, PhaseMachine
@@ -213,19 +214,56 @@ def test_a_wait_cut_in_two_is_one_call(words: memoryview) -> None:
     assert books.held[0].steps[0].calls == [7]  # type: ignore[union-attr]
 
 
+def test_a_continued_wait_is_not_one_of_another_group(words: memoryview) -> None:
+    """The wait for the second group interrupts the one for the first."""
+    books = Books(words)
+    for slot in (0, 1):
+        books.hold(slot, (), whole=True)
+    books.open_window(1)
+    books.charge_wait(WORLD, 3, 0, 4)
+    books.charge_wait(OTHER, 5, 0, 9)
+    books.charge_wait(WORLD | CONTINUES, 4, 0, 13)
+    books.close_step(20)
+    assert [books.held[slot].steps[0].calls for slot in (0, 1)] == [[7], [5]]  # type: ignore[union-attr]
+
+
+def test_a_wait_that_continues_in_the_next_step_counts_in_both(words: memoryview) -> None:
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    books.charge_wait(WORLD, 3, 0, 4)
+    books.close_step(4)
+    books.charge_wait(WORLD | CONTINUES, 4, 0, 8)
+    books.close_step(8)
+    assert [step.calls for step in books.held[0].steps] == [[3], [4]]  # type: ignore[union-attr]
+
+
+def test_a_group_that_is_held_anew_has_no_waits_from_before(words: memoryview) -> None:
+    """Those became `collective` when it was released in the same step."""
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    books.charge_wait(WORLD, 3, 0, 4)
+    books.release(0)
+    books.hold(0, (), whole=False)
+    books.charge_wait(WORLD | CONTINUES, 4, 0, 8)
+    books.close_step(8)
+    (step,) = books.held[0].steps  # type: ignore[union-attr]
+    assert (step.calls, step.complete) == ([4], False)
+    assert (cause(words, "collective"), word(words, "pending_ns")) == (3, 4)
+
+
 def test_a_message_arrives_at_the_end_of_the_last_part_of_its_wait(words: memoryview) -> None:
     """Otherwise a garbage collection at the start of a wait would make its link look faster than any clock allows."""
     books = Books(words)
     books.hold(0, (), whole=True, pairwise=True)
     books.open_window(1)
     issues = (Issue(3, sent=False, at=77),)
-    books.charge_wait(wait_code(0, peer=3), 3, None, 80, issues)
-    (first,) = books.held[0].messages  # type: ignore[union-attr]
-    books.charge_wait(wait_code(0, peer=3) | CONTINUES, 4, None, 84, issues)
-    (message,) = books.held[0].messages  # type: ignore[union-attr]
-    assert (message.peer, message.sent, message.issued) == (3, False, 77)
-    assert message.end > first.end
-    assert message.ns == 7
+    books.charge_wait(wait_code(0, peer=3), 3, 0, 80, issues)
+    books.charge_wait(wait_code(0, peer=3) | CONTINUES, 4, 0, 84, issues)
+    books.close_step(90)
+    (message,) = books.held[0].steps[0].messages  # type: ignore[union-attr]
+    assert message == Message(3, False, 77, 84, 7)
 
 
 def test_records_transfer_cost_and_slowest_link_of_waits_for_stages(words: memoryview) -> None:
@@ -301,17 +339,32 @@ def test_the_ring_of_calls_keeps_unsettled_waits_at_the_end(words: memoryview) -
     ]
 
 
+def test_the_ring_of_calls_keeps_the_newest_waits(words: memoryview) -> None:
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    waited = 0
+    for step in (RING_CALLS - 1, 3, 2 * RING_CALLS + 5):
+        for _ in range(step):
+            waited += 1
+            books.charge_wait(WORLD, waited * 1000)
+        books.close_step(1)
+        calls = parse_ledger(bytes(words), "here", alive=True).calls
+        assert [call.ns for call in calls] == [ns * 1000 for ns in range(waited + 1)][-len(calls) :]
+        assert len(calls) >= min(waited, RING_CALLS - 1)
+
+
 def test_the_ring_of_calls_has_waits_of_a_step_and_time_between_them_in_order(words: memoryview) -> None:
     books = Books(words)
     for slot in (0, 1):
         books.hold(slot, (), whole=True, pairwise=slot == 1)
     books.open_window(100_000)
-    books.charge_wait(wait_code(1), 3_000, None, 110_000, (Issue(5, True, 104_000), Issue(2, False)))
-    books.charge_wait(WORLD, 2_000, None, 120_000)
-    books.charge_wait(WORLD | CONTINUES, 1_000, None, 123_000)  # a garbage collection was in between
-    books.charge_wait(wait_code(1), 0, None, 130_000, (Issue(2, False, 130_000),))
+    books.charge_wait(wait_code(1), 3_000, 0, 110_000, (Issue(5, True, 104_000), Issue(2, False)))
+    books.charge_wait(WORLD, 2_000, 0, 120_000)
+    books.charge_wait(WORLD | CONTINUES, 1_000, 0, 123_000)  # a garbage collection was in between
+    books.charge_wait(wait_code(1), 0, 0, 130_000, (Issue(2, False, 130_000),))
     books.close_step(140_000)
-    books.charge_wait(WORLD, 1_000, None, 145_000)
+    books.charge_wait(WORLD, 1_000, 0, 145_000)
     books.close_step(150_000)
     assert parse_ledger(bytes(words), "here", alive=True).calls == [
         Call(1, 1, 3_000, 7_000, 5, True, 3_000),

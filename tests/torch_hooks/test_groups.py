@@ -15,8 +15,9 @@ from support_training import Outcome, Told, assert_every_second_is_in_one_place
 from whyidle.ledger.layout import SLOTS, UNKNOWN_SLOT
 from whyidle.ledger.reader import Ledger
 from whyidle.torch_hooks import groups as groups_module
-from whyidle.torch_hooks.groups import ALONE, Group, Groups
-from whyidle.torch_hooks.wait_codes import Issue, wait_code
+from whyidle.torch_hooks.groups import Group, Groups
+from whyidle.torch_hooks.session import Session
+from whyidle.torch_hooks.wait_codes import NOT_ENTERED, UNKNOWN_WAIT, Issue, Issues, WaitCode, slot_of, wait_code
 
 RANKS = 4
 
@@ -48,26 +49,26 @@ def slots_of(rank: int = 0, world: int = 4, taken: dict[int, Group] | None = Non
 
 def test_the_world_is_slot_zero_whichever_group_it_is() -> None:
     groups = slots_of()
-    assert groups.slot_of(ProcessGroup(1, 0)) == 1
-    assert groups.slot_of(ProcessGroup(0, 1, 2, 3)) == groups.slot_of(ProcessGroup(3, 2, 1, 0)) == 0
+    assert slot_of(groups.code_of(ProcessGroup(1, 0))) == 1
+    assert slot_of(groups.code_of(ProcessGroup(0, 1, 2, 3))) == slot_of(groups.code_of(ProcessGroup(3, 2, 1, 0))) == 0
 
 
 def test_groups_of_the_same_ranks_share_a_slot_and_messages_have_their_own() -> None:
     groups = slots_of()
     one, other = ProcessGroup(0, 1), ProcessGroup(1, 0)
-    assert groups.slot_of(one) == groups.slot_of(other) == 1
-    assert groups.slot_of(one, pairwise=True) == groups.slot_of(other, pairwise=True) == 2
+    assert slot_of(groups.code_of(one)) == slot_of(groups.code_of(other)) == 1
+    assert slot_of(groups.code_of(one, pairwise=True)) == slot_of(groups.code_of(other, pairwise=True)) == 2
 
 
 def test_late_groups_and_groups_of_other_ranks_have_no_slot() -> None:
     groups = slots_of(world=16)
     early = [ProcessGroup(0, other) for other in range(1, 7)]
-    assert [groups.slot_of(group) for group in early] == [1, 2, 3, 4, 5, 6]
+    assert [slot_of(groups.code_of(group)) for group in early] == [1, 2, 3, 4, 5, 6]
     late = ProcessGroup(0, 9)
-    assert groups.slot_of(late) == groups.known(late) == UNKNOWN_SLOT
-    assert groups.slot_of(ProcessGroup(*range(16))) == 0, "the world always has a slot"
-    assert slots_of().slot_of(ProcessGroup(1, 2)) == UNKNOWN_SLOT
-    assert groups.slot_of(ProcessGroup(0)) == ALONE
+    assert groups.code_of(late) == groups.code_of(late) == UNKNOWN_WAIT
+    assert slot_of(groups.code_of(ProcessGroup(*range(16)))) == 0, "the world always has a slot"
+    assert slots_of().code_of(ProcessGroup(1, 2)) == UNKNOWN_WAIT
+    assert groups.code_of(ProcessGroup(0)) == NOT_ENTERED
 
 
 def test_labels_are_those_of_the_mesh_and_unique() -> None:
@@ -81,7 +82,7 @@ def test_labels_are_those_of_the_mesh_and_unique() -> None:
         (ProcessGroup(0, 1, 2, described="mesh_tp"), False),
         (ProcessGroup(0, 1, 2, 3), False),
     ):
-        groups.slot_of(group, pairwise)
+        groups.code_of(group, pairwise)
     labels = ["world", "tp", "tp p2p", "2 ranks", "2 ranks (2)", "world p2p", "tp (2)"]
     assert [groups.slots[slot].label for slot in range(7)] == labels
 
@@ -89,11 +90,11 @@ def test_labels_are_those_of_the_mesh_and_unique() -> None:
 def test_slots_of_an_earlier_world_keep_their_meaning_and_their_name() -> None:
     before = slots_of()
     for group in (ProcessGroup(0, 1, described="mesh_tp"), ProcessGroup(0, 2)):
-        before.slot_of(group)
+        before.code_of(group)
     groups = slots_of(taken={**before.taken, **before.slots})
-    assert groups.slot_of(ProcessGroup(0, 3)) == 3
-    assert groups.slot_of(ProcessGroup(0, 2)) == 2
-    assert groups.slot_of(ProcessGroup(0, 1)) == 1
+    assert slot_of(groups.code_of(ProcessGroup(0, 3))) == 3
+    assert slot_of(groups.code_of(ProcessGroup(0, 2))) == 2
+    assert slot_of(groups.code_of(ProcessGroup(0, 1))) == 1
     assert [groups.slots[slot].label for slot in (1, 2, 3)] == ["tp", "2 ranks", "2 ranks (2)"]
 
 
@@ -102,8 +103,8 @@ def test_keys_are_the_same_on_all_ranks_and_differ_between_groups() -> None:
     for rank in (0, 1):
         groups = slots_of(rank)
         for pairwise in (False, True):
-            groups.slot_of(ProcessGroup(1, 0), pairwise)
-        groups.slot_of(ProcessGroup(0, 1, 2))
+            groups.code_of(ProcessGroup(1, 0), pairwise)
+        groups.code_of(ProcessGroup(0, 1, 2))
         found.append([group.key for group in groups.slots.values()])
     assert found[0] == found[1]
     assert len(set(found[0])) == 3
@@ -112,7 +113,7 @@ def test_keys_are_the_same_on_all_ranks_and_differ_between_groups() -> None:
 def test_the_peer_of_a_message_is_a_global_rank() -> None:
     groups = slots_of()
     group = ProcessGroup(3, 0)
-    groups.slot_of(group, pairwise=True)
+    groups.code_of(group, pairwise=True)
     assert (groups.peer_of(group, 0), groups.peer_of(group, 1)) == (3, 0)
 
 
@@ -120,14 +121,14 @@ def test_a_new_group_at_the_address_of_an_old_one_has_its_own_ranks() -> None:
     """Python gives the id of a dead object to a new one."""
     groups = slots_of()
     gone = ProcessGroup(0, 2)
-    groups.slot_of(gone, pairwise=True)
+    groups.code_of(gone, pairwise=True)
     groups.peer_of(gone, 1)
     group = ProcessGroup(0, 3)
     # Which object gets the address is the allocator's choice. So what is known by the old id moves to the new one.
-    groups._of_group = {(id(group), pairwise): known for (_, pairwise), known in groups._of_group.items()}
+    groups.seen = {(id(group), pairwise): seen for (_, pairwise), seen in groups.seen.items()}
     groups._members = {id(group): members for members in groups._members.values()}
     del gone
-    assert groups.slot_of(group, pairwise=True) == 2
+    assert slot_of(groups.code_of(group, pairwise=True)) == 2
     assert groups.peer_of(group, 1) == 3
 
 
@@ -140,7 +141,7 @@ def test_groups_outside_are_those_that_do_not_hold_up_the_whole_group() -> None:
         (ProcessGroup(0, 4), False),
         (ProcessGroup(0, 1), True),
     ):
-        groups.slot_of(group, pairwise)
+        groups.code_of(group, pairwise)
     assert groups.outside(0) == (1, 2, 3, 4)
     assert groups.outside(1) == (3, 4)
     assert groups.outside(4) == (0, 1, 2, 3)
@@ -153,12 +154,39 @@ class Work:
     pass
 
 
+class Machine:
+    """Tells which waits it was asked to enter."""
+
+    device = None
+
+    def __init__(self) -> None:
+        self.entered: list[tuple[WaitCode, Issues]] = []
+
+    def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
+        self.entered.append((code, issues))
+        return 0
+
+
+def waits_for(groups: Groups, work: Work) -> tuple[WaitCode, Issues]:
+    """The wait that a session enters when the loop waits for a work."""
+    session, machine = Session(), Machine()
+    session.exchange, session.machine = SimpleNamespace(groups=groups), machine  # type: ignore[assignment]
+    assert session.wait_for(work) == (0 if machine.entered else NOT_ENTERED)
+    return machine.entered[0] if machine.entered else (NOT_ENTERED, ())
+
+
 def test_a_work_is_waited_for_once() -> None:
     groups, work, issues = slots_of(), Work(), (Issue(1, sent=True, at=77),)
     groups.issued(work, wait_code(2), issues)
-    assert groups.issue_of(work) == groups.waits_for(work) == (wait_code(2), issues)
-    assert groups.waits_for(work) is None
-    assert groups.waits_for(Work()) is None
+    assert groups.issue_of(work) == waits_for(groups, work) == (wait_code(2), issues)
+    assert waits_for(groups, work) == (UNKNOWN_WAIT, ())
+    assert waits_for(groups, Work()) == (UNKNOWN_WAIT, ())
+
+
+def test_a_work_of_a_group_with_one_rank_is_no_wait() -> None:
+    groups, work = slots_of(), Work()
+    groups.issued(work, NOT_ENTERED)
+    assert waits_for(groups, work) == (NOT_ENTERED, ())
 
 
 def test_works_that_nobody_waits_for_are_dropped_once_they_are_dead() -> None:
@@ -166,8 +194,8 @@ def test_works_that_nobody_waits_for_are_dropped_once_they_are_dead() -> None:
     groups.issued(alive, wait_code(1))
     for _ in range(10_000):
         groups.issued(Work(), wait_code(2))
-    assert len(groups._waited) <= 513
-    assert groups.waits_for(alive) == (wait_code(1), ())
+    assert len(groups.waited) <= 513
+    assert waits_for(groups, alive) == (wait_code(1), ())
 
 
 def test_works_that_are_kept_and_never_waited_for_take_bounded_memory() -> None:
@@ -175,8 +203,8 @@ def test_works_that_are_kept_and_never_waited_for_take_bounded_memory() -> None:
     kept = [Work() for _ in range(5_000)]
     for work in kept:
         groups.issued(work, wait_code(2))
-    assert len(groups._waited) <= 513
-    assert groups.waits_for(kept[-1]) == (wait_code(2), ())
+    assert len(groups.waited) <= 513
+    assert waits_for(groups, kept[-1]) == (wait_code(2), ())
 
 
 def test_keeps_no_work_alive() -> None:
@@ -186,7 +214,7 @@ def test_keeps_no_work_alive() -> None:
     try:
         place = id(work)
         del work
-        assert groups._waited[place][0]() is None
+        assert groups.waited[place][0]() is None
     finally:
         gc.enable()
 
@@ -198,8 +226,8 @@ def test_tensors_of_functional_collectives_that_nobody_waits_for_take_bounded_me
         groups.wrapped(SimpleNamespace(data_ptr=lambda address=address: address))
     assert len(groups._of_storage) <= 513
     last: Any = SimpleNamespace(data_ptr=lambda: 4_999)
-    assert groups.slot_of_tensor(last) == 4_999 % 6
-    assert groups.slot_of_tensor(last) == UNKNOWN_SLOT, "it has been waited for"
+    assert groups.code_of_tensor(last) == 4_999 % 6
+    assert groups.code_of_tensor(last) == UNKNOWN_WAIT, "it has been waited for"
 
 
 # -- real calls

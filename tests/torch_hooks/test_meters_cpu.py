@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support_ledgers import until
 
-from whyidle.ledger.causes import CAUSE
 from whyidle.torch_hooks.meters import collective
 from whyidle.torch_hooks.meters.blocked import BlockedMeter, helped
 from whyidle.torch_hooks.meters.budget import Budget
@@ -83,7 +82,13 @@ def test_queues_of_two_threads_overlap_by_chance() -> None:
 
 
 def test_a_wait_without_a_reading_is_left_whole(task: TaskClock) -> None:
-    assert WaitMeter(task, OwnThreads()).split(10 * MS) is None
+    assert WaitMeter(task, OwnThreads()).queued(10 * MS) == 0
+
+
+def begin(meter: WaitMeter) -> None:
+    """A wait begins, as in the phase machine."""
+    if (now := collective._now()) >= meter.due_ns:
+        meter.begin(now)
 
 
 class Queueing(TaskClock):
@@ -101,12 +106,10 @@ def test_short_waits_are_split_as_the_measured_ones_were() -> None:
     meter = WaitMeter(task, OwnThreads())
     waits = []
     for _ in range(64):
-        meter.begin()
-        waits.append(meter.split(100_000))
+        begin(meter)
+        waits.append(meter.queued(100_000))
     assert task.readings < 2 * 64
-    (cause, queue), rest = waits[-1] or ((0, 0), (0, 0))
-    assert (cause, rest) == (CAUSE["collective_queue"], (CAUSE["collective"], -1))
-    assert queue == pytest.approx(20_000, rel=0.01)
+    assert waits[-1] == pytest.approx(20_000, rel=0.01)
 
 
 class Dear(TaskClock):
@@ -126,11 +129,11 @@ def test_expensive_readings_take_a_small_share_of_the_time(monkeypatch: pytest.M
     meter, queued, waited = WaitMeter(task, OwnThreads()), 0, 0
     for _ in range(5_000):
         begun = task.now_ns
-        meter.begin()
+        begin(meter)
         task.now_ns += 3 * MS
-        parts = meter.split(task.now_ns - begun)
+        queue = meter.queued(task.now_ns - begun)
         waited += task.now_ns - begun
-        queued += parts[0][1] if parts else 0
+        queued += queue
     assert task.readings * 150_000 < 0.015 * task.now_ns
     assert queued == pytest.approx(0.1 * waited, rel=0.05), "the waits between two readings are split as those"
     assert task.booked_ns == pytest.approx(queued, rel=0.01)
@@ -165,13 +168,13 @@ def test_a_thread_that_ends_during_a_wait_does_not_affect_the_others(task: TaskC
     thread, over = start(lambda over: over.wait(), "pt_gloo_runloop")
     threads = OwnThreads()
     meter = WaitMeter(task, threads)
-    meter.begin()
+    begin(meter)
     assert threads.communication
     end(thread, over)
-    meter.split(10**12)
+    meter.queued(10**12)
     assert not threads.communication
-    meter.begin()
-    meter.split(10 * MS)
+    begin(meter)
+    meter.queued(10 * MS)
 
 
 def test_communication_threads_on_one_core_have_queue_time(task: TaskClock) -> None:
@@ -182,18 +185,16 @@ def test_communication_threads_on_one_core_have_queue_time(task: TaskClock) -> N
         os.sched_setaffinity(0, {min(cores)})
         ended = [start(burn_until, "pt_gloo_runloop") for _ in range(2)]
         meter = WaitMeter(task, OwnThreads())
-        meter.begin()
+        begin(meter)
         begun = time.monotonic_ns()
         time.sleep(0.5)
         ns = time.monotonic_ns() - begun
-        parts = meter.split(ns)
+        queue = meter.queued(ns)
     finally:
         for thread, over in ended:
             end(thread, over)
         os.sched_setaffinity(0, cores)
-    assert parts is not None
-    assert [cause for cause, _ in parts] == [CAUSE["collective_queue"], CAUSE["collective"]]
-    assert ns // 2 < parts[0][1] <= ns
+    assert ns // 2 < queue <= ns
 
 
 def burn_until(over: threading.Event) -> None:

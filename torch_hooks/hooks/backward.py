@@ -159,7 +159,7 @@ class _FinalBracket:
         old = self._old
         if old != NOT_ENTERED:
             self._old = NOT_ENTERED
-            self._session.machine.cut(old)
+            self._session.machine.leave_wait(old)
 
     def close(self) -> None:
         """Ends the bracket, also after a backward pass that raised."""

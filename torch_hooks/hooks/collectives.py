@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ...ledger.causes import COLLECTIVE_OP
 from ..machine import NOT_ENTERED
 from ..patching import NothingToHook, Patches
 from ..wait_codes import UNKNOWN_WAIT, Issue, Issues, WaitCode
@@ -38,8 +39,8 @@ def install_work_wait(session: Session) -> Callable[[], None]:
             try:
                 return original(work, *args, **kwargs)
             finally:
-                if old != NOT_ENTERED:  # `machine.leave` without its call
-                    session.machine.cut(old)
+                if old != NOT_ENTERED:
+                    session.machine.leave_wait(old)
 
         return wait
 
@@ -106,7 +107,7 @@ Sizes are those of nccl-tests: all bytes that are reduced, gathered or scattered
 rank's part.
 """
 
-_PEER: dict[str, int] = {"send": 1, "recv": 1}
+_PEER: dict[str, int | None] = {"send": 1, "recv": 1, "recv_anysource": None}
 """Method of ProcessGroup with a single peer -> index of the argument that has the peer, as a rank of the group."""
 
 
@@ -116,8 +117,13 @@ def install_process_group(session: Session) -> Callable[[], None]:
 
     patches = Patches()
     for method, (op, sized) in _METHODS.items():
-        if hasattr(c10d.ProcessGroup, method):
-            patches.replace(c10d.ProcessGroup, method, _counting(session, op, sized, _PEER.get(method)))
+        if not hasattr(c10d.ProcessGroup, method):
+            continue
+        index = COLLECTIVE_OP[op]
+        if method in _PEER:
+            patches.replace(c10d.ProcessGroup, method, _counting_messages(session, index, _PEER[method]))
+        else:
+            patches.replace(c10d.ProcessGroup, method, _counting(session, index, sized))
     if hasattr(c10d.ProcessGroup, "_end_coalescing"):
         patches.replace(c10d.ProcessGroup, "_start_coalescing", _begin_coalescing(session))
         patches.replace(c10d.ProcessGroup, "_end_coalescing", _end_coalescing(session))
@@ -127,43 +133,75 @@ def install_process_group(session: Session) -> Callable[[], None]:
     return patches.undo
 
 
-def _counting(
-    session: Session, op: str, sized: int, peer_at: int | None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    pairwise = op in ("send", "recv")
+def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Counts a collective when it is issued, and remembers its work."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             old = NOT_ENTERED
-            code, issues = UNKNOWN_WAIT, ()
+            code, groups = UNKNOWN_WAIT, None
             try:
                 if session.asleep:
                     session.wake()
-                peer = args[peer_at] if peer_at is not None and peer_at < len(args) else -1
-                code = session.code_of(group, pairwise, peer)
+                code = session.code_of(group)
                 session.count_collective(op, size_of(args[sized]) if 0 <= sized < len(args) else 0, code)
-                groups = session.exchange.groups if session.exchange is not None else None
-                if pairwise:
-                    issues = (Issue(groups.peer_of(group, peer) if groups and peer >= 0 else -1, op == "send"),)
-                if groups is not None and groups.coalesced is not None:
-                    groups.coalesced.append((code, issues))
-                elif issues:
-                    session.machine.issue(issues)
+                exchange = session.exchange
+                if exchange is not None:
+                    groups = exchange.groups
+                    if groups.coalesced is not None:
+                        groups.coalesced.append((code, ()))
                 # Since mid-2025, a synchronous NCCL collective runs on the current stream and returns no work to wait
                 # for. So the device waits in the call itself.
                 if session.machine.device is not None and _on_current_stream(args, kwargs):
                     old = session.wait_begins(code)
             except Exception as error:  # the fence around the training
                 session.fault("process_group", error)
-            try:
+            if old == NOT_ENTERED:
                 work = original(group, *args, **kwargs)
-            finally:
-                if old != NOT_ENTERED:
-                    session.machine.leave(old)
-            exchange = session.exchange
-            if work is not None and exchange is not None:
+            else:
                 try:
-                    exchange.groups.issued(work, code, issues)
+                    work = original(group, *args, **kwargs)
+                finally:
+                    session.machine.leave(old)
+            if work is not None and groups is not None:
+                try:
+                    groups.issued(work, code)
+                except Exception as error:  # the fence around the training
+                    session.fault("process_group", error)
+            return work
+
+        return call
+
+    return make
+
+
+def _counting_messages(
+    session: Session, op: int, peer_at: int | None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Like ``_counting``, for a send or receive. ``peer_at``: the index of the argument that has the peer."""
+    sent = op == COLLECTIVE_OP["send"]
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+            code, issues, groups = UNKNOWN_WAIT, (), None
+            try:
+                if session.asleep:
+                    session.wake()
+                peer = args[peer_at] if peer_at is not None and peer_at < len(args) else -1
+                code = session.code_of(group, True, peer)
+                session.count_collective(op, size_of(args[0]) if args else 0, code)
+                groups = session.exchange.groups if session.exchange is not None else None
+                issues = (Issue(groups.peer_of(group, peer) if groups and peer >= 0 else -1, sent),)
+                if groups is not None and groups.coalesced is not None:
+                    groups.coalesced.append((code, issues))
+                else:
+                    session.machine.issue(issues)
+            except Exception as error:  # the fence around the training
+                session.fault("process_group", error)
+            work = original(group, *args, **kwargs)
+            if work is not None and groups is not None:
+                try:
+                    groups.issued(work, code, issues)
                 except Exception as error:  # the fence around the training
                     session.fault("process_group", error)
             return work
@@ -220,7 +258,7 @@ def _around_barrier(session: Session) -> Callable[[Callable[..., Any]], Callable
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def monitored_barrier(group: Any, *args: Any, **kwargs: Any) -> Any:
-            session.count_collective("barrier", 0, UNKNOWN_WAIT)
+            session.count_collective(COLLECTIVE_OP["barrier"], 0, UNKNOWN_WAIT)
             old = session.wait_in(group)
             try:
                 return original(group, *args, **kwargs)

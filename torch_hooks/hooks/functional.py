@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..groups import ALONE
+from ...ledger.causes import COLLECTIVE_OP
 from ..machine import NOT_ENTERED
 from ..patching import Patches
-from ..wait_codes import UNKNOWN_WAIT, WaitCode, slot_of, wait_code
+from ..wait_codes import UNKNOWN_WAIT, WaitCode
 from .collectives import size_of
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callabl
             try:
                 if session.asleep:
                     session.wake()
-                old = session.wait_begins(_code_of_tensor(session, tensor))
+                exchange = session.exchange
+                old = session.wait_begins(exchange.groups.code_of_tensor(tensor) if exchange else UNKNOWN_WAIT)
             except Exception as error:  # the fence around the training
                 session.fault("functional_wait", error)
             try:
@@ -105,13 +106,6 @@ def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callabl
         return wait_tensor
 
     return make
-
-
-def _code_of_tensor(session: Session, tensor: Any) -> WaitCode:
-    if session.exchange is None:
-        return UNKNOWN_WAIT
-    slot = session.exchange.groups.slot_of_tensor(tensor)
-    return NOT_ENTERED if slot == ALONE else wait_code(slot)
 
 
 def _resolving(session: Session, made: _Functional) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -126,7 +120,7 @@ def _resolving(session: Session, made: _Functional) -> Callable[[Callable[..., A
                     code = made.code = session.code_of(resolved)
                     made.ranks = resolved.size()
                     if session.exchange is not None:
-                        session.exchange.groups.resolved = ALONE if code == NOT_ENTERED else slot_of(code)
+                        session.exchange.groups.resolved = code
                 except Exception as error:  # the fence around the training
                     session.fault("functional_wait", error)
             return group
@@ -146,7 +140,7 @@ def _wrapping(session: Session, made: _Functional) -> Callable[[Callable[..., An
                     session.exchange.groups.wrapped(tensor)
                     if made.op:
                         whole = made.ranks if made.op == "reduce_scatter" else 1  # the result is one rank's part
-                        session.count_collective(made.op, size_of(tensor) * whole, made.code)
+                        session.count_collective(COLLECTIVE_OP[made.op], size_of(tensor) * whole, made.code)
                     made.op = ""
                 except Exception as error:  # the fence around the training
                     session.fault("functional_wait", error)

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import time
 
-from ...ledger.causes import CAUSE
-from ..books import Parts
 from ..tasks import TaskClock
 from ..threads import OwnThread, OwnThreads
 from .budget import Budget
 
-_QUEUE = CAUSE["collective_queue"]
-_REST = (CAUSE["collective"], -1)
 _LONG_NS = 1_000_000
 _LONG_NS_PER_THREAD = 100_000
 """A wait is long from _LONG_NS on, plus this for each thread. A reading costs 1 µs per thread, and a wait needs two."""
@@ -33,8 +29,8 @@ class WaitMeter:
     """Measures the waits of one rank in collectives. The training thread must create it and call it.
 
     A wait begins with a reading if recent waits were long, and otherwise now and then, unless readings are too
-    expensive. A short wait without a reading is split like the measured ones. For a long wait without a reading, the
-    time that the threads have queued since the last reading is an upper bound.
+    expensive (`due_ns`). A short wait without a reading is split like the measured ones. For a long wait without a
+    reading, the time that the threads have queued since the last reading is an upper bound.
     """
 
     __slots__ = (
@@ -51,6 +47,7 @@ class WaitMeter:
         "_spent_ns",
         "_task",
         "_threads",
+        "due_ns",
     )
 
     def __init__(self, task: TaskClock, threads: OwnThreads):
@@ -66,29 +63,47 @@ class WaitMeter:
         self._queued: list[int] = []  # the queue times of these threads at that reading; last, the training thread's
         self._measured = (0.0, 0.0, 0.0)  # weighted ns: queue, queue of the training thread, waits
         self._share = self._own_share = 0.0
+        self.due_ns = 0
+        """From when on a wait begins with a reading, ns of CLOCK_MONOTONIC."""
 
-    def begin(self) -> None:
-        """A wait begins."""
-        now = _now()
-        self._read = (self._alert > 0 or now - self._last_ns >= _NOW_AND_THEN_NS) and now >= self._budget.free_ns
-        if self._read:
-            self._threads.look(now)
-            self._asked = [*self._threads.communication]
-            self._long_ns = _LONG_NS + _LONG_NS_PER_THREAD * len(self._asked)
-            self._queued = self._reading()
-            self._last_ns = _now()
-            self._spent_ns = self._last_ns - now
+    def begin(self, now_ns: int) -> None:
+        """A wait begins. Call it only if that is due."""
+        self._read = True
+        self._threads.look(now_ns)
+        self._asked = [*self._threads.communication]
+        self._long_ns = _LONG_NS + _LONG_NS_PER_THREAD * len(self._asked)
+        self._queued = self._reading()
+        self._last_ns = _now()
+        self._spent_ns = self._last_ns - now_ns
 
-    def split(self, ns: int) -> Parts | None:
-        """The parts of a wait of ``ns`` that ends now; None if it is not split."""
+    def queued(self, ns: int) -> int:
+        """For how many ns of a wait of ``ns`` that ends now this rank's own threads got no CPU; 0 if not known."""
+        if not self._read and ns < self._long_ns:  # most waits
+            self._alert -= 1
+            if self._alert == 0:
+                self._set_due()
+            share = self._share
+            if share == 0.0:
+                return 0
+            self._task.booked_ns += int(ns * self._own_share)
+            return int(ns * share)
         alert = self._alert
         self._alert = _ALERT_WAITS if ns >= self._long_ns else alert - 1
-        if not self._read and (ns < self._long_ns or (alert > 0 and ns < _NOW_AND_THEN_NS)):
+        if not self._read and alert > 0 and ns < _NOW_AND_THEN_NS:
             self._task.booked_ns += int(ns * self._own_share)
             queue = int(ns * self._share)
-            return ((_QUEUE, queue), _REST) if queue > 0 else None
-        if not self._queued:
-            return None
+        else:
+            queue = self._difference(ns) if self._queued else 0
+        self._read = False
+        self._set_due()
+        return queue
+
+    def _set_due(self) -> None:
+        due = 0 if self._alert > 0 else self._last_ns + _NOW_AND_THEN_NS
+        self.due_ns = max(due, self._budget.free_ns)
+
+    def _difference(self, ns: int) -> int:
+        """Splits a wait by what the threads have queued since the last reading."""
         begun = _now()
         before, self._queued = self._queued, self._reading()
         self._last_ns = _now()
@@ -103,7 +118,7 @@ class WaitMeter:
             sum_ns = sum_ns * _MEMORY + ns
             self._measured = sum_queue, sum_own, sum_ns
             self._share, self._own_share = sum_queue / max(sum_ns, 1.0), sum_own / max(sum_ns, 1.0)
-        return ((_QUEUE, queue), _REST) if queue > 0 else None
+        return queue
 
     def _reading(self) -> list[int]:
         queued = []
