@@ -71,7 +71,7 @@ class StepWaits(NamedTuple):
     own: Sequence[int] = ()
     elsewhere: Sequence[int] = ()
     peers: Sequence[int] = ()
-    """For each wait, the rank at the other end; -1 if there is none."""
+    """For each wait, the rank at the other end, or -1; only in groups whose ranks send to each other."""
     messages: Sequence[Message] = ()
     """For each wait, the send or receive; only in groups whose ranks send to each other."""
     complete: bool = True
@@ -82,7 +82,7 @@ class StepWaits(NamedTuple):
     @property
     def size(self) -> int:
         """The memory that this takes, as a count of numbers."""
-        return _STEP_SIZE + len(self.peers) + 7 * len(self.messages)
+        return _STEP_SIZE + len(self.calls) + 7 * len(self.messages)
 
     @property
     def total(self) -> int:

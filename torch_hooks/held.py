@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from operator import itemgetter, sub
+from operator import sub
 from struct import Struct
 
 from ..ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, OWN_CAUSES
 from ..ledger.layout import SLOTS, WORD_AT
 from ..ledger.waits import Message, StepWaits
-from .wait_codes import PEER_SHIFT, Issues, WaitCode, slot_of
+from .wait_codes import Issues, WaitCode, peer_of
 
 Wait = tuple[WaitCode, int, int, int, int, Issues]
 """Code, start, length without interruptions, end, the part in which own threads got no CPU, and the sends and receives
@@ -26,11 +26,25 @@ MARK = slice(_CAUSE_AT * 8, (_CAUSE_AT + _MARK_WORDS) * 8)
 _MARK = Struct(f"<{_MARK_WORDS}q")
 
 _HOST, _BLOCKED, _COMPUTE, _RECOMPUTE = (CAUSE[cause] for cause in ("host", "host_blocked", "compute", "recompute"))
-_NIL = _MARK_WORDS
-"""The index of a 0 behind the words of a mark. With it, `itemgetter` has two items or more, and returns a tuple."""
-_OWN_CAUSES = tuple(itemgetter(*(CAUSE[cause] for cause in own), _NIL, _NIL) for own in OWN_CAUSES.values())
+_NO_FAMILY = len(LATE_FAMILIES)
+_OWN_FAMILY = tuple(
+    next((index for index, own in enumerate(OWN_CAUSES.values()) if cause in own), _NO_FAMILY) for cause in CAUSES
+)
+"""For each cause, the index in LATE_FAMILIES to which it belongs as the rank's own time."""
 _NO_OWN: Sequence[int] = (0,) * len(LATE_FAMILIES)
 _NOWHERE: Sequence[int] = (0,) * SLOTS
+
+
+def _own(spent: Sequence[int]) -> list[int]:
+    """ns per LATE_FAMILIES. ``spent``: ns per cause, and then other words."""
+    own = [0] * (_NO_FAMILY + 1)
+    for ns, family in zip(spent, _OWN_FAMILY, strict=False):
+        if ns:
+            own[family] += ns
+    own.pop()
+    # The difference of two marks may be negative: blocked time moves out of `compute` at the end of a step, and how
+    # much of it was before the mark is an estimate.
+    return own if min(own) >= 0 else [max(0, ns) for ns in own]
 
 
 class Held:
@@ -60,25 +74,28 @@ class Held:
     @property
     def steps(self) -> deque[StepWaits]:
         """The closed steps. The caller may remove those from the start."""
-        slot = self.slot
+        slot, pairwise, outside = self.slot, self.pairwise, self.outside
+        last, at_last = b"", ()  # a mark, and its words
         for number, wall, of_all, first, before, mark, complete in self._closed:
-            waits = [wait for wait in islice(of_all, first, None) if slot_of(wait[0]) == slot]
+            waits = [wait for wait in islice(of_all, first, None) if (wait[0] >> 8 & 7) == slot]  # slot_of(code)
+            peers: Sequence[int] = ()
             messages: list[Message] = []
-            if self.pairwise:
+            if pairwise:
+                peers = [peer_of(wait[0]) for wait in waits]
                 for _, _, ns, end, queue, issues in waits:
                     messages += [Message(one.peer, one.sent, one.at, end, ns, queue) for one in issues]
                 complete = complete and all(message.issued for message in messages)
             own, elsewhere = _NO_OWN, _NOWHERE
             if mark is not before:
-                # The difference of two marks may be negative: blocked time moves out of `compute` at the end of a step,
-                # and how much of it was before the mark is an estimate.
-                spent = (*map(sub, _MARK.unpack(mark), _MARK.unpack(before)), 0)
-                own = tuple([max(0, sum(causes(spent))) for causes in _OWN_CAUSES])
-                elsewhere = tuple(
-                    [spent[len(CAUSES) + other] if other in self.outside else 0 for other in range(SLOTS)]
-                )
+                at_start = at_last if before is last else _MARK.unpack(before)
+                last, at_last = mark, _MARK.unpack(mark)
+                spent = tuple(map(sub, at_last, at_start))
+                own = _own(spent)
+                if outside:
+                    elsewhere = [0] * SLOTS
+                    for other in outside:
+                        elsewhere[other] = spent[len(CAUSES) + other]
             calls, queues = [wait[2] for wait in waits], [wait[4] for wait in waits]
-            peers = [(wait[0] >> PEER_SHIFT) - 1 for wait in waits]  # peer_of(code)
             step = StepWaits(number, wall, calls, own, elsewhere, peers, messages, complete, queues)
             self._steps.append(step)
             self.size += step.size
