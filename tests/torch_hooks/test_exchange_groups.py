@@ -160,3 +160,24 @@ def test_other_ranks_end_with_their_own_error_when_one_is_killed(tmp_path: Path,
         assert (ledger.alive, ledger.ended, ledger.faults, ledger.pending_ns) == (False, FAILED, 0, 0)
     (killed,) = (ledger for ledger in outcome.ledgers if ledger.rank == 3)
     assert (killed.alive, killed.ended) == (False, 0)
+
+
+def test_leaders_of_nodes_compare_for_their_ranks_in_a_large_group(tmp_path: Path, forks: Forks) -> None:
+    steps = 150
+    outcome, codes = forks.run(("nodes.py", str(steps)), tmp_path, RANKS)
+    assert codes == [0] * RANKS, outcome.stderr
+    assert "whyidle:" not in outcome.stderr
+    for told in outcome.told:
+        _, ledger = outcome.rank(told.rank)
+        assert told.counts["blocks"] > 3
+        assert told.facts["groups"] == (["_up", "_leaders", "_down"] if told.rank in (0, 2) else ["_up", "_down"])
+        (world,) = ledger.slots
+        assert (ledger.faults, world.pending, ledger.hook_states["exchange"]) == (0, 0, "active")
+        assert world.network + world.straggler + world.queue + world.unsplit == world.waited
+        assert world.settled > steps / 2
+        if told.rank == 3:
+            assert max(world.late_own, key=lambda family: world.late_own[family]) == "storage"
+        else:
+            assert mostly_split(world)
+            assert world.straggler > world.network
+            assert max(world.behind, key=lambda one: world.behind[one]) == 3

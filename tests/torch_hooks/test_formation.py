@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from whyidle.torch_hooks.exchange.formation import Formation
+from whyidle.torch_hooks.exchange import formation
+from whyidle.torch_hooks.exchange.formation import Formation, Place
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -69,9 +70,9 @@ def _size(value: object) -> int:
 
 
 class Member:
-    def __init__(self, store: Any, ranks: Sequence[int], rank: int, held_from: int | None = 1):
+    def __init__(self, store: Any, ranks: Sequence[int], rank: int, held_from: int | None = 1, machine: str = ""):
         self.held_from = held_from
-        self.formation = Formation(store, KEY, ranks, rank)
+        self.formation = Formation(store, KEY, ranks, rank, machine)
         self.first: int | None = None
 
     def poll(self) -> None:
@@ -206,6 +207,32 @@ def test_a_member_that_restarts_while_forming_takes_part_under_its_new_name(stor
     members[1].held_from = 4
     poll(members.values())
     assert_met(members, first=8)
+
+
+# -- large groups
+
+
+def test_members_of_a_large_group_learn_their_places(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formation, "NODES_FROM", 3)
+    machines = {0: "a", 3: "b", 5: "a", 7: "", 8: "b", 9: "a"}
+    members = {rank: Member(store, tuple(machines), rank, machine=machine) for rank, machine in machines.items()}
+    poll(members.values())
+    assert_met(members)
+    assert {rank: member.formation.place for rank, member in members.items()} == {
+        0: Place(node=0, index=0, size=3, nodes=3, widest=3),
+        3: Place(node=1, index=0, size=2, nodes=3, widest=3),
+        5: Place(node=0, index=1, size=3, nodes=3, widest=3),
+        7: Place(node=2, index=0, size=1, nodes=3, widest=3),
+        8: Place(node=1, index=1, size=2, nodes=3, widest=3),
+        9: Place(node=0, index=2, size=3, nodes=3, widest=3),
+    }
+
+
+def test_members_of_other_groups_have_no_place(store: dist.Store) -> None:
+    members = {rank: Member(store, (0, 1, 2), rank, machine="a") for rank in range(3)}
+    poll(members.values())
+    assert_met(members)
+    assert {member.formation.place for member in members.values()} == {None}
 
 
 # -- the cost for the store: docs/scale.md has these numbers

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.layout import WORD_AT
-from ...ledger.messages import MOST_STAGES
+from ...ledger.messages import MOST_STAGES, clock_word
+from ...ledger.waits import NOTHING
 from ..groups import Group, Groups
 from ..notices import debug, say
 from ..steps import NEVER
 from .formation import Formation
 from .mixes import Mixes
+from .node_groups import NodeGroups
 from .side_group import build, connect, server_of_store
 from .slot import CollectiveExchange, Lost, MessageExchange, SlotExchange
 
@@ -44,8 +46,8 @@ class _Offer:
         self.given = False  # whether the thread that forms groups has it
         self.formation: Formation | None = None
         self.answered = False  # whether the rank has told the others the first step whose waits it keeps pending
-        self.formed: tuple[Any, int] | None = None
-        """The side group, and the first step whose waits all members keep pending."""
+        self.formed: tuple[Any, int, int] | None = None
+        """The arguments of `SlotExchange.begin`."""
         self.failure = ""
 
 
@@ -224,7 +226,8 @@ class Exchange:
         try:
             formation = offer.formation
             if formation is None:
-                formation = offer.formation = Formation(store, group.key, group.ranks, self._rank)
+                machine = f"{clock_word():x}" if clock_word() != NOTHING else ""
+                formation = offer.formation = Formation(store, group.key, group.ranks, self._rank, machine)
             first = formation.poll(offer.held_from)
             if formation.called and offer.held_from is None:
                 offer.wants_hold = True
@@ -233,7 +236,11 @@ class Exchange:
                 return False
             distributed = sys.modules["torch.distributed"]
             place = distributed.PrefixStore(f"{group.key:x}/{formation.token}", store)
-            offer.formed = build(place, group.ranks.index(self._rank), len(group.ranks)), first
+            if (node := formation.place) is not None:
+                offer.formed = NodeGroups(place, node, self._finished), first, node.nodes + node.widest
+            else:
+                size = len(group.ranks)
+                offer.formed = build(place, group.ranks.index(self._rank), size), first, size
         except Exception as error:
             offer.failure = str(error) or type(error).__name__
         return True

@@ -92,14 +92,19 @@ class SlotExchange:
         self._side: Any = None
         self._through: Any = None  # the tensor of the last operation that came back
         self._from = 0
+        self._reach = len(group.ranks)
         self._issued = self._settled = 0  # numbers of blocks
         # Settled blocks, by number, whose waits for late ranks are not charged yet.
         self._open: dict[int, OpenBlock] = {}
 
-    def begin(self, side: Any, first_step: int) -> None:
-        """``side``: the gloo group to use. ``first_step``: the first step whose waits all members keep pending."""
+    def begin(self, side: Any, first_step: int, reach: int) -> None:
+        """``side``: the gloo group to use. ``first_step``: the first step whose waits all members keep pending.
+
+        ``reach``: the number of ranks that an operation passes one after the other.
+        """
         self._side = side
         self._from = first_step
+        self._reach = reach
 
     def poll(self) -> None:
         """Issues full blocks and settles finished ones. Raises Lost."""
@@ -263,7 +268,7 @@ class CollectiveExchange(SlotExchange):
             settled = split(operation.words, self._rank, self.group.ranks, steps, shape.width, accelerator=on_device)
         except BlockMismatch as error:
             raise Lost(str(error)) from error
-        length = block_length(settled.step_ns, len(self.group.ranks))
+        length = block_length(settled.step_ns, self._reach)
         self._shapes.append(Shape(length, width_for(settled.most_calls)))
         self._enter(steps, settled, operation.words[words_of(*shape) :])
 
@@ -319,7 +324,7 @@ class MessageExchange(SlotExchange):
         settled = split_stages(result, self._rank, ranks, slot, steps, self._stages)
         said = result[stages_words(self._length) :]
         self._stages = None
-        self._length = block_length(settled.step_ns, len(ranks))
+        self._length = block_length(settled.step_ns, self._reach)
         self._enter(steps, settled, said)
 
     def _replay(self, result: array[int]) -> tuple[int, tuple[int, int] | None]:
