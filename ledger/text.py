@@ -18,6 +18,12 @@ def stored(field: str, text: str) -> bytes:
     return raw[: STRING_AT[field][1]]
 
 
+def with_suffix(run: str, suffix: str) -> str:
+    """A name of a run with a suffix, which is not cut off."""
+    room = STRING_AT["run"][1] - len(stored("run", suffix))
+    return stored("run", run)[:room].decode("utf-8", "ignore") + suffix
+
+
 def read(raw: bytes) -> str:
     """A string that can be used as a label: decoded, cut at the first NUL, without control characters.
 

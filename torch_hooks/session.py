@@ -24,7 +24,7 @@ from ..ledger.writer import LedgerWriter
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .flusher import Flusher
-from .identity import identify, nvml_uuid
+from .identity import Identity, identify, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
 from .machine import NOT_ENTERED, PhaseMachine
@@ -34,7 +34,7 @@ from .meters.shortage import ShortageMeter
 from .meters.source import SourceMeter
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import name_of, own_ledgers, restart_of, started_by_rank
+from .restart import name_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
@@ -89,6 +89,7 @@ class Session:
 
     def _forget(self) -> None:
         self.world_size = 1
+        self._who: Identity | None = None
         self._world: weakref.ref[Any] | None = None
         self._looked = self._look_in = 0
         self.loaders = Loaders(self._tell_workers)
@@ -146,6 +147,7 @@ class Session:
         self._was_recorded = True
         self.saves.resume(before)
         self.world_size = who.world_size
+        self._who = who
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
         self._flusher = Flusher(self.writer.file)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
@@ -224,9 +226,26 @@ class Session:
     def begin(self) -> None:
         """The first step begins."""
         self._find_device()
+        self._find_name()
         if self._shortage is None and self.task is not None and self.machine.admits():
             self._shortage = ShortageMeter(self.task)
         self.machine.begin()
+
+    def _find_name(self) -> None:
+        """Checks at the first step whether another training already has the name of this one."""
+        writer, who, machine = self.writer, self._who, self.machine
+        if writer is None or who is None or machine.stepping or not machine.admits():
+            return
+        self._who = None
+        self.find_group()
+        if self.world_size > 1:
+            return
+        try:
+            name = name_beside(os.path.dirname(writer.path), writer, who)
+            if name != who.run:
+                machine.update(writer.set_string, "run", name)
+        except Exception as error:  # the fence around the training
+            self.fault("step", error)
 
     def after_step(self) -> None:
         """A step has ended."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from whyidle.ledger.layout import STRING_AT
-from whyidle.ledger.text import as_stored, read, stored
+from whyidle.ledger.text import as_stored, read, stored, with_suffix
 
 
 @given(st.text(), st.sampled_from(["run", "owner", "node"]))
@@ -24,3 +25,11 @@ def test_any_text_can_be_stored_and_stays_the_same(text: str, field: str) -> Non
 @given(st.text(st.characters(categories=["L", "N", "P"]), max_size=16))
 def test_a_name_stays_as_it_is(text: str) -> None:
     assert as_stored("run", text) == text
+
+
+@pytest.mark.parametrize("run", ["77", "x" * 200, "é" * 100, "a" + "é" * 100])
+def test_a_suffix_is_not_cut_off(run: str) -> None:
+    name = with_suffix(run, "-4711")
+    assert name.endswith("-4711")
+    assert run.startswith(name.removesuffix("-4711"))
+    assert as_stored("run", name) == name

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 from support_forks import Forked, Forks
 from support_ledgers import Spec, ended
-from support_training import Outcome, assert_every_second_is_in_one_place, command, recorded, run
+from support_training import Outcome, assert_every_second_is_in_one_place, command, recorded, run, until
 
 from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
@@ -246,3 +249,47 @@ def test_steps_repeated_by_a_requeued_job_are_recompute(tmp_path: Path, forks: F
     before, after = attempts(tmp_path)
     assert case.kill_at - LACKS <= before.steps <= case.kill_at
     assert repeated_steps(after) == list(range(5, before.steps + 1))
+
+
+BESIDE = """
+import pathlib, sys, time
+import torch
+name, folder = sys.argv[1], pathlib.Path(__file__).parent
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+steps = 0
+while steps < 6 or not (folder / "over").exists():
+    net(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    steps += 1
+    if steps == 6:
+        (folder / f"{name}.trains").touch()
+    time.sleep(0.005)
+"""
+
+
+def test_trainings_that_run_beside_each_other_in_one_allocation_are_separate_runs(tmp_path: Path) -> None:
+    """For example a search for hyperparameters with one training per GPU: they all have the scheduler's id."""
+    script = tmp_path / "search.py"
+    script.write_text(BESIDE)
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
+    env = {**os.environ, **slurm, "WHYIDLE_DIR": str(tmp_path / "ledgers")}
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for name in ("first", "second", "third"):
+            started.append(
+                subprocess.Popen(recorded([sys.executable, str(script), name]), env=env, stderr=subprocess.PIPE)
+            )
+            if name == "first":
+                assert until((tmp_path / "first.trains").exists)
+        assert until(lambda: all((tmp_path / f"{name}.trains").exists() for name in ("second", "third")))
+        time.sleep(0.3)  # a thread writes the ledger each 100 ms
+        ledgers, problems = read_directory(str(tmp_path / "ledgers"))
+        assert not problems
+        assert {ledger.run for ledger in ledgers} == {"77", f"77-{started[1].pid}", f"77-{started[2].pid}"}
+        assert all(ledger.alive and ledger.attempt == 0 and ledger.faults == 0 for ledger in ledgers)
+        (tmp_path / "over").touch()
+        assert [(process.communicate()[1], process.returncode) for process in started] == [(b"", 0)] * 3
+    finally:
+        for process in started:
+            process.kill()
