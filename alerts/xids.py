@@ -94,7 +94,7 @@ XIDS: tuple[Xid, ...] = (
         "Drain the node and reset all of its GPUs. Have the link checked if it happens again."),
     Xid(tuple(range(144, 151)), "error of an NVLink of Blackwell", "reset",
         "Look at the full message in dmesg. After a fatal error, reset the GPUs at both ends. Others need no action."),
-    Xid((155,), "error of an NVLink that software defines", "reset", _RESET),
+    Xid((155,), "error of a software-defined NVLink", "reset", _RESET),
     Xid((151,), "key rotation failed (confidential computing)", "reset", "Restart the virtual machine."),
     Xid((154,), "the driver asks for a different action to recover the GPU", "reset",
         "Look at the message in dmesg: it names the action (none, a reset, a reboot, or a drain)."),

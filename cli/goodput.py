@@ -142,7 +142,7 @@ def _recovery(found: Goodput, given: float | None) -> tuple[float, str]:
         return given, "given"
     if found.recoveries:
         return mean(found.recoveries), "observed"
-    return found.attempts[0].startup, "no restart was seen: taken from the startup"
+    return found.attempts[0].startup, "no restart was seen, so this is the startup"
 
 
 def _advice(advice: Advice, ranks: int, price: float) -> dict[str, Any]:

@@ -258,7 +258,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "data.start",
         ("host",),
-        "The loop waits for data workers to start, as in each epoch and each evaluation",
+        "The loop waits for data workers to start, for example at the start of each epoch or evaluation",
         "Set `persistent_workers=True`",
         "Replay without `data_start`. Workers that are kept still start once",
         "`data_start` stops growing after the first epoch",

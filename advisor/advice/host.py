@@ -105,7 +105,7 @@ RULES: tuple[Rule, ...] = (
         ("host",),
         "The GPU's own counters see no kernel while the rank computes (needs an agent that reads the GPU)",
         "Use `torch.compile` with CUDA graphs",
-        "Half of the GPU's idle time in compute. Bounds: none of it, all of it",
+        "Half of the GPU's idle time in compute. Lower bound: none of it. Upper bound: all of it",
         "GPU idle time in compute falls",
         _launch,
         SIMULATED,

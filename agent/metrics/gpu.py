@@ -163,8 +163,8 @@ THROTTLED = _counter(
     "throttled_seconds",
     "seconds",
     ("reason", "evidence"),
-    "Time in which the GPU ran with lowered clocks, by reason: from the driver's counters (evidence counter), or "
-    "from its state at each scrape, counted for the time since the scrape before (evidence sampled). Reasons overlap. "
+    "Time in which the GPU ran with lowered clocks, by reason. The evidence is counter if the driver counts "
+    "this time, and sampled if the state at a scrape counts for the time since the last scrape. Reasons overlap. "
     "A reason that has not occurred has no series.",
     f"{_FIELDS}, or nvmlDeviceGetCurrentClocksEventReasons",
     per=1_000_000_000,
@@ -293,7 +293,7 @@ UNHOOKED = Metric(
     "seconds",
     ("node", "cause"),
     "whyidle_device_seconds_total of all GPUs of the node without a ledger. It does not fall when a GPU disappears. A "
-    "cause that took nothing has no series.",
+    "cause that took no time has no series.",
     "nvmlDeviceGetSamples, or nvmlGpmMetricsGet",
 )
 

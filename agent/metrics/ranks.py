@@ -19,7 +19,7 @@ DEVICE_SECONDS = Metric(
     "seconds",
     (*PLACE, "cause", "family"),
     "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A cause "
-    "that took nothing has no series. A GPU without a ledger has no owner, run and rank here, and the causes "
+    "that took no time has no series. A GPU without a ledger has no owner, run and rank here, and the causes "
     "unhooked_busy, unhooked_idle and empty.",
     "cause_ns",
     tuple(CAUSE_FAMILY.items()),
@@ -69,7 +69,14 @@ METRICS: tuple[Metric, ...] = (
         "<open phase>",
     ),
     Metric("whyidle_steps_total", "counter", "steps", RANK, "Optimizer steps, repeated ones included.", "steps"),
-    Metric("whyidle_samples_total", "counter", "samples", RANK, "Samples trained on, where known.", "samples"),
+    Metric(
+        "whyidle_samples_total",
+        "counter",
+        "samples",
+        RANK,
+        "Samples trained on. Absent if their number is not known.",
+        "samples",
+    ),
     Metric("whyidle_batches_total", "counter", "batches", RANK, "Batches that reached the loop.", "batches"),
     Metric(
         "whyidle_step_seconds",
@@ -185,7 +192,7 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         RANK,
         "CPU time that anybody asked for on the CPUs that the rank may use, since its first step: they were busy, or "
-        f"their time was stolen. {_SHARED} No series where the rank cannot read it.",
+        f"their time was stolen. {_SHARED} Absent if the rank cannot read it.",
         "cpu_asked_ns",
         sparse=True,
         per=NS,

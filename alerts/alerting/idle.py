@@ -125,7 +125,7 @@ def _lost(config: Config) -> Alert:
         + each(config, contradicted(window), FAMILY, " But " + _by("contradiction", CONTRADICTIONS, ".Labels") + ".")
         + each(config, shortage(window), FAMILY, REASON + _by("shortage", SHORTAGES, ".Labels") + ".")
         + each(config, culprit(window), FAMILY, f" This made rank {{{{ .Labels.rank }}}}{node} late most often.")
-        + " Waits for a late rank count for what made that rank late.",
+        + " Waits for a late rank count under what made that rank late.",
         keep_firing_for=config.keep_firing,
     )
 

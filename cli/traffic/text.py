@@ -167,7 +167,7 @@ def _groups(run: dict[str, Any]) -> list[str]:
             rows.append([*first, op, in_bytes(size), *(wire if not at else ["", ""])])
     lines = aligned([header, *rows], left=3)
     if run["elsewhere"]:
-        lines.append(f"{in_bytes(run['elsewhere'])} more a rank and step in groups that are not known")
+        lines.append(f"{in_bytes(run['elsewhere'])} more for each rank and step, in groups that are not known")
     return lines
 
 
