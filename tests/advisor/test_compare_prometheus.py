@@ -156,14 +156,14 @@ def test_a_saved_report_and_prometheus_agree(
         (["night@30s"], "must be 60 s or longer"),
     ],
 )
-def test_what_cannot_be_compared_is_a_sentence(
+def test_what_cannot_be_compared_is_reported_in_a_sentence(
     words: list[str], sentence: str, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", "night", *words, "--prometheus", url]) == 1
     assert sentence in capsys.readouterr().err
 
 
-def test_no_prometheus_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_prometheus_is_reported_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "a", "b", "--prometheus", "http://127.0.0.1:9"]) == 1
     assert "no Prometheus answers at http://127.0.0.1:9" in capsys.readouterr().err
 
@@ -231,6 +231,6 @@ def test_a_startup_that_is_cut_off_is_not_known() -> None:
     assert "at the end of this time" in starts_of({0: ONE_START}, (False, True)).why_not
 
 
-def test_no_step_is_no_comparison() -> None:
+def test_runs_without_steps_are_not_compared() -> None:
     with pytest.raises(NoComparison, match="no step"):
         report_of(Stretch(("me", "a"), [Window({"compute": 60.0}, 0.0)], 0.0, 1, 1))

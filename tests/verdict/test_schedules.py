@@ -290,7 +290,7 @@ def bubble_first(waits: GroupWaits, excess: float, **how: bool) -> dict[str, Any
     [(in_proportion, MIXED, 0.3), (bubble_first, LINKS, 1.5)],
     ids=["transfers after the waits behind others", "bubbles last where others have the same"],
 )
-def test_order_of_following_waits_elsewhere_lowers_the_error(monkeypatch, table: Table, change, chosen, gain):
+def test_following_waits_elsewhere_in_order_lowers_the_error(monkeypatch, table: Table, change, chosen, gain):
     with_it = mean_error(chosen, table)
     share_out_otherwise(monkeypatch, change)
     without = mean_error(chosen, table, Options())

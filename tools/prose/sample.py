@@ -65,15 +65,16 @@ def code(name: str, source: str) -> Iterator[Text]:
             for passage in re.split(r"\n\s*\n|\n\s*(?=- )", _prose(node.value.value)):
                 yield Text(f"docstring {name}:{node.lineno}", plain(passage))
     block: list[str] = []
-    start, last = 0, -1
+    start, last = 0, -1  # the lines at which the block starts and ends
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT or re.match(r"#!|# (noqa|type:|pyright:|fmt:)", token.string):
             continue
-        if token.start[0] != last + 1 or not token.line.lstrip().startswith("#"):
-            if block:
-                yield Text(f"comment {name}:{start}", plain(" ".join(block)))
-            block, start = [], token.start[0]
-        last = token.start[0]
+        alone = token.line.lstrip().startswith("#")
+        if block and not (alone and token.start[0] == last + 1):
+            yield Text(f"comment {name}:{start}", plain(" ".join(block)))
+            block = []
+        start = start if block else token.start[0]
+        last = token.start[0] if alone else -1
         block.append(re.sub(r"\s*# noqa.*", "", token.string).lstrip("# "))
     if block:
         yield Text(f"comment {name}:{start}", plain(" ".join(block)))

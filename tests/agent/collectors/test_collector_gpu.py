@@ -410,7 +410,7 @@ def test_the_fault_matrix_names_every_call(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_failed_call_costs_only_its_own_series(bench: Bench, code: int) -> None:
+def test_a_failed_call_affects_only_its_own_series(bench: Bench, code: int) -> None:
     """Makes every call of a sample fail with each code, on a collector that knew the GPU before the fault."""
     node = bench.node
     node.xid(WHOLE, 31)
@@ -464,7 +464,7 @@ def _check_loss(before: Answer, answer: Answer, call: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [2, 3, 4, 10, 15, 16, 999])
-def test_a_call_that_fails_from_the_start_costs_at_most_its_gpu(bench: Bench, code: int) -> None:
+def test_a_call_that_fails_from_the_start_affects_at_most_its_gpu(bench: Bench, code: int) -> None:
     sound = bench.look()
     sound = bench.look(10)
     for call in sorted(AT_START | HELD.keys() - {"nvmlDeviceGetCount_v2"}):
@@ -489,7 +489,7 @@ OF_MIG = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex
 
 
 @pytest.mark.parametrize("call", OF_MIG)
-def test_mig_devices_that_cannot_be_distinguished_cost_only_themselves(bench: Bench, call: str) -> None:
+def test_mig_devices_that_cannot_be_distinguished_affect_only_themselves(bench: Bench, call: str) -> None:
     bench.look()
     before = bench.look(11)
     bench.node.fail(call, 999, DIVIDED)
@@ -671,7 +671,7 @@ MISSING = ("nvmlDeviceGetFieldValues", "nvmlGpmQueryDeviceSupport", "nvmlDeviceG
            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # fmt: skip
 
 
-def test_missing_symbols_are_reported_once_and_cost_only_their_series(tmp_path: Path) -> None:
+def test_missing_symbols_are_reported_once_and_affect_only_their_series(tmp_path: Path) -> None:
     node = Node(tmp_path, 1, mig=None)
     first, second = _answers(tmp_path, node.environment(MISSING), 2)
     told = {error[1]: error[2] for error in first[2]}  # pyright: ignore[reportGeneralTypeIssues, reportIndexIssue]
