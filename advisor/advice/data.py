@@ -86,7 +86,7 @@ def _prefetch(case: Case) -> Found | None:
     longest = sorted(rare)[ceil(ENOUGH * len(rare)) - 1]
     more = ceil(longest / (have * step))
     if more > MOST_PREFETCH:
-        return None  # so long a wait is no hiccup: it may be an evaluation, whose loader starts from nothing
+        return None  # such a long wait is not a hiccup: it may be an evaluation, whose loader starts from nothing
     saved = sum(min(wait, more * have * step) for wait in rare) / sum(case.basis.walls)
     if saved < FLOOR:
         return None

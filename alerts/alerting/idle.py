@@ -211,7 +211,7 @@ def _alone(config: Config) -> str:
 
 
 def _alone_lately(config: Config) -> str:
-    """Runs as in `_alone`, also a while later: while a notebook computes, the last hour is still that of its user."""
+    """The runs of `_alone`, and those that were in it within the last hour: a notebook computes only now and then."""
     return _notebooks(config, f'max_over_time({OPEN}{{phase="host"}}[{config.long_window}])')
 
 

@@ -194,8 +194,8 @@ def test_rejects_times_that_make_no_sense(argument: str) -> None:
         part_of(argument, NOW)
 
 
-def test_windows_without_steps_count_in_the_mean_only() -> None:
-    """A standstill counts in the mean of a step, but not as a window."""
+def test_windows_without_steps_count_only_for_the_mean() -> None:
+    """A standstill counts for the mean of a step, but not as a window."""
     windows = [Window({"compute": 60.0}, 60.0), Window({"network": 60.0}, 0.0), Window({"compute": 60.0}, 60.0)]
     report = report_of(Stretch(("me", "a"), windows, 120.0, 1, 1))
     assert report["rank_seconds"] / report["per_rank"][0]["steps"] == pytest.approx(1.5)

@@ -140,7 +140,7 @@ def test_the_last_and_the_first_stage_are_neighbours() -> None:
     assert (found[0], found[3]) == ({1: MS, 3: 4 * MS}, {2: MS, 0: 4 * MS})
 
 
-def test_ranks_of_a_group_need_not_be_numbered_from_zero() -> None:
+def test_ranks_of_a_group_do_not_have_to_be_numbered_from_zero() -> None:
     messages = delivered(neighbours(2, 3 * MS), (0, SECOND))
     renamed = {
         4: [message._replace(peer=12) for message in messages[0]],

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "prose"))
 
 from prose import rules, sentences, stumbles  # noqa: E402 (the folder is not a package)
-from sample import KINDS, code, draw, passages  # noqa: E402
-from texts import Text, comments, markdown, messages, plain  # noqa: E402
+from sample import KINDS, draw, passages  # noqa: E402
+from texts import Text, code, comments, markdown, messages, plain  # noqa: E402
 
 RULES = rules()
 

@@ -217,7 +217,7 @@ def test_uneven_microbatches_show_as_a_bubble_beyond_the_schedule():
 # -- each correction, with and without it
 
 CORRECTIONS = [
-    # what is removed, cases, gain in points of wall time of the mean error
+    # what is removed, cases, how much smaller the mean error is with it, in points of the wall time
     ("floor of messages from clocks", Options(floor="least"), PIPELINES, 0.2),  # the replay compensates for most of it
     ("busiest stage instead of peers", Options(late_stage="netted"), PIPELINES, 2.0),
     ("waits of the whole pipeline", Options(together=False), NORMS, 2.0),

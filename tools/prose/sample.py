@@ -6,17 +6,13 @@ python tools/prose/sample.py [--seed N] [--number N] [KIND ...]     without kind
 from __future__ import annotations
 
 import argparse
-import ast
-import inspect
-import io
 import random
 import re
-import tokenize
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from prose import ROOT, sentences
-from texts import Text, markdown, plain, texts
+from texts import Text, markdown, texts
 
 KINDS: dict[str, str] = {
     "pages": r"([\w/]*(README|CONTRIBUTING|RELEASING|SECURITY)|docs/(?!runbook|metrics|prose)[\w-]+)\.md:",
@@ -33,7 +29,6 @@ KINDS: dict[str, str] = {
 
 _WORD = re.compile(r"(?<!\S)[(“\"]?[A-Za-z][A-Za-z’'-]+[)”\"]?[.,:;?!]*(?!\S)")
 _LEAST_WORDS = 3
-_NOT_OURS = (".venv", "build", "dist", "node_modules")
 _CODE = re.compile(r"group_left|\w\.\w+\.\w|^\S+:$")
 """Strings of the command that are PromQL or names of modules."""
 
@@ -44,46 +39,12 @@ class Drawn(NamedTuple):
 
 
 def passages() -> Iterator[Text]:
-    """All prose that somebody may be shown, and that of our code."""
+    """All prose that somebody may be shown, and the prose of our code."""
     yield from texts(ROOT)
     for line in (ROOT / "docs/metrics.md").read_text().splitlines():
         if row := re.match(r"\| `(\w+)`", line):
             *_, meaning, _source = (text for _, text in markdown("", line))
             yield Text(f"metric {row[1]}", meaning)
-    for path in sorted(ROOT.rglob("*.py")):
-        name = path.relative_to(ROOT)
-        if not set(name.parts) & set(_NOT_OURS):
-            yield from code(name.as_posix(), path.read_text())
-
-
-def code(name: str, source: str) -> Iterator[Text]:
-    """What readers of a module's code read: docstrings, comments, and the names of tests."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield Text(f"test {name}:{node.lineno}", node.name.removeprefix("test_").replace("_", " "))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            for passage in re.split(r"\n\s*\n|\n\s*(?=- )", _prose(node.value.value)):
-                yield Text(f"docstring {name}:{node.lineno}", plain(passage))
-    block: list[str] = []
-    start, last = 0, -1  # the lines at which the block starts and ends
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT or re.match(r"#!|# (noqa|type:|pyright:|fmt:)", token.string):
-            continue
-        alone = token.line.lstrip().startswith("#")
-        if block and not (alone and token.start[0] == last + 1):
-            yield Text(f"comment {name}:{start}", plain(" ".join(block)))
-            block = []
-        start = start if block else token.start[0]
-        last = token.start[0] if alone else -1
-        block.append(re.sub(r"\s*# noqa.*", "", token.string).lstrip("# "))
-    if block:
-        yield Text(f"comment {name}:{start}", plain(" ".join(block)))
-
-
-def _prose(docstring: str) -> str:
-    """A docstring without examples and tables, and with ``code`` as in Markdown."""
-    words = re.sub(r"^(>>>|    |=+ ).*$", "", inspect.cleandoc(docstring), flags=re.MULTILINE)
-    return re.sub(r"``([^`]*)``", r"`\1`", words)
 
 
 def draw(found: Iterable[Text], kind: str, number: int, seed: int) -> list[Drawn]:

@@ -287,7 +287,7 @@ def test_each_xid_counts_once(bench: Bench) -> None:
     assert answer.value("whyidle_gpu_faults_total", "1") == 0
 
 
-def test_counters_reset_by_the_driver_are_exported_as_they_are(bench: Bench) -> None:
+def test_counters_reset_by_the_driver_are_exported_unchanged(bench: Bench) -> None:
     bench.look()
     bench.node.gpu(0, energy_mj=5000, pcie_replays=0)
     answer = bench.look(1)
@@ -332,7 +332,7 @@ def test_follows_gpus_that_come_and_go(bench: Bench) -> None:
     bench.look(1)
     answer = bench.look(10)
     assert answer.value("whyidle_gpu_memory_used_bytes", "2") == 12 << 30
-    assert answer.value("whyidle_gpu_busy_seconds_total", "0", "gpm") > busy  # goes on, not anew
+    assert answer.value("whyidle_gpu_busy_seconds_total", "0", "gpm") > busy  # continues, and does not start again
     bench.node.remove(2)
     (listing / "0000:3b:00.0").rmdir()
     assert not bench.look(1).of(2)
