@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save-cost",
         type=some_time,
         metavar="TIME",
-        help="how long a save takes, after as many steps as now (default: observed)",
+        help="how long a save takes (default: observed). The steps between two saves stay the same",
     )
     parser.add_argument(
         "--price",

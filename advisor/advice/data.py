@@ -54,8 +54,8 @@ def _workers(case: Case) -> Found | None:
         f"Set num_workers={have + more} in the DataLoader that the loop waits for (it has {have})",
         gain,
         (
-            f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time while that is blocked,"
-            f" {percent(cpu / case.window)} while it is on a CPU, {percent(queue / case.window)} while it gets no CPU",
+            f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time because of blocked reads,"
+            f" {percent(cpu / case.window)} because of CPU work, {percent(queue / case.window)} because no CPU is free",
         ),
         {"num_workers": have + more},
     )
