@@ -73,7 +73,7 @@ def _cached(cache: Path, key: str) -> dict[str, Any]:
 
 
 def part(words: Sequence[str], cache: Path) -> Part:
-    """Runs a part of the suite, and again what failed."""
+    """Runs a part of the suite, and then the failed tests again."""
     status, failed = run(words, cache / "0")
     if status == NO_TESTS:
         return Part(PASSED)

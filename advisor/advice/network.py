@@ -215,7 +215,7 @@ RULES: tuple[Rule, ...] = (
         ("network",),
         "All ranks wait for gathers and scatters across nodes, and nodes have several ranks",
         "Use hybrid sharding",
-        "`network` × the share of bytes that a node sends no longer. In a ring, it sends (R − 1)/R of all gathered and"
+        "`network` × the share of bytes that a node no longer sends. In a ring, it sends (R − 1)/R of all gathered and"
         " scattered bytes with R ranks, and then 2(N − 1)/N of the scattered bytes with N nodes. This needs more"
         " memory",
         "`network` falls",

@@ -203,7 +203,7 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         RANK,
         "The part of whyidle_rank_cpu_asked_seconds_total in which the hypervisor gave the CPUs to other machines "
-        f"(steal). {_SHARED} No series where nothing was stolen.",
+        f"(steal). {_SHARED} Absent if nothing was stolen.",
         "cpu_stolen_ns",
         sparse=True,
         per=NS,
@@ -214,8 +214,8 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         RANK,
         "Time for which the training thread of the rank was ready to run and had no CPU, in all phases, since its "
-        "first step. It grows where there are more threads than CPUs, or where the cgroup is throttled. No series "
-        "where it never queued.",
+        "first step. It grows where there are more threads than CPUs, or where the cgroup is throttled. Absent if "
+        "it never queued.",
         "cpu_queued_ns",
         sparse=True,
         per=NS,

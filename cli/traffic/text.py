@@ -97,7 +97,7 @@ def _storage(report: dict[str, Any]) -> list[str]:
     if storage["read_bytes"]:
         lines.append(f"from storage   {in_bytes(storage['read_bytes'])} of tokens a step")
     every = storage["save_every_steps"]
-    often = f", {in_bytes(storage['written_bytes'])} a step with one in {every:,.0f} steps" if every else ""
+    often = f", {in_bytes(storage['written_bytes'])} a step if one in {every:,.0f} steps saves" if every else ""
     return [*lines, f"to storage     {in_bytes(storage['checkpoint_bytes'])} a checkpoint{often}"]
 
 

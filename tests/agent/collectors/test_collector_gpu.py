@@ -354,7 +354,7 @@ def test_continues_after_the_driver_was_reloaded(bench: Bench) -> None:
     assert answer.value(name, *labels) == pytest.approx(before.value(name, *labels) + 5.0)
 
 
-def test_garbage_is_counted_and_absent(bench: Bench) -> None:
+def test_an_impossible_value_is_counted_and_absent(bench: Bench) -> None:
     bench.look()
     before = bench.look(1)
     bench.node.gpu(0, memory_used=1 << 60, clock_sm=4_000_000, pcie_width=70_000, temp=5000)
