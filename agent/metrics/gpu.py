@@ -225,8 +225,8 @@ ECC_ERRORS = _counter(
     "ecc_errors",
     "errors",
     ("kind", "since"),
-    "Memory errors that ECC corrected, or could not (uncorrected), since the driver was loaded (volatile) or over the "
-    "life of the GPU (aggregate).",
+    "Memory errors that ECC corrected or could not correct, since the driver was loaded (volatile) or over the life of "
+    "the GPU (aggregate).",
     _FIELDS,
 )
 REMAPPED = Metric(
@@ -275,7 +275,7 @@ COMPUTE_IDLE = Metric(
     "seconds",
     (*RANK, "evidence"),
     "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
-    "kernels. Idle seconds of the GPU less those in the rank's idle causes (evidence sampled). The value is about "
+    "kernels. It is the idle time of the GPU minus the rank's idle causes (evidence sampled). The value is about "
     "a minute late, and a few seconds late once the rank has ended. Absent where several ranks share the GPU.",
     "cause_ns, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
