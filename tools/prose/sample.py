@@ -15,7 +15,7 @@ from prose import ROOT, sentences
 from texts import Text, markdown, texts
 
 KINDS: dict[str, str] = {
-    "pages": r"([\w/]*(README|CONTRIBUTING|RELEASING|SECURITY)|docs/(?!runbook|metrics|prose)[\w-]+)\.md:",
+    "pages": r"([\w/]*(README|CHANGELOG|CONTRIBUTING|RELEASING|SECURITY)|docs/(?!runbook|metrics|prose)[\w-]+)\.md:",
     "runbook": r"docs/runbook\.md:",
     "command": r"(cli|verdict|advisor|torch_hooks|agent/(?!metrics/)|alerts/)[\w/]*\.py:",
     "metrics": r"metric ",
