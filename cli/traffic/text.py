@@ -34,7 +34,7 @@ def published(as_json: bool) -> str:
         )
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
-    lines.append(f"Through one switch of 51.2 Tbit/s the last line takes {days:.0f} days.")
+    lines.append(f"Through one switch of 51.2 Tbit/s, the bytes of the last line take {days:.0f} days.")
     return "\n".join(lines) + "\n"
 
 
