@@ -137,7 +137,7 @@ def advise(saving: Saving, mtbf: float, recovery: float) -> Advice:
         return Interval(name, cycle, (cycle - cost) / saving.step, share, share - now)
 
     def in_steps(name: str, cost: float) -> Interval:
-        """A save after as many steps as now."""
+        """A save, with as many steps between two saves as now."""
         return interval(name, saving.cycle - save + cost, cost)
 
     now = available(saving.cycle, mtbf, recovery, save)

@@ -3,12 +3,12 @@
 Each second of each rank, from the start of its first process until now (or until its last sign of life), is in exactly
 one part:
 
-* `productive`: new steps
-* `saving`: blocked in saves
-* `lost`: steps that an earlier attempt had finished
-* `stalled`: the time beyond a usual step, in steps that took much longer
-* `startup`: until the first step of the first attempt
-* `recovery`: from the last sign of life of an attempt until the first step of the next one
+- `productive`: new steps
+- `saving`: blocked in saves
+- `lost`: steps that an earlier attempt had finished
+- `stalled`: the time beyond a usual step, in steps that took much longer
+- `startup`: until the first step of the first attempt
+- `recovery`: from the last sign of life of an attempt until the first step of the next one
 
 ETTR, the effective training time ratio, is productive / all (arXiv 2410.21680).
 """

@@ -144,7 +144,7 @@ class Recorded:
     saves: int
     alive: bool
     killed: bool | None = None
-    """Whether a rank was killed; None where no agent has told."""
+    """Whether a rank was killed; None if no agent has exported it."""
     failed: bool = False
     """Whether a rank is known to have ended with an error."""
     blocked: float = 0.0
@@ -198,7 +198,7 @@ def set_bounds(attempts: Sequence[Recorded], begin: float, now: float, apart: fl
     """Sets the start and the end of each attempt. No attempt starts before ``begin``.
 
     The last change of phase may have come after the last scrape of the witness, by at most ``apart`` seconds. The
-    seconds that its ranks have recorded tell when.
+    seconds that its ranks have recorded show when.
     """
     before = begin
     for one in attempts:

@@ -44,7 +44,7 @@ def of_blocks(series: Sequence[float]) -> Estimate | None:
     if len(series) < LEAST_STEPS:
         return None
     size = math.isqrt(len(series))
-    first = len(series) % size  # steps before it count in the mean, but not in the error
+    first = len(series) % size  # steps before it count for the mean, but not for the error
     blocks = [fmean(series[at : at + size]) for at in range(first, len(series), size)]
     return Estimate(fmean(series), math.sqrt(variance(blocks) / len(blocks)), len(blocks) - 1)
 

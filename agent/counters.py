@@ -1,6 +1,6 @@
 """Turns other values into counters: 32-bit values that wrap, and levels that are integrated over time.
 
-A counter that its source has reset is passed on as it is: Prometheus handles resets, and the lost part is unknown.
+A counter that its source has reset is passed on unchanged: Prometheus handles resets, and the lost part is unknown.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ class Config:
     throttled_periods_share: Share = 0.1
     """The share of periods in which a cgroup used up its CPU limit."""
     worker_cpu_share: Share = 0.8
-    """CPU seconds per second and data worker from which on the workers themselves are the limit."""
+    """If each data worker uses at least this many CPU seconds per second, the workers themselves are the limit."""
     stolen_share: Share = STOLEN_SHARE
     """How much the hypervisor took of the CPU time that was asked for on the CPUs of a run's ranks, as a share.
     The same as in `whyidle report`."""

@@ -14,8 +14,9 @@ CONTACT_SUPPORT are `service`. These XIDs have another source:
   failed row remap.
 - 61 is unused in this catalogue. On older GPUs it means that a micro-controller halted, as 62 does.
 - 154 only announces the action that another XID needs. NVML's events do not contain that action.
-- 167 to 169, 171 and 172 have no action in the catalogue. 171 and 172 are details of 48. 169 is a halt like 62. 167 is
-  a timeout of the bus, which a reboot clears, as for 79. 168 needs ECC to be enabled, or a reboot.
+- 167 to 169, 171 and 172 have no action in the catalogue. The XIDs 171 and 172 are details of
+  48, 169 is a halt like 62, and 167 is a timeout of the bus, which a reboot clears, as for 79. After 168, enable ECC or
+  reboot.
 - The catalogue lists further numbers as unused, with CONTACT_SUPPORT. They are not in this table, and no alert says
   that they are harmless.
 """
@@ -94,7 +95,7 @@ XIDS: tuple[Xid, ...] = (
         "Drain the node and reset all of its GPUs. Have the link checked if it happens again."),
     Xid(tuple(range(144, 151)), "error of an NVLink of Blackwell", "reset",
         "Look at the full message in dmesg. After a fatal error, reset the GPUs at both ends. Others need no action."),
-    Xid((155,), "error of an NVLink that software defines", "reset", _RESET),
+    Xid((155,), "error of a software-defined NVLink", "reset", _RESET),
     Xid((151,), "key rotation failed (confidential computing)", "reset", "Restart the virtual machine."),
     Xid((154,), "the driver asks for a different action to recover the GPU", "reset",
         "Look at the message in dmesg: it names the action (none, a reset, a reboot, or a drain)."),

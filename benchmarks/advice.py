@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/advice.py [--only TEXT ...] [--json FILE]
 
-Each setting is trained twice, in turns: the advice is that for the first faulty run, its setting is used as it is
-given, and the truth is the time of a batch in both changed runs against that in both faulty ones, by the job's own
+Each setting is trained twice, in turns. The advice is that for the first faulty run, and its setting is used
+unchanged. The truth is the time of a batch in both changed runs against that in both faulty ones, by the job's own
 clock. Ranks are in network namespaces: root, ip and tc are needed, for slow reads also libfuse3 and a C compiler. What
 a machine lacks is left out, and the output says so. These are not tests: nothing here passes or fails.
 """
@@ -204,7 +204,7 @@ CASES = (
 
 
 class Bench:
-    """Trains jobs, each in a folder of its own."""
+    """Trains jobs, each in a separate folder."""
 
     def __init__(self, folder: Path, names: tuple[str, ...], files: dict[str, str]):
         self.folder, self.names, self.files = folder, names, files

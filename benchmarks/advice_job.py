@@ -1,7 +1,7 @@
 """What benchmarks/advice.py trains: ranks with one fault each, of known length, and with it mended as advised.
 
-Compute beyond the model's own is a sleep: two cores that others share compute nothing for an equally long time twice.
-Only where a rank is to be late by compute it is busy, since a sleep is none.
+Additional compute is a sleep, because on shared cores the same computation takes a different time in each step. Only
+a rank that must be late by compute is busy instead, because a sleep does not count as compute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from whyidle.cli.counters import bytes_per_read
 WIDTH, ROWS = 256, 4
 STAGE_ROWS, MICROBATCHES = 64, 4
 FILES, FILE_BYTES = 16, 16 << 10
-"""Of a batch, where it is read from small files."""
+"""The small files that a batch is read from."""
 SAVE_RATE = 20e6
 """Bytes per second that a slow storage takes."""
 
@@ -55,38 +55,38 @@ class Job:
     read: float = 0.0
     decode: float = 0.0
     spike: float = 0.0
-    """A read of every 25th batch takes so much longer."""
+    """How much longer a read of every 25th batch takes."""
     pieces: int = 0
-    """Of a batch: so many tensors, or with ``stacked`` one of the same size."""
+    """The tensors of a batch; with ``stacked``, one tensor of the same size in total."""
     stacked: bool = False
     folder: str = ""
-    """Of files that are read; empty: none."""
+    """The folder of the files that are read; empty if there are none."""
     sharded_files: bool = False
     collect: bool = False
     """The loop calls gc.collect() in each step, with many objects alive."""
     freeze: bool = False
     shapes: int = 0
-    """So many shapes of batches, one after the other, in a compiled model."""
+    """How many shapes the batches of a compiled model have, one after the other."""
     dynamic: bool = False
     blocked: float = 0.0
-    """A call in the loop takes so long."""
+    """How long a call in the loop takes."""
     in_thread: bool = False
     save_every: int = 0
     save_bytes: int = 0
     asynchronous: bool = False
     all_save: bool = False
     mbit: int = 0
-    """Of each namespace's link; 0: not shaped."""
+    """The rate of each namespace's link; 0: not limited."""
     mtu: int = MTU
     nodes: int = 0
-    """So many namespaces, in each of which several ranks are; 0: one for each rank."""
+    """The number of namespaces, with several ranks in each; 0: one for each rank."""
     sharding: str = ""
     """`flat`: over all ranks, as FSDP. `hybrid`: inside each node, and replicated across nodes."""
     layers: int = 1
     width: int = WIDTH
     bucket_mb: float = 25.0
     backward: float = 0.0
-    """Of each layer, beyond its own."""
+    """The additional time of each layer."""
     accumulate: int = 1
     tensors_apart: int = 0
     """Tensors that are reduced one by one, or with ``flat`` as one."""

@@ -39,7 +39,7 @@ def run_ranks(
 
 
 def fork(main: Callable[[], None], said: Path) -> int:
-    """Calls ``main`` in a child, in a process group of its own, and ends it. What it prints is in ``said``. Returns its
+    """Calls ``main`` in a child, in its own process group, and ends it. What it prints is in ``said``. Returns its
     pid; its status is 1 if ``main`` raised."""
     pid = os.fork()
     if pid:

@@ -34,11 +34,11 @@ class Job:
     steps: int
     ranks: int
     place: Path
-    """The folder of the data set and the checkpoints."""
+    """The folder of the dataset and the checkpoints."""
 
 
 def prepare(place: Path) -> None:
-    """Writes a data set, and a checkpoint from which the training starts."""
+    """Writes a dataset, and a checkpoint from which the training starts."""
     (place / "data").mkdir(parents=True)
     for number in range(SAMPLES):
         (place / "data" / f"{number:04}").write_bytes(os.urandom(SAMPLE_BYTES))
@@ -59,7 +59,7 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, obje
 
 
 class _Samples(Dataset[Tensor]):
-    """A data set with a file per sample. It repeats its files, and reads each of them without the page cache."""
+    """A dataset with a file per sample. It repeats its files, and reads each of them without the page cache."""
 
     def __init__(self, place: Path):
         _read_cold(place / "index")

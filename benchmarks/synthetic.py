@@ -45,7 +45,7 @@ FAULTS: tuple[dict[str, float], ...] = (
 SHARES = {"host": 0.02, "network": 0.04, "unattributed": 0.002}
 """Cause -> the share of each second that every run loses to it."""
 TAKEN = tuple(dict.fromkeys(("compute", "startup", *SHARES, *(cause for fault in FAULTS for cause in fault))))
-"""The causes that have series: all that took some time in any run."""
+"""The causes that have series, because they took some time in a run."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 """The operations of each rank: those of a sharded model. The ranks of the real node have no series of operations."""
 LATE = {"storage": 0.02, "compute": 0.01}

@@ -88,7 +88,7 @@ def _table(found: dict[str, Any]) -> list[str]:
 
 def _curve(sweep: dict[str, Any]) -> list[str]:
     most = max(1e-9, *(point["most"] for point in sweep["points"]))
-    lines = [f"{' '.join(sweep['options'])} by how much faster: what is saved at most"]
+    lines = [f"{' '.join(sweep['options'])} by its factor, and what is saved at most"]
     for point in sweep["points"]:
         bar = "█" * round(BAR * point["most"] / most)
         lines.append(f"{point['factor']:>6}   {percent(point['most'], 1):>7}   {bar}".rstrip())

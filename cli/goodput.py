@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save-cost",
         type=some_time,
         metavar="TIME",
-        help="how long a save takes, after as many steps as now (default: observed)",
+        help="how long a save takes (default: observed). The steps between two saves stay the same",
     )
     parser.add_argument(
         "--price",
@@ -142,7 +142,7 @@ def _recovery(found: Goodput, given: float | None) -> tuple[float, str]:
         return given, "given"
     if found.recoveries:
         return mean(found.recoveries), "observed"
-    return found.attempts[0].startup, "no restart was seen: taken from the startup"
+    return found.attempts[0].startup, "no restart was seen, so this is the startup"
 
 
 def _advice(advice: Advice, ranks: int, price: float) -> dict[str, Any]:

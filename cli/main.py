@@ -30,9 +30,7 @@ COMMANDS: tuple[Command, ...] = (
         "doctor", ".doctor", "show what an agent can see on this node, what it cannot see, and what to do about it"
     ),
     Command("report", ".report", "show where the time of a run went, and the verdict"),
-    Command(
-        "traffic", ".traffic.command", "calculate how many bytes a training moves, and which links a step time needs"
-    ),
+    Command("traffic", ".traffic.command", "calculate how many bytes a training moves, and how fast its links must be"),
     Command("goodput", ".goodput", "show how much of a run was progress, and how often to save"),
     Command(
         "compare", ".compare.command", "say which of several runs is faster, by how much, and where that comes from"

@@ -228,7 +228,7 @@ def _table(found: dict[str, Any]) -> list[str]:
 
 def _curve(sweep: dict[str, Any]) -> list[str]:
     most = max(1e-9, *(point["share"] for point in sweep["points"]))
-    lines = [f"{' '.join(sweep['options'])} by how much faster"]
+    lines = [f"{' '.join(sweep['options'])} by its factor"]
     for point in sweep["points"]:
         bar = "█" * round(BAR * max(0.0, point["share"]) / most)
         step = _seconds(point["step_seconds"])

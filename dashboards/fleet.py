@@ -245,8 +245,8 @@ def _heat() -> Panel:
     return heat(
         "The worst nodes over time",
         "Share of the ranks' time that was not compute, by node. Bright means a large share. The rows are the "
-        "nodes that lost most in the time range. One bright row is a node to drain; a bright column is the whole "
-        "fleet at once. Click a cell to open the node.",
+        "nodes that lost most in the time range. One bright row is a node to drain. A bright column means that "
+        "the whole fleet lost time at once. Click a cell to open the node.",
         query(f"1 - {COMPUTING} and on ({v.BY_NODE}) topk($worst, {score})", "{{node}}"),
         unit="percentunit",
         links=[series_to("node")],

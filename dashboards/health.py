@@ -160,8 +160,8 @@ def _collectors() -> Panel:
 def _failures() -> Panel:
     return table(
         "Collector runs without a result",
-        "At the end of the time range, by reason: past its deadline, still hanging from before, no time left, or a "
-        "fault.",
+        "Runs at the end of the time range, by reason: the collector took longer than its deadline, still hung from an "
+        "earlier run, had no time left, or failed.",
         now(_grown("whyidle_collector_failures_total", "collector, reason")),
         columns=[
             NODE_COLUMN,
@@ -178,7 +178,8 @@ def _failures() -> Panel:
 def _unread() -> Panel:
     return table(
         "Values that could not be read",
-        "At the end of the time range, by collector, file and reason. Their series are absent until then.",
+        "Values at the end of the time range, by collector, file and reason. The series of a value is absent until it "
+        "can be read again.",
         now(_grown("whyidle_read_errors_total", "collector, file, reason")),
         columns=[
             NODE_COLUMN,
@@ -196,8 +197,8 @@ def _unread() -> Panel:
 def _ledgers() -> Panel:
     return table(
         "Ledgers that could not be used",
-        "At the end of the time range, by reason: the file is not a ledger, has a newer version, or is damaged. "
-        "The ranks of these files are missing from all figures.",
+        "Ledgers at the end of the time range, by reason: the file is not a ledger, has a newer version, or is "
+        "damaged. The ranks of these files are missing from all figures.",
         now(_grown("whyidle_ledger_errors_total", "reason")),
         columns=[NODE_COLUMN, Column("reason", "Reason"), Column("Value", "Times", "short", decimals=0, width=80)],
         sort="Times",
@@ -211,8 +212,8 @@ def _hooks() -> Panel:
     faults = f"sum by ({v.BY_RUN}) (increase({_series('whyidle_hook_faults_total')}[$__rate_interval])) > 0.5"
     return table(
         "Hooks that failed, and errors that they caught",
-        "On how many ranks of a run a hook failed, and errors in whyidle itself at the end of the time range. "
-        "The log of the rank says why.",
+        "The number of ranks of each run on which a hook failed, and the errors in whyidle itself at the end of the "
+        "time range. The log of the rank says why.",
         now(f"topk($worst, {states})"),
         now(f"topk($worst, {faults})"),
         columns=[
@@ -262,7 +263,7 @@ def _unmeasured() -> Panel:
     return table(
         "Waits not split yet, and intervals not measured",
         "GPU-seconds of waits in collectives that are not split yet, by run; and intervals that the device clock "
-        "could not measure, whose time is unattributed. At the end of the time range.",
+        "could not measure, whose time is unattributed. Both are those at the end of the time range.",
         now(f"topk($worst, {pending})"),
         now(f"topk($worst, sum by ({v.BY_RUN}) (increase({_series('whyidle_unmeasured_total')}[$__rate_interval])))"),
         columns=[

@@ -153,7 +153,7 @@ def drop_duplicates(ledgers: Iterable[Ledger]) -> tuple[list[Ledger], list[Probl
 
 
 def age(ledger: Ledger) -> tuple[bool, int, int]:
-    """Sort key for the attempts of a rank, newest last. A live one counts as newer than all that have ended."""
+    """Sort key for the attempts of a rank, newest last. A live attempt counts as newer than any ended one."""
     return ledger.alive, ledger.attempt, ledger.created_unix_ns
 
 

@@ -109,7 +109,7 @@ WORDS: dict[str, int] = {
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
     "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
     "host_write_bytes": 1,
-    # Of the CPUs that the rank may use, since window_ns. All 0: not known.
+    # For the CPUs that the rank may use, since window_ns. All 0: not known.
     "cpu_asked_ns": 1,  # the time that anybody asked for: the CPUs were busy, or stolen
     "cpu_stolen_ns": 1,  # part of it: the hypervisor gave the CPUs to other machines (steal)
     "cpu_queued_ns": 1,  # how long the training thread was runnable without a CPU, since window_ns, in all phases

@@ -175,7 +175,7 @@ class Ledger:
 
     @property
     def first_whole_step(self) -> int:
-        """The first step (counted in its process from 1) that is still whole in the rings; else the next step."""
+        """The first step (counted in its process from 1) that is still whole in the rings, otherwise the next step."""
         first = self.steps - len(self.ring) + 1
         if max(self.calls_written, self.calls_begun) > RING_CALLS:
             first = max(first, self.calls[0].step + 1 if self.calls else self.steps + 1)
@@ -267,7 +267,7 @@ _HEAD = struct.Struct(f"<{HEAD_BYTES // 8}q")
 _RING = struct.Struct(f"<{len(STEP_WORDS)}q")
 _TRIES = 36
 _MOST_WAITED_NS, _FEW_TRIES = 200_000_000, 3
-"""After so long a wait for the ledgers of one user in one round of reading, the others of this user get a few tries.
+"""If one round of reading waits longer for the ledgers of a user, the others of this user get only a few tries.
 
 A process can hold the locks of a thousand ledgers whose updates never end; each would take all tries at each look.
 """

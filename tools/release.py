@@ -160,7 +160,8 @@ def verdict_of(said: str) -> tuple[str, str]:
 
 
 def with_torch(version: str, python: Path) -> Path | None:
-    """The Python of a kept environment with the pinned torch; made if there is none. None if torch cannot be had."""
+    """The Python of a kept environment with the pinned torch, which is made if there is none. None if torch cannot be
+    installed."""
     found = TORCH / version / "bin" / "python"
     stamp = TORCH / version / "installed"
     pinned = re.findall(r"^torch==.+$", CONSTRAINTS.read_text(), re.MULTILINE)

@@ -7,14 +7,15 @@ With ``--beside``, only tests of these files run, and only those that may run be
 
 Tests marked ``long`` run only with ``--all``: they repeat another test with other data, and take minutes together.
 
-Many tests compare what was recorded with clocks of their own, on real processes. Where a machine's cores are shared,
+Many tests compare what was recorded with their own clocks, on real processes. Where a machine's cores are shared,
 others take them away for seconds, and such a test fails although nothing is wrong. So tests that failed run again,
 alone, up to ``AGAIN`` times. A test that never passes is a failure. One that passes later is listed at the end as
 unsteady; find out which clock it trusts. More than ``MOST_AGAIN`` failures are a failure at once, as is whatever stops
 pytest itself.
 
 A test of the second part is not judged if it fails each time while a hypervisor takes more than ``STOLEN`` of the CPU
-time: nobody can say whether the recording or the machine was wrong. It is listed at the end, and is no failure.
+time: nobody can say whether the recording or the machine was wrong. It is listed at the end, and does not count as a
+failure.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _cached(cache: Path, key: str) -> dict[str, Any]:
 
 
 def part(words: Sequence[str], cache: Path) -> Part:
-    """Runs a part of the suite, and again what failed."""
+    """Runs a part of the suite, and then the failed tests again."""
     status, failed = run(words, cache / "0")
     if status == NO_TESTS:
         return Part(PASSED)

@@ -57,7 +57,7 @@ class Loaders:
         return loader
 
     def unknown(self) -> Loader:
-        """Stands for all that makes batches without torch's loader, so that it has no number of workers."""
+        """Stands for everything that makes batches without torch's loader, so that it has no number of workers."""
         return self.with_workers(UNKNOWN, training=False)
 
     def in_other_thread(self, iterator: Any) -> None:

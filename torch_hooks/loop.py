@@ -111,9 +111,9 @@ class Loop:
                     self._evaluated(1, computed)
 
     def may_wait(self, meter: SourceMeter) -> bool:
-        """The loop calls what may be a wait for a batch. Only its result tells: see ``waited``.
+        """The loop calls what may be a wait for a batch. Only its result shows whether it was: see ``waited``.
 
-        Returns whether this is measured. If it was no wait for a batch, do nothing: the phase goes on.
+        Returns whether this is measured. If it was not a wait for a batch, do nothing: the phase continues.
         """
         session = self._session
         try:

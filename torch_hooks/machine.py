@@ -140,7 +140,7 @@ class PhaseMachine:
     def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
         """Opens a wait; ``issues``: the sends and receives that it waits for. Returns what to pass to ``leave``.
 
-        A wait inside a wait of the same group is a part of that one. So is one whose group is not known.
+        A wait inside a wait of the same group is a part of it. This also applies to a wait whose group is not known.
         """
         slot = code >> 8 & 7  # slot_of(code)
         old = self.phase
@@ -287,7 +287,7 @@ class PhaseMachine:
         """Ends the open interval now and opens ``phase``. Returns the phase to return to later, or NOT_ENTERED.
 
         All other methods lead here, and the loop calls it directly at each boundary. So this is the hot path: after an
-        operation of torch, hardly anything of it is in the caches, and a Python call costs up to 1 µs. Hence the work
+        operation of torch, hardly anything of it is in the caches, and a Python call costs up to 1 µs. So the work
         of a plain interval is inlined, and what is seldom needed is behind one comparison.
         """
         if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):

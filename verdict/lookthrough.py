@@ -38,9 +38,9 @@ OFTEN = 0.5
 STEADY = 0.8
 RIVAL = 0.5
 MOSTLY = 0.8
-"""Ranks take turns at being late if four conditions hold: in total they are late in at least OFTEN of the steps; no
-rank is late in STEADY of the steps or more; the second-most late rank is late in at least RIVAL times as many steps
-as the first; and no rank has caused MOSTLY or more of the waits. A rank that saves three times is late in three steps,
+"""Ranks take turns at being late if four conditions hold. In total they are late in at least OFTEN of the steps. No
+rank is late in STEADY of the steps or more. The second-most late rank is late in at least RIVAL times as many steps as
+the first. No rank has caused MOSTLY or more of the waits. A rank that saves three times is late in three steps,
 but by far more than any rank that is late by a little in every other step."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from .accounts import RankAccount, RunAccount
 
 STOLEN_SHARE = 0.05
-"""Evidence mentions a node on which at least this share of the CPU time that was asked for was stolen."""
+"""Evidence mentions a node if at least this share of the CPU time that its ranks asked for was stolen."""
 QUEUED_SHARE = 0.10
 """Evidence mentions ranks whose training threads queued for a CPU for at least this share of their time."""
 EXPLAINED = 0.75

@@ -54,7 +54,7 @@ WORDS: dict[str, str] = {
     "network": "in transfers that every rank had entered",
     "straggler": "waiting in collectives for a late rank",
     "collective": "waiting in collectives that could not be split",
-    "collective_queue": "waiting in collectives while its communication threads got no CPU",
+    "collective_queue": "waiting in collectives while communication threads got no CPU",
     "pipeline": "waiting for another pipeline stage",
     "checkpoint_write": "blocked in a save",
     "checkpoint_cpu": "serialising or copying in a save",

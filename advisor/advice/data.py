@@ -54,8 +54,8 @@ def _workers(case: Case) -> Found | None:
         f"Set num_workers={have + more} in the DataLoader that the loop waits for (it has {have})",
         gain,
         (
-            f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time while that is blocked,"
-            f" {percent(cpu / case.window)} while it is on a CPU, {percent(queue / case.window)} while it gets no CPU",
+            f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time because of blocked reads,"
+            f" {percent(cpu / case.window)} because of CPU work, {percent(queue / case.window)} because no CPU is free",
         ),
         {"num_workers": have + more},
     )
@@ -86,7 +86,7 @@ def _prefetch(case: Case) -> Found | None:
     longest = sorted(rare)[ceil(ENOUGH * len(rare)) - 1]
     more = ceil(longest / (have * step))
     if more > MOST_PREFETCH:
-        return None  # so long a wait is no hiccup: it may be an evaluation, whose loader starts from nothing
+        return None  # such a long wait is not a hiccup: it may be an evaluation, whose loader starts from nothing
     saved = sum(min(wait, more * have * step) for wait in rare) / sum(case.basis.walls)
     if saved < FLOOR:
         return None
@@ -258,7 +258,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "data.start",
         ("host",),
-        "The loop waits for data workers to start, as in each epoch and each evaluation",
+        "The loop waits for data workers to start, for example at the start of each epoch or evaluation",
         "Set `persistent_workers=True`",
         "Replay without `data_start`. Workers that are kept still start once",
         "`data_start` stops growing after the first epoch",

@@ -47,7 +47,7 @@ def _blocked(case: Case) -> Found | None:
     evidence = f"the loop's own code is blocked {percent(blocked / case.window)} of the time, outside all phases"
     if 2 * written > blocked > 0:
         bytes_written = sum(rank.host_write_bytes for rank in case.ranks)
-        change = "Hand what the loop writes to files over to a thread"
+        change = "Let a separate thread write the files that the loop writes"
         evidence += f"; it wrote {bytes_written / 1e6:.0f} MB of files meanwhile"
     else:
         change = (
@@ -105,7 +105,7 @@ RULES: tuple[Rule, ...] = (
         ("host",),
         "The GPU's own counters see no kernel while the rank computes (needs an agent that reads the GPU)",
         "Use `torch.compile` with CUDA graphs",
-        "Half of the GPU's idle time in compute. Bounds: none of it, all of it",
+        "Half of the GPU's idle time in compute. Lower bound: none of it. Upper bound: all of it",
         "GPU idle time in compute falls",
         _launch,
         SIMULATED,

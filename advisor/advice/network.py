@@ -186,8 +186,8 @@ RULES: tuple[Rule, ...] = (
         "All ranks wait for all-reduces that every rank has entered, and fewer than 8 batches share one",
         "Accumulate the gradients of more batches, at most 8, until transfers take a tenth of the time",
         "Replay with transfers that take 1/k of the time if k times as many batches share them, for the same number of"
-        " batches. The batch that the optimizer sees becomes k times larger: judge yourself whether the training allows"
-        " it",
+        " batches. The batch that the optimizer sees becomes k times larger: you have to decide whether the training"
+        " allows this",
         "`network` falls for the same number of samples",
         _accumulation,
     ),
@@ -215,7 +215,7 @@ RULES: tuple[Rule, ...] = (
         ("network",),
         "All ranks wait for gathers and scatters across nodes, and nodes have several ranks",
         "Use hybrid sharding",
-        "`network` × the share of bytes that a node sends no longer. In a ring, it sends (R − 1)/R of all gathered and"
+        "`network` × the share of bytes that a node no longer sends. In a ring, it sends (R − 1)/R of all gathered and"
         " scattered bytes with R ranks, and then 2(N − 1)/N of the scattered bytes with N nodes. This needs more"
         " memory",
         "`network` falls",
@@ -226,7 +226,7 @@ RULES: tuple[Rule, ...] = (
         ("network",),
         "All ranks wait for transfers over an interface whose MTU is below 9000 (read on this node)",
         "Use jumbo frames",
-        "Replay with transfers that are shorter by the bytes of headers that larger frames save. Lower bound: 0,"
+        "Replay with shorter transfers, because larger frames need fewer bytes for headers. Lower bound: 0,"
         " because the link may not be the limit. Upper bound: as if all of the time were transfers",
         "`network` falls, `whyidle_nic_mtu_bytes` is 9000",
         _jumbo,

@@ -59,7 +59,7 @@ def _uneven(case: Case) -> Found | None:
     if not share or evened is None or case.pipeline or not case.take_turns:
         return None
     if shortage.reason(case.account, share * case.window):
-        return None  # their batches need not be uneven
+        return None  # their batches may be even
     return Found(
         "Give all ranks batches of equal work: sort samples by length, or fill batches up to a number of tokens",
         formula(evened, 0.0, max(evened, share)),

@@ -1,9 +1,9 @@
 """A stretch of a run as Prometheus recorded it, in the shape of a report, so that it can be compared. Pure functions.
 
-Prometheus keeps no steps. What it keeps is how many seconds the ranks spent by cause and how many steps they made, over
-and over: the stretch is cut into windows, and a window stands where a report has a step. So means and their errors are
-known, while percentiles come from the histogram of step times and have no interval. The wait for the first batch and
-the longest waits for batches are not known: the counters have sums over many steps.
+Prometheus keeps no single steps. At each scrape it keeps how many seconds the ranks spent by cause, and how many steps
+they made. So the stretch is cut into windows, and a window takes the place of a step in a report. Means and their
+errors are known, while percentiles come from the histogram of step times and have no interval. The wait for the first
+batch and the longest waits for batches are not known: the counters have sums over many steps.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _of_steps(window: Window, begun: Starts) -> dict[str, float]:
 
 
 def _windows(windows: Sequence[Window]) -> dict[str, object] | None:
-    """In place of the last steps: of each window with steps, what a step of it took."""
+    """Takes the place of the last steps: for each window with steps, how long its steps took on average."""
     rows = [window for window in windows if window.steps >= 1 and sum(window.seconds.values()) > 0]
     if not rows:
         return None

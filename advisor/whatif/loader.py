@@ -28,7 +28,7 @@ class Batch:
     saved: float
     """How much shorter the wait becomes, if the workers are not the limit."""
     bound: bool = False
-    """Whether the workers are busy all the time, so that the loop is as slow as they are."""
+    """Whether the workers are busy all the time, so that the loop is as slow as the workers."""
     wait: float = 0.0
     """The part of the wait in which the batch was being made; 0 if the batch was ready."""
     lead: float = 0.0

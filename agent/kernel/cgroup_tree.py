@@ -76,7 +76,7 @@ class CgroupTree:
         return None
 
     def _is_namespace_root(self, controller: str, root: str) -> bool:
-        """Whether the visible root is not the node's root. In v2, it has a file cgroup.type then. Unknown in v1."""
+        """Whether the visible root is not the node's root. Only then does v2 have cgroup.type. Unknown in v1."""
         return controller == UNIFIED and os.path.exists(f"{root}/cgroup.type")
 
     def _directory(self, root: str, path: str, pid: int) -> str | None:

@@ -163,8 +163,8 @@ THROTTLED = _counter(
     "throttled_seconds",
     "seconds",
     ("reason", "evidence"),
-    "Time in which the GPU ran with lowered clocks, by reason: from the driver's counters (evidence counter), or "
-    "from its state at each scrape, counted for the time since the scrape before (evidence sampled). Reasons overlap. "
+    "Time in which the GPU ran with lowered clocks, by reason. The evidence is counter if the driver counts "
+    "this time, and sampled if the state at a scrape counts for the time since the last scrape. Reasons overlap. "
     "A reason that has not occurred has no series.",
     f"{_FIELDS}, or nvmlDeviceGetCurrentClocksEventReasons",
     per=1_000_000_000,
@@ -225,8 +225,8 @@ ECC_ERRORS = _counter(
     "ecc_errors",
     "errors",
     ("kind", "since"),
-    "Memory errors that ECC corrected, or could not (uncorrected), since the driver was loaded (volatile) or over the "
-    "life of the GPU (aggregate).",
+    "Memory errors that ECC corrected or could not correct, since the driver was loaded (volatile) or over the life of "
+    "the GPU (aggregate).",
     _FIELDS,
 )
 REMAPPED = Metric(
@@ -275,7 +275,7 @@ COMPUTE_IDLE = Metric(
     "seconds",
     (*RANK, "evidence"),
     "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
-    "kernels. Idle seconds of the GPU less those in the rank's idle causes (evidence sampled). The value is about "
+    "kernels. It is the idle time of the GPU minus the rank's idle causes (evidence sampled). The value is about "
     "a minute late, and a few seconds late once the rank has ended. Absent where several ranks share the GPU.",
     "cause_ns, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
@@ -293,7 +293,7 @@ UNHOOKED = Metric(
     "seconds",
     ("node", "cause"),
     "whyidle_device_seconds_total of all GPUs of the node without a ledger. It does not fall when a GPU disappears. A "
-    "cause that took nothing has no series.",
+    "cause that took no time has no series.",
     "nvmlDeviceGetSamples, or nvmlGpmMetricsGet",
 )
 

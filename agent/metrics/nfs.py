@@ -89,7 +89,9 @@ TRANSPORT: dict[str, Metric] = {
         "connects_total", "connects", "Times that a connection was made. It grows when connections break.", "xprt"
     ),
     "sends": _sum("transport_sends_total", "requests", "Requests sent over the connections of the mount.", "xprt"),
-    "receives": _sum("transport_receives_total", "answers", "Answers received over them.", "xprt"),
+    "receives": _sum(
+        "transport_receives_total", "answers", "Answers received over the connections of the mount.", "xprt"
+    ),
     "bad_xids": _sum(
         "bad_xids_total",
         "answers",

@@ -11,8 +11,8 @@ UP = Metric(
     "gauge",
     "bool",
     _COLLECTOR,
-    "1 if the collector answered within its deadline, 0 if it failed or hangs. Absent where this node has nothing for "
-    "it to read.",
+    "1 if the collector answered within its deadline, 0 if it failed or hangs. Absent if the node "
+    "has nothing that the collector could read.",
     "<fence>",
 )
 DURATION = Metric(

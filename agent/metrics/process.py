@@ -85,8 +85,8 @@ STORAGE_READ = Metric(
     "counter",
     "bytes",
     RANK,
-    "Bytes that were fetched from storage for a rank and its descendants, page faults of mmap included. FUSE and most "
-    "object stores count nothing here.",
+    "Bytes that were fetched from storage for a rank and its descendants, page faults of mmap included. Reads "
+    "from FUSE and most object stores are not counted.",
     f"{_IO}: read_bytes",
 )
 STORAGE_WRITE = Metric(

@@ -19,7 +19,7 @@ DEVICE_SECONDS = Metric(
     "seconds",
     (*PLACE, "cause", "family"),
     "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A cause "
-    "that took nothing has no series. A GPU without a ledger has no owner, run and rank here, and the causes "
+    "that took no time has no series. A GPU without a ledger has no owner, run and rank here, and the causes "
     "unhooked_busy, unhooked_idle and empty.",
     "cause_ns",
     tuple(CAUSE_FAMILY.items()),
@@ -69,7 +69,14 @@ METRICS: tuple[Metric, ...] = (
         "<open phase>",
     ),
     Metric("whyidle_steps_total", "counter", "steps", RANK, "Optimizer steps, repeated ones included.", "steps"),
-    Metric("whyidle_samples_total", "counter", "samples", RANK, "Samples trained on, where known.", "samples"),
+    Metric(
+        "whyidle_samples_total",
+        "counter",
+        "samples",
+        RANK,
+        "Samples trained on. Absent if their number is not known.",
+        "samples",
+    ),
     Metric("whyidle_batches_total", "counter", "batches", RANK, "Batches that reached the loop.", "batches"),
     Metric(
         "whyidle_step_seconds",
@@ -185,7 +192,7 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         RANK,
         "CPU time that anybody asked for on the CPUs that the rank may use, since its first step: they were busy, or "
-        f"their time was stolen. {_SHARED} No series where the rank cannot read it.",
+        f"their time was stolen. {_SHARED} Absent if the rank cannot read it.",
         "cpu_asked_ns",
         sparse=True,
         per=NS,
@@ -196,7 +203,7 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         RANK,
         "The part of whyidle_rank_cpu_asked_seconds_total in which the hypervisor gave the CPUs to other machines "
-        f"(steal). {_SHARED} No series where nothing was stolen.",
+        f"(steal). {_SHARED} Absent if nothing was stolen.",
         "cpu_stolen_ns",
         sparse=True,
         per=NS,
@@ -207,8 +214,8 @@ METRICS: tuple[Metric, ...] = (
         "seconds",
         RANK,
         "Time for which the training thread of the rank was ready to run and had no CPU, in all phases, since its "
-        "first step. It grows where there are more threads than CPUs, or where the cgroup is throttled. No series "
-        "where it never queued.",
+        "first step. It grows where there are more threads than CPUs, or where the cgroup is throttled. Absent if "
+        "it never queued.",
         "cpu_queued_ns",
         sparse=True,
         per=NS,

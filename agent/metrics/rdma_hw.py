@@ -267,7 +267,7 @@ WORK: tuple[Family, ...] = (
         "requests_received",
         "requests",
         ("operation",),
-        "Requests that peers made of this port, by operation.",
+        "Requests that peers sent to this port, by operation.",
         {
             "rx_read_requests": ("read",),  # mlx5, mana, bnxt_re since 6.17
             "rx_write_requests": ("write",),
@@ -290,7 +290,7 @@ WORK: tuple[Family, ...] = (
         "requests_sent",
         "requests",
         ("operation",),
-        "Requests that this port made of its peers, by operation.",
+        "Requests that this port sent to its peers, by operation.",
         {
             "tx_read_req": ("read",),  # bnxt_re
             "tx_write_req": ("write",),

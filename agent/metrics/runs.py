@@ -26,7 +26,7 @@ SUMS: tuple[Metric, ...] = (
         "counter",
         "seconds",
         (*RUN_PLACE, "cause", "family"),
-        f"Device-seconds of all ranks of a run on this node, by cause. {_GROWS} A cause that took nothing has no "
+        f"Device-seconds of all ranks of a run on this node, by cause. {_GROWS} A cause that took no time has no "
         "series.",
         "cause_ns",
         tuple(CAUSE_FAMILY.items()),

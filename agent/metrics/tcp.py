@@ -37,7 +37,7 @@ COUNTED: tuple[Metric, ...] = (
         "receive_errors_total",
         "counter",
         "segments",
-        "Segments received that were bad, checksums included.",
+        "Segments received that were bad, for example with a wrong checksum.",
         "/proc/net/snmp Tcp InErrs",
     ),
     _tcp(
@@ -66,8 +66,8 @@ COUNTED: tuple[Metric, ...] = (
         "timeouts_total",
         "counter",
         "timeouts",
-        "Retransmission timeouts. Each stalls its connection for 0.2 s or more. Retransmits that "
-        "acknowledgements request do not count.",
+        "Retransmission timeouts. Each stalls its connection for 0.2 s or more. Segments "
+        "that are sent again because acknowledgements request it do not count.",
         "/proc/net/netstat TcpExt TCPTimeouts",
     ),
     _tcp(

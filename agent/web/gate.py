@@ -1,4 +1,4 @@
-"""Decides who may connect and send requests. Without a configuration, everybody may, in plain HTTP."""
+"""Decides who may connect and send requests. Without a configuration, everybody may connect, in plain HTTP."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ class Passwords:
         if bcrypt is None:
             raise ConfigError("basic_auth_users needs bcrypt: pip install 'whyidle[agent]'")
         self._hashes = {name.encode(): secret.encode() for name, secret in users.items()}
-        # Checked for unknown users, so that the duration does not reveal which users exist.
+        # The passwords of unknown users are checked against this, so that the duration
+        # does not reveal which users exist.
         cost = int(next(iter(users.values())).split("$")[2])
         self._decoy = bcrypt.hashpw(base64.b64encode(os.urandom(24)), bcrypt.gensalt(cost))
         self._key = os.urandom(32)

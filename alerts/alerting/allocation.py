@@ -53,8 +53,8 @@ def _idle(config: Config) -> Alert:
             ("uuid",),
             " Rank {{ .Labels.rank }} of run {{ .Labels.run }} uses it.",
         )
-        + " {{ if $labels.pod }}The pod {{ $labels.namespace }}/{{ $labels.pod }}"
-        " has it{{ else }}Processes use it{{ end }}. Ask the owner whether it is still needed.",
+        + " {{ if $labels.pod }}It is allocated to the pod {{ $labels.namespace }}/"
+        "{{ $labels.pod }}{{ else }}Processes use it{{ end }}. Ask the owner whether it is still needed.",
     )
 
 

@@ -125,7 +125,7 @@ def _lost(config: Config) -> Alert:
         + each(config, contradicted(window), FAMILY, " But " + _by("contradiction", CONTRADICTIONS, ".Labels") + ".")
         + each(config, shortage(window), FAMILY, REASON + _by("shortage", SHORTAGES, ".Labels") + ".")
         + each(config, culprit(window), FAMILY, f" This made rank {{{{ .Labels.rank }}}}{node} late most often.")
-        + " Waits for a late rank count for what made that rank late.",
+        + " Waits for a late rank count under what made that rank late.",
         keep_firing_for=config.keep_firing,
     )
 
@@ -211,7 +211,7 @@ def _alone(config: Config) -> str:
 
 
 def _alone_lately(config: Config) -> str:
-    """Runs as in `_alone`, also a while later: while a notebook computes, the last hour is still that of its user."""
+    """The runs of `_alone`, and those that were in it within the last hour: a notebook computes only now and then."""
     return _notebooks(config, f'max_over_time({OPEN}{{phase="host"}}[{config.long_window}])')
 
 

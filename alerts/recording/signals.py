@@ -19,8 +19,8 @@ class Signal:
     """``expr`` has a sample per device of a target. The signal agrees where one is at least ``threshold``.
 
     With ``of_node``, it has a sample per node instead. With ``of_waits`` too, ``expr`` is a share of all time and is
-    divided by the share in which the node's ranks wait in transfers: a link that is busy for a quarter of the time can
-    still cause waits that take a quarter of the time.
+    divided by the share in which the node's ranks wait in transfers. The reason: a link that is busy for a quarter of
+    the time can still cause waits that take a quarter of the time.
     """
 
     family: str

@@ -30,7 +30,7 @@ _EVAL = PHASE["eval"]
 
 
 class Times(NamedTuple):
-    """Of one step, medians of a block of steps."""
+    """The times of one step, as medians of a block of steps."""
 
     host_us: float
     cpu_us: float

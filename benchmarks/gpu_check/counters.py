@@ -205,7 +205,7 @@ def _linear_step(model: Any, optimizer: Any, x: torch.Tensor) -> None:
 
 
 class Wide(Slow):
-    """A data set of whole batches that take ``seconds`` each."""
+    """A dataset of whole batches that take ``seconds`` each."""
 
     def __init__(self, count: int, seconds: float, width: int, rows: int):
         super().__init__(count, seconds)

@@ -275,7 +275,7 @@ def drift(rig: Rig, fast: bool, minutes: float) -> Iterator[Row]:
             wait(event)
 
     if rig.simulated:
-        rig.sim.set_real_time(True)  # else the host may see that an event is not over when it is, and believe that
+        rig.sim.set_real_time(True)  # otherwise the host may see an event as unfinished that is over
     account = attached(rig, train)
     if rig.simulated:
         rig.sim.set_real_time(False)

@@ -36,7 +36,7 @@ LEAD_MS = 40.0
 
 
 class Slow(Dataset[torch.Tensor]):
-    """A data set whose samples take ``seconds`` each."""
+    """A dataset whose samples take ``seconds`` each."""
 
     def __init__(self, count: int, seconds: float):
         self._count, self._seconds = count, seconds

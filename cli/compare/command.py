@@ -203,7 +203,7 @@ def _recorded(argument: str, args: argparse.Namespace) -> Report:
 
 
 def _within(asked: Prometheus, wanted: argparse.Namespace, part: Part, since: float) -> runs.Chosen:
-    """The run, and the time: the given one, else the last ``since`` seconds before its last sign of life."""
+    """The run, and the given time, otherwise the last ``since`` seconds before its last sign of life."""
     if part.start is None or part.end is None:
         chosen = runs.choose(asked, wanted, max(since, options.ENDED_SECONDS), _WHOSE)
         end = seconds.last_sign(asked, chosen)

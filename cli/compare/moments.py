@@ -18,7 +18,7 @@ class Part(NamedTuple):
 
 
 def part_of(argument: str, now: float) -> Part:
-    """What of ``argument`` is the run's name, and which time is meant.
+    """The run's name and the time that ``argument`` names.
 
     A time is a date (2026-11-21T02:00, on this machine's clock unless it names a zone), or how long ago it was (26h).
     FROM alone means until now. An @ that no times follow belongs to the name. Raises argparse.ArgumentTypeError.

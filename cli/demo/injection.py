@@ -14,8 +14,8 @@ class Kind:
     """One kind of fault.
 
     ``truth(trace, ranks, all_ranks)`` returns the seconds that the fault cost the training loops, by the job's own
-    records. ``causes`` are the causes under which the accounting should have them: on the ranks with the fault, or with
-    ``on_others`` on the other ranks.
+    records. ``causes`` are the causes under which the ledgers should count them: those of the ranks with the fault, or
+    with ``on_others`` those of the other ranks.
     """
 
     name: str

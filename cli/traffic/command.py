@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     place.add_argument("--links-per-node", type=ranks, help="links of a node (default: one for each GPU)")
     place.add_argument("--inside-link", type=rate, metavar="RATE", help="rate from a GPU to the other GPUs of its node")
-    place.add_argument("--step-time", type=duration, metavar="TIME", help="print which link a step of this time needs")
+    place.add_argument(
+        "--step-time", type=duration, metavar="TIME", help="print how fast the links must be for steps of this time"
+    )
     storage = parser.add_argument_group("storage")
     storage.add_argument(
         "--token-bytes", type=count, default="4", help="bytes of a token in storage (default: %(default)s)"

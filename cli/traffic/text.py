@@ -34,7 +34,7 @@ def published(as_json: bool) -> str:
         )
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
-    lines.append(f"Through one switch of 51.2 Tbit/s the last line takes {days:.0f} days.")
+    lines.append(f"Through one switch of 51.2 Tbit/s, the bytes of the last line take {days:.0f} days.")
     return "\n".join(lines) + "\n"
 
 
@@ -97,7 +97,7 @@ def _storage(report: dict[str, Any]) -> list[str]:
     if storage["read_bytes"]:
         lines.append(f"from storage   {in_bytes(storage['read_bytes'])} of tokens a step")
     every = storage["save_every_steps"]
-    often = f", {in_bytes(storage['written_bytes'])} a step with one in {every:,.0f} steps" if every else ""
+    often = f", {in_bytes(storage['written_bytes'])} a step if one in {every:,.0f} steps saves" if every else ""
     return [*lines, f"to storage     {in_bytes(storage['checkpoint_bytes'])} a checkpoint{often}"]
 
 
@@ -167,7 +167,7 @@ def _groups(run: dict[str, Any]) -> list[str]:
             rows.append([*first, op, in_bytes(size), *(wire if not at else ["", ""])])
     lines = aligned([header, *rows], left=3)
     if run["elsewhere"]:
-        lines.append(f"{in_bytes(run['elsewhere'])} more a rank and step in groups that are not known")
+        lines.append(f"{in_bytes(run['elsewhere'])} more for each rank and step, in groups that are not known")
     return lines
 
 

@@ -84,7 +84,7 @@ def _requests() -> Panel:
 def _trouble() -> Panel:
     return trend(
         "NFS: lost and sent again",
-        "Per second, by mount. Requests that were sent again or timed out: the server does not answer, or the "
+        "Requests per second that were sent again or timed out, by mount. Either the server does not answer, or the "
         "network loses packets.",
         *each(
             {

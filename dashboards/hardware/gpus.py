@@ -34,7 +34,7 @@ def _tensor() -> Panel:
         unit="percentunit",
         width=8,
         most=1,
-        nothing="No GPU tells it",
+        nothing="No GPU reports this",
     )
 
 

@@ -83,23 +83,23 @@ def _stopped() -> Panel:
     labels = "device, direction, priority"
     return trend(
         "Time for which adapters and TCP were stopped",
-        "Share of time: paused by frames from the network (received), or pausing others (sent), by priority; "
-        "delayed by the node's own PCIe, which means that the bottleneck is inside the node; and TCP without "
-        "enough memory.",
+        "Share of time in which pause frames from the network stopped an adapter (received), or its own pause frames "
+        "stopped others (sent), by priority. Also the time in which PCIe delayed it, which means that the bottleneck "
+        "is inside the node, and the time in which TCP had too little memory.",
         grows("whyidle_nic_pause_seconds_total", labels, "{{device}} {{direction}} {{priority}} paused", most=SOME),
         grows("whyidle_nic_pci_stalled_seconds_total", "device", INTERFACE + " PCIe", most=SOME),
         grows("whyidle_tcp_memory_pressure_seconds_total", "instance", "TCP short of memory"),
         unit="percentunit",
         width=8,
-        nothing="No adapter tells it",
+        nothing="No adapter reports this",
     )
 
 
 def _loss() -> Panel:
     return trend(
         "Packets lost at interfaces",
-        "Per second, by kind, for the interface that loses most. Drops and misses on receipt: the host does not keep "
-        "up. Errors: check the cable, transceiver and switch port.",
+        "Per second, by kind, for the interface that loses most. Drops and misses on receipt mean that the host does "
+        "not keep up. If there are errors, check the cable, transceiver and switch port.",
         *each(INTERFACE_LOSS, "device", INTERFACE, most=1),
         unit="pps",
         width=8,
@@ -146,8 +146,8 @@ def _marks() -> Panel:
 def _tcp_trouble() -> Panel:
     return trend(
         "TCP stalls",
-        "Per second, all namespaces. A timeout stalls its connection for 0.2 s or more. Closed windows: a process of "
-        "this node does not read fast enough.",
+        "Per second, all namespaces. A timeout stalls its connection for 0.2 s or more. Closed windows mean that a "
+        "process of this node does not read fast enough.",
         *each(TCP_TROUBLE),
         unit="ops",
         width=8,
@@ -157,7 +157,8 @@ def _tcp_trouble() -> Panel:
 def _connections() -> Panel:
     return trend(
         "TCP connections that failed",
-        "Per second, all namespaces. Full listeners when a job starts: its store or its rendezvous is too slow.",
+        "Per second, all namespaces. Full listeners while a job starts mean that its store or its rendezvous is too "
+        "slow.",
         *each(TCP_CONNECTIONS),
         unit="ops",
         width=8,

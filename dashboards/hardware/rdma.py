@@ -88,7 +88,8 @@ def _waits() -> Panel:
     return trend(
         "Waits for credits",
         "Ticks per second in which a port had data to send and no credit to send it. A tick's length depends on the "
-        "adapter: compare ports, and now with before. Growth means congestion further along the path.",
+        "adapter, so compare ports with each other, and the present with the past. Growth means congestion further "
+        "along the path.",
         grows("whyidle_rdma_transmit_wait_ticks_total", PORT, NAMED, most=16),
         unit="short",
         width=8,
@@ -134,8 +135,8 @@ def _retransmits() -> Panel:
 def _receivers() -> Panel:
     return trend(
         "Discards, and receivers that were not ready",
-        "Per second, all ports. Not ready or out of buffer: a process on either side posts its buffers too "
-        "slowly. Discards before sending: the port is congested or down.",
+        "Per second, all ports. Not ready or out of buffer means that a process on either side posts its "
+        "buffers too slowly. Discards before sending mean that the port is congested or down.",
         *each(RECEIVERS),
         unit="pps",
         nothing=NO_PORT,

@@ -36,8 +36,9 @@ def _modes() -> Panel:
 def _run_queue() -> Panel:
     return trend(
         "Ranks and workers that were ready and got no CPU",
-        "Seconds per second for which main threads waited for a CPU, summed over the processes of a role; the six "
-        "most. It grows where there are more threads than CPUs, or a control group is throttled.",
+        "Seconds per second for which main threads waited for a CPU, summed over the processes of a role. Only the "
+        "six highest values are shown. It grows where there are more threads than CPUs, or a control group is "
+        "throttled.",
         grows("whyidle_process_runqueue_seconds_total", BY_ROLE, ROLE, most=6),
         unit="short",
         width=8,

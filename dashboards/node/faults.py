@@ -73,7 +73,7 @@ def _faults() -> tuple[Fault, ...]:
             f"(group by (mount) ({readonly} == 1 and on (instance, mount) {writable}))",
             "mount",
         ),
-        Fault("process killed for want of memory", "node", _grown("whyidle_memory_oom_kills_total", "instance")),
+        Fault("process killed, memory ran out", "node", _grown("whyidle_memory_oom_kills_total", "instance")),
         Fault(
             "process killed at the memory limit",
             "$1",
@@ -125,7 +125,7 @@ def _over_time() -> Panel:
         ),
         grows("whyidle_rdma_link_downed_total", "instance", "RDMA link went down"),
         grows("whyidle_nic_carrier_changes_total", "instance", "interface came or went"),
-        grows("whyidle_memory_oom_kills_total", "instance", "process killed for want of memory"),
+        grows("whyidle_memory_oom_kills_total", "instance", "process killed, memory ran out"),
         unit="ops",
         width=12,
     )

@@ -90,9 +90,10 @@ def _handed_over() -> Panel:
 def _trouble() -> Panel:
     return trend(
         "What slows the network",
-        "Events per second of all RDMA ports, interfaces and connections. Congestion: the fabric is shared. Sent "
-        "again, lost, damaged: a cable or a switch port. Not ready: a process posts its buffers too slowly. A timeout "
-        "stalls its connection for seconds: a few are enough. Node hardware has each by device.",
+        "Events per second of all RDMA ports, interfaces and connections. Congestion means that others use the "
+        "fabric too. If packets are lost and sent again, or damaged, a cable or a switch port is bad. If receivers are "
+        "not ready, a process posts its buffers too slowly. A few timeouts are enough, because each stalls its "
+        "connection for seconds. Node hardware shows all of these by device.",
         *(
             query(" + ".join(f"(sum({rate(metric)}) or vector(0))" for metric in metrics), words)
             for words, metrics in TROUBLE.items()

@@ -233,8 +233,8 @@ def _late() -> Panel:
     late = f"sum by ({RANK}, family) (rate({series('whyidle_late_seconds_total')}[$window]))"
     return trend(
         "Made others wait, by rank and what made it late",
-        "GPUs that waited in a collective for a rank of this node, on average, by the family that made it late; the "
-        "eight most. It can exceed 1 where many wait.",
+        "GPUs that waited in a collective for a rank of this node, on average, by the family that made it late. Only "
+        "the eight highest values are shown. A value above 1 means that several GPUs wait.",
         query(f"{highest(late, f'{RANK}, family', 8)} > {LATE}", NAMED + " {{family}}"),
         unit="count:GPUs",
         by_family=True,

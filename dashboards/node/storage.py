@@ -22,8 +22,9 @@ def _waiting() -> Panel:
     found, looked = "whyidle_process_uninterruptible_samples_total", "whyidle_process_state_samples_total"
     return trend(
         "Ranks and workers found waiting for storage",
-        "Share of samples that found a main thread in state D, which usually is a read or write in progress; the "
-        "six highest. If it is high for workers while the ranks wait for data, the storage is the limit.",
+        "Share of samples that found a main thread in state D, which usually is a read or write in progress. Only the "
+        "six highest values are shown. If it is high for workers while the ranks wait for data, the storage is the "
+        "limit.",
         average(found, looked, BY_ROLE, "{{owner}}/{{run}} rank {{rank}} {{role}}", most=6),
         unit="percentunit",
         width=8,

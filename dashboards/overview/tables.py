@@ -45,7 +45,7 @@ def runs() -> Panel:
         "Runs by idle GPUs",
         f"""The {SHOWN} live runs with the most idle GPUs: the family that takes most of the time, its largest cause,
         its share of the time since the first step, and the rank that this made late most often, unless ranks take
-        turns. Waits for a late rank count for what made it late. Confirmed: the part that was lost on nodes
+        turns. Waits for a late rank count under what made it late. Confirmed: the part that was lost on nodes
         whose counters agree. “But” names a counter that contradicts it, or a shortage of CPU time that may be the
         reason. Since: when that family became the largest, or the start of the time range if that is later.""",
         *(now(_worst(expr)) for expr in _of_runs()),

@@ -60,7 +60,7 @@ def _verdict() -> Panel:
         "Largest loss",
         ""
         """The family that takes most of the run's time, if that is at least a tenth. Otherwise the run is fine and
-        computes. Waits for a late rank count for what made it late.""",
+        computes. Waits for a late rank count under what made it late.""",
         query(encode(VERDICT, v.RUN, "family", FAMILIES, v.BY_RUN)),
         unit="none",
         mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
@@ -208,8 +208,8 @@ def _advice() -> Panel:
     )
     return table(
         "What to change",
-        """The changes that would save most of its ranks' time. The agents of its nodes work them out, each from the
-        ledgers of its own node. The page docs/advice.md says how each gain is worked out, and which changes were tried.
+        """The changes that would save most of its ranks' time. Each agent computes this advice from the
+        ledgers of its own node. The page docs/advice.md says how each gain is computed, and which changes were tried.
         Gains do not add up.""",
         now(f"max by (advice, family, change) ({of})"),
         columns=[

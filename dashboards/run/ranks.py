@@ -67,7 +67,8 @@ def _late() -> Panel:
     return heat(
         "Ranks that others wait for",
         """How many GPUs each rank keeps waiting: GPU-seconds per second of the others. One bright row is a slow rank.
-        Rows that take turns mean uneven batches. Only ranks that make others wait for at least 1 % of the run.""",
+        Rows that take turns mean uneven batches. Ranks that make others wait for less than 1 % of the run are not
+        shown.""",
         query(worst(late, LATE, BY_RANK), "rank {{rank}}"),
         unit="count:GPUs",
         width=12,

@@ -113,12 +113,12 @@ def test_a_few_rounds_of_many_nodes_find_a_slow_node() -> None:
     assert ([*found.nodes], [*found.links]) == ([123], [])
 
 
-def test_names_nothing_from_one_pair() -> None:
+def test_names_no_node_or_link_after_a_single_pair() -> None:
     assert pairs.judge({(0, 1): 5.0}) is None
 
 
 @given(st.integers(3, 12), st.integers(0, 1000))
-def test_names_nothing_for_noise_of_a_few_percent(count: int, seed: int) -> None:
+def test_names_no_node_or_link_for_noise_of_a_few_percent(count: int, seed: int) -> None:
     noise = random.Random(seed)
     rates = {pair: 100 * noise.uniform(0.94, 1.06) for pair in itertools.combinations(range(count), 2)}
     found = pairs.judge(rates)
@@ -163,7 +163,7 @@ def test_rejects_an_unknown_operation() -> None:
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "0"}, "MASTER_PORT must be"),
     ],
 )
-def test_says_what_is_wrong_with_the_launcher_s_variables(env: dict[str, str], message: str) -> None:
+def test_says_what_is_wrong_with_the_launchers_variables(env: dict[str, str], message: str) -> None:
     with pytest.raises(BenchError, match=message):
         started(env)
     assert started({}) is None
@@ -267,7 +267,7 @@ def row_of(label: str, ranks: int, busbw: float) -> dict[str, object]:
     return {**what, "size_bytes": 25 << 20, "busbw_bytes_per_second": busbw}
 
 
-def test_finds_a_job_s_groups_and_sizes_in_its_ledgers(records: list[job.Record]) -> None:
+def test_finds_the_groups_and_sizes_of_a_job_in_its_ledgers(records: list[job.Record]) -> None:
     dp, world = job.groups_of(records)
     assert (dp.label, dp.size, dp.members, dp.complete) == ("dp", 2, ((0, 2), (1, 3)), True)
     assert dp.uses == (job.Use("all_reduce", 2 * (40 << 20), 40 << 20),)
@@ -278,7 +278,7 @@ def test_finds_a_job_s_groups_and_sizes_in_its_ledgers(records: list[job.Record]
     assert job.sizes_of([dp], bucket=25 << 20, most=1 << 20) == {"all_reduce": [1 << 20]}
 
 
-def test_says_what_a_job_reaches_of_what_the_network_gives(records: list[job.Record]) -> None:
+def test_says_what_share_of_the_network_a_job_reaches(records: list[job.Record]) -> None:
     dp, world = job.groups_of(records)
     assert dp.waited == pytest.approx(0.04)
     assert dp.busbw() == pytest.approx(2 * (40 << 20) / 0.04)

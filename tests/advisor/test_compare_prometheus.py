@@ -156,14 +156,14 @@ def test_a_saved_report_and_prometheus_agree(
         (["night@30s"], "must be 60 s or longer"),
     ],
 )
-def test_what_cannot_be_compared_is_a_sentence(
+def test_what_cannot_be_compared_is_reported_in_a_sentence(
     words: list[str], sentence: str, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", "night", *words, "--prometheus", url]) == 1
     assert sentence in capsys.readouterr().err
 
 
-def test_no_prometheus_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_prometheus_is_reported_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "a", "b", "--prometheus", "http://127.0.0.1:9"]) == 1
     assert "no Prometheus answers at http://127.0.0.1:9" in capsys.readouterr().err
 
@@ -194,8 +194,8 @@ def test_rejects_times_that_make_no_sense(argument: str) -> None:
         part_of(argument, NOW)
 
 
-def test_windows_without_steps_count_in_the_mean_only() -> None:
-    """A standstill counts in the mean of a step, but not as a window."""
+def test_windows_without_steps_count_only_for_the_mean() -> None:
+    """A standstill counts for the mean of a step, but not as a window."""
     windows = [Window({"compute": 60.0}, 60.0), Window({"network": 60.0}, 0.0), Window({"compute": 60.0}, 60.0)]
     report = report_of(Stretch(("me", "a"), windows, 120.0, 1, 1))
     assert report["rank_seconds"] / report["per_rank"][0]["steps"] == pytest.approx(1.5)
@@ -231,6 +231,6 @@ def test_a_startup_that_is_cut_off_is_not_known() -> None:
     assert "at the end of this time" in starts_of({0: ONE_START}, (False, True)).why_not
 
 
-def test_no_step_is_no_comparison() -> None:
+def test_runs_without_steps_are_not_compared() -> None:
     with pytest.raises(NoComparison, match="no step"):
         report_of(Stretch(("me", "a"), [Window({"compute": 60.0}, 0.0)], 0.0, 1, 1))

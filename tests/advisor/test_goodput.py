@@ -82,7 +82,7 @@ def test_a_run_that_ended_well_has_no_failure_and_one_that_was_killed_has_one(tm
     assert (found.failures, found.recoveries) == (1, [])
 
 
-def test_an_attempt_that_ended_well_is_no_failure_although_another_one_followed(tmp_path: Path) -> None:
+def test_an_attempt_that_ended_well_is_not_a_failure_even_if_another_one_followed(tmp_path: Path) -> None:
     ended(tmp_path, *both(FIRST))
     with children(tmp_path, *both(SECOND)):
         found = looked_at(tmp_path)

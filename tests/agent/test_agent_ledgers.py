@@ -85,7 +85,7 @@ def test_a_dead_ledger_never_supersedes_a_live_one(tmp_path: Path) -> None:
         assert (rank.newest.attempt, rank.newest.alive) == (0, True)
 
 
-def test_of_two_live_ledgers_of_a_rank_the_older_counts(tmp_path: Path) -> None:
+def test_the_older_of_two_live_ledgers_of_a_rank_counts(tmp_path: Path) -> None:
     store = LedgerStore(str(tmp_path), KEPT)
     with children(tmp_path, Spec(created=200, steps=9, step=STEP), Spec(created=100, steps=5, step=STEP)):
         for _ in range(3):

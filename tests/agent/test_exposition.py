@@ -179,7 +179,7 @@ def test_metric_names_do_not_collide_in_openmetrics() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None, True, "7"])
-def test_a_value_that_is_not_a_number_costs_only_its_own_series(value: float) -> None:
+def test_a_value_that_is_not_a_number_affects_only_its_own_series(value: float) -> None:
     """No collector should return such a value. If one does, the other series must not suffer."""
     text = Exposition().render([COUNT], [{COUNT: {("bad",): value, ("good",): 7}}], openmetrics=False)
     assert text.splitlines()[2:] == ['whyidle_some_events_total{a="good"} 7']

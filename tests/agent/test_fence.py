@@ -247,7 +247,7 @@ def test_logs_blind_spots_once() -> None:
     assert lines.getvalue().count("light a lamp") == 1
 
 
-def test_exports_the_own_process_as_the_kernel_has_it() -> None:
+def test_exports_its_own_process_as_the_kernel_shows_it() -> None:
     mine, _ = books()
     found = {metric.name: samples for metric, samples in mine.enter({}).samples.items()}
     assert {metric.name for metric in own.PROCESS} <= found.keys()

@@ -153,7 +153,7 @@ def test_a_listing_is_read_again_when_the_directory_changes(tmp_path: Path) -> N
     assert open_files() == before + 2
     replacement = tmp_path / "replacement"
     replacement.write_text("3")
-    replacement.rename(ports / "b")  # another file with the same name, as when a device is removed and returns
+    replacement.rename(ports / "b")  # another file with the same name: a device was removed and has returned
     assert kept.names(str(ports)) == ("b",)
     assert open_files() == before + 1, "only what is in the directory is closed"
     assert kept.number(str(ports / "b")) == 3
@@ -263,7 +263,7 @@ def test_a_32_bit_counter_continues_after_wraps(start: int, growth: list[int]) -
         assert wrapping.value("a", true % 2**32) - first == true - start
 
 
-def test_a_reset_counter_is_exported_as_it_is() -> None:
+def test_a_reset_counter_is_exported_unchanged() -> None:
     wrapping: Wrapping[str] = Wrapping()
     assert [wrapping.value("a", raw) for raw in (2**32 - 1, 5)] == [2**32 - 1, 2**32 + 5]
     assert wrapping.value("a", 3) == 3, "a fall within the lower half is a reset"

@@ -114,7 +114,7 @@ def test_parses_transports_of_every_protocol(line: str, expected: tuple[object, 
     assert mountstats.parse(body.encode()).transports == [expected]
 
 
-def test_an_unknown_protocol_costs_only_itself() -> None:
+def test_an_unknown_protocol_affects_only_itself() -> None:
     body = b"\tbytes:\t1 2 3 4 5 6 7 8 \n\txprt:\tquic 1\n\tper-op statistics\n\t        NULL: 1 1 0 0 0 0 0 0 0 7 7\n"
     mount = mountstats.parse(body)
     assert mount.transports == []
@@ -146,7 +146,7 @@ def test_guest_time_is_not_counted_twice() -> None:
 
 
 @pytest.mark.parametrize("line", stat.LINES)
-def test_a_corrupt_line_of_stat_costs_only_itself(line: str) -> None:
+def test_a_corrupt_line_of_stat_affects_only_itself(line: str) -> None:
     found = stat.parse(cpu.STAT.replace(f"\n{line} ", f"\n{line} x").encode())
     assert found.bad == [line]
     assert found.values.keys() == set(stat.LINES) - {line}

@@ -177,7 +177,7 @@ def test_names_an_error_and_serves_no_old_answer(path: Path, client: PodResource
         assert client.look()
 
 
-def test_an_error_of_allocatable_devices_costs_only_them(path: Path, client: PodResources):
+def test_an_error_of_allocatable_devices_affects_only_them(path: Path, client: PodResources):
     with serve(path) as server:
         for status, failure in (("UNIMPLEMENTED", ""), ("UNKNOWN", ""), ("INTERNAL", "internal")):
             server.answer(PODS, ALLOCATABLE, allocatable_status=status)

@@ -165,7 +165,7 @@ def _up(agent: Agent) -> dict[str, float]:
     return {labels["collector"]: value for name, labels, value in agent.samples() if name == "whyidle_collector_up"}
 
 
-def test_a_bad_file_costs_only_its_own_series(node: Whole) -> None:
+def test_a_bad_file_affects_only_its_own_series(node: Whole) -> None:
     """Corrupts every file of the trees in one of the ways. The collectors' own tests use all ways.
 
     At each scrape, several files are corrupted that are far apart in the trees, so that one hardly hides another.

@@ -170,8 +170,8 @@ def test_shows_money_if_a_price_is_set(tmp_path: Path) -> None:
         "summary": "Run nlp/llama loses 25% of its time to cpu.",
         "description": "In the last 5m, or the last 1h if it comes in bursts, 25% of the time of all ranks of run "
         "nlp/llama went to CPUs: its ranks, or ranks that they wait for, wait for batches from workers that compute "
-        "or get no CPU. That is 4.0 idle GPUs, or €10.00 an hour. Waits for a late rank count for what made that rank "
-        "late.",
+        "or get no CPU. That is 4.0 idle GPUs, or €10.00 an hour. Waits for a late rank count under what made that "
+        "rank late.",
     }
     assert_promtool("idle", [case], replace(DEFAULT, gpu_hour_price=2.5, currency="€"), tmp_path)
 

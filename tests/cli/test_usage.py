@@ -37,7 +37,7 @@ def test_unknown_arguments_are_answered_with_the_usage_of_their_command(
 
 
 @pytest.mark.parametrize("words", [("rules", "--print-config"), ("report", "--dir", "."), ("agent", "--nonsense")])
-def test_a_closed_output_is_no_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_closed_output_prints_no_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
     log = tmp_path / "log"
     for closing in (">&-", "2>&-", ">&- 2>&-"):
         command = f"{shlex.quote(sys.executable)} -m whyidle {shlex.join(words)} {closing}"

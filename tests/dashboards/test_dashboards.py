@@ -78,7 +78,7 @@ def dashboard(request: pytest.FixtureRequest) -> Json:
     return DASHBOARDS[request.param]
 
 
-# -- what is there
+# -- which dashboards exist
 
 
 def test_uids_are_those_that_links_lead_to() -> None:

@@ -174,7 +174,7 @@ def test_a_rank_that_moved_does_not_empty_the_table(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_but_names_what_contradicts_a_verdict_or_else_a_shortage_of_cpus(tmp_path: Path) -> None:
+def test_column_but_names_what_contradicts_a_verdict_or_a_shortage_of_cpus(tmp_path: Path) -> None:
     """One doubt for each run: a counter that says the opposite matters more than a possible reason."""
     short = {
         f'run_family:whyidle_shortage:ratio5m{{{of}, family="straggler", shortage="stolen"}}': 1 for of in (RUN, OTHER)

@@ -35,7 +35,7 @@ def train(words: list[str], folder: Path) -> Outcome:
 
 
 def train_forked(forks: Forks, folder: Path, name: str, *words: str, ranks: int = 0) -> Outcome:
-    """Runs an example that calls attach() itself, as by Python or with the ranks that torchrun would start."""
+    """Runs an example that calls attach() itself, as Python or, for several ranks, torchrun would."""
     outcome, codes = forks.run((str(EXAMPLES / name), *words), folder, ranks, recorded=False)
     assert not any(codes), outcome.stderr
     return outcome

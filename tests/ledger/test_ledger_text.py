@@ -23,7 +23,7 @@ def test_any_text_can_be_stored_and_stays_the_same(text: str, field: str) -> Non
 
 
 @given(st.text(st.characters(categories=["L", "N", "P"]), max_size=16))
-def test_a_name_stays_as_it_is(text: str) -> None:
+def test_a_name_does_not_change(text: str) -> None:
     assert as_stored("run", text) == text
 
 

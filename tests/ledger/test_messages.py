@@ -140,7 +140,7 @@ def test_the_last_and_the_first_stage_are_neighbours() -> None:
     assert (found[0], found[3]) == ({1: MS, 3: 4 * MS}, {2: MS, 0: 4 * MS})
 
 
-def test_ranks_of_a_group_need_not_be_numbered_from_zero() -> None:
+def test_ranks_of_a_group_do_not_have_to_be_numbered_from_zero() -> None:
     messages = delivered(neighbours(2, 3 * MS), (0, SECOND))
     renamed = {
         4: [message._replace(peer=12) for message in messages[0]],
@@ -297,7 +297,7 @@ def test_stages_wait_for_the_busiest_one_whose_own_waits_are_the_bubble() -> Non
     assert [one.late_by for one in found.values()] == [{2: 40 * MS}] * 4
 
 
-def test_the_schedule_itself_costs_its_part_of_the_least_busy_stage() -> None:
+def test_the_bubble_is_a_share_of_the_compute_of_the_least_busy_stage() -> None:
     """(p - 1) / m of its compute: with 4 stages and 8 microbatches, 3/8 of 40 ms."""
     found = pipeline([30 * MS, 15 * MS, 15 * MS, 15 * MS], [own(compute=40 * MS)] * 4, microbatches=8)
     assert [one.schedule for one in found.values()] == [15 * MS] * 4

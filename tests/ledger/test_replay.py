@@ -179,7 +179,7 @@ def test_a_message_may_take_longer_if_another_one_is_ahead_of_its_request(usual:
     assert found == Replayed((39 * MS, 39 * MS), (0, 1))
 
 
-def test_a_message_ahead_does_not_make_a_stall_without_a_cpu_a_transfer() -> None:
+def test_a_stall_without_a_cpu_is_not_a_transfer_behind_another_message() -> None:
     """Messages need 1 ms. Then no thread gets a CPU for 80 ms, while one message is on its way in each direction."""
     steps = {
         0: step([sent(1, 1), sent(1, 1), received(1, 1, 91, queue=80), received(1, 91, 95)], 95),

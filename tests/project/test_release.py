@@ -116,7 +116,7 @@ def test_verdicts_that_never_name_the_fault_fail(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_python_without_torch_is_told_and_skipped(
+def test_a_python_without_torch_is_reported_and_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The real pip, with no index to install from."""

@@ -35,7 +35,7 @@ def node_exporter(*collectors: str) -> Iterator[Callable[[], Series]]:
 
 
 def _port(pid: int) -> int:
-    """Where it listens, 0 if not yet: it tells nobody which port it was given."""
+    """The port on which the exporter listens, which it does not print; 0 if it does not listen yet."""
     return next((at.laddr.port for at in psutil.Process(pid).net_connections() if at.status == "LISTEN"), 0)
 
 

@@ -2,7 +2,7 @@
 
 A rank's counters grow step by step, and its startup is counted at the first step. Scrapes are 15 s apart, evaluations a
 minute. An agent keeps the series of an ended rank for 15 minutes, and its sums for longer. If rules have not seen a
-rank for 5 minutes, they count all seconds that its agent then reports as new.
+rank for 5 minutes, they count all seconds of its next report as new.
 """
 
 from __future__ import annotations

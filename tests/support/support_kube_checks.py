@@ -15,7 +15,7 @@ from support_kube_merge import Shape, get
 OBJECT_LIMIT = 3 << 19
 """etcd's --max-request-bytes, 1.5 MiB. Counted in JSON here, which is longer than the request to etcd."""
 DATA_LIMIT = 1 << 20
-"""Of a Secret or a ConfigMap, decoded."""
+"""The largest data of a Secret or a ConfigMap, decoded."""
 ANNOTATIONS_LIMIT = 256 << 10
 
 NEVER_CHANGES: Mapping[str, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ import pytest
 
 
 def long_unless(usual: Collection[Any], rows: Iterable[Any]) -> list[Any]:
-    """The rows of a parametrized test. All that are not in ``usual`` are marked `long`."""
+    """The rows of a parametrized test. Rows that are not in ``usual`` are marked `long`."""
     found = []
     for row in rows:
         values = row if isinstance(row, tuple) else (row,)

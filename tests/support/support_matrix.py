@@ -106,7 +106,7 @@ def check(
     lost = {series for series in before if holds(series)}
     where = f"{path} {fault}"
     with spoilt(path, fault):
-        # One that knew the file when it was correct, and one that starts with it as it is.
+        # One reader knew the file when it was correct, and one starts with the corrupt file.
         for reader in (collector, create()):
             during, errors = read(reader)
             assert before.keys() - during.keys() == lost, where

@@ -1,9 +1,9 @@
 """Runs the containers of a rendered manifest on this machine, with their namespaces, mounts and users.
 
-A readable shell script does what a kubelet and a container runtime would do: a mount namespace whose root contains only
-the image and the volumes; a PID namespace for each container; network, IPC and host name for the pod; and the users,
-groups, capabilities and flags of its securityContext. Needs root. Missing: seccomp, AppArmor, limits of resources, and
-images: files are this machine's /usr and the Python that runs the tests.
+A readable shell script does what a kubelet and a container runtime would do. Each container gets a mount namespace
+whose root contains only the image and the volumes, and a PID namespace. The pod gets network, IPC and host name, and
+the users, groups, capabilities and flags of its securityContext. Needs root. Missing: seccomp, AppArmor, limits of
+resources, and images: files are this machine's /usr and the Python that runs the tests.
 """
 
 from __future__ import annotations

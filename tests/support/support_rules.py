@@ -67,7 +67,7 @@ def assert_all_rules(test: dict[str, Any], directory: Path) -> None:
 
 
 def _is_long(case: dict[str, Any]) -> bool:
-    """Whether there are so many evaluations that only the rules that this case needs should run."""
+    """Whether the case has too many evaluations to run rules that it does not need."""
     return _takes_hours(case) or any(int(at.partition("m")[0]) >= LONG_MINUTES for at in case["windows"].values())
 
 

@@ -190,7 +190,7 @@ def test_hanging_calls_return_at_the_end(node: Node) -> None:
         assert hanging.result(DEADLINE_SECONDS) in (0, pynvml.NVML_ERROR_UNINITIALIZED)
 
 
-def test_every_function_fails_as_told(seen: Node) -> None:
+def test_every_function_can_be_made_to_fail(seen: Node) -> None:
     library = pynvml.nvmlLib
     for name in nvml.FUNCTIONS:
         if name == "nvmlErrorString":

@@ -180,7 +180,7 @@ def test_an_unchanged_apply_makes_no_new_version(store: Store) -> None:
     assert store.version == before
 
 
-def test_a_change_of_labels_is_no_new_generation(store: Store) -> None:
+def test_a_change_of_labels_is_not_a_new_generation(store: Store) -> None:
     first = applied(store)["metadata"]["generation"]
     labelled = applied(store, lambda manifest: manifest["metadata"]["labels"].update(a="b"))
     assert labelled["metadata"]["generation"] == first

@@ -147,7 +147,7 @@ def test_ddp_hides_all_buckets_but_the_last(of_two: dict[str, list[dict[str, Any
         schedule = Schedule(rank)
         reduced = [each for each in schedule.beside if each.tag.endswith("all_reduce")][-BLOCKS:]
         backward = [each for each in schedule.home if each.tag == "block backward"][-BLOCKS:]
-        if reduced[0].enqueued < backward[0].end:  # otherwise this rank's host was too late to hide any
+        if reduced[0].enqueued < backward[0].end:  # otherwise this rank's host was too late to hide a transfer
             hidden = reduced[:-1]
             assert sum(min(each.end, backward[-1].end) - each.start for each in hidden) > 0
         exposed = [each for each in schedule.home if each.kind == "wait" and each.start >= backward[-1].end]

@@ -1,6 +1,6 @@
 """A loader that no hook sees keeps a device idle: the agent sees it, and then the report does not say compute.
 
-The training is real, on the simulated device, and so is the agent. NVML is simulated, and told how busy that device is.
+The training on the simulated device is real, and the agent too. NVML is simulated, and is told how busy that device is.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _taken(stolen: float, found: str) -> str:
 
 
 @pytest.mark.parametrize("shape", long_unless(["two-ddp", "gpipe"], SHAPES))
-def test_losses_are_equal_to_the_bit_with_and_without_whyidle(lab: Lab, shape: str) -> None:
+def test_losses_are_bit_identical_with_and_without_whyidle(lab: Lab, shape: str) -> None:
     plain = lab.run(shape, NOTHING, steps=6, recorded=False).losses
     assert any(plain)
     assert [of_rank[:6] for of_rank in lab.run(shape, NOTHING).losses] == plain
@@ -103,7 +103,7 @@ def test_a_rank_loses_its_wait_for_a_late_rank() -> None:
     assert lost == pytest.approx([0.060] * 4)
 
 
-def test_a_delay_within_the_slack_costs_nobody_else() -> None:
+def test_a_delay_within_the_slack_affects_nobody_else() -> None:
     """Rank 1 is 60 ms late, but would have waited 50 ms for rank 0 anyway: rank 0 loses 10 ms, not 60."""
     lost = replay([Injected(60 * MS, 1, 60 * MS), Met({0: 150 * MS, 1: 160 * MS}, {0: 165 * MS, 1: 165 * MS})])
     assert lost == pytest.approx([0.010, 0.060, 0, 0])

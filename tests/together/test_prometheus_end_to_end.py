@@ -1,7 +1,7 @@
 """A real Prometheus scrapes real agents while real jobs run with a known fault: what it records must name the fault.
 
-The job trains for 80 s with slow storage on one rank; with WHYIDLE_TEST_EVERY_FAULT=1, it runs with every fault in
-turn. (test_demo.py has the verdicts of the other faults, test_rules_alerts.py their alerts.) Prometheus also scrapes
+The job trains for 80 s with slow storage on one rank. With WHYIDLE_TEST_EVERY_FAULT=1, it runs with every fault in
+turn (test_demo.py has the verdicts of the other faults, test_rules_alerts.py their alerts). Prometheus also scrapes
 the whole simulated node, so that series of GPUs, RDMA and NFS exist.
 
 Report and Prometheus read the same ledgers, so these tests run beside others: on busy cores both see a slower job.

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "tools" / "prose"))
 
 from prose import rules, sentences, stumbles  # noqa: E402 (the folder is not a package)
 from sample import KINDS, draw, passages  # noqa: E402
-from texts import Text, comments, markdown, messages, plain  # noqa: E402
+from texts import Text, code, comments, markdown, messages, plain  # noqa: E402
 
 RULES = rules()
 
@@ -114,3 +114,25 @@ def test_a_sample_has_different_sentences_of_one_kind_and_depends_on_the_seed() 
 def test_there_is_enough_of_each_kind() -> None:
     found = list(passages())
     assert [kind for kind in KINDS if len(draw(found, kind, 200, 1)) < 200] == []
+
+
+def test_code_has_docstrings_comments_and_names_of_tests() -> None:
+    source = '''"""A module.
+
+    >>> left.out()
+
+With `code`, and ``code``."""
+
+def test_rejects_a_word():
+    # The first line,
+    # and the second.
+    assert "a # b"  # why
+    x = 1  # noqa: F841
+'''
+    assert sorted(code("m.py", source)) == [
+        Text("comment m.py:10", "why"),
+        Text("comment m.py:8", "The first line, and the second."),
+        Text("docstring m.py:1", "A module."),
+        Text("docstring m.py:1", "With X, and X."),
+        Text("test m.py:7", "rejects a word"),
+    ]

@@ -429,7 +429,7 @@ def test_ignores_an_unrelated_package_named_whyidle(fake_torch: Path) -> None:
     assert python(code, path=(fake_torch,), WHYIDLE="1").stderr == ""
 
 
-def test_a_torch_that_fails_to_import_fails_as_without_hooks(fake_torch: Path) -> None:
+def test_a_torch_that_fails_to_import_fails_as_it_does_without_hooks(fake_torch: Path) -> None:
     (fake_torch / "torch.py").write_text("import nothing_of_that_name\n")
     with_us = python("import torch", path=(fake_torch,), WHYIDLE="1")
     without = python("import torch", path=(fake_torch,))
@@ -442,7 +442,7 @@ SITE = (
 )
 
 
-def test_the_users_sitecustomize_runs_as_without_hooks(tmp_path: Path) -> None:
+def test_the_users_sitecustomize_runs_as_it_does_without_hooks(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import sys\nMINE = 7\nsys.mine = (__name__, __file__, list(sys.path))\n")
@@ -454,7 +454,7 @@ def test_the_users_sitecustomize_runs_as_without_hooks(tmp_path: Path) -> None:
     assert with_us.stderr == without.stderr
 
 
-def test_a_failing_sitecustomize_fails_as_without_hooks(tmp_path: Path) -> None:
+def test_a_failing_sitecustomize_fails_as_it_does_without_hooks(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
     with_us = python("print('on')", path=(tmp_path,), WHYIDLE="1")
     without = python("print('on')", PYTHONPATH=str(tmp_path))

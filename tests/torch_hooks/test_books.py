@@ -190,7 +190,7 @@ def test_a_rank_that_is_blocked_before_a_collective_is_late_by_its_host(words: m
     assert (cause(words, "compute"), cause(words, "host"), cause(words, "host_blocked")) == (90, 10, 90)
 
 
-def test_waits_in_groups_outside_count_as_elsewhere(words: memoryview) -> None:
+def test_waits_in_groups_outside_this_one_count_as_elsewhere(words: memoryview) -> None:
     books = Books(words)
     books.hold(0, (1,), whole=True)
     books.hold(1, (), whole=True)

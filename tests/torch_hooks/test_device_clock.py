@@ -284,7 +284,7 @@ def test_a_wait_ends_with_the_event_that_is_waited_for():
     assert nonzero(loop.charged()) == nonzero(loop.expected())
 
 
-def test_a_wait_without_a_boundary_of_its_own_is_not_measured():
+def test_a_wait_without_its_own_boundary_is_not_measured():
     loop = Loop()
     loop.mark(0)
     loop.stream.capturing = True

@@ -53,7 +53,7 @@ class Job:
         """A launcher that joins the job with this many ranks. It takes another one as dead after eight seconds of
         silence.
 
-        The one that ``serves`` has the store in which they meet.
+        The process that ``serves`` has the store through which they meet.
         """
         words = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", f"--nproc-per-node={ranks}"]
         words += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=elastic"]

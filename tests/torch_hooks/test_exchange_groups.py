@@ -129,7 +129,7 @@ def test_groups_with_the_rank_that_does_not_attach_stay_unsplit(without_rank_3: 
         assert not slot.behind
 
 
-def test_losses_are_the_same_to_the_bit(plain: Outcome, attached: Outcome, without_rank_3: Outcome) -> None:
+def test_losses_are_bit_identical(plain: Outcome, attached: Outcome, without_rank_3: Outcome) -> None:
     losses = {told.rank: told.losses for told in plain.told}
     for outcome in (attached, without_rank_3):
         assert {told.rank: told.losses for told in outcome.told} == losses

@@ -41,7 +41,7 @@ def waits(forks: Forks, folder: Path, *names: str, **env: str) -> dict[str, dict
     return json.loads(done.stdout.splitlines()[0])
 
 
-def test_tells_the_workers_of_the_loader_that_the_loop_waits_for(tmp_path: Path, forks: Forks) -> None:
+def test_reports_the_workers_of_the_loader_that_the_loop_waits_for(tmp_path: Path, forks: Forks) -> None:
     """A training with a fast loader and without workers, which then waits for another loader with one worker."""
     done, _ = forks.run(("loaders.py", "ready:0", "sleeps", "ready:0"), tmp_path, recorded=False)
     assert done.returncode == 0, done.stderr

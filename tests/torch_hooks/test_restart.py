@@ -83,7 +83,7 @@ def test_a_run_of_another_owner_is_not_an_earlier_attempt(tmp_path: Path) -> Non
     ],
     ids=["all ranks ended", "one failed", "restarted and ended", "the launcher counts a restart"],
 )
-def test_a_training_after_one_that_has_come_to_its_end_is_no_restart(
+def test_a_training_after_a_finished_one_is_not_a_restart(
     before: list[Spec], attempt: int, finished: bool, tmp_path: Path
 ) -> None:
     ended(tmp_path, *before)

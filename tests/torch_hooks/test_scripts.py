@@ -137,7 +137,7 @@ def test_prints_nothing(pair: Pair) -> None:
     assert "torch_hooks" not in pair.recorded.stderr
 
 
-def test_losses_are_the_same_to_the_bit(pair: Pair) -> None:
+def test_losses_are_bit_identical(pair: Pair) -> None:
     without = {told.rank: told.losses for told in pair.plain.told}
     assert {told.rank: told.losses for told in pair.recorded.told} == without
     assert all(any(without[rank].values()) for rank in pair.group.recorded)

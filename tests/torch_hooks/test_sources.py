@@ -71,13 +71,13 @@ def test_counts_batches_and_samples(tables: Callable[[int], dict[str, dict[str, 
     assert (told["eval_batches"], told["faults"]) == (0, 0)
 
 
-def test_what_is_no_batch_is_no_data(tables: Callable[[int], dict[str, dict[str, Any]]]) -> None:
+def test_what_is_not_a_batch_is_not_data(tables: Callable[[int], dict[str, dict[str, Any]]]) -> None:
     told = tables(0)["not_batches"]
     assert (told["batches"], told["steps"]) == (0, 10)
     assert sum(ns for cause, ns in told.items() if cause.startswith("data_")) == 0
 
 
-def test_training_is_the_same_to_the_bit(tmp_path: Path, forks: Forks) -> None:
+def test_training_is_bit_identical(tmp_path: Path, forks: Forks) -> None:
     names = [f"{source}:sleeps" for source in SOURCES]
     recorded, plain = (
         {name: told["loss"] for name, told in run(forks, tmp_path / str(len(more)), *names, *more).items()}
@@ -98,7 +98,7 @@ def test_training_is_the_same_to_the_bit(tmp_path: Path, forks: Forks) -> None:
         ([[[[[1.0]]]]], 0),
     ],
 )
-def test_an_item_without_an_array_is_no_batch(item: Any, samples: int) -> None:
+def test_an_item_without_an_array_is_not_a_batch(item: Any, samples: int) -> None:
     assert samples_of(item) == samples
 
 
@@ -111,7 +111,7 @@ def test_finds_the_samples_of_a_batch() -> None:
     assert samples_of(torch.tensor(1.0)) == 0
 
 
-def test_counts_samples_of_mappings_that_are_no_dict() -> None:
+def test_counts_samples_of_mappings_that_are_not_dicts() -> None:
     """Such as the BatchEncoding of transformers 5.23, which its collators return."""
     import torch
 
@@ -119,7 +119,7 @@ def test_counts_samples_of_mappings_that_are_no_dict() -> None:
     assert _samples(batch) == 8
 
 
-def test_an_object_that_fails_is_no_batch() -> None:
+def test_an_object_that_fails_is_not_a_batch() -> None:
     class Fails:
         @property
         def shape(self) -> Any:

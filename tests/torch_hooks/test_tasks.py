@@ -139,7 +139,7 @@ def test_a_task_that_is_gone_reads_as_nothing_and_leaves_no_descriptor() -> None
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_reads_the_own_thread() -> None:
+def test_reads_its_own_thread() -> None:
     own = OwnTask(None)
     end = time.thread_time() + 0.05
     while time.thread_time() < end:

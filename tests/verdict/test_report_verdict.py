@@ -145,8 +145,8 @@ def test_names_checkpoints_and_evaluations_of_a_late_rank(
 
 
 def test_a_short_evaluation_does_not_explain_a_long_wait(tmp_path: Path) -> None:
-    """Ranks that take turns at being late compute for the same time in total, so an evaluation of one batch is all that
-    one of them has more of."""
+    """Ranks that take turns at being late compute for the same time in total, so one of them only
+    has an evaluation of one batch more."""
     specs = (
         Spec(rank=0, world_size=2, steps=100, step={"compute": 0.06, "straggler": 0.04}),
         Spec(rank=1, world_size=2, steps=100, step={"compute": 0.06, "network": 0.04}, late={"compute": 4.0}),

@@ -217,7 +217,7 @@ def test_uneven_microbatches_show_as_a_bubble_beyond_the_schedule():
 # -- each correction, with and without it
 
 CORRECTIONS = [
-    # what is removed, cases, gain in points of wall time of the mean error
+    # what is removed, cases, how much smaller the mean error is with it, in points of the wall time
     ("floor of messages from clocks", Options(floor="least"), PIPELINES, 0.2),  # the replay compensates for most of it
     ("busiest stage instead of peers", Options(late_stage="netted"), PIPELINES, 2.0),
     ("waits of the whole pipeline", Options(together=False), NORMS, 2.0),
@@ -290,7 +290,7 @@ def bubble_first(waits: GroupWaits, excess: float, **how: bool) -> dict[str, Any
     [(in_proportion, MIXED, 0.3), (bubble_first, LINKS, 1.5)],
     ids=["transfers after the waits behind others", "bubbles last where others have the same"],
 )
-def test_order_of_following_waits_elsewhere_lowers_the_error(monkeypatch, table: Table, change, chosen, gain):
+def test_following_waits_elsewhere_in_order_lowers_the_error(monkeypatch, table: Table, change, chosen, gain):
     with_it = mean_error(chosen, table)
     share_out_otherwise(monkeypatch, change)
     without = mean_error(chosen, table, Options())

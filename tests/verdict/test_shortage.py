@@ -19,7 +19,7 @@ def test_headline_names_a_shortage_that_explains_why_ranks_take_turns(ranks: lis
 
 
 @pytest.mark.parametrize(("stolen", "said"), [(0.0, shortage.BLOCKED), (7.0, shortage.BLOCKED), (8.0, shortage.STOLEN)])
-def test_headline_on_blocked_code_says_if_a_hypervisor_may_have_been_it(stolen: float, said: str) -> None:
+def test_headline_on_blocked_code_says_if_a_hypervisor_may_be_the_reason(stolen: float, said: str) -> None:
     account = run({"asked": 55.0, "stolen": stolen})
     [rank] = account.ranks
     rank.seconds |= {"compute": WALL - 10.0, "straggler": 0.0, "host_blocked": 10.0}

@@ -91,7 +91,7 @@ def test_waits_after_the_last_step_are_split(settled: int, tmp_path: Path) -> No
     assert group.late_own == {"storage": pytest.approx(5.0)}
 
 
-def test_they_count_under_what_made_the_rank_late(tmp_path: Path) -> None:
+def test_waits_after_the_last_step_count_under_what_made_the_rank_late(tmp_path: Path) -> None:
     ranks(tmp_path, SAVED)
     ledgers, _ = read_directory(str(tmp_path), steps=True)
     found = verdict(account(run_of(ledgers[0]), ledgers, time.monotonic_ns()))
@@ -108,7 +108,7 @@ def test_they_count_under_what_made_the_rank_late(tmp_path: Path) -> None:
     ],
     ids=["what came after them may have made the rank late", "a rank has made no such call", "there are none"],
 )
-def test_otherwise_they_stay_unsplit(after: Sequence[After], tmp_path: Path) -> None:
+def test_waits_that_cannot_be_attributed_stay_unsplit(after: Sequence[After], tmp_path: Path) -> None:
     found = ranks(tmp_path, after)
     assert [one.seconds["collective"] for one in found] == [(one.waits or 0) / 1000 for one in after]
     assert [one.seconds["network"] for one in found] == pytest.approx([0.1, 0.1])

@@ -15,12 +15,15 @@ from prose import ROOT, sentences
 from texts import Text, markdown, texts
 
 KINDS: dict[str, str] = {
-    "pages": r"([\w/]*(README|CONTRIBUTING|RELEASING|SECURITY)|docs/(?!runbook|metrics|prose)[\w-]+)\.md:",
+    "pages": r"([\w/]*(README|CHANGELOG|CONTRIBUTING|RELEASING|SECURITY)|docs/(?!runbook|metrics|prose)[\w-]+)\.md:",
     "runbook": r"docs/runbook\.md:",
     "command": r"(cli|verdict|advisor|torch_hooks|agent/(?!metrics/)|alerts/)[\w/]*\.py:",
     "metrics": r"metric ",
     "alerts": r"Whyidle\w+ ",
     "panels": r"dashboard ",
+    "docstrings": r"docstring ",
+    "comments": r"comment ",
+    "tests": r"test ",
 }
 """Kind -> what the places of its passages look like."""
 
@@ -36,7 +39,7 @@ class Drawn(NamedTuple):
 
 
 def passages() -> Iterator[Text]:
-    """All prose that somebody may be shown."""
+    """All prose that somebody may be shown, and the prose of our code."""
     yield from texts(ROOT)
     for line in (ROOT / "docs/metrics.md").read_text().splitlines():
         if row := re.match(r"\| `(\w+)`", line):

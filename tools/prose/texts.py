@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import inspect
+import io
 import json
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +30,8 @@ PAGES = (
 """Pages outside docs/."""
 COMMENTED = ("helm/whyidle/values.yaml", "alerts/generated/recording.yaml")
 """Files whose comments people read."""
+NOT_OURS = (".venv", "build", "dist", "node_modules")
+"""Folders with other projects, or with copies of our files."""
 
 _SKIPPED = re.compile(r"^\s*(\||-|:|\s)*$|^\s*<|^\s*!\[")
 
@@ -52,6 +57,10 @@ def texts(root: Path) -> Iterator[Text]:
     for part in CODE:
         for path in sorted((root / part).rglob("*.py")) or [root / part]:
             yield from messages(path.relative_to(root).as_posix(), path.read_text())
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if not set(name.parts) & set(NOT_OURS):
+            yield from code(name.as_posix(), path.read_text())
 
 
 def markdown(name: str, page: str) -> Iterator[Text]:
@@ -114,6 +123,37 @@ def messages(name: str, source: str) -> Iterator[Text]:
             continue
         if len(re.findall(r"[a-z']{2,}", text)) >= 4 and not text.startswith("#!") and "{ " not in text:  # code, CSS
             yield Text(f"{name}:{node.lineno}", plain(text))
+
+
+def code(name: str, source: str) -> Iterator[Text]:
+    """What readers of a module's code read: docstrings, comments, and the names of tests."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            yield Text(f"test {name}:{node.lineno}", node.name.removeprefix("test_").replace("_", " "))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for passage in re.split(r"\n\s*\n|\n\s*(?=[-*] |\d\. )", _prose(node.value.value)):
+                yield Text(f"docstring {name}:{node.lineno}", plain(passage))
+    block: list[str] = []
+    start, last = 0, -1  # the lines at which the block starts and ends
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or re.match(r"#!|# (noqa|type:|pyright:|fmt:)", token.string):
+            continue
+        alone = token.line.lstrip().startswith("#")
+        if block and not (alone and token.start[0] == last + 1):
+            yield Text(f"comment {name}:{start}", plain(" ".join(block)))
+            block = []
+        start = start if block else token.start[0]
+        last = token.start[0] if alone else -1
+        block.append(re.sub(r"\s*# noqa.*", "", token.string).lstrip("# "))
+    if block:
+        yield Text(f"comment {name}:{start}", plain(" ".join(block)))
+
+
+def _prose(docstring: str) -> str:
+    """A docstring without examples and tables, and with ``code`` as in Markdown."""
+    words = re.sub(r"^=+ =.*^=+ =[= ]+$", "", inspect.cleandoc(docstring), flags=re.MULTILINE | re.DOTALL)
+    words = re.sub(r"^(>>>|    ).*$", "", words, flags=re.MULTILINE)
+    return re.sub(r"``([^`]*)``", r"`\1`", words)
 
 
 def _schema(place: str, node: Any) -> Iterator[Text]:

@@ -78,7 +78,7 @@ class Exchange:
         self._exchanges: list[SlotExchange] = []
         self._queue: list[_Offer] = []
         self.idle_steps = 0
-        """At how many of the next step boundaries ``poll`` need not be called. The caller counts them down."""
+        """At how many of the next step boundaries ``poll`` does not have to be called. The caller counts them down."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

@@ -179,7 +179,7 @@ class SlotExchange:
         """Whether an operation has finished. Raises Lost if it takes too long, and its error if it has failed."""
         if operation.work.is_completed():
             self._finished(operation.work)
-            # The group has one thread. It may not have dropped this tensor yet, but it has the one before.
+            # The group has one thread. It may still hold this tensor, but it has dropped the one before.
             before, self._through = self._through, operation.tensor
             if before is not None:
                 let_go(before)

@@ -62,8 +62,8 @@ def install_backward(session: Session) -> Callable[[], None]:
 
     With several ranks, it also brackets what runs after the last gradient: DDP's C++ reducer waits for its collectives
     in callbacks of the engine and never calls ``Work.wait``. The engine runs callbacks in the order in which they were
-    queued. So a callback that is queued by a hook of the root node runs before those of DDP. A callback that it queues
-    when it runs comes after them.
+    queued. So a callback that is queued by a hook of the root node runs before those of DDP. If this callback queues
+    another one when it runs, that one comes after those of DDP.
     """
     from torch.autograd import Variable
 

@@ -1,8 +1,8 @@
 """Records waits for batches that do not come from torch's loaders.
 
-Libraries with loaders of their own are listed here. Loops that are written by hand often take batches from a thread or
-a process of theirs, through a queue or a future: such a wait counts as a wait for data if a tensor or an array arrives.
-What a loop gets from elsewhere is none of our business: an item without an array is not a batch.
+Libraries that have their own loaders are listed here. Loops that are written by hand often take batches from a thread
+or a process that they started, through a queue or a future: such a wait counts as a wait for data if a tensor or an
+array arrives. An item without an array is not a batch, and whyidle ignores it.
 
 No library is imported here. Targets that a version does not have are skipped.
 """
@@ -36,7 +36,7 @@ _LOADERS = (_Target("torchdata.nodes.loader", "LoaderIterator", ("__next__",)),)
 """Iterators of loaders: the first request for a batch begins the training, as with torch's loader."""
 
 _MAKERS = (
-    # A constructor of these calls __next__ too, so the call does not tell that the training begins.
+    # A constructor of these calls __next__ too, so the call does not show that the training begins.
     _Target("nvidia.dali.plugin.pytorch", "DALIGenericIterator", ("__next__",)),
     _Target("nvidia.dali.plugin.pytorch", "DALIRaggedIterator", ("__next__",)),
     _Target("torchrl.data.replay_buffers.replay_buffers.base", "ReplayBuffer", ("sample",)),
@@ -55,7 +55,7 @@ _RECEIVERS = (
     _Target("multiprocessing.queues", "SimpleQueue", ("get",)),
     _Target("concurrent.futures._base", "Future", ("result",)),
 )
-"""Functions that wait until another thread or process has made something."""
+"""Functions that wait for the result of another thread or process."""
 
 
 def install(session: Session) -> Callable[[], None]:

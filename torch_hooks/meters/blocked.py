@@ -46,9 +46,9 @@ class BlockedMeter:
     time of the training thread in other phases is subtracted as far as it was measured (TaskClock.booked_ns). The part
     that was not measured makes the result smaller, so that it is a lower bound.
 
-    Other threads count as follows. Threads for collectives do not work for the loop's own code. Nor do threads that the
-    training code has started with ``threading``: a thread that decodes samples is not what trains. Threads of an OpenMP
-    pool work at the same time as the training thread, so only their queue time, and CPU time beyond the training
+    Other threads count as follows. Threads for collectives do not work for the loop's own code. The same is true of
+    threads that the training code has started with ``threading``, such as a thread that decodes samples. Threads of an
+    OpenMP pool work at the same time as the training thread, so only their queue time, and CPU time beyond the training
     thread's, can make it wait. All other threads count in full: the training thread may have waited for their work.
     """
 

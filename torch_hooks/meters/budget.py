@@ -25,6 +25,7 @@ class Budget:
         """When the next reading is allowed."""
 
     def spend(self, ns: int, now_ns: int) -> None:
-        """A reading took ``ns`` until ``now_ns``. It counts as at most twice the last: a longer one was interrupted."""
+        """A reading took ``ns`` until ``now_ns``. It counts as twice the last one at most, because a longer one was
+        interrupted."""
         self._cost = ns = min(ns, 2 * self._cost)
         self.free_ns = now_ns + min(self._share * ns, _LONGEST_NS)

@@ -1,7 +1,7 @@
 """Splits waits for batches that threads or processes of the training make for it, without torch's loader.
 
-It is not known who makes the batch that the loop waits for, so the meter reads all who may: the threads of this
-process, its children that multiprocessing has started, and the data worker that owes a batch to another thread.
+It is not known what makes the batch that the loop waits for, so the meter reads everything that may: the threads of
+this process, its children that multiprocessing has started, and the data worker that another thread waits for.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 _LONG_NS = 1_000_000
 _MOST_CHILDREN = 16
 _IN_VAIN = 100
-"""Readings before calls that turn out to be no waits for batches take at most this part of the time."""
+"""Readings before calls that turn out not to be waits for batches take at most this part of the time."""
 _AT_ONCE_NS = 50_000_000
-"""They may take as much at once as is allowed in this time."""
+"""Such readings may take as much at once as they may take in this time."""
 
 _PLAIN_NS = 3_000
 """What a boundary between phases costs, beside the readings."""
@@ -99,7 +99,7 @@ class SourceMeter:
         return _now() >= self._free_ns
 
     def was_in_vain(self) -> None:
-        """The call was no wait for a batch."""
+        """The call was not a wait for a batch."""
         cost = _PLAIN_NS + (self._spent_ns if self._read else 0)
         self._free_ns = max(self._free_ns, self._began_ns - _AT_ONCE_NS) + _IN_VAIN * cost
 

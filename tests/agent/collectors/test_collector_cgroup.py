@@ -91,7 +91,7 @@ def test_exports_nothing_without_a_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_bad_file_costs_only_its_own_series(ledgers: Path, roots: Roots, fault: str) -> None:
+def test_each_bad_file_affects_only_its_own_series(ledgers: Path, roots: Roots, fault: str) -> None:
     top = Path(roots.sysfs, "fs/cgroup")
     word = {"cpu.max": ("cpu_limit_cpus",), "memory.current": ("memory_bytes",), "memory.max": ("memory_limit_bytes",)}
     word |= {"memory.events": ("memory_events_total",)}
@@ -127,7 +127,7 @@ def test_each_bad_file_costs_only_its_own_series(ledgers: Path, roots: Roots, fa
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_rank_with_an_unknown_group_costs_only_itself(ledgers: Path, roots: Roots, fault: str) -> None:
+def test_a_rank_with_an_unknown_group_affects_only_itself(ledgers: Path, roots: Roots, fault: str) -> None:
     def make() -> Collector:
         return Scrapes(create, ledgers, roots)
 

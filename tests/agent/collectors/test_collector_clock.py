@@ -83,7 +83,7 @@ def test_what_status_and_state_mean(
 
 
 @needs_compiler
-def test_a_failed_call_costs_only_the_discipline(roots: Roots, tmp_path: Path) -> None:
+def test_a_failed_call_affects_only_the_discipline(roots: Roots, tmp_path: Path) -> None:
     script = tmp_path / "kernel"
     kernel.write(script, clock.SCRIPT)
     with kernel.scraper("clock", roots, script) as scrape:
@@ -103,7 +103,7 @@ def test_a_failed_call_costs_only_the_discipline(roots: Roots, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_clock_source_costs_only_itself(roots: Roots, fault: str) -> None:
+def test_a_bad_clock_source_affects_only_itself(roots: Roots, fault: str) -> None:
     def make() -> Collector:
         return Anew(lambda: collector(roots)) if fault in ("missing", "EINVAL") else collector(roots)
 

@@ -67,7 +67,7 @@ def test_exports_modes_and_other_counters(procfs: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_only_its_own_series(procfs: Path, fault: str) -> None:
+def test_a_bad_file_affects_only_its_own_series(procfs: Path, fault: str) -> None:
     def create() -> Collector:
         if fault in ("missing", "EINVAL"):
             return Anew(lambda: CpuCollector(str(procfs)))
@@ -77,7 +77,7 @@ def test_a_bad_file_costs_only_its_own_series(procfs: Path, fault: str) -> None:
         check(create, procfs / file, fault, lambda series, file=file: ("load" in series[0]) == (file == "loadavg"))
 
 
-def test_a_corrupt_line_costs_only_its_values(procfs: Path) -> None:
+def test_a_corrupt_line_affects_only_its_values(procfs: Path) -> None:
     collector = CpuCollector(str(procfs))
     before, _ = read(collector)
     rewrite(procfs, "cpu  1000001 ", "cpu  four ")

@@ -81,7 +81,7 @@ def test_exports_what_kind_of_disk_it_is(roots: Roots) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
+def test_a_bad_file_affects_only_its_own_series(roots: Roots, fault: str) -> None:
     def create() -> Collector:
         return Anew(lambda: make(roots)) if fault in ("missing", "EINVAL") else make(roots)
 
@@ -115,7 +115,7 @@ def test_reports_an_attribute_that_disappeared(roots: Roots) -> None:
 @pytest.mark.parametrize(
     "line", ["four score and seven", "   8       0 sda 1 2 N/A 4 5 6 7 8 9 10 11", "\x00\xff" * 30]
 )
-def test_a_corrupt_line_costs_only_its_disk(roots: Roots, line: str) -> None:
+def test_a_corrupt_line_affects_only_its_disk(roots: Roots, line: str) -> None:
     collector = make(roots)
     before, _ = read(collector)
     rewrite(roots, r"^.* sda .*$", line.replace("\\", r"\\"))

@@ -139,7 +139,7 @@ def test_number_of_files_and_mounts_is_bounded(ledgers: Path, roots: Roots) -> N
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("file", ["fdinfo/7", "mountinfo", "maps"])
-def test_a_bad_file_costs_only_its_rank(ledgers: Path, roots: Roots, file: str, fault: str) -> None:
+def test_a_bad_file_affects_only_its_rank(ledgers: Path, roots: Roots, file: str, fault: str) -> None:
     scrapes = Scrapes(create, ledgers, roots)
     path = Path(roots.procfs, "4100", file)
     # The two ranks run in their own mount namespaces.
@@ -162,7 +162,7 @@ def test_a_bad_file_costs_only_its_rank(ledgers: Path, roots: Roots, file: str, 
     assert {error.device for error in errors} == (set() if silent else {"lab/r1/0"})
 
 
-def test_an_unreadable_file_system_costs_only_itself(ledgers: Path, roots: Roots) -> None:
+def test_an_unreadable_file_system_affects_only_itself(ledgers: Path, roots: Roots) -> None:
     scrapes = Scrapes(create, ledgers, roots)
     until(lambda: space(read(scrapes)[0]) == {NFS, LUSTRE, LOCAL})
     shutil.rmtree(Path(roots.rootfs, "run/container/lustre/scratch"))
@@ -174,7 +174,7 @@ def test_an_unreadable_file_system_costs_only_itself(ledgers: Path, roots: Roots
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root: a FUSE mount that hangs")
-def test_a_hung_mount_costs_itself_and_one_thread(ledgers: Path, roots: Roots) -> None:
+def test_a_hung_mount_affects_only_itself_and_one_thread(ledgers: Path, roots: Roots) -> None:
     point = Path(roots.rootfs, "run/container/mnt/data sets")
     if not may_mount(point):
         pytest.skip("needs root: a FUSE mount that hangs")

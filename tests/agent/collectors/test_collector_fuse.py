@@ -55,7 +55,7 @@ def test_follows_file_systems_that_come_and_go(root: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_only_its_own_series(root: Path, fault: str) -> None:
+def test_a_bad_file_affects_only_its_own_series(root: Path, fault: str) -> None:
     def holds(series: Series) -> bool:
         return series[1][0] == "0:81"
 

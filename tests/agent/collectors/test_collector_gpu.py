@@ -287,7 +287,7 @@ def test_each_xid_counts_once(bench: Bench) -> None:
     assert answer.value("whyidle_gpu_faults_total", "1") == 0
 
 
-def test_counters_reset_by_the_driver_are_exported_as_they_are(bench: Bench) -> None:
+def test_counters_reset_by_the_driver_are_exported_unchanged(bench: Bench) -> None:
     bench.look()
     bench.node.gpu(0, energy_mj=5000, pcie_replays=0)
     answer = bench.look(1)
@@ -332,7 +332,7 @@ def test_follows_gpus_that_come_and_go(bench: Bench) -> None:
     bench.look(1)
     answer = bench.look(10)
     assert answer.value("whyidle_gpu_memory_used_bytes", "2") == 12 << 30
-    assert answer.value("whyidle_gpu_busy_seconds_total", "0", "gpm") > busy  # goes on, not anew
+    assert answer.value("whyidle_gpu_busy_seconds_total", "0", "gpm") > busy  # continues, and does not start again
     bench.node.remove(2)
     (listing / "0000:3b:00.0").rmdir()
     assert not bench.look(1).of(2)
@@ -354,7 +354,7 @@ def test_continues_after_the_driver_was_reloaded(bench: Bench) -> None:
     assert answer.value(name, *labels) == pytest.approx(before.value(name, *labels) + 5.0)
 
 
-def test_garbage_is_counted_and_absent(bench: Bench) -> None:
+def test_an_impossible_value_is_counted_and_absent(bench: Bench) -> None:
     bench.look()
     before = bench.look(1)
     bench.node.gpu(0, memory_used=1 << 60, clock_sm=4_000_000, pcie_width=70_000, temp=5000)
@@ -410,7 +410,7 @@ def test_the_fault_matrix_names_every_call(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_failed_call_costs_only_its_own_series(bench: Bench, code: int) -> None:
+def test_a_failed_call_affects_only_its_own_series(bench: Bench, code: int) -> None:
     """Makes every call of a sample fail with each code, on a collector that knew the GPU before the fault."""
     node = bench.node
     node.xid(WHOLE, 31)
@@ -464,7 +464,7 @@ def _check_loss(before: Answer, answer: Answer, call: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [2, 3, 4, 10, 15, 16, 999])
-def test_a_call_that_fails_from_the_start_costs_at_most_its_gpu(bench: Bench, code: int) -> None:
+def test_a_call_that_fails_from_the_start_affects_at_most_its_gpu(bench: Bench, code: int) -> None:
     sound = bench.look()
     sound = bench.look(10)
     for call in sorted(AT_START | HELD.keys() - {"nvmlDeviceGetCount_v2"}):
@@ -489,7 +489,7 @@ OF_MIG = ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex
 
 
 @pytest.mark.parametrize("call", OF_MIG)
-def test_mig_devices_that_cannot_be_distinguished_cost_only_themselves(bench: Bench, call: str) -> None:
+def test_mig_devices_that_cannot_be_distinguished_affect_only_themselves(bench: Bench, call: str) -> None:
     bench.look()
     before = bench.look(11)
     bench.node.fail(call, 999, DIVIDED)
@@ -671,7 +671,7 @@ MISSING = ("nvmlDeviceGetFieldValues", "nvmlGpmQueryDeviceSupport", "nvmlDeviceG
            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # fmt: skip
 
 
-def test_missing_symbols_are_reported_once_and_cost_only_their_series(tmp_path: Path) -> None:
+def test_missing_symbols_are_reported_once_and_affect_only_their_series(tmp_path: Path) -> None:
     node = Node(tmp_path, 1, mig=None)
     first, second = _answers(tmp_path, node.environment(MISSING), 2)
     told = {error[1]: error[2] for error in first[2]}  # pyright: ignore[reportGeneralTypeIssues, reportIndexIssue]

@@ -371,7 +371,7 @@ def test_follows_ranks_that_come_and_go(node: Node):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_only_its_own_series(node: Node, fault: str):
+def test_a_bad_file_affects_only_its_own_series(node: Node, fault: str):
     class Forgetful:
         """The files of a rank are read once, so only a collector that has not read them can miss them."""
 

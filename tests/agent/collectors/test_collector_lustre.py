@@ -65,7 +65,7 @@ def test_exports_counters_of_old_versions_from_procfs(root: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_only_its_own_series(root: Path, fault: str) -> None:
+def test_a_bad_file_affects_only_its_own_series(root: Path, fault: str) -> None:
     def create() -> Collector:
         return Anew(lambda: make(root)) if fault in ("missing", "EINVAL") else make(root)
 
@@ -81,7 +81,7 @@ def test_a_bad_file_costs_only_its_own_series(root: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_mountinfo_costs_only_the_mount_point(root: Path, fault: str) -> None:
+def test_a_bad_mountinfo_affects_only_the_mount_point(root: Path, fault: str) -> None:
     def info(series: Series) -> bool:
         return series[0] == "whyidle_lustre_info"
 
@@ -91,7 +91,7 @@ def test_a_bad_mountinfo_costs_only_the_mount_point(root: Path, fault: str) -> N
     check(create, root / "proc/1/mountinfo", fault, info, comes=info)
 
 
-def test_a_corrupt_line_costs_only_itself(root: Path) -> None:
+def test_a_corrupt_line_affects_only_itself(root: Path) -> None:
     collector = make(root)
     before, _ = read(collector)
     stats = root / "sys/kernel/debug/lustre/llite" / SCRATCH / "stats"

@@ -48,7 +48,7 @@ def test_exports_levels_and_counts(procfs: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_only_its_own_series(procfs: Path, fault: str) -> None:
+def test_a_bad_file_affects_only_its_own_series(procfs: Path, fault: str) -> None:
     def create() -> Collector:
         if fault in ("missing", "EINVAL"):
             return Anew(lambda: MemoryCollector(str(procfs)))
@@ -68,7 +68,7 @@ def test_a_bad_file_costs_only_its_own_series(procfs: Path, fault: str) -> None:
         ("vmstat", "allocstall_normal 20", "allocstall_normal twenty", "allocation_stalls_total"),
     ],
 )
-def test_a_corrupt_line_costs_only_its_value(procfs: Path, file: str, line: str, spoilt: str, metric: str) -> None:
+def test_a_corrupt_line_affects_only_its_value(procfs: Path, file: str, line: str, spoilt: str, metric: str) -> None:
     before = values(procfs)
     path = procfs / file
     path.write_text(path.read_text().replace(line, spoilt))
@@ -77,7 +77,7 @@ def test_a_corrupt_line_costs_only_its_value(procfs: Path, file: str, line: str,
     assert [(error.file.split(",")[0], error.reason) for error in errors] == [(file, "garbage")]
 
 
-def test_works_on_kernels_without_a_line(procfs: Path) -> None:
+def test_works_on_kernels_that_lack_a_line(procfs: Path) -> None:
     path = procfs / "vmstat"
     path.write_text("pgmajfault 5\nallocstall 7\n")
     found = values(procfs)

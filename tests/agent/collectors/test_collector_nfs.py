@@ -101,7 +101,7 @@ def test_reports_a_bad_mountstats(procfs: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_mountinfo_costs_only_the_names(procfs: Path, fault: str) -> None:
+def test_a_bad_mountinfo_affects_only_the_names(procfs: Path, fault: str) -> None:
     def info(series: Series) -> bool:
         return series[0] == "whyidle_nfs_info"
 
@@ -124,7 +124,7 @@ def test_a_bad_mountinfo_costs_only_the_names(procfs: Path, fault: str) -> None:
         "\tage:\t86400",
     ],
 )
-def test_a_corrupt_line_costs_only_its_mount(procfs: Path, old: str) -> None:
+def test_a_corrupt_line_affects_only_its_mount(procfs: Path, old: str) -> None:
     collector = NfsCollector(str(procfs))
     before, _ = read(collector)
     change(procfs / "1/mountstats", old, "four score and seven\n")

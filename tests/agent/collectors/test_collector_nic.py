@@ -194,7 +194,7 @@ def test_follows_interfaces_that_come_and_go_and_counters_that_restart(roots: Ro
     assert not errors
 
 
-def test_a_corrupt_line_costs_only_its_interface(roots: Roots) -> None:
+def test_a_corrupt_line_affects_only_its_interface(roots: Roots) -> None:
     path = Path(roots.procfs, "1/net/dev")
     before, _ = read(collector(roots))
     path.write_text(path.read_text().replace("912345678901", "91234567890x"))
@@ -205,7 +205,7 @@ def test_a_corrupt_line_costs_only_its_interface(roots: Roots) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
+def test_each_bad_file_affects_only_its_own_series(roots: Roots, fault: str) -> None:
     def create() -> Collector:
         # The removal of a name does not affect an open file. Files of sysfs then return ENODEV.
         return Anew(lambda: collector(roots)) if fault in ("missing", "EINVAL") else collector(roots)
@@ -324,7 +324,7 @@ ERRORS = {
 
 
 @needs_compiler
-def test_a_failed_call_costs_only_its_interface(roots: Roots, script: Path) -> None:
+def test_a_failed_call_affects_only_its_interface(roots: Roots, script: Path) -> None:
     with kernel.scraper("nic", roots, script) as scrape:
         before, _, _ = scrape()
         counted = {key for key in before if key[1:2] == ("eth2",) and key[0] in driver_metrics()}

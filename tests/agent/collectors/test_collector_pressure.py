@@ -36,7 +36,7 @@ def test_exports_stalled_seconds(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_only_its_own_series(folder: Path, fault: str) -> None:
+def test_a_bad_file_affects_only_its_own_series(folder: Path, fault: str) -> None:
     def create() -> Collector:
         if fault in ("missing", "EINVAL"):
             return Anew(lambda: PressureCollector(str(folder)))

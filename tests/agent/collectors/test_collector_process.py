@@ -124,7 +124,7 @@ def _varies(series: Series) -> bool:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_bad_file_costs_only_its_own_series(ledgers: Path, roots: Roots, fault: str) -> None:
+def test_each_bad_file_affects_only_its_own_series(ledgers: Path, roots: Roots, fault: str) -> None:
     def make() -> Collector:
         return Scrapes(create, ledgers, roots)
 

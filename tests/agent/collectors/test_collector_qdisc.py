@@ -135,7 +135,9 @@ def test_exports_queueing_disciplines(roots: Roots, tmp_path: Path) -> None:
     ],
     ids=["error", "changed", "garbage", "no end", "beyond its end", "nonsense", "no socket"],
 )
-def test_an_error_costs_only_the_series_it_affects(roots: Roots, tmp_path: Path, lines: list[str], error: str) -> None:
+def test_an_error_affects_only_the_series_it_affects(
+    roots: Roots, tmp_path: Path, lines: list[str], error: str
+) -> None:
     script = tmp_path / "kernel"
     kernel.write(script, lines)
     with scraper("qdisc", roots, script) as scrape:

@@ -216,7 +216,7 @@ KINDS = ("mlx5_0", "mlx5_2", "mlx4_0", "rdmap16s27", "bnxt_re0", "hfi1_0", "irdm
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_file_costs_only_its_own_series(tmp_path: Path, fault: str) -> None:
+def test_a_bad_file_affects_only_its_own_series(tmp_path: Path, fault: str) -> None:
     """Every file with counters and states, for each kind of adapter."""
     for kind in KINDS:
         roots = roots_in(tmp_path / kind)
@@ -247,7 +247,7 @@ def test_a_bad_file_costs_only_its_own_series(tmp_path: Path, fault: str) -> Non
 @pytest.mark.parametrize(
     "file", ["fw_ver", "board_id", "node_guid", "ports/1/link_layer", "ports/1/lid", "ports/1/rate"]
 )
-def test_a_bad_identity_file_costs_only_its_label(roots: Roots, file: str, fault: str) -> None:
+def test_a_bad_identity_file_affects_only_its_label(roots: Roots, file: str, fault: str) -> None:
     [device] = build(roots, "mlx5_0")
     with collector(roots) as known:
         before, _ = read(known)
@@ -269,7 +269,7 @@ def test_a_bad_identity_file_costs_only_its_label(roots: Roots, file: str, fault
 
 
 @pytest.mark.parametrize("folder", ["ports", "ports/1", "ports/1/counters", "ports/1/hw_counters"])
-def test_a_removed_folder_costs_only_its_own_series(roots: Roots, folder: str) -> None:
+def test_a_removed_folder_affects_only_its_own_series(roots: Roots, folder: str) -> None:
     [device, _] = build(roots, "mlx5_0", "mlx5_2")
     with collector(roots) as known:
         before, _ = read(known)
@@ -412,7 +412,7 @@ def test_an_adapter_that_was_registered_again_did_not_wrap(roots: Roots) -> None
         assert read(made)[0][key] == 5
 
 
-def test_counters_of_that_name_of_other_drivers_have_64_bits(roots: Roots) -> None:
+def test_counters_of_the_same_name_of_other_drivers_have_64_bits(roots: Roots) -> None:
     [device] = build(roots, "ionic_0")
     path = device / "ports/1/hw_counters/rx_read_requests"
     with collector(roots) as made:
@@ -560,7 +560,7 @@ def test_agrees_with_node_exporter_on_healthy_adapters(roots: Roots) -> None:
     assert compared == 4 * len(THEIR_NAMES)
 
 
-def test_an_adapter_without_a_version_and_a_bad_counter_cost_nothing_else(roots: Roots) -> None:
+def test_an_adapter_without_a_version_and_a_bad_counter_affect_nothing_else(roots: Roots) -> None:
     """In node_exporter 1.5, each of them costs all series of RDMA."""
     devices = build(roots, "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
     sound, _ = look(roots)

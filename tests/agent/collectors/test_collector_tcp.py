@@ -64,7 +64,7 @@ def file_of(series: Series) -> str:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_bad_file_costs_only_its_own_series(roots: Roots, fault: str) -> None:
+def test_each_bad_file_affects_only_its_own_series(roots: Roots, fault: str) -> None:
     def make() -> Collector:
         return Anew(lambda: collector(roots)) if fault in ("missing", "EINVAL") else collector(roots)
 
@@ -85,7 +85,7 @@ def test_kernels_may_have_fewer_or_other_columns(roots: Roots) -> None:
     assert len([key for key in series if file_of(key) == "netstat"]) == 2
 
 
-def test_a_bad_value_costs_only_itself(roots: Roots) -> None:
+def test_a_bad_value_affects_only_itself(roots: Roots) -> None:
     path = Path(roots.procfs, "1/net/snmp")
     path.write_text(path.read_text().replace(" 2936 ", " -2936 "))
     series, errors = read(collector(roots))

@@ -96,7 +96,7 @@ def test_observed_time_never_exceeds_elapsed_time(batches: list[list[tuple[int, 
         (Increase(3.0, 10.0), True, 10.0, (3.0, 7.0, 0.0)),
         (Increase(3.0, 4.0), True, 10.0, (3.0, 1.0, 0.0)),  # 6 s without samples belong to nobody
         (Increase(0.0, 10.0), False, 10.0, (0.0, 0.0, 10.0)),
-        (Increase(0.5, 10.0), False, 10.0, (0.5, 9.5, 0.0)),  # who worked is gone: it was not empty
+        (Increase(0.5, 10.0), False, 10.0, (0.5, 9.5, 0.0)),  # the process that worked has ended: the GPU was not empty
         (Increase(), True, 10.0, (0.0, 0.0, 0.0)),
         (Increase(), False, 300.0, (0.0, 0.0, 0.0)),  # not known
     ],

@@ -136,7 +136,7 @@ WRONG: dict[str, str] = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_refuses_errors_with_a_sentence(text: str) -> None:
+def test_rejects_invalid_configurations_with_a_sentence(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text.encode(), "")
     assert WRONG[text] in str(caught.value)

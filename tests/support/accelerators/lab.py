@@ -99,7 +99,7 @@ class Case:
 
     @property
     def punctual(self) -> bool:
-        """Whether no device was late for want of a CPU, so that the case shows what a real device does."""
+        """Whether no device was late for lack of a CPU, so that the case shows what a real device does."""
         return max(rank.late for rank in self.ranks) <= PUNCTUAL
 
     @property

@@ -8,7 +8,7 @@ or, for one collector that stays and is asked again and again:
     with scraper("nic", roots, tmp_path / "kernel") as scrape:
         series, errors, blind = scrape()
 
-The script is read anew when it changes, so that a running process sees a driver fail or a clock jump.
+The script is read again when it changes, so that a running process sees a driver fail or a clock jump.
 """
 
 from __future__ import annotations

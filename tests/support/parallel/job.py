@@ -121,7 +121,7 @@ def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:
     optimizer = torch.optim.SGD(net.parameters(), 0.05)
     slow = spec.fault == READS and shape.reads == rank
     data = batches(Samples(stamps, shape.rows, 1_000_000 * shape.reader_of(rank), slow))
-    dist.barrier()  # the start of a step is comparable from the first one on
+    dist.barrier()  # the starts of steps can be compared, also those of the first step
     for stamps.step in range(spec.steps):
         with stamps.interval("step", bytes=cable_bytes()):
             x, y = next(data)

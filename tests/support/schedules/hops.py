@@ -1,6 +1,6 @@
 """Looking through without a place that knows everything: each rank hands on, once a block, who made it late.
 
-With the exchange of a block, rank r puts one *mix* per group into a word of its own: the shares, by family, of what
+With the exchange of a block, rank r puts one *mix* per group into its own word: the shares, by family, of what
 made it late there, as far as it knows. It computes the mix as the chain of `whyidle.verdict.lookthrough` does, one hop:
 
     mix(r, g) = own shares of r's lateness in g

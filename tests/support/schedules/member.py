@@ -69,7 +69,7 @@ class Member:
                     self.slices[group] = [Slice() for _ in replay.steps[rank]]
                 waited[group.name] = waited.get(group.name, 0) + event.ns
                 self.slices[group][number].calls.append(event)
-                # Only a snapshot at the end of the last call: what made a rank late in a group was before it.
+                # Only the values at the end of the last call count: what made a rank late in a group was before it.
                 here[group] = (own.copy(), waited.copy())
             for group, (own_now, waited_now) in here.items():
                 own_then, waited_then = marks.get(group, ([0] * len(FAMILIES), {}))

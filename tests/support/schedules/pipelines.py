@@ -1,6 +1,6 @@
 """Sends and receives of a pipeline: the transfer of each link, the bubble, and the stage that is late.
 
-1. *Transfer of a link*, one number for a block of steps. Of the first messages in each direction of a step, each end
+1. *Transfer of a link*, one number for a block of steps. For the first messages in each direction of a step, each end
    puts the times of its own clock into words that only it fills (MIN with INT64_MAX: a gather): when the sender issued
    it, and when the receiver's wait for it ended. ``MIN(end - issued)`` of a direction is the transfer plus the offset
    of the two clocks, as soon as one receiver was already waiting; in the other direction the offset counts negatively:
@@ -19,9 +19,9 @@
 
        MIN(pipeline + waits in collectives of groups that contain this one)
 
-3. *Bubble*. What even the stage that waits least for messages has to wait is nobody's fault, nor is what the schedule
-   itself costs, with p stages and m microbatches (the messages of one direction of a link in the step, so that it is
-   right for interleaved stages, too):
+3. *Bubble*. What even the stage that waits least for messages has to wait is nobody's fault. The same is true of what
+   the schedule itself costs, with p stages and m microbatches (the messages of one direction of a link in the step,
+   which is right for interleaved stages, too):
 
        bound = (p - 1) / m * (the least compute of any stage in the step)
        bubble = min(pipeline, max(MIN pipeline, bound)),   behind[late stage] = pipeline - bubble
@@ -116,7 +116,7 @@ class StepWait(NamedTuple):
     together: int  # what it waited in collectives that the whole pipeline takes part in
 
     links: dict[int, int]  # peer -> transfers
-    rest: dict[int, int]  # peer -> what was waited beyond them
+    rest: dict[int, int]  # peer -> the waits beyond the transfers
     latency: int  # of the rest: what transfers cost
 
     @property

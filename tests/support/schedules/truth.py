@@ -1,8 +1,8 @@
 """What a fault cost, by replaying the same run without it.
 
-Removing the fault changes the wall time of every rank, and all ranks' seconds are own time or waiting. The truth that a
-conclusion is held against is what an exact account charges to the fault: what it took on the guilty ranks themselves,
-and what it made ranks wait.
+Removing the fault changes the wall time of every rank, and all ranks' seconds are own time or waiting. A conclusion
+is compared with the truth: what an exact account charges to the fault. That is the time that it took on the ranks with
+the fault, and the time for which it made ranks wait.
 
 * A rank's own time (reads, decoding, pauses): all of its own seconds in that family in the faulty run, and what the
   other ranks waited more than in the run without the fault.

@@ -110,7 +110,7 @@ def no_tensor_is_held() -> None:
 
 
 class Broken:
-    """Code of ours that raises at every call."""
+    """Stands for code of whyidle that raises at every call."""
 
     def __getattr__(self, name: str) -> Any:
         raise ZeroDivisionError("ours")

@@ -48,7 +48,7 @@ def main() -> None:
     attach(early=False)
     train("first", *groups)
     dist.destroy_process_group()
-    # Not with the first world's store, which still has the keys of its groups.
+    # The first world's store cannot be used: it still has the keys of its groups.
     port = int(os.environ["SECOND_PORT"])
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=RANK, world_size=4)
     train("second", *new_groups())

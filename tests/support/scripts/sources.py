@@ -37,7 +37,7 @@ def make(dataset: Made, number: int) -> torch.Tensor:
 
 
 def from_thread(batch: Make, how: str) -> Iterator[torch.Tensor]:
-    """A queue that a thread fills, with an end that is no batch."""
+    """A queue that a thread fills, whose end is not a batch."""
     ready: queue.Queue[Any] = queue.Queue(2)
 
     def fill() -> None:
@@ -194,7 +194,7 @@ SOURCES = {
 
 
 def not_batches(step: Callable[[torch.Tensor], None]) -> None:
-    """A loop that waits for what is no batch: a message of a thread, a scalar, the end of a save."""
+    """A loop that waits for other things than batches: a message of a thread, a scalar, the end of a save."""
     messages: queue.Queue[Any] = queue.Queue()
     with ThreadPoolExecutor(1) as pool:
         for _ in range(10):

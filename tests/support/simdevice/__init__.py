@@ -1,4 +1,4 @@
-"""A simulated device for tests: real streams, real asynchrony, and a truth of its own.
+"""A simulated device for tests: real streams, real asynchrony, and a record of what really happened.
 
 ``load()`` builds it and registers it with torch as ``sim``, with two device indices and the process group ``sim``. Then
 torch's own DDP, FSDP, pipelines and so on run on it as on any accelerator::
