@@ -57,7 +57,7 @@ class Groups:
         """What ``code_of`` has returned, by the id of the process group, which must still be the same."""
         self._members: dict[int, list[int]] = {}
         self.waited: dict[int, tuple[weakref.ref[Any], WaitCode, Issues]] = {}
-        """Of each work or future that will be waited for, by id: itself, the code of its wait and its messages."""
+        """The works and futures that will be waited for, by id: each with the code of its wait and its messages."""
         self.coalesced: list[tuple[WaitCode, Issues]] | None = None
         """Calls that are being collected, to be issued as one."""
         self._of_storage: dict[int, WaitCode] = {}

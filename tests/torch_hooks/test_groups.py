@@ -183,7 +183,7 @@ def test_a_work_is_waited_for_once() -> None:
     assert waits_for(groups, Work()) == (UNKNOWN_WAIT, ())
 
 
-def test_a_work_of_a_group_with_one_rank_is_no_wait() -> None:
+def test_nobody_waits_for_a_work_of_a_group_with_one_rank() -> None:
     groups, work = slots_of(), Work()
     groups.issued(work, NOT_ENTERED)
     assert waits_for(groups, work) == (NOT_ENTERED, ())
