@@ -287,10 +287,10 @@ def test_reaches_an_environment_without_whyidle(fake_torch: Path) -> None:
     assert done.stdout == f"True {root / '__init__.py'}\n", done.stderr
 
 
-def test_torchrun_reaches_every_rank_and_hands_on_one_that_fails(tmp_path: Path) -> None:
-    """With the real torch and the real launcher. test_scripts.py has ranks that end normally."""
+def test_torchrun_reaches_every_rank_and_hands_on_one_that_fails(fake_torch: Path, tmp_path: Path) -> None:
+    """With the real launcher. test_scripts.py has ranks with the real torch, which end normally."""
     (tmp_path / "rank.py").write_text(
-        "import os, sys, time, torch\n"
+        f"import os, sys, time; sys.path.insert(0, {str(fake_torch)!r}); import torch\n"
         "from pathlib import Path\n"
         "here = Path(__file__).parent\n"
         f"(here / ('out' + os.environ['RANK'])).write_text(str({MARK}))\n"
