@@ -63,7 +63,7 @@ WRAPPED_LATER = "import functools\nsys.exit = functools.partial(sys.exit)\nsys.e
 
 TRAINS = """
 import multiprocessing
-import torch._dynamo  # optimizers import it, and the fork then has it already
+import torch
 
 def train(rank):
     net = torch.nn.Linear(4, 1)
