@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import subprocess
@@ -12,16 +11,12 @@ from pathlib import Path
 
 import pytest
 from support_signals import ignoring
+from support_sites import clean_env
 
 from whyidle.cli import run as run_command
 
 MARK = "'whyidle.torch_hooks.attach' in sys.modules"
 WHYIDLE_RUN = (sys.executable, "-m", "whyidle.cli.main", "run")
-
-
-def clean_env(**extra: str) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("WHYIDLE") and k != "PYTHONPATH"}
-    return env | extra
 
 
 def whyidle(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:

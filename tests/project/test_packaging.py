@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support_sites import clean_env
 
 import whyidle
 
@@ -114,9 +114,8 @@ def test_the_source_distribution_holds_what_the_wheel_is_built_from(source: Path
 
 
 def ask(python: Path, *arguments: str, **env: str) -> str:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WHYIDLE") and k != "PYTHONPATH"}
     done = subprocess.run(
-        [str(python), *arguments], env=clean | env, capture_output=True, text=True, timeout=180, check=False
+        [str(python), *arguments], env=clean_env(**env), capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
