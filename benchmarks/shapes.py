@@ -28,6 +28,7 @@ from parallel.cases import SHAPES
 from parallel.lab import Lab
 from parallel.spec import FAULTS, LINK
 from parallel.verdicts import named, queued
+from support_forks import Forks
 
 CLOSE = 0.05
 """The error that a verdict should stay below, as a share of the wall time."""
@@ -71,7 +72,7 @@ def measure(lab: Lab, shape: str, fault: str) -> Row:
 
 
 def rows(chosen: list[tuple[str, str]], times: int) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder, Lab(Path(folder)) as lab:
+    with tempfile.TemporaryDirectory() as folder, Forks() as forks, Lab(Path(folder), forks) as lab:
         if lab.lacks:
             print(f"no slow link: it {lab.lacks}", file=sys.stderr)
         for _ in range(times):

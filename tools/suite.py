@@ -31,6 +31,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from support_forks import SHARED, serving
+
 TESTS = "tests"
 BESIDE = ("-n", "3", "--dist", "loadgroup")
 AGAIN = 2
@@ -101,7 +105,7 @@ def main(words: Sequence[str]) -> int:
         words.remove("--beside")
     else:
         words.append(TESTS)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED]:
         beside = part([*BESIDE, "-m", f"{usual} and not alone", *words], Path(folder, "beside"))
         if beside.status not in (PASSED, FAILED):
             return beside.status

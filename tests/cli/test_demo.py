@@ -57,18 +57,8 @@ FOUND = [
 IDS = [" ".join(row[0][1:]) for row in FOUND]
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize(("arguments", "family", "late"), long_unless(FOUND[1:2], FOUND), ids=IDS)
-def test_the_verdict_names_what_was_injected(start: Any, arguments: list[str], family: str, late: int | None) -> None:
-    code, out, err = start("--seconds", "12", "--json", *arguments).finish()
-    assert code == 0, err
-    report = json.loads(out)
-    names_what_was_injected(report, family, late)
-    assert f"INJECTED {report['injected']['kind']}" in err
-
-
-def test_without_a_fault_the_report_is_complete(start: Any) -> None:
-    """On a terminal, with the live picture on stderr and JSON alone on stdout."""
+def on_a_terminal(start: Any, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The report of a demo, which stands alone on stdout, and what the live picture on stderr has shown."""
     ours, theirs = pty.openpty()
     shown: list[bytes] = []
 
@@ -79,7 +69,7 @@ def test_without_a_fault_the_report_is_complete(start: Any) -> None:
             except OSError:  # EIO: its last writer has gone
                 return
 
-    demo = start("--seconds", "3", "--json", stderr=theirs)
+    demo = start("--json", *arguments, stderr=theirs)
     os.close(theirs)
     reader = threading.Thread(target=read)
     reader.start()
@@ -89,7 +79,10 @@ def test_without_a_fault_the_report_is_complete(start: Any) -> None:
     screen = b"".join(shown).decode()
     assert code == 0, screen
     assert "rank 1" in screen
-    report = json.loads(out)
+    return json.loads(out), screen
+
+
+def is_complete(report: dict[str, Any]) -> None:
     assert set(report["seconds"]) == set(CAUSES)
     assert set(report["families"]) == set(FAMILIES)
     assert sum(report["families"].values()) == pytest.approx(1.0, abs=0.001)
@@ -100,6 +93,21 @@ def test_without_a_fault_the_report_is_complete(start: Any) -> None:
     assert report["ranks"] == len(report["per_rank"]) == 2
     assert report["steps"] > 0
     assert report["startup_seconds"] > 0
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(("arguments", "family", "late"), long_unless(FOUND[1:2], FOUND), ids=IDS)
+def test_the_verdict_names_what_was_injected(start: Any, arguments: list[str], family: str, late: int | None) -> None:
+    report, screen = on_a_terminal(start, "--seconds", "12", *arguments)
+    names_what_was_injected(report, family, late)
+    is_complete(report)
+    assert f"INJECTED {report['injected']['kind']}" in screen
+
+
+@pytest.mark.long
+def test_without_a_fault_nothing_is_injected(start: Any) -> None:
+    report, _ = on_a_terminal(start, "--seconds", "3")
+    is_complete(report)
     assert report["injected"]["kind"] == "none"
     assert report["injected"]["seconds"] == report["injected"]["recovered_seconds"] == 0
     sums_are_whole(report)

@@ -246,7 +246,9 @@ def test_rejects_invalid_durations(text: str) -> None:
 @pytest.mark.parametrize("recorded_in", ["C", "C.UTF-8"])
 def test_finds_a_run_by_its_name_in_any_locale(recorded_in: str, tmp_path: Path) -> None:
     name = "é".encode()
-    env = clean_env() | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "WHYIDLE_DIR": str(tmp_path)}
+    (tmp_path / "torch.py").touch()  # it takes no seconds to import
+    ledgers = {"WHYIDLE_DIR": str(tmp_path / "ledgers"), "PYTHONPATH": str(tmp_path)}
+    env = clean_env() | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **ledgers}
 
     def run(locale: str, *words: str | bytes) -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "whyidle", *words]

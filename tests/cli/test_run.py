@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import signal
 import subprocess
@@ -12,16 +11,12 @@ from pathlib import Path
 
 import pytest
 from support_signals import ignoring
+from support_sites import clean_env
 
 from whyidle.cli import run as run_command
 
 MARK = "'whyidle.torch_hooks.attach' in sys.modules"
 WHYIDLE_RUN = (sys.executable, "-m", "whyidle.cli.main", "run")
-
-
-def clean_env(**extra: str) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("WHYIDLE") and k != "PYTHONPATH"}
-    return env | extra
 
 
 def whyidle(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
@@ -287,10 +282,10 @@ def test_reaches_an_environment_without_whyidle(fake_torch: Path) -> None:
     assert done.stdout == f"True {root / '__init__.py'}\n", done.stderr
 
 
-def test_torchrun_reaches_every_rank_and_hands_on_one_that_fails(tmp_path: Path) -> None:
-    """With the real torch and the real launcher. test_scripts.py has ranks that end normally."""
+def test_torchrun_reaches_every_rank_and_hands_on_one_that_fails(fake_torch: Path, tmp_path: Path) -> None:
+    """With the real launcher. test_scripts.py has ranks with the real torch, which end normally."""
     (tmp_path / "rank.py").write_text(
-        "import os, sys, time, torch\n"
+        f"import os, sys, time; sys.path.insert(0, {str(fake_torch)!r}); import torch\n"
         "from pathlib import Path\n"
         "here = Path(__file__).parent\n"
         f"(here / ('out' + os.environ['RANK'])).write_text(str({MARK}))\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support_sites import clean_env
 
 import whyidle
 
@@ -114,9 +114,8 @@ def test_the_source_distribution_holds_what_the_wheel_is_built_from(source: Path
 
 
 def ask(python: Path, *arguments: str, **env: str) -> str:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WHYIDLE") and k != "PYTHONPATH"}
     done = subprocess.run(
-        [str(python), *arguments], env=clean | env, capture_output=True, text=True, timeout=180, check=False
+        [str(python), *arguments], env=clean_env(**env), capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -137,21 +136,30 @@ def test_the_pth_file_starts_only_if_switched_on(
     assert ask(venv, *flags, "-c", STARTED, **env) == started
 
 
+@pytest.fixture
+def fake_torch(tmp_path: Path) -> str:
+    """A path with a module called torch, which takes no seconds to import."""
+    (tmp_path / "torch.py").touch()
+    return str(tmp_path)
+
+
 @pytest.mark.parametrize("flags", [(), pytest.param(("-E",), marks=pytest.mark.long)])
-def test_the_pth_file_attaches_when_torch_is_imported(venv: Path, flags: tuple[str, ...], tmp_path: Path) -> None:
-    assert ask(venv, *flags, "-c", ARMED, WHYIDLE="1", WHYIDLE_DIR=str(tmp_path)) == "False True"
-    assert ask(venv, *flags, "-c", ARMED) == "False False"
+def test_the_pth_file_attaches_when_torch_is_imported(
+    venv: Path, flags: tuple[str, ...], fake_torch: str, tmp_path: Path
+) -> None:
+    assert ask(venv, *flags, "-c", ARMED, WHYIDLE="1", WHYIDLE_DIR=str(tmp_path / "ledgers")) == "False True"
+    assert ask(venv, *flags, "-c", ARMED, PYTHONPATH=fake_torch) == "False False"
 
 
-def test_starting_both_ways_installs_one_finder(venv: Path, tmp_path: Path) -> None:
+def test_starting_both_ways_installs_one_finder(venv: Path, fake_torch: str, tmp_path: Path) -> None:
     """The installed command, with both `whyidle run` and the .pth file."""
     code = (
         "import sys, torch, whyidle\n"
         "finders = [f for f in sys.meta_path if type(f).__name__ == '_Finder']\n"
         "print(len({id(f) for f in finders}) == len(finders), 'whyidle.torch_hooks.attach' in sys.modules)"
     )
-    arguments = ("-m", "whyidle.cli.main", "run", "--dir", str(tmp_path), "--", str(venv), "-c", code)
-    assert ask(venv, *arguments) == "True True"
+    arguments = ("-m", "whyidle.cli.main", "run", "--dir", str(tmp_path / "ledgers"), "--", str(venv), "-c", code)
+    assert ask(venv, *arguments, PYTHONPATH=fake_torch) == "True True"
 
 
 def test_run_knows_that_the_pth_file_reaches_isolated_pythons(venv: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support_sites import clean_env
 from support_uptime import since_start
 
 TESTS = Path(__file__).parents[1]
@@ -20,6 +21,13 @@ def test_ages_are_right_at_any_uptime(uptime: float, tmp_path: Path) -> None:
     files = [str(path) for path in others if "pytest.mark.ages" in path.read_text()]
     pytest_words = [sys.executable, "-m", "pytest", "-m", "ages", "-q", "-p", "no:cacheprovider", "-n", "0"]
     words = since_start(uptime, *pytest_words, f"--basetemp={tmp_path / 'inner'}", *files)
-    done = subprocess.run(words, cwd=TESTS.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        words,
+        cwd=TESTS.parent,
+        env=clean_env(),  # not the process of other tests that forks, whose uptime is another one
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout

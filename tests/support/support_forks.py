@@ -1,5 +1,8 @@
 """Runs training scripts in forks of one process that has already imported torch, because an import takes seconds.
 
+`make test` starts that process once, for all processes of pytest. Otherwise each process of pytest has its own. It
+imports torch when the first test needs it.
+
 Each fork is the main thread of a process with its own environment, session and start time, and ends as a Python process
 does: exit handlers, then finalization. Only torch itself frees nothing, unless WHYIDLE_TEST_WHOLE_EXITS is set, as in
 `make test-all` and `make test-matrix`. Tests of how whyidle gets into a process start real processes instead
@@ -10,14 +13,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import json
 import os
 import runpy
 import select
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +34,10 @@ from typing import Any
 from support_sites import clean_env
 from support_training import LIMIT_SECONDS, SCRIPTS, Outcome, environment, gather, meeting, pids_of_sessions
 
+SHARED = "WHYIDLE_TEST_FORKS"
+"""The address of the process that forks for all processes of pytest."""
+LARGEST = 1 << 20
+"""Bytes of an order."""
 WHOLE = "--whole-exits"
 WHOLE_EXITS = [WHOLE] if os.environ.get("WHYIDLE_TEST_WHOLE_EXITS") else []
 PRELOADED = (
@@ -38,6 +48,7 @@ PRELOADED = (
     "torch.distributed._functional_collectives",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
     "torch.distributed.tensor.parallel",
     "torch.utils.data",
 )
@@ -78,17 +89,15 @@ class Forks:
     """The process that forks, as seen from a test."""
 
     def __init__(self) -> None:
-        # TORCH_WARM_POOL: torch 2.4 starts a pool of compilers, with a thread, as torch._inductor is imported.
-        env = clean_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCH_WARM_POOL="0")
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, *WHOLE_EXITS], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        with contextlib.ExitStack() as stack:
+            address = os.environ.get(SHARED) or stack.enter_context(serving())
+            self._socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            self._socket.connect(address)
+            self._stack = stack.pop_all()
 
     def ask(self, order: Mapping[str, Any]) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        return int(self._process.stdout.readline())
+        self._socket.send(json.dumps(order).encode())
+        return int(self._socket.recv(64))
 
     def start(
         self, words: Sequence[str], folder: Path, env: Mapping[str, str] | None = None, *, recorded: bool = True
@@ -151,28 +160,84 @@ class Forks:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
+        self._stack.close()
 
 
-def _serve() -> None:
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    """A process that forks as long as the block lasts -> its address."""
+    # TORCH_WARM_POOL: torch 2.4 starts a pool of compilers, with a thread, as torch._inductor is imported.
+    env = clean_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCH_WARM_POOL="0")
+    with tempfile.TemporaryDirectory(prefix="forks-") as folder:
+        address = f"{folder}/socket"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(address)
+            listener.listen()
+            process = subprocess.Popen(
+                [sys.executable, __file__, str(listener.fileno()), *WHOLE_EXITS],
+                env=env,
+                stdin=subprocess.PIPE,
+                pass_fds=(listener.fileno(),),
+                start_new_session=True,  # a terminal does not interrupt it
+            )
+        assert process.stdin is not None
+        try:
+            yield address
+        finally:
+            process.stdin.close()
+            process.wait(60)
+
+
+def _serve(listener: socket.socket) -> None:
+    """Forks a process for each order, until stdin is closed."""
+    _usual_signals()
+    clients: dict[int, socket.socket] = {}
+    poll = select.poll()
+    poll.register(sys.stdin, select.POLLIN)
+    poll.register(listener, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == sys.stdin.fileno():
+                return
+            if descriptor == listener.fileno():
+                _import_torch()
+                client, _ = listener.accept()
+                clients[client.fileno()] = client
+                poll.register(client, select.POLLIN)
+                continue
+            raw = clients[descriptor].recv(LARGEST)
+            if not raw:
+                poll.unregister(descriptor)
+                clients.pop(descriptor).close()
+                continue
+            order: dict[str, Any] = json.loads(raw)
+            if "reap" in order:
+                answer = os.waitstatus_to_exitcode(os.waitpid(order["reap"], 0)[1])
+            else:
+                threads = os.listdir("/proc/self/task")
+                assert len(threads) == 1, f"forking with {len(threads)} threads is not sound"
+                answer = os.fork()
+                if not answer:
+                    for each in (listener, *clients.values()):
+                        each.close()
+                    return _become(**order)
+            clients[descriptor].send(str(answer).encode())
+
+
+def _usual_signals() -> None:
+    """What a shell starts in the background ignores some, and so would the forks."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@functools.cache
+def _import_torch() -> None:
     for name in PRELOADED:
         __import__(name)
     if WHOLE not in sys.argv:
         _leave_torch_alone_at_exit()
     gc.freeze()  # the forks share these pages
-    for line in sys.stdin:
-        order: dict[str, Any] = json.loads(line)
-        if "reap" in order:
-            answer = os.waitstatus_to_exitcode(os.waitpid(order["reap"], 0)[1])
-        else:
-            threads = os.listdir("/proc/self/task")
-            assert len(threads) == 1, f"forking with {len(threads)} threads is not sound"
-            answer = os.fork()
-            if not answer:
-                return _become(**order)
-        print(answer, flush=True)
 
 
 def _leave_torch_alone_at_exit() -> None:
@@ -211,4 +276,4 @@ def _become(words: list[str], env: dict[str, str], folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -29,7 +29,7 @@ from whyidle.alerts.rule import Group
 from whyidle.ledger.causes import CAUSE_FAMILY
 
 SAMPLES = 250
-LONG_MINUTES = 30
+LONG_MINUTES = 10
 SELDOM = "2m"
 """How often rules are evaluated where a case takes hours. After 5 minutes, their results would be too old."""
 

@@ -2,7 +2,7 @@
 schedule.
 
 The device uses virtual time: a loaded machine may change what the device does, but hardly the agreement with the hooks.
-So these tests run beside others, except for long ones and the one that waits for a number of seconds.
+So these tests run beside others, except for long ones.
 """
 
 from __future__ import annotations
@@ -140,7 +140,6 @@ def test_fsdp2_makes_few_boundaries_for_a_group_and_microbatch(forks: Forks, tmp
     assert [(ledger.faults, ledger.unmeasured) for ledger in ledgers] == [(0, 0), (0, 0)]
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("how", "phase"), [("device", "compute"), pytest.param("host", "data", marks=pytest.mark.long)]
 )

@@ -21,6 +21,7 @@ from parallel.spec import COMPUTE, FAULTS, LINK, NOTHING, READS
 from parallel.stages import Computed, Stage, lost_in_transfers
 from parallel.verdicts import disagreements
 from support_demo import machine
+from support_forks import Forks
 from support_long import long_unless
 
 pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine"), pytest.mark.timeout(300)]
@@ -43,8 +44,8 @@ STOLEN = 0.05
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with machine(), Lab(tmp_path_factory.mktemp("parallel")) as ready:
+def lab(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Iterator[Lab]:
+    with machine(), Lab(tmp_path_factory.mktemp("parallel"), forks) as ready:
         yield ready
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from support_agent import agent
+from support_forks import Forked, Forks
 from support_ledgers import until
 from support_prometheus import EVERY_SECOND, PROMETHEUS, Sample, prometheus, rules
 from support_queries import ROOT, dashboard_queries, filled
-from support_training import command, recorded, run, training
+from support_training import command, recorded, training
 
 from whyidle.alerts.config import Config
 from whyidle.ledger.directory import read_directory
@@ -33,17 +34,11 @@ HURRIED = Config(
 
 RUN_PAGE = ROOT / "dashboards" / "generated" / "whyidle-run.json"
 
-pytestmark = pytest.mark.alone
-
-
-def pinned(cpu: int, *words: str) -> list[str]:
-    return [sys.executable, "-c", PINNED, str(cpu), *words]
-
 
 @contextlib.contextmanager
 def busy(cpu: int) -> Iterator[None]:
     """Another process that always wants this CPU."""
-    process = subprocess.Popen(pinned(cpu, sys.executable, "-c", "while True: pass"))
+    process = subprocess.Popen([sys.executable, "-c", PINNED, str(cpu), sys.executable, "-c", "while True: pass"])
     try:
         yield
     finally:
@@ -51,11 +46,15 @@ def busy(cpu: int) -> Iterator[None]:
         process.wait()
 
 
-def test_the_agent_exports_the_cpu_time_that_a_real_rank_did_not_get(tmp_path: Path) -> None:
+def test_the_agent_exports_the_cpu_time_that_a_real_rank_did_not_get(tmp_path: Path, forks: Forks) -> None:
     cpu = min(os.sched_getaffinity(0))
+
+    def pin(ranks: list[Forked]) -> None:
+        os.sched_setaffinity(ranks[0].pid, {cpu})
+
     with busy(cpu):
-        outcome = run(pinned(cpu, *recorded(command("blocked.py", "computes"))), tmp_path / "run")
-    assert outcome.returncode == 0, outcome.stderr
+        outcome, codes = forks.run(("blocked.py", "computes"), tmp_path / "run", meanwhile=pin)
+    assert codes == [0], outcome.stderr
     ledgers = tmp_path / "run" / "ledgers"
     [ledger], problems = read_directory(str(ledgers))
     assert not problems
@@ -71,6 +70,7 @@ def test_the_agent_exports_the_cpu_time_that_a_real_rank_did_not_get(tmp_path: P
 
 
 @pytest.mark.long
+@pytest.mark.alone
 @pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name")
 def test_prometheus_says_that_threads_wait_for_a_cpu(tmp_path: Path) -> None:
     """As the panel of the dashboard Run does, for all nodes of the run."""

@@ -14,6 +14,7 @@ from queue import Queue
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support_forks import Forks
 from support_ledgers import until
 
 from whyidle.torch_hooks.meters import collective
@@ -371,10 +372,8 @@ print(sum(thread.pool for thread in threads.helpers), len(threads.helpers))
 """
 
 
-def test_recognises_threads_of_torchs_own_pool() -> None:
-    import subprocess
-    import sys
-
-    done = subprocess.run([sys.executable, "-c", POOL], capture_output=True, text=True, timeout=120, check=False)
+def test_recognises_threads_of_torchs_own_pool(forks: Forks, tmp_path: Path) -> None:
+    (tmp_path / "pool.py").write_text(POOL)
+    done, _ = forks.run((str(tmp_path / "pool.py"),), tmp_path, recorded=False)
     pooled, helpers = map(int, done.stdout.split())
     assert pooled >= 1, f"none of {helpers} threads; torch may use another OpenMP library here. {done.stderr}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,10 @@ def install_dcp(session: Session) -> Callable[[], None]:
 
     def patch_saver(module: ModuleType) -> None:
         patches.replace(module, "_save_state_dict", saving(session, _dcp_size))
-        patches.replace(module, "async_save", _saving_behind(session))
+        # The package has its own name for it, if it was imported before.
+        for owner in (module, sys.modules["torch.distributed.checkpoint"]):
+            if hasattr(owner, "async_save"):
+                patches.replace(owner, "async_save", _saving_behind(session))
         session.state("dcp", "active")
 
     def patch_loader(module: ModuleType) -> None:

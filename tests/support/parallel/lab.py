@@ -1,4 +1,4 @@
-"""Runs cases on a fork server and a network of namespaces, each case once."""
+"""Runs cases in forks and a network of namespaces, each case once."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from support_forks import Forked, Forks
 from support_quiet import Stolen, wait_for_quiet
 from support_sites import report
+from support_training import meeting
 
 from parallel import links
 from parallel.cases import SHAPES
 from parallel.logs import Log, read_logs
-from parallel.server import Server
 from parallel.spec import LINK, NOTHING, RANKS, Spec
 from parallel.truth import Truth, truth
 
 STEPS, SOUND_STEPS = 24, 60
 """Steps of a run with a fault, and of one without, whose steps are shorter."""
+LIMIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Run:
     spec: Spec
-    seconds: float
     logs: list[Log] = field(repr=False)
     stolen: float = 0.0
     """The share of this machine's CPU time that its hypervisor gave to others meanwhile."""
@@ -52,13 +53,13 @@ class Lab:
     """Without the right to create namespaces the ranks use the loopback interface, and no link can be slow."""
 
     folder: Path
+    forks: Forks
     lacks: str | None = field(default_factory=links.missing)
     _done: dict[Spec, Run] = field(default_factory=dict, repr=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __enter__(self) -> Lab:
-        self._server = self._stack.enter_context(Server())
         self._names = () if self.lacks else self._stack.enter_context(links.network())
         return self
 
@@ -80,8 +81,21 @@ class Lab:
             spec = replace(spec, **where)
         wait_for_quiet()
         with self._link(spec), Stolen() as stolen:
-            seconds = self._server.run(spec)
-        return Run(spec, seconds, read_logs(spec), stolen.share)
+            self._run(spec)
+        return Run(spec, read_logs(spec), stolen.share)
+
+    def _run(self, spec: Spec) -> None:
+        """Trains to the end. Raises RuntimeError with the ranks' errors if one fails."""
+        port, ranks = meeting(RANKS)["MASTER_PORT"], list[Forked]()
+        with contextlib.ExitStack() as stack:
+            for rank in range(RANKS):
+                words = (str(Path(__file__).with_name("job.py")), spec.dump(), str(rank), port)
+                ranks.append(self.forks.start(words, spec.output(rank), recorded=False))
+                stack.callback(ranks[-1].kill)
+            statuses = [rank.wait(LIMIT_SECONDS) for rank in ranks]
+        if any(statuses):
+            errors = "\n".join(f"rank {rank}: {spec.errors(rank).read_text()[-2000:]}" for rank in range(RANKS))
+            raise RuntimeError(f"{spec.name}: the ranks ended with {statuses}\n{errors}")
 
     @contextlib.contextmanager
     def _link(self, spec: Spec) -> Iterator[None]:

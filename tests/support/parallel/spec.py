@@ -38,8 +38,11 @@ class Spec:
     def log(self, rank: int) -> Path:
         return Path(self.folder, f"rank-{rank}.jsonl")
 
+    def output(self, rank: int) -> Path:
+        return Path(self.folder, f"output-{rank}")
+
     def errors(self, rank: int) -> Path:
-        return Path(self.folder, f"rank-{rank}.err")
+        return self.output(rank) / "stderr"
 
     def dump(self) -> str:
         return json.dumps(asdict(self))
