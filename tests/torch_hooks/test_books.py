@@ -238,7 +238,7 @@ def test_a_wait_that_continues_in_the_next_step_counts_in_both(words: memoryview
     assert [step.calls for step in books.held[0].steps] == [[3], [4]]  # type: ignore[union-attr]
 
 
-def test_a_group_that_is_held_anew_has_no_waits_from_before(words: memoryview) -> None:
+def test_a_group_that_is_held_again_has_no_waits_from_before(words: memoryview) -> None:
     """Those became `collective` when it was released in the same step."""
     books = Books(words)
     books.hold(0, (), whole=True)
