@@ -48,7 +48,7 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     """
     return Record(
         name,
-        f"0 * max {config.by(*by)} ({expr}) + time()\nor\n{remembered(config, name)}",
+        f"max {config.by(*by)} (timestamp({expr}))\nor\n{remembered(config, name)}",
         why="The last time at which the expression had a result.",
     )
 
