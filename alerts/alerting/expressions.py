@@ -35,8 +35,8 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
     series = config.series(metric, matchers)
     grouping = config.by(*by)
     return (
-        f"sum {grouping} (increase({series}[{window}])) > 0\n"
-        f"or\n(sum {grouping} ({series}) > 0 unless sum {grouping} ({series} offset {window}))"
+        f"sum {grouping} (increase({series}[{window}]) > 0)\n"
+        f"or\n(sum {grouping} ({series} > 0) unless sum {grouping} ({series} offset {window}))"
     )
 
 
