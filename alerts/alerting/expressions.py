@@ -36,7 +36,7 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
     grouping = config.by(*by)
     return (
         f"sum {grouping} (increase({series}[{window}]) > 0)\n"
-        f"or\n(sum {grouping} ({series} > 0) unless sum {grouping} ({series} offset {window}))"
+        f"or\n(sum {grouping} ({series}) > 0 unless sum {grouping} ({series} offset {window}))"
     )
 
 
