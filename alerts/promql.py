@@ -44,5 +44,16 @@ def lines(*parts: str) -> str:
     return "\nor\n".join(parts)
 
 
+def nested(*parts: str) -> str:
+    """The union of the parts, in which only the first part takes part in a single `or`. Put the largest first.
+
+    Prometheus writes down the labels of all series on both sides of each `or`.
+    """
+    *others, expr = parts
+    for part in reversed(others):
+        expr = f"{part}\nor (\n{indented(expr)}\n)"
+    return expr
+
+
 def indented(expr: str) -> str:
     return "\n".join(f"  {line}" for line in expr.splitlines())

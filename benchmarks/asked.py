@@ -14,6 +14,7 @@ from typing import Any
 from servers import SCRAPE_SECONDS, Server
 from synthetic import Fleet
 
+from whyidle.alerts.promql import seconds as parsed
 from whyidle.dashboards.output import panels_of, rendered
 
 SLOWEST = 10
@@ -34,11 +35,13 @@ class Question:
     instant: bool
     chosen: Mapping[str, str] = field(hash=False)
     points: int = POINTS
+    least: int = 1
+    """The panel's least number of seconds between two points."""
     label: str = ""
 
     def step(self, seconds: int, scrape: int) -> int:
         """Seconds between two points over a range of ``seconds``, a multiple of the scrape interval."""
-        return max(1, -(-seconds // (self.points * scrape))) * scrape
+        return max(1, -(-seconds // (self.points * scrape)), -(-self.least // scrape)) * scrape
 
     def filled(self, seconds: int, scrape: int) -> str:
         step = self.step(seconds, scrape)
@@ -73,7 +76,8 @@ def _of(dashboard: Json, fleet: Fleet) -> Iterator[Question]:
     for panel in panels_of(dashboard):
         for target in panel.get("targets", ()):
             points = min(POINTS, panel.get("maxDataPoints") or POINTS)
-            yield Question(uid, panel["title"], target["expr"], target["instant"], chosen, points)
+            least = parsed(panel["interval"]) if "interval" in panel else 1
+            yield Question(uid, panel["title"], target["expr"], target["instant"], chosen, points, least)
 
 
 def _value(variable: Json, fleet: Fleet) -> str:
@@ -85,6 +89,8 @@ def _value(variable: Json, fleet: Fleet) -> str:
     }
     if "allValue" in variable:
         return variable["allValue"]
+    if variable["name"] == "uuid":
+        return "|".join(fleet.gpus(0))  # without characters that Grafana would escape
     return first.get(variable["name"]) or str(variable["current"].get("value", ""))
 
 

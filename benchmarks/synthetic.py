@@ -94,6 +94,10 @@ def template() -> list[Line]:
         and not (sample.name == DEVICE_SECONDS.name and "rank" in sample.labels)
         and _occurred(sample.name, sample.labels)
     ]
+    gpus = {line.labels["gpu"]: line.labels["uuid"] for line in lines if line.name == "whyidle_gpu_info"}
+    for line in lines:
+        if line.name == "whyidle_rank_info":  # the ranks of the node have invented GPUs
+            line.labels["uuid"] = gpus[line.labels["rank"]]
     target = {"instance": "", "job": "whyidle", "cluster": "lab"}
     return [
         Line(line.name, line.type, line.labels | target, line.value)
@@ -182,6 +186,13 @@ class Fleet:
 
     def instance(self, node: int) -> str:
         return f"10.0.{node // 250}.{node % 250}:9420"
+
+    def gpus(self, node: int) -> list[str]:
+        """The GPUs of the run of a node."""
+        first = node // self.per_run * self.per_run
+        nodes = range(first, min(first + self.per_run, self.nodes))
+        ranks = [line for line in self.lines if line.name == "whyidle_rank_info"]
+        return [self.labels(line, one)["uuid"] for one in nodes for line in ranks]
 
     def fault(self, node: int) -> int:
         """The index in FAULTS of the fault of the node's run."""

@@ -12,6 +12,7 @@ from .colours import BLUE, CAUSE_SHADES, FAINT, FAMILY_COLOUR, INFERNO, UNHOOKED
 from .library import Panel, Target, core
 from .queries import in_order
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
+from .variables import SETTINGS
 
 PLAIN: tuple[Step, ...] = ((None, "text"),)
 """For values that are neither good nor bad. Without any thresholds, Grafana would use its own: red from 80 on."""
@@ -191,10 +192,15 @@ def heat(
     links: Sequence[Link] = (),
     nothing: str = "",
 ) -> Panel:
-    """One row per series with a cell per point in time, coloured by thresholds or else from dark to bright."""
+    """One row per series with a cell per point in time, coloured by thresholds or else from dark to bright.
+
+    The series must be recorded ones: there is at most one point per evaluation.
+    """
     ramp = {} if thresholds else {"thresholdType": "percentage"}
     return Drawn(
-        **common(title, description, queries, width, thresholds or RAMP) | {"maxDataPoints": CELLS} | ramp,
+        **common(title, description, queries, width, thresholds or RAMP)
+        | {"maxDataPoints": CELLS, "interval": SETTINGS.interval}
+        | ramp,
         kind="status-history",
         options={
             "rowHeight": 0.95,

@@ -90,10 +90,12 @@ def node(metric: str = "node:whyidle_ranks:count") -> Template:
 
 def instances(metric: str, matchers: str) -> Template:
     """A hidden variable: the addresses of the agents of the chosen nodes."""
-    found = nodes(metric, matchers)
-    found.name, found.label, found.hide, found.allValue = "instance", "Agent", _HIDDEN, None
-    found.query = f"label_values({metric}{{{matchers}}}, instance)"
-    return found
+    return _hidden("instance", "Agent", f"label_values({metric}{{{matchers}}}, instance)")
+
+
+def gpus() -> Template:
+    """A hidden variable: the GPUs that the ranks of the chosen run use on the chosen nodes."""
+    return _hidden("uuid", "GPU", f"label_values(whyidle_rank_info{{{RUN_NODES}}}, uuid)")
 
 
 def ranks() -> Template:
@@ -115,6 +117,13 @@ def choice(name: str, label: str, values: tuple[str, ...], default: str) -> Temp
     return core.Template(
         name=name, label=label, type="custom", query=",".join(values), options=options, default=default
     )
+
+
+def _hidden(name: str, label: str, query: str) -> Template:
+    """A variable that always has all values that its query finds."""
+    found = _listed(name, label, query, multi=True)
+    found.hide, found.allValue = _HIDDEN, None
+    return found
 
 
 def _listed(name: str, label: str, query: str, *, multi: bool) -> Template:

@@ -35,7 +35,7 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
     series = config.series(metric, matchers)
     grouping = config.by(*by)
     return (
-        f"sum {grouping} (increase({series}[{window}])) > 0\n"
+        f"sum {grouping} (increase({series}[{window}]) > 0)\n"
         f"or\n(sum {grouping} ({series}) > 0 unless sum {grouping} ({series} offset {window}))"
     )
 
@@ -48,7 +48,7 @@ def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     """
     return Record(
         name,
-        f"0 * max {config.by(*by)} ({expr}) + time()\nor\n{remembered(config, name)}",
+        f"max {config.by(*by)} (timestamp({expr}))\nor\n{remembered(config, name)}",
         why="The last time at which the expression had a result.",
     )
 

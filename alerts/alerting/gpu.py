@@ -114,9 +114,9 @@ def _gone(config: Config) -> Alert:
     collector = config.series("whyidle_collector_up", 'collector="gpu"')
     return Alert(
         "WhyidleGpuGone",
-        f"0 * ({remembered(config, SEEN)})\n"
-        f"unless {config.on(*TARGET, 'uuid')} {info}\nunless {config.on(*TARGET)} {collector} == 0\n"
-        f"and {config.on(*TARGET)} {config.series('whyidle_build_info')}",
+        f"0 * (\n  ({remembered(config, SEEN)})\n"
+        f"  unless {config.on(*TARGET, 'uuid')} {info}\n  unless {config.on(*TARGET)} {collector} == 0\n"
+        f"  and {config.on(*TARGET)} {config.series('whyidle_build_info')}\n)",
         config.for_soon,
         "warning",
         "is gone.",

@@ -12,6 +12,8 @@ from .pace import paced
 
 PLACE = ("mount", "fstype", "source", "device")
 WRITABLE = "mount:whyidle_filesystem_writable:last_seconds"
+LOW = "mount:whyidle_filesystem_free:ratio"
+TURNED, USED = "mount:whyidle_filesystem_turned_readonly:one", "mount:whyidle_filesystem_turned_readonly:used"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
@@ -20,12 +22,43 @@ def groups(config: Config) -> tuple[Group, ...]:
     ranks = config.series("whyidle_filesystem_rank_info", 'fstype=~"nfs.*"')
     # If the server is dead, the collector hangs too. So take the users that were known before.
     hangs = where(silent, config.on(*TARGET, "mount"), f"last_over_time({ranks}[{config.for_slow}])")
-    return paced(config, "storage", (*hangs, slow, _lustre(config), space, *readonly), (_writable(config),))
+    rows = (*hangs, slow, _lustre(config), space, *readonly)
+    critical, *patient = paced(config, "storage", rows, (_writable(config), _low(config)))
+    return replace(critical, rules=(*_turned(config), *critical.rules)), *patient
 
 
 def _writable(config: Config) -> Record:
     readonly = config.series("whyidle_filesystem_readonly")
     return last_time(config, WRITABLE, f"{readonly} == 0", *TARGET, *PLACE)
+
+
+def _turned(config: Config) -> tuple[Record, Record]:
+    """Usually there are no such file systems, so the alerts that use them cost little."""
+    readonly, on = config.series("whyidle_filesystem_readonly"), config.on(*TARGET, *PLACE)
+    return (
+        Record(
+            TURNED,
+            f"{readonly} == 1\nand {on} ({remembered(config, WRITABLE)})",
+            why="File systems that became read-only.",
+        ),
+        Record(USED, f"{TURNED} and {on} {_writers(config)}", why="Those of them to which ranks write."),
+    )
+
+
+def _low(config: Config) -> Record:
+    of, free = config.alerts, config.series("whyidle_filesystem_available_bytes")
+    share = f"{free} / {config.series('whyidle_filesystem_size_bytes')}"
+    forecast = f"predict_linear({free}[{config.long_window}], {of.fill_hours:g} * 3600) < 0"
+    return Record(
+        LOW,
+        f"({share} < {of.free_space_share} or {share} < {of.filling_share} and {forecast})\n"
+        f"and {config.on(*TARGET, *PLACE)} {_writers(config)}",
+        why="The share of free space of file systems to which ranks write, where it is small.",
+    )
+
+
+def _writers(config: Config) -> str:
+    return config.series("whyidle_filesystem_rank_info", 'use="write"')
 
 
 def _nfs(config: Config) -> tuple[Alert, ...]:
@@ -83,28 +116,8 @@ def _per_filesystem(config: Config, expr: Callable[[str], str]) -> str:
 
 
 def _space(config: Config) -> tuple[Alert, tuple[Alert, Alert]]:
-    of, hour = config.alerts, config.long_window
+    of, hour, on = config.alerts, config.long_window, config.on(*TARGET, *PLACE)
     place = "{{ $labels.mount }}{{ with $labels.node }} on {{ . }}{{ end }}"
-    writers = config.series("whyidle_filesystem_rank_info", 'use="write"')
-    on = config.on(*TARGET, *PLACE)
-
-    def free(matchers: str) -> str:
-        return config.series("whyidle_filesystem_available_bytes", matchers)
-
-    def share(matchers: str) -> str:
-        return f"{free(matchers)} / {config.series('whyidle_filesystem_size_bytes', matchers)}"
-
-    def low(matchers: str) -> str:
-        forecast = f"predict_linear({free(matchers)}[{hour}], {of.fill_hours:g} * 3600) < 0"
-        return (
-            f"({share(matchers)} < {of.free_space_share} or {share(matchers)} < {of.filling_share} and {forecast}) "
-            f"and {on} {writers}"
-        )
-
-    def turned(matchers: str) -> str:
-        readonly = config.series("whyidle_filesystem_readonly", matchers)
-        return f"{readonly} == 1 and {on} ({remembered(config, WRITABLE)})"
-
     readonly = Alert(
         "WhyidleFilesystemReadOnly",
         "",
@@ -117,7 +130,7 @@ def _space(config: Config) -> tuple[Alert, tuple[Alert, Alert]]:
     return (
         Alert(
             "WhyidleCheckpointSpaceLow",
-            _per_filesystem(config, low),
+            _per_filesystem(config, lambda which: f"{LOW}{{{which}}}"),
             config.for_slow,
             "warning",
             f"{place} has {{{{ $value | humanizePercentage }}}} of its space left.",
@@ -126,10 +139,10 @@ def _space(config: Config) -> tuple[Alert, tuple[Alert, Alert]]:
             f"{hour}. The next checkpoint may fail, and the run with it.",
         ),
         (
-            replace(readonly, expr=_per_filesystem(config, lambda which: f"{turned(which)} and {on} {writers}")),
+            replace(readonly, expr=_per_filesystem(config, lambda which: f"{USED}{{{which}}}")),
             replace(
                 readonly,
-                expr=_per_filesystem(config, lambda which: f"{turned(which)} unless {on} {writers}"),
+                expr=_per_filesystem(config, lambda which: f"{TURNED}{{{which}}} unless {on} {USED}"),
                 severity="warning",
             ),
         ),

@@ -29,8 +29,6 @@ def groups(config: Config) -> list[Group]:
         Group("whyidle-rank-books", config.ranks_interval, rank_books.rules(config)),
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),
         Group("whyidle-evidence", config.details_interval, tuple(_evidence(config))),
-        Group("whyidle-contradictions", config.details_interval, contradictions.rules(config)),
-        Group("whyidle-shortages", config.details_interval, (rank_books.place(config), *shortages.rules(config))),
         Group("whyidle-verdict", config.interval, tuple(_verdicts(config))),
     ]
 
@@ -47,9 +45,13 @@ def _accounts(config: Config) -> Iterator[Record]:
 
 
 def _evidence(config: Config) -> Iterator[Record]:
+    """In one group, so that contradictions and shortages use the evidence of the same moment, and read it only once."""
     yield from shares.of_nodes(config)
     yield from bandwidth.links(config)
     yield from corroboration.rules(config)
+    yield from contradictions.rules(config)
+    yield rank_books.place(config)
+    yield from shortages.rules(config)
 
 
 def _verdicts(config: Config) -> Iterator[Record]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
-from ..promql import indented, labelled, lines
+from ..promql import indented, labelled, nested
 from ..rule import Record
 from .names import LATE_BY_RANK, LOST_BY_NODE, billed, lateness, since_first_step, spent, waited_for
 from .verdict import WAITS
@@ -28,7 +28,7 @@ def _billed(config: Config) -> Iterator[Record]:
     waits = f'sum {config.by(*place)} ({ticks}{{family=~"{WAITS}"}})'
     resolved = f"sum {config.by(*place)} ({known})"
     left = f"({waits} - {config.on(*place)} {resolved}\n  or {waits}\n  or -({resolved}))"
-    parts = lines(
+    parts = nested(
         f'{ticks}{{family!~"{WAITS}|{UNHOOKED_FAMILY}"}}',
         labelled(known, "part", "resolved"),
         *(

@@ -15,7 +15,7 @@ from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK, RUN
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
-from ..promql import indented, labelled, lines
+from ..promql import indented, labelled, lines, nested
 from ..rule import Record
 from .names import RUN_INSTANCE, UNKNOWN_RUNS, lateness, spent, total, waited_for
 
@@ -54,8 +54,11 @@ def grown(name: str, missed: str, on: str = "", unknown: str = "") -> str:
     A counter that fell has started again from 0. All of a new counter counts as increase, unless its labels ``on`` are
     those of a series of ``unknown``.
     """
-    new = f"({name} unless {on} {unknown})" if unknown else name
-    return f"idelta({name}[{missed}]) >= 0\nor\n{new}"
+    return lines(*_grown_or_new(name, missed, on, unknown))
+
+
+def _grown_or_new(name: str, missed: str, on: str = "", unknown: str = "") -> tuple[str, str]:
+    return f"idelta({name}[{missed}]) >= 0", f"({name} unless {on} {unknown})" if unknown else name
 
 
 def matching(name: str, labels: Mapping[str, str]) -> str:
@@ -119,16 +122,19 @@ def _unknown(config: Config) -> Record:
 
 def _increases(config: Config) -> Iterator[Record]:
     sampled = f"-({_grown(config, matching(RUN_TOTAL, EVIDENCE))})"
-    parts = lines(
-        _grown(config, RUN_TOTAL),
-        grown(UNHOOKED_TOTAL, MISSED),
-        labelled(labelled(labelled(sampled, "cause", "compute"), "family", "compute"), "part", "sampled"),
-    )
+    less = labelled(labelled(labelled(sampled, "cause", "compute"), "family", "compute"), "part", "sampled")
+    parts = nested(*_grown_or_new(RUN_TOTAL, MISSED, config.on(*RUN_PLACE), UNKNOWN_RUNS), less)
     yield Record(
         spent("run_node_cause"),
         f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
         why="Device-seconds since the last evaluation. A counter that fell has started again from 0. Compute that "
         "counts as host is subtracted.",
+    )
+    yield Record(
+        spent("run_node_cause"),
+        f"({grown(UNHOOKED_TOTAL, MISSED)}) != 0",
+        {"family": UNHOOKED_FAMILY},
+        why="The same for GPUs that no rank uses.",
     )
     yield Record(
         spent("run_cause"),

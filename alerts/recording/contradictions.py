@@ -8,7 +8,18 @@ from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..promql import indented
 from ..rule import Record
-from .names import INSTANCE_NODE, RUN_LINK, contradicted, evidence, leading, link_use, share, spent
+from .names import (
+    INSTANCE_NODE,
+    RUN_LINK,
+    blocked_samples,
+    contradicted,
+    evidence,
+    leading,
+    link_use,
+    major_faults,
+    share,
+    spent,
+)
 
 IDLE_FAMILIES = "storage|cpu|host"
 """Families in which the device is idle. In other families it may spin in a collective, which counts as busy."""
@@ -118,8 +129,8 @@ def _idle_storage(config: Config) -> str:
     received = rate("whyidle_nic_bytes_total", window, 'direction="receive", device!="lo"')
     waits = (
         f"sum {of_target} ({received}) >= {few}",
-        f"{rate('whyidle_process_major_faults_total', window)} >= 1",
-        f"{rate('whyidle_process_uninterruptible_samples_total', window)} > 0",
+        f"{major_faults(window)} >= 1",
+        blocked_samples(window),
         f"max_over_time({config.series('whyidle_fuse_waiting_requests')}[{window}]) > 0",
         f"max_over_time({config.series('whyidle_filesystem_open_files')}[{window}]) > 0",
     )

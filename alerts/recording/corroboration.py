@@ -19,7 +19,7 @@ from .names import (
     transfer_bandwidth,
     waiting_group,
 )
-from .signals import Signal, signals, utilisation
+from .signals import Signal, recorded, signals, utilisation
 
 FAMILIES = ("network", "storage", "cpu")
 """The families that node counters can confirm or refute. For other families, only the ranks have data."""
@@ -45,6 +45,7 @@ def rules(config: Config) -> tuple[Record, ...]:
             why="What runs lose to the families that counters can confirm.",
         ),
         *(_link_use(config, link, expr) for link, expr in utilisation(config).items()),
+        *recorded(config),
         *(_node_rule(config, signal) for signal in signals(config)),
         *(baselines.rule(config, family) for family in FAMILIES),
         *_run_rules(config),
@@ -62,8 +63,7 @@ def _link_use(config: Config, link: str, expr: str) -> Record:
 
 
 def _node_rule(config: Config, signal: Signal) -> Record:
-    of_node, target, agrees = config.by("node"), config.by("instance"), f">= {signal.threshold:g}"
-    here = f"{INSTANCE_NODE} * {config.on('instance')} group_left ()"
+    of_node, agrees = config.by("node"), f">= {signal.threshold:g}"
     if signal.of_waits:
         waits = f'({share("node_family", config.window)}{{family="network"}} >= {config.verdict_share:g})'
         busy = f"{signal.expr} / {config.on('node')} {waits}"
@@ -71,7 +71,8 @@ def _node_rule(config: Config, signal: Signal) -> Record:
     elif signal.of_node:
         expr = f"group {of_node} ({signal.expr} {agrees})"
     else:
-        expr = f"group {of_node} (\n  {here}\n  group {target} ({signal.expr} {agrees})\n)"
+        here = f"{INSTANCE_NODE} and {config.on('instance')}"
+        expr = f"group {of_node} (\n  {here}\n  ({signal.expr} {agrees})\n)"
     return Record(evidence(signal.family, config.window), expr, {"signal": signal.name}, why=signal.why)
 
 

@@ -139,6 +139,21 @@ def link_use(window: str) -> str:
     return f"node_link:whyidle_link_use:max{window}"
 
 
+def blocked_samples(window: str) -> str:
+    """The share of samples that found a process of a rank in an uninterruptible wait, by agent."""
+    return f"instance:whyidle_process_blocked:ratio{window}"
+
+
+def major_faults(window: str) -> str:
+    """Major page faults per second of a process of a rank, by agent."""
+    return f"instance:whyidle_process_major_faults:rate{window}"
+
+
+def queued_ranks(window: str) -> str:
+    """The share of time for which a training thread queued for a CPU."""
+    return f"rank:whyidle_cpu_queued:rate{window}"
+
+
 def lost_by_node(window: str) -> str:
     """Device-seconds that runs lost to the families that counters can confirm, by node and family."""
     return f"run_node_family:whyidle_lost_seconds:increase{window}"

@@ -39,7 +39,7 @@ def _totals(config: Config) -> Iterator[Record]:
     counted = last_value(config, "whyidle_device_seconds_total", f'family!="{UNHOOKED_FAMILY}"')
     yield Record(
         RANK_TOTAL,
-        f"max {config.by(*RANK, 'node', 'cause', 'family')} ({counted} > 0)",
+        f"max {config.by(*RANK, 'node', 'cause', 'family')} ({counted})",
     )
     counted_idle = f"({last_value(config, 'whyidle_compute_idle_seconds_total')} > 0)"
     places = f"{config.on('instance', *RANK)} group_left (node) {RANK_PLACE}"

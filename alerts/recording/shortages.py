@@ -10,7 +10,7 @@ from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..promql import indented
 from ..rule import Record
-from .names import RANK_PLACE, RUN_RANKS, culprit, evidence, leading, share, short_of_cpu, shortage
+from .names import RUN_INSTANCE, RUN_RANKS, culprit, evidence, leading, queued_ranks, share, short_of_cpu, shortage
 from .signals import STOLEN
 
 
@@ -49,18 +49,18 @@ def rules(config: Config) -> tuple[Record, ...]:
 
 
 def _stolen(config: Config) -> str:
+    place = (*RUN, "instance")
     stolen = config.rate("whyidle_rank_cpu_stolen_seconds_total", config.window)
-    on = config.on("instance", *RUN, "rank")
+    nodes = f"topk {config.by(*place)} (1, {RUN_INSTANCE})"
     return (
-        f"sum {config.by(*RUN)} (\n"
-        f"  max {config.by(*RUN, 'node')} ({stolen} * {on} group_left (node) {RANK_PLACE})\n"
+        f"sum {config.by(*RUN)} (\n  max {config.by(*RUN, 'node')} (\n    {nodes}\n"
+        f"    * {config.on(*place)} group_left () max {config.by(*place)} ({stolen})\n  )\n"
         f'  and {config.on("node")} {evidence("cpu", config.window)}{{signal="{STOLEN}"}}\n)'
     )
 
 
 def _queued(config: Config) -> str:
-    queued = config.rate("whyidle_rank_cpu_queued_seconds_total", config.window)
-    return f"sum {config.by(*RUN)} ({queued} >= {config.queued_share:g})"
+    return f"sum {config.by(*RUN)} ({queued_ranks(config.window)})"
 
 
 def _of_stragglers(config: Config) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ...agent.metrics.ranks import RANK, RUN
 from ...verdict.shortage import SHORTAGES
 from ..config import Config
-from .names import link_use
+from ..rule import Record
+from .names import blocked_samples, link_use, major_faults, queued_ranks
 
 STOLEN, QUEUED = "cpus_stolen", "ranks_queued"
 SHORTAGE_WORDS: dict[str, str] = {STOLEN: SHORTAGES["stolen"], QUEUED: SHORTAGES["queued"]}
@@ -35,6 +36,30 @@ class Signal:
 def signals(config: Config) -> tuple[Signal, ...]:
     """All signals, each over the window of evidence."""
     return (*_network(config), *_storage(config), *_cpu(config))
+
+
+def recorded(config: Config) -> tuple[Record, ...]:
+    """Rates that signals share with contradictions and shortages, so that each counter is read once."""
+    rate, window, of_target = config.rate, config.window, config.by("instance")
+    blocked = f"({rate('whyidle_process_uninterruptible_samples_total', window)} > 0)"
+    return (
+        Record(
+            blocked_samples(window),
+            f"max {of_target} ({blocked} / {rate('whyidle_process_state_samples_total', window)})",
+            why="The highest share of samples that found a process of a rank in an uninterruptible wait.",
+        ),
+        Record(
+            major_faults(window),
+            f"max {of_target} ({rate('whyidle_process_major_faults_total', window)})",
+            why="Page faults that waited for storage, of the process that has most.",
+        ),
+        Record(
+            queued_ranks(window),
+            f"{rate('whyidle_rank_cpu_queued_seconds_total', window)} >= {config.queued_share:g}",
+            why="The share of time for which the training threads of ranks queued for a CPU, of those that did so for "
+            "long.",
+        ),
+    )
 
 
 def _network(config: Config) -> tuple[Signal, ...]:
@@ -177,15 +202,14 @@ def _storage(config: Config) -> tuple[Signal, ...]:
         Signal(
             "storage",
             "blocked_workers",
-            f"({rate('whyidle_process_uninterruptible_samples_total', window)} > 0) / "
-            f"{rate('whyidle_process_state_samples_total', window)}",
+            blocked_samples(window),
             config.blocked_worker_share,
             "How often processes were found in an uninterruptible wait, which is mostly a wait for storage.",
         ),
         Signal(
             "storage",
             "major_faults",
-            rate("whyidle_process_major_faults_total", window),
+            major_faults(window),
             config.major_faults_per_second,
             "Reads through mmap, which are not system calls.",
         ),
@@ -269,7 +293,7 @@ def _cpu(config: Config) -> tuple[Signal, ...]:
             config.stolen_share,
             "The steal of the CPUs that the ranks of a run may use. Ranks on bare metal have no such counter.",
         ),
-        Signal("cpu", QUEUED, rate("whyidle_rank_cpu_queued_seconds_total", window), config.queued_share),
+        Signal("cpu", QUEUED, queued_ranks(window), config.queued_share),
     )
 
 

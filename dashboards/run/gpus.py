@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from ...alerts.recording.names import RANK_PLACE
 from .. import variables as v
 from ..colours import CAUSE_SHADES, GREEN, ORANGE
-from ..vocabulary import Panel, Template, query, trend
+from ..vocabulary import Panel, query, trend
 
-MINE = f"{v.CLUSTER}, {v.any_of('instance')}"
-
-
-def instance() -> Template:
-    """A hidden variable: the addresses of the agents on the run's nodes. Without it, queries read GPUs of all nodes."""
-    return v.instances(RANK_PLACE, v.RUN_NODES)
+MINE = f"{v.CLUSTER}, {v.any_of('uuid')}"
+"""The GPUs of the run, from a hidden variable. A join with its ranks would take longer than to read the counters."""
 
 
 def activity() -> Panel:
@@ -27,7 +22,7 @@ def activity() -> Panel:
         cores means small kernels, or that memory is the limit.""",
         query(compute, "compute"),
         query(f"{idle} / {ranks}", "launch gaps"),
-        query(f"{_active()} / ({_active('observed', GPM)} > 0)", "tensor cores active"),
+        query(f"{_active()} / ({_active('observed', GPM)} > 0) and {ranks}", "tensor cores active"),
         unit="percentunit",
         most=1,
         colours={"compute": GREEN, "launch gaps": CAUSE_SHADES["host"], "tensor cores active": ORANGE},
@@ -40,6 +35,4 @@ GPM = ', source="gpm"'
 
 def _active(what: str = "tensor_active", more: str = "") -> str:
     """Seconds per second in which the GPUs of the run's ranks were active, from a GPU counter."""
-    ranks = f"group by (instance, uuid) (whyidle_rank_info{{{v.RUN}}})"
-    seconds = f"rate(whyidle_gpu_{what}_seconds_total{{{MINE}{more}}}[$__rate_interval])"
-    return f"sum({seconds} and on (instance, uuid) {ranks})"
+    return f"sum(rate(whyidle_gpu_{what}_seconds_total{{{MINE}{more}}}[$__rate_interval]))"

@@ -160,6 +160,8 @@ EMPTY: dict[str, str] = {
     "WhyidleRdmaLinkDown": "no link is down",
     "port:whyidle_rdma_port_lost:last_seconds": "no link is down",
     "WhyidleNicLinkDown": "no link is down",
+    "WhyidleFilesystemReadOnly": "no file system has become read-only",
+    "mount:whyidle_filesystem_turned_readonly:used": "no file system has become read-only",
     "WhyidleGpuAllocatedIdle": "every GPU that somebody has is busy",
     "WhyidleGpuGone": "no GPU went",
     "WhyidleGpuLost": "as a warning: every node with GPUs runs ranks",
@@ -183,6 +185,8 @@ EMPTY: dict[str, str] = {
     "Counters of the nodes that agree G": "no counter contradicts a verdict",
     "Counters of the nodes that agree H": "the ranks get the CPUs that they ask for",
     "Counters of the nodes that agree I": "the ranks get the CPUs that they ask for",
+    "rank:whyidle_cpu_queued:rate5m": "the ranks get the CPUs that they ask for",
+    "node:whyidle_cpu_evidence:max5m": "as ranks_queued: the ranks get the CPUs that they ask for",
     "run:whyidle_cpu_shortage:rate5m": "the ranks get the CPUs that they ask for",
     "run_family:whyidle_shortage:ratio5m": "the ranks get the CPUs that they ask for",
     "run:whyidle_transfer_busbw_bytes:rate5m": "the only run on two nodes hangs, and moves nothing",
@@ -312,7 +316,8 @@ class World:
         """The values of a dashboard's variables. A variable that lists nothing matches nothing."""
         found: dict[str, Value] = {**RANGE, **fixed(path), **place.chosen}
         for name, selector, label in listed(path):
-            values = {sample.labels[label] for sample in self.server.query(filled(selector, found), place.at)}
+            samples = self.server.query(filled(selector, found), place.at)
+            values = {sample.labels[label] for sample in samples if label in sample.labels}
             assert found.get(name, "") in {"", *values}, f"${name} lists {values}, not {found[name]}"
             found.setdefault(name, sorted(values))
         return found
