@@ -185,8 +185,7 @@ class PhaseMachine:
 
     def leave_wait(self, old: int) -> None:
         """Like ``leave(old)``, for a wait. It is quicker for most waits of a CPU rank."""
-        code = self.phase
-        if old not in BASES or code < LEAST_WAIT or self.device is not None:
+        if old not in BASES or self.phase < LEAST_WAIT or self.device is not None:
             if old != NOT_ENTERED:
                 self.cut(old)
             return
@@ -199,7 +198,7 @@ class PhaseMachine:
         try:
             ns = now - self.since
             queue = waits.queued(ns) if (waits := self.waits) is not None else 0
-            self.books.charge_wait(code, ns, queue, now, self._awaited)
+            self.books.charge_wait(self.phase, ns, queue, now, self._awaited)
             self.since = words[_SINCE_AT] = now
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
