@@ -19,7 +19,7 @@ from whyidle.ledger.waits import Message
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.machine import COMPUTE, HOST, NOT_ENTERED, STARTUP, PhaseMachine
-from whyidle.torch_hooks.wait_codes import CONTINUES, UNKNOWN_WAIT, Issue, wait_code
+from whyidle.torch_hooks.wait_codes import CONTINUES, LEAST, UNKNOWN_WAIT, Issue, slot_of, wait_code
 
 DATA, CHECKPOINT, GC = PHASE["data"], PHASE["checkpoint"], PHASE["gc"]
 WORLD, OTHER = wait_code(0), wait_code(1)
@@ -402,6 +402,7 @@ _MOVES = st.lists(
         st.tuples(st.just("enter"), st.integers(0, len(PHASES) - 1)),
         st.tuples(st.just("enter_from_base"), st.sampled_from([DATA, CHECKPOINT, GC])),
         st.tuples(st.just("leave"), st.just(0)),
+        st.tuples(st.just("leave_wait"), st.just(0)),
         st.tuples(st.just("base"), st.sampled_from([COMPUTE, HOST])),
         st.tuples(st.just("begin"), st.just(0)),
         st.tuples(st.just("boundary"), st.sampled_from([COMPUTE, HOST])),
@@ -429,6 +430,12 @@ def test_every_nanosecond_is_in_exactly_one_place(tmp_path_factory: pytest.TempP
         elif what == "leave":
             parts = ((CAUSE["data_cpu"], 7), (CAUSE["data_read"], -1))
             machine.leave(open_brackets.pop() if open_brackets else NOT_ENTERED, parts)
+        elif what == "leave_wait":
+            old = open_brackets.pop() if open_brackets else NOT_ENTERED
+            before = machine.phase
+            machine.leave_wait(old)
+            assert machine.phase == (before if old == NOT_ENTERED else old)
+            assert word(words, "open_slot") == (slot_of(machine.phase) if machine.phase >= LEAST else -1)
         elif what in ("base", "boundary"):
             getattr(machine, what)(argument)
         elif what == "begin":
