@@ -89,7 +89,6 @@ def is_complete(report: dict[str, Any]) -> None:
     assert report["verdict"]["family"] in FAMILIES
     assert {"family", "share", "corroborated", "evidence", "late_ranks"} <= set(report["verdict"])
     assert {"run", "ranks", "steps", "wall_seconds", "startup_seconds", "unaccounted_seconds"} <= set(report)
-    assert report["run"] == "demo"
     assert report["ranks"] == len(report["per_rank"]) == 2
     assert report["steps"] > 0
     assert report["startup_seconds"] > 0
@@ -101,6 +100,7 @@ def test_the_verdict_names_what_was_injected(start: Any, arguments: list[str], f
     report, screen = on_a_terminal(start, "--seconds", "12", *arguments)
     names_what_was_injected(report, family, late)
     is_complete(report)
+    assert report["run"] == f"demo-injected-{report['injected']['kind']}"
     assert f"INJECTED {report['injected']['kind']}" in screen
 
 
@@ -108,7 +108,7 @@ def test_the_verdict_names_what_was_injected(start: Any, arguments: list[str], f
 def test_without_a_fault_nothing_is_injected(start: Any) -> None:
     report, _ = on_a_terminal(start, "--seconds", "3")
     is_complete(report)
-    assert report["injected"]["kind"] == "none"
+    assert (report["run"], report["injected"]["kind"]) == ("demo", "none")
     assert report["injected"]["seconds"] == report["injected"]["recovered_seconds"] == 0
     sums_are_whole(report)
 

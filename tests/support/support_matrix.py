@@ -94,14 +94,15 @@ def check(
     varies: Callable[[Series], bool] = lambda series: False,
     comes: Callable[[Series], bool] = lambda series: False,
     counted: bool = True,
+    knowing: Collector | None = None,
 ) -> None:
     """Asserts the conditions for a corrupted ``path``.
 
     ``holds`` says which series come from the file, and ``varies`` which change from scrape to scrape by themselves.
     ``comes`` says which may come instead: an info series with one label less. ``counted`` is False for a file that may
-    be missing at no cost.
+    be missing at no cost. ``knowing`` is a collector that has read the correct tree, for trees of many files.
     """
-    collector = create()
+    collector = knowing or create()
     before, errors_before = read(collector)
     lost = {series for series in before if holds(series)}
     where = f"{path} {fault}"

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from support_forks import Forks
 from support_quiet import wait_for_quiet
-
-from whyidle.ledger.directory import read_directory
+from support_training import Outcome, gather
 
 pytestmark = pytest.mark.alone
 
 
+TOGETHER = (("sleeps", "computes"), ("sleeps_shortly", "logs"))
+"""Loops that leave each other a CPU."""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, Outcome]:
+    folder, found = tmp_path_factory.mktemp("blocked"), {}
+    for names in TOGETHER:
+        wait_for_quiet()
+        started = {name: forks.start(("blocked.py", name), folder / name) for name in names}
+        for name, process in started.items():
+            code = process.wait()
+            stdout, stderr = ((folder / name / stream).read_text() for stream in ("stdout", "stderr"))
+            found[name] = gather(folder / name, code, stdout, stderr)
+    return found
+
+
 @pytest.mark.parametrize("name", ["sleeps", "sleeps_shortly", "computes", "logs"])
-def test_blocked_time_is_what_the_loop_measured(name: str, tmp_path: Path, forks: Forks) -> None:
-    wait_for_quiet()
-    done, _ = forks.run(("blocked.py", name), tmp_path)
+def test_blocked_time_is_what_the_loop_measured(name: str, outcomes: dict[str, Outcome]) -> None:
+    done = outcomes[name]
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    ([ledger], problems) = read_directory(str(tmp_path / "ledgers"), steps=True)
-    assert not problems
+    [ledger] = done.ledgers
     blocked = ledger.cause_ns["host_blocked"]
     assert abs(blocked - told["blocked"]) < 0.1 * told["wall"] + told["stolen"], (blocked, told)
     assert all(ns >= 0 for step in ledger.ring for ns in step.causes)

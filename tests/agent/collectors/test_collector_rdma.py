@@ -224,6 +224,7 @@ def test_a_bad_file_affects_only_its_own_series(tmp_path: Path, fault: str) -> N
         if kind == "irdma0":  # whose counters are bad from the start
             shutil.rmtree(device / "ports/1/counters")
         made: list[RdmaCollector] = []
+        knowing = RdmaCollector(roots.sysfs)
 
         def one_more(roots: Roots = roots, made: list[RdmaCollector] = made) -> RdmaCollector:
             made.append(RdmaCollector(roots.sysfs))
@@ -238,9 +239,10 @@ def test_a_bad_file_affects_only_its_own_series(tmp_path: Path, fault: str) -> N
                 held.add(("whyidle_rdma_port_up", next(iter(held))[1]))  # pyright: ignore[reportOptionalSubscript]
             # A file that is not listed is not read: the files depend on driver, firmware and kernel.
             counted = held != {None} and not (fault == "missing" and is_counter)
-            check(one_more, path, fault, lambda series, held=held: series in held, counted=counted)
+            check(one_more, path, fault, lambda series, held=held: series in held, counted=counted, knowing=knowing)
             while made:
                 made.pop().close()
+        knowing.close()
 
 
 @pytest.mark.parametrize("fault", FAULTS)

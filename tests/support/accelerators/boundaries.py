@@ -72,8 +72,8 @@ def main(rank: int, size: int, port: int, folder: Path) -> None:
     assert whyidle.attach()
     count_records()
     found = []
-    cases = [(*case, True) for case in itertools.product((True, False), (1, 3), (True, False))]
-    for reshard, microbatches, reduced, timed in [*cases, (True, 1, True, False)]:
+    cases = [(*case, True) for case in itertools.product((True, False), ((1, True), (3, True), (3, False)))]
+    for reshard, (microbatches, reduced), timed in [*cases, (True, (1, True), False)]:
         if not timed:  # streams of a type without a Python class, as a device's module may have them
             module.Stream = lambda *args, **kwargs: torch.Stream(device="sim")
         few, many = (counted(layers, reshard, microbatches, reduced) for layers in (FEW, MANY))

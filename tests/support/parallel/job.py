@@ -1,4 +1,7 @@
-"""One rank of a run, from its network namespace to its last step: `job.py SPEC RANK PORT`."""
+"""The ranks of a run, each from its network namespace to its last step: `job.py SPEC PORT`.
+
+They are forks of this process, so that they share a session, as under torchrun.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import inspect
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,8 +144,23 @@ def _steps(spec: Spec, rank: int, stamps: Stamps, losses: object) -> None:
     stamps.note("end")
 
 
+def _fork(spec: Spec, rank: int, port: int) -> None:
+    if os.fork():
+        return
+    status = 1
+    try:
+        prepare(spec, rank, port)
+        train(spec, rank)
+        status = 0
+    except BaseException:
+        print(f"rank {rank}: {traceback.format_exc()}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(status)  # skip the destructors of C++: in one of about 25 runs, torch aborts in those of gloo
+
+
 if __name__ == "__main__":
-    run, number = Spec.load(sys.argv[1]), int(sys.argv[2])
-    prepare(run, number, int(sys.argv[3]))
-    train(run, number)
-    os._exit(0)  # skip the destructors of C++: in one of about 25 runs, torch aborts in those of gloo
+    for number in range(RANKS):
+        _fork(Spec.load(sys.argv[1]), number, int(sys.argv[2]))
+    for _ in range(RANKS):
+        if os.wait()[1]:
+            sys.exit(1)

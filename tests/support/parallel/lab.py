@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from support_forks import Forked, Forks
+from support_forks import Forks
 from support_quiet import Stolen, wait_for_quiet
 from support_sites import report
 from support_training import meeting
@@ -86,16 +86,14 @@ class Lab:
 
     def _run(self, spec: Spec) -> None:
         """Trains to the end. Raises RuntimeError with the ranks' errors if one fails."""
-        port, ranks = meeting(RANKS)["MASTER_PORT"], list[Forked]()
-        with contextlib.ExitStack() as stack:
-            for rank in range(RANKS):
-                words = (str(Path(__file__).with_name("job.py")), spec.dump(), str(rank), port)
-                ranks.append(self.forks.start(words, spec.output(rank), recorded=False))
-                stack.callback(ranks[-1].kill)
-            statuses = [rank.wait(LIMIT_SECONDS) for rank in ranks]
-        if any(statuses):
-            errors = "\n".join(f"rank {rank}: {spec.errors(rank).read_text()[-2000:]}" for rank in range(RANKS))
-            raise RuntimeError(f"{spec.name}: the ranks ended with {statuses}\n{errors}")
+        words = (str(Path(__file__).with_name("job.py")), spec.dump(), meeting(RANKS)["MASTER_PORT"])
+        process = self.forks.start(words, spec.output, recorded=False)
+        try:
+            status = process.wait(LIMIT_SECONDS)
+        finally:
+            process.kill()  # and the ranks, if one of them has failed
+        if status:
+            raise RuntimeError(f"{spec.name}: {(spec.output / 'stderr').read_text()[-8000:]}")
 
     @contextlib.contextmanager
     def _link(self, spec: Spec) -> Iterator[None]:

@@ -38,11 +38,10 @@ class Spec:
     def log(self, rank: int) -> Path:
         return Path(self.folder, f"rank-{rank}.jsonl")
 
-    def output(self, rank: int) -> Path:
-        return Path(self.folder, f"output-{rank}")
-
-    def errors(self, rank: int) -> Path:
-        return self.output(rank) / "stderr"
+    @property
+    def output(self) -> Path:
+        """The folder of what the ranks print."""
+        return Path(self.folder, "output")
 
     def dump(self) -> str:
         return json.dumps(asdict(self))
