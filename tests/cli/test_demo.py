@@ -104,7 +104,6 @@ def test_the_verdict_names_what_was_injected(start: Any, arguments: list[str], f
     assert f"INJECTED {report['injected']['kind']}" in screen
 
 
-@pytest.mark.long
 def test_without_a_fault_nothing_is_injected(start: Any) -> None:
     report, _ = on_a_terminal(start, "--seconds", "3")
     is_complete(report)
