@@ -57,10 +57,17 @@ def texts(root: Path) -> Iterator[Text]:
     for part in CODE:
         for path in sorted((root / part).rglob("*.py")) or [root / part]:
             yield from messages(path.relative_to(root).as_posix(), path.read_text())
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root)
-        if not set(name.parts) & set(NOT_OURS):
-            yield from code(name.as_posix(), path.read_text())
+    for path in modules(root):
+        yield from code(path.relative_to(root).as_posix(), path.read_text())
+
+
+def modules(folder: Path) -> Iterator[Path]:
+    """The Python files under a folder, without those of folders that are not searched."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink() and path.name not in NOT_OURS:
+            yield from modules(path)
+        elif path.suffix == ".py":
+            yield path
 
 
 def markdown(name: str, page: str) -> Iterator[Text]:
