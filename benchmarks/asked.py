@@ -89,8 +89,9 @@ def _value(variable: Json, fleet: Fleet) -> str:
     }
     if "allValue" in variable:
         return variable["allValue"]
-    if variable["name"] == "uuid":
-        return "|".join(fleet.gpus(0))  # without characters that Grafana would escape
+    listed = {"uuid": fleet.gpus, "member": fleet.members}.get(variable["name"])
+    if listed:
+        return "|".join(listed(0))  # without characters that Grafana would escape
     return first.get(variable["name"]) or str(variable["current"].get("value", ""))
 
 

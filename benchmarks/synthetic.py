@@ -187,12 +187,19 @@ class Fleet:
     def instance(self, node: int) -> str:
         return f"10.0.{node // 250}.{node % 250}:9420"
 
+    def of_run(self, node: int) -> range:
+        """The nodes of the run of a node."""
+        first = node // self.per_run * self.per_run
+        return range(first, min(first + self.per_run, self.nodes))
+
+    def members(self, node: int) -> list[str]:
+        """The names of the nodes of the run of a node."""
+        return [self.node(one) for one in self.of_run(node)]
+
     def gpus(self, node: int) -> list[str]:
         """The GPUs of the run of a node."""
-        first = node // self.per_run * self.per_run
-        nodes = range(first, min(first + self.per_run, self.nodes))
         ranks = [line for line in self.lines if line.name == "whyidle_rank_info"]
-        return [self.labels(line, one)["uuid"] for one in nodes for line in ranks]
+        return [self.labels(line, one)["uuid"] for one in self.of_run(node) for line in ranks]
 
     def fault(self, node: int) -> int:
         """The index in FAULTS of the fault of the node's run."""

@@ -98,7 +98,7 @@ def _in_one_look() -> list[Panel]:
         stat(
             "GPUs in runs",
             "Live ranks of all runs; each has one device.",
-            query(f"sum(node:whyidle_ranks:count{{{v.CLUSTER}}})"),
+            query(f"sum(run:whyidle_ranks:count{{{v.CLUSTER}}})"),
             unit="short",
             graph=True,
         ),
@@ -229,7 +229,7 @@ def _goodput() -> Panel:
 
 
 def _bands() -> Panel:
-    return trend(
+    panel = trend(
         "Nodes by how much they compute",
         "How many nodes spend which share of their ranks' time in compute. Bright means little compute. A band "
         "that fills at once is an event; a band that fills slowly is a gradual change.",
@@ -238,6 +238,8 @@ def _bands() -> Panel:
         stacked=True,
         colours={words_: colour for words_, _, _, colour in BANDS},
     )
+    panel.maxDataPoints = 4 * LOOKS  # about one per recorded value, over a day
+    return panel
 
 
 def _heat() -> Panel:

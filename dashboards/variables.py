@@ -43,6 +43,8 @@ RUN = f"{OWNER}, {only('run')}"
 NODES = f"{CLUSTER}, {any_of('node')}"
 NODE = f"{CLUSTER}, {only('node')}"
 RUN_NODES = f"{RUN}, {any_of('node')}"
+MEMBERS = f"{CLUSTER}, {any_of('node', 'member')}"
+"""For series of nodes without a label for the run. With `NODES`, a query would read those of all nodes."""
 RANKS = any_of("rank")
 """Matchers for use in a selector: ``metric{RUN}``."""
 
@@ -91,6 +93,11 @@ def node(metric: str = "node:whyidle_ranks:count") -> Template:
 def instances(metric: str, matchers: str) -> Template:
     """A hidden variable: the addresses of the agents of the chosen nodes."""
     return _hidden("instance", "Agent", f"label_values({metric}{{{matchers}}}, instance)")
+
+
+def members() -> Template:
+    """A hidden variable: those of the chosen nodes on which the chosen run has had ranks."""
+    return _hidden("member", "Node of the run", f"label_values(run_node:whyidle_ranks:count{{{RUN_NODES}}}, node)")
 
 
 def gpus() -> Template:

@@ -25,6 +25,7 @@ def build() -> Dashboard:
             v.choice("worst", "Ranks drawn", ("16", "32", "64", "128"), "32"),
             comparison.with_run(),
             comparison.ago(),
+            v.members(),
             v.gpus(),
         ],
         annotations=[starts(v.RUN), restarts(v.RUN), CHECKPOINTS, DRAINS, DEPLOYMENTS, ALERTS],

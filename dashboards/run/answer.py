@@ -234,6 +234,6 @@ def _speaking(family: str) -> tuple[Target, Target]:
 def _share_of(family: str, matchers: str) -> str:
     """The share of the run's nodes on which each signal of a family agrees."""
     ranks = f"run_node:whyidle_ranks:count{{{v.RUN_NODES}}}"
-    evidence = f"node:whyidle_{family}_evidence:max5m{{{v.NODES}{matchers}}} and on ({v.BY_NODE}) {ranks}"
+    evidence = f"node:whyidle_{family}_evidence:max5m{{{v.MEMBERS}{matchers}}} and on ({v.BY_NODE}) {ranks}"
     nodes = f"count by ({v.CLUSTER_LABEL}) ({ranks})"
     return f"count by ({v.CLUSTER_LABEL}, signal) ({evidence}) / on ({v.CLUSTER_LABEL}) group_left () {nodes}"

@@ -160,6 +160,7 @@ EMPTY: dict[str, str] = {
     "WhyidleRdmaLinkDown": "no link is down",
     "port:whyidle_rdma_port_lost:last_seconds": "no link is down",
     "WhyidleNicLinkDown": "no link is down",
+    "WhyidleCheckpointSpaceLow": "no file system is nearly full",
     "WhyidleFilesystemReadOnly": "no file system has become read-only",
     "mount:whyidle_filesystem_turned_readonly:used": "no file system has become read-only",
     "WhyidleGpuAllocatedIdle": "every GPU that somebody has is busy",
