@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 HERE = Path(__file__).resolve()
@@ -111,7 +112,8 @@ def child_steps(arguments: argparse.Namespace) -> None:
 def child_groups(arguments: argparse.Namespace) -> None:
     """Times blocks of steps with and without the hooks in turn. A step has two collectives beside those of DDP.
 
-    ``--arm three``: in groups of two of the three ranks, so that each rank waits in three groups; otherwise in one.
+    ``--arm three``: in groups of two of the three ranks, so that each rank waits in three groups. ``--arm one``: in
+    one group. ``--arm ddp``: only those of DDP.
     """
     import torch.distributed as dist
     from torch import zeros
@@ -121,7 +123,7 @@ def child_groups(arguments: argparse.Namespace) -> None:
     loop = Loop(distributed=True)
     rank, pairs = dist.get_rank(), ((0, 1), (0, 2), (1, 2))
     made = [dist.new_group(list(pair)) if arguments.arm == "three" else None for pair in pairs]
-    groups = [group for pair, group in zip(pairs, made, strict=True) if rank in pair]
+    groups = [group for pair, group in zip(pairs, made, strict=True) if rank in pair and arguments.arm != "ddp"]
     reduced = zeros(64)
 
     def step() -> None:
@@ -138,6 +140,7 @@ def child_groups(arguments: argparse.Namespace) -> None:
     loop.run(50, step)
     whyidle.attach()
     loop.run(600, step)  # until all groups exchange their waits
+    functions, bytecodes = executed(step)
     added = []
     for _ in range(arguments.rounds):
         hooked = cpu()
@@ -146,10 +149,34 @@ def child_groups(arguments: argparse.Namespace) -> None:
         whyidle.attach()
         loop.run(100, step)
     if rank == 0:
-        print(json.dumps(added))
+        print(json.dumps({"cpu_us": added, "functions": functions, "bytecodes": bytecodes}))
     dist.barrier()
     time.sleep(0.5)  # until the threads of gloo have dropped their tensors: torch 2.13 can hang otherwise
     dist.destroy_process_group()
+
+
+def executed(step: Callable[[], None], steps: int = 100) -> tuple[int, int]:
+    """The fewest Python functions and bytecodes of whyidle that a step runs on this thread."""
+    counts = [0, 0]
+
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
+        if event == "call":
+            if not frame.f_globals.get("__name__", "").startswith("whyidle."):
+                return None
+            counts[0] += 1
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        elif event == "opcode":
+            counts[1] += 1
+        return trace
+
+    found = []
+    for _ in range(steps):
+        counts[:] = 0, 0
+        sys.settrace(trace)
+        step()
+        sys.settrace(None)
+        found.append(tuple(counts))
+    return min(found)
 
 
 def child_arm(arguments: argparse.Namespace) -> None:
@@ -258,20 +285,25 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def groups(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The CPU time in µs that the hooks add to a step of the training thread: three ranks, in one group or in three."""
+    """The CPU time in µs that the hooks add to a step of the training thread, and how much code they run in a step.
+
+    Three ranks with DDP alone, and with two more collectives in the same group or in two other groups.
+    """
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3")
-    added: dict[str, list[float]] = {"one": [], "three": []}
+    added: dict[str, list[float]] = {"ddp": [], "one": [], "three": []}
+    result: dict[str, Any] = {}
     options = ["--child", "groups", "--steps", str(max(50, arguments.steps // 4)), "--rounds", "5"]
     with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
         for _ in range(max(1, arguments.rounds // 4)):
             for arm, found in added.items():
                 said = start_child(*options, "--arm", arm, env={"WHYIDLE_DIR": folder}, launcher=torchrun)
-                found += json.loads(said)
-    return {
-        f"{arm}_{name}": value
-        for arm, found in added.items()
-        for name, value in (("cpu_us", median(found)), ("spread", spread(found)))
-    }
+                one = json.loads(said)
+                found += one["cpu_us"]
+                for name in ("functions", "bytecodes"):
+                    result[f"{arm}_{name}"] = min(one[name], result.get(f"{arm}_{name}", one[name]))
+    for arm, found in added.items():
+        result |= {f"{arm}_cpu_us": median(found), f"{arm}_spread": spread(found)}
+    return result
 
 
 def peers(arguments: argparse.Namespace) -> dict[str, Any]:

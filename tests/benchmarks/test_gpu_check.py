@@ -35,6 +35,7 @@ def check(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=clean_env(), capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}")
 def test_all_sections_pass_on_the_simulated_device(gpu: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "report.json"
