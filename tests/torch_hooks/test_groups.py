@@ -336,12 +336,15 @@ def test_every_second_is_in_one_place(pair: Pair) -> None:
 @real
 def test_prints_nothing(pair: Pair) -> None:
     assert "whyidle:" not in pair.recorded.stderr
-    assert "torch_hooks" not in pair.recorded.stderr
+    other = [line for line in pair.recorded.stderr.splitlines() if "Warning:" not in line]
+    assert not any("torch_hooks" in line for line in other)
     assert pair.plain is None or _warnings(pair.recorded) <= _warnings(pair.plain)
 
 
 def _warnings(outcome: Outcome) -> set[str]:
-    return {line for line in outcome.stderr.splitlines() if "Warning:" in line}
+    """Without their places: Python names the function that has called C++, which in a backward pass is a hook."""
+    lines = outcome.stderr.splitlines()
+    return {"Warning:" + line.split("Warning:", 1)[1] for line in lines if "Warning:" in line}
 
 
 @real
