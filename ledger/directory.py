@@ -46,17 +46,21 @@ def read_directory(
     users: Mapping[Key, int] | None = None,
     uid: int | None = None,
     known: Iterable[str] = (),
+    own: str = "",
 ) -> tuple[list[Ledger], list[Problem]]:
     """Returns the usable ledgers of a directory, and the problems of the others. A missing directory counts as empty.
 
     ``users``: the uid that each rank belonged to at the last call. ``known``: the paths of the ledgers that were valid
-    then. With ``uid``, ledgers of other users are ignored.
+    then. With ``uid``, ledgers of other users are ignored. ``own``: the path of the caller's own ledger, which is left
+    out because reading it would drop its lock.
     """
     ledgers: list[Ledger] = []
     problems: list[Problem] = []
     waited: Counter[int] = Counter()
     try:
         for path in ledger_paths(directory, known):
+            if path == own:
+                continue
             try:
                 ledger = read_ledger(path, steps=steps, waited=waited)
             except LedgerError as error:

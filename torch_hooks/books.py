@@ -104,11 +104,8 @@ _HOST_AT, _BLOCKED_AT = _CAUSE_AT + _HOST, _CAUSE_AT + _BLOCKED
 _COMPUTE_AT, _RECOMPUTE_AT = _CAUSE_AT + CAUSE["compute"], _CAUSE_AT + CAUSE["recompute"]
 _COLLECTIVE = CAUSE["collective"]
 _QUEUE = CAUSE["collective_queue"]
-_COLLECTIVE_PHASE = PHASE["collective"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
 _CULPRITS_KEPT = 64
-
-_NO_WAITS: list[Wait] = []
 
 
 def _message_words(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[tuple[int, int, int, int]]:
@@ -273,14 +270,14 @@ class Books:
         ring.move(at + _HEAD_BYTES, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
-        waits = _NO_WAITS
+        waits: Sequence[Wait] = ()
         if self._waits:
             waits, self._waits = self._waits, []
             self._keep(done + 1, end_ns - wall, waits)
         for held in self._holding:
             held.close_step(done + 1, wall, waits)
 
-    def _keep(self, step: int, begun_ns: int, waits: list[Wait]) -> None:
+    def _keep(self, step: int, begun_ns: int, waits: Sequence[Wait]) -> None:
         """Puts the waits of a step that began at ``begun_ns`` into the ring of calls. Reports split waits from it that
         were never exchanged, and what-if uses it."""
         words, ring = self.words, self._map

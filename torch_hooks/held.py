@@ -67,7 +67,7 @@ class Held:
         self.first = first
         """Which wait of the open step, of all groups, is the first one that may be pending here."""
         self._steps: deque[StepWaits] = deque()
-        self._closed: list[tuple[int, int, list[Wait], int, bytes, bytes, bool]] = []
+        self._closed: list[tuple[int, int, Sequence[Wait], int, bytes, bytes, bool]] = []
         self.size = 0
         """The memory that the completed steps take, as a count of numbers, so that it can be limited."""
 
@@ -126,7 +126,7 @@ class Held:
         mark[_BLOCKED] += from_host + from_compute
         self.mark = _MARK.pack(*mark)
 
-    def close_step(self, number: int, wall: int, waits: list[Wait]) -> None:
+    def close_step(self, number: int, wall: int, waits: Sequence[Wait]) -> None:
         """``waits``: those of the step, in all groups."""
         mark = self.mark
         self._closed.append((number, wall, waits, self.first, self.before, mark, self.complete))

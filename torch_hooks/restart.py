@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..ledger.directory import ledger_paths, read_directory, run_of
-from ..ledger.layout import CLEAN, WORD_AT
+from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger, LedgerError, read_ledger
 from ..ledger.text import with_suffix
-from ..ledger.writer import LedgerWriter
 from .identity import Identity
 
 
@@ -42,33 +41,29 @@ def started_by_rank(directory: str) -> bool:
     return any(ledger.alive and ledger.visible_pid == parent and ledger.uid == os.geteuid() for ledger in ledgers)
 
 
-def own_ledgers(directory: str) -> list[Ledger]:
-    """The ledgers of this user, for `name_of` and `restart_of`. Those of others are ignored. Never raises."""
-    return read_directory(directory, uid=os.geteuid())[0]
+def own_ledgers(directory: str, except_path: str = "") -> list[Ledger]:
+    """The ledgers of this user, for the functions below. Those of others are ignored. Never raises.
+
+    ``except_path``: that of this process, if it has one already.
+    """
+    return read_directory(directory, uid=os.geteuid(), own=except_path)[0]
 
 
-def name_beside(directory: str, writer: LedgerWriter, who: Identity) -> str:
-    """The name of a training with one rank, at its first step. Never raises.
+def name_beside(ledgers: Sequence[Ledger], who: Identity, created_unix_ns: int) -> str:
+    """The name of a training with one rank, whose ledger was created at this moment, at its first step.
 
     Several such trainings may run at the same time in one allocation of a scheduler or in one container, for example
     one per GPU. They are not one run, but all have its name. The first one keeps it; behind that of the others is
     their pid.
     """
-    created = writer.words[WORD_AT["created_unix_ns"][0]]
-    try:
-        for path in ledger_paths(directory):
-            if path == writer.path:  # reading it would drop its lock
-                continue
-            try:
-                one = read_ledger(path)
-            except LedgerError:
-                continue
-            same = (one.owner, one.run, one.node, one.rank) == (who.owner, who.run, who.node, who.rank)
-            if same and one.alive and one.visible_pid and one.uid == os.geteuid() and one.created_unix_ns < created:
-                return with_suffix(who.run, f"-{who.pid}")
-    except LedgerError:
-        pass
-    return who.run
+    taken = any(
+        one.alive
+        and one.visible_pid
+        and (one.owner, one.run, one.node, one.rank) == (who.owner, who.run, who.node, who.rank)
+        and one.created_unix_ns < created_unix_ns
+        for one in ledgers
+    )
+    return with_suffix(who.run, f"-{who.pid}") if taken else who.run
 
 
 def name_of(ledgers: Sequence[Ledger], who: Identity) -> str:

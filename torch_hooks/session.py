@@ -48,6 +48,7 @@ _OPS = len(COLLECTIVE_OPS)
 _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes"][0]
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
+_CREATED_AT = WORD_AT["created_unix_ns"][0]
 _SHORTAGE_AT = WORD_AT["cpu_asked_ns"][0]
 _WORKERS_AT = WORD_AT["loader_workers"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
@@ -234,14 +235,15 @@ class Session:
     def _find_name(self) -> None:
         """Checks at the first step whether another training already has the name of this one."""
         writer, who, machine = self.writer, self._who, self.machine
-        if writer is None or who is None or machine.stepping or not machine.admits():
+        if writer is None or who is None or not machine.admits():
             return
         self._who = None
         self.find_group()
         if self.world_size > 1:
             return
         try:
-            name = name_beside(os.path.dirname(writer.path), writer, who)
+            others = own_ledgers(os.path.dirname(writer.path), writer.path)
+            name = name_beside(others, who, writer.words[_CREATED_AT])
             if name != who.run:
                 machine.update(writer.set_string, "run", name)
         except Exception as error:  # the fence around the training
@@ -345,7 +347,7 @@ class Session:
             if issued is None or issued[0]() is not handle:
                 return self.wait_begins(UNKNOWN_WAIT)
             machine = self.machine
-            if self.off or machine.device is not None:
+            if self.off or machine.device is not None:  # otherwise as `wait_begins`, without its call
                 return self.wait_begins(issued[1], issued[2])
             return machine.enter_wait(issued[1], issued[2]) if issued[1] != NOT_ENTERED else NOT_ENTERED
         except Exception as error:  # the fence around the training

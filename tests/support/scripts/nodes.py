@@ -1,4 +1,4 @@
-"""Four ranks that all reduce together, as if there were two nodes of two ranks. Rank 3 reads slowly.
+"""Four ranks that all reduce together, as if there were two nodes of two ranks. Rank 3 reads slowly, as in `mesh.py`.
 
 ``nodes.py STEPS``. Groups of more than three ranks count as large, so only the leaders of the nodes, ranks 0 and 2,
 exchange with each other.
@@ -6,32 +6,16 @@ exchange with each other.
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-
 import account
 import torch
 import torch.distributed as dist
+from mesh import RANK, Slow
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import whyidle
 from whyidle.torch_hooks.exchange import exchange, formation
 from whyidle.torch_hooks.exchange.node_groups import NodeGroups
-
-RANK = int(os.environ["RANK"])
-LATE, READ_SECONDS = 3, 0.02
-
-
-class Slow(Dataset[torch.Tensor]):
-    def __len__(self) -> int:
-        return int(sys.argv[1])
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if RANK == LATE:
-            time.sleep(READ_SECONDS)
-        return torch.full((8,), float(index + RANK))
 
 
 class Counting(NodeGroups):
