@@ -53,8 +53,8 @@ def name_beside(ledgers: Sequence[Ledger], who: Identity, created_unix_ns: int) 
     """The name of a training with one rank, whose ledger was created at this moment, at its first step.
 
     Several such trainings may run at the same time in one allocation of a scheduler or in one container, for example
-    one per GPU. They are not one run, but all have its name. The first one keeps it; behind that of the others is
-    their pid.
+    one per GPU. They are not one run, although they have the same name. The first one keeps the name. The others add
+    their pid to it.
     """
     taken = any(
         one.alive
