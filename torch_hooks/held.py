@@ -14,8 +14,8 @@ from ..ledger.waits import Message, StepWaits
 from .wait_codes import Issues, WaitCode, peer_of
 
 Wait = tuple[WaitCode, int, int, int, int, Issues]
-"""A wait: its code, its start, its length without interruptions, its end, for how long the rank's own threads got no CPU
-in it, and the sends and receives that it was for. Times in ns; start and end on CLOCK_MONOTONIC."""
+"""A wait: its code, its start, its length without interruptions, its end, for how long the rank's own threads got no
+CPU in it, and the sends and receives that it was for. Times in ns; start and end on CLOCK_MONOTONIC."""
 
 _CAUSE_AT = WORD_AT["cause_ns"][0]
 _WAITED_AT = WORD_AT["slot_waited_ns"][0]
