@@ -227,12 +227,15 @@ class Books:
                 if held.mark is not held.before:
                     held.was_blocked(begun, (hosted, computed), (from_host, from_compute), compute - _CAUSE_AT)
 
+    def _begun_at(self) -> int:
+        """The index of the words that say what had been charged to each cause when the open step began: those of the
+        last entry of the ring, or of when the window opened."""
+        done = self.words[_STEPS]
+        return RING_AT + (done - 1) % RING_STEPS * len(STEP_WORDS) + _HEAD_WORDS if done else _WINDOW_CAUSE_AT
+
     def _begun(self) -> tuple[int, int]:
-        """Host and compute when the open step began, ns: as they are in the ring, or when the window opened."""
-        words = self.words
-        done = words[_STEPS]
-        at = RING_AT + (done - 1) % RING_STEPS * len(STEP_WORDS) + _HEAD_WORDS if done else _WINDOW_CAUSE_AT
-        at -= _CAUSE_AT
+        """Host and compute when the open step began, ns."""
+        words, at = self.words, self._begun_at() - _CAUSE_AT
         return words[_HOST_AT + at], words[_COMPUTE_AT + at] + words[_RECOMPUTE_AT + at]
 
     # -- steps
@@ -307,6 +310,9 @@ class Books:
         words = self.words
         held = self.held[slot] = Held(slot, outside, self._map[MARK], pairwise, len(self._waits))
         held.complete = whole
+        if whole and words[_WINDOW]:  # what the rank has done since the step began may make it late in it
+            at = 8 * self._begun_at()
+            held.before = self._map[at : at + _CAUSES_BYTES] + held.mark[_CAUSES_BYTES:]
         self._holding = tuple([held for held in self.held if held is not None])
         words[_SLOT_SETTLED_AT + slot] = words[_STEPS]
         return words[_STEPS] + 1

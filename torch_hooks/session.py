@@ -67,6 +67,7 @@ class Session:
         self.writer: LedgerWriter | None = None
         self.exchange: Exchange | None = None
         self.task: TaskClock | None = None
+        self.threads = OwnThreads()
         self.data_phase: SourceMeter | None = None
         """The meter of the phases that the user marks as waits for data."""
         self.device: Any = None
@@ -152,10 +153,10 @@ class Session:
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
         self._flusher = Flusher(self.writer.file)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
+        self.threads = OwnThreads()
         self.data_phase = SourceMeter(self, receives=False)
-        threads = OwnThreads()
-        self.machine.waits = WaitMeter(self.task, threads)
-        self.machine.blocked = BlockedMeter(self.task, threads)
+        self.machine.waits = WaitMeter(self.task, self.threads)
+        self.machine.blocked = BlockedMeter(self.task, self.threads)
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         self.find_group()

@@ -166,6 +166,32 @@ class OwnThreads:
         self.helpers = tuple([thread for thread in self.all.values() if not thread.communicates])
 
 
+class CommunicationClock:
+    """Measures the CPU time of the threads that run collectives. They do so whenever a message of another rank comes,
+    whatever the training thread does, so this time is not part of its work."""
+
+    __slots__ = ("_before",)
+
+    def __init__(self) -> None:
+        self._before: list[tuple[OwnThread, int]] = []
+
+    def begin(self, threads: OwnThreads) -> None:
+        """Costs 1 µs for each thread."""
+        self._before = [(thread, _cpu_of(thread)) for thread in threads.communication]
+
+    def spent(self) -> int:
+        """The CPU ns since the last `begin` of the threads that existed then."""
+        return sum([max(0, _cpu_of(thread) - before) for thread, before in self._before])
+
+
+def _cpu_of(thread: OwnThread) -> int:
+    """How many ns a thread has been on a CPU; 0 if it has ended."""
+    try:
+        return thread.cpu()
+    except OSError:
+        return 0
+
+
 def _line(tid: int, file: str) -> str:
     """The content of a one-line file of a thread; empty if it cannot be read."""
     try:

@@ -131,6 +131,25 @@ def test_held_back_waits_are_pending_until_they_are_settled(words: memoryview) -
     assert spent(ring(words)[0]) == {"compute": 50, "collective": 40}
 
 
+def test_what_came_before_the_first_wait_can_have_made_the_rank_late_in_it(words: memoryview) -> None:
+    """A group is found when the rank first waits in it. By then, the rank has loaded the batch of the open step."""
+    books = Books(words)
+    books.charge(COMPUTE, 7)
+    books.open_window(7)
+    books.charge(COMPUTE, 60)
+    books.hold(0, (), whole=True)
+    books.charge_wait(WORLD, 40)
+    books.close_step(107)
+    books.charge(COMPUTE, 20)
+    books.hold(1, (), whole=True)  # another group, in a later step
+    books.charge_wait(OTHER, 10)
+    books.charge_wait(WORLD, 5)
+    books.close_step(142)
+    compute = LATE_FAMILIES.index("compute")
+    assert [step.own[compute] for step in books.held[0].steps] == [60, 20]  # type: ignore[union-attr]
+    assert [step.own[compute] for step in books.held[1].steps] == [20]  # type: ignore[union-attr]
+
+
 def test_a_settlement_does_not_count_in_the_step_in_which_it_arrives(words: memoryview) -> None:
     books = Books(words)
     books.hold(0, (), whole=True)

@@ -17,10 +17,12 @@ from hypothesis import strategies as st
 from support_forks import Forks
 from support_ledgers import until
 
+from whyidle.torch_hooks.loaders import Loaders
 from whyidle.torch_hooks.meters import collective
 from whyidle.torch_hooks.meters.blocked import BlockedMeter, helped
 from whyidle.torch_hooks.meters.budget import Budget
 from whyidle.torch_hooks.meters.collective import WaitMeter, in_line
+from whyidle.torch_hooks.meters.data import OwnMeter
 from whyidle.torch_hooks.tasks import TaskClock
 from whyidle.torch_hooks.threads import OwnThread, OwnThreads
 
@@ -163,6 +165,30 @@ def test_finds_communication_threads_by_name_even_if_they_start_late(task: TaskC
     end(thread, over)
     threads.look(2 * 10**12)
     assert not threads.communication
+
+
+def test_threads_that_run_collectives_do_not_make_the_batch(task: TaskClock) -> None:
+    """They receive what other ranks send, at any time. A thread that decodes is a helper."""
+
+    def busy(name: str) -> float:
+        """The part of a blocked read that counts as CPU time, while a thread of this name uses a CPU."""
+
+        def work(over: threading.Event) -> None:
+            while not over.is_set():
+                spin(0.001)
+
+        threads = OwnThreads()
+        meter = OwnMeter(task, Loaders(lambda workers: None).with_workers(0, training=True), threads)
+        thread, over = start(work, name)
+        threads.look(1)
+        meter.begin(None)
+        time.sleep(0.2)
+        (_, cpu), (_, queue), _ = meter.split(200 * MS)
+        end(thread, over)
+        return (cpu + queue) / (200 * MS)
+
+    assert busy("gloo_tcp_loop") < 0.1
+    assert busy("decoder") > 0.1
 
 
 def test_a_thread_that_ends_during_a_wait_does_not_affect_the_others(task: TaskClock) -> None:

@@ -107,7 +107,8 @@ def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter |
     alone = getattr(iterator, "_task_info", None) is None
     workers = 0 if alone else len(getattr(iterator, "_workers", ()))
     loader = session.loaders.with_workers(workers, training=training)
-    meter = iterator.__dict__[_METER] = (OwnMeter if alone else WorkerMeter)(session.task, loader)
+    meter = OwnMeter(session.task, loader, session.threads) if alone else WorkerMeter(session.task, loader)
+    iterator.__dict__[_METER] = meter
     return meter
 
 

@@ -19,6 +19,7 @@ from ...ledger.causes import CAUSE
 from ..books import Parts
 from ..splits import cpu_between, shares, split_data_wait, split_handoff, split_own_read
 from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
+from ..threads import CommunicationClock, OwnThreads
 from .budget import Budget
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ _process_cpu = time.process_time_ns
 class OwnMeter:
     """Measures batches that the training thread makes itself (``num_workers=0``).
 
-    CPU time is that of the whole process, so that threads that help count. Other threads that run at that time count,
-    too.
+    CPU time is that of the whole process, so that threads that help count. Threads that run collectives are left out.
+    Other threads that run at that time count, too.
 
     A short wait without a reading is split like the last one with a reading.
     """
@@ -53,6 +54,7 @@ class OwnMeter:
         "_alert",
         "_booked_share",
         "_budget",
+        "_communication",
         "_cpu",
         "_cpu_share",
         "_loader",
@@ -62,13 +64,16 @@ class OwnMeter:
         "_spent_ns",
         "_task",
         "_thread_cpu",
+        "_threads",
         "_waits",
         "wants_begin",
     )
 
-    def __init__(self, task: TaskClock | None, loader: Loader):
+    def __init__(self, task: TaskClock | None, loader: Loader, threads: OwnThreads):
         self._task = task
         self._loader = loader
+        self._threads = threads
+        self._communication = CommunicationClock()
         self._alert = _ALERT_WAITS  # how many of the next waits begin with a reading
         self.wants_begin = True
         """Whether ``begin`` must be called for the next wait."""
@@ -85,6 +90,7 @@ class OwnMeter:
         if now >= self._budget.free_ns:
             self._read = True
             self._queue = queued(self._task)
+            self._communication.begin(self._threads)
             self._cpu = _process_cpu()
             self._thread_cpu = _thread_cpu()
             self._spent_ns = _now() - now
@@ -111,7 +117,7 @@ class OwnMeter:
         # If there was no reading, the time since the last reading is an upper bound.
         # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
         queue = queued(self._task) - self._queue
-        cpu = _process_cpu() - self._cpu
+        cpu = max(0, _process_cpu() - self._cpu - self._communication.spent())
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = max(0.0, min(1.0 - self._cpu_share, queue / max(ns, 1)))
         if self._read and self._task is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..books import Parts
 from ..splits import shares, split_source
 from ..tasks import CpuTimes, WorkerClock, queued
+from ..threads import CommunicationClock
 from .budget import Budget
 from .data import pay
 
@@ -43,6 +44,7 @@ class SourceMeter:
         "_booked_share",
         "_budget",
         "_children",
+        "_communication",
         "_cpu",
         "_free_ns",
         "_helpers",
@@ -60,6 +62,7 @@ class SourceMeter:
     def __init__(self, session: Session, *, receives: bool):
         """``receives``: the training thread only receives what others make, so its own CPU time is the handoff."""
         self._session = session
+        self._communication = CommunicationClock()
         self._receives = receives
         self._budget = Budget()
         self._began_ns = self._free_ns = 0
@@ -84,6 +87,7 @@ class SourceMeter:
                 self._helpers = WorkerClock(os.getpid())
             self._helpers_queue = self._helpers.helpers_queue()
             self._queue = queued(self._session.task)
+            self._communication.begin(self._session.threads)
             self._cpu = _process_cpu()
             self._thread_cpu = _thread_cpu()
             self._read = True
@@ -117,8 +121,8 @@ class SourceMeter:
         begun = _now()
         # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
         queue = queued(task) - self._queue
-        cpu = _process_cpu() - self._cpu
         own = _thread_cpu() - self._thread_cpu
+        cpu = max(own, _process_cpu() - self._cpu - self._communication.spent())
         if task is not None:
             booked = min(own + max(queue, 0), ns)
             self._booked_share = booked / max(ns, 1)
