@@ -88,8 +88,12 @@ def _add_words(samples: Series, metric: Metric, labels_of: Sequence[Labels | Non
             samples[labels] = value / per if per != 1 else value
 
 
+def _on_node(ledger: Ledger) -> Labels:
+    return *rank_labels(ledger), ledger.node
+
+
 def _place(ledger: Ledger) -> Labels:
-    return *rank_labels(ledger), ledger.node, ledger.device
+    return *_on_node(ledger), ledger.device
 
 
 def _newest(snapshot: Snapshot) -> Iterator[Ledger]:
@@ -110,7 +114,7 @@ def _open_phase(snapshot: Snapshot) -> Samples:
 
 def _hang(snapshot: Snapshot) -> Samples:
     missing = missing_ranks(_newest(snapshot), snapshot.now_ns, longer_than=MISSING_AFTER_SECONDS)
-    return [(rank_labels(one.ledger), one.seconds) for one in missing]
+    return [(_on_node(one.ledger), one.seconds) for one in missing]
 
 
 def _identity(snapshot: Snapshot) -> Samples:
@@ -162,7 +166,7 @@ def _failed(snapshot: Snapshot) -> Samples:
 
 
 def _ended(snapshot: Snapshot, test: Callable[[int], bool]) -> Samples:
-    return [(rank_labels(ledger), float(test(ledger.ended))) for ledger in _newest(snapshot) if not ledger.alive]
+    return [(_on_node(ledger), float(test(ledger.ended))) for ledger in _newest(snapshot) if not ledger.alive]
 
 
 def _errors(snapshot: Snapshot) -> Samples:

@@ -12,7 +12,8 @@ RANK = (*RUN, "rank")
 """The labels that identify a rank. `owner` is one of them, because two owners may have runs of the same name."""
 NO_RANK = ("",) * len(RANK)
 """Replaces a rank's labels for a device that no rank uses."""
-PLACE = (*RANK, "node", "device")
+NODE_RANK = (*RANK, "node")
+PLACE = (*NODE_RANK, "device")
 DEVICE_SECONDS = Metric(
     "whyidle_device_seconds_total",
     "counter",
@@ -42,7 +43,7 @@ GROUP_CALLS = Metric(
     "whyidle_group_calls_total",
     "counter",
     "calls",
-    (*RANK, "node", "group"),
+    (*NODE_RANK, "group"),
     "Collectives for which a rank has waited, by process group.",
     "<group calls>",
 )
@@ -119,7 +120,7 @@ METRICS: tuple[Metric, ...] = (
         "whyidle_collective_missing_seconds",
         "gauge",
         "seconds",
-        RANK,
+        NODE_RANK,
         "For how long a live rank of this node has waited in a collective that this rank has not entered. A rank that "
         "nobody waits for has no series.",
         "<hang>",
@@ -146,7 +147,7 @@ METRICS: tuple[Metric, ...] = (
         "whyidle_late_seconds_total",
         "counter",
         "seconds",
-        (*RANK, "node", "family"),
+        (*NODE_RANK, "family"),
         "Time by which this rank was late at collectives while others waited for it, by the family that made it late. "
         "A family that did not make it late has no series.",
         "late_ns",
@@ -243,7 +244,7 @@ METRICS: tuple[Metric, ...] = (
         "whyidle_rank_killed",
         "gauge",
         "bool",
-        RANK,
+        NODE_RANK,
         "1 if the process of the rank was killed or crashed, otherwise 0. A rank that lives has no series.",
         "<killed>",
     ),
@@ -251,7 +252,7 @@ METRICS: tuple[Metric, ...] = (
         "whyidle_rank_failed",
         "gauge",
         "bool",
-        RANK,
+        NODE_RANK,
         "1 if an uncaught exception or `sys.exit` with a status other than 0 ended the rank, otherwise 0. A rank that "
         "lives has no series.",
         "<failed>",

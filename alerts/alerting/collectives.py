@@ -40,7 +40,7 @@ def _hung(config: Config) -> Alert:
     that has ended has the series whyidle_rank_killed, and a live rank has not.
     """
     hang = config.alerts.hang_seconds
-    rank, run, on = config.by(*TARGET, *RANK), config.by(*RUN), config.on(*TARGET, *RANK)
+    rank, run, on = config.by(*TARGET, *RANK, "node"), config.by(*RUN), config.on(*TARGET, *RANK)
     missing = config.series("whyidle_collective_missing_seconds")
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     ended = config.series("whyidle_rank_killed")
@@ -50,15 +50,14 @@ def _hung(config: Config) -> Alert:
     place = each(config, info, RANK, " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
     return Alert(
         "WhyidleCollectiveHung",
-        f"((\n  max {rank} ({missing} > {hang})\n  or\n"
+        f"(\n  max {rank} ({missing} > {hang})\n  or {on}\n"
         f"  0 * max {rank} (\n"
         f'    {HANGING}{{phase!="collective"}}\n'
         f'    unless {on} ({HANGING}{{phase=~"{BUSY}"}} and {config.on(*RUN)} ({run_pipelines}))\n'
         f"    or {ended}\n  )\n"
         f'  + {config.on(*RUN)} group_left max {run} ({HANGING}{{phase="collective"}})\n)\n'
         f"unless {config.on(*RANK)} {waits}\n"
-        f"unless {on} ({ended} and {config.on(*RANK)} {phases}))\n"
-        f"* {on} group_left (node) {info}",
+        f"unless {on} ({ended} and {config.on(*RANK)} {phases})",
         config.for_now,
         "critical",
         f"Run {RUN_NAME} hangs: rank {{{{ $labels.rank }}}} has not entered a collective.",

@@ -168,8 +168,8 @@ class History:
             loads = sum(one.restore > 0 and at >= one.window for one in begun)
             put("whyidle_checkpoints_total", float(loads), ', kind="load"')
             if at >= newest.end and newest.killed is not None:
-                put("whyidle_rank_killed", float(newest.killed and rank == 0))
-                put("whyidle_rank_failed", float(newest.failed and rank == 0))
+                put("whyidle_rank_killed", float(newest.killed and rank == 0), f', node="{node}"')
+                put("whyidle_rank_failed", float(newest.failed and rank == 0), f', node="{node}"')
             if at < newest.end:
                 phase, since = newest.switched(at)
                 put("whyidle_phase_open_seconds", at - since, f', phase="{phase}"', place)

@@ -4,7 +4,7 @@ are sums over the ranks of a node, and do not fall (agent/run_sums.py)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from whyidle.agent.metrics import METRIC
 
@@ -50,9 +50,9 @@ def with_sums(series: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """The series, names and values, the sums that an agent computes from them, and the series of ended ranks."""
     given = list(series)
     yield from given
-    yield from _ended(given)
     parsed = [(name.partition("{")[0], dict(LABEL.findall(name)), values) for name, values in given]
     nodes = {_rank(labels): labels["node"] for _, labels, _ in parsed if labels.get("run") and "node" in labels}
+    yield from _ended(given, nodes)
     parts: dict[tuple[str, tuple[tuple[str, str], ...]], list[Values]] = {}
     for name, labels, values in parsed:
         if to := _sum_of(name, labels):
@@ -66,12 +66,13 @@ def with_sums(series: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         yield f"{name}{{{chosen}}}", " ".join(map(_written, total))
 
 
-def _ended(series: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _ended(series: list[tuple[str, str]], nodes: Mapping[tuple[str, ...], str]) -> Iterator[tuple[str, str]]:
     """A rank that has ended has a series that others do not have."""
-    given = {name for name, _ in series}
+    given = {_rank(dict(LABEL.findall(name))) for name, _ in series if name.startswith(ENDED)}
     for name, values in series:
-        of = name.replace(UP, ENDED)
-        if name.startswith(UP) and of not in given and 0.0 in (alive := expanded(values)):
+        rank = _rank(dict(LABEL.findall(name)))
+        if name.startswith(UP) and rank not in given and 0.0 in (alive := expanded(values)):
+            of = f'{name.removesuffix("}").replace(UP, ENDED)}, node="{nodes.get(rank, "")}"}}'
             yield of, " ".join(_written(0.0 if up == 0.0 else STALE) for up in alive)
 
 
