@@ -33,7 +33,6 @@ from .clock import own_clock
 from .layout import SLOTS
 from .waits import (
     HEADER,
-    LATE_STEP,
     NOTHING,
     RANK_BITS,
     RANK_MASK,
@@ -41,9 +40,9 @@ from .waits import (
     Message,
     Settled,
     StepWaits,
+    add_lateness,
     check,
     header,
-    lateness_of,
 )
 
 MESSAGES = 32
@@ -345,10 +344,7 @@ def split_stages(
             settled.late_by[last] = settled.late_by.get(last, 0) + late
             if last == rank:
                 mine = step._replace(elsewhere=_elsewhere(step, slot, stages.network[index]))
-                own, elsewhere = lateness_of(late, mine, result[at + 1 : at + _PER_STEP - 5], _UNATTRIBUTED)
-                settled.late_steps += sum(own) >= LATE_STEP * step.wall
-                settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
-                settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]
+                add_lateness(settled, late, mine, result[at + 1 : at + _PER_STEP - 5], _UNATTRIBUTED)
     return settled
 
 

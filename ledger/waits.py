@@ -18,6 +18,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import add, sub
 from typing import NamedTuple
 
 from .causes import LATE_FAMILIES
@@ -188,7 +190,9 @@ def split(
     """
     check(result, rank, members, steps)
     settled = Settled.empty(result, steps)
+    behind, late_by = settled.behind, settled.late_by
     rest = _UNATTRIBUTED if accelerator else _NETWORK
+    network = straggler = queued = 0
     for index, step in enumerate(steps):
         calls = step.calls
         at = HEADER + index * (_PER_STEP + 2 * width)
@@ -196,28 +200,30 @@ def split(
             settled.leave_unsplit(step)
             continue
         late = 0
-        queues = _runs(step.queues, width) if step.queues else [0] * min(len(calls), width)
+        waits = _runs(calls, width)
+        queues = _runs(step.queues, width) if step.queues else repeat(0)
         keys = at + _PER_STEP
-        for run, wait in enumerate(_runs(calls, width)):
-            key = result[keys + run]
-            least, last = (key >> RANK_BITS) * US, key & RANK_MASK
-            lateness = -result[keys + width + run] * US - least
+        longest = result[keys + width : keys + width + len(waits)]
+        for wait, queue, key, most in zip(waits, queues, result[keys : keys + len(waits)], longest, strict=False):
+            least = (key >> RANK_BITS) * US
             transfer = wait if wait - least < US else least  # the words are in whole µs
-            queue = min(queues[run], transfer)
-            settled.queue += queue
-            settled.network += transfer - queue
+            network += transfer
+            if queue:
+                queued += queue if queue < transfer else transfer
+            last = key & RANK_MASK
             if transfer < wait:
-                settled.straggler += wait - least
-                settled.behind[last] = settled.behind.get(last, 0) + wait - least
+                straggler += wait - least
+                behind[last] = behind.get(last, 0) + wait - least
+            lateness = -most * US - least
             if lateness:
-                settled.late_by[last] = settled.late_by.get(last, 0) + lateness
+                late_by[last] = late_by.get(last, 0) + lateness
                 if last == rank:
                     late += lateness
         if late:
-            own, elsewhere = lateness_of(late, step, result[at + 2 : at + _PER_STEP], rest)
-            settled.late_steps += sum(own) >= LATE_STEP * step.wall
-            settled.late_own = [a + b for a, b in zip(settled.late_own, own, strict=True)]
-            settled.late_elsewhere = [a + b for a, b in zip(settled.late_elsewhere, elsewhere, strict=True)]
+            add_lateness(settled, late, step, result[at + 2 : keys], rest)
+    settled.network += network - queued
+    settled.queue += queued
+    settled.straggler += straggler
     return settled
 
 
@@ -233,6 +239,24 @@ def check(result: Sequence[int], rank: int, members: Sequence[int], steps: Seque
     first = steps[0].number
     if (result[0], result[1], result[5], result[6]) != (first, -first, members[0], -members[-1]):
         raise BlockMismatch(f"step {first} of rank {rank}: the block is {list(result[:HEADER])}")
+
+
+def add_lateness(settled: Settled, late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> None:
+    """Adds what made this rank late in a step, as `lateness_of` finds it."""
+    excess = list(map(sub, (*step.own, *step.elsewhere), least))
+    most = max(excess)
+    if most >= late_ns:  # usually: the largest one explains everything
+        reason = excess.index(most)
+        if reason < len(LATE_FAMILIES):
+            settled.late_own[reason] += late_ns
+            settled.late_steps += late_ns >= LATE_STEP * step.wall
+        else:
+            settled.late_elsewhere[reason - len(LATE_FAMILIES)] += late_ns
+        return
+    own, elsewhere = lateness_of(late_ns, step, least, rest)
+    settled.late_steps += sum(own) >= LATE_STEP * step.wall
+    settled.late_own = list(map(add, settled.late_own, own))
+    settled.late_elsewhere = list(map(add, settled.late_elsewhere, elsewhere))
 
 
 def lateness_of(late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> tuple[list[int], list[int]]:

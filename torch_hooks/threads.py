@@ -22,6 +22,7 @@ _POOLS = ("libgomp",)
 _MOST = 64
 """The most threads whose descriptors are kept open. Other threads count only in the CPU time of the process."""
 _SEEN_ENOUGH = 3
+_NOTICEABLE = 200
 _PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
 _FIRST_LOOK_NS, _LAST_LOOK_NS = 250_000_000, 16_000_000_000
 
@@ -168,20 +169,29 @@ class OwnThreads:
 
 class CommunicationClock:
     """Measures the CPU time of the threads that run collectives. They do so whenever a message of another rank comes,
-    whatever the training thread does, so this time is not part of its work."""
+    whatever the training thread does, so this time is not part of its work.
 
-    __slots__ = ("_before",)
+    A process with several groups has many of these threads. So they are measured only in a wait that follows one in
+    which other threads than the training thread had noticeable CPU time.
+    """
+
+    __slots__ = ("_before", "_matters")
 
     def __init__(self) -> None:
         self._before: list[tuple[OwnThread, int]] = []
+        self._matters = False
 
     def begin(self, threads: OwnThreads) -> None:
-        """Costs 1 µs for each thread."""
-        self._before = [(thread, _cpu_of(thread)) for thread in threads.communication]
+        """Costs 1 µs for each thread, if it measures."""
+        self._before = [(thread, _cpu_of(thread)) for thread in threads.communication] if self._matters else []
 
-    def spent(self) -> int:
-        """The CPU ns since the last `begin` of the threads that existed then."""
-        return sum([max(0, _cpu_of(thread) - before) for thread, before in self._before])
+    def spent(self, ns: int, others_ns: int) -> int:
+        """The CPU ns of these threads since the last `begin`; 0 if they are not measured.
+
+        ``others_ns``: CPU time of all threads except the training thread, in a wait of ``ns``.
+        """
+        self._matters = others_ns > ns // _NOTICEABLE
+        return min(others_ns, sum([max(0, _cpu_of(thread) - before) for thread, before in self._before]))
 
 
 def _cpu_of(thread: OwnThread) -> int:

@@ -117,11 +117,13 @@ class OwnMeter:
         # If there was no reading, the time since the last reading is an upper bound.
         # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
         queue = queued(self._task) - self._queue
-        cpu = max(0, _process_cpu() - self._cpu - self._communication.spent())
+        own = _thread_cpu() - self._thread_cpu
+        cpu = _process_cpu() - self._cpu
+        cpu -= self._communication.spent(ns, max(0, cpu - own))
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = max(0.0, min(1.0 - self._cpu_share, queue / max(ns, 1)))
         if self._read and self._task is not None:
-            booked = min(_thread_cpu() - self._thread_cpu + max(queue, 0), ns)
+            booked = min(own + max(queue, 0), ns)
             self._booked_share = booked / max(ns, 1)
             self._task.booked_ns += booked
         self._read = False

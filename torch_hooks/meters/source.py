@@ -122,7 +122,8 @@ class SourceMeter:
         # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
         queue = queued(task) - self._queue
         own = _thread_cpu() - self._thread_cpu
-        cpu = max(own, _process_cpu() - self._cpu - self._communication.spent())
+        cpu = _process_cpu() - self._cpu
+        cpu -= self._communication.spent(ns, max(0, cpu - own))
         if task is not None:
             booked = min(own + max(queue, 0), ns)
             self._booked_share = booked / max(ns, 1)
