@@ -226,7 +226,6 @@ class _Chain:
         self._states: list[tuple[int, Group]] = []
         self._waits: dict[State, GroupWaits] = {}
         self._ends: dict[Culprit, int] = {}
-        self._rows: dict[int, tuple[Shares, Shares]] = {}
         for rank in ranks:
             for waits in rank.groups:
                 self._waits[rank.rank, self._group(waits.group)] = waits
@@ -259,29 +258,42 @@ class _Chain:
 
     def follow(self, start: Mapping[int, float]) -> tuple[dict[Culprit, float], float]:
         """Follows seconds from their states to their ends -> (seconds by culprit, seconds left in circles)."""
-        moving = dict(start)
-        ended: dict[int, float] = {}
-        enough = TOLERANCE * sum(moving.values())
+        nexts, ends = self._rows()
+        moving = [start.get(state, 0.0) for state in range(len(nexts))]
+        passed = [0.0] * len(nexts)
+        left = sum(moving)
+        enough = TOLERANCE * left
         sweeps = work = 0
-        left = sum(moving.values())
         while left > enough and sweeps < MAX_SWEEPS and work < MAX_WORK:
             sweeps += 1
-            then: dict[int, float] = {}
-            for state, spent in moving.items():
-                row = self._rows.get(state)
-                if row is None:
-                    row = self._rows[state] = self._row(state)
-                for target, share in row[0]:
-                    then[target] = then.get(target, 0.0) + spent * share
-                for end, share in row[1]:
-                    ended[end] = ended.get(end, 0.0) + spent * share
-                work += len(row[0]) + 1
+            then = [0.0] * len(nexts)
+            for state, spent in enumerate(moving):
+                if spent:
+                    passed[state] += spent
+                    row = nexts[state]
+                    work += len(row) + 1
+                    for target, share in row:
+                        then[target] += spent * share
             moving = then
-            left = sum(moving.values())
-        for state, spent in moving.items():
+            left = sum(moving)
+        ended: dict[int, float] = {}
+        for spent, row in zip(passed, ends, strict=True):
+            for end, share in row:
+                _add(ended, end, spent * share)
+        for state, spent in enumerate(moving):
             _add(ended, self._end(_unexplained(*self._states[state])), spent)
         culprits = list(self._ends)
         return {culprits[end]: spent for end, spent in ended.items()}, left
+
+    def _rows(self) -> tuple[list[Shares], list[Shares]]:
+        """For each state, where its seconds go: to other states, and to ends."""
+        nexts: list[Shares] = []
+        ends: list[Shares] = []
+        while len(nexts) < len(self._states):  # a row may add states
+            to_states, to_ends = self._row(len(nexts))
+            nexts.append(to_states)
+            ends.append(to_ends)
+        return nexts, ends
 
     def _end(self, culprit: Culprit) -> int:
         return self._ends.setdefault(culprit, len(self._ends))

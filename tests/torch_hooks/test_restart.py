@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -268,28 +265,26 @@ while steps < 6 or not (folder / "over").exists():
 """
 
 
-def test_trainings_that_run_beside_each_other_in_one_allocation_are_separate_runs(tmp_path: Path) -> None:
+def test_trainings_that_run_beside_each_other_in_one_allocation_are_separate_runs(tmp_path: Path, forks: Forks) -> None:
     """For example a search for hyperparameters with one training per GPU: they all have the scheduler's id."""
-    script = tmp_path / "search.py"
+    script, ledgers = tmp_path / "search.py", tmp_path / "ledgers"
     script.write_text(BESIDE)
-    slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
-    env = {**os.environ, **slurm, "WHYIDLE_DIR": str(tmp_path / "ledgers")}
-    started: list[subprocess.Popen[bytes]] = []
+    slurm = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "WHYIDLE_DIR": str(ledgers)}
+    started: dict[str, Forked] = {}
     try:
         for name in ("first", "second", "third"):
-            started.append(
-                subprocess.Popen(recorded([sys.executable, str(script), name]), env=env, stderr=subprocess.PIPE)
-            )
+            started[name] = forks.start((str(script), name), tmp_path / name, slurm)
             if name == "first":
                 assert until((tmp_path / "first.trains").exists)
         assert until(lambda: all((tmp_path / f"{name}.trains").exists() for name in ("second", "third")))
         time.sleep(0.3)  # a thread writes the ledger each 100 ms
-        ledgers, problems = read_directory(str(tmp_path / "ledgers"))
+        found, problems = read_directory(str(ledgers))
         assert not problems
-        assert {ledger.run for ledger in ledgers} == {"77", f"77-{started[1].pid}", f"77-{started[2].pid}"}
-        assert all(ledger.alive and ledger.attempt == 0 and ledger.faults == 0 for ledger in ledgers)
+        assert {ledger.run for ledger in found} == {"77", *(f"77-{started[name].pid}" for name in ("second", "third"))}
+        assert all(ledger.alive and ledger.attempt == 0 and ledger.faults == 0 for ledger in found)
         (tmp_path / "over").touch()
-        assert [(process.communicate()[1], process.returncode) for process in started] == [(b"", 0)] * 3
+        assert [process.wait() for process in started.values()] == [0, 0, 0]
+        assert [(tmp_path / name / "stderr").read_text() for name in started] == ["", "", ""]
     finally:
-        for process in started:
+        for process in started.values():
             process.kill()
