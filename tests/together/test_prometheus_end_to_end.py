@@ -15,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -487,9 +489,27 @@ def test_series_listed_as_missing_are_missing(world: World) -> None:
     assert EMPTY.keys() <= known
 
 
+TWICE = re.compile(r"ts=(\S+?)\.\d+Z .* group=(\S+) .* index=(\d+) .*different value but same timestamp")
+"""If the wall clock is set back, Prometheus may evaluate a group again for a moment for which it has just done so. Two
+rules that record the same series cause the same message, but at each evaluation."""
+
+
+def _errors(log: str) -> Iterator[str]:
+    """The lines of a log that tell of errors in the rules."""
+    lines = log.splitlines()
+    moments: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for line in lines:
+        if found := TWICE.search(line):
+            moments[found[2], found[3]].add(found[1])
+    for line in lines:
+        found = TWICE.search(line)
+        if not found or len(moments[found[2], found[3]]) > 2:
+            yield line
+
+
 def test_prometheus_logs_no_errors(world: World) -> None:
     assert world.places
     assert [(rule["name"], rule["lastError"]) for rule in world.server.rules() if rule["health"] != "ok"] == []
     # On busy cores a scrape may take longer than the second that it has here.
     assert world.server.query(f'avg_over_time(up{{instance=~"{world.fakes}"}}[5m]) < 0.9', world.places[-1].at) == []
-    assert world.server.log() == ""
+    assert [*_errors(world.server.log())] == []
