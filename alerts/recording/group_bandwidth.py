@@ -12,7 +12,6 @@ from .names import (
     RUN_RANKS,
     group_bus_bandwidth,
     group_transfer_bandwidth,
-    since_first_step,
     stepping,
     waiting_group,
 )
@@ -26,18 +25,20 @@ BEST = 0.9
 def rules(config: Config) -> tuple[Record, ...]:
     window = config.window
     now, by = group_transfer_bandwidth(f"rate{window}"), config.by(*RUN, "group")
-    run, group = config.on(*RUN), config.on(*RUN, "group")
-    moved = f"sum {by} ({config.rate('whyidle_run_group_bus_bytes_total', window)}) > 0"
+    group = config.on(*RUN, "group")
+    moved, waits = (
+        _per_rank(config, f"sum {by} ({config.rate(f'whyidle_run_group_{what}_total', window)})")
+        for what in ("bus_bytes", "transfer_seconds")
+    )
     return (
         Record(
             group_bus_bandwidth(window),
-            f"({moved})\n/ {run} group_left () {RUN_RANKS}\n"
-            f"* {run} group_left () ({seconds(window)} / {stepping(window)})",
+            f"{moved}\n> 0",
             why="Per second of the whole time, and per rank of the run.",
         ),
         Record(
             now,
-            f"{group_bus_bandwidth(window)}\n/ {group} (\n{indented(_waits(config))}\n)\n"
+            f"{group_bus_bandwidth(window)}\n/ {group} (\n{indented(waits)}\n  >= {LEAST_WAITS:g}\n)\n"
             f"<= {group} last_over_time({GROUP_LINK}[{config.details_kept}])",
             why="The bytes of a group's collectives, divided by the time that ranks wait in its transfers. If the "
             "result exceeds the group's share of the links, compute hides a part of the transfers and their speed is "
@@ -51,11 +52,10 @@ def rules(config: Config) -> tuple[Record, ...]:
     )
 
 
-def _waits(config: Config) -> str:
-    """Waits in transfers by group, as a share of the run's time."""
-    waits = config.increase("whyidle_run_group_transfer_seconds_total", config.window)
-    whole = f"sum {config.by(*RUN)} ({since_first_step(config.window)})"
-    return f"sum {config.by(*RUN, 'group')} ({waits})\n/ {config.on(*RUN)} group_left () {whole} >= {LEAST_WAITS:g}"
+def _per_rank(config: Config, rate: str) -> str:
+    """A rate by group, per rank of the run and per second since its first step."""
+    run, window = config.on(*RUN), config.window
+    return f"{rate}\n/ {run} group_left () {RUN_RANKS}\n* {run} group_left () ({seconds(window)} / {stepping(window)})"
 
 
 def links(config: Config) -> Record:
