@@ -49,7 +49,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
 def attached(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
     """Half of the ranks attach before there is a process group, the others when all groups have been used.
 
-    Each row says that it is on a node of its own.
+    Each row stands for a node.
     """
     nodes = {rank: {"WHYIDLE_NODE": f"node{min(row)}"} for rank, row in ROW.items()}
     return ended_well(forks, tmp_path_factory.mktemp("attached"), "ATTACH", each=nodes)
