@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..ledger.directory import Key, Problem, age, key_of, read_directory
-from ..ledger.layout import GROUP_LABELS
 from ..ledger.reader import LEDGER_REASONS, Ledger
+from .group_sums import Groups, add_groups, of_rank
 from .log import Log
-from .metrics.ranks import GROUP_PARTS, METRICS
-from .run_sums import FileKey, Place, RunSums, Sums, add
+from .metrics.ranks import METRICS
+from .run_sums import FileKey, Place, RunCounters, RunSums, add
 
 COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
@@ -22,15 +22,7 @@ COUNTERS: tuple[str, ...] = (
 )
 """The words of a ledger that are counters. They are summed over the attempts of a rank."""
 
-GROUP_WORDS: tuple[str, ...] = (*(f"slot_{part}_ns" for part in GROUP_PARTS), "slot_calls")
-"""The words of a ledger with the counters of process groups. Each has one entry per slot."""
-MOST_GROUPS = 64
-"""How many group labels one rank may have. Ledgers are untrusted input, and each restart may bring new labels."""
-OTHER_GROUPS = "other"
-
 Totals = dict[str, tuple[int, ...]]
-Groups = dict[str, tuple[int, ...]]
-"""Label of a process group -> one value per word of :data:`GROUP_WORDS`."""
 
 
 @dataclass(slots=True)
@@ -40,6 +32,7 @@ class Rank:
     newest: Ledger
     totals: Totals
     groups: Groups
+    """Label of a process group -> one value per word of group_sums.RANK_WORDS."""
 
 
 @dataclass(slots=True)
@@ -49,7 +42,7 @@ class Snapshot:
     ranks: list[Rank]
     errors: dict[str, int]  # reason -> number of bad ledgers so far; contains every reason
     now_ns: int  # monotonic clock
-    runs: dict[Place, Sums] = field(default_factory=dict)
+    runs: dict[Place, RunCounters] = field(default_factory=dict)
     """The counters of each run, summed over its ranks on this node."""
 
 
@@ -70,7 +63,7 @@ class _History:
             if not os.path.lexists(identity[0]):
                 ended = self.attempts.pop(identity)
                 self.base = add(self.base, ended, COUNTERS)
-                self.base_groups = add_groups(self.base_groups, ended)
+                self.base_groups = add_groups(self.base_groups, ended, of_rank)
         self.attempts.update(read)
 
     def totals(self) -> Totals:
@@ -82,22 +75,8 @@ class _History:
     def groups(self) -> Groups:
         groups = self.base_groups
         for ledger in self.attempts.values():
-            groups = add_groups(groups, ledger)
+            groups = add_groups(groups, ledger, of_rank)
         return groups
-
-
-def add_groups(groups: Groups, ledger: Ledger) -> Groups:
-    """``groups`` plus the group counters of one more attempt. Slots with the same label are one group."""
-    total = dict(groups)
-    for slot, name in enumerate(GROUP_LABELS):
-        label = ledger.strings[name]
-        if not label:
-            continue
-        if label not in total and len(total) >= MOST_GROUPS:
-            label = OTHER_GROUPS
-        before = total.get(label) or (0,) * len(GROUP_WORDS)
-        total[label] = tuple(a + ledger.words[word][slot] for a, word in zip(before, GROUP_WORDS, strict=True))
-    return total
 
 
 def rank_labels(ledger: Ledger) -> tuple[str, str, str]:

@@ -11,8 +11,10 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..ledger.reader import Ledger
+from .group_sums import Groups, add_groups, of_run
 from .metrics.runs import SUMS
 
 WORDS: tuple[str, ...] = tuple(metric.source for metric in SUMS)
@@ -23,25 +25,36 @@ Sums = dict[str, tuple[int, ...]]
 FileKey = tuple[str, int]  # path and creation time (Unix ns), because a path can be reused
 
 
+class RunCounters(NamedTuple):
+    """The counters of a run, summed over its ranks on one node."""
+
+    sums: Sums
+    groups: Groups
+    """Label of a process group -> the counters of group_sums.of_run."""
+
+
 @dataclass(slots=True)
 class _Run:
     """The ledgers that are part of a run's sum, as last read, and the sum of those that have been removed."""
 
     counted: dict[FileKey, Ledger] = field(default_factory=dict)
     removed: Sums = field(default_factory=dict)
+    removed_groups: Groups = field(default_factory=dict)
 
     def update(self, read: dict[FileKey, Ledger], retention_seconds: float) -> None:
         for identity in self.counted.keys() - read.keys():
             if not os.path.lexists(identity[0]):
-                self.removed = add(self.removed, self.counted.pop(identity), WORDS)
+                ended = self.counted.pop(identity)
+                self.removed = add(self.removed, ended, WORDS)
+                self.removed_groups = add_groups(self.removed_groups, ended, of_run)
         chain = _chain(read, retention_seconds)
         self.counted.update((each, read[each]) for each in read if each in self.counted or each in chain)
 
-    def sums(self) -> Sums:
-        sums = self.removed
+    def counters(self) -> RunCounters:
+        sums, groups = self.removed, self.removed_groups
         for ledger in self.counted.values():
-            sums = add(sums, ledger, WORDS)
-        return sums
+            sums, groups = add(sums, ledger, WORDS), add_groups(groups, ledger, of_run)
+        return RunCounters(sums, groups)
 
 
 def add(sums: Sums, ledger: Ledger, words: tuple[str, ...]) -> Sums:
@@ -74,7 +87,7 @@ class RunSums:
         self.retention_seconds = retention_seconds
         self._runs: dict[Place, _Run] = {}
 
-    def update(self, ledgers: Iterable[Ledger], shown: Iterable[Ledger]) -> dict[Place, Sums]:
+    def update(self, ledgers: Iterable[Ledger], shown: Iterable[Ledger]) -> dict[Place, RunCounters]:
         """The sums of the runs to which the ledgers ``shown`` belong. ``ledgers`` are all readable ledgers."""
         read: dict[Place, dict[FileKey, Ledger]] = {}
         for ledger in ledgers:
@@ -85,7 +98,7 @@ class RunSums:
             run.update(read[place], self.retention_seconds)
         unreadable = {place: run for place, run in self._runs.items() if place not in found and _some_left(run, read)}
         self._runs = {**unreadable, **found}
-        return {place: run.sums() for place, run in found.items()}
+        return {place: run.counters() for place, run in found.items()}
 
 
 def place_of(ledger: Ledger) -> Place:

@@ -18,8 +18,8 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from remote_write import Batch
 
-from whyidle.agent.metrics.ranks import DEVICE_SECONDS, PLACE
-from whyidle.agent.metrics.runs import LIVE_RANKS, RUN_PLACE
+from whyidle.agent.metrics.ranks import DEVICE_SECONDS, GROUP_CALLS, GROUP_PARTS, GROUP_WAITS, PLACE
+from whyidle.agent.metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, RUN_PLACE
 from whyidle.agent.metrics.runs import METRICS as RUN_METRICS
 from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS
 
@@ -48,6 +48,11 @@ TAKEN = tuple(dict.fromkeys(("compute", "startup", *SHARES, *(cause for fault in
 """The causes that have series, because they took some time in a run."""
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 """The operations of each rank: those of a sharded model. The ranks of the real node have no series of operations."""
+GROUPS = {"tp": 0, "dp": GPUS}
+"""Process group -> the groups of this name that have members on a node and elsewhere. Each rank is in one of each name:
+tensor parallelism within the nodes, and data parallelism across them."""
+GROUP_BYTES = {"tp": 5e9, "dp": 5e8}
+"""Process group -> bus bytes per second and rank."""
 LATE = {"storage": 0.02, "compute": 0.01}
 """Family -> seconds per second by which the first rank of each run is late because of it."""
 WAITED_FOR = ("storage", "straggler")
@@ -131,6 +136,10 @@ def _waits(lines: list[Line]) -> Iterator[Line]:
         if line.name == "whyidle_rank_up":
             for family in WAITED_FOR:
                 yield Line("whyidle_waited_for_seconds_total", "counter", {**line.labels, "family": family}, 0.0)
+            for group in GROUPS:
+                for part in GROUP_PARTS:
+                    yield Line(GROUP_WAITS.name, "counter", {**line.labels, "group": group, "part": part}, 0.0)
+                yield Line(GROUP_CALLS.name, "counter", {**line.labels, "node": "", "group": group}, 0.0)
             for family in LATE if line.labels["rank"] == "0" else ():
                 labels = {**line.labels, "node": "", "family": family}
                 yield Line("whyidle_late_seconds_total", "counter", labels, 0.0)
@@ -155,12 +164,15 @@ def _sums(lines: list[Line]) -> Iterator[Line]:
         ("whyidle_run_device_seconds_total", [{"cause": each, "family": CAUSE_FAMILY[each]} for each in TAKEN]),
         ("whyidle_run_waited_for_seconds_total", [{"family": each} for each in WAITED_FOR]),
         ("whyidle_run_collective_bytes_total", [{"op": each} for each in COLLECTIVES]),
+        *((metric.name, [{"group": each} for each in GROUPS]) for metric in GROUP_SUMS),
         ("whyidle_run_steps_total", [{}]),
         ("whyidle_run_checkpoints_total", [{"kind": each} for each in CHECKPOINT_KINDS]),
         ("whyidle_run_hook_faults_total", [{}]),
     ):
         for of in labels:
             yield Line(name, "counter", {**place, **of}, 0.0)
+    for group, across in GROUPS.items():
+        yield Line(GROUPS_ACROSS.name, "gauge", {**place, "group": group}, float(across))
     yield Line(LIVE_RANKS.name, "gauge", place, float(GPUS))
 
 
@@ -229,6 +241,10 @@ class Fleet:
             return 0.0
         if line.name == "whyidle_device_seconds_total":
             return self.share(line.labels["cause"], node) if "run" in line.labels else 0.0
+        if line.name == GROUP_WAITS.name or line.name == GROUP_SUMS[0].name:
+            return self.group_waits(line, node)
+        if line.name == GROUP_SUMS[1].name:
+            return GPUS * GROUP_BYTES[line.labels["group"]]
         if line.name == "whyidle_run_device_seconds_total":
             return GPUS * self.share(line.labels["cause"], node)
         if line.name.startswith("whyidle_step_seconds"):
@@ -242,6 +258,12 @@ class Fleet:
         shares = {**SHARES, **FAULTS[self.fault(node)]}
         shares["compute"] = 1.0 - sum(shares.values())
         return shares.get(cause, 0.0) if cause in CAUSES else 0.0
+
+    def group_waits(self, line: Line, node: int) -> float:
+        """All waits in transfers are in the group across the nodes, and all other waits within the nodes."""
+        part = line.labels.get("part", "network")
+        here = (line.labels["group"] == "dp") == (part == "network")
+        return (1 if "part" in line.labels else GPUS) * self.share(part, node) if here else 0.0
 
     def steps(self, line: Line) -> float:
         if line.name.endswith("_sum"):

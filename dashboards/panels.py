@@ -287,6 +287,9 @@ def more(defaults: Json, options: Json | None = None) -> Json:
 
 
 def override(name: str, *properties: Json, matcher: Literal["byName", "byRegexp"] = "byName") -> Json:
+    """``name``: of a series or a column, or a regular expression between slashes."""
+    if name.startswith("/") and name.endswith("/"):
+        matcher = "byRegexp"
     return {"matcher": {"id": matcher, "options": name}, "properties": list(properties)}
 
 
@@ -295,7 +298,7 @@ def _fixed_colours(colours: Mapping[str, str]) -> list[Json]:
 
 
 def _colours_by_ending(colours: Mapping[str, str]) -> list[Json]:
-    return [override(f"/ {name}$/", _fixed(colour), matcher="byRegexp") for name, colour in colours.items()]
+    return [override(f"/ {name}$/", _fixed(colour)) for name, colour in colours.items()]
 
 
 def _fixed(colour: str) -> Json:

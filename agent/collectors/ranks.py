@@ -11,10 +11,11 @@ from ...ledger.layout import CLEAN, FAILED
 from ...ledger.reader import Ledger
 from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
+from ..group_sums import across_nodes
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
 from ..metrics.metric import Metric
 from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, PLACE, RANK
-from ..metrics.runs import LIVE_RANKS, SUMS
+from ..metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, SUMS
 from ..reading import Histogram, Labels, Reading
 from ..run_sums import place_of
 
@@ -54,9 +55,14 @@ class RankCollector:
         reading.series(LIVE_RANKS).update(_live(snapshot))
         for metric in SUMS:
             samples = reading.series(metric)
-            for place, sums in snapshot.runs.items():
+            for place, run in snapshot.runs.items():
                 labels_of = [None if labels is None else (*place, *labels) for labels in metric.series]
-                _add_words(samples, metric, labels_of, sums[metric.source])
+                _add_words(samples, metric, labels_of, run.sums[metric.source])
+        for place, run in snapshot.runs.items():
+            for group, counted in run.groups.items():
+                for metric, value in zip(GROUP_SUMS, counted, strict=True):
+                    _add_words(reading.series(metric), metric, ((*place, group),), (value,))
+        reading.series(GROUPS_ACROSS).update(_across(snapshot))
 
 
 class _RankLabels:
@@ -104,6 +110,16 @@ def _live(snapshot: Snapshot) -> Series:
     counts: dict[Labels, float | Histogram] = dict.fromkeys(snapshot.runs, 0.0)
     live = Counter(place_of(ledger) for ledger in _newest(snapshot) if ledger.alive)
     return counts | {place: float(count) for place, count in live.items()}
+
+
+def _across(snapshot: Snapshot) -> Series:
+    """Only groups that have sums: there are not too many of them."""
+    return {
+        (*place, group): count
+        for place, of_place in across_nodes(_newest(snapshot), place_of).items()
+        for group, count in of_place.items()
+        if group in snapshot.runs[place].groups
+    }
 
 
 def _open_phase(snapshot: Snapshot) -> Samples:

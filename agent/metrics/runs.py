@@ -82,4 +82,38 @@ SUMS: tuple[Metric, ...] = (
     ),
 )
 """The sums of counters of ledgers."""
-METRICS: tuple[Metric, ...] = (LIVE_RANKS, *SUMS)
+GROUP_SUMS: tuple[Metric, ...] = (
+    Metric(
+        "whyidle_run_group_transfer_seconds_total",
+        "counter",
+        "seconds",
+        (*RUN_PLACE, "group"),
+        "Waits in the transfers of one process group (part network of whyidle_group_wait_seconds_total) of all ranks "
+        f"of a run on this node. {_GROWS}",
+        "<group transfers>",
+        per=NS,
+    ),
+    Metric(
+        "whyidle_run_group_bus_bytes_total",
+        "counter",
+        "bytes",
+        (*RUN_PLACE, "group"),
+        "What the ranks of a run on this node send over their links for the collectives of one process group: bytes "
+        "times the factor of nccl-tests for the operation and the size of the group. Divided by "
+        "whyidle_run_group_transfer_seconds_total, it is the bus bandwidth of a rank while it waits. "
+        "A group whose bytes are not known has no series.",
+        "<group bus bytes>",
+        sparse=True,
+    ),
+)
+"""The sums by process group, in the order of group_sums.of_run."""
+GROUPS_ACROSS = Metric(
+    "whyidle_run_groups_across_nodes",
+    "gauge",
+    "groups",
+    (*RUN_PLACE, "group"),
+    "How many process groups with this name have members both on this node and elsewhere. They share the links of the "
+    "node. 0 if all members are on this node. Absent if the members are not known.",
+    "<groups across nodes>",
+)
+METRICS: tuple[Metric, ...] = (LIVE_RANKS, *SUMS, *GROUP_SUMS, GROUPS_ACROSS)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from ...agent.metrics.ranks import RANK, RUN
 from ...agent.metrics.runs import RUN_PLACE
+from ...ledger.bus import MESSAGES, PASSES
 from ...ledger.causes import COLLECTIVE_OPS
 from ..config import Config
 from ..promql import any_of, indented, lines, seconds
 from ..rule import Record
+from . import group_bandwidth
 from .books import last_value
+from .group_bandwidth import BEST, LEAST_WAITS
 from .names import (
     INSTANCE_NODE,
     NODE_LINK,
@@ -25,19 +28,6 @@ from .names import (
 )
 from .shares import counted
 
-BUS_FACTOR: dict[str, str] = {
-    "all_reduce": "2 * (n - 1) / n",
-    "all_gather": "(n - 1) / n",
-    "reduce_scatter": "(n - 1) / n",
-    "all_to_all": "(n - 1) / n",
-}
-"""Bytes over the slowest link per byte of an operation among n ranks. The factors are those of nccl-tests,
-doc/PERFORMANCE.md. The factor of any other operation is 1."""
-
-LEAST_WAITS = 0.01
-"""The share of the time that waits in transfers must take, so that the bandwidth of transfers is computed from them."""
-BEST = 0.9
-"""The quantile of a run's bandwidth that counts as its best."""
 SOME_RANKS = 'rank=~"0|.*[05]0"'
 """The ranks whose step times are recorded: the first, and every fiftieth of a large run. All ranks step together."""
 STEPPING_RANKS = 'rank=~"[0-9]|.*[05]0"'
@@ -74,6 +64,7 @@ def rules(config: Config) -> tuple[Record, ...]:
             why="Per second of the whole time, not of the transfers only, and as if all ranks were one group.",
         ),
         *_transfers(config),
+        *group_bandwidth.rules(config),
     )
 
 
@@ -87,6 +78,7 @@ def links(config: Config) -> tuple[Record, ...]:
             f"and {config.on(*RUN)} count {config.by(*RUN)} ({RUN_NODE_RANKS}) > 1",
             why="The speed of the slowest node, because a ring uses all nodes. Absent for a run on one node.",
         ),
+        group_bandwidth.links(config),
     )
 
 
@@ -110,10 +102,17 @@ def _stepped(config: Config) -> str:
     )
 
 
+def _bus_factor(op: str) -> str:
+    """ledger.bus.bus_factor, as an expression of the number of ranks n."""
+    if passes := PASSES.get(op):
+        return f"{passes} * (n - 1) / n" if passes > 1 else "(n - 1) / n"
+    return "0.5" if op in MESSAGES else "1"
+
+
 def _bus_bandwidth(config: Config) -> str:
     groups: dict[str, list[str]] = {}
     for op in COLLECTIVE_OPS:
-        groups.setdefault(BUS_FACTOR.get(op, "1"), []).append(op)
+        groups.setdefault(_bus_factor(op), []).append(op)
     parts = lines(*(_moved(config, factor, ops) for factor, ops in groups.items()))
     moving = f"{config.on(*RUN_PLACE)} {config.rate('whyidle_run_collective_bytes_total', config.window)}"
     ranks = f"sum {config.by(*RUN)} ({RUN_NODE_RANKS} and {moving})"
@@ -122,7 +121,7 @@ def _bus_bandwidth(config: Config) -> str:
 
 
 def _transfers(config: Config) -> tuple[Record, Record]:
-    """The bandwidth of transfers while ranks wait in them, and the run's own best."""
+    """The bandwidth of transfers while ranks wait in them, and the run's own best, where groups are not known."""
     link = f"last_over_time({RUN_LINK}[{config.details_kept}])"
     now, families = transfer_bandwidth(f"rate{config.window}"), since_first_step(config.window)
     by, run = config.by(*RUN), config.on(*RUN)
@@ -144,8 +143,8 @@ def _transfers(config: Config) -> tuple[Record, Record]:
 
 def _moved(config: Config, factor: str, ops: list[str]) -> str:
     rate = config.rate("whyidle_run_collective_bytes_total", config.window, f'op=~"{any_of(ops)}"')
-    if factor == "1":
-        return rate
+    if "n" not in factor:
+        return rate if factor == "1" else f"{rate} * {factor}"
     return f"{rate} * {config.on(*RUN)} group_left () ({factor.replace('n', RUN_RANKS)})"
 
 

@@ -6,12 +6,14 @@ from ...agent.metrics.ranks import RUN
 from ..config import Config
 from ..promql import indented, labelled, lines
 from ..rule import Record
-from . import baselines
+from . import baselines, group_bandwidth
 from .names import (
     INSTANCE_NODE,
     confirmed,
     device_seconds,
     evidence,
+    group_bus_bandwidth,
+    group_transfer_bandwidth,
     link_use,
     lost_by_node,
     share,
@@ -27,8 +29,6 @@ FAMILIES = ("network", "storage", "cpu")
 ALL_IN_WAITS = 1.1
 """Traffic divided by what links can carry during the waits. It may exceed 1 by a tenth, since the windows of bytes and
 of waits differ."""
-SOME_RANKS = 'rank=~"[0-9]|.*0"'
-"""The ranks that show in which group a run waits: the first ten, and every tenth of a large run."""
 
 
 def rules(config: Config) -> tuple[Record, ...]:
@@ -82,7 +82,7 @@ def _run_rules(config: Config) -> tuple[Record, ...]:
     lost = f"{device_seconds('run_family', window)}{{{_families()}}}"
     on = config.on(*RUN, "family")
     return (
-        _group(config),
+        group_bandwidth.waiting(config),
         Record(
             confirmed(f"ratio{window}"),
             lines(_network(config), *(_where_lost(config, family) for family in FAMILIES if family != "network"))
@@ -128,39 +128,41 @@ def _where_lost(config: Config, family: str) -> str:
 # -- the network: the nodes of one group, and the pace of the transfers themselves
 
 
-def _group(config: Config) -> Record:
-    waits = config.rate("whyidle_group_wait_seconds_total", config.window, f'part="network", {SOME_RANKS}')
-    return Record(
-        waiting_group(config.window),
-        f"topk {config.by(*RUN)} (1, sum {config.by(*RUN, 'group')} ({waits}) > 0)",
-        why="The group in whose transfers a run waits most. Only the nodes of its members count as evidence.",
-    )
-
-
 def _network(config: Config) -> str:
     """The confirmed part of the network's loss: by nodes that host the group, or by how slow the transfers are.
 
-    The second is the part by which the run's transfers are slower than at the run's best.
+    The second is the part by which the group's transfers are slower than at the group's best.
     """
-    by, run = config.by(*RUN, "family"), config.on(*RUN)
+    by = config.by(*RUN, "family")
     waits = indented(_waits_of_group(config))
     of_nodes = (
         f"sum {by} (\n  (\n{indented(waits)}\n  ) * {_agrees(config, 'network')}\n)\n"
         f"/ {config.on(*RUN, 'family')} sum {by} (\n{waits}\n)"
     )
-    achieved, best = transfer_bandwidth(f"rate{config.window}"), transfer_bandwidth("best")
-    slower = f"clamp_min(1 - {achieved} / {run} ({best} > 0), 0)"
     whole = lines(
         labelled(f"({of_nodes})", "part", "nodes"),
-        labelled(labelled(slower, "family", "network"), "part", "pace"),
+        labelled(labelled(f"(\n{indented(_slower(config))}\n)", "family", "network"), "part", "pace"),
     )
     return f"max {by} (\n{indented(whole)}\n)"
+
+
+def _slower(config: Config) -> str:
+    """By which part the transfers of the group are slower than its best: those of the run, where the bytes of the
+    group are not known."""
+    run, group, now = config.on(*RUN), config.on(*RUN, "group"), f"rate{config.window}"
+    waiting = waiting_group(config.window)
+    of_group, of_run = (
+        f"clamp_min(1 - {of(now)} / {on} ({of('best')} > 0), 0)"
+        for of, on in ((group_transfer_bandwidth, group), (transfer_bandwidth, run))
+    )
+    known = f"({waiting} and {group} {group_bus_bandwidth(config.window)})"
+    return f"{of_group}\nand {group} {waiting}\nor\n{of_run}\nunless {run} {known}"
 
 
 def _waits_of_group(config: Config) -> str:
     """Waits in transfers by node: for the nodes that host the group, or for all nodes if no group is known."""
     lost = f'{lost_by_node(config.window)}{{family="network"}}'
     group = f'{waiting_group(config.window)}{{group!="unknown"}}'
-    calls = config.series("whyidle_group_calls_total")
-    members = f"group {config.by(*RUN, 'node')} (\n  {calls} and {config.on(*RUN, 'group')} {group}\n)"
+    waits = config.series("whyidle_run_group_transfer_seconds_total")
+    members = f"group {config.by(*RUN, 'node')} (\n  {waits} and {config.on(*RUN, 'group')} {group}\n)"
     return f"{lost}\n and {config.on(*RUN, 'node')} {members}\nor\n{lost}\n unless {config.on(*RUN)} {group}"

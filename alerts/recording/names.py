@@ -17,6 +17,7 @@ UNKNOWN_RANKS = "run_node:whyidle_unknown_ranks:group"
 
 NODE_LINK = "node:whyidle_link_bytes:limit"
 RUN_LINK = "run:whyidle_link_bytes:limit"
+GROUP_LINK = "run_group:whyidle_link_bytes:limit"
 
 
 def total(level: str, metric: str) -> str:
@@ -73,6 +74,16 @@ def bus_bandwidth(window: str) -> str:
 def transfer_bandwidth(operation: str) -> str:
     """Bus bandwidth while the ranks wait in transfers. ``operation`` is rate<window>, or best for the run's best."""
     return f"run:whyidle_transfer_busbw_bytes:{operation}"
+
+
+def group_bus_bandwidth(window: str) -> str:
+    """Bytes per second and rank that the links must move at least for one process group."""
+    return f"run_group:whyidle_collective_busbw_bytes:rate{window}"
+
+
+def group_transfer_bandwidth(operation: str) -> str:
+    """Like transfer_bandwidth, of one process group that has members on several nodes."""
+    return f"run_group:whyidle_transfer_busbw_bytes:{operation}"
 
 
 def device_seconds(level: str, window: str) -> str:

@@ -55,17 +55,28 @@ def _late_by() -> Panel:
 def _bandwidth() -> Panel:
     return trend(
         "Bus bandwidth against the link",
-        """What the collectives moved, as nccl-tests counts it (busbw), per rank over wall time, and the rate of a
-        rank's link. If it is near the link's rate, the network is the limit. If it is far below, with much network
-        time, look for congestion, small messages or latency. A run on one node has no link. Averaged over five
-        minutes. “While it waits” counts only the time in which ranks wait in transfers. If it is far
-        below its best, the transfers have become slower.""",
-        query(f"run:whyidle_collective_busbw_bytes:rate5m{{{v.RUN}}}", "bus bandwidth"),
-        query(f"run:whyidle_transfer_busbw_bytes:rate5m{{{v.RUN}}}", "while it waits"),
-        query(f"run:whyidle_transfer_busbw_bytes:best{{{v.RUN}}}", "its best while it waits"),
-        query(f"run:whyidle_link_bytes:limit{{{v.RUN}}}", "link"),
+        """The group in whose transfers the run waits most: what its collectives moved per rank, as nccl-tests counts it
+        (busbw), and its share of a node's links. All groups with one name share them. “While it waits” counts only
+        the time in which ranks wait in transfers. If it is near the link, the network is the limit. If it is far below
+        its best, the transfers have become slower. If it is far below the link, with much network time, look for
+        congestion, small messages or latency. A group within a node has no link. If groups are not known, all ranks
+        count as one group. Averaged over five minutes.""",
+        query(_of_group("whyidle_collective_busbw_bytes:rate5m"), "bus bandwidth {{group}}"),
+        query(_of_group("whyidle_transfer_busbw_bytes:rate5m"), "while it waits {{group}}"),
+        query(_of_group("whyidle_transfer_busbw_bytes:best"), "its best while it waits {{group}}"),
+        query(_of_group("whyidle_link_bytes:limit"), "link {{group}}"),
         unit="Bps",
         width=8,
-        colours={"bus bandwidth": BLUE, "while it waits": SKY, "its best while it waits": SKY, "link": GREY},
-        dotted=["link", "its best while it waits"],
+        colours={"/^bus bandwidth/": BLUE, "/^while it waits/": SKY, "/^its best/": SKY, "/^link/": GREY},
+        dotted=["/^link/", "/^its best/"],
+    )
+
+
+def _of_group(record: str) -> str:
+    """The record of the group in whose transfers the run waits most; that of the run if the group is not known."""
+    waiting = f"run_group:whyidle_transfer_waits:rate5m{{{v.RUN}}}"
+    known = f"(run_group:whyidle_collective_busbw_bytes:rate5m{{{v.RUN}}} and on ({v.BY_RUN}, group) {waiting})"
+    return (
+        f"run_group:{record}{{{v.RUN}}} and on ({v.BY_RUN}, group) {waiting} "
+        f"or run:{record}{{{v.RUN}}} unless on ({v.BY_RUN}) {known}"
     )

@@ -33,7 +33,13 @@ FAST = Spec(
     hooks={"step": "active", "exchange": "failed"},
     op_bytes={"all_reduce": 1 << 20},
     waited_for={"storage": 4.0},
-    words={"cpu_asked_ns": 9_000_000_000, "cpu_stolen_ns": 1_000_000_000, "cpu_queued_ns": 2_000_000_000},
+    slots=[{"key": 17, "size": 2}],
+    words={
+        "cpu_asked_ns": 9_000_000_000,
+        "cpu_stolen_ns": 1_000_000_000,
+        "cpu_queued_ns": 2_000_000_000,
+        "slot_op_bytes": 1 << 20,
+    },
 )
 SLOW = Spec(
     rank=1,
@@ -73,6 +79,7 @@ def test_exports_waits_by_group_and_by_reason(tmp_path: Path) -> None:
         }
         assert len(waits) == 8
         assert running.value("whyidle_group_calls_total", group="p2p pp") == 20
+        assert running.value("whyidle_run_group_transfer_seconds_total", group="dp") == 1.5
         assert running.value("whyidle_waited_for_seconds_total", family="storage") == 2.0
         assert running.value("whyidle_waited_for_seconds_total", family="straggler") == 1.0
         assert running.value("whyidle_late_steps_total") == 7
@@ -114,6 +121,8 @@ def test_values_are_those_of_the_ledgers(tmp_path: Path) -> None:
             ]
             assert (labels["rank"], labels["family"], value) == (rank, "storage", 4.0)
         assert running.value("whyidle_collective_bytes_total", rank="0", op="all_reduce") == 1 << 20
+        assert running.value("whyidle_run_group_bus_bytes_total", group="world") == 1 << 20
+        assert running.value("whyidle_run_groups_across_nodes", group="world") == 1
         assert running.value("whyidle_phase_open_seconds", rank="1", node="n1", phase="data") >= 3.0
         assert running.value("whyidle_rank_up", rank="1") == 1
         assert running.value("whyidle_rank_info", rank="1", uuid="GPU-1", world_size="2", attempt="0") == 1

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support_ledgers import SECOND, Spec, children, ended, until
 
-from whyidle.agent.ledgers import MOST_GROUPS, OTHER_GROUPS, LedgerStore, Rank
+from whyidle.agent.group_sums import MOST_GROUPS, OTHER_GROUPS
+from whyidle.agent.ledgers import LedgerStore, Rank
 from whyidle.ledger.reader import LEDGER_REASONS
 from whyidle.verdict.hang import missing_ranks
 

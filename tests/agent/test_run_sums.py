@@ -24,7 +24,7 @@ def store(folder: Path, retention: float = RETENTION) -> LedgerStore:
 
 def compute(of: LedgerStore, run: str = "r1") -> float | None:
     """Seconds of compute of a run on its node, or None if there is no sum."""
-    found = {place[1]: sums["cause_ns"][CAUSE["compute"]] / SECOND for place, sums in of.look().runs.items()}
+    found = {place[1]: run.sums["cause_ns"][CAUSE["compute"]] / SECOND for place, run in of.look().runs.items()}
     return found.get(run)
 
 

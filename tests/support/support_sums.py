@@ -22,6 +22,7 @@ SUMS: dict[str, str] = {
 }
 """A counter of ranks -> their sum by run and node."""
 UP, ENDED, LIVE = "whyidle_rank_up", "whyidle_rank_killed", "whyidle_run_ranks"
+GROUP_WAITS, TRANSFERS = "whyidle_group_wait_seconds_total", "whyidle_run_group_transfer_seconds_total"
 UNHOOKED = "whyidle_unhooked_seconds_total"
 STALE = float("nan")
 """Stands for promtool's `stale`: the series has disappeared."""
@@ -79,6 +80,8 @@ def _ended(series: list[tuple[str, str]], nodes: Mapping[tuple[str, ...], str]) 
 def _sum_of(name: str, labels: dict[str, str]) -> str:
     """The sum that a series is part of, or nothing."""
     if labels.get("run"):
+        if name == GROUP_WAITS:
+            return TRANSFERS if labels.get("part") == "network" else ""
         return LIVE if name == UP else SUMS.get(name, "")
     return UNHOOKED if name == "whyidle_device_seconds_total" else ""
 

@@ -194,6 +194,9 @@ EMPTY: dict[str, str] = {
     "run_family:whyidle_shortage:ratio5m": "the ranks get the CPUs that they ask for",
     "run:whyidle_transfer_busbw_bytes:rate5m": "the only run on two nodes hangs, and moves nothing",
     "run:whyidle_transfer_busbw_bytes:best": "the only run on two nodes hangs, and moves nothing",
+    "run_group:whyidle_link_bytes:limit": "the ranks of each group are on one node",
+    "run_group:whyidle_transfer_busbw_bytes:rate5m": "the ranks of each group are on one node",
+    "run_group:whyidle_transfer_busbw_bytes:best": "the ranks of each group are on one node",
     "Bus bandwidth against the link B": "the only run on two nodes hangs, and moves nothing",
     "Bus bandwidth against the link C": "the only run on two nodes hangs, and moves nothing",
 }

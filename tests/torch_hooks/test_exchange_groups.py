@@ -14,6 +14,7 @@ import pytest
 from support_forks import Forked, Forks
 from support_training import Outcome, assert_every_second_is_in_one_place, sum_of_causes, until
 
+from whyidle.agent.group_sums import across_nodes, of_run
 from whyidle.ledger.causes import LATE_FAMILIES
 from whyidle.ledger.layout import FAILED
 from whyidle.ledger.reader import Ledger, Slot
@@ -46,8 +47,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
 
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Outcome:
-    """Half of the ranks attach before there is a process group, the others when all groups have been used."""
-    return ended_well(forks, tmp_path_factory.mktemp("attached"), "ATTACH")
+    """Half of the ranks attach before there is a process group, the others when all groups have been used.
+
+    Each row stands for a node.
+    """
+    nodes = {rank: {"WHYIDLE_NODE": f"node{min(row)}"} for rank, row in ROW.items()}
+    return ended_well(forks, tmp_path_factory.mktemp("attached"), "ATTACH", each=nodes)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +124,17 @@ def test_groups_without_the_rank_that_does_not_attach_are_split(without_rank_3: 
     assert mostly_split(row)
     assert mostly_split(column)
     assert max(column.behind, key=lambda one: column.behind[one]) == 2
+
+
+def test_bus_bytes_and_the_groups_that_need_the_links_of_a_node(attached: Outcome) -> None:
+    assert across_nodes(attached.ledgers, lambda ledger: ledger.node) == {
+        node: {"world": 1, "2 ranks": 0, "2 ranks (2)": 2} for node in ("node0", "node2")
+    }
+    for ledger in attached.ledgers:
+        transfers, sent = of_run(ledger, slots(ledger)[1].index)
+        assert transfers == slots(ledger)[1].network > 0
+        # Two parameters in each step, and a number in each world. The late ranks attach after the first number.
+        assert sent == 2 * STEPS * (8 + 1) * 8 * 4 + (2 if ledger.rank < 2 else 1) * 4
 
 
 def test_groups_with_the_rank_that_does_not_attach_stay_unsplit(without_rank_3: Outcome) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support_forks import Forks
 from support_training import Outcome, Told, assert_every_second_is_in_one_place
 
+from whyidle.ledger.bus import bus_bytes
 from whyidle.ledger.layout import SLOTS, UNKNOWN_SLOT
 from whyidle.ledger.reader import Ledger
 from whyidle.torch_hooks import groups as groups_module
@@ -363,3 +364,5 @@ def test_bytes_are_counted_by_group_and_operation(pair: Pair) -> None:
     for _, ledger in pair.ranks():
         found = {slot.label: slot.bytes for slot in ledger.slots}
         assert found.get("dp") == (expected if "functional" in pair.calls.names else None)
+        sent = {slot.label: bus_bytes(slot.bytes, slot.size) for slot in ledger.slots}  # to the other of two ranks
+        assert sent.get("dp", 0) == sum(found.get("dp", {}).values()) / 2 + found.get("dp", {}).get("all_reduce", 0) / 2

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
+from ....ledger.bus import bus_factor
 from ...traffic.collectives import sent
 
 FACTORS: dict[str, Callable[[int], float]] = {
-    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    "all_gather": lambda ranks: (ranks - 1) / ranks,
-    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
-    "all_to_all": lambda ranks: (ranks - 1) / ranks,
-    "broadcast": lambda ranks: 1.0,
+    op: partial(bus_factor, op) for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 }
 """Operation -> a function from the number of ranks to busbw / algbw."""
 OPERATIONS: tuple[str, ...] = tuple(FACTORS)

@@ -13,6 +13,7 @@ from whyidle.agent.collector import Advised
 from whyidle.agent.collectors.advice import MOST, AdviceCollector
 from whyidle.agent.ledgers import LedgerStore, Snapshot
 from whyidle.agent.reading import Absent, Reading
+from whyidle.agent.run_sums import RunCounters
 from whyidle.cli.advice import of_directory
 
 INFO, GAIN = "whyidle_advice_info", "whyidle_advice_gain_ratio"
@@ -24,7 +25,7 @@ def line(run: str, number: int) -> Advised:
 
 def with_runs(*runs: str) -> LedgerStore:
     store = LedgerStore("/ledgers", 1.0)
-    store.latest = Snapshot([], {}, 0, {("lab", run, "n1"): {} for run in runs})
+    store.latest = Snapshot([], {}, 0, {("lab", run, "n1"): RunCounters({}, {}) for run in runs})
     return store
 
 

@@ -86,7 +86,8 @@ def _specs() -> list[Spec]:
             late={"storage": 64 * step.get("data_read", 0.0)},
             waited_for={"storage": 64 * step.get("straggler", 0.0)},
             late_steps=64 if "data_read" in step else 0,
-            words={**spec.words, **SHORTAGE},
+            words={**spec.words, **SHORTAGE, "slot_op_bytes": 1 << 30},
+            slots=[{"key": 17, "size": 2}],
             groups=[("dp", {"straggler": 64 * step.get("straggler", 0.0)}, 64), ("unknown", {}, 1)],
         )
         for spec, step in zip(processes.specs(), steps, strict=True)
