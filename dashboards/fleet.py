@@ -6,6 +6,7 @@ It queries recorded series only.
 from __future__ import annotations
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
+from ..alerts.recording.names import LATE_BY_RANK, LOST_BY_NODE, hourly
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
 from .vocabulary import (
@@ -16,11 +17,13 @@ from .vocabulary import (
     Column,
     Dashboard,
     Panel,
+    Template,
     bars,
     blamed,
     dashboard,
     device_hours,
     heat,
+    largest,
     line,
     now,
     over_range,
@@ -65,7 +68,15 @@ def build() -> Dashboard:
         "whyidle / Fleet",
         """All GPUs of all clusters: what was lost, to what, and what that cost; and the nodes, links and ranks that it
         was lost on.""",
-        variables=[v.data_source(), v.cluster(), v.window(), v.choice("worst", "Worst", COUNTS, "20")],
+        variables=[
+            v.data_source(),
+            v.cluster(),
+            v.window(),
+            v.choice("worst", "Worst", COUNTS, "20"),
+            v.exact(),
+            _losing(),
+            _late(),
+        ],
         sections=[
             section(
                 "What the fleet loses",
@@ -255,10 +266,25 @@ def _heat() -> Panel:
     )
 
 
+def _losing() -> Template:
+    """A hidden variable: the nodes that lost most. A panel that read all nodes to find them would read too much."""
+    of_all = f"{{{v.CLUSTER}}}"
+    lost = largest("$worst", v.BY_NODE, LOST_BY_NODE + of_all, hourly(LOST_BY_NODE) + of_all)
+    return v.worst("losing", "node", lost, "Node that lost most")
+
+
+def _late() -> Template:
+    """A hidden variable: the ranks, of any run, that made others wait most."""
+    of_all = f"{{{v.CLUSTER}}}"
+    late = largest("$worst", BY_RANK, LATE_BY_RANK + of_all, hourly(LATE_BY_RANK) + of_all)
+    return v.worst("late", "rank", late, "Rank that made others wait")
+
+
 def _nodes() -> Panel:
-    hours = device_hours(f"node:whyidle_lost_seconds:increase{{{v.CLUSTER}}}")
+    of_nodes = f"{v.CLUSTER}, {v.any_of('node', 'losing')}"
+    hours = device_hours(f"{LOST_BY_NODE}{{{of_nodes}}}")
     first = f"topk($worst, sum by ({v.BY_NODE}) ({hours}))"
-    spent = f"sum_over_time(run_node_cause:whyidle_device_seconds:increase{{{v.CLUSTER}"
+    spent = f"sum_over_time(run_node_cause:whyidle_device_seconds:increase{{{of_nodes}"
     worst = f"topk by ({v.BY_NODE}) (1, sum by ({v.BY_NODE}, family) ({spent}, {LOST}}}[1h])))"
     family = f"({worst} / on ({v.BY_NODE}) group_left () sum by ({v.BY_NODE}) ({spent}}}[1h])))"
     panel = table(
@@ -267,7 +293,7 @@ def _nodes() -> Panel:
         "in the last hour of it. The hours are parts of the bill of the runs. In the column for the last "
         "hour, waits for a late rank count as straggler.",
         now(first),
-        now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}}) and on ({v.BY_NODE}) {first}"),
+        now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{of_nodes}}}) and on ({v.BY_NODE}) {first}"),
         now(f"{family} and on ({v.BY_NODE}) {first}"),
         columns=[
             Column("node", "Node", link=to_node()),
@@ -325,9 +351,9 @@ def _troubled() -> Panel:
 
 
 def _late_ranks() -> Panel:
-    late = f"run_rank:whyidle_late_seconds:increase{{{v.CLUSTER}}}"
-    first = f"topk($worst, sum by ({BY_RANK}) ({device_hours(late)}) > 0)"
-    by_family = f"sum by ({BY_RANK}, family) (run_rank_family:whyidle_late:rate1h{{{v.CLUSTER}}})"
+    ranks = f"{v.CLUSTER}, {v.any_of('rank', 'late')}"
+    first = f"topk($worst, sum by ({BY_RANK}) ({device_hours(f'{LATE_BY_RANK}{{{ranks}}}')}) > 0)"
+    by_family = f"sum by ({BY_RANK}, family) (run_rank_family:whyidle_late:rate1h{{{ranks}}})"
     return table(
         "Ranks that made others wait",
         "GPU-hours for which each rank made the others of its run wait in the time range, and what made it late in the "

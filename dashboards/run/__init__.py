@@ -27,6 +27,8 @@ def build() -> Dashboard:
             comparison.ago(),
             v.members(),
             v.gpus(),
+            v.exact(),
+            ranks.shown(),
         ],
         annotations=[starts(v.RUN), restarts(v.RUN), CHECKPOINTS, DRAINS, DEPLOYMENTS, ALERTS],
         sections=[
