@@ -29,6 +29,7 @@ def build() -> Dashboard:
             v.gpus(),
             v.exact(),
             ranks.shown(),
+            ranks.listed(),
         ],
         annotations=[starts(v.RUN), restarts(v.RUN), CHECKPOINTS, DRAINS, DEPLOYMENTS, ALERTS],
         sections=[

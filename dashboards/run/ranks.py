@@ -33,9 +33,9 @@ from .parts import MOST_RANKS, RANKS
 BY_RANK = "owner, run, rank"
 NAMED = 8
 """The most ranks that are shown because others wait for them."""
-SHOWN = f"{v.RUN_NODES}, {v.any_of('rank', 'shown')}"
-"""The ranks that are drawn, from a hidden variable. To choose them in the query, it would have to read all ranks at
-every point of the time range."""
+SHOWN, LISTED = (f"{v.RUN_NODES}, {v.any_of('rank', which)}" for which in ("shown", "listed"))
+"""The ranks that are drawn over time, and those in the table, from hidden variables. A query that chose its ranks
+itself would have to read all ranks."""
 LATENESS = over_range(f"run_rank:whyidle_late:rate5m{{{v.RUN}, {v.RANKS}}}")
 LATE = f"{LATENESS} > {v.SETTINGS.late_share} * {MOST_RANKS}"
 """The ranks that are late. Without a limit, the latest rank would always be bright, even if it is hardly late."""
@@ -58,7 +58,24 @@ def shown() -> Template:
     return v.worst("shown", "rank", f"{waits} or {waited_for} or {missing}", "Rank drawn")
 
 
-def _computing(ranks: str = RANKS) -> str:
+def listed() -> Template:
+    """A hidden variable: the chosen ranks that wait most now, and those that they wait for now."""
+    waits = f"topk($worst, sum by (rank) ({_losses(RANKS)}))"
+    late, missing = _now(f"{v.RUN}, {v.RANKS}")
+    return v.worst("listed", "rank", f"{waits} or topk({NAMED}, {late}) or topk({NAMED}, {missing})", "Rank listed")
+
+
+def _losses(ranks: str) -> str:
+    return rank_shares(ranks, "rank", 'family!="compute"')
+
+
+def _now(ranks: str) -> tuple[str, str]:
+    """How many GPUs wait for each rank, and for how long ranks have been missing."""
+    late = f"sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{ranks}}})"
+    return late, f"max by (rank) ({MISSING}{{{ranks}}})"
+
+
+def _computing(ranks: str) -> str:
     return rank_shares(ranks, BY_RANK, 'family="compute"')
 
 
@@ -67,7 +84,7 @@ def _idle() -> Panel:
         "Who waits",
         """Share of each rank's time that was not compute. Bright means a large share. If all ranks but one are
         bright, that one makes the others wait. It shows the ranks that wait most, up to the number that is chosen
-        above, and eight ranks that others wait for.""",
+        above, at most eight ranks that others wait for, and at most eight that are missing from a collective.""",
         query(f"1 - {_computing(SHOWN)}", "rank {{rank}}"),
         unit="percentunit",
         width=12,
@@ -101,11 +118,7 @@ def _phases() -> Panel:
 
 
 def _list() -> Panel:
-    idle = rank_shares(RANKS, "rank", 'family!="compute"')
-    late = f"sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, {v.RANKS}}})"
-    missing = f"max by (rank) (run_rank_family:whyidle_missing:seconds{{{v.RUN}, {v.RANKS}}})"
-    waits = f"topk($worst, sum by (rank) ({idle}))"
-    chosen = f"({waits} or on (rank) topk({NAMED}, {late}) or on (rank) topk({NAMED}, {missing}))"
+    ranks = f"{v.RUN}, {v.any_of('rank', 'listed')}"
     return table(
         "Ranks, now",
         f"""The ranks now: the phase of each and for how long, what it loses most to, in how many steps a second it
@@ -114,14 +127,13 @@ def _list() -> Panel:
         at most {NAMED} ranks that others wait for, and at most {NAMED} that are missing from a collective. Sort by
         any column; a node's name leads to its counters.""",
         *(
-            now(f"{expr} and on (rank) {chosen}")
+            now(expr)
             for expr in (
-                f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})",
-                f"sum by (rank) ({_computing()})",
-                f"topk by (rank) (1, {idle}) > {v.SETTINGS.verdict_share}",
-                late,
-                missing,
-                f"sum by (rank) (rate(whyidle_late_steps_total{{{v.RUN}, {v.RANKS}}}[$__rate_interval]))",
+                f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{LISTED}}})",
+                f"sum by (rank) ({_computing(LISTED)})",
+                f"topk by (rank) (1, {_losses(LISTED)}) > {v.SETTINGS.verdict_share}",
+                *_now(ranks),
+                f"sum by (rank) (rate(whyidle_late_steps_total{{{ranks}}}[$__rate_interval]))",
             )
         ),
         columns=[
