@@ -43,7 +43,8 @@ HOURS = "count:GPU-h"
 BY_RANK = f"{v.BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
 BILL = f"cluster_family:whyidle_billed_seconds:increase{{{v.CLUSTER}, {LOST}}}"
-COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}'
+LOSING = f"{v.CLUSTER}, {v.any_of('node', 'losing')}"
+"""The nodes that lost most, from a hidden variable."""
 LOOKS = 60
 """The number of points of the time range at which scores are computed. With more, a day of a thousand nodes would be
 slow."""
@@ -239,12 +240,19 @@ def _goodput() -> Panel:
 # -- which nodes and ranks
 
 
+def _computing(nodes: str) -> str:
+    return f'node_family:whyidle_share:ratio5m{{{nodes}, family="compute"}}'
+
+
 def _bands() -> Panel:
     panel = trend(
         "Nodes by how much they compute",
         "How many nodes spend which share of their ranks' time in compute. Bright means little compute. A band "
         "that fills at once is an event; a band that fills slowly is a gradual change.",
-        *(query(f"count({COMPUTING} >= {low} < {high}) or vector(0)", words_) for words_, low, high, _ in BANDS),
+        *(
+            query(f"count({_computing(v.CLUSTER)} >= {low} < {high}) or vector(0)", words_)
+            for words_, low, high, _ in BANDS
+        ),
         unit="short",
         stacked=True,
         colours={words_: colour for words_, _, _, colour in BANDS},
@@ -254,13 +262,13 @@ def _bands() -> Panel:
 
 
 def _heat() -> Panel:
-    score = f"1 - {over_range(COMPUTING)}"
+    lost = f"sum by ({v.BY_NODE}) (sum_over_time({LOST_BY_NODE}{{{LOSING}}}[${{__range}}] @ end()))"
     return heat(
         "The worst nodes over time",
         "Share of the ranks' time that was not compute, by node. Bright means a large share. The rows are the "
         "nodes that lost most in the time range. One bright row is a node to drain. A bright column means that "
         "the whole fleet lost time at once. Click a cell to open the node.",
-        query(f"1 - {COMPUTING} and on ({v.BY_NODE}) topk($worst, {score})", "{{node}}"),
+        query(f"1 - {worst(_computing(LOSING), lost, v.BY_NODE)}", "{{node}}"),
         unit="percentunit",
         links=[series_to("node")],
     )
@@ -281,10 +289,9 @@ def _late() -> Template:
 
 
 def _nodes() -> Panel:
-    of_nodes = f"{v.CLUSTER}, {v.any_of('node', 'losing')}"
-    hours = device_hours(f"{LOST_BY_NODE}{{{of_nodes}}}")
+    hours = device_hours(f"{LOST_BY_NODE}{{{LOSING}}}")
     first = f"topk($worst, sum by ({v.BY_NODE}) ({hours}))"
-    spent = f"sum_over_time(run_node_cause:whyidle_device_seconds:increase{{{of_nodes}"
+    spent = f"sum_over_time(run_node_cause:whyidle_device_seconds:increase{{{LOSING}"
     worst = f"topk by ({v.BY_NODE}) (1, sum by ({v.BY_NODE}, family) ({spent}, {LOST}}}[1h])))"
     family = f"({worst} / on ({v.BY_NODE}) group_left () sum by ({v.BY_NODE}) ({spent}}}[1h])))"
     panel = table(
@@ -293,7 +300,7 @@ def _nodes() -> Panel:
         "in the last hour of it. The hours are parts of the bill of the runs. In the column for the last "
         "hour, waits for a late rank count as straggler.",
         now(first),
-        now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{of_nodes}}}) and on ({v.BY_NODE}) {first}"),
+        now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{LOSING}}}) and on ({v.BY_NODE}) {first}"),
         now(f"{family} and on ({v.BY_NODE}) {first}"),
         columns=[
             Column("node", "Node", link=to_node()),
