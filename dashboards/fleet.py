@@ -6,7 +6,9 @@ It queries recorded series only.
 from __future__ import annotations
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
-from ..alerts.recording.names import LATE_BY_RANK, LOST_BY_NODE, hourly
+from ..alerts.config import DEFAULT
+from ..alerts.promql import seconds
+from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, hourly
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
 from .vocabulary import (
@@ -20,6 +22,7 @@ from .vocabulary import (
     Template,
     bars,
     blamed,
+    by_length,
     dashboard,
     device_hours,
     heat,
@@ -342,7 +345,7 @@ def _troubled() -> Panel:
         "For how much of the time range each signal of a node's counters showed a limit; and nodes whose links "
         "carry less in one direction than the links of the best node of the cluster, because a link is down or "
         "degraded.",
-        now(f"topk($worst, {over_range(evidence, 'sum')} / {LOOKS_TAKEN})"),
+        now(f"topk($worst, {_of_the_time(evidence)})"),
         now(f"bottomk($worst, {of_best} < {DEGRADED})"),
         columns=[
             Column("node", "Node", link=to_node()),
@@ -355,6 +358,14 @@ def _troubled() -> Panel:
         nothing="No counter of any node showed a limit",
     )
     return _looking(panel)
+
+
+def _of_the_time(evidence: str) -> str:
+    """The share of the time range in which a signal agreed. The sums of hours have nothing of the first hour."""
+    looked = f"sum_over_time(({evidence})[${{exact}}s:$__interval] @ end()) / {LOOKS_TAKEN}"
+    hours = f"sum_over_time({hourly(EVIDENCE_BY_NODE)}{{{v.CLUSTER}}}[$__range])"
+    lately = f"{seconds(DEFAULT.details_interval)} * sum_over_time(({evidence})[1h:{DEFAULT.details_interval}])"
+    return by_length(looked, f"({hours} or {lately}) / $__range_s")
 
 
 def _late_ranks() -> Panel:

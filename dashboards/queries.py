@@ -109,11 +109,16 @@ def largest(count: str | int, by: str, increases: str, hourly: str, also: str = 
     def top(*parts: str) -> str:
         return f"topk({count}, sum by ({by}) ({' or '.join(filter(None, parts))}))"
 
-    short = f"on () vector($__range_s) <= {EXACT_SECONDS}"
     last = f'label_replace(sum_over_time({increases}[1h]), "part", "last", "", "")'
     exact = top(f"sum_over_time({increases}[${{exact}}s])", also)
     rough = top(f"sum_over_time({hourly}[$__range])", last, also)
-    return f"(({exact} and {short}) or ({rough} unless {short}))"
+    return by_length(exact, rough)
+
+
+def by_length(short: str, long: str) -> str:
+    """One vector for a time range of at most a day, and another for a longer one. Prometheus evaluates both."""
+    if_short = f"on () vector($__range_s) <= {EXACT_SECONDS}"
+    return f"(({short} and {if_short}) or ({long} unless {if_short}))"
 
 
 def over_range(selector: str, function: str = "avg") -> str:

@@ -49,6 +49,7 @@ from .library import Dashboard, Panel, Target, Template
 from .panels import bars, heat, share, stat, timeline, trend
 from .queries import (
     blamed,
+    by_length,
     confirmed,
     device_hours,
     encode,
@@ -82,6 +83,7 @@ __all__ = [
     "Unit",
     "bars",
     "blamed",
+    "by_length",
     "confirmed",
     "dashboard",
     "device_hours",

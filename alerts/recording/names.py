@@ -46,6 +46,9 @@ LATE_BY_RANK = increase("run_rank", "late_seconds")
 IDLE_BY_RANK = increase("rank", "idle_seconds")
 """Device-seconds of a rank that were not compute. Only their sums of an hour are recorded."""
 
+EVIDENCE_BY_NODE = increase("node", "evidence_seconds")
+"""The seconds in which each signal of a node agreed. Only their sums of an hour are recorded."""
+
 
 def hourly(increases: str) -> str:
     """The sum of an hour of recorded increases, recorded once an hour."""

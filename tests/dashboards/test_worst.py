@@ -22,6 +22,7 @@ NOW = time.time() // EVERY * EVERY
 PAGES = {path.stem.removeprefix("whyidle-"): path for path in DASHBOARDS}
 RANGES = {"30m": HOUR // 2, "6h": 6 * HOUR, "1d": DAY, "7d": 7 * DAY, "10d": 10 * DAY}
 WORST = "2"
+AGREES = "node:whyidle_cpu_evidence:max5m"
 LOST, LATE, SPENT = (
     *("node:whyidle_lost_seconds:increase", "run_rank:whyidle_late_seconds:increase"),
     "rank_cause:whyidle_device_seconds:increase",
@@ -41,12 +42,12 @@ class Recorded:
         moments = (NOW - ago for ago in range(int(begin), int(end) - 1, -EVERY))
         self.series[f"{name}{{{labels}}}"] = [(moment, value) for moment in moments]
 
-    def hours(self, name: str, labels: str, *of: str, missed: int = 0) -> None:
+    def hours(self, name: str, labels: str, *of: str, missed: int = 0, seconds: float = 1.0) -> None:
         """Adds the sums that are recorded once an hour, of some series. The last ``missed`` sums are left out."""
         points = [point for one in of for point in self.series[one]]
         moments = [NOW - ago + HOUR / 2 + 7 for ago in range(DAY * 11, 0, -HOUR)]
         sums = [(moment, sum(value for at, value in points if moment - HOUR < at <= moment)) for moment in moments]
-        recorded = [(moment, total) for moment, total in sums if total]
+        recorded = [(moment, seconds * total) for moment, total in sums if total]
         self.series[f"{name}_hourly{{{labels}}}"] = recorded[: len(recorded) - missed]
 
 
@@ -64,6 +65,11 @@ def nodes() -> Series:
         found.hours(LOST, of, f"{LOST}{{{of}}}", missed=missed)
     for node, value in (("n1", 5), ("n2", 7), ("n3", 6)):
         found.increases(LOST, f'cluster="young", node="{node}"', value, 20 * 60)
+    for cluster, node, begin in (("old", "always", 10 * DAY), ("old", "half", 5 * DAY), ("young", "new", 20 * 60)):
+        of = f'cluster="{cluster}", node="{node}", signal="cpus_busy"'
+        found.increases(AGREES, of, 1, begin)
+        if cluster == "old":
+            found.hours("node:whyidle_evidence_seconds:increase", of, f"{AGREES}{{{of}}}", seconds=EVERY)
     return found.series
 
 
@@ -102,7 +108,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 def variables(server: Prometheus, page: str, length: str, chosen: Mapping[str, Value]) -> dict[str, Value]:
     """The variables of a page over a time range. Those in ``chosen`` are not asked for."""
-    times = {"__range": length, "__range_s": str(RANGES[length]), "__interval": "5m", "__rate_interval": "5m"}
+    times = {"__range": length, "__range_s": str(RANGES[length]), "__interval": "5m", "__interval_ms": "300000"}
+    times["__rate_interval"] = "5m"
     found: dict[str, Value] = {**times, **fixed(PAGES[page]), "worst": WORST, **chosen}
     for one in listed(PAGES[page]):
         if one.name not in found:
@@ -130,6 +137,17 @@ def test_the_nodes_that_lost_most_and_their_hours_are_those_of_all_increases(
     expected = server.values(of_all, "node", NOW)
     assert len(expected) == int(WORST)
     assert server.values(asked, "node", NOW) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("length", "half"), [("6h", 1.0), ("1d", 1.0), ("7d", 5 / 7), ("10d", 0.5)])
+def test_signals_have_the_share_of_the_time_range_in_which_they_agreed(
+    server: Prometheus, length: str, half: float
+) -> None:
+    where = "Nodes with most signals, and with slow links A"
+    asked = filled(query("fleet", where), variables(server, "fleet", length, {"cluster": "old"}))
+    assert server.values(asked, "node", NOW) == pytest.approx({"always": 1.0, "half": half}, abs=0.02)
+    young = filled(query("fleet", where), variables(server, "fleet", length, {"cluster": "young"}))
+    assert server.value(young, NOW) == pytest.approx(20 * 60 / RANGES[length], rel=0.3)
 
 
 @pytest.mark.parametrize(("length", "shown"), [("30m", "045"), ("1d", "045"), ("7d", "035"), ("10d", "035")])
