@@ -129,7 +129,7 @@ def query(page: str, where: str) -> str:
 def test_the_nodes_that_lost_most_and_their_hours_are_those_of_all_increases(
     server: Prometheus, cluster: str, length: str
 ) -> None:
-    """Of a server with minutes of history, in a range that sums of hours do not cover, and after missed sums too."""
+    """Also on a server with minutes of history, within the last hour, and if sums of hours are missing."""
     asked = filled(
         query("fleet", "Nodes by what they lost A"), variables(server, "fleet", length, {"cluster": cluster})
     )
@@ -162,7 +162,7 @@ def test_only_the_chosen_nodes_and_ranks_are_drawn(server: Prometheus) -> None:
     assert drawn(server, RUN, "1d", "Who waits A", rank=["1", "3"]) == {"1", "3"}
 
 
-def test_a_run_that_waits_for_nothing_is_no_error(server: Prometheus) -> None:
+def test_a_run_that_waits_for_nothing_has_an_empty_panel(server: Prometheus) -> None:
     assert drawn(server, HEALTHY, "1d", "Who waits A") == set()
 
 
