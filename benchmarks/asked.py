@@ -22,6 +22,7 @@ LONG_SECONDS = 1.0
 POINTS = 1_000  # the width of a panel in pixels: Grafana requests no more points
 VARIABLE = re.compile(r"\$\{(\w+)(?::(\w+))?\}|\$([a-z_]\w*)")
 LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)$")
+QUERY_RESULT = re.compile(r"query_result\((.*)\)$")
 Json = dict[str, Any]
 
 
@@ -33,11 +34,14 @@ class Question:
     panel: str
     expr: str
     instant: bool
-    chosen: Mapping[str, str] = field(hash=False)
+    chosen: dict[str, str] = field(hash=False)
     points: int = POINTS
     least: int = 1
     """The panel's least number of seconds between two points."""
     label: str = ""
+    variable: str = ""
+    """A variable that gets its values from the answer. ``pattern`` finds them."""
+    pattern: str = ""
 
     def step(self, seconds: int, scrape: int) -> int:
         """Seconds between two points over a range of ``seconds``, a multiple of the scrape interval."""
@@ -73,6 +77,10 @@ def _of(dashboard: Json, fleet: Fleet) -> Iterator[Question]:
         asked = LABEL_VALUES.match(variable.get("definition", ""))
         if asked:
             yield Question(uid, f"variable {variable['name']}", asked[1], False, chosen, label=asked[2])
+        asked = QUERY_RESULT.match(variable.get("definition", ""))
+        if asked:
+            name, pattern = variable["name"], variable["regex"].strip("/")
+            yield Question(uid, f"variable {name}", asked[1], True, chosen, variable=name, pattern=pattern)
     for panel in panels_of(dashboard):
         for target in panel.get("targets", ()):
             points = min(POINTS, panel.get("maxDataPoints") or POINTS)
@@ -117,6 +125,8 @@ def ask(server: Server, asked: list[Question], end: float, seconds: int, rounds:
             walls.setdefault(question, []).append(time.perf_counter() - began)
             cpus.setdefault(question, []).append(server.cpu_seconds() - cpu)
             data = json.loads(answer)["data"]
+            if question.variable:
+                question.chosen[question.variable] = _values(question, data["result"])
             if not (data if question.label else data["result"]):
                 empty.add(f"{question.dashboard}: {question.panel}: {query}")
     slowest = sorted(walls, key=lambda question: -statistics.median(walls[question]))
@@ -132,6 +142,16 @@ def ask(server: Server, asked: list[Question], end: float, seconds: int, rounds:
         "empty": sorted(empty),
         "failed": failed,
     }
+
+
+def _values(question: Question, results: list[Json]) -> str:
+    """The values of a variable, from the results as Grafana writes them."""
+    found = []
+    for one in results:
+        labels = ",".join(f'{name}="{text}"' for name, text in one["metric"].items())
+        time_, value = one["value"]
+        found += re.findall(question.pattern, f"{{{labels}}} {value} {1000 * time_:.0f}")
+    return "|".join(map(re.escape, found))
 
 
 def _answer(server: Server, question: Question, query: str, end: float, seconds: int) -> bytes:

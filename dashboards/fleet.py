@@ -6,6 +6,9 @@ It queries recorded series only.
 from __future__ import annotations
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
+from ..alerts.config import DEFAULT
+from ..alerts.promql import seconds
+from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, hourly
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
 from .vocabulary import (
@@ -16,11 +19,14 @@ from .vocabulary import (
     Column,
     Dashboard,
     Panel,
+    Template,
     bars,
     blamed,
+    by_length,
     dashboard,
     device_hours,
     heat,
+    largest,
     line,
     now,
     over_range,
@@ -40,7 +46,8 @@ HOURS = "count:GPU-h"
 BY_RANK = f"{v.BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
 BILL = f"cluster_family:whyidle_billed_seconds:increase{{{v.CLUSTER}, {LOST}}}"
-COMPUTING = f'node_family:whyidle_share:ratio5m{{{v.CLUSTER}, family="compute"}}'
+LOSING = f"{v.CLUSTER}, {v.any_of('node', 'losing')}"
+"""The nodes that lost most, from a hidden variable."""
 LOOKS = 60
 """The number of points of the time range at which scores are computed. With more, a day of a thousand nodes would be
 slow."""
@@ -65,7 +72,15 @@ def build() -> Dashboard:
         "whyidle / Fleet",
         """All GPUs of all clusters: what was lost, to what, and what that cost; and the nodes, links and ranks that it
         was lost on.""",
-        variables=[v.data_source(), v.cluster(), v.window(), v.choice("worst", "Worst", COUNTS, "20")],
+        variables=[
+            v.data_source(),
+            v.cluster(),
+            v.window(),
+            v.choice("worst", "Worst", COUNTS, "20"),
+            v.exact(),
+            _losing(),
+            _late(),
+        ],
         sections=[
             section(
                 "What the fleet loses",
@@ -228,12 +243,19 @@ def _goodput() -> Panel:
 # -- which nodes and ranks
 
 
+def _computing(nodes: str) -> str:
+    return f'node_family:whyidle_share:ratio5m{{{nodes}, family="compute"}}'
+
+
 def _bands() -> Panel:
     panel = trend(
         "Nodes by how much they compute",
         "How many nodes spend which share of their ranks' time in compute. Bright means little compute. A band "
         "that fills at once is an event; a band that fills slowly is a gradual change.",
-        *(query(f"count({COMPUTING} >= {low} < {high}) or vector(0)", words_) for words_, low, high, _ in BANDS),
+        *(
+            query(f"count({_computing(v.CLUSTER)} >= {low} < {high}) or vector(0)", words_)
+            for words_, low, high, _ in BANDS
+        ),
         unit="short",
         stacked=True,
         colours={words_: colour for words_, _, _, colour in BANDS},
@@ -243,22 +265,36 @@ def _bands() -> Panel:
 
 
 def _heat() -> Panel:
-    score = f"1 - {over_range(COMPUTING)}"
+    lost = f"sum by ({v.BY_NODE}) (sum_over_time({LOST_BY_NODE}{{{LOSING}}}[${{__range}}] @ end()))"
     return heat(
         "The worst nodes over time",
         "Share of the ranks' time that was not compute, by node. Bright means a large share. The rows are the "
         "nodes that lost most in the time range. One bright row is a node to drain. A bright column means that "
         "the whole fleet lost time at once. Click a cell to open the node.",
-        query(f"1 - {COMPUTING} and on ({v.BY_NODE}) topk($worst, {score})", "{{node}}"),
+        query(f"1 - {worst(_computing(LOSING), lost, v.BY_NODE)}", "{{node}}"),
         unit="percentunit",
         links=[series_to("node")],
     )
 
 
+def _losing() -> Template:
+    """A hidden variable: the nodes that lost most. A panel that read all nodes to find them would read too much."""
+    of_all = f"{{{v.CLUSTER}}}"
+    lost = largest("$worst", v.BY_NODE, LOST_BY_NODE + of_all, hourly(LOST_BY_NODE) + of_all)
+    return v.worst("losing", "node", lost, "Node that lost most")
+
+
+def _late() -> Template:
+    """A hidden variable: the ranks, of any run, that made others wait most."""
+    of_all = f"{{{v.CLUSTER}}}"
+    late = largest("$worst", BY_RANK, LATE_BY_RANK + of_all, hourly(LATE_BY_RANK) + of_all)
+    return v.worst("late", "rank", late, "Rank that made others wait")
+
+
 def _nodes() -> Panel:
-    hours = device_hours(f"node:whyidle_lost_seconds:increase{{{v.CLUSTER}}}")
+    hours = device_hours(f"{LOST_BY_NODE}{{{LOSING}}}")
     first = f"topk($worst, sum by ({v.BY_NODE}) ({hours}))"
-    spent = f"sum_over_time(run_node_cause:whyidle_device_seconds:increase{{{v.CLUSTER}"
+    spent = f"sum_over_time(run_node_cause:whyidle_device_seconds:increase{{{LOSING}"
     worst = f"topk by ({v.BY_NODE}) (1, sum by ({v.BY_NODE}, family) ({spent}, {LOST}}}[1h])))"
     family = f"({worst} / on ({v.BY_NODE}) group_left () sum by ({v.BY_NODE}) ({spent}}}[1h])))"
     panel = table(
@@ -267,7 +303,7 @@ def _nodes() -> Panel:
         "in the last hour of it. The hours are parts of the bill of the runs. In the column for the last "
         "hour, waits for a late rank count as straggler.",
         now(first),
-        now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{v.CLUSTER}}}) and on ({v.BY_NODE}) {first}"),
+        now(f"max by ({v.BY_NODE}) (node:whyidle_ranks:count{{{LOSING}}}) and on ({v.BY_NODE}) {first}"),
         now(f"{family} and on ({v.BY_NODE}) {first}"),
         columns=[
             Column("node", "Node", link=to_node()),
@@ -309,7 +345,7 @@ def _troubled() -> Panel:
         "For how much of the time range each signal of a node's counters showed a limit; and nodes whose links "
         "carry less in one direction than the links of the best node of the cluster, because a link is down or "
         "degraded.",
-        now(f"topk($worst, {over_range(evidence, 'sum')} / {LOOKS_TAKEN})"),
+        now(f"topk($worst, {_of_the_time(evidence)})"),
         now(f"bottomk($worst, {of_best} < {DEGRADED})"),
         columns=[
             Column("node", "Node", link=to_node()),
@@ -324,10 +360,18 @@ def _troubled() -> Panel:
     return _looking(panel)
 
 
+def _of_the_time(evidence: str) -> str:
+    """The share of the time range in which a signal agreed. The sums of hours have nothing of the first hour."""
+    looked = f"sum_over_time(({evidence})[${{exact}}s:$__interval] @ end()) / {LOOKS_TAKEN}"
+    hours = f"sum_over_time({hourly(EVIDENCE_BY_NODE)}{{{v.CLUSTER}}}[$__range])"
+    lately = f"{seconds(DEFAULT.details_interval)} * sum_over_time(({evidence})[1h:{DEFAULT.details_interval}])"
+    return by_length(looked, f"({hours} or {lately}) / $__range_s")
+
+
 def _late_ranks() -> Panel:
-    late = f"run_rank:whyidle_late_seconds:increase{{{v.CLUSTER}}}"
-    first = f"topk($worst, sum by ({BY_RANK}) ({device_hours(late)}) > 0)"
-    by_family = f"sum by ({BY_RANK}, family) (run_rank_family:whyidle_late:rate1h{{{v.CLUSTER}}})"
+    ranks = f"{v.CLUSTER}, {v.any_of('rank', 'late')}"
+    first = f"topk($worst, sum by ({BY_RANK}) ({device_hours(f'{LATE_BY_RANK}{{{ranks}}}')}) > 0)"
+    by_family = f"sum by ({BY_RANK}, family) (run_rank_family:whyidle_late:rate1h{{{ranks}}})"
     return table(
         "Ranks that made others wait",
         "GPU-hours for which each rank made the others of its run wait in the time range, and what made it late in the "

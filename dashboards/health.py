@@ -31,6 +31,8 @@ NODE = f"group_left (node) topk by ({BY_INSTANCE}) (1, max by ({BY_INSTANCE}, no
 """Joins the node's name to an agent's series. It takes one name, since ranks may give the node another name."""
 LOOKS = 60
 """Points over time in panels on all agents. With more, thirty days of a thousand agents would be slow."""
+LATELY = v.SETTINGS.window
+"""The window of rates at the end of the time range. One that grows with the range would read an hour of all agents."""
 OWN_RULES = 'rule_group=~".*;whyidle-.*"'
 """Matcher for whyidle's rule groups. Prometheus names a group by its file and its name."""
 FAILED = 'state="failed"'
@@ -69,17 +71,17 @@ def _series(metric: str, matchers: str = "") -> str:
 
 
 def _rate(metric: str) -> str:
-    return f"rate({_series(metric)}[$__rate_interval])"
+    return f"rate({_series(metric)}[{LATELY}])"
 
 
 def _grown(metric: str, by: str, most: int | str = "$worst") -> str:
-    """The counters that grew most at the end of the time range, by labels and node.
+    """The counters that grew most in the last minutes of the time range, by labels and node.
 
     A query over the whole range would be too large: a thousand agents have about a hundred thousand such counters, and
     nearly all of them stand still.
     """
-    grown = f"sum by ({BY_INSTANCE}, {by}) (increase({_series(metric)}[$__rate_interval])) > 0.5"
-    return f"topk({most}, ({grown}) * on ({BY_INSTANCE}) {NODE})"
+    grown = f"sum by ({BY_INSTANCE}, {by}) (increase({_series(metric)}[{LATELY}]) > 0.5)"
+    return f"topk({most}, {grown} * on ({BY_INSTANCE}) {NODE})"
 
 
 def _in_one_look() -> list[Panel]:
@@ -160,8 +162,8 @@ def _collectors() -> Panel:
 def _failures() -> Panel:
     return table(
         "Collector runs without a result",
-        "Runs at the end of the time range, by reason: the collector took longer than its deadline, still hung from an "
-        "earlier run, had no time left, or failed.",
+        "Runs in the last 5 minutes of the time range, by reason: the collector took longer than its deadline, still "
+        "hung from an earlier run, had no time left, or failed.",
         now(_grown("whyidle_collector_failures_total", "collector, reason")),
         columns=[
             NODE_COLUMN,
@@ -178,8 +180,8 @@ def _failures() -> Panel:
 def _unread() -> Panel:
     return table(
         "Values that could not be read",
-        "Values at the end of the time range, by collector, file and reason. The series of a value is absent until it "
-        "can be read again.",
+        "Values in the last 5 minutes of the time range, by collector, file and reason. The series of a value is "
+        "absent until it can be read again.",
         now(_grown("whyidle_read_errors_total", "collector, file, reason")),
         columns=[
             NODE_COLUMN,
@@ -197,8 +199,8 @@ def _unread() -> Panel:
 def _ledgers() -> Panel:
     return table(
         "Ledgers that could not be used",
-        "Ledgers at the end of the time range, by reason: the file is not a ledger, has a newer version, or is "
-        "damaged. The ranks of these files are missing from all figures.",
+        "Ledgers in the last 5 minutes of the time range, by reason: the file is not a ledger, has a newer version, or "
+        "is damaged. The ranks of these files are missing from all figures.",
         now(_grown("whyidle_ledger_errors_total", "reason")),
         columns=[NODE_COLUMN, Column("reason", "Reason"), Column("Value", "Times", "short", decimals=0, width=80)],
         sort="Times",
@@ -209,11 +211,11 @@ def _ledgers() -> Panel:
 
 def _hooks() -> Panel:
     states = f"count by ({v.BY_RUN}, hook) ({_series('whyidle_hook_state', FAILED)})"
-    faults = f"sum by ({v.BY_RUN}) (increase({_series('whyidle_hook_faults_total')}[$__rate_interval])) > 0.5"
+    faults = f"sum by ({v.BY_RUN}) (increase({_series('whyidle_hook_faults_total')}[{LATELY}])) > 0.5"
     return table(
         "Hooks that failed, and errors that they caught",
-        "The number of ranks of each run on which a hook failed, and the errors in whyidle itself at the end of the "
-        "time range. The log of the rank says why.",
+        "The number of ranks of each run on which a hook failed, and the errors in whyidle itself in the last 5 "
+        "minutes of the time range. The log of the rank says why.",
         now(f"topk($worst, {states})"),
         now(f"topk($worst, {faults})"),
         columns=[
@@ -263,9 +265,9 @@ def _unmeasured() -> Panel:
     return table(
         "Waits not split yet, and intervals not measured",
         "GPU-seconds of waits in collectives that are not split yet, by run; and intervals that the device clock "
-        "could not measure, whose time is unattributed. Both are those at the end of the time range.",
+        "could not measure in the last 5 minutes, whose time is unattributed. Both are at the end of the time range.",
         now(f"topk($worst, {pending})"),
-        now(f"topk($worst, sum by ({v.BY_RUN}) (increase({_series('whyidle_unmeasured_total')}[$__rate_interval])))"),
+        now(f"topk($worst, sum by ({v.BY_RUN}) (increase({_series('whyidle_unmeasured_total')}[{LATELY}])))"),
         columns=[
             Column("owner", "Owner"),
             Column("run", "Run", link=to_run()),
@@ -328,7 +330,7 @@ def _rules() -> Panel:
         now(first),
         now(f"max by (rule_group) ({every}{groups}) and on (rule_group) {first}"),
         *(
-            now(f"sum by (rule_group) (increase({count}{groups}[$__rate_interval])) and on (rule_group) {first}")
+            now(f"sum by (rule_group) (increase({count}{groups}[{LATELY}])) and on (rule_group) {first}")
             for count in (missed, failed)
         ),
         columns=[

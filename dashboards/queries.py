@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..ledger.causes import FAMILIES
 from .library import Target, core
-from .variables import BY_RUN, SETTINGS
+from .variables import BY_RUN, EXACT_SECONDS, SETTINGS
 
 ORDER = "_order"
 """A label whose name sorts before all others: Prometheus sorts series by their labels."""
@@ -96,6 +96,29 @@ def rank_idle(matchers: str, by: str) -> str:
     """The time in the time range in which ranks did not compute, as a score to find the worst."""
     spent = f'rank_cause:whyidle_device_seconds:increase{{{matchers}, family!="compute"}}'
     return f"sum by ({by}) ({over_range(spent, 'sum')})"
+
+
+def largest(count: str | int, by: str, increases: str, hourly: str, also: str = "") -> str:
+    """The sums over the time range that are largest, from selectors of recorded increases and of their sums of hours.
+
+    In a range of more than a day, the sums of hours decide, with an error of an hour at most at either end. So use this
+    in a hidden variable (:func:`.variables.worst`) that says which series a panel reads, and not as a figure. ``also``
+    is a vector that is added.
+    """
+
+    def top(*parts: str) -> str:
+        return f"topk({count}, sum by ({by}) ({' or '.join(filter(None, parts))}))"
+
+    last = f'label_replace(sum_over_time({increases}[1h]), "part", "last", "", "")'
+    exact = top(f"sum_over_time({increases}[${{exact}}s])", also)
+    rough = top(f"sum_over_time({hourly}[$__range])", last, also)
+    return by_length(exact, rough)
+
+
+def by_length(short: str, long: str) -> str:
+    """One vector for a time range of at most a day, and another for a longer one. Prometheus evaluates both."""
+    if_short = f"on () vector($__range_s) <= {EXACT_SECONDS}"
+    return f"(({short} and {if_short}) or ({long} unless {if_short}))"
 
 
 def over_range(selector: str, function: str = "avg") -> str:

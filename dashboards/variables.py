@@ -48,6 +48,9 @@ MEMBERS = f"{CLUSTER}, {any_of('node', 'member')}"
 RANKS = any_of("rank")
 """Matchers for use in a selector: ``metric{RUN}``."""
 
+EXACT_SECONDS = 86_400
+"""The longest time range in which the worst series are found by their increases. In a longer one, sums of hours find
+them."""
 ANY = ".*"
 """The value of All. It also matches series without the label, since series may lack the label for the cluster."""
 
@@ -124,6 +127,25 @@ def choice(name: str, label: str, values: tuple[str, ...], default: str) -> Temp
     return core.Template(
         name=name, label=label, type="custom", query=",".join(values), options=options, default=default
     )
+
+
+def exact() -> Template:
+    """A hidden variable: the seconds of the time range, but at most EXACT_SECONDS. Durations cannot be calculated."""
+    query = f"query_result(clamp_max(vector($__range_s), {EXACT_SECONDS}))"
+    found = _listed("exact", "Seconds in which the worst are found exactly", query, multi=False)
+    found.hide, found.regex = _HIDDEN, r"/^\{\} (\d+) /"
+    return found
+
+
+def worst(name: str, label: str, expr: str, text: str) -> Template:
+    """A hidden variable: the values of ``label`` of the series that ``expr`` finds, so that panels read only those.
+
+    ``text`` is the label of the variable. The pattern reads the label from Grafana's text of a result:
+    ``{rank="7"} 1 1764000000000``.
+    """
+    found = _hidden(name, text, f"query_result(group by ({label}) ({' '.join(expr.split())}))")
+    found.regex = rf'/^\{{{label}="(.*)"\}} \S+ \S+$/'
+    return found
 
 
 def _hidden(name: str, label: str, query: str) -> Template:

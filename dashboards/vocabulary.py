@@ -49,10 +49,12 @@ from .library import Dashboard, Panel, Target, Template
 from .panels import bars, heat, share, stat, timeline, trend
 from .queries import (
     blamed,
+    by_length,
     confirmed,
     device_hours,
     encode,
     in_order,
+    largest,
     now,
     over_range,
     query,
@@ -81,6 +83,7 @@ __all__ = [
     "Unit",
     "bars",
     "blamed",
+    "by_length",
     "confirmed",
     "dashboard",
     "device_hours",
@@ -88,6 +91,7 @@ __all__ = [
     "falling",
     "heat",
     "in_order",
+    "largest",
     "line",
     "now",
     "over_range",

@@ -12,6 +12,7 @@ from . import (
     books,
     contradictions,
     corroboration,
+    hours,
     rank_books,
     ranks,
     shares,
@@ -30,6 +31,7 @@ def groups(config: Config) -> list[Group]:
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),
         Group("whyidle-evidence", config.details_interval, tuple(_evidence(config))),
         Group("whyidle-verdict", config.interval, tuple(_verdicts(config))),
+        Group("whyidle-hours", hours.HOUR, hours.rules(config)),
     ]
 
 

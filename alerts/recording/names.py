@@ -44,6 +44,16 @@ LOST_BY_NODE = increase("node", "lost_seconds")
 """Billed device-seconds since the last evaluation that were not compute, by node."""
 LATE_BY_RANK = increase("run_rank", "late_seconds")
 """Device-seconds since the last evaluation for which other ranks waited for a rank."""
+IDLE_BY_RANK = increase("rank", "idle_seconds")
+"""Device-seconds of a rank that were not compute. Only their sums of an hour are recorded."""
+
+EVIDENCE_BY_NODE = increase("node", "evidence_seconds")
+"""The seconds in which each signal of a node agreed. Only their sums of an hour are recorded."""
+
+
+def hourly(increases: str) -> str:
+    """The sum of an hour of recorded increases, recorded once an hour."""
+    return f"{increases}_hourly"
 
 
 def steps(window: str) -> str:

@@ -27,6 +27,9 @@ def build() -> Dashboard:
             comparison.ago(),
             v.members(),
             v.gpus(),
+            v.exact(),
+            ranks.shown(),
+            ranks.listed(),
         ],
         annotations=[starts(v.RUN), restarts(v.RUN), CHECKPOINTS, DRAINS, DEPLOYMENTS, ALERTS],
         sections=[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...alerts.recording.names import IDLE_BY_RANK, LATE_BY_RANK, MISSING, hourly, spent
 from ...ledger.causes import PHASES
 from .. import variables as v
 from ..colours import FAMILY_COLOUR, FAMILY_WORDS, PHASE_COLOUR
@@ -10,13 +11,14 @@ from ..vocabulary import (
     Column,
     Panel,
     Section,
+    Template,
     encode,
     heat,
+    largest,
     line,
     now,
     over_range,
     query,
-    rank_idle,
     rank_shares,
     steps,
     table,
@@ -31,6 +33,9 @@ from .parts import MOST_RANKS, RANKS
 BY_RANK = "owner, run, rank"
 NAMED = 8
 """The most ranks that are shown because others wait for them."""
+SHOWN, LISTED = (f"{v.RUN_NODES}, {v.any_of('rank', which)}" for which in ("shown", "listed"))
+"""The ranks that are drawn over time, and those in the table, from hidden variables. A query that chose its ranks
+itself would have to read all ranks."""
 LATENESS = over_range(f"run_rank:whyidle_late:rate5m{{{v.RUN}, {v.RANKS}}}")
 LATE = f"{LATENESS} > {v.SETTINGS.late_share} * {MOST_RANKS}"
 """The ranks that are late. Without a limit, the latest rank would always be bright, even if it is hardly late."""
@@ -40,14 +45,38 @@ def section() -> Section:
     return _section("Which rank?", line(9, _idle(), _late()), line(9, _phases()), line(9, _list()))
 
 
-def _computing() -> str:
-    return rank_shares(RANKS, BY_RANK, 'family="compute"')
+def shown() -> Template:
+    """A hidden variable: the chosen ranks that compute least, and those that they wait for (which compute).
+
+    Before the first seconds of a run are recorded, any of its ranks.
+    """
+    idle, late = (f"{{{matchers}}}" for matchers in (RANKS, f"{v.RUN}, {v.RANKS}"))
+    lost = f'{spent("rank_cause")}{{{RANKS}, family!="compute"}}'
+    waits = largest("$worst", "rank", lost, hourly(IDLE_BY_RANK) + idle, f"0 * whyidle_rank_info{idle}")
+    waited_for = largest(NAMED, "rank", LATE_BY_RANK + late, hourly(LATE_BY_RANK) + late)
+    missing = f"topk({NAMED}, max by (rank) (max_over_time({MISSING}{late}[$__range])))"
+    return v.worst("shown", "rank", f"{waits} or {waited_for} or {missing}", "Rank drawn")
 
 
-def _chosen(selector: str) -> str:
-    """Limits a selector to the ranks that compute least, and to the ranks that they wait for (which compute)."""
-    waits = f"topk($worst, {rank_idle(RANKS, BY_RANK)})"
-    return f"{selector} and on ({BY_RANK}) ({waits} or on ({BY_RANK}) topk({NAMED}, {LATENESS}))"
+def listed() -> Template:
+    """A hidden variable: the chosen ranks that wait most now, and those that they wait for now."""
+    waits = f"topk($worst, sum by (rank) ({_losses(RANKS)}))"
+    late, missing = _now(f"{v.RUN}, {v.RANKS}")
+    return v.worst("listed", "rank", f"{waits} or topk({NAMED}, {late}) or topk({NAMED}, {missing})", "Rank listed")
+
+
+def _losses(ranks: str) -> str:
+    return rank_shares(ranks, "rank", 'family!="compute"')
+
+
+def _now(ranks: str) -> tuple[str, str]:
+    """How many GPUs wait for each rank, and for how long ranks have been missing."""
+    late = f"sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{ranks}}})"
+    return late, f"max by (rank) ({MISSING}{{{ranks}}})"
+
+
+def _computing(ranks: str) -> str:
+    return rank_shares(ranks, BY_RANK, 'family="compute"')
 
 
 def _idle() -> Panel:
@@ -55,8 +84,8 @@ def _idle() -> Panel:
         "Who waits",
         """Share of each rank's time that was not compute. Bright means a large share. If all ranks but one are
         bright, that one makes the others wait. It shows the ranks that wait most, up to the number that is chosen
-        above, and eight ranks that others wait for.""",
-        query(_chosen(f"1 - {_computing()}"), "rank {{rank}}"),
+        above, at most eight ranks that others wait for, and at most eight that are missing from a collective.""",
+        query(f"1 - {_computing(SHOWN)}", "rank {{rank}}"),
         unit="percentunit",
         width=12,
     )
@@ -78,22 +107,18 @@ def _late() -> Panel:
 
 
 def _phases() -> Panel:
-    phases = encode("whyidle_phase_open_seconds", RANKS, "phase", PHASES, BY_RANK)
+    phases = encode("whyidle_phase_open_seconds", SHOWN, "phase", PHASES, BY_RANK)
     return timeline(
         "What each rank was doing",
         """The phase of each rank at each scrape: a sample, not a sum. In a hang every rank stays in one colour. The
         rank with a different colour is the one that the others wait for.""",
-        query(_chosen(phases), "rank {{rank}}"),
+        query(phases, "rank {{rank}}"),
         mappings=words({i: (phase, PHASE_COLOUR[phase]) for i, phase in enumerate(PHASES)}),
     )
 
 
 def _list() -> Panel:
-    idle = rank_shares(RANKS, "rank", 'family!="compute"')
-    late = f"sum by (rank) (run_rank:whyidle_late:rate${{window}}{{{v.RUN}, {v.RANKS}}})"
-    missing = f"max by (rank) (run_rank_family:whyidle_missing:seconds{{{v.RUN}, {v.RANKS}}})"
-    waits = f"topk($worst, sum by (rank) ({idle}))"
-    chosen = f"({waits} or on (rank) topk({NAMED}, {late}) or on (rank) topk({NAMED}, {missing}))"
+    ranks = f"{v.RUN}, {v.any_of('rank', 'listed')}"
     return table(
         "Ranks, now",
         f"""The ranks now: the phase of each and for how long, what it loses most to, in how many steps a second it
@@ -102,14 +127,13 @@ def _list() -> Panel:
         at most {NAMED} ranks that others wait for, and at most {NAMED} that are missing from a collective. Sort by
         any column; a node's name leads to its counters.""",
         *(
-            now(f"{expr} and on (rank) {chosen}")
+            now(expr)
             for expr in (
-                f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{RANKS}}})",
-                f"sum by (rank) ({_computing()})",
-                f"topk by (rank) (1, {idle}) > {v.SETTINGS.verdict_share}",
-                late,
-                missing,
-                f"sum by (rank) (rate(whyidle_late_steps_total{{{v.RUN}, {v.RANKS}}}[$__rate_interval]))",
+                f"max by (rank, node, device, phase) (whyidle_phase_open_seconds{{{LISTED}}})",
+                f"sum by (rank) ({_computing(LISTED)})",
+                f"topk by (rank) (1, {_losses(LISTED)}) > {v.SETTINGS.verdict_share}",
+                *_now(ranks),
+                f"sum by (rank) (rate(whyidle_late_steps_total{{{ranks}}}[$__rate_interval]))",
             )
         ),
         columns=[

@@ -209,9 +209,13 @@ def owners_stay_apart(expr: str) -> Iterator[str]:
 
 
 def rates_follow_the_resolution(query: Query) -> Iterator[str]:
-    """A fixed window misses samples between the points of a long range, and has none in a short one."""
+    """A fixed window misses samples between the points of a long range, and has none in a short one.
+
+    A query at the end of the range may have the window of the rules.
+    """
+    fitting = {"$__rate_interval", "$__range", CHOSEN, *([DEFAULT.window] if query.instant else [])}
     for selector in selectors(query.expr):
-        if selector.inside in OF_COUNTERS and selector.window not in ("$__rate_interval", "$__range", CHOSEN):
+        if selector.inside in OF_COUNTERS and selector.window not in fitting:
             yield f"{selector.inside} over [{selector.window}]"
         if selector.window == "$__range" and not query.instant and "] @ end()" not in selector.after:
             yield f"{selector.name}[$__range] at every point"

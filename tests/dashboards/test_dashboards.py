@@ -17,7 +17,7 @@ import pytest
 from support_helm import manifests
 from support_ledgers import until
 from support_prometheus import prometheus
-from support_queries import filled
+from support_queries import filled, listing
 from support_yaml import read_yaml, read_yamls, write_yaml
 
 from whyidle.agent.metrics import METRIC
@@ -57,6 +57,7 @@ def expressions(dashboard: Json) -> Iterator[tuple[str, str]]:
     """Place -> expression as Prometheus gets it, for panels, variables and annotations."""
     chosen = {one["name"]: one["current"].get("value") for one in dashboard["templating"]["list"]}
     values = TIMES | {name: value if isinstance(value, str) else REGEX for name, value in chosen.items()}
+    values["exact"] = TIMES["__range_s"]
 
     def asked(expr: str) -> str:
         return filled(expr, values)
@@ -66,9 +67,7 @@ def expressions(dashboard: Json) -> Iterator[tuple[str, str]]:
             yield f"{panel['title']} {target['refId']}", asked(target["expr"])
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
-            selector = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
-            assert selector, f"variable {variable['name']} is no label_values of a series"
-            yield f"variable {variable['name']}", asked(selector[1])
+            yield f"variable {variable['name']}", asked(listing(variable).expression)
     for annotation in dashboard["annotations"]["list"]:
         yield f"annotation {annotation['name']}", asked(annotation["expr"])
 
@@ -266,7 +265,7 @@ def test_variables_have_the_format_that_matchers_need(dashboard: Json) -> None:
     asked += [one["expr"] for one in dashboard["annotations"]["list"]]
     places = {place for expr in asked for place in re.findall(r"(\S.?)\$(?:\{(\w+)(?::(\w+))?\}|(\w+))", expr)}
     for before, braced, form, bare in places:
-        if (name := braced or bare) in listed:
+        if (name := braced or bare) in listed and not before.endswith("["):
             assert (before, form) == (("~`", "regex") if listed[name] else (f"{before[0]}=", "json")), name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ _SPECIAL = re.compile(r"[\\^$*+?.()|\[\]{}/]")
 ALL = ".*"
 """The value of All, which Grafana writes unchanged."""
 _LABEL_VALUES = re.compile(r"label_values\((.*), *(\w+)\)")
+_RESULT = re.compile(r"query_result\((.*)\)")
 _LOOKS = re.compile(r"(?<=:)\w+\]")
 
 
@@ -60,15 +61,43 @@ def _panels(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield from _panels(panel.get("panels", []))
 
 
-def listed(path: Path) -> list[tuple[str, str, str]]:
-    """Variables that list values of a label, in order: name, selector, label."""
-    found = []
-    for variable in _variables(path, "query"):
-        text = variable["query"] if isinstance(variable["query"], str) else variable["query"]["query"]
-        match = _LABEL_VALUES.fullmatch(text)
-        assert match, f"variable {variable['name']}: {text}"
-        found.append((variable["name"], match[1], match[2]))
-    return found
+@dataclass(frozen=True)
+class Listed:
+    """A variable that lists what a query finds."""
+
+    name: str
+    expression: str
+    label: str
+    """The label that it lists. Empty if ``pattern`` finds the value in the text of a result."""
+    pattern: str
+    several: bool
+
+    def values(self, results: Iterable[tuple[Mapping[str, str], str]]) -> list[str]:
+        """The values, from labels and values of the results, as Grafana finds them."""
+        if self.label:
+            return sorted({labels[self.label] for labels, _ in results if self.label in labels})
+        found = (re.search(self.pattern, _as_text(labels, value)) for labels, value in results)
+        return [match[1] for match in found if match]
+
+
+def _as_text(labels: Mapping[str, str], value: str) -> str:
+    """A result as Grafana writes it for variables: it does not escape anything."""
+    inside = ",".join(f'{name}="{text}"' for name, text in labels.items() if name != "__name__")
+    return f"{labels.get('__name__', '')}{{{inside}}} {value} 1764000000000"
+
+
+def listed(path: Path) -> list[Listed]:
+    """Variables with a query, in order."""
+    return [listing(variable) for variable in _variables(path, "query")]
+
+
+def listing(variable: Mapping[str, Any]) -> Listed:
+    name, text, several = variable["name"], variable["query"]["query"], variable["multi"]
+    if match := _LABEL_VALUES.fullmatch(text):
+        return Listed(name, match[1], match[2], "", several)
+    match = _RESULT.fullmatch(text)
+    assert match, f"variable {name}: {text}"
+    return Listed(name, match[1], "", variable["regex"].strip("/"), several)
 
 
 def fixed(path: Path) -> dict[str, str]:

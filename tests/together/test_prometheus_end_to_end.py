@@ -321,11 +321,11 @@ class World:
     def variables(self, path: Path, place: Place) -> dict[str, Value]:
         """The values of a dashboard's variables. A variable that lists nothing matches nothing."""
         found: dict[str, Value] = {**RANGE, **fixed(path), **place.chosen}
-        for name, selector, label in listed(path):
-            samples = self.server.query(filled(selector, found), place.at)
-            values = {sample.labels[label] for sample in samples if label in sample.labels}
-            assert found.get(name, "") in {"", *values}, f"${name} lists {values}, not {found[name]}"
-            found.setdefault(name, sorted(values))
+        for one in listed(path):
+            samples = self.server.query(filled(one.expression, found), place.at)
+            values = one.values((sample.labels, f"{sample.value:g}") for sample in samples)
+            assert found.get(one.name, "") in {"", *values}, f"${one.name} lists {values}, not {found[one.name]}"
+            found.setdefault(one.name, values if one.several else values[0])
         return found
 
     def why_empty(self, query: Query, expressions: Mapping[Place, str]) -> str | None:

@@ -11,6 +11,12 @@ export const unfold = parameters.has('unfold');
 /** The time range, in seconds since 1970. */
 export const range = { from: Number(parameters.get('from')), to: Number(parameters.get('to')) };
 
+/** Grafana's own variables for the length of the time range. */
+export const rangeNames = {
+  __range: `${Math.round(range.to - range.from)}s`,
+  __range_s: `${Math.round(range.to - range.from)}`,
+};
+
 export const dataSource = {
   url: parameters.get('prometheus'),
   scrapeSeconds: Number(parameters.get('scrape') ?? 15),

@@ -2,7 +2,7 @@
 
 import { FieldType, rangeUtil } from '@grafana/data';
 
-import { dataSource, range } from './address.js';
+import { dataSource, range, rangeNames } from './address.js';
 import { interpolate } from './variables.js';
 
 // Grafana assumes a scrape interval of 15 s. The preview's Prometheus scrapes more often.
@@ -24,6 +24,15 @@ export async function labelValues(label, selector) {
   return (await answer.json()).data;
 }
 
+/** The results of a query at the end of the time range, as Grafana writes them for variables. */
+export async function resultsAsText(query) {
+  const { result } = await ask('query', { query, time: range.to });
+  return result.map(({ metric: { __name__: name = '', ...labels }, value: [time, value] }) => {
+    const inside = Object.entries(labels).map(([label, text]) => `${label}="${text}"`);
+    return `${name}{${inside.join(',')}} ${value} ${time * 1000}`;
+  });
+}
+
 /** The seconds between two points of a panel that is `width` points wide. */
 export function stepOf(panel, width) {
   const points = Math.min(panel.maxDataPoints ?? width, 11000);
@@ -38,8 +47,7 @@ export async function framesOf(panel, width) {
     __interval: `${step}s`,
     __interval_ms: `${step * 1000}`,
     __rate_interval: `${Math.max(step + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS)}s`,
-    __range: `${Math.round(range.to - range.from)}s`,
-    __range_s: `${Math.round(range.to - range.from)}`,
+    ...rangeNames,
   };
   const shown = panel.targets.filter((target) => !target.hide);
   const answers = await Promise.all(

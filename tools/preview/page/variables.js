@@ -1,9 +1,10 @@
 // The variables of a dashboard: their values, and replacing them in texts.
 
-import { chosen } from './address.js';
-import { labelValues } from './prometheus.js';
+import { chosen, rangeNames } from './address.js';
+import { labelValues, resultsAsText } from './prometheus.js';
 
 const values = new Map();
+const QUERY_RESULT = /^query_result\((.*)\)$/;
 const LABEL_VALUES = /^label_values\((.*), *(\w+)\)$/;
 const PLACE = /\$(?:\{(\w+)(?::(\w+))?\}|(\w+))/g;
 
@@ -39,7 +40,7 @@ function escaped(value) {
   return value.replace(/[\\^$*+?.()|[\]{}/]/g, '\\$&');
 }
 
-async function valueOf({ name, type, multi, includeAll, allValue, current, query }) {
+async function valueOf({ name, type, multi, includeAll, allValue, current, query, regex }) {
   const wanted = chosen(name);
   if (wanted.length) {
     return multi ? wanted : wanted[0];
@@ -50,7 +51,18 @@ async function valueOf({ name, type, multi, includeAll, allValue, current, query
   if (includeAll && allValue) {
     return allValue;
   }
-  const [, selector, label] = LABEL_VALUES.exec(query.query);
-  const found = (await labelValues(label, interpolate(selector))).sort();
+  const found = (await listed(query.query, regex)).sort();
   return includeAll ? found : (found[0] ?? '');
+}
+
+/** The values that a variable's query finds. A pattern takes them from the text of each result. */
+async function listed(query, regex) {
+  const [, expression] = QUERY_RESULT.exec(query) ?? [];
+  if (expression) {
+    const pattern = new RegExp(regex.slice(1, -1));
+    const found = (await resultsAsText(interpolate(expression, rangeNames))).map((text) => pattern.exec(text));
+    return found.filter(Boolean).map(([, value]) => value);
+  }
+  const [, selector, label] = LABEL_VALUES.exec(query);
+  return labelValues(label, interpolate(selector));
 }
