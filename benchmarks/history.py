@@ -27,7 +27,8 @@ HOUR_SECONDS = 66 * 60
 FINE_SECONDS = 75 * 60
 """The end of the day, in which raw series have a sample per scrape, since rules look back an hour."""
 SLAB_SECONDS = 240
-"""Seconds of each series in one request, when minutes are sent at once. It is a multiple of all intervals."""
+"""Seconds of each series in one request, when minutes are sent at once. It is a multiple of the shorter intervals. A
+series with a longer one has a sample in some of the requests."""
 WOBBLE = np.random.default_rng(0).normal(1.0, 0.02, 31 * 86_400 // 60 + 1)
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -142,14 +143,16 @@ def push_past(server: Prometheus, fleet: list[Batch], recorded: Recorded, minute
     than its newest sample. Exits if this machine is too slow to catch up with the present.
     """
     several = [(SCRAPE_SECONDS, batch.of(SLAB_SECONDS // SCRAPE_SECONDS)) for batch in fleet]
-    several += [(step, batch.of(SLAB_SECONDS // step)) for step, batch in _recorded_batches(recorded)]
+    several += [(step, batch.of(max(1, SLAB_SECONDS // step))) for step, batch in _recorded_batches(recorded)]
     moment, written = int(time.time()) // SLAB_SECONDS * SLAB_SECONDS - 60 * minutes, 0
     behind = time.time() - moment
     while moment + SLAB_SECONDS < time.time():
         moment += SLAB_SECONDS
         for step, batch in several:
-            server.write(batch.at(moment, start, step))
-            written += len(batch) * batch.samples
+            newest = moment // step * step
+            if newest > moment - SLAB_SECONDS:
+                server.write(batch.at(newest, start, step))
+                written += len(batch) * batch.samples
         behind = _nearer(behind, time.time() - moment)
     while moment + SCRAPE_SECONDS < time.time():
         moment += SCRAPE_SECONDS
