@@ -18,6 +18,8 @@ import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _KILL_SECONDS = 10.0
+_LOOKS, _LOOK_SECONDS = 20, 0.02
+"""How often to look again at processes whose environment is not known, and the pause between two looks."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,26 +53,41 @@ def start(command: Sequence[str], log: str, env: Mapping[str, str], directory: s
 def kill_all(variable: str, value: str) -> None:
     """Kills and reaps every descendant with ``variable=value`` in its environment, for up to _KILL_SECONDS."""
     deadline = time.monotonic() + _KILL_SECONDS
-    while (marked := _marked(variable, value)) and time.monotonic() < deadline:
+    looks = 0
+    while time.monotonic() < deadline and looks < _LOOKS:
+        marked, unknown = _marked(variable, value)
         for process in marked:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
                 pass
         psutil.wait_procs(marked, timeout=1.0)
+        if not marked:
+            if not unknown:
+                break
+            looks += 1
+            time.sleep(_LOOK_SECONDS)
     _reap_adopted()
 
 
-def _marked(variable: str, value: str) -> list[psutil.Process]:
-    """The descendants with ``variable=value``, parents first, so that they cannot start another child meanwhile."""
+def _marked(variable: str, value: str) -> tuple[list[psutil.Process], bool]:
+    """The descendants with ``variable=value``, parents first, so that they cannot start another child meanwhile; and
+    whether there are others whose environment is not known, because they are just replacing their program."""
     found = []
+    unknown = False
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(variable) == value:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            environment = process.environ()
+            if environment.get(variable) == value:
                 found.append(process)
-        except psutil.Error:
+            unknown = unknown or not environment
+        except psutil.NoSuchProcess:
             continue
-    return found
+        except psutil.Error:
+            unknown = True
+    return found, unknown
 
 
 def _reap_adopted() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 from parallel.truth import Truth
 
-TOLERANCE = 0.12
-"""A part of the wall time: four ranks share two cores, perhaps with other programs. On two idle cores most cases are
-within 0.05."""
+TOLERANCE = 0.05
+"""A part of the wall time. The worst of 40 runs, with four ranks on two shared cores, was off by 0.039."""
+ELSEWHERE = 0.12
+"""A part of the wall time: with a slow link, no rank that is not at its ends may be late by more. Four ranks share two
+cores, perhaps with other programs."""
 SUM_TOLERANCE = 0.001
 NOTHING_SHARE = 0.15
 """If nothing was injected, a larger share of storage, stragglers or network is a false alarm."""
@@ -73,6 +75,6 @@ def _fault(report: dict[str, Any], truth: Truth) -> list[str]:
         found.append(f"late by the report: {late}; by the clocks: rank {truth.culprit}, by {truth.family}")
     if truth.link is not None:
         elsewhere = [entry for entry in verdict["late_ranks"] if entry["rank"] not in truth.link]
-        if any(entry["share"] > TOLERANCE for entry in elsewhere):
+        if any(entry["share"] > ELSEWHERE for entry in elsewhere):
             found.append(f"the slow link is between {truth.link}, and these are said to be late: {elsewhere}")
     return found
