@@ -168,10 +168,12 @@ class Demo:
 
     def close(self) -> None:
         """Kills all processes and removes all files of the demo."""
-        from .processes import kill_all
+        try:
+            from .processes import kill_all
 
-        kill_all("WHYIDLE_DIR", self._places.ledgers)
-        self._places.remove()
+            kill_all("WHYIDLE_DIR", self._places.ledgers)
+        finally:  # psutil may be missing
+            self._places.remove()
 
     def _title(self) -> str:
         ranks = self._injection.world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import io
 import json
 import re
@@ -205,10 +206,12 @@ def test_prints_help_and_version() -> None:
 @pytest.mark.parametrize(("missing", "command"), [("rich", "demo"), ("psutil", "demo")])
 def test_names_a_missing_extra_in_a_sentence(missing: str, command: str) -> None:
     script = (
-        f"import sys; sys.modules[{missing!r}] = None\nfrom whyidle.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+        f"import os, sys; sys.modules[{missing!r}] = None\nprint(os.getpid(), flush=True)\n"
+        "from whyidle.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     )
     done = process(command, script=script)
     assert done.returncode == 2
+    assert not glob.glob(f"/dev/shm/whyidle-demo-{done.stdout.strip()}-*"), "its directory remains"
     assert done.stderr == f"whyidle: this command needs {missing}: pip install 'whyidle[agent]'\n"
 
 
