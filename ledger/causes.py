@@ -6,6 +6,8 @@ is part of the ledger's format: only append, and raise :data:`layout.VERSION` wh
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 CAUSE_FAMILY: dict[str, str] = {
     "compute": "compute",
     "recompute": "lost",
@@ -67,6 +69,17 @@ OWN_CAUSES: dict[str, tuple[str, ...]] = {
     for family in LATE_FAMILIES
 }
 """Each of LATE_FAMILIES -> the causes of a rank's own time that belong to it."""
+_OWN_PARTS = [
+    # With one index, itemgetter would not return a tuple.
+    itemgetter(*causes) if len(causes) > 1 else itemgetter(slice(causes[0], causes[0] + 1) if causes else slice(0))
+    for causes in ([CAUSE[cause] for cause in own] for own in OWN_CAUSES.values())
+]
+
+
+def own_time(spent: tuple[int, ...]) -> list[int]:
+    """A rank's own time in ns, per LATE_FAMILIES. ``spent``: ns per cause; words after them are ignored."""
+    return [sum(part(spent)) for part in _OWN_PARTS]
+
 
 PHASE_CAUSE: dict[str, str] = {
     "startup": "startup",

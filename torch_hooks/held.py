@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from operator import itemgetter, sub
+from operator import sub
 from struct import Struct
 
-from ..ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, OWN_CAUSES
+from ..ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, own_time
 from ..ledger.layout import SLOTS, WORD_AT
 from ..ledger.waits import Message, StepWaits
 from .wait_codes import Issues, WaitCode, peer_of
@@ -26,20 +26,13 @@ MARK = slice(_CAUSE_AT * 8, (_CAUSE_AT + _MARK_WORDS) * 8)
 _MARK = Struct(f"<{_MARK_WORDS}q")
 
 _HOST, _BLOCKED, _COMPUTE, _RECOMPUTE = (CAUSE[cause] for cause in ("host", "host_blocked", "compute", "recompute"))
-_CAUSES_OF = tuple([CAUSE[cause] for cause in own] for own in OWN_CAUSES.values())
-_OWN_PARTS = [
-    # With one index, itemgetter would not return a tuple.
-    itemgetter(*causes) if len(causes) > 1 else itemgetter(slice(causes[0], causes[0] + 1) if causes else slice(0))
-    for causes in _CAUSES_OF
-]
-"""For each of LATE_FAMILIES, takes the causes that belong to it from a tuple of ns per cause."""
 _NO_OWN: Sequence[int] = (0,) * len(LATE_FAMILIES)
 _NOWHERE: Sequence[int] = (0,) * SLOTS
 
 
 def _own(spent: tuple[int, ...]) -> list[int]:
-    """ns per LATE_FAMILIES. ``spent``: ns per cause, and then other words."""
-    own = [sum(part(spent)) for part in _OWN_PARTS]
+    """`own_time` between two marks, at least 0."""
+    own = own_time(spent)
     # The difference of two marks may be negative: blocked time moves out of `compute` at the end of a step, and how
     # much of it was before the mark is an estimate.
     return own if min(own) >= 0 else [max(0, ns) for ns in own]

@@ -23,6 +23,7 @@ _MOST = 64
 """The most threads whose descriptors are kept open. Other threads count only in the CPU time of the process."""
 _SEEN_ENOUGH = 3
 _NOTICEABLE = 200
+"""CPU time is noticeable if it is more than 1/_NOTICEABLE of a wait."""
 _PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
 _FIRST_LOOK_NS, _LAST_LOOK_NS = 250_000_000, 16_000_000_000
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 
-from ..ledger.causes import CAUSE, OWN_CAUSES
+from ..ledger.causes import own_time
 from ..ledger.layout import SLOTS
 from ..ledger.reader import Ledger, Slot
 from ..ledger.waits import Settled, StepWaits, pack, split, width_for, words_of
@@ -75,7 +75,7 @@ def _rest_can_be_split(members: list[Member]) -> bool:
             return False
         mine_before = sum(call.gap_ns for call in calls[: mine[-1] + 1])
         before = max(before, mine_before)
-        afterwards = max(afterwards, sum(_own(ledger.rest.causes)) - mine_before)
+        afterwards = max(afterwards, sum(own_time(ledger.rest.causes)) - mine_before)
     return afterwards < AFTERWARDS * before
 
 
@@ -95,10 +95,5 @@ def _steps_of(ledger: Ledger, slot: Slot, first: int, last: int) -> list[StepWai
                 if other.size >= slot.size and not other.pairwise:
                     elsewhere[other.index] = 0  # a wait there delays all ranks of this group by the same time
             waits = calls[number][slot.index]
-            found.append(StepWaits(number, step.wall_ns, waits, _own(step.causes), elsewhere, [-1] * len(waits)))
+            found.append(StepWaits(number, step.wall_ns, waits, own_time(step.causes), elsewhere, [-1] * len(waits)))
     return found
-
-
-def _own(causes: tuple[int, ...]) -> list[int]:
-    """The rank's own time in a step, per LATE_FAMILIES."""
-    return [sum(causes[CAUSE[cause]] for cause in own) for own in OWN_CAUSES.values()]

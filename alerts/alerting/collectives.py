@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ..config import Config
 from ..recording.names import device_seconds, late
 from ..rule import Alert, Group, Record
@@ -26,7 +26,7 @@ def _hanging(config: Config) -> Record:
     phases = f"{config.series('whyidle_phase_open_seconds')} > {config.alerts.hang_seconds}"
     return Record(
         HANGING,
-        f"max {config.by(*TARGET, *RANK, 'node', 'phase')} ({phases})",
+        f"max {config.by(*TARGET, *NODE_RANK, 'phase')} ({phases})",
         why="Phases that are open for so long that they may be hangs. Usually there are none, so the alerts that use "
         "them cost little.",
     )
@@ -40,7 +40,7 @@ def _hung(config: Config) -> Alert:
     that has ended has the series whyidle_rank_killed, and a live rank has not.
     """
     hang = config.alerts.hang_seconds
-    rank, run, on = config.by(*TARGET, *RANK, "node"), config.by(*RUN), config.on(*TARGET, *RANK)
+    rank, run, on = config.by(*TARGET, *NODE_RANK), config.by(*RUN), config.on(*TARGET, *RANK)
     missing = config.series("whyidle_collective_missing_seconds")
     waits = config.series("whyidle_phase_open_seconds", 'phase="collective"')
     ended = config.series("whyidle_rank_killed")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
 from ..promql import indented, labelled, lines, nested
@@ -106,7 +106,7 @@ def _gaps(config: Config) -> str:
 def _late(config: Config) -> str:
     """The total lateness by rank, since rules name the rank that is late most."""
     late = f"{last_value(config, 'whyidle_late_seconds_total')} > 0"
-    return f"max {config.by(*RANK, 'node', 'family')} ({late})"
+    return f"max {config.by(*NODE_RANK, 'family')} ({late})"
 
 
 def _unknown(config: Config) -> Record:

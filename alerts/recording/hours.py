@@ -6,7 +6,7 @@ hour that is missing or that overlaps another, because the server was restarted,
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import RANK
+from ...agent.metrics.ranks import NODE_RANK
 from ..config import Config
 from ..promql import indented, lines, seconds
 from ..rule import Record
@@ -29,7 +29,7 @@ def rules(config: Config) -> tuple[Record, ...]:
         Record(hourly(LATE_BY_RANK), f"sum_over_time({LATE_BY_RANK}[{HOUR}])"),
         Record(
             hourly(IDLE_BY_RANK),
-            f"sum {config.by(*RANK, 'node')} (sum_over_time({idle}[{HOUR}]))",
+            f"sum {config.by(*NODE_RANK)} (sum_over_time({idle}[{HOUR}]))",
             why="Device-seconds that were not compute.",
         ),
         Record(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
-from ...agent.metrics.ranks import RANK
+from ...agent.metrics.ranks import NODE_RANK, RANK
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config, kept
 from ..promql import indented
@@ -29,21 +29,21 @@ def place(config: Config) -> Record:
     return Record(
         RANK_PLACE,
         f"topk {config.by('instance', *RANK)} (\n"
-        f"  1, group {config.by('instance', *RANK, 'node')} ({last_value(config, 'whyidle_rank_info')})\n)",
+        f"  1, group {config.by('instance', *NODE_RANK)} ({last_value(config, 'whyidle_rank_info')})\n)",
         why="The node of each rank. Only one, because a pod that restarts may have two names for a while.",
     )
 
 
 def _totals(config: Config) -> Iterator[Record]:
-    rank = config.on(*RANK, "node")
+    rank = config.on(*NODE_RANK)
     counted = last_value(config, "whyidle_device_seconds_total", f'family!="{UNHOOKED_FAMILY}"')
     yield Record(
         RANK_TOTAL,
-        f"max {config.by(*RANK, 'node', 'cause', 'family')} ({counted})",
+        f"max {config.by(*NODE_RANK, 'cause', 'family')} ({counted})",
     )
     counted_idle = f"({last_value(config, 'whyidle_compute_idle_seconds_total')} > 0)"
     places = f"{config.on('instance', *RANK)} group_left (node) {RANK_PLACE}"
-    idle = f"max {config.by(*RANK, 'node')} (\n  {counted_idle}\n  * {places}\n)"
+    idle = f"max {config.by(*NODE_RANK)} (\n  {counted_idle}\n  * {places}\n)"
     compute = f'{RANK_TOTAL}{{cause="compute"}}'
     yield Record(
         RANK_TOTAL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ...ledger.causes import CAUSE_FAMILY, PHASE_CAUSE
 from ...verdict.verdict import OPEN_PHASE_FAMILY
 from ..config import Config
@@ -53,7 +53,7 @@ def target_node(config: Config) -> Record:
 
 
 def open_phases(config: Config) -> Record:
-    by = config.by(*RANK, "node", "phase")
+    by = config.by(*NODE_RANK, "phase")
     phases = f"max {by} (\n  {config.series('whyidle_phase_open_seconds')} > {config.open_seconds:g}\n)"
     return Record(
         OPEN,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
 _MEMORY = "/dev/shm"
 _MEGABYTE = 1 << 20
-_ATTEMPTS, _PAUSE_SECONDS = 20, 0.05
 _CHECKPOINT_BYTES = 16 * _MEGABYTE  # per rank: the last checkpoint and the next one
 _MEMORY_BYTES = 8 * _MEGABYTE  # per rank: its ledger, its records of delays, and batches on their way from the worker
 
@@ -44,12 +42,8 @@ class Places:
         return os.path.join(self.memory, f"{name}.log")
 
     def remove(self) -> None:
-        for directory in (self.memory, self.disk):
-            for _ in range(_ATTEMPTS):
-                shutil.rmtree(directory, ignore_errors=True)
-                if not os.path.exists(directory):
-                    break
-                time.sleep(_PAUSE_SECONDS)  # a process that is being killed has created another file
+        shutil.rmtree(self.memory, ignore_errors=True)
+        shutil.rmtree(self.disk, ignore_errors=True)
 
 
 def make(ranks: int) -> Places:
