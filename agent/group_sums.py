@@ -21,7 +21,7 @@ OTHER_GROUPS = "other"
 Groups = dict[str, tuple[int, ...]]
 """Label of a process group -> its counters."""
 Counters = Callable[[Ledger, int], tuple[int, ...]]
-"""The counters of a ledger in one of its slots."""
+"""A function that returns the counters of one slot of a ledger."""
 Place = TypeVar("Place")
 
 

@@ -169,8 +169,8 @@ class OwnThreads:
 
 
 class CommunicationClock:
-    """Measures the CPU time of the threads that run collectives. They do so whenever a message of another rank comes,
-    whatever the training thread does, so this time is not part of its work.
+    """Measures the CPU time of the threads that run collectives. They work whenever another rank sends something, so
+    their time is not part of what the training thread does then.
 
     A process with several groups has many of these threads. So they are measured only in a wait that follows one in
     which other threads than the training thread had noticeable CPU time.

@@ -147,8 +147,8 @@ def _network(config: Config) -> str:
 
 
 def _slower(config: Config) -> str:
-    """By which part the transfers of the group are slower than its best: those of the run, where the bytes of the
-    group are not known."""
+    """How much slower the transfers of the group are than at their best, from 0 to 1. If the bytes of the group are not
+    known, the transfers of the whole run are used."""
     run, group, now = config.on(*RUN), config.on(*RUN, "group"), f"rate{config.window}"
     waiting = waiting_group(config.window)
     of_group, of_run = (
