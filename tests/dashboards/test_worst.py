@@ -15,7 +15,10 @@ from support_history import Series, backfill
 from support_prometheus import Prometheus, prometheus
 from support_queries import DASHBOARDS, Value, dashboard_queries, filled, fixed, listed
 
-pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus, of the Debian package")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus, of the Debian package"),
+    pytest.mark.xdist_group("worst"),  # they share a server with much data
+]
 
 EVERY, HOUR, DAY = 300, 3600, 86_400
 NOW = time.time() // EVERY * EVERY

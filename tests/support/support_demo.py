@@ -85,6 +85,10 @@ class Demo:
                 return self.processes()
         pytest.fail("the demo ended before its first step")
 
+    def training(self) -> bool:
+        """Whether its ranks have not ended yet."""
+        return any("RANK" in process.environ() for process in self.processes())
+
     def rank(self, number: int) -> psutil.Process:
         """The training process of a rank: not torchrun, and not one of its data-loading workers."""
         ranks = [process for process in self.processes() if process.environ().get("RANK") == str(number)]

@@ -160,3 +160,22 @@ def test_a_loop_that_polls_a_queue_is_seldom_measured(monkeypatch: pytest.Monkey
     assert 10 < measured * source._PLAIN_NS < 1_000_000_000 // source._IN_VAIN * 1.1
     clock[0] += 1_000_000_000
     assert meter.can_afford()
+
+
+def test_an_interrupted_reading_does_not_hide_the_next_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The readings before a call in vain were slow because another program got the CPU."""
+    clock, took = [10**12], [0]
+
+    def find(meter: source.SourceMeter) -> list[Any]:
+        clock[0] += took[0]
+        return []
+
+    monkeypatch.setattr(source, "_now", lambda: clock[0])
+    monkeypatch.setattr(source.SourceMeter, "_find", find)
+    meter = source.SourceMeter(Session(), receives=True)
+    for ns in (10_000, 10_000_000):
+        took[0] = ns
+        clock[0] += 10**9
+        meter.begin()
+        meter.was_in_vain()
+    assert meter.can_afford()

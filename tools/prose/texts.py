@@ -114,12 +114,12 @@ def plain(text: str) -> str:
 
 def messages(name: str, source: str) -> Iterator[Text]:
     """The strings of a module with four words or more, without docstrings. A placeholder counts as one word."""
-    tree = ast.parse(source)
-    left_out = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    left_out = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             left_out |= {id(part) for part in node.values}
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in left_out:
             continue
         if isinstance(node, ast.JoinedStr):
@@ -134,7 +134,7 @@ def messages(name: str, source: str) -> Iterator[Text]:
 
 def code(name: str, source: str) -> Iterator[Text]:
     """What readers of a module's code read: docstrings, comments, and the names of tests."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             yield Text(f"test {name}:{node.lineno}", node.name.removeprefix("test_").replace("_", " "))
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -154,6 +154,15 @@ def code(name: str, source: str) -> Iterator[Text]:
         block.append(re.sub(r"\s*# noqa.*", "", token.string).lstrip("# "))
     if block:
         yield Text(f"comment {name}:{start}", plain(" ".join(block)))
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node. Docstrings and functions are among them, and expressions are many more."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        children = getattr(node, field, ())
+        for child in children if isinstance(children, list) else ():  # the body of a lambda is an expression
+            yield child
+            yield from _statements(child)
 
 
 def _prose(docstring: str) -> str:
