@@ -78,8 +78,6 @@ TRAINED_SECONDS = 85
 WINDOW_SECONDS = 60
 SETTLED_SECONDS = 3
 """After the first step, before the window begins."""
-LAG_SECONDS = 1.5
-"""A scrape and an evaluation."""
 STOLEN = 0.2
 """If this share of the CPU time is taken away, two ranks and everything that observes them prove nothing about the
 rules."""
@@ -295,11 +293,12 @@ class World:
             self.scrape(until(demo.agent))
             until(lambda: self.server.query(f'whyidle_steps_total{{run=~".*{fault.name}"}} > 0'))
             time.sleep(SETTLED_SECONDS)
+            begun = time.monotonic()
             before = _report(demo)
             with Stolen() as stolen:
-                time.sleep(WINDOW_SECONDS)
+                time.sleep(begun + WINDOW_SECONDS - time.monotonic())
             run = Run(fault, before, _report(demo), stolen=stolen.share)
-            time.sleep(LAG_SECONDS)
+            self._wait_for_rules(run.report)
             run.at, run.alerts = time.time(), self.server.alerts()
             assert demo.training(), "the training ended before Prometheus was asked"
             code, out, err = demo.finish()
@@ -309,6 +308,18 @@ class World:
         assert code == 0, err
         run.outcome = json.loads(out)
         return run
+
+    def _wait_for_rules(self, report: Mapping[str, Any]) -> None:
+        """Until a scrape has seen what the report has, and the rules that scrape. On busy cores both take a while."""
+        scraped = f'sum(whyidle_device_seconds_total{{run="{report["run"]}"}})'
+        spent = sum(report["seconds"].values())
+        until(lambda: self.server.value(scraped) >= spent)
+        now = time.time()
+        until(
+            lambda: (
+                self.server.value(f'min(timestamp(run_family:whyidle_share:ratio1m{{run="{report["run"]}"}}))') > now
+            )
+        )
 
     @cached_property
     def places(self) -> list[Place]:
