@@ -76,9 +76,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Tells tools/suite.py whether a failed test had the cores."""
     report = yield
     stolen = item.config.stash.get(_STOLEN, {}).get(item.path)
-    if report.failed and stolen is not None and item.config.cache is not None:
-        known = item.config.cache.get(STOLEN_KEY, {})
-        item.config.cache.set(STOLEN_KEY, {**known, item.nodeid: stolen.so_far()})
+    cache = getattr(item.config, "cache", None)  # there is none with `-p no:cacheprovider`
+    if report.failed and stolen is not None and cache is not None:
+        known = cache.get(STOLEN_KEY, {})
+        cache.set(STOLEN_KEY, {**known, item.nodeid: stolen.so_far()})
     return report
 
 

@@ -29,10 +29,17 @@ def split_data_wait(
     if before is None or after is None:
         return None
     main, helpers = cpu_between(before, after)
-    # Helpers that hardly run do not delay the batch: threads that send batches also queue for a CPU while the main task
-    # reads.
-    queue = max(after.queue - before.queue, 0) + min(max(helpers_queue_ns, 0), _BUSY_QUEUE * helpers)
+    queue = max(after.queue - before.queue, 0) + delay(helpers, helpers_queue_ns)
     return ((_HANDOFF, max(0, handoff_ns)), (_CPU, main + helpers), (_QUEUE, queue), (_READ, -1))
+
+
+def delay(cpu_ns: int, queue_ns: int) -> int:
+    """For how many ns of ``queue_ns``, in which helper threads queued for a CPU, a batch waited for them.
+
+    Helpers that hardly run do not delay the batch: threads that send batches also queue for a CPU while the main task
+    reads.
+    """
+    return min(max(queue_ns, 0), _BUSY_QUEUE * max(cpu_ns, 0))
 
 
 def cpu_between(before: CpuTimes, after: CpuTimes) -> tuple[int, int]:
@@ -47,7 +54,7 @@ def split_handoff(queue_ns: int) -> Parts:
 
 
 def split_own_read(cpu_ns: int, queue_ns: int) -> Parts:
-    """Splits the time of a batch that the training thread makes itself (``num_workers=0``)."""
+    """Splits the time of a batch that the training thread makes itself (``num_workers=0``), or its helpers."""
     return ((_CPU, max(0, cpu_ns)), (_QUEUE, max(0, queue_ns)), (_READ, -1))
 
 
@@ -70,7 +77,7 @@ def split_source(
     """
     active = [(cpu, queue) for cpu, queue in processes if cpu + queue > ns // _IDLE]
     cpu = max(0, others_cpu_ns)
-    queue = max(0, queue_ns) + min(max(helpers_queue_ns, 0), _BUSY_QUEUE * cpu)
+    queue = max(0, queue_ns) + delay(cpu, helpers_queue_ns)
     if active:
         cpu += sum(cpu for cpu, _ in active) // len(active)
         queue += sum(queue for _, queue in active) // len(active)

@@ -168,31 +168,41 @@ class OwnThreads:
         self.helpers = tuple([thread for thread in self.all.values() if not thread.communicates])
 
 
-class CommunicationClock:
-    """Measures the CPU time of the threads that run collectives. They work whenever another rank sends something, so
-    their time is not part of what the training thread does then.
+class OthersClock:
+    """Measures the other threads of this process in a wait of the training thread: the CPU time of those that run
+    collectives, and how long the helpers waited for a CPU.
 
-    A process with several groups has many of these threads. So they are measured only in a wait that follows one in
-    which other threads than the training thread had noticeable CPU time.
+    The former work whenever another rank sends something, so their time is not part of what the training thread does.
+    A process may have many threads. So they are measured only in a wait that follows one in which other threads than
+    the training thread had noticeable CPU time.
     """
 
-    __slots__ = ("_before", "_matters")
+    __slots__ = ("_communication", "_helpers", "_matters")
 
     def __init__(self) -> None:
-        self._before: list[tuple[OwnThread, int]] = []
+        self._communication: list[tuple[OwnThread, int]] = []
+        self._helpers: list[tuple[OwnThread, int]] = []
         self._matters = False
 
     def begin(self, threads: OwnThreads) -> None:
         """Costs 1 µs for each thread, if it measures."""
-        self._before = [(thread, _cpu_of(thread)) for thread in threads.communication] if self._matters else []
+        if not self._matters:
+            self._communication, self._helpers = [], []
+            return
+        threads.look(time.monotonic_ns())
+        self._communication = [(thread, _cpu_of(thread)) for thread in threads.communication]
+        self._helpers = [(thread, _queue_of(thread)) for thread in threads.helpers]
 
-    def spent(self, ns: int, others_ns: int) -> int:
-        """The CPU ns of these threads since the last `begin`; 0 if they are not measured.
+    def spent(self, ns: int, others_ns: int) -> tuple[int, int]:
+        """What was spent since the last `begin`: (CPU ns of the threads that run collectives, ns for which the helpers
+        waited for a CPU). Both are 0 if they are not measured.
 
         ``others_ns``: CPU time of all threads except the training thread, in a wait of ``ns``.
         """
         self._matters = others_ns > ns // _NOTICEABLE
-        return min(others_ns, sum([max(0, _cpu_of(thread) - before) for thread, before in self._before]))
+        communication = sum([max(0, _cpu_of(thread) - before) for thread, before in self._communication])
+        queue = sum([max(0, _queue_of(thread) - before) for thread, before in self._helpers])
+        return min(others_ns, communication), queue
 
 
 def _cpu_of(thread: OwnThread) -> int:
@@ -200,6 +210,14 @@ def _cpu_of(thread: OwnThread) -> int:
     try:
         return thread.cpu()
     except OSError:
+        return 0
+
+
+def _queue_of(thread: OwnThread) -> int:
+    """How many ns a thread has been runnable without a CPU; 0 if it has ended."""
+    try:
+        return thread.queue()
+    except (OSError, ValueError, IndexError):
         return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import _thread
 import os
+import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -192,6 +194,34 @@ def test_threads_that_run_collectives_do_not_make_the_batch(task: TaskClock) -> 
 
     assert busy("gloo_tcp_loop") < 0.1
     assert busy("decoder") > 0.1
+
+
+def test_helpers_that_wait_for_a_cpu_do_not_look_like_a_slow_read(task: TaskClock) -> None:
+    """The training thread makes its batch with a thread that shares its core with another program."""
+    cores = os.sched_getaffinity(0)
+    competitor = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(competitor.pid, {min(cores)})
+
+        def work(over: threading.Event) -> None:
+            os.sched_setaffinity(0, {min(cores)})
+            while not over.is_set():
+                spin(0.001)
+
+        threads = OwnThreads()
+        meter = OwnMeter(task, Loaders(lambda workers: None).with_workers(0, training=True), threads)
+        thread, over = start(work, "decoder")
+        threads.look(1)
+        for seconds in (0.05, 0.4):  # in the first wait it turns out that there is such a thread
+            meter.begin(None)
+            time.sleep(seconds)
+            (_, cpu), (_, queue), _ = meter.split(int(seconds * 1000) * MS)
+        end(thread, over)
+    finally:
+        competitor.kill()
+        competitor.wait()
+    assert queue > 40 * MS
+    assert cpu + queue > 300 * MS
 
 
 def test_a_thread_that_ends_during_a_wait_does_not_affect_the_others(task: TaskClock) -> None:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import CAUSE
 from ..books import Parts
-from ..splits import cpu_between, shares, split_data_wait, split_handoff, split_own_read
+from ..splits import cpu_between, delay, shares, split_data_wait, split_handoff, split_own_read
 from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
-from ..threads import CommunicationClock, OwnThreads
+from ..threads import OwnThreads
 from .budget import Budget
+from .own import OwnTimes
 
 if TYPE_CHECKING:
     from ..loaders import Loader
@@ -38,33 +39,28 @@ _MOST_WORKERS = 64
 
 _now = time.monotonic_ns
 _thread_cpu = time.thread_time_ns
-_process_cpu = time.process_time_ns
 
 
 class OwnMeter:
     """Measures batches that the training thread makes itself (``num_workers=0``).
 
-    CPU time is that of the whole process, so that threads that help count. Threads that run collectives are left out.
-    Other threads that run at that time count, too.
+    CPU time is that of the whole process, so that threads that help count, and so does the time for which they wait for
+    a CPU. Threads that run collectives are left out. Other threads that run at that time count, too.
 
     A short wait without a reading is split like the last one with a reading.
     """
 
     __slots__ = (
         "_alert",
-        "_booked_share",
         "_budget",
-        "_communication",
-        "_cpu",
         "_cpu_share",
         "_loader",
-        "_queue",
         "_queue_share",
         "_read",
         "_spent_ns",
         "_task",
-        "_thread_cpu",
         "_threads",
+        "_times",
         "_waits",
         "wants_begin",
     )
@@ -73,7 +69,7 @@ class OwnMeter:
         self._task = task
         self._loader = loader
         self._threads = threads
-        self._communication = CommunicationClock()
+        self._times = OwnTimes()
         self._alert = _ALERT_WAITS  # how many of the next waits begin with a reading
         self.wants_begin = True
         """Whether ``begin`` must be called for the next wait."""
@@ -81,18 +77,13 @@ class OwnMeter:
         self._budget = Budget()
         self._spent_ns = 0  # how long the reading at the start of the wait took
         self._read = False
-        self._queue = self._cpu = self._thread_cpu = 0
         self._cpu_share, self._queue_share = 1.0, 0.0
-        self._booked_share = 0.0
 
     def begin(self, iterator: Any) -> None:
         now = _now()
         if now >= self._budget.free_ns:
             self._read = True
-            self._queue = queued(self._task)
-            self._communication.begin(self._threads)
-            self._cpu = _process_cpu()
-            self._thread_cpu = _thread_cpu()
+            self._times.begin(self._task, self._threads)
             self._spent_ns = _now() - now
 
     def resume(self) -> None:
@@ -108,24 +99,18 @@ class OwnMeter:
         self._waits += 1
         self.wants_begin = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
         if not self._read and ns < _LONG_NS:
-            if self._task is not None:
-                self._task.booked_ns += int(ns * self._booked_share)
+            self._times.book(self._task, ns, None)
             if self._cpu_share > _ALL:
                 return _ALL_CPU
             return (_CPU, int(ns * self._cpu_share)), (_QUEUE, int(ns * self._queue_share)), _READ_REST
         begun = _now()
         # If there was no reading, the time since the last reading is an upper bound.
-        # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
-        queue = queued(self._task) - self._queue
-        own = _thread_cpu() - self._thread_cpu
-        cpu = _process_cpu() - self._cpu
-        cpu -= self._communication.spent(ns, max(0, cpu - own))
+        spent = self._times.since(self._task, ns)
+        cpu, queue = spent.own + spent.others, spent.own_queue + delay(spent.others, spent.others_queue)
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = max(0.0, min(1.0 - self._cpu_share, queue / max(ns, 1)))
-        if self._read and self._task is not None:
-            booked = min(own + max(queue, 0), ns)
-            self._booked_share = booked / max(ns, 1)
-            self._task.booked_ns += booked
+        if self._read:
+            self._times.book(self._task, ns, spent)
         self._read = False
         pay(self._budget, ns, self._spent_ns, begun)
         return split_own_read(cpu, queue)

@@ -6,17 +6,16 @@ this process, its children that multiprocessing has started, and the data worker
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from ..books import Parts
 from ..splits import shares, split_source
-from ..tasks import CpuTimes, WorkerClock, queued
-from ..threads import CommunicationClock
+from ..tasks import CpuTimes, WorkerClock
 from .budget import Budget
 from .data import pay
+from .own import OwnTimes
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -32,8 +31,6 @@ _PLAIN_NS = 3_000
 """What a boundary between phases costs, beside the readings."""
 
 _now = time.monotonic_ns
-_thread_cpu = time.thread_time_ns
-_process_cpu = time.process_time_ns
 
 
 class SourceMeter:
@@ -41,37 +38,28 @@ class SourceMeter:
 
     __slots__ = (
         "_began_ns",
-        "_booked_share",
         "_budget",
         "_children",
-        "_communication",
-        "_cpu",
         "_free_ns",
-        "_helpers",
-        "_helpers_queue",
         "_makers",
-        "_queue",
         "_read",
         "_receives",
         "_session",
         "_shares",
         "_spent_ns",
-        "_thread_cpu",
+        "_times",
     )
 
     def __init__(self, session: Session, *, receives: bool):
         """``receives``: the training thread only receives what others make, so its own CPU time is the handoff."""
         self._session = session
-        self._communication = CommunicationClock()
+        self._times = OwnTimes()
         self._receives = receives
         self._budget = Budget()
         self._began_ns = self._free_ns = 0
         self._spent_ns = 0
         self._read = False
-        self._cpu = self._thread_cpu = self._queue = self._helpers_queue = 0
-        self._booked_share = 0.0
         self._shares: tuple[tuple[int, float], ...] = ()
-        self._helpers: WorkerClock | None = None
         self._children: dict[int, WorkerClock] = {}
         self._makers: list[tuple[WorkerClock, CpuTimes]] = []
 
@@ -83,13 +71,7 @@ class SourceMeter:
             return
         try:
             self._makers = [(clock, times) for clock in self._find() if (times := clock.read()) is not None]
-            if self._helpers is None:
-                self._helpers = WorkerClock(os.getpid())
-            self._helpers_queue = self._helpers.helpers_queue()
-            self._queue = queued(self._session.task)
-            self._communication.begin(self._session.threads)
-            self._cpu = _process_cpu()
-            self._thread_cpu = _thread_cpu()
+            self._times.begin(self._session.task, self._session.threads)
             self._read = True
             # If another program got the CPU meanwhile, the reading itself took no longer than usual.
             self._spent_ns = min(_now() - now, 2 * self._spent_ns or sys.maxsize)
@@ -113,31 +95,20 @@ class SourceMeter:
             self._session.loaders.unknown().waited(ns)
         task = self._session.task
         if not self._read:
-            if task is not None:
-                task.booked_ns += int(ns * self._booked_share)
+            self._times.book(task, ns, None)
             *parts, rest = self._shares or (None,)
             if rest is None:
                 return None
             return (*[(cause, int(ns * share)) for cause, share in parts], (rest[0], -1))
         begun = _now()
-        # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
-        queue = queued(task) - self._queue
-        own = _thread_cpu() - self._thread_cpu
-        cpu = _process_cpu() - self._cpu
-        cpu -= self._communication.spent(ns, max(0, cpu - own))
-        if task is not None:
-            booked = min(own + max(queue, 0), ns)
-            self._booked_share = booked / max(ns, 1)
-            task.booked_ns += booked
-        helpers_queue = 0
-        if self._helpers is not None and cpu - own > ns // 10:
-            helpers_queue = self._helpers.helpers_queue() - self._helpers_queue
+        spent = self._times.since(task, ns)
+        self._times.book(task, ns, spent)
         elsewhere = [
             (after.process_cpu - before.process_cpu, after.queue - before.queue)
             for clock, before in self._makers
             if (after := clock.read()) is not None
         ]
-        parts = split_source(ns, own, cpu - own, queue, helpers_queue, elsewhere, receives=self._receives)
+        parts = split_source(ns, *spent, elsewhere, receives=self._receives)
         self._shares = shares(parts, ns)
         pay(self._budget, ns, self._spent_ns, begun)
         return parts

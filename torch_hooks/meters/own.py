@@ -1,0 +1,66 @@
+"""What the training thread and its process spend in a wait for a batch."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from ..tasks import TaskClock, queued
+from ..threads import OthersClock, OwnThreads
+
+_thread_cpu = time.thread_time_ns
+_process_cpu = time.process_time_ns
+
+
+class Spent(NamedTuple):
+    """ns, in a wait."""
+
+    own: int
+    """CPU time of the training thread."""
+    others: int
+    """CPU time of all other threads, without those that run collectives."""
+    own_queue: int
+    """How long the training thread waited for a CPU."""
+    others_queue: int
+    """The same for those other threads, added up. It is 0 if they had hardly any CPU time in the wait before."""
+
+
+class OwnTimes:
+    """Reads these times, and books those of the training thread: the blocked time of a step leaves them out.
+
+    A wait without a reading is booked like the last one with a reading.
+    """
+
+    __slots__ = ("_booked_share", "_cpu", "_others", "_queue", "_thread_cpu")
+
+    def __init__(self) -> None:
+        self._others = OthersClock()
+        self._queue = self._cpu = self._thread_cpu = 0
+        self._booked_share = 0.0
+
+    def begin(self, task: TaskClock | None, threads: OwnThreads) -> None:
+        """Reads them. ``task`` is the training thread."""
+        self._queue = queued(task)
+        self._others.begin(threads)
+        self._cpu = _process_cpu()
+        self._thread_cpu = _thread_cpu()
+
+    def since(self, task: TaskClock | None, ns: int) -> Spent:
+        """What was spent since ``begin``, at the end of a wait of ``ns``."""
+        # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
+        queue = queued(task) - self._queue
+        own = _thread_cpu() - self._thread_cpu
+        others = max(0, _process_cpu() - self._cpu - own)
+        communication, others_queue = self._others.spent(ns, others)
+        return Spent(own, others - communication, queue, others_queue)
+
+    def book(self, task: TaskClock | None, ns: int, spent: Spent | None) -> None:
+        """Books a wait of ``ns``. ``spent`` is None if there was no reading at its beginning."""
+        if task is None:
+            return
+        if spent is None:
+            task.booked_ns += int(ns * self._booked_share)
+            return
+        booked = min(spent.own + max(spent.own_queue, 0), ns)
+        self._booked_share = booked / max(ns, 1)
+        task.booked_ns += booked
