@@ -44,8 +44,8 @@ _thread_cpu = time.thread_time_ns
 class OwnMeter:
     """Measures batches that the training thread makes itself (``num_workers=0``).
 
-    CPU time is that of the whole process, so that threads that help count, and so does the time for which they wait for
-    a CPU. Threads that run collectives are left out. Other threads that run at that time count, too.
+    CPU time is that of the whole process, so that threads that help count. The time for which they wait for a CPU
+    counts, too. Threads that run collectives are left out. Other threads that run at that time count as helpers.
 
     A short wait without a reading is split like the last one with a reading.
     """
