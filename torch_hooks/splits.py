@@ -54,7 +54,7 @@ def split_handoff(queue_ns: int) -> Parts:
 
 
 def split_own_read(cpu_ns: int, queue_ns: int) -> Parts:
-    """Splits the time of a batch that the training thread makes itself (``num_workers=0``), or its helpers."""
+    """Splits the time of a batch that the training thread and its helpers make (``num_workers=0``)."""
     return ((_CPU, max(0, cpu_ns)), (_QUEUE, max(0, queue_ns)), (_READ, -1))
 
 

@@ -12,6 +12,14 @@ _LONGEST_NS = 200_000_000
 _AT_FIRST_NS = 10_000
 
 
+def usual(ns: int, last_ns: int) -> int:
+    """What a reading that took ``ns`` costs: at most twice the last one, because a longer one was interrupted.
+
+    ``last_ns``: what that cost; 0 if there was none.
+    """
+    return min(ns, 2 * last_ns) if last_ns else ns
+
+
 class Budget:
     """The budget of one meter, in ns of CLOCK_MONOTONIC."""
 
@@ -25,7 +33,6 @@ class Budget:
         """When the next reading is allowed."""
 
     def spend(self, ns: int, now_ns: int) -> None:
-        """A reading took ``ns`` until ``now_ns``. It counts as twice the last one at most, because a longer one was
-        interrupted."""
-        self._cost = ns = min(ns, 2 * self._cost)
+        """A reading took ``ns`` until ``now_ns``."""
+        self._cost = ns = usual(ns, self._cost)
         self.free_ns = now_ns + min(self._share * ns, _LONGEST_NS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..books import Parts
 from ..splits import shares, split_source
 from ..tasks import CpuTimes, WorkerClock
-from .budget import Budget
+from .budget import Budget, usual
 from .data import pay
 from .own import OwnTimes
 
@@ -73,8 +73,7 @@ class SourceMeter:
             self._makers = [(clock, times) for clock in self._find() if (times := clock.read()) is not None]
             self._times.begin(self._session.task, self._session.threads)
             self._read = True
-            # If another program got the CPU meanwhile, the reading itself took no longer than usual.
-            self._spent_ns = min(_now() - now, 2 * self._spent_ns or sys.maxsize)
+            self._spent_ns = usual(_now() - now, self._spent_ns)
         except Exception as error:  # the fence around the training
             self._session.fault("sources", error)
 
