@@ -111,8 +111,7 @@ FAULTS = {
     fault.name: fault
     for fault in (
         # Slow storage on one rank: the others wait for it, and the verdict must look through that. The delay is longer
-        # than
-        # the compute of a step even if other programs take most of the CPU time.
+        # than the compute of a step even if other programs take most of the CPU time.
         Fault(
             "storage",
             ("--inject-rank", "1", "--inject-delay", "280"),
@@ -221,7 +220,8 @@ class Run:
     fault: Fault
     before: dict[str, Any]  # the report, a window earlier
     report: dict[str, Any]  # and at the end of the window
-    at: float = 0.0  # when Prometheus had seen the same, Unix time
+    scraped: float = 0.0  # when Prometheus had scraped the same, Unix time
+    at: float = 0.0  # when its rules had been evaluated for that time, and more blocks of waits were split
     alerts: list[dict[str, Any]] = field(default_factory=list)  # at that time
     stolen: float = 0.0  # share of the CPU time that the hypervisor gave to others in the window
     outcome: dict[str, Any] = field(default_factory=dict)  # the demo's own report
@@ -285,7 +285,7 @@ class World:
         """How old what Prometheus had at the ends of the window was. Skips a comparison with the reports if it was too
         old."""
         found = []
-        for end in (run.at - WINDOW_SECONDS, run.at):
+        for end in (run.scraped - WINDOW_SECONDS, run.scraped):
             of = f'{{run="{run.name}"}}'
             recorded = self.server.value(f"min(timestamp(run_node_cause:whyidle_device_seconds:total{of}))", end)
             scraped = self.server.value(f"min(timestamp(whyidle_run_device_seconds_total{of}))", recorded)
@@ -315,7 +315,7 @@ class World:
             with Stolen() as stolen:
                 time.sleep(begun + WINDOW_SECONDS - time.monotonic())
             run = Run(fault, before, _report(demo), stolen=stolen.share)
-            self._wait_for_rules(run.report)
+            run.scraped = self._seen(run.report)
             run.at, run.alerts = time.time(), self.server.alerts()
             assert demo.training(), "the training ended before Prometheus was asked"
             code, out, err = demo.finish()
@@ -326,17 +326,16 @@ class World:
         run.outcome = json.loads(out)
         return run
 
-    def _wait_for_rules(self, report: Mapping[str, Any]) -> None:
-        """Until a scrape has seen what the report has, and the rules that scrape. On busy cores both take a while."""
-        scraped = f'sum(whyidle_device_seconds_total{{run="{report["run"]}"}})'
+    def _seen(self, report: Mapping[str, Any]) -> float:
+        """When Prometheus had scraped what the report has, Unix time. Waits until its rules have been evaluated up to
+        then. On busy cores both take a while."""
+        seconds = f'sum(whyidle_device_seconds_total{{run="{report["run"]}"}})'
         spent = sum(report["seconds"].values())
-        until(lambda: self.server.value(scraped) >= spent)
-        now = time.time()
-        until(
-            lambda: (
-                self.server.value(f'min(timestamp(run_family:whyidle_share:ratio1m{{run="{report["run"]}"}}))') > now
-            )
-        )
+        until(lambda: self.server.value(seconds) >= spent)
+        scraped_at = time.time()
+        recorded = f'min(timestamp(run_family:whyidle_share:ratio1m{{run="{report["run"]}"}}))'
+        until(lambda: self.server.value(recorded) > scraped_at)
+        return scraped_at
 
     @cached_property
     def places(self) -> list[Place]:
@@ -426,7 +425,7 @@ def test_the_report_of_the_job_names_the_injected_fault(run: Run) -> None:
 
 def test_the_recorded_shares_are_those_of_the_report(world: World, run: Run) -> None:
     behind = world.behind(run)
-    recorded = world.server.values(f'run_family:whyidle_share:ratio1m{{run="{run.name}"}}', "family", run.at)
+    recorded = world.server.values(f'run_family:whyidle_share:ratio1m{{run="{run.name}"}}', "family", run.scraped)
     assert sum(recorded.values()) == pytest.approx(1.0, abs=1e-6)
     assert {family: recorded.get(family, 0.0) for family in FAMILIES} == pytest.approx(run.families, abs=WITHIN), behind
 
@@ -450,10 +449,13 @@ def test_a_comparison_of_the_report_with_prometheus_finds_the_same_seconds(
 def test_the_recorded_bill_is_that_of_the_report(world: World, run: Run) -> None:
     behind = world.behind(run)
     bill = f'run_family:whyidle_billed_seconds:increase{{run="{run.name}"}}[{WINDOW_SECONDS}s]'
-    billed = world.server.values(f"sum by (family) (sum_over_time({bill}))", "family", run.at)
-    whole = sum(billed.values())
-    assert billed["compute"] / whole == pytest.approx(run.families["compute"], abs=WITHIN), behind
-    assert billed[run.fault.family] / whole == pytest.approx(run.verdict_share, abs=LOOKED_THROUGH_WITHIN)
+
+    def shares(at: float) -> dict[str, float]:
+        billed = world.server.values(f"sum by (family) (sum_over_time({bill}))", "family", at)
+        return {family: seconds / sum(billed.values()) for family, seconds in billed.items()}
+
+    assert shares(run.scraped)["compute"] == pytest.approx(run.families["compute"], abs=WITHIN), behind
+    assert shares(run.at)[run.fault.family] == pytest.approx(run.verdict_share, abs=LOOKED_THROUGH_WITHIN)
 
 
 SHOWN: list[tuple[str, str, str, Callable[[Run], Mapping[str, float]]]] = [
@@ -471,7 +473,7 @@ def test_the_numbers_on_the_dashboard_are_those_of_the_report(
     path = next(path for path in DASHBOARDS if path.stem == dashboard)
     [query] = [query for query in dashboard_queries(path) if query.where == where]
     chosen = {**world.variables(path, run.place), "window": "1m"}
-    shown = world.server.values(filled(query.expression, chosen), label, run.at)
+    shown = world.server.values(filled(query.expression, chosen), label, run.scraped)
     expected = truth(run)
     assert shown.keys() <= expected.keys()
     assert {name: shown.get(name, 0.0) for name in expected} == pytest.approx(expected, abs=WITHIN), behind
