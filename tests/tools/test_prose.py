@@ -111,6 +111,7 @@ def test_a_sample_has_different_sentences_of_one_kind_and_depends_on_the_seed() 
     assert len(draw(texts, "pages", 100, 1)) == 50
 
 
+@pytest.mark.long
 def test_there_is_enough_of_each_kind() -> None:
     found = list(passages())
     assert [kind for kind in KINDS if len(draw(found, kind, 200, 1)) < 200] == []

@@ -321,6 +321,7 @@ def test_result_does_not_depend_on_rank_numbers(ranks: list[RankWaits], order: l
     assert conclude(renamed).charged == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.long
 def test_a_thousand_ranks_in_four_groups_each_are_solved_in_seconds():
     """16 replicas x 8 stages x 8 TP ranks. Every rank is sometimes late in each of its groups."""
     dp, pp, tp = 16, 8, 8
