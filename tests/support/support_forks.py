@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import functools
 import gc
 import json
@@ -38,6 +39,10 @@ SHARED = "WHYIDLE_TEST_FORKS"
 """The address of the process that forks for all processes of pytest."""
 LARGEST = 1 << 20
 """Bytes of an order."""
+STACKS = signal.SIGRTMAX - 1
+"""Makes a script write the stacks of all its threads to its stderr."""
+LONGEST_STACKS = 20_000
+"""Characters."""
 WHOLE = "--whole-exits"
 WHOLE_EXITS = [WHOLE] if os.environ.get("WHYIDLE_TEST_WHOLE_EXITS") else []
 PRELOADED = (
@@ -138,9 +143,12 @@ class Forks:
             if meanwhile is not None:
                 meanwhile(started)
             codes = [one.wait(LIMIT_SECONDS - time.monotonic() + begun) for one in started]
-        except BaseException:
+        except BaseException as error:
+            said = stacks(started, folder) if isinstance(error, TimeoutError) else ""
             for one in started:
                 one.kill()
+            if said:
+                raise TimeoutError(f"{error}:\n{said}") from error
             raise
         stdout, stderr = (folder.joinpath(name).read_text() for name in ("stdout", "stderr"))
         seconds = time.monotonic() - begun
@@ -161,6 +169,15 @@ class Forks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stack.close()
+
+
+def stacks(running: Sequence[Forked], folder: Path) -> str:
+    """The stacks of all threads of scripts that do not end, as the end of their stderr."""
+    for one in running:
+        with contextlib.suppress(ProcessLookupError):
+            one.send_signal(STACKS)
+            time.sleep(0.5)  # they share the file
+    return Path(folder, "stderr").read_text(errors="replace")[-LONGEST_STACKS:]
 
 
 @contextlib.contextmanager
@@ -264,6 +281,7 @@ def _become(words: list[str], env: dict[str, str], folder: str) -> None:
         opened = os.open(path, flags, 0o644)
         os.dup2(opened, target)
         os.close(opened)
+    faulthandler.register(STACKS)
     os.environ.clear()
     os.environ.update(env)
     sys.argv[:] = words
