@@ -552,5 +552,5 @@ def test_prometheus_logs_no_errors(world: World) -> None:
     assert world.places
     assert [(rule["name"], rule["lastError"]) for rule in world.server.rules() if rule["health"] != "ok"] == []
     # On busy cores a scrape may take longer than the second that it has here.
-    assert world.server.query(f'avg_over_time(up{{instance=~"{world.fakes}"}}[5m]) < 0.9', world.places[-1].at) == []
+    assert world.server.query(f'avg_over_time(up{{instance=~"{world.fakes}"}}[5m]) < 0.8', world.places[-1].at) == []
     assert [*_errors(world.server.log())] == []

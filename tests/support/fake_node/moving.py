@@ -46,7 +46,8 @@ PER_SECOND: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 SENT = 12_000_000_000
 """Words of four bytes that the first adapter sends in a second: nearly 400 Gbit."""
 
-XID_EVERY = 60
+XID_FIRST, XID_EVERY = 10, 30
+"""Seconds."""
 
 
 @contextlib.contextmanager
@@ -60,7 +61,7 @@ def moving(whole: Whole) -> Iterator[None]:
         while not stop.wait(1.0):
             seconds += 1
             whole.gpus.advance(1)
-            if seconds % XID_EVERY == 0:
+            if seconds % XID_EVERY == XID_FIRST:
                 whole.gpus.xid(2, 79)
             for pattern, where, steps in PER_SECOND:
                 for path in glob(str(folder / pattern), recursive=True):
