@@ -84,6 +84,8 @@ class Forked:
 
     def kill(self) -> None:
         """Ends it, and everything that it has started."""
+        if self._returncode is None:
+            self.send_signal(signal.SIGKILL)  # it may not be in a session of its own yet
         for pid in pids_of_sessions({self.pid}):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -112,6 +114,8 @@ class Forks:
         It is recorded as under `whyidle run`. Its output is in ``folder``/stdout and ``folder``/stderr.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        for name in ("stdout", "stderr"):
+            folder.joinpath(name).touch()  # a test may read them before the script has begun
         whole = environment(folder, **({"WHYIDLE": "1"} if recorded else {}) | dict(env or {}))
         order = {"words": [str(SCRIPTS / words[0]), *words[1:]], "env": whole, "folder": str(folder)}
         return Forked(self, self.ask(order))
