@@ -148,15 +148,17 @@ def left(running: Agent) -> Left:
 
 def wave(running: Agent, directory: Path, number: int) -> int:
     """Half of the scrapes come at once while there are ranks, and half one after the other while the ranks end. Returns
-    the largest number of ranks in one answer."""
+    the largest number of this wave's ranks in one answer. Ranks of the wave before may still be in it."""
     scrapes = SCRAPES // (WARM_UP + WAVES) // 2
+    label = f'run="run-{number}"'
     with contextlib.ExitStack() as stack:
         scrapers = [stack.enter_context(contextlib.closing(Scraper(running.address))) for _ in range(AT_ONCE)]
         with ranks(directory, number), dawdlers(running.address), ThreadPoolExecutor(AT_ONCE) as pool:
 
             def scrape(scraper: Scraper) -> int:
                 running.process.send_signal(signal.SIGHUP)
-                return max(scraper.scrape().count("whyidle_rank_up{") for _ in range(1 + scrapes // AT_ONCE))
+                answers = [scraper.scrape().splitlines() for _ in range(1 + scrapes // AT_ONCE)]
+                return max(sum("whyidle_rank_up{" in line and label in line for line in lines) for lines in answers)
 
             seen = max(pool.map(scrape, scrapers))
         for _ in range(scrapes):
