@@ -16,10 +16,10 @@ group.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from operator import add, sub
+from itertools import accumulate, chain, repeat
+from operator import sub
 from typing import NamedTuple
 
 from .causes import LATE_FAMILIES
@@ -33,7 +33,9 @@ NOTHING = (1 << 63) - 1
 """A word that never becomes the minimum."""
 
 HEADER = 7  # first step, -first step, steps, -mean step time, -most calls, rank, -rank
-_PER_STEP = 2 + len(LATE_FAMILIES) + SLOTS  # calls, -calls, own time per family, waits elsewhere per slot
+_FAMILIES = len(LATE_FAMILIES)
+_SPENT = _FAMILIES + SLOTS
+_NO_CALL = -1
 US = 1000  # ns
 LATE_STEP = 0.05
 """A rank counts as late in a step if its own time made it late by at least this share of the step."""
@@ -82,11 +84,6 @@ class StepWaits(NamedTuple):
     """For each wait, the time in which this rank's own threads got no CPU; empty if that is not known."""
 
     @property
-    def size(self) -> int:
-        """The memory that this takes, as a count of numbers."""
-        return _STEP_SIZE + len(self.calls) + 7 * len(self.messages)
-
-    @property
     def total(self) -> int:
         """The sum of the waits, in ns."""
         return sum(self.calls)
@@ -117,14 +114,22 @@ class Settled:
     """The two ranks of the slowest link, if `latency` is known."""
     behind: dict[int, int] = field(default_factory=dict)
     """Late rank -> the part of `straggler` or `pipeline` that it caused."""
-    late_own: list[int] = field(default_factory=lambda: [0] * len(LATE_FAMILIES))
-    """How late this rank was through its own time, by family."""
-    late_elsewhere: list[int] = field(default_factory=lambda: [0] * SLOTS)
-    """How late this rank was through its waits in other groups, by slot."""
+    late: list[int] = field(default_factory=lambda: [0] * _SPENT)
+    """How late this rank was: through its own time, by family, and then through its waits in other groups, by slot."""
     late_steps: int = 0
     """Steps in which its own time made it late by at least LATE_STEP of the step."""
     late_by: dict[int, int] = field(default_factory=dict)
     """Rank -> by how much it was late; the same on all members."""
+
+    @property
+    def late_own(self) -> list[int]:
+        """How late this rank was through its own time, by family."""
+        return self.late[:_FAMILIES]
+
+    @property
+    def late_elsewhere(self) -> list[int]:
+        """How late this rank was through its waits in other groups, by slot."""
+        return self.late[_FAMILIES:]
 
     @classmethod
     def empty(cls, result: Sequence[int], steps: Sequence[StepWaits]) -> Settled:
@@ -136,18 +141,44 @@ class Settled:
         self.unsplit += step.total - queue
 
 
+def size_of(steps: Sequence[StepWaits]) -> int:
+    """The memory that steps take, as a count of numbers."""
+    return sum([_STEP_SIZE + len(step.calls) + 7 * len(step.messages) for step in steps])
+
+
 class BlockMismatch(Exception):
     """The minimum was taken over blocks that do not have the same steps."""
 
 
 def words_of(length: int, width: int) -> int:
     """The number of words in a block of ``length`` steps, with ``width`` words for the calls of each step."""
-    return HEADER + length * (_PER_STEP + 2 * width)
+    return _Places.of(length, width).end
+
+
+class _Places(NamedTuple):
+    """Where the parts of a block begin. Each part has its words for all steps, one step after the other."""
+
+    counts: int
+    """Calls of each step."""
+    less_counts: int
+    """The same, negative."""
+    spent: int
+    """Own time per family, and waits elsewhere per slot."""
+    waits: int
+    """The wait of each call in µs, with the rank."""
+    less_waits: int
+    """The same, negative and without the rank."""
+    end: int
+
+    @classmethod
+    def of(cls, length: int, width: int) -> _Places:
+        sizes = (length, length, length * _SPENT, length * width, length * width)
+        return cls(*accumulate(sizes, initial=HEADER))
 
 
 def width_for(most_calls: int) -> int:
-    """The words per step for steps with up to ``most_calls`` calls: a power of two, at most MOST_WIDTH."""
-    return min(MOST_WIDTH, 1 << max(0, most_calls - 1).bit_length())
+    """The words per step for steps with up to ``most_calls`` calls: at most MOST_WIDTH."""
+    return min(MOST_WIDTH, max(1, most_calls))
 
 
 def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int, width: int) -> None:
@@ -155,19 +186,34 @@ def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int,
 
     At the end of a run there may be fewer steps than ``length``, but at least one.
     """
-    words = header(rank, steps)
+    places = _Places.of(length, width)
+    counts: list[int] = []
+    spent: list[int] = []
+    waits: list[int] = []
     for step in steps:
         calls = step.calls
         # For an incomplete step: a count that no other member has, so that nobody compares the calls of this step.
-        count = len(calls) if step.complete else -1 - rank
-        words += (count, -count, *step.own, *step.elsewhere)
-        waits = [wait // US for wait in _runs(calls, width)]
-        padding = [NOTHING] * (width - len(waits))
-        words += [wait << RANK_BITS | rank for wait in waits]
-        words += padding
-        words += [-wait for wait in waits]
-        words += padding
-    words += [NOTHING] * (words_of(length, width) - len(words))
+        counts.append(len(calls) if step.complete else -1 - rank)
+        spent += step.own
+        spent += step.elsewhere
+        if len(calls) == width:
+            waits += calls
+        else:
+            runs = _runs(calls, width)
+            waits += runs
+            waits += [_NO_CALL] * (width - len(runs))
+    words = header(rank, steps)
+    missing = length - len(steps)
+    words += counts
+    words += [NOTHING] * missing
+    words += [-count for count in counts]
+    words += [NOTHING] * missing
+    words += spent
+    words += [NOTHING] * (places.waits - len(words))
+    words += [wait // US << RANK_BITS | rank if wait >= 0 else NOTHING for wait in waits]
+    words += [NOTHING] * (places.less_waits - len(words))
+    words += [-(wait // US) if wait >= 0 else NOTHING for wait in waits]
+    words += [NOTHING] * (places.end - len(words))
     buffer[: len(words)] = array("q", words)
 
 
@@ -176,13 +222,14 @@ def split(
     rank: int,
     members: Sequence[int],
     steps: Sequence[StepWaits],
+    length: int,
     width: int,
     *,
     accelerator: bool = False,
 ) -> Settled:
     """Splits this rank's waits, given the minimum over all members. Raises BlockMismatch.
 
-    ``members`` are the ranks of the group, in ascending order.
+    ``members`` are the ranks of the group, in ascending order. ``length`` and ``width`` are those of `pack`.
 
     Lateness that the rank's own time does not explain counts as `network` on a CPU rank: the previous collective ended
     later there than on the others, for example because of retransmissions. On an accelerator it is `unattributed`: the
@@ -191,40 +238,61 @@ def split(
     check(result, rank, members, steps)
     settled = Settled.empty(result, steps)
     behind, late_by = settled.behind, settled.late_by
-    rest = _UNATTRIBUTED if accelerator else _NETWORK
     network = straggler = queued = 0
-    for index, step in enumerate(steps):
-        calls = step.calls
-        at = HEADER + index * (_PER_STEP + 2 * width)
-        if index >= result[2] or not step.complete or not result[at] == -result[at + 1] == len(calls):
-            settled.leave_unsplit(step)
-            continue
-        late = 0
-        waits = _runs(calls, width)
-        queues = _runs(step.queues, width) if step.queues else repeat(0)
-        keys = at + _PER_STEP
-        longest = result[keys + width : keys + width + len(waits)]
-        for wait, queue, key, most in zip(waits, queues, result[keys : keys + len(waits)], longest, strict=False):
-            least = (key >> RANK_BITS) * US
-            transfer = wait if wait - least < US else least  # the words are in whole µs
-            network += transfer
-            if queue:
-                queued += queue if queue < transfer else transfer
-            last = key & RANK_MASK
-            if transfer < wait:
-                straggler += wait - least
-                behind[last] = behind.get(last, 0) + wait - least
-            lateness = -most * US - least
-            if lateness:
-                late_by[last] = late_by.get(last, 0) + lateness
-                if last == rank:
-                    late += lateness
-        if late:
-            add_lateness(settled, late, step, result[at + 2 : keys], rest)
+    late: dict[int, int] = {}  # index of a step -> by how much this rank was late in it, ns
+    places = _Places.of(length, width)
+    for index, wait, queue, key, most in _compared(result, places, steps, width, settled):
+        least = (key >> RANK_BITS) * US
+        transfer = wait if wait - least < US else least  # the words are in whole µs
+        network += transfer
+        if queue:
+            queued += queue if queue < transfer else transfer
+        last = key & RANK_MASK
+        if transfer < wait:
+            straggler += wait - least
+            behind[last] = behind.get(last, 0) + wait - least
+        lateness = -most * US - least
+        if lateness:
+            late_by[last] = late_by.get(last, 0) + lateness
+            if last == rank:
+                late[index] = late.get(index, 0) + lateness
+    rest = _UNATTRIBUTED if accelerator else _NETWORK
+    for index, ns in late.items():
+        at = places.spent + index * _SPENT
+        add_lateness(settled, ns, steps[index], result[at : at + _SPENT], rest)
     settled.network += network - queued
     settled.queue += queued
     settled.straggler += straggler
     return settled
+
+
+def _compared(
+    result: Sequence[int], places: _Places, steps: Sequence[StepWaits], width: int, settled: Settled
+) -> Iterable[tuple[int, int, int, int, int]]:
+    """For each call of the steps that can be compared: index of the step, wait, queue, and both words of the result.
+
+    The waits of all other steps are left unsplit.
+    """
+    count = len(steps)
+    counts = [len(step.calls) if step.complete else -1 for step in steps]
+    others = result[places.counts : places.counts + count]
+    less = result[places.less_counts : places.less_counts + count]
+    keys, most = result[places.waits : places.less_waits], result[places.less_waits : places.end]
+    if count <= result[2] and counts.count(width) == count == [*others].count(width) and [*less].count(-width) == count:
+        # Usually: all steps have the same calls on all members.
+        waits = chain.from_iterable([step.calls for step in steps])
+        queues = chain.from_iterable([step.queues or (0,) * width for step in steps])
+        indices = [index for index in range(count) for _ in range(width)]
+        return zip(indices, waits, queues, keys, most, strict=False)
+    found: list[Iterable[tuple[int, int, int, int, int]]] = []
+    for index, step in enumerate(steps):
+        if index >= result[2] or not counts[index] == others[index] == -less[index]:
+            settled.leave_unsplit(step)
+            continue
+        waits, at = _runs(step.calls, width), index * width
+        queues = _runs(step.queues, width) if step.queues else repeat(0)
+        found.append(zip(repeat(index), waits, queues, keys[at : at + width], most[at : at + width], strict=False))
+    return chain.from_iterable(found)
 
 
 def header(rank: int, steps: Sequence[StepWaits]) -> list[int]:
@@ -242,40 +310,28 @@ def check(result: Sequence[int], rank: int, members: Sequence[int], steps: Seque
 
 
 def add_lateness(settled: Settled, late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> None:
-    """Adds what made this rank late in a step, as `lateness_of` finds it."""
-    excess = list(map(sub, (*step.own, *step.elsewhere), least))
-    most = max(excess)
-    if most >= late_ns:  # usually: the largest one explains everything
-        reason = excess.index(most)
-        if reason < len(LATE_FAMILIES):
-            settled.late_own[reason] += late_ns
-            settled.late_steps += late_ns >= LATE_STEP * step.wall
-        else:
-            settled.late_elsewhere[reason - len(LATE_FAMILIES)] += late_ns
-        return
-    own, elsewhere = lateness_of(late_ns, step, least, rest)
-    settled.late_steps += sum(own) >= LATE_STEP * step.wall
-    settled.late_own = list(map(add, settled.late_own, own))
-    settled.late_elsewhere = list(map(add, settled.late_elsewhere, elsewhere))
-
-
-def lateness_of(late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> tuple[list[int], list[int]]:
-    """What made a rank ``late_ns`` late: its excess over the minimum of all members -> (per family, per slot).
+    """Adds what made this rank ``late_ns`` late in a step: its excess over ``least``, the minimum of all members.
 
     Each minimum may come from another member. So every rank has some excess in most families, and the excesses may add
-    up to more than the lateness. Then the largest ones count first, because they are what made the rank late. Lateness
-    that the excesses do not explain goes to the family ``rest``.
+    up to more than the lateness. The largest ones count first, because they are what made the rank late. Lateness that
+    the excesses do not explain goes to the family ``rest``.
     """
-    families = len(LATE_FAMILIES)
-    excess = [max(0, mine - other) for mine, other in zip((*step.own, *step.elsewhere), least, strict=True)]
-    left = late_ns
-    if sum(excess) > late_ns:
-        for index in sorted(range(len(excess)), key=excess.__getitem__, reverse=True):
-            excess[index] = min(excess[index], left)
-            left -= excess[index]
+    excesses = [(ns, -index) for index, ns in enumerate(map(sub, (*step.own, *step.elsewhere), least)) if ns > 0]
+    excesses.sort(reverse=True)
+    late, left, own = settled.late, late_ns, 0
+    for excess, index in excesses:
+        if excess > left:
+            excess = left
+        late[-index] += excess
+        if -index < _FAMILIES:
+            own += excess
+        left -= excess
+        if not left:
+            break
     else:
-        excess[rest] += late_ns - sum(excess)
-    return excess[:families], excess[families:]
+        late[rest] += left
+        own += left
+    settled.late_steps += own >= LATE_STEP * step.wall
 
 
 def _runs(calls: Sequence[int], width: int) -> Sequence[int]:

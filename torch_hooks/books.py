@@ -190,19 +190,27 @@ class Books:
             return
         words[_PENDING] += ns
         words[_SLOT_PENDING_AT + slot] += ns
-        if not code & CONTINUES or not self._prolong(held, ns, end_ns, queue):
-            self._waits.append((code, end_ns - ns, ns, end_ns, queue, issues))
+        if code & CONTINUES and held.calls:
+            self._prolong(held, ns, end_ns, queue)
+        else:
+            wait = code, end_ns - ns, ns, end_ns, queue, issues
+            self._waits.append(wait)
+            held.calls.append(ns)
+            held.queues.append(queue)
+            if held.pairwise:
+                held.waits.append(wait)
         held.mark = self._map[MARK]
 
-    def _prolong(self, held: Held, ns: int, end_ns: int, queue: int) -> bool:
-        """The last wait of a group in the open step has continued. Returns whether there is one."""
+    def _prolong(self, held: Held, ns: int, end_ns: int, queue: int) -> None:
+        """The last wait of a group in the open step has continued."""
         waits, slot = self._waits, held.slot
-        for index in range(len(waits) - 1, held.first - 1, -1):
-            code, begun, before, _, queued, issues = waits[index]
-            if slot_of(code) == slot:
-                waits[index] = code, begun, before + ns, end_ns, queued + queue, issues
-                return True
-        return False
+        index = next(index for index in range(len(waits) - 1, -1, -1) if slot_of(waits[index][0]) == slot)
+        code, begun, before, _, queued, issues = waits[index]
+        waits[index] = longer = code, begun, before + ns, end_ns, queued + queue, issues
+        held.calls[-1] += ns
+        held.queues[-1] += queue
+        if held.pairwise:
+            held.waits[-1] = longer
 
     def charge_unmeasured(self, ns: int) -> None:
         """Adds an interval in which the phase of the device is not known. It may contain waits."""
@@ -273,12 +281,11 @@ class Books:
         ring.move(at + _HEAD_BYTES, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
-        waits: Sequence[Wait] = ()
         if self._waits:
-            waits, self._waits = self._waits, []
-            self._keep(done + 1, end_ns - wall, waits)
+            self._keep(done + 1, end_ns - wall, self._waits)
+            self._waits.clear()
         for held in self._holding:
-            held.close_step(done + 1, wall, waits)
+            held.close_step(done + 1, wall)
 
     def _keep(self, step: int, begun_ns: int, waits: Sequence[Wait]) -> None:
         """Puts the waits of a step that began at ``begun_ns`` into the ring of calls. Reports split waits from it that
@@ -308,7 +315,7 @@ class Books:
         ``whole``: the open step has not waited in this slot yet. Otherwise its waits cannot be compared.
         """
         words = self.words
-        held = self.held[slot] = Held(slot, outside, self._map[MARK], pairwise, len(self._waits))
+        held = self.held[slot] = Held(slot, outside, self._map[MARK], pairwise)
         held.complete = whole
         if whole and words[_WINDOW]:  # what the rank has done since the step began may make it late in it
             at = 8 * self._begun_at()

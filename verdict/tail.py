@@ -62,7 +62,7 @@ def _split_group(members: list[Member]) -> dict[int, Settled]:
     least = [min(of_all) for of_all in zip(*words, strict=True)]
     accelerator = any(ledger.device != "cpu" for ledger, _ in members)
     ranks = sorted(steps)
-    return {rank: split(least, rank, ranks, own, width, accelerator=accelerator) for rank, own in steps.items()}
+    return {rank: split(least, rank, ranks, own, length, width, accelerator=accelerator) for rank, own in steps.items()}
 
 
 def _rest_can_be_split(members: list[Member]) -> bool:

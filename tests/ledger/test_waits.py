@@ -16,13 +16,13 @@ from whyidle.ledger.waits import (
     BlockMismatch,
     Settled,
     StepWaits,
-    lateness_of,
+    add_lateness,
     pack,
     split,
     width_for,
     words_of,
 )
-from whyidle.torch_hooks.exchange.slot import BLOCK_STEPS, block_length
+from whyidle.torch_hooks.exchange.slot import block_length, messages_block_length
 
 MS = 1_000_000
 NOWHERE = (0,) * SLOTS
@@ -45,7 +45,7 @@ def exchange(ranks: dict[int, list[StepWaits]], *, length: int = 8, width: int =
         pack(buffer, rank, steps, length, width)
         buffers.append(buffer)
     result = array("q", [min(words) for words in zip(*buffers, strict=True)])
-    return {rank: split(result, rank, sorted(ranks), steps, width) for rank, steps in ranks.items()}
+    return {rank: split(result, rank, sorted(ranks), steps, length, width) for rank, steps in ranks.items()}
 
 
 def test_the_worked_example() -> None:
@@ -105,7 +105,7 @@ def test_every_rank_detects_ranks_out_of_step(firsts: list[int]) -> None:
             pack(buffers[-1], other, steps[other], 8, 8)
         result = array("q", [min(words) for words in zip(*buffers, strict=True)])
         with pytest.raises(BlockMismatch):
-            split(result, rank, (0, 1), steps[rank], 8)
+            split(result, rank, (0, 1), steps[rank], 8, 8)
 
 
 def test_detects_a_result_that_was_never_reduced() -> None:
@@ -113,7 +113,7 @@ def test_detects_a_result_that_was_never_reduced() -> None:
         buffer = array("q", bytes(8 * words_of(8, 8)))
         pack(buffer, rank, [step([MS])], 8, 8)
         with pytest.raises(BlockMismatch):
-            split(buffer, rank, (0, 1), [step([MS])], 8)
+            split(buffer, rank, (0, 1), [step([MS])], 8, 8)
 
 
 waits = st.integers(0, 10**12)
@@ -149,19 +149,33 @@ def test_split_preserves_waits_and_blames_no_more_than_the_longest(
     assert len({tuple(sorted(one.late_by.items())) for one in found.values()}) == 1
 
 
+def late(ns: int, one: StepWaits, least: Sequence[int]) -> Settled:
+    """What made a rank late by ``ns``, given the least that any rank had of each."""
+    settled = Settled(1, MS, 1)
+    add_lateness(settled, ns, one, least, NETWORK)
+    return settled
+
+
 def test_lateness_that_no_family_explains_goes_to_the_rest() -> None:
-    late, _ = lateness_of(10, step([], own(storage=7)), (*own(storage=3), *NOWHERE), NETWORK)
-    assert late == list(own(storage=4, network=6))
+    settled = late(10, step([], own(storage=7)), (*own(storage=3), *NOWHERE))
+    assert settled.late_own == list(own(storage=4, network=6))
 
 
 def test_lateness_goes_to_the_largest_excesses_first() -> None:
-    late, _ = lateness_of(10, step([], own(compute=3, storage=8, host=1)), (*own(), *NOWHERE), NETWORK)
-    assert late == list(own(storage=8, compute=2))
+    settled = late(10, step([], own(compute=3, storage=8, host=1)), (*own(), *NOWHERE))
+    assert settled.late_own == list(own(storage=8, compute=2))
 
 
 def test_a_wait_in_another_group_is_part_of_the_lateness() -> None:
     one = step([], own(compute=5))._replace(elsewhere=(0, 9, 0, 0, 0, 0, 0, 0))
-    assert lateness_of(8, one, (*own(compute=5), *(0, 1, 0, 0, 0, 0, 0, 0)), NETWORK)[1][1] == 8
+    assert late(8, one, (*own(compute=5), *(0, 1, 0, 0, 0, 0, 0, 0))).late_elsewhere[1] == 8
+
+
+def test_a_rank_is_late_in_a_step_by_its_own_time_only() -> None:
+    least = (*own(), *NOWHERE)
+    by_itself = step([], own(compute=MS), wall=10 * MS)
+    elsewhere = step([], own(), wall=10 * MS)._replace(elsewhere=(0, MS, 0, 0, 0, 0, 0, 0))
+    assert (late(MS, by_itself, least).late_steps, late(MS, elsewhere, least).late_steps) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +184,10 @@ def test_a_wait_in_another_group_is_part_of_the_lateness() -> None:
         (0.0005, 2, 256),
         (0.005, 2, 128),
         (0.03, 2, 16),
-        (0.1, 2, 8),
-        (30.0, 2, 8),
+        (0.1, 2, 4),
+        (0.3, 2, 2),
+        (0.4, 2, 1),
+        (30.0, 2, 1),
         (0.0, 2, 256),
         (0.1, 1024, 32),
         (0.1, 8192, 256),
@@ -181,11 +197,18 @@ def test_a_block_takes_about_half_a_second_within_its_bounds(step_seconds: float
     assert block_length(int(step_seconds * 1e9), ranks) == steps
 
 
-@pytest.mark.parametrize(("calls", "width"), [(0, 1), (1, 1), (2, 2), (3, 4), (40, 64), (9000, MOST_WIDTH)])
+@pytest.mark.parametrize(
+    ("step_seconds", "steps"), [(0.005, 128), (0.03, 16), (0.1, 8), (0.7, 8), (1.0, 4), (2.0, 2), (30.0, 1), (0.0, 256)]
+)
+def test_a_block_with_messages_has_eight_steps_unless_they_take_seconds(step_seconds: float, steps: int) -> None:
+    assert messages_block_length(int(step_seconds * 1e9), 4) == steps
+
+
+@pytest.mark.parametrize(("calls", "width"), [(0, 1), (1, 1), (2, 2), (3, 3), (40, 40), (9000, MOST_WIDTH)])
 def test_words_of_a_step_are_bounded(calls: int, width: int) -> None:
     assert width_for(calls) == width
 
 
 def test_the_slowest_rank_sets_the_length_of_blocks() -> None:
-    steps = {rank: [step([MS], wall=wall)] * BLOCK_STEPS[0] for rank, wall in enumerate((5 * MS, 40 * MS))}
+    steps = {rank: [step([MS], wall=wall)] * 8 for rank, wall in enumerate((5 * MS, 40 * MS))}
     assert {one.step_ns for one in exchange(steps).values()} == {40 * MS}

@@ -30,12 +30,18 @@ from .mixes import ROUNDS, Mixes, OpenBlock, open_block
 from .side_group import keep, let_go
 
 if TYPE_CHECKING:
+    from ..held import Held
     from ..machine import PhaseMachine
 
-BLOCK_STEPS = (8, 16, 32, 64, 128, 256)
-"""How many steps a block may have. The first blocks have the fewest."""
-BLOCK_NS = 500_000_000
-"""The time that the steps of a block should take: each exchange wakes threads, which is noticeable on busy cores."""
+BLOCK_STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""How many steps a block may have. The first blocks have one."""
+BLOCK_NS = 400_000_000
+"""The least time that the steps of a block take. Each exchange wakes threads, which is noticeable on busy cores. But
+live metrics have a wait only some blocks later, so blocks are no longer than necessary."""
+MESSAGES_BLOCK_NS = 4_000_000_000
+MESSAGES_BLOCK_STEPS = 8
+"""If ranks send to each other, a block has so many steps, unless they take longer than MESSAGES_BLOCK_NS: the times of
+a link are those of all messages of a block, and some steps of each block are replayed."""
 LARGE_GROUP = 256
 LARGE_BLOCK_NS = 2_000_000_000
 """The least time per block for more than LARGE_GROUP ranks. Even the smallest all-reduce is a ring of 2 (n - 1) hops,
@@ -73,8 +79,16 @@ class Lost(Exception):
 def block_length(step_ns: int, ranks: int) -> int:
     """How many steps a later block has, given the mean step time of the slowest rank. The same on all ranks."""
     block_ns = max(LARGE_BLOCK_NS, 2 * (ranks - 1) * HOP_NS) if ranks > LARGE_GROUP else BLOCK_NS
-    wanted = block_ns // max(step_ns, 1)
-    return next((length for length in BLOCK_STEPS if length >= wanted), BLOCK_STEPS[-1])
+    return _steps_for(block_ns, step_ns)
+
+
+def messages_block_length(step_ns: int, ranks: int) -> int:
+    """The same for a group whose ranks send to each other."""
+    return max(block_length(step_ns, ranks), min(MESSAGES_BLOCK_STEPS, _steps_for(MESSAGES_BLOCK_NS, step_ns)))
+
+
+def _steps_for(block_ns: int, step_ns: int) -> int:
+    return next((length for length in BLOCK_STEPS if length * step_ns >= block_ns), BLOCK_STEPS[-1])
 
 
 class SlotExchange:
@@ -112,39 +126,20 @@ class SlotExchange:
         if held is None:
             return
         if self._side is None:
-            if held.steps and held.size > MOST_HELD:
+            if held.size > MOST_HELD:
                 raise Lost("its members did not all join")
         elif held.count >= self._steps_due():
-            self._drop_early(held.steps)
-            self._advance(held.steps, last=False)
+            self._advance(held, last=False)
             if held.size > 2 * MOST_HELD:
                 raise Lost("a rank stopped taking part")
-
-    def _drop_early(self, steps: deque[StepWaits]) -> None:
-        """Leaves those steps unsplit whose waits not all members have kept pending."""
-        early = 0
-        through = 0
-        while steps and steps[0].number < self._from:
-            step = steps.popleft()
-            early += self._let_go(step)
-            through = step.number
-        if through:
-            self._machine.update(self._machine.books.settle, self.group.slot, {"unsplit": early}, through)
-
-    def _let_go(self, step: StepWaits) -> int:
-        held = self._machine.books.held[self.group.slot]
-        if held is not None:
-            held.size -= step.size
-        return step.total
 
     def finish(self) -> bool:
         """Issues the rest and settles what has come back. Returns whether everything is settled. Raises Lost."""
         held = self._machine.books.held[self.group.slot]
         if held is None or self._side is None:
             return True
-        self._drop_early(held.steps)
-        self._advance(held.steps, last=True)
-        return not held.steps and self._idle()
+        self._advance(held, last=True)
+        return not held.count and self._idle()
 
     def due_in(self) -> int:
         """After how many steps ``poll`` may have something to do: at least 1."""
@@ -155,9 +150,22 @@ class SlotExchange:
         """At how many pending steps `_advance` may have something to do."""
         raise NotImplementedError
 
-    def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
+    def _advance(self, held: Held, *, last: bool) -> None:
         """Settles blocks that have come back, and issues full ones. With ``last``, also issues a short one."""
         raise NotImplementedError
+
+    def _take(self, held: Held, length: int, *, last: bool) -> list[StepWaits]:
+        """Removes the next block from the pending steps. Returns nothing if there are not enough of them.
+
+        Steps whose waits not all members have kept pending are left unsplit.
+        """
+        least = 1 if last else length
+        if held.count < least:
+            return []
+        if early := held.take(sum([step.number < self._from for step in held.steps])):
+            unsplit = {"unsplit": sum([step.total for step in early])}
+            self._machine.update(self._machine.books.settle, self.group.slot, unsplit, early[-1].number)
+        return held.take(length) if held.count >= least else []
 
     def _idle(self) -> bool:
         raise NotImplementedError
@@ -188,13 +196,8 @@ class SlotExchange:
             raise Lost("a rank stopped taking part")
         return False
 
-    def _take(self, steps: deque[StepWaits], length: int) -> list[StepWaits]:
-        return [steps.popleft() for _ in range(min(length, len(steps)))]
-
-    def _enter(self, steps: list[StepWaits], settled: Settled, said: Sequence[int]) -> None:
+    def _enter(self, settled: Settled, said: Sequence[int]) -> None:
         """A block is settled. ``said``: the words about earlier blocks that came with it."""
-        for step in steps:
-            self._let_go(step)
         number = self._settled
         self._settled += 1
         self._mixes.settled(self.group, settled)
@@ -248,12 +251,11 @@ class CollectiveExchange(SlotExchange):
     def _steps_due(self) -> int:
         return self._shapes[0].length if self._shapes else 0
 
-    def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
+    def _advance(self, held: Held, *, last: bool) -> None:
         while self._inflight and self._came_back(self._inflight[0][0]):
             self._settle(*self._inflight.popleft())
-        while self._shapes and len(steps) >= (1 if last else self._shapes[0].length):
+        while self._shapes and (block := self._take(held, self._shapes[0].length, last=last)):
             shape = self._shapes.popleft()
-            block = self._take(steps, shape.length)
             words = array("q", bytes(8 * words_of(*shape)))
             pack(words, self._rank, block, *shape)
             words.extend(self._mix_words())
@@ -265,12 +267,12 @@ class CollectiveExchange(SlotExchange):
     def _settle(self, operation: _Operation, steps: list[StepWaits], shape: Shape) -> None:
         on_device = self._machine.device is not None
         try:
-            settled = split(operation.words, self._rank, self.group.ranks, steps, shape.width, accelerator=on_device)
+            settled = split(operation.words, self._rank, self.group.ranks, steps, *shape, accelerator=on_device)
         except BlockMismatch as error:
             raise Lost(str(error)) from error
         length = block_length(settled.step_ns, self._reach)
         self._shapes.append(Shape(length, width_for(settled.most_calls)))
-        self._enter(steps, settled, operation.words[words_of(*shape) :])
+        self._enter(settled, operation.words[words_of(*shape) :])
 
 
 class MessageExchange(SlotExchange):
@@ -289,15 +291,15 @@ class MessageExchange(SlotExchange):
     def _steps_due(self) -> int:
         return self._length if self._operation is None else 0
 
-    def _advance(self, steps: deque[StepWaits], *, last: bool) -> None:
+    def _advance(self, held: Held, *, last: bool) -> None:
         if self._operation is not None and self._came_back(self._operation):
             operation, self._operation = self._operation, None
             try:
                 self._go_on(operation.words)
             except BlockMismatch as error:
                 raise Lost(str(error)) from error
-        if self._operation is None and len(steps) >= (1 if last else self._length):
-            self._block = self._take(steps, self._length)
+        if self._operation is None and (block := self._take(held, self._length, last=last)):
+            self._block = block
             words = array("q", bytes(8 * times_words(len(self.group.ranks))))
             # Times of a device are converted, each device's with its own error.
             clock = clock_word() if self._machine.device is None else NOTHING
@@ -324,8 +326,8 @@ class MessageExchange(SlotExchange):
         settled = split_stages(result, self._rank, ranks, slot, steps, self._stages)
         said = result[stages_words(self._length) :]
         self._stages = None
-        self._length = block_length(settled.step_ns, self._reach)
-        self._enter(steps, settled, said)
+        self._length = messages_block_length(settled.step_ns, self._reach)
+        self._enter(settled, said)
 
     def _replay(self, result: array[int]) -> tuple[int, tuple[int, int] | None]:
         """(ns that all transfers, including those of other ranks, cost this rank in a step; the slowest link)."""
