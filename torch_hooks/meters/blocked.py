@@ -18,8 +18,6 @@ _SPAN_NS = 5_000_000
 _SPAN_NS_PER_THREAD = 1_000_000
 """The length of a span between two readings, and what each other thread adds to it. A reading costs 2.5 µs, and 1.5 µs
 for each other thread: about a thousandth of the span. If readings are more expensive, the budget makes spans longer."""
-_SHARE = 400
-"""Readings take at most this part of the time."""
 _NEGLIGIBLE = 0.01
 _WATCHED_SPANS = 64
 """For how many spans other threads are read after the last span in which that made a difference."""
@@ -77,7 +75,7 @@ class BlockedMeter:
         self._task = task
         self._threads = threads
         self._started = False
-        self._budget = Budget(_SHARE)
+        self._budget = Budget()
         self.host_ns = self.compute_ns = 0
         """The words of both causes after the last boundary. A caller that has left out a call of ``step`` sets them."""
         self.owed = 0
