@@ -1,11 +1,14 @@
-"""Measures the time that whyidle's own code takes inside a real step, function by function, and counts its calls.
+"""Measures the CPU time that whyidle's own code takes inside a real step, function by function.
 
-    python benchmarks/inside.py [--ranks 2] [--rounds 5] [--steps 600]
+    python benchmarks/inside.py [--arm ddp] [--rounds 5] [--steps 600]
 
-`overhead.py` compares whole steps, so on a busy machine it finds the noise of everything else. This benchmark stops the
-time around each function that the hooks replace, and subtracts the time of the original. The figure of a function is
-the median over all calls, and the result the sum over the functions of a step. Like everything that runs between two
-operations of torch, this code finds the caches cold: in a loop of its own it takes a third of the time.
+`overhead.py` compares whole steps, so on a busy machine it finds the noise of everything else. This benchmark measures
+the CPU time of the training thread in each function that the hooks replace, and subtracts that of the original. The
+figure of a function is the mean over the steps, because work that is seldom necessary (a meter, a block of waits) has
+its part in it. Like everything that runs between two operations of torch, this code finds the caches cold: in a loop of
+its own it takes a third of the time. Two readings of the clock are a part of each call.
+
+It also measures older versions, if one comes first in PYTHONPATH (docs/overhead.md).
 """
 
 from __future__ import annotations
@@ -23,87 +26,91 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from overhead import Loop, in_memory, start_child
+from overhead import ARMS, Loop, in_memory, start_child, step_of
 
-_now = time.perf_counter_ns
+_now = time.thread_time_ns
 
 
 class Stopwatch:
-    """Puts a clock below each replaced function (before whyidle replaces it) and above it (afterwards)."""
+    """Measures the CPU time of functions, less that of the originals which they call. Only for one thread."""
 
     def __init__(self) -> None:
-        self.spent: dict[str, list[int]] = defaultdict(list)
-        self._inner: dict[str, int] = {}
+        self.ns: dict[str, int] = defaultdict(int)
+        self._originals = [0]  # per open call: the time of what it has called that is not whyidle's
 
-    def below(self, owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-
+    def original(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             begun = _now()
             try:
-                return original(*args, **kwargs)
+                return function(*args, **kwargs)
             finally:
-                self._inner[name] = _now() - begun
+                self._originals[-1] += _now() - begun
 
-        setattr(owner, name, timed)
+        return timed
 
-    def above(self, owner: Any, name: str) -> None:
-        replaced = getattr(owner, name)
-
+    def own(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            self._inner[name] = 0
+            self._originals.append(0)
             begun = _now()
             try:
-                return replaced(*args, **kwargs)
+                return function(*args, **kwargs)
             finally:
-                self.spent[name].append(_now() - begun - self._inner[name])
+                spent = _now() - begun
+                self.ns[name] += spent - self._originals.pop()
 
-        setattr(owner, name, timed)
+        return timed
+
+    def around_hooks(self) -> None:
+        """Measures everything that a hook replaces from now on."""
+        from whyidle.torch_hooks.patching import Patches
+
+        replace = Patches.replace
+
+        def replace_timed(patches: Patches, owner: Any, name: str, make: Callable[..., Any]) -> None:
+            replace(patches, owner, name, lambda original: self.own(name, make(self.original(original))))
+
+        setattr(Patches, "replace", replace_timed)  # noqa: B010 - the type checker wants the same names
 
 
 def child(arguments: argparse.Namespace) -> None:
     import torch
     from torch.autograd import Variable
-    from torch.nn.parallel.distributed import DistributedDataParallel
-    from torch.utils.data import dataloader
 
     import whyidle
     from whyidle.torch_hooks.hooks.backward import _FinalBracket
-    from whyidle.torch_hooks.loop import Loop as Hooked
-
-    class Engine(type(Variable._execution_engine)):
-        """Unlike autograd's own engine, its methods can be replaced."""
-
-    Variable._execution_engine = Engine()
-
-    def replaced() -> list[tuple[Any, str]]:
-        return [
-            (dataloader._BaseDataLoaderIter, "__next__"),
-            (Variable._execution_engine, "run_backward"),
-            *([(DistributedDataParallel, "forward")] if arguments.ranks > 1 else []),
-        ]
 
     watch = Stopwatch()
-    for owner, name in replaced():
-        watch.below(owner, name)
-    loop = Loop(arguments.ranks > 1)
-    loop.run(100)
-    whyidle.attach()
-    loop.run(100)
-    calls = [_calls(loop.step) for _ in range(100)]
-    for owner, name in replaced():
-        watch.above(owner, name)
+    # Unlike those of autograd's own engine, the methods of an object of this class can be replaced.
+    engine: Any = type("Engine", (type(Variable._execution_engine),), {})()
+    engine.run_backward = watch.original(engine.run_backward)
+    Variable._execution_engine = engine
+    try:
+        from whyidle.torch_hooks.loop import Loop as Hooked
+    except ImportError:  # versions before 2026-11-23
+        from whyidle.torch_hooks.session import Session as Hooked
     # The hook of the optimizer, and callbacks of autograd's engine: these have no original.
     for owner, name in ((Hooked, "optimizer_stepped"), *((_FinalBracket, n) for n in ("_queue", "_before", "_after"))):
-        watch.above(owner, name)
-    loop.run(50)
-    watch.spent.clear()
-    steps = loop.run(arguments.steps)
+        setattr(owner, name, watch.own(name, getattr(owner, name)))
+    loop = Loop(arguments.arm != "alone")
+    step = step_of(loop, arguments.arm)
+    loop.run(50, step)
+    watch.around_hooks()
+    whyidle.attach()
+    if Variable._execution_engine is not engine:  # the versions that do not replace it replace a function instead
+        hooked = type(Variable._execution_engine)
+        hooked.run_backward = watch.own("run_backward", hooked.run_backward)
+    loop.run(600, step)  # until all groups exchange their waits
+    watch.ns.clear()
+    times = loop.run(arguments.steps, step)
+    parts = {name: ns / 1000 / len(times) for name, ns in watch.ns.items()}
+    calls = min(_calls(step) for _ in range(100))
     if int(os.environ.get("RANK", "0")) == 0:
-        parts = {name: statistics.median(ns) / 1000 * len(ns) / len(steps) for name, ns in watch.spent.items()}
-        result = {"step_us": statistics.median(steps), "hooks_us": sum(parts.values()), "calls": min(calls), **parts}
-        print(json.dumps(result))
-    if arguments.ranks > 1:
+        print(
+            json.dumps({"step_us": statistics.median(times), "hooks_us": sum(parts.values()), "calls": calls, **parts})
+        )
+    if arguments.arm != "alone":
+        torch.distributed.barrier()
+        time.sleep(0.5)  # until the threads of gloo have dropped their tensors: torch 2.13 can hang otherwise
         torch.distributed.destroy_process_group()
 
 
@@ -125,22 +132,25 @@ def _calls(step: Callable[[], None]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=1, help="DDP ranks (default: 1, without DDP)")
-    parser.add_argument("--rounds", type=int, default=5, help="processes, one after the other (default: 5)")
+    parser.add_argument("--arm", choices=ARMS, default="alone", help="the loop (default: one process): see overhead.py")
+    parser.add_argument("--rounds", type=int, default=5, help="jobs, one after the other (default: 5)")
     parser.add_argument("--steps", type=int, default=600, help="steps in each (default: 600)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(arguments)
         return 0
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(arguments.ranks)]
-    own = ["--child", "--ranks", str(arguments.ranks), "--steps", str(arguments.steps)]
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ARMS[arguments.arm]))
+    launcher = () if arguments.arm == "alone" else torchrun
+    own = ["--child", "--arm", arguments.arm, "--steps", str(arguments.steps)]
     found: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
         environment = {"WHYIDLE_DIR": folder, "OMP_NUM_THREADS": "1"}
         for _ in range(arguments.rounds):
-            launcher = torchrun if arguments.ranks > 1 else ()
-            said = start_child(*own, env=environment, launcher=launcher, script=Path(__file__).resolve())
+            alone = arguments.arm == "alone"
+            said = start_child(
+                *own, env=environment, launcher=() if alone else launcher, script=Path(__file__).resolve()
+            )
             for name, value in json.loads(said).items():
                 found[name].append(value)
     for name, values in found.items():

@@ -109,27 +109,39 @@ def child_steps(arguments: argparse.Namespace) -> None:
         torch.distributed.destroy_process_group()
 
 
-def child_groups(arguments: argparse.Namespace) -> None:
-    """Times blocks of steps with and without the hooks in turn. A step has two collectives beside those of DDP.
+ARMS = {"alone": 1, "ddp": 2, "one": 3, "three": 3}
+"""Loop -> its ranks. A step has the collectives of DDP, and in the last two arms two more: in the same group as those
+of DDP, or in groups of two of the three ranks, so that each rank waits in three groups."""
 
-    ``--arm three``: in groups of two of the three ranks, so that each rank waits in three groups. ``--arm one``: in
-    one group. ``--arm ddp``: only those of DDP.
-    """
+
+def step_of(loop: Loop, arm: str) -> Callable[[], None]:
+    """The step of one of ARMS. Call it on all ranks."""
     import torch.distributed as dist
     from torch import zeros
 
-    import whyidle
-
-    loop = Loop(distributed=True)
+    if arm not in ("one", "three"):
+        return loop.step
     rank, pairs = dist.get_rank(), ((0, 1), (0, 2), (1, 2))
-    made = [dist.new_group(list(pair)) if arguments.arm == "three" else None for pair in pairs]
-    groups = [group for pair, group in zip(pairs, made, strict=True) if rank in pair and arguments.arm != "ddp"]
+    made = [dist.new_group(list(pair)) if arm == "three" else None for pair in pairs]
+    groups = [group for pair, group in zip(pairs, made, strict=True) if rank in pair]
     reduced = zeros(64)
 
     def step() -> None:
         loop.step()
         for group in groups:
             dist.all_reduce(reduced, group=group)
+
+    return step
+
+
+def child_groups(arguments: argparse.Namespace) -> None:
+    """Times blocks of steps with and without the hooks in turn."""
+    import torch.distributed as dist
+
+    import whyidle
+
+    loop = Loop(distributed=True)
+    step = step_of(loop, arguments.arm)
 
     def cpu() -> float:
         """The mean CPU time of a step on this thread, in µs. A rank without a CPU does not add to it."""
@@ -148,7 +160,7 @@ def child_groups(arguments: argparse.Namespace) -> None:
         added.append(hooked - cpu())
         whyidle.attach()
         loop.run(100, step)
-    if rank == 0:
+    if dist.get_rank() == 0:
         print(json.dumps({"cpu_us": added, "functions": functions, "bytecodes": bytecodes}))
     dist.barrier()
     time.sleep(0.5)  # until the threads of gloo have dropped their tensors: torch 2.13 can hang otherwise
