@@ -111,14 +111,20 @@ class Lab:
 
     def observe(self, case: Case) -> Observed:
         """Trains during the case's disturbance, for slightly longer than the window."""
+        with machine(), self.running(case):
+            time.sleep(FILLED_SECONDS)
+            return self._look(case)
+
+    @contextlib.contextmanager
+    def running(self, case: Case) -> Iterator[None]:
+        """A training during the case's disturbance, from its first steps on."""
         scratch = self._scratch / case.name
         checkpoints = scratch / "checkpoints"
         checkpoints.mkdir(parents=True)
         whole = Place(self.nodes, self._data, checkpoints, scratch)
-        with machine(), case.disturb(whole) as place, self._training(case, place):
+        with case.disturb(whole) as place, self._training(case, place):
             until(lambda: self.server.query(f'run:whyidle_steps:rate1m{{run="{case.name}"}} > 0'))
-            time.sleep(FILLED_SECONDS)
-            return self._look(case)
+            yield
 
     def _look(self, case: Case) -> Observed:
         ask, run = self.server.query, f'run="{case.name}"'
@@ -175,6 +181,13 @@ def lab(scratch: Path) -> Iterator[Lab]:
         counters_interval=EVERY_SECOND,
     )
     shipped = rules(scratch / "rules", hurried)
+    with prometheus(scratch / "prometheus", *shipped) as server, two_nodes(scratch, server) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def two_nodes(scratch: Path, server: Prometheus) -> Iterator[Lab]:
+    """The nodes with their agents, which a Prometheus scrapes."""
     with contextlib.ExitStack() as stack:
         made = stack.enter_context(nodes())
         ledgers = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm", prefix="whyidle-bottlenecks-")))
@@ -182,7 +195,6 @@ def lab(scratch: Path) -> Iterator[Lab]:
             words = ["agent", f"--ledger.dir={ledgers / node.name}", f"--web.listen-address={node.scraped}"]
             command = node.inside(["env", f"WHYIDLE_NODE={node.name}", *WHYIDLE, *words])
             stack.enter_context(contextlib.closing(Agent(command)))
-        server = stack.enter_context(prometheus(scratch / "prometheus", *shipped))
         server.scrape({node.scraped: {} for node in made})
         server.wait_for(*(node.scraped for node in made))
         yield Lab(scratch, ledgers, made, server)

@@ -1,4 +1,4 @@
-"""Limits how often a meter may ask the kernel, so that its readings take at most one five-hundredth of the time.
+"""Limits how often a meter may ask the kernel, so that its readings take at most a thousandth of the time.
 
 The cost of a reading is measured, because it varies: 1 µs per thread on an idle machine was 10 µs and more on busy
 cores with cold caches.
@@ -6,7 +6,7 @@ cores with cold caches.
 
 from __future__ import annotations
 
-_SHARE = 500
+_SHARE = 1000
 """Readings take at most this part of the time."""
 _LONGEST_NS = 200_000_000
 """The longest pause after a reading. A reading that was interrupted seems expensive."""
