@@ -123,7 +123,7 @@ class Lab:
         checkpoints.mkdir(parents=True)
         whole = Place(self.nodes, self._data, checkpoints, scratch)
         with case.disturb(whole) as place, self._training(case, place):
-            until(lambda: self.server.query(f'run:whyidle_steps:rate1m{{run="{case.name}"}} > 0'))
+            until(lambda: self.server.query(f'whyidle_steps_total{{run="{case.name}"}} > 0'))
             yield
 
     def _look(self, case: Case) -> Observed:

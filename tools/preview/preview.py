@@ -2,7 +2,7 @@
 
     python tools/preview/preview.py [SCENE ...] [--dashboards NAME ...] [--out DIR] [--seconds N] [--keep]
 
-A headless Chromium draws the dashboards: docs/images/<dashboard>-<scene>.png. The lower parts of a long page are in
+A headless Chromium draws the dashboards: build/preview/<dashboard>-<scene>.png. The lower parts of a long page are in
 ...-2.png and so on. With `--keep`, the page is served on loopback for your own browser until Ctrl-C. The scenes
 (scenes.py) are:
 
@@ -164,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Pictures of all dashboards while real jobs have a known fault.")
     parser.add_argument("scene", nargs="*", help=f"{', '.join(ALL)} (default: {', '.join(scenes.DEFAULT)})")
     parser.add_argument("--dashboards", nargs="+", choices=sorted(DASHBOARDS), default=sorted(DASHBOARDS))
-    parser.add_argument("--out", type=Path, default=scenes.ROOT / "docs/images", help="default: docs/images")
+    parser.add_argument("--out", type=Path, default=scenes.ROOT / "build/preview", help="default: build/preview")
     parser.add_argument("--seconds", type=float, default=120.0, help="training time of a demo (default: 120)")
     parser.add_argument("--keep", action="store_true", help="serve the page afterwards, until Ctrl-C")
     return parser

@@ -95,7 +95,8 @@ def scene(name: str, folder: Path, seconds: float) -> AbstractContextManager[Sce
 @contextlib.contextmanager
 def _server(folder: Path) -> Iterator[Prometheus]:
     every = f"{SCRAPE_SECONDS}s"
-    shipped = rules(folder / "rules", Config(interval=every, details_interval=every, counters_interval=every))
+    often = Config(interval=every, details_interval=every, ranks_interval=every, counters_interval=every)
+    shipped = rules(folder / "rules", often)
     (folder / "prometheus").mkdir()
     with prometheus(folder / "prometheus", *shipped, interval=every) as server:
         yield server
@@ -163,7 +164,7 @@ def _real(name: str, folder: Path) -> Iterator[Scene]:
             end = time.time()
             rank = server.query(f'whyidle_rank_info{{run="{name}"}}', end)[0].labels
         about = f"Here: a training over two nodes (network namespaces, CPUs), really slow: {name}. {COST}"
-        chosen = {"owner": rank["owner"], "run": name, "node": rank["node"], "window": "5m"}
+        chosen = {"owner": rank["owner"], "run": name, "window": "5m"}
         yield Scene(server.url, start, end, about, chosen)
 
 
@@ -177,6 +178,6 @@ def _many(runs: int, folder: Path) -> Iterator[Scene]:
         live(server, batches, start, lambda: time.time() >= start + REAL_SECONDS)
         end = time.time()
         about = f"Here: {runs} simulated runs, no measurement. {COST}"
-        chosen = {"owner": fleet.owner(), "run": fleet.run(0), "node": fleet.node(0), "window": "5m"}
+        chosen = {"window": "5m"}
         only, every = ("overview", "fleet"), servers.SCRAPE_SECONDS
         yield Scene(server.url, start, end, about, chosen, only, scrape_seconds=every)

@@ -38,10 +38,11 @@ BLOCK_STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BLOCK_NS = 400_000_000
 """The least time that the steps of a block take. Each exchange wakes threads, which is noticeable on busy cores. But
 live metrics have a wait only some blocks later, so blocks are no longer than necessary."""
-MESSAGES_BLOCK_NS = 4_000_000_000
 MESSAGES_BLOCK_STEPS = 8
-"""If ranks send to each other, a block has so many steps, unless they take longer than MESSAGES_BLOCK_NS: the times of
-a link are those of all messages of a block, and some steps of each block are replayed."""
+MESSAGES_BLOCK_NS = 4_000_000_000
+"""If ranks send to each other, a block has at least MESSAGES_BLOCK_STEPS steps, because the times of a link are those of
+all messages of a block, and some steps of each block are replayed. If they take longer than MESSAGES_BLOCK_NS, it has
+fewer."""
 LARGE_GROUP = 256
 LARGE_BLOCK_NS = 2_000_000_000
 """The least time per block for more than LARGE_GROUP ranks. Even the smallest all-reduce is a ring of 2 (n - 1) hops,
