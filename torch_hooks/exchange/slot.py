@@ -40,9 +40,9 @@ BLOCK_NS = 400_000_000
 live metrics have a wait only some blocks later, so blocks are no longer than necessary."""
 MESSAGES_BLOCK_STEPS = 8
 MESSAGES_BLOCK_NS = 4_000_000_000
-"""If ranks send to each other, a block has at least MESSAGES_BLOCK_STEPS steps, because the times of a link are those of
-all messages of a block, and some steps of each block are replayed. If they take longer than MESSAGES_BLOCK_NS, it has
-fewer."""
+"""If ranks send to each other, a block has at least MESSAGES_BLOCK_STEPS steps, because the times of a link are those
+of all messages of a block, and some steps of each block are replayed. If they take longer than MESSAGES_BLOCK_NS, it
+has fewer."""
 LARGE_GROUP = 256
 LARGE_BLOCK_NS = 2_000_000_000
 """The least time per block for more than LARGE_GROUP ranks. Even the smallest all-reduce is a ring of 2 (n - 1) hops,
