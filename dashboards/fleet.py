@@ -12,10 +12,11 @@ from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NOD
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
 from .vocabulary import (
+    FAMILY,
+    FAMILY_WIDTH,
     GOOD,
     LATE_BY,
     MONEY,
-    VERDICTS,
     Column,
     Dashboard,
     Panel,
@@ -198,7 +199,7 @@ def _runs() -> Panel:
             Column("A", "GPU-hours lost", HOURS, cell="gauge"),
             Column("B", "Cost", MONEY),
             Column("C", "GPU-hours in all", HOURS),
-            Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
+            Column("family", "Lost most to", mappings=FAMILY, cell="color-background", width=FAMILY_WIDTH),
         ],
         sort="GPU-hours lost",
     )
@@ -211,16 +212,16 @@ def _clusters() -> Panel:
     return table(
         "Clusters",
         "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that "
-        "is not compute. Waits for late ranks count under what made them late; the last columns show these waits.",
+        "is not compute. Waits for late ranks count under what made them late; the last column shows these waits.",
         now(f"bottomk($worst, cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}})"),
         now(f"topk($worst, {most})"),
         now(f"topk($worst, max by ({v.CLUSTER_LABEL}) ({waits}))"),
         columns=[
             Column(v.CLUSTER_LABEL, "Cluster"),
-            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-background", decimals=0, width=90),
-            Column("family", "Loses most to", mappings=VERDICTS, cell="color-background", width=300),
-            Column("B", "Share", "percentunit", decimals=0, width=80),
-            Column("C", "Waits for late", "percentunit", decimals=0, width=120),
+            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-background", decimals=0, width=85),
+            Column("family", "Loses most to", mappings=FAMILY, cell="color-background", width=FAMILY_WIDTH),
+            Column("B", "Share", "percentunit", decimals=0, width=65),
+            Column("C", "Waits for late", "percentunit", decimals=0, width=115),
         ],
         sort="Goodput",
         rising=True,
@@ -309,7 +310,7 @@ def _nodes() -> Panel:
             Column("node", "Node", link=to_node()),
             Column("A", "GPU-hours lost", HOURS, cell="gauge"),
             Column("B", "Ranks", "short", width=90),
-            Column("family", "Lost most to", mappings=VERDICTS, cell="color-background", width=300),
+            Column("family", "Lost most to", mappings=FAMILY, cell="color-background", width=FAMILY_WIDTH),
             Column("C", "Share in the last hour", "percentunit", decimals=0, width=180),
         ],
         sort="GPU-hours lost",
@@ -383,7 +384,7 @@ def _late_ranks() -> Panel:
             Column("run", "Run", link=to_run()),
             Column("rank", "Rank"),
             Column("A", "GPU-hours of others", HOURS, cell="gauge"),
-            Column("family", "Late by", mappings=LATE_BY, cell="color-background", width=300),
+            Column("family", "Late by", mappings=LATE_BY, cell="color-background", width=FAMILY_WIDTH),
         ],
         sort="GPU-hours of others",
         width=13,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..ledger.causes import FAMILIES
-from .colours import AMBER, FAMILY_COLOUR, FAMILY_WORDS, GREEN, RED
+from .colours import AMBER, FAMILY_COLOUR, GREEN, RED
 
 Json = dict[str, Any]
 Unit = Literal[
@@ -60,13 +60,15 @@ def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
     return [{"type": "value", "options": options}]
 
 
-VERDICTS = words({family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES})
-"""Shows a family as a verdict, in words."""
-LATE_BY = words(
-    {family: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for family in FAMILIES}
-    | {"straggler": ("Compute: slow, or a larger batch", FAMILY_COLOUR["straggler"])}
-)
+SHORT = {"lost": "repeated steps"}
+"""Family -> a clearer name where the family's own name says too little."""
+_SHORT = {family: (SHORT.get(family, family), FAMILY_COLOUR[family]) for family in FAMILIES}
+FAMILY = words(_SHORT)
+"""Shows a family by its short name, for tables."""
+LATE_BY = words(_SHORT | {"straggler": ("compute", FAMILY_COLOUR["straggler"])})
 """Shows a family as the reason why a rank was late. Here `straggler` means that its own compute was slow."""
+FAMILY_WIDTH = 130
+"""The width of a column with a family."""
 
 
 @dataclass(frozen=True)

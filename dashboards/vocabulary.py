@@ -63,13 +63,29 @@ from .queries import (
     worst,
 )
 from .tables import Column, table
-from .values import GOOD, LATE_BY, MONEY, VERDICTS, Link, Step, Unit, falling, series_to, steps, to_node, to_run, words
+from .values import (
+    FAMILY,
+    FAMILY_WIDTH,
+    GOOD,
+    LATE_BY,
+    MONEY,
+    Link,
+    Step,
+    Unit,
+    falling,
+    series_to,
+    steps,
+    to_node,
+    to_run,
+    words,
+)
 
 __all__ = [
+    "FAMILY",
+    "FAMILY_WIDTH",
     "GOOD",
     "LATE_BY",
     "MONEY",
-    "VERDICTS",
     "Annotation",
     "Column",
     "Dashboard",

@@ -7,7 +7,5 @@ from .. import variables as v
 IDLE = 'family!="compute"'
 LOST = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}, {IDLE}}}"
 """The selector of lost device-seconds, each counted once, to be summed over a time range."""
-SHORT = {"lost": "repeated steps"}
-"""Family -> a clearer name where the family's own name says too little."""
 LOST_NOW = f"run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, {IDLE}}}"
 """The number of idle GPUs now, by run and family."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .. import variables as v
+from ..values import SHORT
 from ..vocabulary import Panel, now, stat
-from .parts import IDLE, LOST_NOW, SHORT
+from .parts import IDLE, LOST_NOW
 
 GPUS = f"sum(run:whyidle_ranks:count{{{v.RUNS}}})"
 LEAST_SHARE = 0.005

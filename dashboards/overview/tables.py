@@ -8,6 +8,7 @@ from ...ledger.causes import FAMILIES
 from .. import variables as v
 from ..colours import CONTRADICTION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED, SHORTAGE_LABELS
 from ..vocabulary import (
+    FAMILY,
     MONEY,
     Column,
     Link,
@@ -25,13 +26,11 @@ from ..vocabulary import (
     to_run,
     words,
 )
-from .parts import IDLE, LOST, LOST_NOW, SHORT
+from .parts import IDLE, LOST, LOST_NOW
 
 BY_RANK = f"{v.BY_RUN}, rank"
 LOST_BY_RUN = f"sum by ({v.BY_RUN}) ({LOST_NOW})"
 LEADING = f"run_family:whyidle_leading:ratio5m{{{v.RUNS}}}"
-FAMILY = words({name: (SHORT.get(name, name), FAMILY_COLOUR[name]) for name in FAMILIES})
-"""Shows a family by its short name, where there is no room for more."""
 SHOWN = 15
 """The most runs, owners or alerts in a table: those with the highest loss."""
 LOOKS = 200
