@@ -1,4 +1,4 @@
-"""Limits how often a meter may ask the kernel: its readings take at most a thousandth of the time, or a hundredth.
+"""Limits how often a meter may ask the kernel, so that its readings take at most a thousandth of the time.
 
 The cost of a reading is measured, because it varies: 1 µs per thread on an idle machine was 10 µs and more on busy
 cores with cold caches.
@@ -7,6 +7,7 @@ cores with cold caches.
 from __future__ import annotations
 
 _SHARE = 1000
+"""Readings take at most this part of the time."""
 _LONGEST_NS = 200_000_000
 """The longest pause after a reading. A reading that was interrupted seems expensive."""
 _AT_FIRST_NS = 10_000
@@ -23,16 +24,14 @@ def usual(ns: int, last_ns: int) -> int:
 class Budget:
     """The budget of one meter, in ns of CLOCK_MONOTONIC."""
 
-    __slots__ = ("_cost", "_share", "free_ns")
+    __slots__ = ("_cost", "free_ns")
 
-    def __init__(self, share: int = _SHARE) -> None:
-        """Readings take at most this part of the time: one in ``share``."""
+    def __init__(self) -> None:
         self._cost = _AT_FIRST_NS
-        self._share = share
         self.free_ns = 0
         """When the next reading is allowed."""
 
     def spend(self, ns: int, now_ns: int) -> None:
         """A reading took ``ns`` until ``now_ns``."""
         self._cost = ns = usual(ns, self._cost)
-        self.free_ns = now_ns + min(self._share * ns, _LONGEST_NS)
+        self.free_ns = now_ns + min(_SHARE * ns, _LONGEST_NS)

@@ -16,9 +16,6 @@ from .budget import Budget
 _LONG_NS = 1_000_000
 _LONG_NS_PER_THREAD = 100_000
 """A wait is long from _LONG_NS on, plus this for each thread. A reading costs 1 µs per thread, and a wait needs two."""
-_SHARE = 100
-"""Readings take at most this part of the time, which is more than for other meters. On cores that other programs use,
-too, verdicts on pipelines were up to 2 points less exact with a five-hundredth."""
 _ALERT_WAITS = 16
 _NOW_AND_THEN_NS = 20_000_000
 _MEMORY = 0.9
@@ -57,7 +54,7 @@ class WaitMeter:
         self._task = task
         self._threads = threads
         self._alert = _ALERT_WAITS
-        self._budget = Budget(_SHARE)
+        self._budget = Budget()
         self._spent_ns = 0  # how long the reading at the start of the wait took
         self._long_ns = _LONG_NS
         self._read = False  # whether this wait began with a reading
