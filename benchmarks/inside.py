@@ -147,10 +147,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
         environment = {"WHYIDLE_DIR": folder, "OMP_NUM_THREADS": "1"}
         for _ in range(arguments.rounds):
-            alone = arguments.arm == "alone"
-            said = start_child(
-                *own, env=environment, launcher=() if alone else launcher, script=Path(__file__).resolve()
-            )
+            said = start_child(*own, env=environment, launcher=launcher, script=Path(__file__).resolve())
             for name, value in json.loads(said).items():
                 found[name].append(value)
     for name, values in found.items():

@@ -203,11 +203,10 @@ def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int,
             waits += runs
             waits += [_NO_CALL] * (width - len(runs))
     words = header(rank, steps)
-    missing = length - len(steps)
     words += counts
-    words += [NOTHING] * missing
+    words += [NOTHING] * (places.less_counts - len(words))
     words += [-count for count in counts]
-    words += [NOTHING] * missing
+    words += [NOTHING] * (places.spent - len(words))
     words += spent
     words += [NOTHING] * (places.waits - len(words))
     words += [wait // US << RANK_BITS | rank if wait >= 0 else NOTHING for wait in waits]
@@ -278,7 +277,7 @@ def _compared(
     others = result[places.counts : places.counts + count]
     less = result[places.less_counts : places.less_counts + count]
     keys, most = result[places.waits : places.less_waits], result[places.less_waits : places.end]
-    if count <= result[2] and counts.count(width) == count == [*others].count(width) and [*less].count(-width) == count:
+    if count <= result[2] and counts.count(width) == others.count(width) == less.count(-width) == count:
         # Usually: all steps have the same calls on all members.
         waits = chain.from_iterable([step.calls for step in steps])
         queues = chain.from_iterable([step.queues or (0,) * width for step in steps])

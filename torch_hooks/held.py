@@ -9,7 +9,7 @@ from itertools import repeat
 from operator import add, sub
 from struct import Struct
 
-from ..ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, OWN_CAUSES
+from ..ledger.causes import CAUSE, CAUSES, OWN_CAUSES
 from ..ledger.layout import SLOTS, WORD_AT
 from ..ledger.waits import Message, StepWaits, size_of
 from .wait_codes import Issues, WaitCode, peer_of
@@ -28,8 +28,6 @@ _MARK = Struct(f"<{_MARK_WORDS}q")
 
 _HOST, _BLOCKED, _COMPUTE, _RECOMPUTE = (CAUSE[cause] for cause in ("host", "host_blocked", "compute", "recompute"))
 _OWN = [[CAUSE[cause] for cause in causes] for causes in OWN_CAUSES.values()]
-_NO_OWN: Sequence[int] = (0,) * len(LATE_FAMILIES)
-_NOWHERE: Sequence[int] = (0,) * SLOTS
 _NOT_COUNTED = 256
 _new_step = partial(tuple.__new__, StepWaits)  # from its fields, without a call of Python code
 
